@@ -1,0 +1,1 @@
+"""What does a language model believe, as a probability density?"""
