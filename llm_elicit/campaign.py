@@ -1,0 +1,187 @@
+"""A campaign: what is asked, of whom, how often, and what is made of the answers.
+
+A campaign is one YAML file, read into frozen pydantic models. What changes a question or an
+answer is part of its identity (`Campaign.fingerprint`); how fast and how patiently it is asked
+is not, so that limits can be changed between resumes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from llm_elicit import resources
+from llm_elicit.features import FeatureSpace, Strict, read_yaml, validated
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Design(Strict):
+    """Which questions are asked: pairs drawn from λ, in both orders, so many times each."""
+
+    pairs: Annotated[int, Field(ge=2, le=10_000_000)] = 200
+    template: str = "v1/zero-shot"
+    both_orders: bool = True
+    replicates: Annotated[int, Field(ge=1, le=1000)] = 1
+
+
+class _Judge(Strict):
+    name: Name
+    concurrency: Annotated[int, Field(ge=1, le=1000)] = 8
+    timeout: Positive = 60.0
+    attempts: Annotated[int, Field(ge=1, le=100)] = 6
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that can change an answer: the operational ones and the name left out."""
+        operational = {"name", "concurrency", "timeout", "attempts", "api_key_env"}
+        return self.model_dump(mode="json", exclude=operational)
+
+
+class _Model(_Judge):
+    model: Annotated[str, Field(min_length=1)]
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=100_000)] | None = None
+
+
+class AnthropicJudge(_Model):
+    """A Claude model, through the anthropic SDK. The key is read from `api_key_env`."""
+
+    backend: Literal["anthropic"]
+    base_url: str | None = None
+    api_key_env: str = "ANTHROPIC_API_KEY"
+
+
+class OpenAIJudge(_Model):
+    """A model behind OpenAI's API or any server that speaks it (vLLM, llama.cpp, Ollama, ...).
+
+    `logprobs` asks for the answer letters' log-probabilities, which make judgments soft.
+    A local server that wants no key takes `api_key_env: null`.
+    """
+
+    backend: Literal["openai"]
+    base_url: str | None = None
+    api_key_env: str | None = "OPENAI_API_KEY"
+    logprobs: bool = True
+    seed: int | None = None
+
+
+class LocalJudge(_Model):
+    """A real small model on this machine, offline: see `llm-elicit models`."""
+
+    backend: Literal["local"]
+    model: str = "smollm2"
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = 0.0
+    concurrency: Annotated[int, Field(ge=1, le=64)] = 1
+    timeout: Positive = 300.0
+
+
+class SimulatedJudge(_Judge):
+    """A random-utility expert over a known belief: no model, no cost, the truth is known.
+
+    `belief: table` is a smooth density of the feature space's reference table (a Gaussian
+    kernel density on each feature's scale); `belief: uniform` has no preference at all.
+    """
+
+    backend: Literal["simulated"]
+    belief: Literal["table", "uniform"] = "table"
+    noise: Literal["gumbel", "exponential", "normal"] = "gumbel"
+    level: Positive | None = None
+    seed: int = 0
+    concurrency: Annotated[int, Field(ge=1, le=1000)] = 64
+
+
+Judge = Annotated[
+    AnthropicJudge | OpenAIJudge | LocalJudge | SimulatedJudge, Field(discriminator="backend")
+]
+
+
+class Limits(Strict):
+    """What a run may spend; holds across resumes. Not part of a campaign's identity."""
+
+    max_cost: Positive | None = None
+
+
+class Fit(Strict):
+    """How the belief is estimated. The first method is the belief; the others cross-check it."""
+
+    methods: Annotated[
+        tuple[Literal["score", "score-constant", "utility"], ...], Field(min_length=1)
+    ]
+    noise: Literal["gumbel", "exponential", "normal"] = "gumbel"
+    level: Positive | None = None
+    samples: Annotated[int, Field(ge=100, le=1_000_000)] = 10_000
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_method(cls, data: Any) -> Any:
+        """`method: score` is short for `methods: [score]`."""
+        if isinstance(data, dict) and "method" in data and "methods" not in data:
+            data = {**data, "methods": [data["method"]]}
+            del data["method"]
+        return data
+
+
+class Campaign(Strict):
+    """One study, ready to run.
+
+    Example:
+        >>> campaign = Campaign.load("california")
+        >>> [judge.name for judge in campaign.judges]
+        ['smollm2', 'census-expert']
+    """
+
+    name: Name
+    space: str
+    seed: Annotated[int, Field(ge=0)] = 1
+    design: Design = Design()
+    judges: Annotated[tuple[Judge, ...], Field(min_length=1)]
+    fit: Fit = Fit(methods=("utility",))
+    limits: Limits = Limits()
+    runs: Path = Path("runs")
+
+    @model_validator(mode="after")
+    def _judges_have_names(self) -> Campaign:
+        names = [judge.name for judge in self.judges]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"judges: the name {twice[0]!r} appears twice; names must differ")
+        return self
+
+    @classmethod
+    def load(cls, name: str | Path) -> Campaign:
+        """Read a campaign by path, or by name from examples/.
+
+        Raises:
+            InputError: no such file, or the first key that breaks a rule.
+        """
+        path = resources.find("examples", str(name), ".yaml")
+        return validated(cls, read_yaml(path), str(path))
+
+    @property
+    def folder(self) -> Path:
+        """Where this campaign's run is kept."""
+        return self.runs / self.name
+
+    def load_space(self) -> FeatureSpace:
+        """The feature space this campaign asks about."""
+        return FeatureSpace.load(self.space)
+
+    def fingerprint(self, space: FeatureSpace) -> str:
+        """A digest of all that decides which questions are asked, and of whom.
+
+        Two campaigns of one fingerprint can share a run folder; `limits`, `fit`, speed and
+        patience are left out, so they may change between resumes.
+        """
+        identity = {
+            "space": space.model_dump(mode="json"),
+            "seed": self.seed,
+            "design": self.design.model_dump(mode="json"),
+            "judges": {judge.name: judge.identity() for judge in self.judges},
+        }
+        canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,0 +1,176 @@
+"""The typed table of judgments: a row a judgment, in and out of Parquet, JSONL and CSV.
+
+This is what the orchestrator writes and what the density core and the audit consume. Columns:
+
+======================  ==========================================================================
+judge                   the judge's name in the campaign
+pair, order, replicate  which question: pair number, "ab" or "ba" (which point was option A), 0...
+a_<feature>, b_<...>    the two points, natural units
+template, prompt_hash   the template's id; SHA-256 of the rendered messages
+model_asked             the model the campaign named
+model_answered          the model the provider says answered
+reply                   the raw text of the answer
+verdict                 "A", "B", "tie", "refusal", "truncated" or "unparsable"
+probability             P(a preferred to b), the presentation order undone; empty without a choice
+soft                    whether probability comes from token log-probabilities
+prompt_tokens, ...      completion_tokens, cached_tokens; cost (USD; empty where no price is known)
+latency, attempts       seconds of the answering request; requests sent for this answer
+cached                  served from an earlier run's answer, at no cost
+asked_at                UTC time of the answer, ISO 8601
+======================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from llm_elicit.errors import InputError
+from llm_elicit.features import Floats
+
+VERDICTS = ("A", "B", "tie", "refusal", "truncated", "unparsable")
+
+_COLUMNS = {
+    "judge": "string",
+    "pair": "int64",
+    "order": "string",
+    "replicate": "int64",
+    "template": "string",
+    "prompt_hash": "string",
+    "model_asked": "string",
+    "model_answered": "string",
+    "reply": "string",
+    "verdict": "string",
+    "probability": "float64",
+    "soft": "bool",
+    "prompt_tokens": "int64",
+    "completion_tokens": "int64",
+    "cached_tokens": "int64",
+    "cost": "float64",
+    "latency": "float64",
+    "attempts": "int64",
+    "cached": "bool",
+    "asked_at": "string",
+}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """One judge's answers, a row a pair with at least one choice.
+
+    Attributes:
+        a, b: the points, `(n, d)`, natural units.
+        preference: P(a preferred), averaged over orders and replicates, `(n,)` in [0, 1].
+            Averaging over both orders removes the order bias.
+        pair: the pairs' numbers, `(n,)`.
+    """
+
+    a: Floats
+    b: Floats
+    preference: Floats
+    pair: np.ndarray[tuple[int], np.dtype[np.int64]]
+
+    def __len__(self) -> int:
+        return len(self.preference)
+
+    def weighted(self) -> tuple[Floats, Floats, Floats]:
+        """(winners, losers, weights): each pair as two weighted rows that sum to one comparison.
+
+        Row i says a beat b with weight q, row n + i says b beat a with weight 1 - q.
+        """
+        winners = np.concatenate([self.a, self.b])
+        losers = np.concatenate([self.b, self.a])
+        weights = np.concatenate([self.preference, 1.0 - self.preference])
+        keep = weights > 0
+        return winners[keep], losers[keep], weights[keep]
+
+
+class Comparisons:
+    """The judgments of a run.
+
+    Attributes:
+        frame: the table described at the top of this module.
+        features: the feature names, in the order of the points' columns.
+    """
+
+    def __init__(self, frame: pd.DataFrame, features: list[str]) -> None:
+        needed = [*_COLUMNS, *(f"{side}_{name}" for side in "ab" for name in features)]
+        missing = [column for column in needed if column not in frame.columns]
+        if missing:
+            raise InputError(f"comparisons: no column {missing[0]!r}; is this a comparison log?")
+        self.frame = frame[needed].astype(_COLUMNS).reset_index(drop=True)
+        self.features = features
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def __repr__(self) -> str:
+        return f"Comparisons({len(self)} judgments by {', '.join(self.judges)})"
+
+    @property
+    def judges(self) -> list[str]:
+        """The judges' names, in order of first appearance."""
+        return list(dict.fromkeys(self.frame["judge"]))
+
+    def of(self, judge: str) -> pd.DataFrame:
+        """The rows of one judge."""
+        return self.frame[self.frame["judge"] == judge]
+
+    def choices(self, judge: str) -> Choices:
+        """One judge's choices, both orders and all replicates of a pair averaged.
+
+        Each order counts alike, however many replicates of it were answered.
+        """
+        rows = self.of(judge)
+        rows = rows[rows["probability"].notna()]
+        by_order = rows.groupby(["pair", "order"])["probability"].mean()
+        preference = by_order.groupby(level="pair").mean()
+        points = rows.groupby("pair").first().loc[preference.index]
+        a, b = ([f"{side}_{name}" for name in self.features] for side in "ab")
+        return Choices(
+            points[a].to_numpy(np.float64),
+            points[b].to_numpy(np.float64),
+            preference.to_numpy(np.float64),
+            preference.index.to_numpy(np.int64),
+        )
+
+    def write(self, path: Path) -> Path:
+        """Write as Parquet, JSONL or CSV, by the path's suffix.
+
+        Raises:
+            InputError: another suffix.
+        """
+        if path.suffix == ".parquet":
+            self.frame.to_parquet(path, index=False)
+        elif path.suffix == ".jsonl":
+            self.frame.to_json(path, orient="records", lines=True, force_ascii=False)
+        elif path.suffix == ".csv":
+            self.frame.to_csv(path, index=False)
+        else:
+            raise InputError(f"{path}: unknown format; use .parquet, .jsonl or .csv")
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> Comparisons:
+        """Read what `write` wrote.
+
+        Raises:
+            InputError: no such file, another suffix, or not a comparison log.
+        """
+        if not path.is_file():
+            raise InputError(f"{path}: no such file; run the campaign first")
+        if path.suffix == ".parquet":
+            frame = pd.read_parquet(path)
+        elif path.suffix == ".jsonl":
+            frame = pd.read_json(path, lines=True, convert_dates=False, dtype=False)
+        elif path.suffix == ".csv":
+            frame = pd.read_csv(
+                path, keep_default_na=False, na_values={"probability": "", "cost": ""}
+            )
+        else:
+            raise InputError(f"{path}: unknown format; use .parquet, .jsonl or .csv")
+        features = [column[2:] for column in frame.columns if column.startswith("a_")]
+        return cls(frame, features)

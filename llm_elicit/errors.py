@@ -1,0 +1,23 @@
+"""The errors a user can meet: one tree, rooted at `ElicitError`.
+
+A message is one line that names the value, the rule it breaks and the way out.
+The command line prints it and exits with `exit_code`; a script catches the class.
+"""
+
+
+class ElicitError(Exception):
+    """Anything this package reports on purpose; never raised itself."""
+
+    exit_code = 1
+
+
+class InputError(ElicitError):
+    """What the user gave cannot be used: a file, a setting, a key, an argument."""
+
+    exit_code = 2
+
+
+class JudgeError(ElicitError):
+    """A judge cannot be asked any further; the answers it gave so far are kept."""
+
+    exit_code = 3

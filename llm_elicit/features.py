@@ -1,0 +1,301 @@
+"""Feature spaces: what is asked about, in which units, over which range, on which scale.
+
+A feature has a *scale*, linear or logarithmic. Candidates are drawn uniformly on that scale
+and the belief density is the density per unit of it, so that a question about a block group's
+population weighs "twice as many" alike at 500 and at 5000 people.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
+import pandas as pd
+import yaml
+from numpy.typing import ArrayLike, NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from llm_elicit import resources
+from llm_elicit.errors import InputError
+
+Floats = NDArray[np.float64]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Strict(BaseModel):
+    """A frozen model that refuses keys it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Feature(Strict):
+    """One coordinate of a feature space, and how its values are worded.
+
+    Example:
+        >>> age = Feature(name="age", label="age", unit="years", kind="integer", low=0, high=90)
+        >>> age.word(41.7)
+        '42 years'
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+    label: str
+    unit: str = ""
+    prefix: str = ""
+    kind: Literal["continuous", "integer"] = "continuous"
+    scale: Literal["linear", "log"] = "linear"
+    low: float = Field(allow_inf_nan=False)
+    high: float = Field(allow_inf_nan=False)
+    digits: Annotated[int, Field(ge=1, le=9)] = 3
+    factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _range_is_usable(self) -> Feature:
+        if not self.low < self.high:
+            raise ValueError(
+                f"{self.name}: low {self.low:g} is not below high {self.high:g}; swap or widen them"
+            )
+        if self.scale == "log" and self.low <= 0:
+            raise ValueError(
+                f"{self.name}: a log scale needs low > 0, got {self.low:g}; "
+                "raise low or use scale: linear"
+            )
+        return self
+
+    def word(self, value: float) -> str:
+        """`value` with its unit and no more digits than a person would give.
+
+        `factor` turns the table's unit into the worded one (a median income kept in
+        10,000 USD is worded in USD with `factor: 10000`).
+        """
+        shown = value * self.factor
+        if self.kind == "integer":
+            text = f"{round(shown):,}"
+        else:
+            # On a log scale a digit counts relative to the value, on a linear one to the range.
+            extent = abs(value) if self.scale == "log" else self.high - self.low
+            text = _fixed_point(shown, self.digits, extent * self.factor)
+        return f"{self.prefix}{text} {self.unit}".rstrip()
+
+
+def _fixed_point(value: float, digits: int, extent: float) -> str:
+    """Fixed-point text with `digits` digits counted from the leading digit of `extent`.
+
+    A latitude of 34.0522 over a ten-degree range has one decimal at three digits:
+    digits left of the point that never change carry no information.
+    """
+    decimals = digits - 1 - int(np.floor(np.log10(extent))) if extent > 0 else 0
+    return f"{value:,.{min(max(decimals, 0), 6)}f}"
+
+
+class Table(Strict):
+    """The reference data that a belief is compared with, and where they come from."""
+
+    file: str
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    source: str
+    licence: str
+    rows: Annotated[int, Field(ge=1)]
+
+
+class FeatureSpace(Strict):
+    """A named box of features with the table it stands for.
+
+    Arrays of points are `(n, d)` floats in the table's natural units, columns in the order
+    of `features`.
+
+    Example:
+        >>> space = FeatureSpace.load("california_housing")
+        >>> space.dimension, space.names[0]
+        (8, 'MedInc')
+        >>> points = space.sample(3, np.random.default_rng(0))
+        >>> bool(np.all(space.contains(points)))
+        True
+    """
+
+    name: str
+    title: str
+    subject: str
+    setting: str = ""
+    ranges: str = ""
+    features: Annotated[tuple[Feature, ...], Field(min_length=1)]
+    table: Table | None = None
+    folder: Path = Field(default=Path(), exclude=True)
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> FeatureSpace:
+        names = [feature.name for feature in self.features]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"features: the name {twice[0]!r} appears twice; names must differ")
+        return self
+
+    @classmethod
+    def load(cls, name: str) -> FeatureSpace:
+        """Read a feature space by name (from datasets/) or by path.
+
+        Raises:
+            InputError: no such file, or the file breaks a rule; the message names it.
+        """
+        path = resources.find("datasets", name, ".yaml")
+        data = read_yaml(path)
+        return validated(cls, {**data, "folder": path.parent}, str(path))
+
+    @cached_property
+    def names(self) -> list[str]:
+        return [feature.name for feature in self.features]
+
+    @property
+    def dimension(self) -> int:
+        return len(self.features)
+
+    @cached_property
+    def low(self) -> Floats:
+        return np.array([feature.low for feature in self.features])
+
+    @cached_property
+    def high(self) -> Floats:
+        return np.array([feature.high for feature in self.features])
+
+    @cached_property
+    def log(self) -> NDArray[np.bool_]:
+        """Which coordinates have a logarithmic scale, `(d,)` bools."""
+        return np.array([feature.scale == "log" for feature in self.features])
+
+    def to_scale(self, points: ArrayLike) -> Floats:
+        """Natural units to scale units (the logarithm, where the scale is logarithmic)."""
+        natural = np.asarray(points, dtype=np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(self.log, np.log(natural), natural)
+
+    def from_scale(self, points: ArrayLike) -> Floats:
+        """Scale units back to natural units."""
+        scaled = np.asarray(points, dtype=np.float64)
+        return np.where(self.log, np.exp(np.where(self.log, scaled, 0.0)), scaled)
+
+    def contains(self, points: ArrayLike) -> NDArray[np.bool_]:
+        """Whether each point lies in the range asked about, `(n,)` bools."""
+        natural = np.asarray(points, dtype=np.float64)
+        return np.asarray(((natural >= self.low) & (natural <= self.high)).all(axis=-1))
+
+    def sample(self, n: int, rng: np.random.Generator) -> Floats:
+        """`n` draws from the sampling density λ: uniform on each feature's scale, `(n, d)`.
+
+        Integer features are rounded, so that the question and the record agree.
+        """
+        unit = rng.random((n, self.dimension))
+        low, high = self.to_scale(self.low), self.to_scale(self.high)
+        return self.round(self.from_scale(low + unit * (high - low)))
+
+    def round(self, points: ArrayLike) -> Floats:
+        """Points as they can be asked: integer features whole, everything inside the range."""
+        natural = np.asarray(points, dtype=np.float64)
+        whole = np.array([feature.kind == "integer" for feature in self.features])
+        inside = np.where(whole, np.round(natural), natural)
+        return np.clip(inside, self.low, self.high)
+
+    def word(self, point: ArrayLike) -> list[tuple[str, str]]:
+        """A point as (label, worded value) pairs, in the order of the features."""
+        values = np.asarray(point, dtype=np.float64)
+        return [(f.label, f.word(float(v))) for f, v in zip(self.features, values, strict=True)]
+
+    def read_table(self) -> pd.DataFrame:
+        """The reference table's feature columns, natural units, after its checksum is verified.
+
+        Raises:
+            InputError: the space has no table, the file is gone or changed, or a column is
+                missing or holds text.
+        """
+        if self.table is None:
+            raise InputError(
+                f"feature space {self.name!r} has no reference table; add `table:` to its YAML"
+            )
+        path = self.folder / self.table.file
+        if not path.is_file():
+            raise InputError(f"{path}: the reference table is missing; put the file back")
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        if digest != self.table.sha256:
+            raise InputError(
+                f"{path}: checksum {digest[:12]}… is not {self.table.sha256[:12]}… as "
+                f"{self.name}.yaml says; restore the file or update sha256"
+            )
+        return numeric_columns(pd.read_csv(path), self.names, str(path))
+
+    def table_points(self) -> Floats:
+        """The complete rows of the reference table that lie in the range asked about, `(n, d)`."""
+        rows = self.read_table().dropna().to_numpy(dtype=np.float64)
+        return rows[self.contains(rows)]
+
+
+def numeric_columns(frame: pd.DataFrame, names: list[str], where: str) -> pd.DataFrame:
+    """The columns `names` as floats.
+
+    Raises:
+        InputError: a column is missing, or a cell holds text; the message names column and line.
+    """
+    missing = [name for name in names if name not in frame.columns]
+    if missing:
+        raise InputError(f"{where}: no column {missing[0]!r}; it has {', '.join(frame.columns)}")
+    out = {}
+    for name in names:
+        column = pd.to_numeric(frame[name], errors="coerce")
+        bad = column.isna() & frame[name].notna()
+        if bad.any():
+            row = int(np.flatnonzero(bad)[0])
+            raise InputError(
+                f"{where}: column {name!r}, line {row + 2}: {frame[name].iloc[row]!r} is not a "
+                "number; correct the cell or leave the column out"
+            )
+        out[name] = column.astype(float)
+    return pd.DataFrame(out)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML mapping.
+
+    Raises:
+        InputError: the file cannot be read, is not YAML, or is not a mapping.
+    """
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        line = " ".join(str(error).split())
+        raise InputError(f"{path}: not valid YAML: {line}") from None
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: a mapping of keys is expected, got {type(data).__name__}")
+    return data
+
+
+def validated(model: type[Model], data: dict[str, Any], where: str) -> Model:
+    """`data` as `model`, with pydantic's findings folded into one line.
+
+    Raises:
+        InputError: the first broken rule, with its key and value, and how many more there are.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        findings = error.errors(include_url=False)
+        first = findings[0]
+        key = ".".join(str(part) for part in first["loc"]) or "(top level)"
+        if first["type"] == "extra_forbidden":
+            rule = f"unknown key; remove it or correct its spelling{_known(model, first['loc'])}"
+        else:
+            rule = first["msg"].removeprefix("Value error, ")
+            if not isinstance(first["input"], dict | list | BaseModel) and first["type"] not in (
+                "missing",
+                "value_error",
+            ):
+                rule += f", got {first['input']!r}"
+        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+        raise InputError(f"{where}: {key}: {rule}{more}") from None
+
+
+def _known(model: type[BaseModel], loc: tuple[int | str, ...]) -> str:
+    """The keys known at the top level, where that is where the unknown one stands."""
+    return f"; known: {', '.join(model.model_fields)}" if len(loc) == 1 else ""

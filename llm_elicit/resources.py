@@ -1,0 +1,58 @@
+"""Where templates, feature spaces and example campaigns are found.
+
+The user's own folder (`./prompts`, `./datasets`, `./examples`) comes before what
+the package ships, so that a file can be overridden by copying and editing it.
+"""
+
+from pathlib import Path
+
+from llm_elicit.errors import InputError
+
+_PACKAGE = Path(__file__).parent
+
+
+def search_path(folder: str) -> list[Path]:
+    """The folders searched for `folder`, first match first.
+
+    An installed wheel carries the files under `_data`; a checkout has them beside the package.
+    """
+    candidates = [Path.cwd() / folder, _PACKAGE / "_data" / folder, _PACKAGE.parent / folder]
+    return [path for path in dict.fromkeys(candidates) if path.is_dir()]
+
+
+def find(folder: str, name: str, suffix: str) -> Path:
+    """The file called `name` (a path, or a bare name in `folder`).
+
+    Raises:
+        InputError: when no such file exists; the message lists the names that do.
+
+    Example:
+        >>> find("datasets", "california_housing", ".yaml").name
+        'california_housing.yaml'
+    """
+    direct = Path(name)
+    if direct.suffix == suffix and direct.is_file():
+        return direct
+    bare = name.removesuffix(suffix).removeprefix(f"{folder}/")
+    for root in search_path(folder):
+        path = root / f"{bare}{suffix}"
+        if path.is_file():
+            return path
+    known = ", ".join(available(folder, suffix)) or "none"
+    raise InputError(f"{folder}: no file {name!r} here or in the package; known: {known}")
+
+
+def available(folder: str, suffix: str) -> list[str]:
+    """The names in `folder` that `find` would accept, sorted.
+
+    Example:
+        >>> "penguins" in available("datasets", ".yaml")
+        True
+    """
+    return sorted(
+        {
+            path.relative_to(root).with_suffix("").as_posix()
+            for root in search_path(folder)
+            for path in root.rglob(f"*{suffix}")
+        }
+    )
