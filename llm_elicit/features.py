@@ -71,24 +71,26 @@ class Feature(Strict):
         `factor` turns the table's unit into the worded one (a median income kept in
         10,000 USD is worded in USD with `factor: 10000`).
         """
-        shown = value * self.factor
-        if self.kind == "integer":
-            text = f"{round(shown):,}"
-        else:
-            # On a log scale a digit counts relative to the value, on a linear one to the range.
-            extent = abs(value) if self.scale == "log" else self.high - self.low
-            text = _fixed_point(shown, self.digits, extent * self.factor)
-        return f"{self.prefix}{text} {self.unit}".rstrip()
+        decimals = max(0, int(self._decimals(np.asarray(value))))
+        shown = float(self.round(np.asarray(value))) * self.factor
+        return f"{self.prefix}{shown:,.{decimals}f} {self.unit}".rstrip()
 
+    def round(self, values: Floats) -> Floats:
+        """Values as they are worded: `digits` digits, whole where the kind is integer.
 
-def _fixed_point(value: float, digits: int, extent: float) -> str:
-    """Fixed-point text with `digits` digits counted from the leading digit of `extent`.
+        Digits are counted from the leading digit of the range on a linear scale (a latitude of
+        34.0522 over a ten-degree range is 34.1 at three digits) and from the leading digit of
+        the value itself on a logarithmic one (a population of 1166 is 1170).
+        """
+        grid = 10.0 ** self._decimals(values)
+        shown = np.round(values * self.factor * grid) / grid / self.factor
+        return np.asarray(np.clip(shown, self.low, self.high))
 
-    A latitude of 34.0522 over a ten-degree range has one decimal at three digits:
-    digits left of the point that never change carry no information.
-    """
-    decimals = digits - 1 - int(np.floor(np.log10(extent))) if extent > 0 else 0
-    return f"{value:,.{min(max(decimals, 0), 6)}f}"
+    def _decimals(self, values: Floats) -> Floats:
+        """How many decimals the worded value has; negative for tens, hundreds, ..."""
+        extent = np.abs(values) if self.scale == "log" else np.asarray(self.high - self.low)
+        decimals = self.digits - 1 - np.floor(np.log10(np.maximum(extent * self.factor, 1e-300)))
+        return np.asarray(np.minimum(decimals, 0.0 if self.kind == "integer" else 6.0))
 
 
 class Table(Strict):
@@ -184,18 +186,17 @@ class FeatureSpace(Strict):
     def sample(self, n: int, rng: np.random.Generator) -> Floats:
         """`n` draws from the sampling density λ: uniform on each feature's scale, `(n, d)`.
 
-        Integer features are rounded, so that the question and the record agree.
+        Values are rounded as they are worded (`round`).
         """
         unit = rng.random((n, self.dimension))
         low, high = self.to_scale(self.low), self.to_scale(self.high)
         return self.round(self.from_scale(low + unit * (high - low)))
 
     def round(self, points: ArrayLike) -> Floats:
-        """Points as they can be asked: integer features whole, everything inside the range."""
+        """Points as they are asked, so that the question and the record agree to the last digit."""
         natural = np.asarray(points, dtype=np.float64)
-        whole = np.array([feature.kind == "integer" for feature in self.features])
-        inside = np.where(whole, np.round(natural), natural)
-        return np.clip(inside, self.low, self.high)
+        columns = [f.round(natural[..., i]) for i, f in enumerate(self.features)]
+        return np.stack(columns, axis=-1)
 
     def word(self, point: ArrayLike) -> list[tuple[str, str]]:
         """A point as (label, worded value) pairs, in the order of the features."""

@@ -1,0 +1,35 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
+CAMPAIGN ?= california
+
+.PHONY: demo test check clean
+
+demo: $(VENV)/demo  ## ask a real model about California housing and write the report
+	$(VENV)/bin/llm-elicit run $(CAMPAIGN)
+
+test: $(VENV)/test  ## lint, types, import contracts and every test
+	$(MAKE) --no-print-directory check
+	$(VENV)/bin/python -m pytest
+
+check: $(VENV)/test
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[local]'
+	touch $@
+
+$(VENV)/test: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[local,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV)

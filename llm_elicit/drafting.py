@@ -1,0 +1,140 @@
+"""A user's own table becomes a feature space, ready to edit."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+from scipy import stats
+
+from llm_elicit.errors import InputError
+from llm_elicit.features import FeatureSpace, Floats, validated
+
+LOW, HIGH = 0.01, 0.99
+_SKEWED = 1.0
+_HEADER = """\
+# Drafted from {file}; edit before use.
+#
+# - subject is what one row of the table is; labels and units are what the judge reads.
+# - Ranges are the 1 % and 99 % quantiles, rounded outwards: a few extreme rows would otherwise
+#   spend most questions where nobody lives. Columns with a long right tail (skewness above 1,
+#   smaller on the logarithm) are asked about on a logarithmic scale.
+# - Columns of text, of one value and of row numbers were left out: {left_out}.
+"""
+
+
+def draft_space(table: Path) -> tuple[FeatureSpace, str]:
+    """A feature space for the numeric columns of a CSV, and its YAML text.
+
+    Args:
+        table: a CSV file, also gzipped, with a header line.
+
+    Raises:
+        InputError: no such file, not a CSV, a numeric column with a cell of text, or no
+            numeric column with two values.
+    """
+    frame = _read(table)
+    features, left_out = [], []
+    for column in frame.columns:
+        draft = _draft_feature(frame[column], table)
+        if draft is None:
+            left_out.append(str(column))
+        else:
+            features.append(draft)
+    if not features:
+        raise InputError(
+            f"{table}: no numeric column with at least two values; nothing to ask about"
+        )
+    name = re.sub(r"\W+", "_", table.name.split(".")[0]).strip("_") or "space"
+    data = {
+        "name": name,
+        "title": name.replace("_", " "),
+        "subject": f"a row of {table.name}",
+        "ranges": "1 % and 99 % quantiles of the table, rounded outwards; log scale where skewed",
+        "features": features,
+        "table": {
+            "file": table.name,
+            "sha256": hashlib.sha256(table.read_bytes()).hexdigest(),
+            "rows": len(frame),
+            "licence": "unstated",
+            "source": table.name,
+        },
+    }
+    space = validated(FeatureSpace, {**data, "folder": table.parent}, str(table))
+    header = _HEADER.format(file=table.name, left_out=", ".join(left_out) or "none")
+    return space, header + yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+
+
+def _read(table: Path) -> pd.DataFrame:
+    if not table.is_file():
+        raise InputError(f"{table}: no such file; give the path of a CSV with a header line")
+    try:
+        return pd.read_csv(table)
+    except (ValueError, OSError, UnicodeDecodeError) as error:
+        line = " ".join(str(error).split())
+        raise InputError(f"{table}: not a CSV that can be read: {line}") from None
+
+
+def _draft_feature(column: pd.Series[Any], table: Path) -> dict[str, Any] | None:
+    """One feature's YAML mapping, or None where the column cannot be a feature."""
+    numbers = pd.to_numeric(column, errors="coerce")
+    text = numbers.isna() & column.notna()
+    if text.mean() > 0.5 or column.dtype == bool or numbers.nunique() < 2:
+        return None
+    if text.any():
+        row = int(np.flatnonzero(text)[0])
+        raise InputError(
+            f"{table}: column {column.name!r}, line {row + 2}: {column.iloc[row]!r} is not a "
+            "number; correct the cell or delete the column"
+        )
+    values = numbers.dropna().to_numpy(dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise InputError(f"{table}: column {column.name!r} holds an infinite value; correct it")
+    if _is_row_number(values):
+        return None
+    whole = bool(np.all(values == np.round(values)))
+    low, high = _robust_range(values, whole)
+    log = low > 0 and _is_skewed(values)
+    label = str(column.name)
+    return {
+        "name": re.sub(r"\W", "_", re.sub(r"^(?=\d)", "_", label)),
+        "label": label.replace("_", " "),
+        "unit": "",
+        "kind": "integer" if whole else "continuous",
+        "scale": "log" if log else "linear",
+        "low": low,
+        "high": high,
+    }
+
+
+def _is_row_number(values: Floats) -> bool:
+    """Whether a column merely counts the rows up by one."""
+    return len(values) > 2 and bool(np.all(np.diff(values) == 1))
+
+
+def _robust_range(values: Floats, whole: bool) -> tuple[float, float]:
+    """The 1 % and 99 % quantiles, rounded outwards to three digits of the range they span.
+
+    Where they coincide (most rows alike) the extremes are taken.
+    """
+    low, high = np.quantile(values, [LOW, HIGH])
+    if low == high:
+        low, high = values.min(), values.max()
+    grid = 10.0 ** (np.floor(np.log10(high - low)) - 2)
+    if whole:
+        grid = max(1.0, grid)
+    edges = np.floor(low / grid) * grid, np.ceil(high / grid) * grid
+    # A range that is positive stays so: rounding 0.004 down to 0 would forbid the log scale.
+    bottom = float(low) if low > 0 >= edges[0] else float(f"{edges[0]:.12g}")
+    return bottom, float(f"{edges[1]:.12g}")
+
+
+def _is_skewed(values: Floats) -> bool:
+    """Whether a long right tail becomes shorter on the logarithm."""
+    raw, logarithmic = float(stats.skew(values)), float(stats.skew(np.log(values[values > 0])))
+    return raw > _SKEWED and abs(logarithmic) < abs(raw)
