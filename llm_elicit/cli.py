@@ -29,9 +29,7 @@ app.add_typer(models, name="models")
 app.add_typer(spaces, name="space")
 
 Where = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder or name, or a campaign.")]
-CampaignName = Annotated[
-    str, typer.Argument(metavar="CAMPAIGN", help="A path, or an example.")
-]
+CampaignName = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="A path, or an example.")]
 MaxCost = Annotated[float | None, typer.Option(metavar="USD", min=0.0, help="Spend no more.")]
 
 _out = Console(highlight=False, soft_wrap=True)

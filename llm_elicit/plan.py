@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from llm_elicit.campaign import Design
+from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats
 
 Order = Literal["ab", "ba"]
@@ -62,12 +63,20 @@ def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
     With `both_orders` each pair is asked as (a, b) and as (b, a); without, the draw being
     exchangeable, as (a, b) alone.
 
+    Raises:
+        InputError: fewer pairs than features.
+
     Example:
         >>> space = FeatureSpace.load("california_housing")
-        >>> plan = make_plan(space, Design(pairs=5), seed=1)
+        >>> plan = make_plan(space, Design(pairs=50), seed=1)
         >>> len(plan), next(iter(plan))
-        (10, Query(pair=0, order='ab', replicate=0))
+        (100, Query(pair=0, order='ab', replicate=0))
     """
+    if design.pairs < space.dimension:
+        raise InputError(
+            f"design.pairs: {design.pairs} is fewer than the {space.dimension} features of "
+            f"{space.name}; ask at least {space.dimension}, and some 25 a feature for a belief"
+        )
     points = space.sample(2 * design.pairs, np.random.default_rng([seed, 0x9A125]))
     orders: tuple[Order, ...] = ("ab", "ba") if design.both_orders else ("ab",)
     return Plan(points[0::2], points[1::2], orders, design.replicates)

@@ -1,0 +1,167 @@
+"""The command line from outside: exit codes, one clear line, no traceback."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+CAMPAIGN = """
+name: tiny
+space: penguins
+design: {pairs: 60}
+judges:
+  - {name: expert, backend: simulated}
+fit: {method: utility, samples: 500}
+"""
+
+
+def llm_elicit(*arguments, cwd, **environment):
+    inherited = {k: v for k, v in os.environ.items() if not k.endswith("_API_KEY")}
+    return subprocess.run(
+        [sys.executable, "-m", "llm_elicit", *map(str, arguments)],
+        cwd=cwd,
+        env={**inherited, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def campaign(folder, text=CAMPAIGN, name="c.yaml"):
+    (folder / name).write_text(text)
+    return name
+
+
+def refused(done, *parts):
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("error: ")
+    for part in parts:
+        assert part in line
+
+
+def test_unknown_yaml_key(tmp_path):
+    path = campaign(tmp_path, CAMPAIGN.replace("pairs: 60", "pears: 60"))
+    refused(llm_elicit("run", path, cwd=tmp_path), "c.yaml", "design.pears", "unknown key")
+
+
+def test_range_upside_down(tmp_path):
+    space = "name: s\ntitle: t\nsubject: x\nfeatures: [{name: x, label: x, low: 3, high: 1}]\n"
+    (tmp_path / "s.yaml").write_text(space)
+    path = campaign(tmp_path, CAMPAIGN.replace("penguins", "s.yaml"))
+    refused(llm_elicit("run", path, cwd=tmp_path), "s.yaml", "low 3 is not below high 1")
+
+
+def test_missing_campaign(tmp_path):
+    refused(llm_elicit("run", "nothing.yaml", cwd=tmp_path), "nothing.yaml", "california")
+
+
+@pytest.mark.parametrize(
+    ("judge", "variable"),
+    [
+        ("{name: j, backend: anthropic, model: claude-haiku-4-5}", "ANTHROPIC_API_KEY"),
+        ("{name: j, backend: openai, model: gpt-4.1-mini}", "OPENAI_API_KEY"),
+    ],
+)
+def test_missing_key(tmp_path, judge, variable):
+    path = campaign(tmp_path, CAMPAIGN.replace("{name: expert, backend: simulated}", judge))
+    refused(llm_elicit("run", path, cwd=tmp_path), variable)
+
+
+def test_unknown_local_model(tmp_path):
+    judge = "{name: j, backend: local, model: gpt-99}"
+    path = campaign(tmp_path, CAMPAIGN.replace("{name: expert, backend: simulated}", judge))
+    refused(llm_elicit("run", path, cwd=tmp_path), "gpt-99", "smollm2")
+
+
+def test_text_in_a_numeric_column(tmp_path):
+    (tmp_path / "my.csv").write_text("x,y\n1,2\n2,three\n3,5\n4,6\n")
+    refused(llm_elicit("space", "init", "my.csv", cwd=tmp_path), "'y'", "line 3", "'three'")
+
+
+def test_fewer_pairs_than_features(tmp_path):
+    path = campaign(tmp_path, CAMPAIGN.replace("pairs: 60", "pairs: 3"))
+    refused(llm_elicit("run", path, cwd=tmp_path), "design.pairs", "4 features")
+
+
+def test_a_run_folder_of_another_campaign(tmp_path):
+    assert llm_elicit("plan", campaign(tmp_path), cwd=tmp_path).returncode == 0
+    other = campaign(tmp_path, CAMPAIGN.replace("pairs: 60", "pairs: 70"))
+    refused(llm_elicit("run", other, cwd=tmp_path), "runs/tiny", "design")
+
+
+def test_an_unknown_export_format(tmp_path):
+    path = campaign(tmp_path)
+    llm_elicit("ask", path, cwd=tmp_path)
+    refused(llm_elicit("export", path, "out.xlsx", cwd=tmp_path), ".parquet, .jsonl or .csv")
+
+
+def test_a_stage_before_its_input(tmp_path):
+    path = campaign(tmp_path)
+    llm_elicit("plan", path, cwd=tmp_path)
+    refused(llm_elicit("fit", path, cwd=tmp_path), "comparisons.parquet")
+    refused(llm_elicit("report", path, cwd=tmp_path), "audit.json")
+
+
+def test_stages_one_by_one_and_again(tmp_path):
+    """Each stage alone, in its own process, gives what the whole job gives; again is a no-op."""
+    path = campaign(tmp_path)
+    for stage in ("plan", "ask", "fit", "audit", "report"):
+        done = llm_elicit(stage, path, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    run = tmp_path / "runs" / "tiny"
+    first = (run / "audit.json").read_text()
+    samples = (run / "beliefs" / "expert" / "utility" / "samples.parquet").stat().st_mtime_ns
+    assert len(pd.read_parquet(run / "comparisons.parquet")) == 120
+    assert "<html" in (run / "report.html").read_text()
+
+    done = llm_elicit("run", path, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (run / "audit.json").read_text() == first
+    assert (
+        run / "beliefs" / "expert" / "utility" / "samples.parquet"
+    ).stat().st_mtime_ns == samples
+    assert "report.html" in done.stdout
+
+    status = llm_elicit("status", "tiny", cwd=tmp_path)
+    assert status.stdout.split("\n")[1].split()[:4] == ["expert", "120", "0", "0"]
+    exported = llm_elicit("export", "tiny", "out.jsonl", cwd=tmp_path)
+    assert exported.returncode == 0, exported.stderr
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert len(rows) == 120
+    assert {row["verdict"] for row in rows} <= {"A", "B"}
+
+
+def test_a_dry_run_sends_nothing(tmp_path):
+    judge = "{name: j, backend: openai, model: gpt-4.1-mini}"
+    path = campaign(tmp_path, CAMPAIGN.replace("{name: expert, backend: simulated}", judge))
+    done = llm_elicit("run", path, "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("bill length") == 6  # three questions of two penguins
+    assert "120" in done.stdout
+    assert "Nothing was sent" in done.stdout
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_users_csv_becomes_a_space_that_can_be_run(tmp_path):
+    table = pd.DataFrame({"height": range(150, 190), "mass": [50.5 + i / 2 for i in range(40)]})
+    table.assign(name="x").to_csv(tmp_path / "people.csv", index=False)
+    table["height"] = table["height"].sample(frac=1, random_state=0).to_numpy()
+    table.to_csv(tmp_path / "people.csv", index=False)
+    done = llm_elicit("space", "init", "people.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    again = llm_elicit("space", "init", "people.csv", cwd=tmp_path)
+    refused(again, "people.yaml", "--force")
+    path = campaign(tmp_path, CAMPAIGN.replace("penguins", "people.yaml"))
+    assert llm_elicit("plan", path, cwd=tmp_path).returncode == 0
+
+
+def test_local_models_are_listed(tmp_path):
+    done = llm_elicit("models", cwd=tmp_path)
+    assert "smollm2" in done.stdout
+    assert "Apache-2.0" in done.stdout

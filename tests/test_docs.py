@@ -1,0 +1,79 @@
+"""Every command and every script in the documents is executed here, in order, as written."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+# Set-up is what the reader's machine runs once and what this test runs in: `make -n` shows that
+# the target exists without running the tests inside the tests.
+SETUP = ("git clone", "cd ", "python3 -m venv", ". .venv", "pip install")
+LOCAL = re.compile(r"\b(california|smollm2)\b(?!_)(?!.*--dry-run)")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.S | re.M)
+
+
+def commands(page: Path) -> list[str]:
+    lines = "\n".join(blocks(page, "bash")).splitlines()
+    return [line.split("  #")[0].strip() for line in lines if line.strip() and line[0] != "#"]
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Path:
+    """A checkout's folders, writable, with no run in it."""
+    for name in ("examples", "datasets", "prompts"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "runs").mkdir()
+    return tmp_path
+
+
+def execute(arguments: list[str], folder: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        arguments,
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{shlex.join(arguments)}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_commands_of_a_page_run(page, workplace):
+    for command in commands(page):
+        if command.startswith(SETUP):
+            continue
+        arguments = shlex.split(command)
+        if arguments[0] == "make":
+            arguments.insert(1, "--dry-run")
+        if LOCAL.search(command):
+            continue  # the main job is run whole by tests/test_main_job.py
+        execute(arguments, workplace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_scripts_of_a_page_run(page, workplace):
+    for script in blocks(page, "python"):
+        execute([sys.executable, "-c", script], workplace)
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda s: s.name)
+def test_the_example_scripts_run(script, workplace):
+    execute([sys.executable, str(script)], workplace)
+
+
+def test_the_readme_begins_with_the_two_commands():
+    text = (ROOT / "README.md").read_text()
+    assert 0 < text.index("![") < text.index("make demo") < text.index("make test") < 3000

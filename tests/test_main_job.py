@@ -1,0 +1,82 @@
+"""The main job on the real small model: asked, killed, resumed, reported."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+CAMPAIGN = """
+name: tiny-california
+space: california_housing
+design: {pairs: 16}
+judges:
+  - {name: smollm2, backend: local, model: smollm2}
+  - {name: census-expert, backend: simulated}
+fit: {method: utility, samples: 500}
+"""
+QUESTIONS = 32
+
+
+def answered(folder: Path) -> dict[tuple[int, str], str]:
+    """(pair, order) of the local model's answered questions, with the time of the answer."""
+    table = folder / "runs" / "tiny-california" / "comparisons.parquet"
+    frame = pd.read_parquet(table)
+    frame = frame[frame["judge"] == "smollm2"]
+    return {(row.pair, row.order): row.asked_at for row in frame.itertuples()}
+
+
+def done_in_journal(folder: Path) -> int:
+    path = folder / "runs" / "tiny-california" / "journal.sqlite"
+    if not path.is_file():
+        return 0
+    try:
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as journal:
+            query = "SELECT count(*) FROM questions WHERE judge = 'smollm2' AND state = 'done'"
+            return int(journal.execute(query).fetchone()[0])
+    except sqlite3.OperationalError:
+        return 0  # the file is there, its tables are not yet
+
+
+def llm_elicit(*arguments: str, cwd: Path) -> subprocess.Popen:
+    command = [sys.executable, "-m", "llm_elicit", *arguments]
+    return subprocess.Popen(
+        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+@pytest.mark.local_model
+def test_killed_in_the_middle_and_run_again_asks_nothing_twice(tmp_path):
+    (tmp_path / "c.yaml").write_text(CAMPAIGN)
+    first = llm_elicit("run", "c.yaml", cwd=tmp_path)
+    deadline = time.monotonic() + 180
+    while done_in_journal(tmp_path) < 6:
+        assert first.poll() is None, first.stdout.read()
+        assert time.monotonic() < deadline, "no answers within three minutes"
+        time.sleep(0.05)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    kept = done_in_journal(tmp_path)
+    assert 6 <= kept < QUESTIONS
+
+    # The stage alone reads what the killed process left.
+    early = llm_elicit("export", "tiny-california", "early.csv", cwd=tmp_path)
+    assert early.wait() == 0, early.stdout.read()
+    before = pd.read_csv(tmp_path / "early.csv").query("judge == 'smollm2'")
+    assert len(before) == kept
+
+    second = llm_elicit("run", "c.yaml", cwd=tmp_path)
+    output, _ = second.communicate(timeout=280)
+    assert second.returncode == 0, output
+    after = answered(tmp_path)
+    assert len(after) == QUESTIONS
+    for row in before.itertuples():
+        assert after[(row.pair, row.order)] == row.asked_at  # the very answer, not a new one
+    assert (tmp_path / "runs" / "tiny-california" / "report.html").stat().st_size > 50_000
+    assert "smollm2: " in output
+    assert "census-expert: " in output

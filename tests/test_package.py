@@ -1,0 +1,52 @@
+"""The wheel carries all it needs: it works from an empty directory, without the checkout."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+        wheel.extractall(folder / "site")
+    return folder / "site"
+
+
+def test_a_wheel_works_in_an_empty_directory(installed, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "llm_elicit", "run", "california", "--dry-run"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "median household income" in done.stdout
+    where = [sys.executable, "-c", "import llm_elicit; print(llm_elicit.__file__)"]
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    found = subprocess.run(
+        where, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.startswith(str(installed))
+
+
+def test_a_wheel_holds_no_paths_or_caches(installed):
+    names = [path.relative_to(installed).as_posix() for path in installed.rglob("*")]
+    assert "llm_elicit/_data/prompts/v1/zero-shot.md" in names
+    assert "llm_elicit/_data/datasets/california_housing.csv.gz" in names
+    assert "llm_elicit/py.typed" in names
+    assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
