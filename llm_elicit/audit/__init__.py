@@ -1,0 +1,6 @@
+"""The audit: how a judge answers, whether that is a signal, and how far its belief is from data."""
+
+from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
+from llm_elicit.audit.record import Audit, JudgeAudit, audit_run
+
+__all__ = ["Audit", "AuditSettings", "JudgeAudit", "JudgeEvidence", "Reference", "audit_run"]

@@ -1,0 +1,175 @@
+"""How a judge answers, whatever it believes: verdicts, order bias, agreement under swap.
+
+A judge with no preference for a position chooses option A half the time over both orders of
+the same pairs, and picks the same point whichever is shown first.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from llm_elicit.comparisons import VERDICTS, Choices, Comparisons
+from llm_elicit.features import Floats, Strict
+
+
+class Interval(Strict):
+    """An estimate with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Consistency(Strict):
+    """One judge's manner of answering. None: not measurable from what was asked.
+
+    Attributes:
+        judgments: how many answers there are.
+        verdicts: how many of each verdict.
+        pairs: how many pairs have at least one choice.
+        soft_share: share of the choices that carry a probability from token log-probabilities.
+        order_bias: P(option A chosen) - 1/2 from the verdicts A and B, in [-1/2, 1/2].
+        soft_order_bias: the mean probability of option A, less 1/2, from soft judgments.
+        agreement: share of pairs, asked in both orders, where both verdicts pick one point;
+            1/2 for a coin, 0 for a judge who always says A.
+        swap_difference: mean |P(a preferred | a first) - P(a preferred | b first)|; 0 when the
+            order does not matter.
+        decisiveness: mean |preference - 1/2| over pairs; 1/2 for a judge always sure.
+    """
+
+    judgments: int
+    verdicts: dict[str, int]
+    pairs: int
+    soft_share: float | None
+    order_bias: Interval | None
+    soft_order_bias: Interval | None
+    agreement: Interval | None
+    swap_difference: float | None
+    decisiveness: float | None
+
+
+def measure_consistency(comparisons: Comparisons, judge: str, choices: Choices) -> Consistency:
+    """Measure one judge. Order bias and agreement need pairs asked in both orders.
+
+    Over one order alone, a preference for a point and one for a position look alike.
+    """
+    rows = comparisons.of(judge)
+    counts = rows["verdict"].value_counts()
+    chosen = rows[rows["probability"].notna()]
+    first = (chosen["order"] == "ab").to_numpy()
+    probability = chosen["probability"].to_numpy(np.float64)
+    table = pd.DataFrame(
+        {
+            "pair": chosen["pair"].to_numpy(),
+            "first": first,
+            "soft": chosen["soft"].to_numpy(bool),
+            "a_preferred": probability,
+            "option_a": np.where(first, probability, 1.0 - probability),
+            "said_a": (chosen["verdict"] == "A").to_numpy(np.float64),
+            "hard": chosen["verdict"].isin(["A", "B"]).to_numpy(),
+        }
+    )
+    both = table[table.groupby("pair")["first"].transform("nunique") == 2]
+    said = both[both["hard"]]
+    return Consistency(
+        judgments=len(rows),
+        verdicts={verdict: int(counts.get(verdict, 0)) for verdict in VERDICTS},
+        pairs=len(choices),
+        soft_share=float(table["soft"].mean()) if len(table) else None,
+        order_bias=_balanced_share(said),
+        soft_order_bias=_soft_bias(both[both["soft"]]),
+        agreement=_agreement(said),
+        swap_difference=_swap_difference(both),
+        decisiveness=float(np.abs(choices.preference - 0.5).mean()) if len(choices) else None,
+    )
+
+
+def wilson(share: float, n: float) -> Interval:
+    """Wilson's 95 % score interval of a share out of `n` (Wilson 1927).
+
+    Example:
+        >>> interval = wilson(0.5, 100)
+        >>> round(interval.low, 3), round(interval.high, 3)
+        (0.404, 0.596)
+    """
+    z = float(stats.norm.ppf(0.975))
+    centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
+    return Interval(
+        value=share,
+        low=float(min(max(0.0, centre - half), share)),
+        high=float(max(min(1.0, centre + half), share)),
+    )
+
+
+def _balanced_share(said: pd.DataFrame) -> Interval | None:
+    """Hard order bias: each pair's two orders count alike; Wilson's interval, less 1/2.
+
+    Answers to one pair hang together, so the interval is Wilson's at the effective number
+    of answers, share (1 - share) / Var(share) with the variance between pairs, but never
+    more than were given: a judge without any variation is not thereby known exactly.
+    """
+    said = said[said.groupby("pair")["first"].transform("nunique") == 2]
+    if said.empty:
+        return None
+    by_pair = _pair_means(said, "said_a")
+    share, n = float(by_pair.mean()), len(by_pair)
+    variance = float(by_pair.var(ddof=1)) / n if n > 1 else 0.0
+    spread = share * (1 - share)
+    if spread == 0:
+        effective = float(n)
+    elif variance == 0:
+        effective = float(len(said))
+    else:
+        effective = min(spread / variance, float(len(said)))
+    interval = wilson(share, effective)
+    return _shifted(interval, -0.5)
+
+
+def _soft_bias(soft: pd.DataFrame) -> Interval | None:
+    """Soft order bias: mean over pairs with Student's t interval over pairs."""
+    soft = soft[soft.groupby("pair")["first"].transform("nunique") == 2]
+    if soft.empty:
+        return None
+    by_pair = _pair_means(soft, "option_a")
+    mean, n = float(by_pair.mean()), len(by_pair)
+    if n < 2:
+        return Interval(value=mean - 0.5, low=-0.5, high=0.5)
+    half = float(stats.t.ppf(0.975, n - 1)) * float(by_pair.std(ddof=1)) / np.sqrt(n)
+    interval = Interval(value=mean, low=max(0.0, mean - half), high=min(1.0, mean + half))
+    return _shifted(interval, -0.5)
+
+
+def _agreement(said: pd.DataFrame) -> Interval | None:
+    """Share of pairs where both orders pick the same point, replicates averaged."""
+    picked_a = (said["said_a"] == 1) == said["first"]
+    by_order = said.assign(picked_a=picked_a.astype(float)).pivot_table(
+        index="pair", columns="first", values="picked_a", aggfunc="mean"
+    )
+    if by_order.shape[1] < 2:
+        return None
+    rates = by_order.dropna().to_numpy(np.float64)
+    if len(rates) == 0:
+        return None
+    same = rates[:, 0] * rates[:, 1] + (1 - rates[:, 0]) * (1 - rates[:, 1])
+    return wilson(float(same.mean()), len(same))
+
+
+def _swap_difference(both: pd.DataFrame) -> float | None:
+    """Mean |P(a preferred | a first) - P(a preferred | b first)| over pairs."""
+    if both.empty:
+        return None
+    means = both.groupby(["pair", "first"])["a_preferred"].mean().unstack()
+    return float(np.abs(means[True] - means[False]).mean())
+
+
+def _pair_means(table: pd.DataFrame, column: str) -> Floats:
+    """Each pair's mean of `column`, its two orders counting alike."""
+    by_order = table.groupby(["pair", "first"])[column].mean()
+    return by_order.groupby(level="pair").mean().to_numpy(np.float64)
+
+
+def _shifted(interval: Interval, by: float) -> Interval:
+    return Interval(value=interval.value + by, low=interval.low + by, high=interval.high + by)

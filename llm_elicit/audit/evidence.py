@@ -1,0 +1,160 @@
+"""What an audit is given: points, samples and judgments, checked before anything is computed.
+
+Distances are computed on *standardized features*: each feature on its scale (the logarithm
+where the scale is logarithmic), less the reference data's mean, over their standard deviation,
+so that a distance of 1 is one standard deviation of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from pydantic import Field
+
+from llm_elicit.comparisons import Comparisons
+from llm_elicit.errors import InputError
+from llm_elicit.features import FeatureSpace, Floats, Strict
+
+
+class AuditSettings(Strict):
+    """How finely an audit measures. The defaults take some ten seconds a judge.
+
+    Attributes:
+        size: points on each side of a Wasserstein distance.
+        marginal_size: points on each side of a one-dimensional distance.
+        repeats: how often each distance is measured, on fresh subsamples.
+        bins: histogram bins a feature, for total variation.
+        flips: sign flips of the randomization test.
+        draws: draws of λ against which a belief is set to tell it from λ.
+        level: size of both tests.
+    """
+
+    size: Annotated[int, Field(ge=2, le=20_000)] = 1000
+    marginal_size: Annotated[int, Field(ge=2)] = 10_000
+    repeats: Annotated[int, Field(ge=2, le=1000)] = 5
+    bins: Annotated[int, Field(ge=2, le=1000)] = 30
+    flips: Annotated[int, Field(ge=99)] = 1999
+    draws: Annotated[int, Field(ge=19)] = 199
+    level: Annotated[float, Field(gt=0, lt=1)] = 0.05
+
+
+@dataclass(frozen=True)
+class Standard:
+    """Natural units to standardized features, by the mean and sd of `points` on the scale.
+
+    A feature that never varies keeps its unit (its sd counts as 1).
+
+    Example:
+        >>> space = FeatureSpace.load("california_housing")
+        >>> points = space.sample(100, np.random.default_rng(0))
+        >>> bool(np.allclose(Standard.of(space, points)(points).std(axis=0), 1))
+        True
+    """
+
+    space: FeatureSpace
+    mean: Floats
+    sd: Floats
+
+    @classmethod
+    def of(cls, space: FeatureSpace, points: Floats) -> Standard:
+        scaled = space.to_scale(points)
+        mean, sd = scaled.mean(axis=0), scaled.std(axis=0)
+        # Rounding leaves a constant column a sd of some ulps, not 0.
+        constant = sd <= 1e-12 * np.maximum(1.0, np.abs(mean))
+        return cls(space, mean, np.where(constant, 1.0, sd))
+
+    def __call__(self, points: Floats) -> Floats:
+        return (self.space.to_scale(points) - self.mean) / self.sd
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What every judge of a run is set beside.
+
+    Attributes:
+        space: the feature space.
+        sampling: draws from the sampling density λ, `(k, d)`, natural units.
+        data: the reference table's points, `(n, d)`; None for a space without a table.
+
+    Raises:
+        InputError: a wrong shape, fewer than two points, NaN, or a value not positive on a
+            logarithmic scale.
+    """
+
+    space: FeatureSpace
+    sampling: Floats
+    data: Floats | None = None
+
+    def __post_init__(self) -> None:
+        _replace(self, "sampling", checked_points(self.sampling, self.space, "λ samples"))
+        if self.data is not None:
+            _replace(self, "data", checked_points(self.data, self.space, "reference data"))
+
+    @property
+    def standard(self) -> Standard:
+        """Standardization by the data, or by λ where there are none."""
+        return Standard.of(self.space, self.sampling if self.data is None else self.data)
+
+
+@dataclass(frozen=True)
+class JudgeEvidence:
+    """One judge's answers and the belief fitted to them.
+
+    Attributes:
+        judge: the judge's name in `comparisons`.
+        comparisons: the judgments of the run.
+        beliefs: samples by method, each `(m, d)` in natural units. The first method is the
+            belief, the others cross-check it. Empty where no belief could be fitted.
+        diagnostics: what each fit says of itself, by method; kept in the record as it is. The
+            first one's `heldout_log_likelihood` (nats a comparison) is set beside ln 2.
+    """
+
+    judge: str
+    comparisons: Comparisons
+    beliefs: Mapping[str, Floats] = field(default_factory=dict)
+    diagnostics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.judge not in self.comparisons.judges:
+            known = ", ".join(self.comparisons.judges) or "none"
+            raise InputError(f"audit: no judgments by {self.judge!r}; there are those of: {known}")
+
+    def belief_samples(self, space: FeatureSpace) -> dict[str, Floats]:
+        """The samples by method, checked."""
+        return {
+            method: checked_points(points, space, f"{self.judge}: {method} samples")
+            for method, points in self.beliefs.items()
+        }
+
+
+def checked_points(points: ArrayLike, space: FeatureSpace, what: str) -> Floats:
+    """`points` as finite `(n, d)` floats that can be put on the space's scale, n at least 2.
+
+    Raises:
+        InputError: they are not; the message names `what`, the row and the feature.
+    """
+    array = np.asarray(points, dtype=np.float64)
+    if array.ndim != 2 or array.shape[1] != space.dimension:
+        raise InputError(
+            f"{what}: shape {array.shape}, expected (n, {space.dimension}): a column for each of "
+            + ", ".join(space.names)
+        )
+    if len(array) < 2:
+        raise InputError(f"{what}: {len(array)} point(s); at least 2 are needed")
+    bad = ~np.isfinite(space.to_scale(array))
+    if bad.any():
+        row, column = (int(i) for i in np.argwhere(bad)[0])
+        rule = "finite and positive (its scale is log)" if space.log[column] else "finite"
+        raise InputError(
+            f"{what}: row {row}, {space.names[column]} = {array[row, column]:g}; it must be {rule}"
+        )
+    return array
+
+
+def _replace(instance: Reference, name: str, value: Floats) -> None:
+    """Set a field of a frozen dataclass while it is being built."""
+    object.__setattr__(instance, name, value)

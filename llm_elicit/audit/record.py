@@ -1,0 +1,277 @@
+"""The audit of a run: one entry that measures every judge, and the record it leaves."""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from pydantic import JsonValue, ValidationError
+from pydantic_core import to_json
+
+from llm_elicit.audit.consistency import Consistency, measure_consistency
+from llm_elicit.audit.distance import Distance, Ruler, common_size
+from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
+from llm_elicit.audit.signal import (
+    Signal,
+    Verdict,
+    assess_signal,
+    distance_from_sampling,
+    randomization_test,
+)
+from llm_elicit.audit.summary import FeatureSummary, side_by_side, summarize
+from llm_elicit.errors import InputError
+from llm_elicit.features import FeatureSpace, Floats, Strict
+
+Progress = Callable[[int, int], None]
+
+
+class ReferenceAudit(Strict):
+    """What every judge is set beside.
+
+    Attributes:
+        rows: points of the reference table in the range asked; None without a table.
+        half_split: whether the table was too small for the size asked for, so that distances
+            are measured on half of it.
+        data, sampling: marginal summaries of the data and of λ.
+        sampling_data: distance of λ from the data.
+        data_floor, sampling_floor: distance between disjoint draws of the data, and of λ.
+    """
+
+    rows: int | None
+    half_split: bool
+    data: list[FeatureSummary] | None
+    sampling: list[FeatureSummary]
+    sampling_data: Distance | None
+    data_floor: Distance | None
+    sampling_floor: Distance
+
+
+class JudgeAudit(Strict):
+    """One judge's audit.
+
+    Attributes:
+        name: the judge's name.
+        method: how its belief was estimated; None when it could not be.
+        consistency: how it answers.
+        signal: whether its answers say anything about the points.
+        belief: marginal summaries of the belief.
+        belief_data, belief_sampling: distances of the belief from the data and from λ.
+        belief_floor: distance between disjoint draws of the belief.
+        cross_checks: distance of each other method's belief from this one, by method.
+        diagnostics: what each fit says of itself, by method.
+    """
+
+    name: str
+    method: str | None
+    consistency: Consistency
+    signal: Signal
+    belief: list[FeatureSummary] | None
+    belief_data: Distance | None
+    belief_sampling: Distance | None
+    belief_floor: Distance | None
+    cross_checks: dict[str, Distance]
+    diagnostics: dict[str, dict[str, JsonValue]]
+
+    @property
+    def verdict(self) -> Verdict:
+        """ "signal" or "no signal found"."""
+        return self.signal.verdict
+
+
+class Audit(Strict):
+    """The audit of a run, as kept in audit.json."""
+
+    version: Literal[1] = 1
+    space: FeatureSpace
+    settings: AuditSettings
+    seed: int
+    reference: ReferenceAudit
+    judges: list[JudgeAudit]
+
+    def of(self, judge: str) -> JudgeAudit:
+        """One judge's audit.
+
+        Raises:
+            InputError: it has none.
+        """
+        for audited in self.judges:
+            if audited.name == judge:
+                return audited
+        known = ", ".join(audited.name for audited in self.judges)
+        raise InputError(f"audit: no judge {judge!r}; there are: {known}")
+
+    def summary(self, judge: str) -> pd.DataFrame:
+        """Data, belief and λ side by side, a row a feature and sample, natural units."""
+        belief = self.of(judge).belief
+        samples = {"data": self.reference.data, "belief": belief, "λ": self.reference.sampling}
+        return side_by_side({name: rows for name, rows in samples.items() if rows is not None})
+
+    def save(self, path: Path) -> Path:
+        """Write as JSON."""
+        path.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        return path
+
+    @classmethod
+    def load(cls, path: Path) -> Audit:
+        """Read what `save` wrote.
+
+        Raises:
+            InputError: the file is missing or is not an audit.
+        """
+        try:
+            return cls.model_validate_json(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror}); run the audit") from None
+        except (ValidationError, UnicodeDecodeError):
+            raise InputError(f"{path}: not an audit of this version; run the audit again") from None
+
+
+def audit_run(
+    evidence: Sequence[JudgeEvidence],
+    reference: Reference,
+    seed: int = 0,
+    progress: Progress | None = None,
+    settings: AuditSettings | None = None,
+) -> Audit:
+    """Audit every judge of a run against the data and λ.
+
+    A judge's numbers depend on its own evidence, the reference and the seed, not on which
+    other judges there are.
+
+    Args:
+        evidence: one record a judge, the names unique.
+        reference: the feature space, λ and the data.
+        seed: of all subsamples and randomization tests.
+        progress: called with (steps done, steps in all).
+        settings: sizes and repeats.
+
+    Raises:
+        InputError: samples of a wrong shape or not finite, or a judge without judgments.
+
+    Example:
+        >>> import numpy as np
+        >>> space = FeatureSpace.load("california_housing")
+        >>> rng = np.random.default_rng(0)
+        >>> reference = Reference(space, sampling=space.sample(500, rng))
+        >>> audit = audit_run([], reference, settings=AuditSettings(size=100))
+        >>> audit.reference.sampling_floor.size
+        100
+    """
+    settings = settings or AuditSettings()
+    ruler = _ruler(evidence, reference, settings)
+    steps = 1 + len(evidence)
+    shared = _audit_reference(reference, ruler, np.random.default_rng([seed, 1]))
+    judges = []
+    for done, item in enumerate(evidence, start=1):
+        if progress is not None:
+            progress(done, steps)
+        judges.append(audit_judge(item, reference, ruler, seed))
+    if progress is not None:
+        progress(steps, steps)
+    return Audit(
+        space=reference.space, settings=settings, seed=seed, reference=shared, judges=judges
+    )
+
+
+def audit_judge(
+    evidence: JudgeEvidence, reference: Reference, ruler: Ruler, seed: int
+) -> JudgeAudit:
+    """Audit one judge with the run's common `ruler`."""
+    rng = np.random.default_rng([seed, 2, zlib.crc32(evidence.judge.encode())])
+    beliefs = evidence.belief_samples(reference.space)
+    method = next(iter(beliefs), None)
+    belief = None if method is None else beliefs[method]
+    choices = evidence.comparisons.choices(evidence.judge)
+    data = reference.data
+    return JudgeAudit(
+        name=evidence.judge,
+        method=method,
+        consistency=measure_consistency(evidence.comparisons, evidence.judge, choices),
+        signal=_audit_signal(evidence, belief, reference, ruler.settings, rng),
+        belief=None if belief is None else summarize(belief, reference.space),
+        belief_data=None if belief is None or data is None else ruler.between(belief, data, rng),
+        belief_sampling=None if belief is None else ruler.between(belief, reference.sampling, rng),
+        belief_floor=None if belief is None else ruler.floor(belief, rng),
+        cross_checks={
+            other: ruler.between(belief, points, rng)
+            for other, points in beliefs.items()
+            if belief is not None and other != method
+        },
+        diagnostics=_plain(evidence.diagnostics),
+    )
+
+
+def _audit_signal(
+    evidence: JudgeEvidence,
+    belief: Floats | None,
+    reference: Reference,
+    settings: AuditSettings,
+    rng: np.random.Generator,
+) -> Signal:
+    choices = evidence.comparisons.choices(evidence.judge)
+    p_value, gain = randomization_test(choices, reference.space, settings.flips, rng)
+    against = None
+    if belief is not None:
+        standard, space = reference.standard, reference.space
+        drawn, sampling = (standard(space.round(x)) for x in (belief, reference.sampling))
+        against = distance_from_sampling(drawn, sampling, len(choices), settings, rng)
+    first_fit = next(iter(evidence.diagnostics.values()), {})
+    heldout = first_fit.get("heldout_log_likelihood")
+    return assess_signal(p_value, gain, against, settings, _finite(heldout))
+
+
+def _ruler(
+    evidence: Sequence[JudgeEvidence], reference: Reference, settings: AuditSettings
+) -> Ruler:
+    """One size for all distances of the run, so that they and their floors compare."""
+    samples = [reference.sampling]
+    if reference.data is not None:
+        samples.append(reference.data)
+    for item in evidence:
+        samples.extend(item.belief_samples(reference.space).values())
+    return Ruler(
+        reference.standard,
+        settings,
+        size=common_size(settings.size, *samples),
+        marginal_size=common_size(settings.marginal_size, *samples),
+    )
+
+
+def _audit_reference(
+    reference: Reference, ruler: Ruler, rng: np.random.Generator
+) -> ReferenceAudit:
+    data, sampling, space = reference.data, reference.sampling, reference.space
+    return ReferenceAudit(
+        rows=None if data is None else len(data),
+        half_split=data is not None and len(data) < 2 * ruler.settings.size,
+        data=None if data is None else summarize(data, space),
+        sampling=summarize(sampling, space),
+        sampling_data=None if data is None else ruler.between(sampling, data, rng),
+        data_floor=None if data is None else ruler.floor(data, rng),
+        sampling_floor=ruler.floor(sampling, rng),
+    )
+
+
+def _finite(value: Any) -> float | None:
+    """`value` as a float, if it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def _plain(diagnostics: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, JsonValue]]:
+    """Diagnostics as JSON holds them: arrays as lists, not-a-number as null, the rest as text."""
+
+    def unwrap(value: Any) -> Any:
+        return value.tolist() if hasattr(value, "tolist") else str(value)
+
+    plain = {method: dict(items) for method, items in diagnostics.items()}
+    text = to_json(plain, inf_nan_mode="null", fallback=unwrap)
+    record: dict[str, dict[str, JsonValue]] = json.loads(text)
+    return record

@@ -1,0 +1,60 @@
+"""Marginal summaries of samples, natural units: mean, standard deviation and quantiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from llm_elicit.features import FeatureSpace, Floats, Strict
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+class FeatureSummary(Strict):
+    """One feature of one sample, natural units."""
+
+    name: str
+    mean: float
+    sd: float
+    q05: float
+    q25: float
+    q50: float
+    q75: float
+    q95: float
+
+
+def summarize(points: Floats, space: FeatureSpace) -> list[FeatureSummary]:
+    """Each feature of a sample `(n, d)`, in the order of the space."""
+    quantiles = np.quantile(points, QUANTILES, axis=0)
+    return [
+        FeatureSummary(
+            name=name,
+            mean=float(points[:, column].mean()),
+            sd=float(points[:, column].std(ddof=1)),
+            **{
+                f"q{round(100 * q):02d}": float(quantiles[k, column])
+                for k, q in enumerate(QUANTILES)
+            },
+        )
+        for column, name in enumerate(space.names)
+    ]
+
+
+def side_by_side(summaries: Mapping[str, list[FeatureSummary]]) -> pd.DataFrame:
+    """A tidy table: a row a feature and sample, columns feature, sample, mean, sd, q05 ... q95.
+
+    Args:
+        summaries: by the sample's name ("data", "belief", ...).
+    """
+    records = [
+        {"feature": row.name, "sample": sample, **row.model_dump(exclude={"name"})}
+        for sample, rows in summaries.items()
+        for row in rows
+    ]
+    frame = pd.DataFrame(records)
+    order = {name: place for place, name in enumerate(dict.fromkeys(frame["feature"]))}
+    return frame.sort_values(
+        "feature", key=lambda column: column.map(order), kind="stable", ignore_index=True
+    )
