@@ -1,1 +1,50 @@
-"""What does a language model believe, as a probability density?"""
+"""What does a language model believe, as a probability density?
+
+    import llm_elicit as le
+
+    run = le.run("examples/california.yaml")  # `await le.arun(...)` in a notebook
+    run.comparisons, run.beliefs["smollm2"], run.audit, run.report_path
+
+The density core (`llm_elicit.density`) is importable without any of the rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llm_elicit.campaign import Campaign
+    from llm_elicit.comparisons import Comparisons
+    from llm_elicit.errors import ElicitError, InputError, JudgeError
+    from llm_elicit.features import Feature, FeatureSpace
+    from llm_elicit.stages import Run, arun, run
+
+_HOMES = {
+    "Campaign": "campaign",
+    "Comparisons": "comparisons",
+    "ElicitError": "errors",
+    "InputError": "errors",
+    "JudgeError": "errors",
+    "Feature": "features",
+    "FeatureSpace": "features",
+    "Run": "stages",
+    "arun": "stages",
+    "run": "stages",
+}
+
+__all__ = [
+    "Campaign", "Comparisons", "ElicitError", "Feature", "FeatureSpace",
+    "InputError", "JudgeError", "Run", "arun", "run",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name from its module when it is first asked for.
+
+    So `import llm_elicit.density` brings in no SDK, no pandas and no plotting.
+    """
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

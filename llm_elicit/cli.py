@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from llm_elicit import backends, orchestrator, run
+from llm_elicit import backends, orchestrator, stages
 from llm_elicit.density import DensityError
 from llm_elicit.drafting import draft_space
 from llm_elicit.errors import ElicitError, InputError
@@ -45,35 +45,35 @@ def run_command(
 ) -> None:
     """The whole job: plan, ask, fit, audit, report. Run it again to resume."""
     if dry_run:
-        _dry_run(run.Run.open(campaign))
+        _dry_run(stages.Run.open(campaign))
         return
     with display() as progress:
-        result = run.run(campaign, max_cost=max_cost, progress=progress)
+        result = stages.run(campaign, max_cost=max_cost, progress=progress)
     _conclude(result)
 
 
 @app.command("plan")
 def plan_command(campaign: CampaignName) -> None:
     """Validate a campaign and draw its pairs."""
-    result = run.plan(campaign)
+    result = stages.plan(campaign)
     _out.print(f"{result.folder}: {len(result.plan.a)} pairs, {len(result.plan)} questions a judge")
 
 
 @app.command("ask")
 def ask_command(where: Where, max_cost: MaxCost = None) -> None:
     """Ask what is not answered yet."""
-    result = run.plan(where)
+    result = stages.plan(where)
     with display() as progress:
-        asyncio.run(run.ask(result, max_cost=max_cost, progress=progress))
+        asyncio.run(stages.ask(result, max_cost=max_cost, progress=progress))
     _out.print(f"{result.folder / 'comparisons.parquet'}: {len(result.comparisons)} judgments")
 
 
 @app.command("fit")
 def fit_command(where: Where) -> None:
     """Estimate every judge's belief from its answers."""
-    result = run.Run.open(where)
+    result = stages.Run.open(where)
     with display() as progress:
-        run.fit(result, progress)
+        stages.fit(result, progress)
     for judge, belief in result.beliefs.items():
         _out.print(f"{judge}: {belief}")
 
@@ -81,25 +81,25 @@ def fit_command(where: Where) -> None:
 @app.command("audit")
 def audit_command(where: Where) -> None:
     """Compare the beliefs with the data."""
-    result = run.Run.open(where)
+    result = stages.Run.open(where)
     with display() as progress:
-        run.audit(result, progress)
+        stages.audit(result, progress)
     _verdicts(result)
 
 
 @app.command("report")
 def report_command(where: Where) -> None:
     """Write the page, its figures and its tables."""
-    result = run.Run.open(where)
+    result = stages.Run.open(where)
     with display() as progress:
-        run.report(result, progress)
+        stages.report(result, progress)
     _out.print(result.report_path)
 
 
 @app.command("status")
 def status_command(where: Where) -> None:
     """How far a run is: questions done, failed and open, tokens and cost, by judge."""
-    result = run.Run.open(where)
+    result = stages.Run.open(where)
     table = Table("judge", "done", "failed", "open", "tokens", "cost USD", box=None)
     for line in orchestrator.status(result.folder, result.campaign, result.plan):
         table.add_row(
@@ -119,8 +119,8 @@ def export_command(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Ends in .parquet, .jsonl or .csv.")],
 ) -> None:
     """Write the judgments as Parquet, JSONL or CSV."""
-    result = run.Run.open(where)
-    _out.print(run.export(result, path))
+    result = stages.Run.open(where)
+    _out.print(stages.export(result, path))
 
 
 @models.callback(invoke_without_command=True)
@@ -159,7 +159,7 @@ def init_command(
     )
 
 
-def _dry_run(result: run.Run) -> None:
+def _dry_run(result: stages.Run) -> None:
     """Three questions as they would be sent, and what all of them would take."""
     for prompt in orchestrator.preview(result.campaign, result.space, result.plan, 3):
         for message in prompt.messages:
@@ -180,12 +180,12 @@ def _dry_run(result: run.Run) -> None:
     _out.print("Nothing was sent.")
 
 
-def _conclude(result: run.Run) -> None:
+def _conclude(result: stages.Run) -> None:
     _verdicts(result)
     _out.print(f"report: {result.report_path}")
 
 
-def _verdicts(result: run.Run) -> None:
+def _verdicts(result: stages.Run) -> None:
     for judge in result.audit.judges:
         _out.print(f"{judge.name}: {judge.verdict}", markup=False)
 
