@@ -1,0 +1,347 @@
+"""The figures of a report: marginals, corner plot and map, each in light and dark.
+
+Densities are per unit of each feature's scale, from histograms over the range asked about;
+lines are smoothed with reflection at the range's ends, so that no mass leaks out of it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from scipy.ndimage import gaussian_filter, gaussian_filter1d
+
+from llm_elicit.audit.distance import bin_edges
+from llm_elicit.features import Feature, FeatureSpace, Floats
+from llm_elicit.report.style import (
+    DARK,
+    LIGHT,
+    Theme,
+    axis_label,
+    blank,
+    drawing,
+    dress,
+    set_axis,
+)
+
+_BINS = 60
+_CORNER_BINS = 36
+_MASSES = (0.9, 0.5)
+_MOST_CORNER = 10
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What figures are drawn from: points in natural units, `(n, d)` each.
+
+    Attributes:
+        space: the feature space.
+        sampling: draws from λ.
+        data: the reference table's points, or None.
+        beliefs: each judge's belief samples, by the judge's name.
+    """
+
+    space: FeatureSpace
+    sampling: Floats
+    data: Floats | None = None
+    beliefs: Mapping[str, Floats] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure rendered for light and dark pages.
+
+    Attributes:
+        title: what it shows, in a few words.
+        alt: what it shows, for those who do not see it.
+        media: the images' media type.
+        width, height: in CSS pixels.
+        light, dark: the two renderings.
+    """
+
+    title: str
+    alt: str
+    media: Literal["image/svg+xml", "image/png"]
+    width: int
+    height: int
+    light: bytes
+    dark: bytes
+
+
+@dataclass(frozen=True)
+class Portrait:
+    """The figures of one judge: a picture a feature, and the joint ones where they apply."""
+
+    marginals: list[Picture]
+    corner: Picture | None
+    map: Picture | None
+
+
+def draw_portrait(samples: Samples, judge: str) -> Portrait:
+    """Draw one judge's belief beside data and λ."""
+    space, belief = samples.space, samples.beliefs[judge]
+    marginals = [_marginal_picture(samples, belief, column) for column in range(space.dimension)]
+    corner = None
+    if 2 <= space.dimension <= _MOST_CORNER:
+        corner = _picture(
+            lambda theme: corner_figure(samples, belief, theme),
+            f"Belief of {judge} over the data, two features at a time",
+            "Corner plot. Each panel sets two features against each other: the data in grey, "
+            f"lines around the densest 50 and 90 percent of the belief of {judge}.",
+            "png",
+        )
+    places = {"Latitude", "Longitude"} <= set(space.names)
+    chart = None
+    if places:
+        chart = _picture(
+            lambda theme: map_figure(samples, belief, theme),
+            f"Where {judge} expects it",
+            "Maps of longitude and latitude side by side: the data, the belief of "
+            f"{judge}, and the sampling density, darker where denser.",
+            "png",
+        )
+    return Portrait(marginals, corner, chart)
+
+
+def save_figures(samples: Samples, folder: Path) -> list[Path]:
+    """Write every judge's figures into `folder` as SVG and PNG; returns the files written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for judge, belief in samples.beliefs.items():
+        figures = {"marginals": marginals_figure(samples, belief, LIGHT)}
+        if 2 <= samples.space.dimension <= _MOST_CORNER:
+            figures["corner"] = corner_figure(samples, belief, LIGHT)
+        if {"Latitude", "Longitude"} <= set(samples.space.names):
+            figures["map"] = map_figure(samples, belief, LIGHT)
+        for name, figure in figures.items():
+            for kind in ("svg", "png"):
+                path = folder / f"{file_name(judge)}-{name}.{kind}"
+                path.write_bytes(_render(figure, kind))
+                written.append(path)
+    return written
+
+
+def file_name(judge: str) -> str:
+    """A judge's name as part of a file name: nothing that leads out of the folder.
+
+    Example:
+        >>> file_name("../a b")
+        '--a-b'
+    """
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "_-.") else "-" for c in judge)
+    return kept.replace("..", "-")[:80]
+
+
+def marginals_figure(samples: Samples, belief: Floats, theme: Theme) -> Figure:
+    """All marginals in one figure, a panel a feature."""
+    features = samples.space.features
+    columns = min(4, len(features))
+    rows = -(-len(features) // columns)
+    figure = blank(2.7 * columns, 2.1 * rows + 0.4, theme)
+    for column, feature in enumerate(features):
+        axes = figure.add_subplot(rows, columns, column + 1)
+        _draw_marginal(axes, samples, belief, column, theme)
+        axes.set_xlabel(axis_label(feature), fontsize=8)
+    handles = _legend(theme, data=samples.data is not None)
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=3, frameon=False, labelcolor=theme.ink
+    )
+    return figure
+
+
+def corner_figure(samples: Samples, belief: Floats, theme: Theme) -> Figure:
+    """Belief over data for every pair of features, marginals on the diagonal."""
+    features = samples.space.features
+    d = len(features)
+    figure = blank(1.35 * d + 0.4, 1.35 * d + 0.4, theme, pad=0.02)
+    for row in range(d):
+        for column in range(row + 1):
+            axes = figure.add_subplot(d, d, row * d + column + 1)
+            if row == column:
+                _draw_marginal(axes, samples, belief, row, theme)
+            else:
+                _draw_pair(axes, samples, belief, (column, row), theme)
+            _corner_labels(axes, features, (column, row), theme)
+    return figure
+
+
+def map_figure(samples: Samples, belief: Floats, theme: Theme) -> Figure:
+    """Longitude and latitude of data, belief and λ side by side on one scale of density."""
+    space = samples.space
+    x, y = space.names.index("Longitude"), space.names.index("Latitude")
+    edges = [bin_edges(space.features[i], _BINS) for i in (x, y)]
+    panels = {
+        "data": (samples.data, theme.ink),
+        "belief": (belief, theme.belief),
+        "sampling density λ": (samples.sampling, theme.sampling),
+    }
+    shown = {
+        name: (gaussian_filter(_histogram(points[:, [x, y]], edges), 1.5, mode="reflect"), colour)
+        for name, (points, colour) in panels.items()
+        if points is not None
+    }
+    highest = max(float((density / density.sum()).max()) for density, _ in shown.values())
+    figure = blank(2.5 * len(shown), 3.2, theme)
+    for place, (name, (density, colour)) in enumerate(shown.items(), start=1):
+        axes = figure.add_subplot(1, len(shown), place)
+        # The square root keeps thin regions visible beside the cities.
+        image = np.sqrt(density.T / density.sum() / highest)
+        ramp = _ramp(theme, colour)
+        axes.pcolormesh(*edges, image, cmap=ramp, vmin=0, vmax=1, rasterized=True)
+        dress(axes, theme)
+        axes.set_title(name, fontsize=9, color=theme.ink)
+        set_axis(axes, "x", space.features[x])
+        set_axis(axes, "y", space.features[y])
+        axes.set_xlabel(axis_label(space.features[x]), fontsize=8)
+        if place == 1:
+            axes.set_ylabel(axis_label(space.features[y]), fontsize=8)
+        else:
+            axes.tick_params(labelleft=False)
+        axes.set_aspect(1.0 / np.cos(np.deg2rad(np.mean(edges[1]))))
+    return figure
+
+
+def _draw_marginal(axes: Axes, samples: Samples, belief: Floats, column: int, theme: Theme) -> None:
+    feature = samples.space.features[column]
+    edges = bin_edges(feature, _BINS)
+    if samples.data is not None:
+        bars = _density(samples.data[:, column], edges, feature)
+        axes.stairs(bars, edges, fill=True, color=theme.data)
+    centres = (edges[:-1] + edges[1:]) / 2
+    for points, colour, dashes in (
+        (samples.sampling, theme.sampling, (0, (4, 2))),
+        (belief, theme.belief, "solid"),
+    ):
+        line = gaussian_filter1d(_density(points[:, column], edges, feature), 1.5, mode="reflect")
+        axes.plot(centres, line, color=colour, linestyle=dashes, linewidth=1.6)
+    dress(axes, theme)
+    axes.spines["left"].set_visible(False)
+    axes.set_yticks([])
+    axes.set_ylim(bottom=0)
+    set_axis(axes, "x", feature)
+    axes.set_xlim(edges[0], edges[-1])
+
+
+def _draw_pair(
+    axes: Axes, samples: Samples, belief: Floats, columns: tuple[int, int], theme: Theme
+) -> None:
+    features = [samples.space.features[i] for i in columns]
+    edges = [bin_edges(feature, _CORNER_BINS) for feature in features]
+    if samples.data is not None:
+        counts = _histogram(samples.data[:, columns], edges)
+        image = np.sqrt(counts.T / max(counts.max(), 1))
+        axes.pcolormesh(*edges, image, cmap=_ramp(theme, theme.ink), vmax=1.6, rasterized=True)
+    density = gaussian_filter(_histogram(belief[:, columns], edges), 1.2, mode="reflect")
+    centres = [(e[:-1] + e[1:]) / 2 for e in edges]
+    levels = _levels(density)
+    if levels:
+        axes.contour(*centres, density.T, levels=levels, colors=theme.belief, linewidths=(0.8, 1.3))
+    dress(axes, theme)
+    set_axis(axes, "x", features[0], most=4)
+    set_axis(axes, "y", features[1], most=4)
+
+
+def _corner_labels(
+    axes: Axes, features: tuple[Feature, ...], place: tuple[int, int], theme: Theme
+) -> None:
+    """Labels on the outer panels alone."""
+    column, row = place
+    axes.tick_params(labelsize=6.5, length=2)
+    if row == len(features) - 1:
+        axes.set_xlabel(_wrapped(features[column].label), fontsize=7, color=theme.ink)
+        axes.tick_params(axis="x", rotation=45)
+    else:
+        axes.tick_params(labelbottom=False)
+    if column == 0 and row > 0:
+        axes.set_ylabel(_wrapped(features[row].label), fontsize=7, color=theme.ink)
+    else:
+        axes.tick_params(labelleft=False)
+
+
+def _wrapped(label: str) -> str:
+    """A long label on two lines, broken near its middle."""
+    words = label.split()
+    if len(label) <= 14 or len(words) < 2:
+        return label
+    cut = min(range(1, len(words)), key=lambda i: abs(len(" ".join(words[:i])) - len(label) / 2))
+    return " ".join(words[:cut]) + "\n" + " ".join(words[cut:])
+
+
+def _histogram(points: Floats, edges: list[Floats]) -> Floats:
+    x, y = (np.clip(points[:, i], edges[i][0], edges[i][-1]) for i in (0, 1))
+    counts: Floats = np.histogram2d(x, y, bins=edges)[0]
+    return counts
+
+
+def _density(values: Floats, edges: Floats, feature: Feature) -> Floats:
+    """Histogram density per unit of the feature's scale."""
+    counts = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0]
+    widths = np.diff(np.log(edges) if feature.scale == "log" else edges)
+    return np.asarray(counts / (counts.sum() * widths), dtype=np.float64)
+
+
+def _levels(density: Floats) -> list[float]:
+    """The density levels whose regions hold the masses in `_MASSES`, rising."""
+    order = np.sort(density.ravel())[::-1]
+    mass = np.cumsum(order) / order.sum()
+    levels = [float(order[np.searchsorted(mass, share)]) for share in _MASSES]
+    return sorted({level for level in levels if 0 < level < order[0]})
+
+
+def _ramp(theme: Theme, colour: str) -> LinearSegmentedColormap:
+    """From the background to `colour`."""
+    return LinearSegmentedColormap.from_list("ramp", [theme.background, colour])
+
+
+def _legend(theme: Theme, data: bool) -> list[Patch | Line2D]:
+    handles: list[Patch | Line2D] = [Patch(color=theme.data, label="data")] if data else []
+    return [
+        *handles,
+        Line2D([], [], color=theme.belief, label="belief"),
+        Line2D([], [], color=theme.sampling, linestyle="dashed", label="sampling density λ"),
+    ]
+
+
+def _marginal_picture(samples: Samples, belief: Floats, column: int) -> Picture:
+    feature = samples.space.features[column]
+
+    def draw(theme: Theme) -> Figure:
+        figure = blank(3.0, 1.7, theme)
+        _draw_marginal(figure.add_subplot(), samples, belief, column, theme)
+        return figure
+
+    def median(points: Floats) -> str:
+        return feature.word(float(np.median(points[:, column])))
+
+    parts = [f"belief {median(belief)}", f"sampling density {median(samples.sampling)}"]
+    if samples.data is not None:
+        parts.insert(0, f"data {median(samples.data)}")
+    alt = f"Marginal densities of {feature.label}. Medians: {', '.join(parts)}."
+    return _picture(draw, axis_label(feature), alt, "svg")
+
+
+def _picture(
+    draw: Callable[[Theme], Figure], title: str, alt: str, kind: Literal["svg", "png"]
+) -> Picture:
+    figures = [draw(theme) for theme in (LIGHT, DARK)]
+    light, dark = (_render(figure, kind) for figure in figures)
+    width, height = (round(96 * inches) for inches in figures[0].get_size_inches())
+    media: Literal["image/svg+xml", "image/png"] = "image/svg+xml" if kind == "svg" else "image/png"
+    return Picture(title, alt, media, width, height, light, dark)
+
+
+def _render(figure: Figure, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    with drawing():
+        stamp = {"Date": None} if kind == "svg" else {"Software": None}
+        figure.savefig(buffer, format=kind, dpi=130, metadata=stamp)
+    return buffer.getvalue()

@@ -1,0 +1,121 @@
+"""One palette for every figure and page, in a light and a dark rendering.
+
+Okabe and Ito's colours, told apart by people with any common colour vision: data are grey,
+the belief blue, the sampling density λ orange and dashed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from llm_elicit.features import Feature
+
+
+@dataclass(frozen=True)
+class Theme:
+    """The colours of one rendering."""
+
+    name: Literal["light", "dark"]
+    background: str
+    ink: str
+    faint: str
+    data: str
+    belief: str
+    sampling: str
+
+
+LIGHT = Theme("light", "#ffffff", "#30343a", "#c9cdd3", "#b9bdc4", "#0072b2", "#d55e00")
+DARK = Theme("dark", "#191d23", "#d5d9df", "#3c434d", "#59616d", "#56b4e9", "#e69f00")
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Within: text in SVG stays text, and the same figure gives the same bytes."""
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "llm-elicit", "font.size": 9}):
+        yield
+
+
+def blank(width: float, height: float, theme: Theme, pad: float = 0.04) -> Figure:
+    """An empty figure of `width` by `height` inches, attached to no global state."""
+    layout = ConstrainedLayoutEngine(w_pad=pad, h_pad=pad)
+    return Figure(figsize=(width, height), facecolor=theme.background, layout=layout)
+
+
+def dress(axes: Axes, theme: Theme) -> None:
+    """Quiet axes: no box, thin lines, the theme's ink."""
+    axes.set_facecolor(theme.background)
+    axes.tick_params(colors=theme.ink, labelsize=8, length=3, width=0.7)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(theme.faint)
+    axes.xaxis.label.set_color(theme.ink)
+    axes.yaxis.label.set_color(theme.ink)
+    axes.title.set_color(theme.ink)
+
+
+def set_axis(axes: Axes, which: Literal["x", "y"], feature: Feature, most: int = 5) -> None:
+    """The feature's range, scale and ticks on one axis; ticks are worded as the feature is."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    if which == "x":
+        axes.set_xscale(feature.scale)
+        axes.set_xlim(feature.low, feature.high)
+    else:
+        axes.set_yscale(feature.scale)
+        axes.set_ylim(feature.low, feature.high)
+    axis.set_minor_locator(NullLocator())
+    if feature.scale == "log":
+        axis.set_major_locator(FixedLocator(log_ticks(feature, most)))
+    else:
+        axes.locator_params(axis=which, nbins=most - 1)
+    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value * feature.factor)))
+
+
+def log_ticks(feature: Feature, most: int) -> list[float]:
+    """Ticks at 1, 2 and 5 times powers of ten in worded units, in the feature's own units.
+
+    Example:
+        >>> log_ticks(Feature(name="x", label="x", scale="log", low=3, high=60), 5)
+        [5.0, 10.0, 20.0, 50.0]
+    """
+    low, high = feature.low * feature.factor, feature.high * feature.factor
+    for digits in ((1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+        ticks = [
+            digit * 10.0**power
+            for power in range(-12, 16)
+            for digit in digits
+            if low <= digit * 10.0**power <= high
+        ]
+        if len(ticks) <= most:
+            break
+    if len(ticks) < 2:
+        ticks = [low, high]
+    return [tick / feature.factor for tick in ticks]
+
+
+def short(value: float) -> str:
+    """A tick label: thousands as k, millions as M, no trailing zeros.
+
+    Example:
+        >>> short(50_000), short(1_500_000), short(-122.0), short(0.5)
+        ('50k', '1.5M', '−122', '0.5')
+    """
+    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            divisor = 1e3 if suffix == "k" else size
+            return f"{value / divisor:.4g}{suffix}".replace("-", "−")
+    return f"{value:.4g}".replace("-", "−")
+
+
+def axis_label(feature: Feature) -> str:
+    """The feature's label with its unit."""
+    unit = feature.unit or feature.prefix.strip()
+    return f"{feature.label} ({unit})" if unit else feature.label

@@ -1,0 +1,164 @@
+"""Numbers and verdicts in words: how a report says what the audit measured."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from llm_elicit.audit.consistency import Interval
+from llm_elicit.audit.distance import Estimate
+from llm_elicit.audit.record import Audit, JudgeAudit
+from llm_elicit.features import Feature
+
+NOT_MEASURED = "not measurable"
+_STRONG_BIAS = 0.25
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number to `digits` significant digits, with a true minus sign.
+
+    Example:
+        >>> number(-0.01234), number(1234.5), number(None)
+        ('−0.0123', '1,234', 'not measurable')
+    """
+    if value is None:
+        return NOT_MEASURED
+    text = f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
+    return "0" if float(text.replace(",", "")) == 0 else text.replace("-", "−")
+
+
+def estimate(value: Estimate | None) -> str:
+    """Mean and standard deviation over repeats.
+
+    Example:
+        >>> estimate(Estimate(mean=1.2345, sd=0.0123))
+        '1.23 ± 0.01'
+    """
+    return NOT_MEASURED if value is None else f"{value.mean:.2f} ± {value.sd:.2f}"
+
+
+def interval(value: Interval | None, percent: bool = False) -> str:
+    """An estimate with its interval, as numbers or as percentages.
+
+    Example:
+        >>> interval(Interval(value=0.02, low=-0.05, high=0.09))
+        '+0.02 (−0.05 to +0.09)'
+    """
+    if value is None:
+        return NOT_MEASURED
+    if percent:
+        return f"{value.value:.0%} ({value.low:.0%} to {value.high:.0%})"
+    text = f"{value.value:+.2f} ({value.low:+.2f} to {value.high:+.2f})"
+    return text.replace("-", "−")
+
+
+def share(value: float | None) -> str:
+    """A share as a percentage."""
+    return NOT_MEASURED if value is None else f"{value:.0%}"
+
+
+def p_value(value: float, flips: int) -> str:
+    """A p-value; the smallest one that so many flips can give is a bound.
+
+    Example:
+        >>> p_value(0.0005, 1999), p_value(0.2134, 1999)
+        ('p ≤ 0.0005', 'p = 0.21')
+    """
+    if value <= 1.0 / (1 + flips):
+        return f"p ≤ {value:.1g}"
+    return f"p = {value:.2g}"
+
+
+def worded(feature: Feature, value: float) -> str:
+    """A value with the digits a question would give it, without prefix and unit.
+
+    Example:
+        >>> feature = Feature(name="x", label="x", unit="USD", factor=1000, low=0, high=100)
+        >>> worded(feature, 41.57)
+        '41,600'
+    """
+    bare = feature.model_copy(update={"prefix": "", "unit": ""})
+    return bare.word(value).replace("-", "−")
+
+
+def verdict_sentence(judge: JudgeAudit, audit: Audit) -> str:
+    """What the audit found about one judge, for a reader who knows none of the methods."""
+    signal = judge.signal
+    p = p_value(signal.p_value, signal.flips)
+    if judge.consistency.pairs == 0:
+        return f"{judge.name} never chose, so there is no belief to speak of."
+    if not signal.answers_depend:
+        return (
+            f"{judge.name}'s answers cannot be told from answers that ignore what was shown "
+            f"({p}). What looks like a belief below mostly repeats the range that was asked "
+            "about; do not read it as the model's opinion."
+        )
+    if signal.verdict == "no signal found":
+        if judge.belief is None:
+            return (
+                f"{judge.name}'s answers depend on what was shown ({p}), but no belief was fitted."
+            )
+        return (
+            f"{judge.name}'s answers depend on what was shown ({p}), but so weakly that the "
+            "belief they imply cannot be told from the density the questions were drawn from."
+        )
+    return (
+        f"{judge.name}'s answers depend on what was shown ({p}). {_distance_clause(judge, audit)}"
+    )
+
+
+def order_sentence(judge: JudgeAudit) -> str:
+    """A warning where the position of an option decides much; empty otherwise."""
+    bias = judge.consistency.order_bias
+    if (
+        bias is None
+        or min(abs(bias.low), abs(bias.high)) < _STRONG_BIAS
+        or bias.low * bias.high < 0
+    ):
+        return ""
+    letter = "A" if bias.value > 0 else "B"
+    return f"It named option {letter} in {0.5 + abs(bias.value):.0%} of its choices, whatever was shown there."
+
+
+def _distance_clause(judge: JudgeAudit, audit: Audit) -> str:
+    """How near the belief is to the data, against the two yardsticks: the floor and λ."""
+    reference = audit.reference
+    if judge.belief_data is None or reference.sampling_data is None or reference.data_floor is None:
+        return "There is no reference table to compare its belief with."
+    belief, floor, sampling = (
+        distance.wasserstein.mean
+        for distance in (judge.belief_data, reference.data_floor, reference.sampling_data)
+    )
+    way = (belief - floor) / max(sampling - floor, 1e-12)
+    if way < 0.1:
+        place = "about as near to the data as can be measured"
+    elif way < 0.5:
+        place = "much nearer to the data than the range asked about"
+    elif way < 0.9:
+        place = "somewhat nearer to the data than the range asked about"
+    elif way <= 1.1:
+        place = "no nearer to the data than the range asked about"
+    else:
+        place = "farther from the data than the range asked about"
+    return (
+        f"The belief they imply is {place}: its distance from the data is {belief:.2f}, where two "
+        f"samples of the data are {floor:.2f} apart and the density the questions were drawn "
+        f"from is {sampling:.2f} away."
+    )
+
+
+def visible(text: str, most: int = 1200) -> str:
+    """Untrusted text with nothing in it that acts unseen: controls shown by their code point.
+
+    Example:
+        >>> visible("A" + chr(27) + "[31m" + chr(0x202E))
+        'A\\\\x1b[31m\\\\u202e'
+    """
+    cut = text if len(text) <= most else text[:most] + " […]"
+    return "".join(
+        c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co") else _code(c)
+        for c in cut
+    )
+
+
+def _code(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
