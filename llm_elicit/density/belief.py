@@ -1,0 +1,178 @@
+"""The belief density: what a fit returns and everything downstream uses."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from llm_elicit.density.density_model import DensityModel
+from llm_elicit.density.errors import DensityError
+from llm_elicit.density.latent import Latent, make_latent
+from llm_elicit.density.mixture import GaussianMixture
+from llm_elicit.density.sampling import SamplingDensity, Uniform
+from llm_elicit.density.score.density import ScoreDensity
+from llm_elicit.density.utility_density import UtilityDensity
+
+Array = npt.NDArray[np.float64]
+_FORMAT = 1
+_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@dataclass(frozen=True)
+class Marginal:
+    """One feature's belief: mean, standard deviation and quantiles, natural units."""
+
+    mean: float
+    sd: float
+    quantiles: dict[float, float]
+
+
+class BeliefDensity:
+    """A judge's belief as a probability density over the features, in natural units.
+
+    Made by `llm_elicit.density.fit_belief`, or read back by `load`. ``diagnostics`` is a JSON-able
+    dict that says how the fit went and how well `log_prob` is normalized.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> from llm_elicit.density import fit_belief
+    >>> rng = np.random.default_rng(0)
+    >>> a, b = rng.uniform(-1, 1, (2, 60, 1))
+    >>> nearer = abs(a) < abs(b)                      # this judge prefers values near zero
+    >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
+    ...                     sampling=Uniform([-1.0], [1.0]), method="utility")
+    >>> x = belief.sample(100, seed=1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     belief.save(folder)
+    ...     same = BeliefDensity.load(folder)
+    >>> bool((same.sample(100, seed=1) == x).all())
+    True
+    """
+
+    def __init__(
+        self, latent: Latent, model: DensityModel, reference: Tensor, diagnostics: dict[str, Any]
+    ) -> None:
+        self._latent = latent
+        self._model = model
+        self._reference = reference
+        self.diagnostics = diagnostics
+
+    def __repr__(self) -> str:
+        return f"BeliefDensity(method={self._model.name!r}, sampling={self.sampling!r})"
+
+    @property
+    def sampling(self) -> SamplingDensity:
+        """The sampling density λ the belief was fitted under."""
+        return self._latent.sampling
+
+    @property
+    def dimension(self) -> int:
+        """Number of features d."""
+        return self.sampling.dimension
+
+    @property
+    def marginals(self) -> tuple[Marginal, ...]:
+        """Each feature's mean, standard deviation and quantiles, from draws kept with the fit."""
+        x = self._latent.from_latent(self._reference.numpy())
+        levels = np.quantile(x, _LEVELS, axis=0)
+        return tuple(
+            Marginal(
+                float(x[:, i].mean()),
+                float(x[:, i].std()),
+                {q: float(levels[k, i]) for k, q in enumerate(_LEVELS)},
+            )
+            for i in range(self.dimension)
+        )
+
+    def sample(self, n: int, *, seed: int = 0) -> Array:
+        """Draw (n, d) points in natural units, inside the support; the same for the same seed.
+
+        Raises
+        ------
+        DensityError : n is negative.
+        """
+        if n < 0:
+            raise DensityError(f"sample: n = {n}; it must be >= 0; ask for fewer or more points.")
+        if n == 0:
+            return np.empty((0, self.dimension))
+        generator = torch.Generator().manual_seed(seed)
+        return self._latent.from_latent(self._model.sample_latent(n, generator).numpy())
+
+    def log_prob(self, x: npt.ArrayLike) -> Array:
+        """Log density (n,) at points (n, d), nats per natural unit; −inf outside the support.
+
+        Raises
+        ------
+        DensityError : points of another shape than (n, d).
+        """
+        points = np.asarray(x, dtype=np.float64)
+        inside = self.sampling.contains(points)
+        result = np.full(len(points), -np.inf)
+        if inside.any():
+            kept = points[inside]
+            g = torch.from_numpy(self._latent.to_latent(kept))
+            per_scale = self._model.log_density(g).numpy()
+            result[inside] = per_scale + self._latent.sampling.log_scale_slope(kept)
+        return result
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``belief.safetensors`` and ``belief.json`` into ``folder`` (made if missing)."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        tensors = {**self._model.tensors(), "reference": self._reference}
+        save_file({k: v.contiguous() for k, v in tensors.items()}, target / "belief.safetensors")
+        radius = self._latent.radius
+        text = {
+            "format": _FORMAT,
+            "model": self._model.name,
+            "config": self._model.config(),
+            "sampling": self.sampling.to_dict(),
+            "radius": radius if math.isfinite(radius) else None,
+            "diagnostics": self.diagnostics,
+        }
+        (target / "belief.json").write_text(json.dumps(text, indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> BeliefDensity:
+        """Read what `save` wrote: the same samples and log-densities, bit for bit.
+
+        Raises
+        ------
+        DensityError : the folder holds no belief, or one of another format.
+        """
+        source = Path(folder)
+        try:
+            text = json.loads((source / "belief.json").read_text(encoding="utf-8"))
+            tensors = load_file(source / "belief.safetensors")
+        except (OSError, ValueError) as error:
+            raise DensityError(
+                f"load: {source} holds no readable belief ({error}); a belief is the two files "
+                "belief.json and belief.safetensors; point at the folder that save wrote."
+            ) from error
+        if text.get("format") != _FORMAT:
+            raise DensityError(
+                f"load: {source} is of format {text.get('format')!r}; this version reads format "
+                f"{_FORMAT}; fit again, or read it with the version that wrote it."
+            )
+        latent = make_latent(sampling_from_dict(text["sampling"]))
+        latent.radius = math.inf if text["radius"] is None else text["radius"]
+        reference = tensors.pop("reference")
+        kind = UtilityDensity if text["model"] == "utility" else ScoreDensity
+        model = kind.restore(latent, tensors, text["config"])
+        return cls(latent, model, reference, text["diagnostics"])
+
+
+def sampling_from_dict(text: dict[str, Any]) -> SamplingDensity:
+    """Read a sampling density back from its ``to_dict``."""
+    fields = {k: v for k, v in text.items() if k != "kind"}
+    return Uniform(**fields) if text["kind"] == "uniform" else GaussianMixture(**fields)

@@ -1,0 +1,141 @@
+"""Random utility models: how a belief density turns into choices.
+
+A judge compares x and x', adds independent noise W to the utilities u = log p and prefers
+the larger sum; the probability that x wins is F(u(x) − u(x')), with F the distribution
+function of W(x') − W(x) (Mikkola, Acerbi and Klami, 2026, section 2.3).
+
+================  =====================  ==================================  ==============
+family            W                      F                                   level
+================  =====================  ==================================  ==============
+``gumbel``        Gumbel(0, s)           logistic, scale s                   scale s
+``exponential``   Exp, **rate** s        Laplace, scale 1/s                  rate s
+``normal``        Normal(0, s²)          normal, standard deviation s·√2     std. dev. s
+================  =====================  ==================================  ==============
+
+The level of the exponential family is a rate, as in the paper: a larger level means *less*
+noise there, and more noise for the other two families.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from llm_elicit.density.errors import DensityError
+
+Array = npt.NDArray[np.float64]
+
+FAMILIES = ("gumbel", "exponential", "normal")
+UNIT_VARIANCE_LEVEL = math.sqrt(6.0) / math.pi
+_LOG_2 = math.log(2.0)
+_LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of a judge's choices: its family and level (see the table above).
+
+    Parameters
+    ----------
+    family : ``"gumbel"`` (Bradley–Terry), ``"exponential"`` or ``"normal"`` (Thurstone–Mosteller).
+    level : s > 0, in nats of log-density (in 1/nats for ``exponential``, where it is a rate).
+        The default gives Gumbel noise of variance one, s = √6/π.
+
+    Raises
+    ------
+    DensityError : unknown family, or a level that is not a positive finite number.
+
+    Examples
+    --------
+    >>> import torch
+    >>> float(Noise().log_cdf(torch.tensor(0.0)).exp())
+    0.5
+    """
+
+    family: str = "gumbel"
+    level: float = UNIT_VARIANCE_LEVEL
+
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise DensityError(
+                f"Noise: family {self.family!r} is unknown; the families are "
+                f"{', '.join(FAMILIES)}; choose one of them."
+            )
+        if not (math.isfinite(self.level) and self.level > 0):
+            raise DensityError(
+                f"Noise: level {self.level!r} is not usable; the noise level must be a positive "
+                f"finite number; leave it out for the default {UNIT_VARIANCE_LEVEL:.4f}."
+            )
+
+    @property
+    def scale(self) -> float:
+        """Scale of F in nats: s, 1/s or s·√2 for gumbel, exponential, normal."""
+        if self.family == "exponential":
+            return 1.0 / self.level
+        return self.level * math.sqrt(2.0) if self.family == "normal" else self.level
+
+    def log_cdf(self, difference: Tensor) -> Tensor:
+        """log F(u − u') elementwise, without overflow or cancellation in either tail.
+
+        Examples
+        --------
+        >>> import torch
+        >>> Noise("normal", 1.0).log_cdf(torch.tensor([-1e3], dtype=torch.float64)).isfinite().item()
+        True
+        """
+        t = difference / self.scale
+        if self.family == "gumbel":
+            return torch.nn.functional.logsigmoid(t)
+        if self.family == "normal":
+            return torch.special.log_ndtr(t)
+        # Both branches see a safe argument so that neither poisons the other's gradient.
+        lower = t.clamp(max=0.0) - _LOG_2
+        upper = torch.log1p(-0.5 * torch.exp(-t.clamp(min=0.0)))
+        return torch.where(t < 0, lower, upper)
+
+    def log_pdf(self, difference: Tensor) -> Tensor:
+        """log F'(u − u') elementwise: the log-density of the noise difference."""
+        t = difference / self.scale
+        log_scale = math.log(self.scale)
+        if self.family == "gumbel":
+            a = -t.abs()
+            return a - 2.0 * torch.log1p(torch.exp(a)) - log_scale
+        if self.family == "normal":
+            return -0.5 * t * t - _LOG_SQRT_2PI - log_scale
+        return -t.abs() - _LOG_2 - log_scale
+
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+        """Draw W itself, shape ``shape``, in nats."""
+        if self.family == "gumbel":
+            return rng.gumbel(0.0, self.level, shape)
+        if self.family == "normal":
+            return rng.normal(0.0, self.level, shape)
+        return rng.exponential(1.0 / self.level, shape)
+
+
+def simulate_choices(
+    utility_a: Array, utility_b: Array, noise: Noise, rng: np.random.Generator
+) -> npt.NDArray[np.bool_]:
+    """Whether a beats b, drawing the noise of both candidates; shapes (n,) -> (n,) bool.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> bool(simulate_choices(np.array([99.0]), np.zeros(1), Noise(), np.random.default_rng(0))[0])
+    True
+    """
+    noise_a, noise_b = noise.draw(utility_a.shape, rng), noise.draw(utility_b.shape, rng)
+    return np.asarray(utility_a + noise_a > utility_b + noise_b)
+
+
+def choice_log_likelihood(difference: Tensor, weights: Tensor, noise: Noise) -> Tensor:
+    """Weighted mean of log F(u(winner) − u(loser)), nats per comparison.
+
+    Shapes: ``difference`` (..., n), ``weights`` (n,) -> (...). A coin scores −log 2.
+    """
+    return (noise.log_cdf(difference) * weights).sum(-1) / weights.sum()

@@ -1,0 +1,150 @@
+"""The comparisons as the core uses them: checked, merged, and grouped by pair."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from llm_elicit.density.errors import DensityError
+from llm_elicit.density.sampling import SamplingDensity
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Judgments:
+    """Comparisons in natural units: winners and losers (n, d), weights (n,), pair ids (n,).
+
+    Equal rows have been merged (their weights added) and rows of weight zero dropped, so a
+    fit depends on the judgments alone: a row given twice equals a row of weight two, and a
+    soft judgment of probability one equals a hard one, exactly.
+    """
+
+    winners: Array
+    losers: Array
+    weights: Array
+    pairs: npt.NDArray[np.int64]
+
+    @property
+    def size(self) -> int:
+        """Number of distinct rows."""
+        return int(self.winners.shape[0])
+
+
+def check_judgments(
+    winners: npt.ArrayLike,
+    losers: npt.ArrayLike,
+    weights: npt.ArrayLike | None,
+    sampling: SamplingDensity,
+) -> Judgments:
+    """Check raw arrays and return them as `Judgments`.
+
+    Raises
+    ------
+    DensityError : shapes that differ or do not match λ, values that are not finite, points
+        outside λ's support, bad weights, or fewer comparisons than features.
+    """
+    w, loser = _matrix(winners, "winners"), _matrix(losers, "losers")
+    if w.shape != loser.shape:
+        raise DensityError(
+            f"winners has shape {w.shape} and losers {loser.shape}; row i of each is one "
+            "comparison, so the shapes must be equal; pass matching arrays."
+        )
+    n, d = w.shape
+    if d != sampling.dimension:
+        raise DensityError(
+            f"winners has {d} features and the sampling density {sampling.dimension}; they must "
+            "agree; pass the λ that the pairs were drawn from."
+        )
+    mass = _weights(weights, n)
+    for name, points in (("winners", w), ("losers", loser)):
+        _inside(name, points, sampling)
+    merged = _merge(w, loser, mass)
+    if merged.size < d:
+        raise DensityError(
+            f"winners holds {merged.size} distinct comparisons of positive weight for {d} "
+            "features; at least as many comparisons as features are needed; ask more questions."
+        )
+    return merged
+
+
+def _matrix(values: npt.ArrayLike, name: str) -> Array:
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise DensityError(
+            f"{name} cannot be read as numbers ({error}); it must be an (n, d) float array; "
+            "convert it first."
+        ) from error
+    if array.ndim != 2 or 0 in array.shape:
+        raise DensityError(
+            f"{name} has shape {array.shape}; it must be (n, d) with n, d >= 1; "
+            "reshape a single feature to (n, 1)."
+        )
+    bad = np.argwhere(~np.isfinite(array))
+    if bad.size:
+        i, j = bad[0]
+        raise DensityError(
+            f"{name}[{i}, {j}] is {array[i, j]}; every value must be finite; "
+            "drop or repair the comparisons that are not."
+        )
+    return array
+
+
+def _weights(weights: npt.ArrayLike | None, n: int) -> Array:
+    if weights is None:
+        return np.ones(n)
+    mass = np.asarray(weights, dtype=np.float64)
+    if mass.shape != (n,):
+        raise DensityError(
+            f"weights has shape {mass.shape}; one weight a comparison is needed, shape ({n},); "
+            "pass one number for each row of winners."
+        )
+    bad = np.flatnonzero(~np.isfinite(mass) | (mass < 0))
+    if bad.size:
+        raise DensityError(
+            f"weights[{bad[0]}] is {mass[bad[0]]}; weights must be finite and >= 0; "
+            "give an unwanted comparison weight 0."
+        )
+    if not mass.any():
+        raise DensityError(
+            "weights are all 0; at least one comparison must count; leave weights out to count "
+            "every comparison once."
+        )
+    return mass
+
+
+def _inside(name: str, points: Array, sampling: SamplingDensity) -> None:
+    outside = np.flatnonzero(~sampling.contains(points))
+    if outside.size:
+        i = int(outside[0])
+        raise DensityError(
+            f"{name}[{i}] = {np.round(points[i], 6).tolist()} lies outside the support of the "
+            f"sampling density {sampling!r} ({outside.size} such rows); compared points are draws "
+            "from λ and must lie inside it; widen λ or drop the rows."
+        )
+
+
+def _merge(winners: Array, losers: Array, weights: Array) -> Judgments:
+    keep = weights > 0
+    rows = np.concatenate([winners[keep], losers[keep]], axis=1)
+    d = winners.shape[1]
+    unique, index = np.unique(rows, axis=0, return_inverse=True)
+    mass = np.bincount(index.reshape(-1), weights=weights[keep], minlength=len(unique))
+    a, b = unique[:, :d], unique[:, d:]
+    # The same pair in either order gets one id: its rows must never straddle two folds.
+    first = np.array([tuple(x) <= tuple(y) for x, y in zip(a, b, strict=True)])[:, None]
+    ordered = np.concatenate([np.where(first, a, b), np.where(first, b, a)], axis=1)
+    _, pairs = np.unique(ordered, axis=0, return_inverse=True)
+    return Judgments(a, b, mass, pairs.reshape(-1).astype(np.int64))
+
+
+def assign_folds(
+    pairs: npt.NDArray[np.int64], count: int, rng: np.random.Generator
+) -> npt.NDArray[np.int64]:
+    """Fold number (n,) in 0..count−1, the same for every row of one pair, sizes balanced."""
+    groups = int(pairs.max()) + 1
+    of_group = rng.permutation(np.arange(groups) % count)
+    return np.asarray(of_group[pairs], dtype=np.int64)

@@ -1,0 +1,241 @@
+"""Latent coordinates g: unbounded, with λ simple, and every point inside the support.
+
+For a uniform λ, each feature's cube coordinate goes through the normal quantile function, so
+λ becomes N(0, I) and a box has no edges. For a Gaussian mixture, g = L⁻¹(x − m) with the
+mixture's own mean and covariance LLᵀ, so λ stays a mixture. Either way λ smoothed by
+N(0, σ²I) is a Gaussian mixture whose score is known exactly at every noise level σ.
+
+The utility u = log p is a density *per unit of the feature's scale* z. In latent coordinates
+the belief therefore has log-density u + log|dz/dg|: dropping that Jacobian returns p·λ
+instead of p.
+
+**Beliefs on an unbounded space** must be integrable whatever was fitted. Beyond the radius of
+the compared points the data say nothing, so there the utility is frozen at its value on the
+sphere of that radius (same direction) and the belief falls off like a standardized normal:
+the factor exp(−(|g|² − radius²)/2). Inside the radius nothing changes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.special import ndtri
+from torch import Tensor
+
+from llm_elicit.density.mixture import GaussianMixture
+from llm_elicit.density.sampling import SamplingDensity, Uniform
+
+Array = npt.NDArray[np.float64]
+_SQRT_3 = math.sqrt(3.0)
+_LOG_2PI = math.log(2.0 * math.pi)
+_CUBE_MARGIN = 1e-12
+
+
+class Latent(Protocol):
+    """The change of coordinates and λ in it. Tensors are (n, d); log-densities (n,), nats."""
+
+    sampling: SamplingDensity
+    radius: float
+
+    def to_latent(self, x: Array) -> Array:
+        """Natural units -> latent."""
+        ...
+
+    def from_latent(self, g: Array) -> Array:
+        """Latent -> natural units, inside the support."""
+        ...
+
+    def features(self, g: Tensor) -> Tensor:
+        """What the utility sees: bounded, of unit variance under λ."""
+        ...
+
+    def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
+        """Pull a gradient v with respect to `features` back to g."""
+        ...
+
+    def taper(self, g: Tensor) -> Tensor:
+        """What is added to the utility beyond the compared points; 0 on a bounded space."""
+        ...
+
+    def taper_slope(self, g: Tensor) -> Tensor:
+        """Gradient of `taper`."""
+        ...
+
+    def log_volume(self, g: Tensor) -> Tensor:
+        """log|dz/dg|, with z the features on their scales."""
+        ...
+
+    def log_volume_slope(self, g: Tensor) -> Tensor:
+        """Gradient of `log_volume`."""
+        ...
+
+    def relaxation(self, g: Tensor, sigma: float) -> Tensor:
+        """Pull towards λ while annealing at noise level σ, vanishing with σ."""
+        ...
+
+    def log_sampling(self, g: Tensor) -> Tensor:
+        """log λ in latent coordinates."""
+        ...
+
+    def sampling_score(self, g: Tensor, sigma: float | Tensor) -> Tensor:
+        """∇ log (λ * N(0, σ²I)) in latent coordinates; σ a number or (n, 1)."""
+        ...
+
+
+class BoxLatent:
+    """Latent coordinates of a `Uniform` λ: g = Φ⁻¹(cube), so that λ is N(0, I)."""
+
+    def __init__(self, sampling: Uniform, radius: float) -> None:
+        self.sampling = sampling
+        self.radius = radius
+        self._log_widths = float(np.log(sampling.scale_high - sampling.scale_low).sum())
+
+    def to_latent(self, x: Array) -> Array:
+        """Natural units -> latent; the faces of the box map to a large finite value."""
+        cube = np.clip(self.sampling.to_cube(x), _CUBE_MARGIN, 1.0 - _CUBE_MARGIN)
+        return np.asarray(ndtri(cube))
+
+    def from_latent(self, g: Array) -> Array:
+        """Latent -> natural units, inside the box."""
+        return self.sampling.from_cube(torch.special.ndtr(torch.from_numpy(g)).numpy())
+
+    def features(self, g: Tensor) -> Tensor:
+        """√3·(2Φ(g) − 1): linear in the scaled feature, in [−√3, √3]."""
+        return _SQRT_3 * torch.erf(g / math.sqrt(2.0))
+
+    def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
+        """dt/dg = 2√3 φ(g), coordinate by coordinate."""
+        return v * (2.0 * _SQRT_3 / math.sqrt(2.0 * math.pi)) * torch.exp(-0.5 * g * g)
+
+    def taper(self, g: Tensor) -> Tensor:
+        """A box needs no taper."""
+        return torch.zeros_like(g[:, 0])
+
+    def taper_slope(self, g: Tensor) -> Tensor:
+        """A box needs no taper."""
+        return torch.zeros_like(g)
+
+    def log_volume(self, g: Tensor) -> Tensor:
+        """Σ log φ(g_i) + Σ log width_i."""
+        return self.log_sampling(g) + self._log_widths
+
+    def log_volume_slope(self, g: Tensor) -> Tensor:
+        """−g."""
+        return -g
+
+    def relaxation(self, g: Tensor, sigma: float) -> Tensor:
+        """Zero: the volume term already keeps points in the bulk of λ."""
+        return torch.zeros_like(g)
+
+    def log_sampling(self, g: Tensor) -> Tensor:
+        """log N(g; 0, I)."""
+        return -0.5 * (g * g).sum(-1) - 0.5 * _LOG_2PI * g.shape[-1]
+
+    def sampling_score(self, g: Tensor, sigma: float | Tensor) -> Tensor:
+        """Score of N(0, (1 + σ²)I)."""
+        return -g / (1.0 + sigma * sigma)
+
+
+class AffineLatent:
+    """Latent coordinates of a `GaussianMixture` λ: g = L⁻¹(x − mean), covariance LLᵀ."""
+
+    def __init__(self, sampling: GaussianMixture, radius: float) -> None:
+        self.sampling = sampling
+        self.radius = radius
+        self._low = np.linalg.cholesky(sampling.covariance)
+        self._mean = sampling.mean
+        whiten = np.linalg.inv(self._low)
+        covariances = whiten @ sampling.covariances @ whiten.T
+        values, vectors = np.linalg.eigh(covariances)
+        keep = sampling.weights > 0
+        self._log_weights = torch.from_numpy(np.log(sampling.weights[keep]))
+        self._means = torch.from_numpy((sampling.means - self._mean)[keep] @ whiten.T)
+        self._values = torch.from_numpy(np.maximum(values[keep], 1e-12))
+        self._vectors = torch.from_numpy(vectors[keep])
+        self._log_scale = float(np.log(np.diagonal(self._low)).sum())
+
+    def to_latent(self, x: Array) -> Array:
+        """Natural units -> latent."""
+        return np.asarray(np.linalg.solve(self._low, (x - self._mean).T).T)
+
+    def from_latent(self, g: Array) -> Array:
+        """Latent -> natural units."""
+        return np.asarray(g @ self._low.T + self._mean)
+
+    def features(self, g: Tensor) -> Tensor:
+        """g, drawn back to the sphere of `radius` when beyond it."""
+        return g * self._shrink(g)
+
+    def _shrink(self, g: Tensor) -> Tensor:
+        return (self.radius / g.norm(dim=-1, keepdim=True).clamp(min=1e-30)).clamp(max=1.0)
+
+    def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
+        """Beyond the sphere only the tangential part survives, shrunk."""
+        shrink = self._shrink(g)
+        unit = g / g.norm(dim=-1, keepdim=True).clamp(min=1e-30)
+        tangential = shrink * (v - unit * (unit * v).sum(-1, keepdim=True))
+        return torch.where(shrink < 1.0, tangential, v)
+
+    def taper(self, g: Tensor) -> Tensor:
+        """−(|g|² − radius²)/2 beyond the radius, else 0."""
+        return -0.5 * ((g * g).sum(-1) - self.radius**2).clamp(min=0.0)
+
+    def taper_slope(self, g: Tensor) -> Tensor:
+        """−g beyond the radius, else 0."""
+        return torch.where(g.norm(dim=-1, keepdim=True) > self.radius, -g, torch.zeros_like(g))
+
+    def log_volume(self, g: Tensor) -> Tensor:
+        """log|L|, the same everywhere."""
+        return torch.full_like(g[:, 0], self._log_scale)
+
+    def log_volume_slope(self, g: Tensor) -> Tensor:
+        """Zero."""
+        return torch.zeros_like(g)
+
+    def relaxation(self, g: Tensor, sigma: float) -> Tensor:
+        """σ²/(1 + σ²) times the smoothed score of λ: without it noisy levels would be flat."""
+        return sigma**2 / (1.0 + sigma**2) * self.sampling_score(g, sigma)
+
+    def log_sampling(self, g: Tensor) -> Tensor:
+        """log λ in latent coordinates: a mixture."""
+        return torch.logsumexp(self._log_parts(g, 0.0)[0], dim=-1)
+
+    def sampling_score(self, g: Tensor, sigma: float | Tensor) -> Tensor:
+        """Score of the mixture with every covariance widened by σ²I."""
+        log_parts, scaled = self._log_parts(g, sigma)
+        share = torch.softmax(log_parts, dim=-1)
+        return -torch.einsum("nk,nkj,kij->ni", share, scaled, self._vectors.to(g.dtype))
+
+    def _log_parts(self, g: Tensor, sigma: float | Tensor) -> tuple[Tensor, Tensor]:
+        """Per component: log weight + log density (n, k), and Λ⁻¹Vᵀ(g − μ) (n, k, d)."""
+        means, vectors = self._means.to(g.dtype), self._vectors.to(g.dtype)
+        variance = self._values.to(g.dtype) + torch.as_tensor(sigma * sigma)[..., None].to(g.dtype)
+        projected = torch.einsum("nki,kij->nkj", g[:, None] - means, vectors)
+        scaled = projected / variance
+        logs = -0.5 * (projected * scaled + torch.log(variance) + _LOG_2PI).sum(-1)
+        return logs + self._log_weights.to(g.dtype), scaled
+
+
+def make_latent(sampling: SamplingDensity, points: Array | None = None) -> Latent:
+    """Latent coordinates of λ; their radius is that of the farthest of ``points`` (n, d).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> make_latent(Uniform([0.0], [1.0])).to_latent(np.array([[0.5]])).tolist()
+    [[0.0]]
+    """
+    latent: Latent
+    if isinstance(sampling, Uniform):
+        latent = BoxLatent(sampling, math.inf)
+    elif isinstance(sampling, GaussianMixture):
+        latent = AffineLatent(sampling, math.inf)
+    else:
+        raise TypeError(f"no latent coordinates for {type(sampling).__name__}")
+    if points is not None:
+        latent.radius = float(np.linalg.norm(latent.to_latent(points), axis=1).max())
+    return latent

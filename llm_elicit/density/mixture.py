@@ -1,0 +1,201 @@
+"""A Gaussian or a mixture of Gaussians as the sampling density λ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
+
+from llm_elicit.density.errors import DensityError
+from llm_elicit.density.sampling import _points
+
+Array = npt.NDArray[np.float64]
+_LOG_2PI = float(np.log(2.0 * np.pi))
+_BISECTIONS = 80
+
+
+class GaussianMixture:
+    """λ = Σ_k weights[k] · N(means[k], covariances[k]); one component gives a Gaussian.
+
+    Parameters
+    ----------
+    weights : (k,) >= 0, summing to one.
+    means : (k, d) in natural units.
+    covariances : (k, d, d) **variances and covariances** (not standard deviations).
+
+    Raises
+    ------
+    DensityError : shapes that do not fit, weights that are no probabilities, or a covariance
+        that is not symmetric positive definite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> normal = GaussianMixture([1.0], [[0.0]], [[[4.0]]])     # standard deviation 2
+    >>> float(normal.to_cube([[0.0]])[0, 0])
+    0.5
+    """
+
+    def __init__(
+        self, weights: npt.ArrayLike, means: npt.ArrayLike, covariances: npt.ArrayLike
+    ) -> None:
+        self.weights = np.array(weights, dtype=np.float64)
+        self.means = np.array(means, dtype=np.float64)
+        self.covariances = np.array(covariances, dtype=np.float64)
+        self._check_shapes()
+        self.cholesky = np.stack([_cholesky(c, k) for k, c in enumerate(self.covariances)])
+        with np.errstate(divide="ignore"):
+            self._log_weights = np.log(self.weights)
+
+    def _check_shapes(self) -> None:
+        k = self.weights.size
+        d = self.means.shape[-1] if self.means.ndim == 2 else 0
+        fits = self.weights.shape == (k,) and self.means.shape == (k, d)
+        if not fits or d == 0 or self.covariances.shape != (k, d, d):
+            raise DensityError(
+                f"GaussianMixture: weights {self.weights.shape}, means {self.means.shape} and "
+                f"covariances {self.covariances.shape} do not fit; the shapes must be (k,), "
+                "(k, d), (k, d, d); wrap a single Gaussian as k = 1."
+            )
+        for name, values in (("means", self.means), ("covariances", self.covariances)):
+            if not np.isfinite(values).all():
+                raise DensityError(
+                    f"GaussianMixture: {name} holds NaN or infinity; all must be finite; repair it."
+                )
+        total = self.weights.sum()
+        if not (np.isfinite(total) and (self.weights >= 0).all() and abs(total - 1) < 1e-6):
+            raise DensityError(
+                f"GaussianMixture: weights {self.weights.tolist()} are no probabilities; they must "
+                "be >= 0 and sum to 1; divide them by their sum."
+            )
+
+    def __repr__(self) -> str:
+        return (
+            f"GaussianMixture({self.weights.tolist()}, {self.means.tolist()}, "
+            f"{self.covariances.tolist()})"
+        )
+
+    @property
+    def dimension(self) -> int:
+        """Number of features d."""
+        return int(self.means.shape[1])
+
+    @property
+    def mean(self) -> Array:
+        """Mean of the mixture, (d,)."""
+        return np.asarray(self.weights @ self.means)
+
+    @property
+    def covariance(self) -> Array:
+        """Covariance of the mixture, (d, d)."""
+        centred = self.means - self.mean
+        between = np.einsum("k,ki,kj->ij", self.weights, centred, centred)
+        return np.asarray(np.einsum("k,kij->ij", self.weights, self.covariances) + between)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        """Draw (n, d) points."""
+        which = rng.choice(self.weights.size, size=n, p=self.weights / self.weights.sum())
+        white = rng.standard_normal((n, self.dimension))
+        return self.means[which] + np.einsum("nij,nj->ni", self.cholesky[which], white)
+
+    def contains(self, x: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        """Every finite point lies in the support, shape (n,)."""
+        return np.asarray(np.isfinite(_points(x, self.dimension)).all(axis=1))
+
+    def log_prob(self, x: npt.ArrayLike) -> Array:
+        """Log density (n,) in nats per natural unit."""
+        points = _points(x, self.dimension)
+        log_parts = self._log_weights + self._log_prefix(self._white(points), self.dimension)
+        return np.where(self.contains(points), logsumexp(log_parts, axis=1), -np.inf)
+
+    def log_scale_slope(self, x: npt.ArrayLike) -> Array:
+        """Zero (n,): every feature of a mixture has a linear scale."""
+        return np.zeros(_points(x, self.dimension).shape[0])
+
+    def _white(self, points: Array) -> Array:
+        """Component-wise whitened residuals, (n, k, d)."""
+        centred = points[:, None, :] - self.means
+        return np.stack(
+            [np.linalg.solve(low, centred[:, k].T).T for k, low in enumerate(self.cholesky)], axis=1
+        )
+
+    def _log_prefix(self, white: Array, j: int) -> Array:
+        """log density of the first j features under each component, (n, k)."""
+        diagonal = np.diagonal(self.cholesky, axis1=1, axis2=2)[:, :j]
+        steps = -0.5 * white[..., :j] ** 2 - 0.5 * _LOG_2PI - np.log(diagonal)
+        return np.asarray(steps.sum(axis=-1))
+
+    def to_cube(self, x: npt.ArrayLike) -> Array:
+        """Rosenblatt map: feature j goes to its distribution function given those before it.
+
+        Within a component, feature j given the earlier ones is normal and its standardized
+        residual is entry j of L⁻¹(x − μ); the mixture reweights components by the earlier
+        features (Rosenblatt, 1952).
+        """
+        points = _points(x, self.dimension)
+        white = self._white(points)
+        cube = np.empty_like(points)
+        for j in range(self.dimension):
+            cube[:, j] = np.exp(
+                logsumexp(self._log_responsibility(white, j) + log_ndtr(white[..., j]), axis=1)
+            )
+        return np.clip(cube, 0.0, 1.0)
+
+    def _log_responsibility(self, white: Array, j: int) -> Array:
+        if j == 0:
+            return np.broadcast_to(self._log_weights, white.shape[:2])
+        logs = self._log_weights + self._log_prefix(white, j)
+        return np.asarray(logs - logsumexp(logs, axis=1, keepdims=True))
+
+    def from_cube(self, y: npt.ArrayLike) -> Array:
+        """Inverse of `to_cube`, one feature at a time by bisection (exact for one component)."""
+        cube = np.clip(_points(y, self.dimension), 1e-300, 1.0 - 1e-16)
+        n, d = cube.shape
+        white = np.zeros((n, self.weights.size, d))
+        x = np.empty((n, d))
+        for j in range(d):
+            centre = self.means[:, j] + np.einsum(
+                "nki,ki->nk", white[..., :j], self.cholesky[:, j, :j]
+            )
+            spread = self.cholesky[:, j, j]
+            share = np.exp(self._log_responsibility(white, j))
+            x[:, j] = _invert(cube[:, j], share, centre, spread)
+            white[..., j] = (x[:, j, None] - centre) / spread
+        return x
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able description."""
+        return {
+            "kind": "gaussian_mixture",
+            "weights": self.weights.tolist(),
+            "means": self.means.tolist(),
+            "covariances": self.covariances.tolist(),
+        }
+
+
+def _invert(level: Array, share: Array, centre: Array, spread: Array) -> Array:
+    """Solve Σ_k share_k Φ((x − centre_k)/spread_k) = level for x, all rows at once."""
+    quantiles = centre + spread * ndtri(level)[:, None]
+    # The mixture's quantile lies between its components' quantiles.
+    low, high = quantiles.min(axis=1), quantiles.max(axis=1)
+    if share.shape[1] == 1:
+        return np.asarray(low)
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        below = (share * ndtr((middle[:, None] - centre) / spread)).sum(axis=1) < level
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return np.asarray(0.5 * (low + high))
+
+
+def _cholesky(covariance: Array, k: int) -> Array:
+    try:
+        if not np.allclose(covariance, covariance.T, atol=1e-10 * np.abs(covariance).max()):
+            raise np.linalg.LinAlgError("not symmetric")
+        return np.asarray(np.linalg.cholesky(covariance))
+    except np.linalg.LinAlgError as error:
+        raise DensityError(
+            f"GaussianMixture: covariances[{k}] is {error}; a covariance must be symmetric and "
+            "positive definite; check that it holds variances, not correlations or deviations."
+        ) from error

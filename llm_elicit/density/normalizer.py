@@ -1,0 +1,59 @@
+"""log Z of a belief known up to a constant, by importance sampling with a defensive proposal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from llm_elicit.density.latent import Latent
+from llm_elicit.density.utility_density import LogNormalizer, draw_sampling
+
+_SHARE_SAMPLING = 0.3
+
+
+def importance_log_normalizer(
+    latent: Latent,
+    unnormalized: Callable[[Tensor], Tensor],
+    draws: Tensor,
+    generator: torch.Generator,
+    points: int = 1500,
+) -> LogNormalizer:
+    """log ∫ exp(u) dz in nats, with its standard error by the delta method.
+
+    The proposal is 30 % λ and 70 % a Gaussian kernel estimate on ``draws`` (m, d) of the belief
+    itself: the kernels put points where the mass is, λ keeps every weight bounded where it is
+    not (Hesterberg, 1995).
+    """
+    from_sampling = round(_SHARE_SAMPLING * points)
+    low, centres = _kernel(draws)
+    index = torch.randint(len(draws), (points - from_sampling,), generator=generator)
+    white = torch.randn(len(index), draws.shape[1], generator=generator, dtype=draws.dtype)
+    g = torch.cat([draw_sampling(latent, from_sampling, generator), draws[index] + white @ low.T])
+    log_proposal = torch.logaddexp(
+        math.log(_SHARE_SAMPLING) + latent.log_sampling(g),
+        math.log(1.0 - _SHARE_SAMPLING) + _kernel_log_prob(g, low, centres),
+    )
+    log_weights = unnormalized(g) + latent.log_volume(g) - log_proposal
+    value = float(torch.logsumexp(log_weights, 0)) - math.log(points)
+    error = float(torch.exp(log_weights - value).std()) / math.sqrt(points)
+    return LogNormalizer(value, error, draws)
+
+
+def _kernel(draws: Tensor) -> tuple[Tensor, Tensor]:
+    """Cholesky factor of Silverman's bandwidth (narrowed for several modes), and the centres."""
+    n, d = draws.shape
+    width = 0.6 * (4.0 / (n * (d + 2.0))) ** (1.0 / (d + 4.0))
+    centred = draws - draws.mean(0)
+    covariance = centred.T @ centred / n + 1e-9 * torch.eye(d, dtype=draws.dtype)
+    return width * torch.linalg.cholesky(covariance), draws
+
+
+def _kernel_log_prob(g: Tensor, low: Tensor, centres: Tensor) -> Tensor:
+    white = torch.linalg.solve_triangular(low, g.T, upper=False).T
+    nodes = torch.linalg.solve_triangular(low, centres.T, upper=False).T
+    constant = low.diagonal().log().sum() + 0.5 * g.shape[1] * math.log(2.0 * math.pi)
+    distance = torch.cdist(white, nodes).square()
+    return torch.logsumexp(-0.5 * distance, 1) - math.log(len(nodes)) - constant

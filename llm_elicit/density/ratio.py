@@ -1,0 +1,148 @@
+"""The belief's density ratio: r(x, x') = p(x')/p(x) = exp(f(x') − f(x)).
+
+One function f serves twice: exp(f) is the Bradley–Terry utility density, and f is what the
+tempering field of the score method integrates. f is a quadratic form plus the mean of an
+ensemble of small networks (three hidden layers, SiLU), evaluated on the features of
+`llm_elicit.density.latent` in single precision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Array = npt.NDArray[np.float64]
+_CHUNK = 8192
+
+
+class NetworkStack:
+    """S networks d -> h -> h -> h -> 1 with SiLU, evaluated together by batched products.
+
+    ``parameters`` holds [W1 (S,d,h), b1 (S,1,h), W2, b2, W3, b3, W4 (S,h,1)]; there is no output
+    bias, since only differences of f are ever observed.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self.parameters = list(parameters)
+
+    @classmethod
+    def create(
+        cls, count: int, dimension: int, width: int, generator: torch.Generator
+    ) -> NetworkStack:
+        """Fresh networks: hidden layers He-scaled, output layer zero (f starts at 0)."""
+        parameters: list[Tensor] = []
+        fan_in = dimension
+        for _ in range(3):
+            weight = torch.randn(count, fan_in, width, generator=generator)
+            parameters.append(weight * (1.6 / math.sqrt(fan_in)))
+            parameters.append(0.5 * torch.randn(count, 1, width, generator=generator))
+            fan_in = width
+        parameters.append(torch.zeros(count, width, 1))
+        return cls(parameters)
+
+    @property
+    def count(self) -> int:
+        """Number of networks S."""
+        return int(self.parameters[0].shape[0])
+
+    def select(self, which: Sequence[int]) -> NetworkStack:
+        """The networks numbered ``which``, copied."""
+        return NetworkStack([p.detach()[list(which)].clone() for p in self.parameters])
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Values (S, n) at features (n, d)."""
+        hidden = t.expand(self.count, *t.shape)
+        for i in range(3):
+            weight, bias = self.parameters[2 * i], self.parameters[2 * i + 1]
+            hidden = torch.nn.functional.silu(torch.baddbmm(bias, hidden, weight))
+        return torch.bmm(hidden, self.parameters[6]).squeeze(-1)
+
+    def mean_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean over the stack and its gradient: (n,), (n, d), by hand-written reverse mode."""
+        hidden, slopes = t.expand(self.count, *t.shape), []
+        for i in range(3):
+            weight, bias = self.parameters[2 * i], self.parameters[2 * i + 1]
+            pre = torch.baddbmm(bias, hidden, weight)
+            gate = torch.sigmoid(pre)
+            hidden = pre * gate
+            slopes.append(gate + hidden * (1.0 - gate))
+        value = torch.bmm(hidden, self.parameters[6]).squeeze(-1).mean(0)
+        back = self.parameters[6].transpose(1, 2) / self.count * slopes[2]
+        for i in (2, 1):
+            back = torch.bmm(back, self.parameters[2 * i].transpose(1, 2)) * slopes[i - 1]
+        return value, torch.bmm(back, self.parameters[0].transpose(1, 2)).sum(0)
+
+
+def quadratic_features(t: Array) -> Array:
+    """[t_i, t_i t_j for i <= j]: (n, d) -> (n, d + d(d+1)/2).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> quadratic_features(np.array([[2.0, 3.0]])).tolist()
+    [[2.0, 3.0, 4.0, 6.0, 9.0]]
+    """
+    i, j = np.triu_indices(t.shape[1])
+    return np.concatenate([t, t[:, i] * t[:, j]], axis=1)
+
+
+@dataclass(frozen=True)
+class Utility:
+    """The fitted f = b·t + tᵀA t + mean of networks; a utility up to a constant.
+
+    ``linear`` (d,), ``curvature`` (d, d) symmetric, ``networks`` or None.
+
+    Examples
+    --------
+    >>> import torch
+    >>> f = Utility(torch.zeros(1), -0.5 * torch.eye(1))
+    >>> f(torch.tensor([[2.0]])).tolist()
+    [-2.0]
+    """
+
+    linear: Tensor
+    curvature: Tensor
+    networks: NetworkStack | None = field(default=None)
+
+    @classmethod
+    def from_coefficients(
+        cls, beta: Array, dimension: int, networks: NetworkStack | None
+    ) -> Utility:
+        """From the coefficients of `quadratic_features`."""
+        i, j = np.triu_indices(dimension)
+        matrix = np.zeros((dimension, dimension))
+        matrix[i, j] = beta[dimension:]
+        symmetric = 0.5 * (matrix + matrix.T)
+        linear = torch.from_numpy(beta[:dimension].copy()).float()
+        return cls(linear, torch.from_numpy(symmetric).float(), networks)
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Values (n,) at features (n, d)."""
+        with torch.no_grad():
+            parts = [self._value(chunk) for chunk in t.float().split(_CHUNK)]
+        return torch.cat(parts).to(t.dtype)
+
+    def _value(self, t: Tensor) -> Tensor:
+        value = t @ self.linear + ((t @ self.curvature) * t).sum(-1)
+        return value if self.networks is None else value + self.networks(t).mean(0)
+
+    def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Values (n,) and gradients (n, d) at features (n, d)."""
+        with torch.no_grad():
+            parts = [self._value_and_slope(chunk) for chunk in t.float().split(_CHUNK)]
+        values, slopes = zip(*parts, strict=True)
+        return torch.cat(values).to(t.dtype), torch.cat(slopes).to(t.dtype)
+
+    def _value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        half = t @ self.curvature
+        value, slope = t @ self.linear + (half * t).sum(-1), self.linear + 2.0 * half
+        if self.networks is None:
+            return value, slope
+        extra, extra_slope = self.networks.mean_and_slope(t)
+        return value + extra, slope + extra_slope

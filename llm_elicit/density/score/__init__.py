@@ -1,0 +1,1 @@
+"""The score-based estimator: network, training, Langevin sampler and likelihood."""

@@ -1,0 +1,95 @@
+"""The score network of winners and losers at every noise level.
+
+Preconditioned as in EDM (Karras et al., 2022): with c_skip = σ_d²/(σ² + σ_d²),
+c_out = σσ_d/√(σ² + σ_d²), c_in = 1/√(σ² + σ_d²), the denoiser is D = c_skip·x + c_out·F(c_in·x)
+and the score (D − x)/σ². Layers preserve magnitudes in the sense of EDM2 (Karras et al.,
+2024): every weight row has unit norm, SiLU is divided by its gain 0.596 on normal inputs,
+and sums are weighted so that variance stays one.
+
+σ_d is the standard deviation of all compared points, winners and losers pooled: about 1 in
+latent coordinates, where D = c_skip·x is then nearly the denoiser of λ itself, so F learns
+what distinguishes winners from λ.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+_SILU_GAIN = 0.596
+_MIX = 0.3
+
+
+class UnitLinear(nn.Module):
+    """Linear map without bias whose weight rows are scaled to unit norm when used."""
+
+    def __init__(self, fan_in: int, fan_out: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(fan_out, fan_in, generator=generator))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., fan_in) -> (..., fan_out)."""
+        return x @ nn.functional.normalize(self.weight, dim=1).T
+
+
+def _silu(x: Tensor) -> Tensor:
+    return nn.functional.silu(x) / _SILU_GAIN
+
+
+def _blend(a: Tensor, b: Tensor) -> Tensor:
+    """Magnitude-preserving sum of two unit-variance signals."""
+    return (a * (1.0 - _MIX) + b * _MIX) / math.hypot(1.0 - _MIX, _MIX)
+
+
+class ScoreNetwork(nn.Module):
+    """Scores of the pair (winner, loser) or of the winner alone, at noise level σ.
+
+    Parameters
+    ----------
+    dimension : features d. width : units per layer; one input and four hidden layers.
+    sigma_data : standard deviation of the compared points in latent coordinates.
+
+    Examples
+    --------
+    >>> import torch
+    >>> network = ScoreNetwork(2, 16, 1.0, torch.Generator().manual_seed(0))
+    >>> network.winner_score(torch.zeros(5, 2), torch.zeros(5, 2), 0.5).shape
+    torch.Size([5, 2])
+    """
+
+    def __init__(
+        self, dimension: int, width: int, sigma_data: float, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.dimension, self.width, self.sigma_data = dimension, width, sigma_data
+        self.inlet = UnitLinear(2 * dimension + 1, width, generator)
+        # Conditions: ln σ, its square, the joint flag and a constant (the layers' only bias).
+        self.condition = UnitLinear(4, width, generator)
+        self.hidden = nn.ModuleList(UnitLinear(width, width, generator) for _ in range(4))
+        self.outlet = UnitLinear(width, 2 * dimension, generator)
+        self.gain = nn.Parameter(torch.tensor(0.1))
+
+    def forward(self, pair: Tensor, sigma: Tensor, joint: Tensor) -> Tensor:
+        """Denoised pair (n, 2d) from a noisy pair (n, 2d), σ (n, 1) and the flag joint (n, 1)."""
+        variance = self.sigma_data**2
+        total = sigma.square() + variance
+        raw = self._raw(pair / total.sqrt(), sigma, joint)
+        return (variance / total) * pair + (sigma * self.sigma_data / total.sqrt()) * raw
+
+    def _raw(self, scaled: Tensor, sigma: Tensor, joint: Tensor) -> Tensor:
+        one = torch.ones_like(sigma)
+        log_sigma = torch.log(sigma) / 2.0
+        flags = torch.cat([log_sigma + 1.0, 0.5 * log_sigma.square(), 2.0 * joint - 1.0, one], 1)
+        context = self.condition(flags)
+        hidden = _silu(_blend(self.inlet(torch.cat([scaled, one], 1)), context))
+        for layer in self.hidden:
+            hidden = _silu(_blend(layer(hidden), context))
+        return torch.as_tensor(self.outlet(hidden) * self.gain)
+
+    def winner_score(self, winner: Tensor, masked: Tensor, sigma: float) -> Tensor:
+        """∇ log p_{w,σ} (n, d) at noisy winners (n, d); ``masked`` is N(0, σ²I) noise (n, d)."""
+        level = torch.full_like(winner[:, :1], sigma)
+        denoised = self(torch.cat([winner, masked], dim=1), level, torch.zeros_like(level))
+        return (denoised[:, : self.dimension] - winner) / sigma**2

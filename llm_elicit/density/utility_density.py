@@ -1,0 +1,138 @@
+"""The Bradley–Terry utility density p ∝ exp(f), sampled by annealing from λ."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llm_elicit.density.annealing import Annealed, AnnealingSettings, anneal
+from llm_elicit.density.latent import Latent
+from llm_elicit.density.ratio import NetworkStack, Utility
+
+_ISLANDS = 4
+
+
+def utility_at(latent: Latent, utility: Utility, g: Tensor) -> Tensor:
+    """u(g) (n,): the fitted utility with the taper that keeps the belief integrable."""
+    return utility(latent.features(g)) + latent.taper(g)
+
+
+def utility_and_slope(latent: Latent, utility: Utility, g: Tensor) -> tuple[Tensor, Tensor]:
+    """u(g) (n,) and its latent gradient (n, d)."""
+    value, slope = utility.value_and_slope(latent.features(g))
+    return value + latent.taper(g), latent.features_slope(g, slope) + latent.taper_slope(g)
+
+
+@dataclass(frozen=True)
+class LogNormalizer:
+    """log ∫ exp(u) dz in nats, its standard error, and (n, d) latent draws that came with it."""
+
+    value: float
+    standard_error: float
+    draws: Tensor
+
+
+@dataclass(frozen=True)
+class UtilityDensity:
+    """p ∝ exp(f) per scale unit; see `llm_elicit.density.density_model.DensityModel`."""
+
+    latent: Latent
+    utility: Utility
+    log_normalizer: float
+    annealing: AnnealingSettings
+    name: str = "utility"
+
+    def sample_latent(self, n: int, generator: torch.Generator) -> Tensor:
+        """Draw (n, d) latent points by annealing n draws of λ."""
+        # A handful of particles cannot estimate their own covariance: carry a crowd, keep n.
+        crowd = max(n, 1024)
+        points = anneal_from_sampling(
+            self.latent, self.utility, crowd, generator, self.annealing
+        ).points
+        return points[torch.randperm(crowd, generator=generator)[:n]]
+
+    def log_density(self, g: Tensor) -> Tensor:
+        """Normalized log-density (n,) per scale unit, nats."""
+        return utility_at(self.latent, self.utility, g) - self.log_normalizer
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The utility's coefficients and networks."""
+        return utility_tensors(self.utility)
+
+    def config(self) -> dict[str, Any]:
+        """log Z and the sampler's settings."""
+        return {"log_normalizer": self.log_normalizer, "annealing": asdict(self.annealing)}
+
+    @classmethod
+    def restore(
+        cls, latent: Latent, tensors: dict[str, Tensor], config: dict[str, Any]
+    ) -> UtilityDensity:
+        """Rebuild from `tensors` and `config`."""
+        annealing = AnnealingSettings(**config["annealing"])
+        return cls(latent, utility_from_tensors(tensors), config["log_normalizer"], annealing)
+
+
+def anneal_from_sampling(
+    latent: Latent,
+    utility: Utility,
+    n: int,
+    generator: torch.Generator,
+    settings: AnnealingSettings,
+) -> Annealed:
+    """Anneal n exact draws of λ to p ∝ exp(u), in latent coordinates."""
+
+    def start(g: Tensor) -> tuple[Tensor, Tensor]:
+        return latent.log_sampling(g), latent.sampling_score(g, 0.0)
+
+    def target(g: Tensor) -> tuple[Tensor, Tensor]:
+        value, slope = utility_and_slope(latent, utility, g)
+        return value + latent.log_volume(g), slope + latent.log_volume_slope(g)
+
+    points = draw_sampling(latent, n, generator)
+    return anneal(points, start, target, generator, settings)
+
+
+def draw_sampling(latent: Latent, n: int, generator: torch.Generator) -> Tensor:
+    """Exact latent draws of λ (n, d), from uniforms through the Rosenblatt map."""
+    cube = torch.rand(n, latent.sampling.dimension, generator=generator, dtype=torch.float64)
+    return torch.from_numpy(latent.to_latent(latent.sampling.from_cube(cube.numpy())))
+
+
+def estimate_log_normalizer(
+    latent: Latent,
+    utility: Utility,
+    generator: torch.Generator,
+    settings: AnnealingSettings,
+    particles: int = 2048,
+) -> LogNormalizer:
+    """log ∫ exp(u) dz from independent annealing runs; their spread is the standard error."""
+    runs = [
+        anneal_from_sampling(latent, utility, particles, generator, settings)
+        for _ in range(_ISLANDS)
+    ]
+    logs = torch.tensor([run.log_normalizer for run in runs], dtype=torch.float64)
+    value = float(torch.logsumexp(logs, 0)) - math.log(_ISLANDS)
+    # Relative spread of Z across runs, by the delta method.
+    error = float(torch.exp(logs - value).std()) / math.sqrt(_ISLANDS)
+    return LogNormalizer(value, error, torch.cat([run.points for run in runs]))
+
+
+def utility_tensors(utility: Utility) -> dict[str, Tensor]:
+    """A `Utility` as named tensors."""
+    named = {"utility.linear": utility.linear, "utility.curvature": utility.curvature}
+    if utility.networks is not None:
+        for i, parameter in enumerate(utility.networks.parameters):
+            named[f"utility.networks.{i}"] = parameter
+    return named
+
+
+def utility_from_tensors(tensors: dict[str, Tensor]) -> Utility:
+    """Inverse of `utility_tensors`."""
+    count = sum(name.startswith("utility.networks.") for name in tensors)
+    parameters = [tensors[f"utility.networks.{i}"] for i in range(count)]
+    networks = NetworkStack(parameters) if parameters else None
+    return Utility(tensors["utility.linear"], tensors["utility.curvature"], networks)
