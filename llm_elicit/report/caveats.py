@@ -47,8 +47,9 @@ def _scale(audit: Audit) -> str:
         )
     return (
         f"These features have a logarithmic scale: {', '.join(log)}. Candidates were drawn "
-        "uniformly in the logarithm and the density is per unit of the logarithm, so that a doubling weighs "
-        "the same everywhere; per unit of the feature itself the curves would have another shape."
+        "uniformly in the logarithm and the density is per unit of the logarithm, so that a "
+        "doubling weighs the same everywhere; per unit of the feature itself the curves would "
+        "have another shape."
     )
 
 
@@ -105,7 +106,7 @@ def _distances(audit: Audit) -> str:
         f"Features are put on their scale and standardized by {yard} mean and standard deviation. "
         f"Wasserstein-1 is between {floor.size:,} points on each side, total variation between "
         f"{floor.marginal_size:,} in {settings.bins} bins a feature, each on {settings.repeats} "
-        f"fresh subsamples (mean ± standard deviation; the subsamples share the belief's own points, so "
-        "this is not the uncertainty of the belief). Two samples of one density are not 0 apart: "
-        f"read each distance beside its floor.{half} Audit seed {audit.seed}."
+        f"fresh subsamples (mean ± standard deviation; the subsamples share the belief's own "
+        "points, so this is not the uncertainty of the belief). Two samples of one density are "
+        f"not 0 apart: read each distance beside its floor.{half} Audit seed {audit.seed}."
     )

@@ -7,7 +7,7 @@ lines are smoothed with reflection at the range's ends, so that no mass leaks ou
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from PIL import Image
 from scipy.ndimage import gaussian_filter, gaussian_filter1d
 
 from llm_elicit.audit.distance import bin_edges
@@ -79,54 +80,62 @@ class Picture:
 
 @dataclass(frozen=True)
 class Portrait:
-    """The figures of one judge: a picture a feature, and the joint ones where they apply."""
+    """The figures of one judge.
+
+    Attributes:
+        marginals: a picture a feature.
+        corner: belief over data for every pair of features; None where there are too many.
+        map: data, belief and λ by longitude and latitude, where the space has them.
+        files: the figures as they are saved, by the end of the file's name.
+    """
 
     marginals: list[Picture]
     corner: Picture | None
     map: Picture | None
+    files: dict[str, bytes]
 
 
 def draw_portrait(samples: Samples, judge: str) -> Portrait:
     """Draw one judge's belief beside data and λ."""
     space, belief = samples.space, samples.beliefs[judge]
-    marginals = [_marginal_picture(samples, belief, column) for column in range(space.dimension)]
-    corner = None
+    figures = {"marginals": marginals_figure(samples, belief, LIGHT)}
+    corner = chart = None
     if 2 <= space.dimension <= _MOST_CORNER:
+        figures["corner"] = corner_figure(samples, belief, LIGHT)
         corner = _picture(
-            lambda theme: corner_figure(samples, belief, theme),
+            (figures["corner"], corner_figure(samples, belief, DARK)),
             f"Belief of {judge} over the data, two features at a time",
             "Corner plot. Each panel sets two features against each other: the data in grey, "
             f"lines around the densest 50 and 90 percent of the belief of {judge}.",
             "png",
         )
-    places = {"Latitude", "Longitude"} <= set(space.names)
-    chart = None
-    if places:
+    if {"Latitude", "Longitude"} <= set(space.names):
+        figures["map"] = map_figure(samples, belief, LIGHT)
         chart = _picture(
-            lambda theme: map_figure(samples, belief, theme),
+            (figures["map"], map_figure(samples, belief, DARK)),
             f"Where {judge} expects it",
             "Maps of longitude and latitude side by side: the data, the belief of "
-            f"{judge}, and the sampling density, darker where denser.",
+            f"{judge}, and the sampling density, stronger where denser.",
             "png",
         )
-    return Portrait(marginals, corner, chart)
+    marginals = [_marginal_picture(samples, belief, column) for column in range(space.dimension)]
+    files = {
+        f"{name}.{kind}": _render(figure, kind)
+        for name, figure in figures.items()
+        for kind in ("svg", "png")
+    }
+    return Portrait(marginals, corner, chart, files)
 
 
-def save_figures(samples: Samples, folder: Path) -> list[Path]:
+def save_figures(portraits: Mapping[str, Portrait], folder: Path) -> list[Path]:
     """Write every judge's figures into `folder` as SVG and PNG; returns the files written."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for judge, belief in samples.beliefs.items():
-        figures = {"marginals": marginals_figure(samples, belief, LIGHT)}
-        if 2 <= samples.space.dimension <= _MOST_CORNER:
-            figures["corner"] = corner_figure(samples, belief, LIGHT)
-        if {"Latitude", "Longitude"} <= set(samples.space.names):
-            figures["map"] = map_figure(samples, belief, LIGHT)
-        for name, figure in figures.items():
-            for kind in ("svg", "png"):
-                path = folder / f"{file_name(judge)}-{name}.{kind}"
-                path.write_bytes(_render(figure, kind))
-                written.append(path)
+    for judge, portrait in portraits.items():
+        for ending, content in portrait.files.items():
+            path = folder / f"{file_name(judge)}-{ending}"
+            path.write_bytes(content)
+            written.append(path)
     return written
 
 
@@ -162,7 +171,11 @@ def corner_figure(samples: Samples, belief: Floats, theme: Theme) -> Figure:
     """Belief over data for every pair of features, marginals on the diagonal."""
     features = samples.space.features
     d = len(features)
-    figure = blank(1.35 * d + 0.4, 1.35 * d + 0.4, theme, pad=0.02)
+    side = 1.3 * d + 0.7
+    # Placed by hand: the constrained layout takes seconds for this many panels.
+    figure = Figure(figsize=(side, side), facecolor=theme.background)
+    low, high = 0.6 / side, 1 - 0.1 / side
+    figure.subplots_adjust(left=low, bottom=low, right=high, top=high, wspace=0.08, hspace=0.08)
     for row in range(d):
         for column in range(row + 1):
             axes = figure.add_subplot(d, d, row * d + column + 1)
@@ -171,6 +184,8 @@ def corner_figure(samples: Samples, belief: Floats, theme: Theme) -> Figure:
             else:
                 _draw_pair(axes, samples, belief, (column, row), theme)
             _corner_labels(axes, features, (column, row), theme)
+    handles = _legend(theme, data=samples.data is not None)
+    figure.legend(handles=handles, loc="upper right", frameon=False, labelcolor=theme.ink)
     return figure
 
 
@@ -240,7 +255,7 @@ def _draw_pair(
         counts = _histogram(samples.data[:, columns], edges)
         image = np.sqrt(counts.T / max(counts.max(), 1))
         axes.pcolormesh(*edges, image, cmap=_ramp(theme, theme.ink), vmax=1.6, rasterized=True)
-    density = gaussian_filter(_histogram(belief[:, columns], edges), 1.2, mode="reflect")
+    density = gaussian_filter(_histogram(belief[:, columns], edges), 1.6, mode="reflect")
     centres = [(e[:-1] + e[1:]) / 2 for e in edges]
     levels = _levels(density)
     if levels:
@@ -326,13 +341,13 @@ def _marginal_picture(samples: Samples, belief: Floats, column: int) -> Picture:
     if samples.data is not None:
         parts.insert(0, f"data {median(samples.data)}")
     alt = f"Marginal densities of {feature.label}. Medians: {', '.join(parts)}."
-    return _picture(draw, axis_label(feature), alt, "svg")
+    return _picture((draw(LIGHT), draw(DARK)), axis_label(feature), alt, "svg")
 
 
 def _picture(
-    draw: Callable[[Theme], Figure], title: str, alt: str, kind: Literal["svg", "png"]
+    figures: tuple[Figure, Figure], title: str, alt: str, kind: Literal["svg", "png"]
 ) -> Picture:
-    figures = [draw(theme) for theme in (LIGHT, DARK)]
+    """A figure from its light and its dark drawing."""
     light, dark = (_render(figure, kind) for figure in figures)
     width, height = (round(96 * inches) for inches in figures[0].get_size_inches())
     media: Literal["image/svg+xml", "image/png"] = "image/svg+xml" if kind == "svg" else "image/png"
@@ -344,4 +359,14 @@ def _render(figure: Figure, kind: str) -> bytes:
     with drawing():
         stamp = {"Date": None} if kind == "svg" else {"Software": None}
         figure.savefig(buffer, format=kind, dpi=130, metadata=stamp)
-    return buffer.getvalue()
+    return _fewer_colours(buffer) if kind == "png" else buffer.getvalue()
+
+
+def _fewer_colours(buffer: io.BytesIO) -> bytes:
+    """The same PNG with a palette: a figure of few colours takes a third of the room."""
+    small = io.BytesIO()
+    with Image.open(buffer) as image:
+        # Maximum coverage keeps rare colours, a thin line's, as they are.
+        palette = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
+        palette.save(small, "png", optimize=True)
+    return small.getvalue()

@@ -94,13 +94,14 @@ def write_report(study: Study, folder: Path) -> Path:
     Returns:
         The page's path.
     """
-    save_figures(study.samples, folder / "figures")
+    portraits = {judge: draw_portrait(study.samples, judge) for judge in study.samples.beliefs}
+    save_figures(portraits, folder / "figures")
     path = folder / "report.html"
-    path.write_text(render_page(study), encoding="utf-8")
+    path.write_text(render_page(study, portraits), encoding="utf-8")
     return path
 
 
-def render_page(study: Study) -> str:
+def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
     """The page as HTML; everything from outside is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("llm_elicit.report", "."),
@@ -121,7 +122,10 @@ def render_page(study: Study) -> str:
         data_uri,
     ):
         environment.filters[function.__name__] = function
-    judges = [_judge_view(study, place, item) for place, item in enumerate(study.audit.judges, 1)]
+    judges = [
+        _judge_view(study, place, item, portraits.get(item.name))
+        for place, item in enumerate(study.audit.judges, start=1)
+    ]
     page = environment.get_template("page.html.jinja")
     return page.render(
         study=study,
@@ -138,9 +142,10 @@ def data_uri(content: bytes, media: str) -> str:
     return f"data:{media};base64,{base64.b64encode(content).decode('ascii')}"
 
 
-def _judge_view(study: Study, place: int, audited: JudgeAudit) -> JudgeView:
+def _judge_view(
+    study: Study, place: int, audited: JudgeAudit, portrait: Portrait | None
+) -> JudgeView:
     rows = study.comparisons.of(audited.name)
-    drawn = audited.name in study.samples.beliefs
     shown = pick_answers(rows, _SHOWN_ANSWERS)
     prompts = [study.prompts[h] for h in shown["prompt_hash"] if h in study.prompts]
     return JudgeView(
@@ -149,7 +154,7 @@ def _judge_view(study: Study, place: int, audited: JudgeAudit) -> JudgeView:
         settings=_settings(study.campaign, audited.name),
         sentence=words.verdict_sentence(audited, study.audit),
         order_note=words.order_sentence(audited),
-        portrait=draw_portrait(study.samples, audited.name) if drawn else None,
+        portrait=portrait,
         answers=[_answer(row, study.audit.space) for _, row in shown.iterrows()],
         prompt=prompts[0] if prompts else None,
         usage=_usage(rows),

@@ -14,7 +14,6 @@ from typing import Literal
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from llm_elicit.features import Feature
@@ -44,10 +43,9 @@ def drawing() -> Iterator[None]:
         yield
 
 
-def blank(width: float, height: float, theme: Theme, pad: float = 0.04) -> Figure:
+def blank(width: float, height: float, theme: Theme) -> Figure:
     """An empty figure of `width` by `height` inches, attached to no global state."""
-    layout = ConstrainedLayoutEngine(w_pad=pad, h_pad=pad)
-    return Figure(figsize=(width, height), facecolor=theme.background, layout=layout)
+    return Figure(figsize=(width, height), facecolor=theme.background, layout="constrained")
 
 
 def dress(axes: Axes, theme: Theme) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 
 from llm_elicit.audit.consistency import Interval
@@ -26,14 +27,16 @@ def number(value: float | None, digits: int = 3) -> str:
     return "0" if float(text.replace(",", "")) == 0 else text.replace("-", "−")
 
 
-def estimate(value: Estimate | None) -> str:
+def estimate(value: Estimate | None, decimals: int = 2) -> str:
     """Mean and standard deviation over repeats.
 
     Example:
         >>> estimate(Estimate(mean=1.2345, sd=0.0123))
         '1.23 ± 0.01'
     """
-    return NOT_MEASURED if value is None else f"{value.mean:.2f} ± {value.sd:.2f}"
+    if value is None:
+        return NOT_MEASURED
+    return f"{value.mean:.{decimals}f} ± {value.sd:.{decimals}f}"
 
 
 def interval(value: Interval | None, percent: bool = False) -> str:
@@ -47,8 +50,12 @@ def interval(value: Interval | None, percent: bool = False) -> str:
         return NOT_MEASURED
     if percent:
         return f"{value.value:.0%} ({value.low:.0%} to {value.high:.0%})"
-    text = f"{value.value:+.2f} ({value.low:+.2f} to {value.high:+.2f})"
-    return text.replace("-", "−")
+    middle, low, high = (f"{x:+.2f}".replace("-0.00", "+0.00") for x in _ends(value))
+    return f"{middle} ({low} to {high})".replace("-", "−")
+
+
+def _ends(value: Interval) -> tuple[float, float, float]:
+    return value.value, value.low, value.high
 
 
 def share(value: float | None) -> str:
@@ -69,15 +76,23 @@ def p_value(value: float, flips: int) -> str:
 
 
 def worded(feature: Feature, value: float) -> str:
-    """A value with the digits a question would give it, without prefix and unit.
+    """A mean, sd or quantile with about the digits a question would give, without the unit.
+
+    Unlike the values in a question it may lie outside the range: a standard deviation does.
 
     Example:
         >>> feature = Feature(name="x", label="x", unit="USD", factor=1000, low=0, high=100)
-        >>> worded(feature, 41.57)
-        '41,600'
+        >>> worded(feature, 41.57), worded(feature, -1.0)
+        ('42,000', '−1,000')
     """
-    bare = feature.model_copy(update={"prefix": "", "unit": ""})
-    return bare.word(value).replace("-", "−")
+    shown = value * feature.factor
+    span = (feature.high - feature.low) * feature.factor
+    extent = abs(shown) if feature.scale == "log" else span
+    decimals = feature.digits - 1 - math.floor(math.log10(max(extent, 1e-9)))
+    if feature.kind == "integer":
+        decimals = min(decimals, 0 if span >= 20 else 1)
+    text = f"{round(shown, decimals):,.{max(decimals, 0)}f}"
+    return text.replace("-", "−")
 
 
 def verdict_sentence(judge: JudgeAudit, audit: Audit) -> str:
@@ -89,34 +104,27 @@ def verdict_sentence(judge: JudgeAudit, audit: Audit) -> str:
     if not signal.answers_depend:
         return (
             f"{judge.name}'s answers cannot be told from answers that ignore what was shown "
-            f"({p}). What looks like a belief below mostly repeats the range that was asked "
-            "about; do not read it as the model's opinion."
+            f"({p}). Whatever belief is drawn below was fitted to noise; do not read it as an "
+            "opinion of the model."
         )
+    depends = f"{judge.name}'s answers depend on what was shown ({p})"
     if signal.verdict == "no signal found":
         if judge.belief is None:
-            return (
-                f"{judge.name}'s answers depend on what was shown ({p}), but no belief was fitted."
-            )
+            return f"{depends}, but no belief was fitted."
         return (
-            f"{judge.name}'s answers depend on what was shown ({p}), but so weakly that the "
+            f"{depends}, but so weakly that the "
             "belief they imply cannot be told from the density the questions were drawn from."
         )
-    return (
-        f"{judge.name}'s answers depend on what was shown ({p}). {_distance_clause(judge, audit)}"
-    )
+    return f"{depends}. {_distance_clause(judge, audit)}"
 
 
 def order_sentence(judge: JudgeAudit) -> str:
     """A warning where the position of an option decides much; empty otherwise."""
     bias = judge.consistency.order_bias
-    if (
-        bias is None
-        or min(abs(bias.low), abs(bias.high)) < _STRONG_BIAS
-        or bias.low * bias.high < 0
-    ):
+    if bias is None or max(bias.low, -bias.high) < _STRONG_BIAS:
         return ""
-    letter = "A" if bias.value > 0 else "B"
-    return f"It named option {letter} in {0.5 + abs(bias.value):.0%} of its choices, whatever was shown there."
+    letter, named = ("A" if bias.value > 0 else "B"), 0.5 + abs(bias.value)
+    return f"It named option {letter} in {named:.0%} of its choices, whatever was shown there."
 
 
 def _distance_clause(judge: JudgeAudit, audit: Audit) -> str:
