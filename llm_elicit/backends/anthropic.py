@@ -1,0 +1,112 @@
+"""Claude models, through the anthropic SDK."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+import anthropic
+from anthropic.types import Message as Answer
+
+from llm_elicit.backends.base import (
+    Capabilities,
+    MalformedReplyError,
+    Reply,
+    Request,
+    bare_url,
+    read_key,
+    scrubbed,
+)
+from llm_elicit.campaign import AnthropicJudge
+
+THINKING_ROOM = 2048
+"""Newer models think before they answer, and their thinking counts towards max_tokens."""
+
+_SAMPLING_VERSION = "2023-06-01"
+"""The last version of the API that takes a temperature, which older models understand."""
+
+_FINISH = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length"}
+
+
+class AnthropicBackend:
+    """A Claude model behind the Messages API.
+
+    A temperature is sent under the older API version that still takes one; a model that has
+    none answers 400, which stops the judge with the provider's own words.
+
+    Raises:
+        InputError: the key's environment variable is not set.
+    """
+
+    capabilities = Capabilities(temperature=True, structured=True, batch=True)
+    cacheable = True
+
+    def __init__(self, judge: AnthropicJudge) -> None:
+        self._key = read_key(judge.api_key_env, judge.name)
+        self._judge = judge
+        self.model = judge.model
+        self._client = anthropic.AsyncAnthropic(
+            api_key=self._key, base_url=judge.base_url, timeout=judge.timeout, max_retries=0
+        )
+        self.endpoint = bare_url(str(self._client.base_url))
+
+    def body(self, request: Request) -> dict[str, Any]:
+        """The Messages body that `ask` would send."""
+        limit = self._judge.max_tokens or max(request.max_tokens, THINKING_ROOM)
+        body: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": limit,
+            "messages": [{"role": m.role, "content": m.content} for m in request.prompt.turns],
+        }
+        if request.prompt.system:
+            body["system"] = request.prompt.system
+        if self._judge.temperature is not None:
+            body["temperature"] = self._judge.temperature
+        return body
+
+    async def ask(self, request: Request) -> Reply:
+        """Put one question, once."""
+        body = self.body(request)
+        sent = {key: value for key, value in body.items() if key != "temperature"}
+        extra: dict[str, Any] = {}
+        if "temperature" in body:
+            extra["extra_body"] = {"temperature": body["temperature"]}
+            extra["extra_headers"] = {"anthropic-version": _SAMPLING_VERSION}
+        answer = await self._client.messages.create(**sent, **extra)
+        return _reply(answer, body)
+
+    def scrub(self, text: str) -> str:
+        """`text` without the key."""
+        return scrubbed(text, self._key)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._client.close()
+
+
+def _reply(answer: object, body: dict[str, Any]) -> Reply:
+    """The SDK's message as a reply; the SDK hands unexpected JSON on without checking it."""
+    if not isinstance(answer, Answer) or not isinstance(answer.content, list) or not answer.usage:
+        raise MalformedReplyError("the answer is not a Messages response")
+    usage = answer.usage
+    cached = usage.cache_read_input_tokens or 0
+    written = usage.cache_creation_input_tokens or 0
+    stop = answer.stop_reason or "unknown"
+    return Reply(
+        text="".join(block.text for block in answer.content if block.type == "text"),
+        finish=_FINISH.get(stop, stop),
+        model=str(answer.model),
+        first=None,
+        letter_mass=None,
+        prompt_tokens=usage.input_tokens + cached + written,
+        completion_tokens=usage.output_tokens,
+        cached_tokens=cached,
+        body=body,
+    )

@@ -1,0 +1,157 @@
+"""The protocol every judge's backend fulfils, and the frozen values that pass through it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self
+from urllib.parse import urlsplit, urlunsplit
+
+from llm_elicit.errors import InputError
+from llm_elicit.features import Floats
+from llm_elicit.questions import Prompt
+
+Notify = Callable[[str], None]
+
+
+def silent(line: str) -> None:
+    """A `Notify` that says nothing."""
+    del line
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a backend can do; declared, so that nothing is found out at the user's cost."""
+
+    temperature: bool = False
+    seed: bool = False
+    logprobs: bool = False
+    structured: bool = False
+    batch: bool = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """One question as a backend receives it.
+
+    Attributes:
+        prompt: the rendered messages.
+        points: the points shown as first and second option, natural units.
+        replicate: the replicate's number; replicates are asked separately by design.
+        options: the letters of the first and the second option.
+        max_tokens: how many tokens an answer needs, by the template.
+    """
+
+    prompt: Prompt
+    points: tuple[Floats, Floats]
+    replicate: int = 0
+    options: tuple[str, str] = ("A", "B")
+    max_tokens: int = 8
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer, as it came.
+
+    Attributes:
+        text: the visible text of the answer.
+        finish: "stop", "length", "refusal", or the provider's own word for anything else.
+        model: the model the provider says answered.
+        first: P(first option shown) from token log-probabilities; None where there are none.
+        letter_mass: the probability that the model gave to the two letters together.
+        prompt_tokens, completion_tokens, cached_tokens: as the provider counted them;
+            cached tokens are a part of the prompt's.
+        body: the request body that was sent.
+    """
+
+    text: str
+    finish: str
+    model: str
+    first: float | None
+    letter_mass: float | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    body: dict[str, Any]
+
+
+class AdaptedError(Exception):
+    """The backend dropped a setting that the server refuses; ask again with the new body.
+
+    Never leaves the package: the orchestrator catches it, notes it and asks again.
+    """
+
+
+class MalformedReplyError(Exception):
+    """The provider answered with something that is not an answer of its own format."""
+
+
+class Backend(Protocol):
+    """A judge that can be asked.
+
+    Attributes:
+        capabilities: what it can do.
+        endpoint: where it answers, without credentials; part of an answer's identity.
+        model: the model asked.
+        cacheable: whether its answers are worth keeping across runs.
+    """
+
+    capabilities: Capabilities
+    endpoint: str
+    model: str
+    cacheable: bool
+
+    def body(self, request: Request) -> dict[str, Any]:
+        """The request body that `ask` would send now."""
+        ...
+
+    async def ask(self, request: Request) -> Reply:
+        """Put one question, once: no retries here.
+
+        Raises:
+            AdaptedError: the server refused a setting that can be done without.
+            Exception: the SDK's own exceptions, for the orchestrator to classify.
+        """
+        ...
+
+    def scrub(self, text: str) -> str:
+        """`text` without the judge's key, should a server have echoed it."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+def read_key(variable: str, judge: str) -> str:
+    """The key in an environment variable.
+
+    Raises:
+        InputError: it is not set, or empty.
+    """
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise InputError(
+            f"judge {judge!r}: the environment variable {variable} holds no key; "
+            f"export {variable}=... or name another one in api_key_env"
+        )
+    return key
+
+
+def scrubbed(text: str, key: str | None) -> str:
+    """`text` with every occurrence of `key` blotted out."""
+    return text.replace(key, "[key]") if key else text
+
+
+def bare_url(url: str) -> str:
+    """A URL without user, password, query and trailing slash: fit to be written down."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))

@@ -1,0 +1,39 @@
+"""From a judge in a campaign to the backend that asks it."""
+
+from __future__ import annotations
+
+from llm_elicit.backends.anthropic import AnthropicBackend
+from llm_elicit.backends.base import Backend, Notify, silent
+from llm_elicit.backends.local import LocalBackend
+from llm_elicit.backends.openai import OpenAIBackend
+from llm_elicit.backends.simulated import SimulatedBackend
+from llm_elicit.campaign import AnthropicJudge, Judge, LocalJudge, OpenAIJudge
+from llm_elicit.features import FeatureSpace
+
+
+def open_backend(judge: Judge, space: FeatureSpace, notify: Notify = silent) -> Backend:
+    """The backend for a judge, ready for `async with`; nothing is sent or loaded yet.
+
+    Args:
+        judge: the judge, as the campaign names it.
+        space: the feature space; the simulated expert's belief comes from its table.
+        notify: told in a line what takes time (weights being fetched).
+
+    Raises:
+        InputError: a key is missing, a local model unknown, or a package not installed.
+
+    Example:
+        >>> from llm_elicit.campaign import SimulatedJudge
+        >>> judge = SimulatedJudge(name="expert", backend="simulated", belief="uniform")
+        >>> open_backend(judge, FeatureSpace.load("penguins")).capabilities.seed
+        True
+    """
+    match judge:
+        case AnthropicJudge():
+            return AnthropicBackend(judge)
+        case OpenAIJudge():
+            return OpenAIBackend(judge)
+        case LocalJudge():
+            return LocalBackend(judge, notify)
+        case _:
+            return SimulatedBackend(judge, space)

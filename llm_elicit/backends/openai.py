@@ -1,0 +1,158 @@
+"""Models behind OpenAI's chat completions, or a server that speaks them: the openai SDK."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+import openai
+from openai.types.chat import ChatCompletion
+
+from llm_elicit.backends.base import (
+    AdaptedError,
+    Capabilities,
+    MalformedReplyError,
+    Reply,
+    Request,
+    bare_url,
+    read_key,
+    scrubbed,
+)
+from llm_elicit.backends.letters import soft_choice
+from llm_elicit.campaign import OpenAIJudge
+
+THINKING_ROOM = 2048
+"""OpenAI's reasoning models think before they answer, and their thinking counts."""
+
+TOP = 20
+"""How many alternatives of the first token are asked for: the most that the API gives."""
+
+_OFFICIAL = "api.openai.com"
+_FINISH = {"content_filter": "refusal", "stop": "stop", "length": "length"}
+
+
+class OpenAIBackend:
+    """A model behind chat completions.
+
+    Two settings are given up, once and for the whole run, if the server says that it does not
+    take them: log-probabilities (judgments are then hard), and the name of the token limit
+    (`max_completion_tokens` at OpenAI, `max_tokens` elsewhere). A temperature or a seed that
+    the user asked for is never dropped.
+
+    Raises:
+        InputError: the key's environment variable is not set.
+    """
+
+    capabilities = Capabilities(
+        temperature=True, seed=True, logprobs=True, structured=True, batch=True
+    )
+    cacheable = True
+
+    def __init__(self, judge: OpenAIJudge) -> None:
+        self._key = read_key(judge.api_key_env, judge.name) if judge.api_key_env else None
+        self._judge = judge
+        self.model = judge.model
+        self._client = openai.AsyncOpenAI(
+            api_key=self._key or "none",
+            base_url=judge.base_url,
+            timeout=judge.timeout,
+            max_retries=0,
+        )
+        self.endpoint = bare_url(str(self._client.base_url))
+        official = self._client.base_url.host == _OFFICIAL
+        self._limit = "max_completion_tokens" if official else "max_tokens"
+        self._room = THINKING_ROOM if official else 0
+        self._logprobs = judge.logprobs
+
+    def body(self, request: Request) -> dict[str, Any]:
+        """The chat completions body that `ask` would send now."""
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": [{"role": m.role, "content": m.content} for m in request.prompt.messages],
+            self._limit: self._judge.max_tokens or max(request.max_tokens, self._room),
+        }
+        if self._judge.temperature is not None:
+            body["temperature"] = self._judge.temperature
+        if self._judge.seed is not None:
+            # Replicates at one seed would be copies of each other.
+            body["seed"] = self._judge.seed + request.replicate
+        if self._logprobs:
+            body["logprobs"], body["top_logprobs"] = True, TOP
+        return body
+
+    async def ask(self, request: Request) -> Reply:
+        """Put one question, once."""
+        body = self.body(request)
+        try:
+            answer = await self._client.chat.completions.create(**body)
+        except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+            self._adapt(str(error), body)
+            raise
+        return read_completion(answer, body, request.options)
+
+    def _adapt(self, complaint: str, body: dict[str, Any]) -> None:
+        """Give up the setting that the server complains of, if it can be done without."""
+        if "logprobs" in complaint and "logprobs" in body:
+            self._logprobs = False
+            raise AdaptedError(
+                f"{self.model}: the server refuses logprobs; judgments are hard"
+            ) from None
+        other = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+        # Both names may stand in one complaint ("use 'max_completion_tokens' instead").
+        named = [name for name in other if f"'{name}'" in complaint or f"{name}:" in complaint]
+        sent = next(name for name in other if name in body)
+        if sent in named and not self._judge_limit_at_fault(complaint):
+            self._limit = other[sent]
+            raise AdaptedError(
+                f"{self.model}: the server takes {other[sent]}, not {sent}"
+            ) from None
+
+    @staticmethod
+    def _judge_limit_at_fault(complaint: str) -> bool:
+        """Whether the complaint is about the limit's value, which the user must change."""
+        return "too large" in complaint or "at most" in complaint or "maximum" in complaint
+
+    def scrub(self, text: str) -> str:
+        """`text` without the key."""
+        return scrubbed(text, self._key)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._client.close()
+
+
+def read_completion(answer: object, body: dict[str, Any], options: tuple[str, str]) -> Reply:
+    """A chat completion as a reply; the SDK hands unexpected JSON on without checking it.
+
+    Raises:
+        MalformedReplyError: it is not a chat completion with a choice.
+    """
+    if not isinstance(answer, ChatCompletion) or not answer.choices:
+        raise MalformedReplyError("the answer is not a chat completion with a choice")
+    choice = answer.choices[0]
+    first, mass = None, None
+    if choice.logprobs is not None and choice.logprobs.content:
+        top = choice.logprobs.content[0].top_logprobs or []
+        first, mass = soft_choice([(item.token, item.logprob) for item in top], options)
+    usage = answer.usage
+    details = usage.prompt_tokens_details if usage else None
+    refusal = choice.message.refusal
+    finish = choice.finish_reason or "unknown"
+    return Reply(
+        text=choice.message.content or refusal or "",
+        finish="refusal" if refusal else _FINISH.get(finish, finish),
+        model=answer.model or "",
+        first=first,
+        letter_mass=mass,
+        prompt_tokens=usage.prompt_tokens if usage else 0,
+        completion_tokens=usage.completion_tokens if usage else 0,
+        cached_tokens=(details.cached_tokens or 0) if details else 0,
+        body=body,
+    )

@@ -1,0 +1,146 @@
+"""A random-utility expert over a known belief: it costs nothing and its truth is known."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from scipy.stats import gaussian_kde
+
+from llm_elicit.backends.base import Capabilities, Reply, Request
+from llm_elicit.campaign import SimulatedJudge
+from llm_elicit.errors import InputError
+from llm_elicit.features import FeatureSpace, Floats
+
+GUMBEL_LEVEL = math.sqrt(6.0) / math.pi
+"""The scale at which Gumbel noise has variance one, and the Bradley–Terry model its usual level."""
+
+
+class SimulatedBackend:
+    """An expert whose utility is the log density of its belief, plus noise.
+
+    The belief is a density per unit of the features' scales on the range asked about: `table` a
+    Gaussian kernel density of the reference table, `uniform` a constant. An answer is a pure
+    function of the judge's seed, the rendered question and the replicate, so that it depends
+    neither on the order of asking nor on interruptions. `level` is the Gumbel scale, the
+    exponential rate, or the standard deviation of normal noise on each utility.
+
+    Raises:
+        InputError: `belief: table` in a feature space that has no table, or too few rows.
+
+    Example:
+        >>> space = FeatureSpace.load("penguins")
+        >>> judge = SimulatedJudge(name="expert", backend="simulated")
+        >>> expert = SimulatedBackend(judge, space)
+        >>> expert.log_belief(expert.sample(5, np.random.default_rng(0))).shape
+        (5,)
+    """
+
+    capabilities = Capabilities(seed=True)
+    endpoint = "simulated"
+    cacheable = False
+
+    def __init__(self, judge: SimulatedJudge, space: FeatureSpace) -> None:
+        self._judge = judge
+        self._space = space
+        self.model = f"simulated/{judge.belief}/{judge.noise}"
+        self._level = judge.level or (GUMBEL_LEVEL if judge.noise == "gumbel" else 1.0)
+        self._low, self._high = space.to_scale(space.low), space.to_scale(space.high)
+        self._kernels = self._density() if judge.belief == "table" else None
+
+    def _density(self) -> gaussian_kde:
+        points = self._unit(self._space.table_points())
+        if len(points) <= self._space.dimension:
+            raise InputError(
+                f"judge {self._judge.name!r}: the table of {self._space.name!r} has only "
+                f"{len(points)} rows in the range; use belief: uniform, or widen the range"
+            )
+        return gaussian_kde(points.T)
+
+    def _unit(self, points: Floats) -> Floats:
+        """Points on the unit cube of the range's scales."""
+        return (self._space.to_scale(points) - self._low) / (self._high - self._low)
+
+    def log_belief(self, points: Floats) -> Floats:
+        """The log density of the belief per unit of the features' scales, up to a constant.
+
+        Args:
+            points: `(n, d)`, natural units.
+
+        Returns:
+            `(n,)` nats; the constant is that the density integrates to one over all space, of
+            which the range asked about holds nearly all.
+        """
+        inside = np.atleast_2d(np.asarray(points, dtype=np.float64))
+        volume = float(np.log(self._high - self._low).sum())
+        if self._kernels is None:
+            return np.full(len(inside), -volume)
+        return np.asarray(self._kernels.logpdf(self._unit(inside).T)) - volume
+
+    def sample(self, n: int, rng: np.random.Generator) -> Floats:
+        """`n` draws from the belief inside the range asked about, `(n, d)`, natural units."""
+        if self._kernels is None:
+            unit = rng.random((n, self._space.dimension))
+            return self._space.from_scale(self._low + unit * (self._high - self._low))
+        kept: list[Floats] = []
+        count = 0
+        while count < n:
+            draws = self._kernels.resample(2 * n, seed=rng).T
+            draws = draws[((draws >= 0.0) & (draws <= 1.0)).all(axis=1)]
+            kept.append(draws)
+            count += len(draws)
+        unit = np.concatenate(kept)[:n]
+        return self._space.from_scale(self._low + unit * (self._high - self._low))
+
+    def body(self, request: Request) -> dict[str, Any]:
+        """What decides the answer."""
+        return {
+            **self._judge.identity(),
+            "prompt": request.prompt.hash,
+            "replicate": request.replicate,
+        }
+
+    async def ask(self, request: Request) -> Reply:
+        """Answer one question."""
+        utilities = self.log_belief(np.stack(request.points)) + self._noise(request)
+        choice = int(np.argmax(utilities))
+        return Reply(
+            text=request.options[choice],
+            finish="stop",
+            model=self.model,
+            first=None,
+            letter_mass=None,
+            prompt_tokens=0,
+            completion_tokens=0,
+            cached_tokens=0,
+            body=self.body(request),
+        )
+
+    def _noise(self, request: Request) -> Floats:
+        """The two utilities' noise, drawn from the question itself."""
+        identity = f"{self._judge.seed}/{request.prompt.hash}/{request.replicate}"
+        digest = hashlib.sha256(identity.encode()).digest()
+        rng = np.random.default_rng(int.from_bytes(digest[:16], "big"))
+        if self._judge.noise == "gumbel":
+            return rng.gumbel(0.0, self._level, size=2)
+        if self._judge.noise == "exponential":
+            return rng.exponential(1.0 / self._level, size=2)
+        return rng.normal(0.0, self._level, size=2)
+
+    def scrub(self, text: str) -> str:
+        """`text`, as it is: there is no key."""
+        return text
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None

@@ -1,0 +1,21 @@
+"""The orchestrator: asks a campaign's questions, keeps every answer, pays for none twice."""
+
+from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, ask
+from llm_elicit.orchestrator.estimate import JudgeEstimate, estimate, prompts
+from llm_elicit.orchestrator.judgments import comparisons
+from llm_elicit.orchestrator.progress import Display, Progress, Tally
+from llm_elicit.orchestrator.retries import Patience
+
+__all__ = [
+    "AskSummary",
+    "Display",
+    "JudgeEstimate",
+    "JudgeSummary",
+    "Patience",
+    "Progress",
+    "Tally",
+    "ask",
+    "comparisons",
+    "estimate",
+    "prompts",
+]

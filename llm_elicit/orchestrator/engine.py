@@ -1,0 +1,191 @@
+"""Asking a campaign's questions: all judges at once, nothing paid twice, nothing lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from llm_elicit.backends import Backend, open_backend
+from llm_elicit.campaign import Campaign, Judge
+from llm_elicit.errors import ElicitError
+from llm_elicit.features import FeatureSpace
+from llm_elicit.orchestrator import cache
+from llm_elicit.orchestrator.budget import Budget, check_cap, price_of
+from llm_elicit.orchestrator.cache import Cache
+from llm_elicit.orchestrator.journal import Journal
+from llm_elicit.orchestrator.lock import RunLock
+from llm_elicit.orchestrator.pool import Desk, Pool
+from llm_elicit.orchestrator.progress import Progress, Silent, Tally
+from llm_elicit.orchestrator.retries import Patience
+from llm_elicit.orchestrator.writer import Writer
+from llm_elicit.plan import Plan
+from llm_elicit.questions import Template
+
+
+@dataclass(frozen=True)
+class JudgeSummary:
+    """How asking one judge ended.
+
+    Attributes:
+        tally: its counts.
+        stopped: the error that stopped it before the end; None if it went through.
+    """
+
+    tally: Tally
+    stopped: ElicitError | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every question of the judge has its answer."""
+        return self.tally.done == self.tally.total
+
+
+@dataclass(frozen=True)
+class AskSummary:
+    """How asking ended.
+
+    Attributes:
+        judges: a summary for each judge, in the campaign's order.
+        lost_in_flight: requests that were in flight when an earlier run was cut off.
+        interrupted: whether the user stopped it.
+        spent: USD spent on this run folder, in earlier runs too.
+    """
+
+    judges: dict[str, JudgeSummary]
+    lost_in_flight: int
+    interrupted: bool
+    spent: float
+
+    @property
+    def complete(self) -> bool:
+        """Whether every question has its answer."""
+        return all(judge.complete for judge in self.judges.values())
+
+    @property
+    def problems(self) -> list[ElicitError]:
+        """The errors that stopped judges."""
+        return [judge.stopped for judge in self.judges.values() if judge.stopped is not None]
+
+
+async def ask(
+    campaign: Campaign,
+    space: FeatureSpace,
+    plan: Plan,
+    folder: Path,
+    progress: Progress | None = None,
+    patience: Patience | None = None,
+) -> AskSummary:
+    """Ask every question of the plan that has no answer yet, of every judge.
+
+    **What is guaranteed:** an answer is on the disk before it is counted, and a question whose
+    answer is on the disk is not asked again, whenever and however the process ended. **What
+    is not:** requests in flight when the process was killed are asked again, since nobody can
+    know whether they were answered; under a cap they count as paid.
+
+    A judge that cannot go on (bad key, no credit, no such model, a server that is down) stops
+    by itself; the others go on. Interrupting once (Ctrl-C) stops sending and waits for the
+    answers in flight; twice drops them.
+
+    Args:
+        campaign: whom to ask, and the limits.
+        space: the feature space that words the points.
+        plan: the questions.
+        folder: the run's folder; the cache of answers lies beside it.
+        progress: told of every change.
+        patience: pauses between attempts.
+
+    Raises:
+        InputError: a key is missing, the folder is another campaign's or in use, a cap
+            cannot be held; in these cases nothing was sent.
+
+    Example:
+        >>> import tempfile
+        >>> from llm_elicit.plan import make_plan
+        >>> campaign = Campaign.model_validate({
+        ...     "name": "try", "space": "penguins", "design": {"pairs": 3},
+        ...     "judges": [{"name": "expert", "backend": "simulated"}]})
+        >>> space = campaign.load_space()
+        >>> plan = make_plan(space, campaign.design, campaign.seed)
+        >>> with tempfile.TemporaryDirectory() as runs:
+        ...     summary = asyncio.run(ask(campaign, space, plan, Path(runs) / "try"))
+        >>> summary.complete, summary.judges["expert"].tally.done
+        (True, 6)
+    """
+    shown = progress or Silent()
+    template = Template.load(campaign.design.template)
+    prices = {judge.name: price_of(judge) for judge in campaign.judges}
+    check_cap(campaign.limits.max_cost, prices)
+    backends = {judge.name: _open(judge, space, shown) for judge in campaign.judges}
+    identity = {
+        "fingerprint": campaign.fingerprint(space),
+        "template": template.digest,
+        "plan": _digest(plan),
+    }
+    with RunLock(folder), contextlib.ExitStack() as stack:
+        book = Journal(folder, identity)
+        stack.callback(book.close)
+        answers = Cache(folder.parent / cache.FILE)
+        stack.callback(answers.close)
+        lost = book.prepare(prices, plan)
+        budget = Budget(campaign.limits.max_cost, book.spent())
+        async with Writer(book) as writer:
+            desk = Desk(
+                space=space, plan=plan, template=template, writer=writer, cache=answers,
+                budget=budget, progress=shown, patience=patience or Patience(),
+            )  # fmt: skip
+            pools = {
+                judge.name: Pool(judge, backends[judge.name], prices[judge.name], desk)
+                for judge in campaign.judges
+            }
+            with _interruptible(desk):
+                stops = await _run(pools, book)
+    judges = {name: JudgeSummary(pool.tally, stops[name]) for name, pool in pools.items()}
+    return AskSummary(judges, lost, desk.stopping.is_set(), budget.spent)
+
+
+def _digest(plan: Plan) -> str:
+    """SHA-256 of the plan: a library that draws other numbers must not mix two plans in a run."""
+    shape = f"{plan.orders} {plan.replicates}".encode()
+    return hashlib.sha256(plan.a.tobytes() + plan.b.tobytes() + shape).hexdigest()
+
+
+def _open(judge: Judge, space: FeatureSpace, progress: Progress) -> Backend:
+    return open_backend(judge, space, partial(progress.note, judge.name))
+
+
+async def _run(pools: dict[str, Pool], book: Journal) -> dict[str, ElicitError | None]:
+    """All pools at once; a defect in one (not a judge's failure) ends them all."""
+    tasks: dict[str, asyncio.Task[ElicitError | None]] = {}
+    async with asyncio.TaskGroup() as group:
+        for name, pool in pools.items():
+            pool.begin(book.totals(name))
+            tasks[name] = group.create_task(pool.run(book.pending(name)))
+    return {name: task.result() for name, task in tasks.items()}
+
+
+@contextlib.contextmanager
+def _interruptible(desk: Desk) -> Iterator[None]:
+    """The first Ctrl-C asks the run to stop; the second is Python's own."""
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        desk.stopping.set()
+        loop.remove_signal_handler(signal.SIGINT)
+        desk.progress.note("stopping", "waiting for the answers in flight; Ctrl-C drops them")
+
+    try:
+        loop.add_signal_handler(signal.SIGINT, stop)
+    except (NotImplementedError, RuntimeError, ValueError):
+        # Not the main thread, or a system without signals: the caller's own handling stays.
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)

@@ -1,0 +1,84 @@
+"""From replies to judgments, and from the journal back to the table of comparisons."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from llm_elicit.backends import Reply
+from llm_elicit.campaign import Campaign
+from llm_elicit.comparisons import Comparisons
+from llm_elicit.errors import InputError
+from llm_elicit.features import FeatureSpace
+from llm_elicit.orchestrator.journal import read_only
+from llm_elicit.plan import Order, Plan
+from llm_elicit.questions import Verdict, parse
+
+
+def judge_reply(
+    reply: Reply, options: tuple[str, str], order: Order
+) -> tuple[Verdict, float | None]:
+    """The verdict of a reply and P(a preferred), the presentation order undone.
+
+    A choice counts with the log-probabilities' P where there is one and with certainty
+    otherwise; a tie is one half; whatever is no choice has no probability.
+    """
+    verdict = parse(reply.text, options, reply.finish)
+    if verdict in ("A", "B"):
+        first = reply.first if reply.first is not None else float(verdict == "A")
+    elif verdict == "tie":
+        first = 0.5
+    else:
+        return verdict, None
+    return verdict, first if order == "ab" else 1.0 - first
+
+
+def settings_of(body: dict[str, Any]) -> str:
+    """The request body without its texts, which the prompt's hash stands for, as JSON."""
+    texts = {"messages", "system", "prompt"}
+    return json.dumps({k: v for k, v in body.items() if k not in texts}, sort_keys=True)
+
+
+_QUERY = """
+SELECT q.judge, q.pair, q.presentation AS "order", q.replicate, a.template, a.prompt_hash,
+       a.model_asked, a.model_answered, a.reply, a.verdict, a.probability,
+       a.first IS NOT NULL AND a.verdict IN ('A', 'B') AS soft,
+       a.prompt_tokens, a.completion_tokens, a.cached_tokens, a.cost, a.latency, q.attempts,
+       a.cached, a.asked_at, a.letter_mass
+FROM questions q JOIN answers a ON a.question = q.id
+ORDER BY q.id
+"""
+
+
+def comparisons(folder: Path, campaign: Campaign, space: FeatureSpace, plan: Plan) -> Comparisons:
+    """The judgments that a run's journal holds, a row an answered question.
+
+    It may be called while the run goes on; failed and open questions are not in the table.
+
+    Raises:
+        InputError: there is no journal in the folder, or it is another campaign's.
+    """
+    db = read_only(folder)
+    try:
+        kept = dict(db.execute("SELECT key, value FROM meta").fetchall())
+        if kept.get("fingerprint") != campaign.fingerprint(space):
+            raise InputError(
+                f"{folder}: this folder holds the run of another campaign; give the campaign "
+                "another name, or move the folder away"
+            )
+        frame = pd.read_sql_query(_QUERY, db)
+    finally:
+        db.close()
+    frame["cost"] = frame["cost"].astype(float)
+    frame["probability"] = frame["probability"].astype(float)
+    pairs = frame["pair"].to_numpy(dtype=np.int64)
+    points = {
+        f"{side}_{name}": values[pairs, column]
+        for side, values in (("a", plan.a), ("b", plan.b))
+        for column, name in enumerate(space.names)
+    }
+    return Comparisons(frame.assign(**points), space.names)

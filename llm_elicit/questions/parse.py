@@ -1,0 +1,139 @@
+"""Reading a reply as a verdict: a choice, a tie, a refusal, or the reason why there is none.
+
+A choice is read only where the reply states one; nothing is guessed from a letter that
+happens to stand somewhere, and a reply that states both letters states none.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+Verdict = Literal["A", "B", "tie", "refusal", "truncated", "unparsable"]
+
+_NEITHER = re.compile(
+    r"\b(?:neither|both (?:are|descriptions|options|candidates|seem|look)\b[^.]*\b(?:equal|same|"
+    r"similar)\w*|(?:are |is |they are |they're |it is |it's )?(?:equally|just as) "
+    r"(?:plausible|likely|probable)|a tie\b|no (?:clear )?(?:difference|preference))",
+    re.IGNORECASE,
+)
+_TIE_WORD = re.compile(
+    r"(?:a |it's a |it is a )?(?:tie|both|equal|neither|either|same)", re.IGNORECASE
+)
+_REFUSAL = re.compile(
+    r"\b(?:i(?:'m| am) (?:sorry|unable|not able|not comfortable)|i (?:can(?:'t|not)|won't|will not|"
+    r"must decline|do not feel|don't feel)|as an ai\b|(?:decline|refuse) to (?:answer|choose|say)|"
+    r"(?:it is|it's) (?:not possible|impossible) (?:for me )?to)",
+    re.IGNORECASE,
+)
+
+
+def parse(reply: str, options: tuple[str, str] = ("A", "B"), finish: str = "stop") -> Verdict:
+    """Read a reply.
+
+    Args:
+        reply: the model's text.
+        options: the letters of the first and the second option, as the template names them.
+        finish: why the model stopped: "stop", "length" or "refusal".
+
+    Returns:
+        "A" when the first option is chosen and "B" when the second is, whatever their letters;
+        "tie", "refusal", "truncated" (the token limit cut the reply short of a choice), or
+        "unparsable".
+
+    Example:
+        >>> parse("**B**"), parse("The answer is A because ..."), parse("I can't say.")
+        ('B', 'A', 'refusal')
+    """
+    text = _plain(reply)
+    if finish == "refusal":
+        return "refusal"
+    verdict = _verdict(text, options)
+    if verdict == "unparsable" and finish == "length":
+        return "truncated"
+    return verdict
+
+
+def _plain(reply: str) -> str:
+    """The reply without Markdown's marks, typographic quotes and spaces at its ends."""
+    text = reply.replace("\u2019", "'").replace("\u2018", "'")
+    return re.sub(r"[*_`#>$]|\\boxed", "", text).strip()
+
+
+def _verdict(text: str, options: tuple[str, str]) -> Verdict:
+    leading = _leading(text, options)
+    if leading is not None:
+        return leading
+    if _TIE_WORD.fullmatch(text.rstrip(" .!")):
+        return "tie"
+    if _REFUSAL.search(text):
+        return "refusal"
+    chosen = _stated(text, options)
+    if len(chosen) == 1:
+        return chosen.pop()
+    return "tie" if not chosen and _NEITHER.search(text) else "unparsable"
+
+
+def _leading(text: str, options: tuple[str, str]) -> Verdict | None:
+    """A reply that is, or begins with, a letter set apart: "B", "(b)", "A.", "B: because ..."."""
+    first, second = options
+    bare = re.fullmatch(rf"[\W_]*([{first}{second}])[\W_]*", text, re.IGNORECASE)
+    if bare is not None:
+        return _which(bare[1], options)
+    opened = re.match(
+        rf"[(\[{{\"']*([{first}{second}])(?:[)\]}}\"']+[.:,;]?|[.:;,]|\s*[-\u2013\u2014]|\s*\n)(?=\s|$)",
+        text,
+    )
+    if opened is None:
+        return None
+    other = second if opened[1] == first else first
+    rest = text[opened.end() :]
+    return None if _opens_option(rest, other) else _which(opened[1], options)
+
+
+def _opens_option(rest: str, other: str) -> bool:
+    """Whether `rest` goes on with the other letter set apart: a list of both, not a choice."""
+    return re.search(rf"(?:^|\n|[.;,]\s|\b(?:and|or)\s)\s*[(\[]?{other}[)\].:,]", rest) is not None
+
+
+def _stated(text: str, options: tuple[str, str]) -> set[Verdict]:
+    """The options that sentences of the reply state as the choice."""
+    first, second = options
+    letter = rf"[(\[\"']*([{first}{second}])(?![\w'])[)\]\"']*"
+    noun = r"(?:(?:option|description|candidate|choice|answer)\s+)?"
+    claims = (
+        r"\b(?:answer|choice|verdict|pick|preference)\s*(?:is|would be|:|=)+\s*"
+        rf"(?i:{noun}){letter}",
+        r"\bI(?:'d| would)?\s+(?:choose|pick|select|say|go with|prefer|judge)\s+"
+        rf"(?i:{noun}){letter}",
+        rf"(?i:{noun})(?<![\w']){letter}\s+(?:is|seems|looks|appears|sounds)\s+"
+        r"(?:to be\s+)?(?:(?:much|far|slightly|somewhat|clearly|the)\s+)*"
+        r"(?:more|most|better|likelier)\b(?!\s+(?:un|im)\w+)",
+        rf"(?i:more|most|likelier)\s+(?i:plausible|likely|probable|realistic|typical)"
+        rf"(?:\s+\w+){{0,3}}?\s+(?:is|would be|:)+\s*(?i:{noun}){letter}",
+    )
+    found: set[Verdict] = set()
+    for claim in claims:
+        for match in re.finditer(claim, _capital(text)):
+            if not _negated(text, match.start()):
+                found.add(_which(match[1], options))
+    return found
+
+
+def _capital(text: str) -> str:
+    """The text with the words that open a claim in one case, the letters' case untouched."""
+    return re.sub(
+        r"\b(Answer|ANSWER|Choice|CHOICE|Verdict|VERDICT|Pick|PICK|Preference|PREFERENCE)\b",
+        lambda match: match[0].lower(),
+        text,
+    )
+
+
+def _negated(text: str, start: int) -> bool:
+    """Whether the clause before a claim takes it back: "I don't think that A is more ..."."""
+    clause = re.split(r"[.;!?\n,]", text[:start])[-1]
+    return re.search(r"\b(?:not|n't|never|if|whether)\b|n't\b", clause) is not None
+
+
+def _which(letter: str, options: tuple[str, str]) -> Verdict:
+    return "A" if letter.upper() == options[0] else "B"

@@ -1,0 +1,218 @@
+"""Question templates: how a pair of points becomes a prompt, kept as text in prompts/.
+
+A template is a Markdown file with YAML front matter (its id, its wording in a sentence, the
+answer's letters, the tokens an answer needs) and a part under each of the headings `# system`,
+`# user` and `# assistant`, in the order they are sent. Parts are Jinja2 text over
+`title`, `subject`, `setting`, `option_a` and `option_b`, the options being lists of
+(label, worded value).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import jinja2
+import yaml
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from pydantic import Field, model_validator
+
+from llm_elicit import resources
+from llm_elicit.errors import InputError
+from llm_elicit.features import FeatureSpace, Floats, Strict, validated
+
+Role = Literal["system", "user", "assistant"]
+_HEADING = re.compile(r"^# (system|user|assistant)[ \t]*$", re.MULTILINE)
+_FRONT = re.compile(r"\A---\n(.*?)^---\n(.*)\Z", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn of a prompt."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A rendered question.
+
+    Attributes:
+        messages: the turns, in the order they are sent.
+    """
+
+    messages: tuple[Message, ...]
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 over the roles and texts, as hexadecimal."""
+        turns = [[message.role, message.content] for message in self.messages]
+        text = json.dumps(turns, ensure_ascii=False, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def system(self) -> str:
+        """The system turns' text, joined; empty where there is none."""
+        return "\n\n".join(m.content for m in self.messages if m.role == "system")
+
+    @property
+    def turns(self) -> tuple[Message, ...]:
+        """The turns that are not the system's."""
+        return tuple(m for m in self.messages if m.role != "system")
+
+
+class _Front(Strict):
+    id: Annotated[str, Field(min_length=1)]
+    wording: str
+    options: tuple[
+        Annotated[str, Field(pattern=r"^[A-Z]$")], Annotated[str, Field(pattern=r"^[A-Z]$")]
+    ] = ("A", "B")
+    max_tokens: Annotated[int, Field(ge=1, le=100_000)] = 8
+
+    @model_validator(mode="after")
+    def _letters_differ(self) -> _Front:
+        if self.options[0] == self.options[1]:
+            raise ValueError(f"options: the letter {self.options[0]!r} appears twice; use two")
+        return self
+
+
+@dataclass(frozen=True)
+class Template:
+    """A wording of the question, with its answer format.
+
+    Attributes:
+        id: the name it is recorded under, such as "v1/zero-shot".
+        wording: what is particular about it, in a sentence.
+        options: the letters of the first and the second option shown.
+        max_tokens: how many tokens an answer needs.
+        parts: the turns as Jinja2 source.
+        where: the file, for messages.
+
+    Example:
+        >>> template = Template.load("v1/zero-shot")
+        >>> template.id, template.options
+        ('v1/zero-shot', ('A', 'B'))
+    """
+
+    id: str
+    wording: str
+    options: tuple[str, str]
+    max_tokens: int
+    parts: tuple[tuple[Role, str], ...]
+    where: str
+
+    @classmethod
+    def load(cls, name: str) -> Template:
+        """Read a template by name (from prompts/) or by path.
+
+        Raises:
+            InputError: no such file, or it is not a template; the message says what is wrong.
+        """
+        path = resources.find("prompts", name, ".md")
+        return cls.parse(_text(path), str(path))
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> Template:
+        """Read a template from its text; `where` names it in messages.
+
+        Raises:
+            InputError: the front matter or the parts break a rule.
+        """
+        match = _FRONT.match(text.replace("\r\n", "\n"))
+        if match is None:
+            raise InputError(f"{where}: no front matter; start the file with --- id: ... ---")
+        front = validated(_Front, _front(match[1], where), where)
+        pieces = _HEADING.split(match[2])
+        if pieces[0].strip():
+            raise InputError(f"{where}: text before the first heading; put it under # user")
+        parts = tuple(zip(pieces[1::2], pieces[2::2], strict=True))
+        if not parts or parts[-1][0] == "system":
+            raise InputError(f"{where}: the last part must be # user (or # assistant, to prefill)")
+        return cls(front.id, front.wording, front.options, front.max_tokens, parts, where)  # type: ignore[arg-type]
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over all that can change a question or the reading of its answer."""
+        content = [self.id, self.options, self.max_tokens, self.parts]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    @cached_property
+    def _compiled(self) -> tuple[tuple[Role, jinja2.Template], ...]:
+        environment = ImmutableSandboxedEnvironment(
+            undefined=jinja2.StrictUndefined, autoescape=False, keep_trailing_newline=False
+        )
+        try:
+            return tuple((role, environment.from_string(source)) for role, source in self.parts)
+        except jinja2.TemplateSyntaxError as error:
+            raise InputError(f"{self.where}: not valid Jinja2: {error.message}") from None
+
+    def render(self, variables: dict[str, Any]) -> Prompt:
+        """Fill the parts in.
+
+        Raises:
+            InputError: the template names a variable that does not exist, or fails otherwise.
+        """
+        try:
+            return Prompt(
+                tuple(
+                    Message(role, part.render(variables).strip()) for role, part in self._compiled
+                )
+            )
+        except (jinja2.TemplateError, TypeError, ValueError) as error:
+            known = ", ".join(variables)
+            raise InputError(f"{self.where}: {error}; a template may use {known}") from None
+
+
+def render(space: FeatureSpace, option_a: Floats, option_b: Floats, template: Template) -> Prompt:
+    """Word a pair of points as a question.
+
+    Args:
+        space: the feature space, which words values with their units.
+        option_a: the point shown first, `(d,)`, natural units.
+        option_b: the point shown second.
+        template: the wording.
+
+    Raises:
+        InputError: the template cannot be filled in.
+
+    Example:
+        >>> import numpy as np
+        >>> space = FeatureSpace.load("penguins")
+        >>> a, b = space.sample(2, np.random.default_rng(0))
+        >>> prompt = render(space, a, b, Template.load("v1/zero-shot"))
+        >>> [message.role for message in prompt.messages]
+        ['system', 'user']
+    """
+    return template.render(
+        {
+            "title": space.title,
+            "subject": space.subject,
+            "setting": space.setting,
+            "option_a": space.word(option_a),
+            "option_b": space.word(option_b),
+        }
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text ({error}); check the file") from None
+
+
+def _front(text: str, where: str) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        line = " ".join(str(error).split())
+        raise InputError(f"{where}: front matter is not valid YAML: {line}") from None
+    if not isinstance(data, dict):
+        raise InputError(f"{where}: front matter must be a mapping with id and wording")
+    return data
