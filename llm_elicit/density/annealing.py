@@ -150,4 +150,5 @@ def _spread(x: Tensor) -> Tensor:
     centred = x - x.mean(0)
     covariance = centred.T @ centred / len(x)
     floor = 1e-6 * torch.eye(x.shape[1], dtype=x.dtype) * (covariance.diagonal().mean() + 1e-6)
-    return torch.linalg.cholesky(covariance + floor)
+    factor: Tensor = torch.linalg.cholesky(covariance + floor)
+    return factor

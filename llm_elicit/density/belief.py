@@ -122,7 +122,7 @@ class BeliefDensity:
             kept = points[inside]
             g = torch.from_numpy(self._latent.to_latent(kept))
             per_scale = self._model.log_density(g).numpy()
-            result[inside] = per_scale + self._latent.sampling.log_scale_slope(kept)
+            result[inside] = per_scale + self.sampling.log_scale_slope(kept)
         return result
 
     def save(self, folder: str | Path) -> None:

@@ -11,7 +11,10 @@ from torch import Tensor
 class DensityModel(Protocol):
     """A belief in latent coordinates: draws, and the density per unit of the feature scales."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        ...
 
     def sample_latent(self, n: int, generator: torch.Generator) -> Tensor:
         """Draw (n, d) latent points, double precision."""

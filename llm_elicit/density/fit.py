@@ -51,7 +51,8 @@ class FitSettings:
     training: TrainingSettings = field(default_factory=TrainingSettings)
     langevin: LangevinSettings = field(default_factory=LangevinSettings)
     likelihood: LikelihoodSettings = field(default_factory=LikelihoodSettings)
-    tau_quantile: float = 0.99
+    side: str = "both"
+    cap_quantile: float = 0.99
 
 
 def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a caller can make
@@ -198,10 +199,11 @@ class _Fitter:
         settings = self.settings
         utilities = utility_at(self.latent, utility, self._points_of_sampling())
         tempering = Tempering.tabulate(utilities.numpy(), self.noise)
-        cap = float(torch.quantile(tempering.tau(utilities), settings.tau_quantile))
-        constant, star = None, self._optimal_constant(utility, tempering, cap)
-        if method == "score-constant":
-            constant = star
+        both = settings.side == "both"
+        field = tempering.omega(utilities) if both else tempering.tau(utilities)
+        cap = float(torch.quantile(field, settings.cap_quantile))
+        star = self._optimal_constant(utility, tempering)
+        constant = star[settings.side] if method == "score-constant" else None
         judgments = self.judgments
         weights = torch.from_numpy(judgments.weights)
         data = PairData(self.latent_winners, self.latent_losers, weights, judgments.pairs)
@@ -211,16 +213,19 @@ class _Fitter:
             utility,
             trained.network,
             tempering,
-            _flow_prior(self.latent_winners, weights),
+            (_flow_prior(data.winners, weights), _flow_prior(data.losers, weights)),
+            settings.side,
             cap,
             constant,
         )
-        model = ScoreDensity(parts, settings.langevin, settings.likelihood)
+        model = ScoreDensity(parts, settings.langevin, settings.likelihood, settings.annealing)
         draws = model.sample_latent(_REFERENCE, self.generator)
         found = importance_log_normalizer(self.latent, model.unnormalized, draws, self.generator)
         notes = {
-            "tau_star": star,
-            "tau_cap": cap,
+            "side": settings.side,
+            "tau_star": star["winners"],
+            "omega_star": star["both"],
+            "field_cap": cap,
             "score_held_out_loss": trained.held_out_loss,
             "score_steps": trained.steps,
         }
@@ -237,13 +242,14 @@ class _Fitter:
         quasi = self.latent.to_latent(sampling.from_cube(sobol))
         return torch.cat([compared, torch.from_numpy(quasi)])
 
-    def _optimal_constant(self, utility: Utility, tempering: Tempering, cap: float) -> float:
-        """τ* over draws of the belief, with ∇log q = ∇u/τ on the feature scale."""
+    def _optimal_constant(self, utility: Utility, tempering: Tempering) -> dict[str, float]:
+        """τ* and ω* over draws of the belief, with ∇log q = ∇u/field on the feature scale."""
         annealing = self.settings.annealing
         draws = estimate_log_normalizer(self.latent, utility, self.generator, annealing, 1024).draws
         value, slope = utility.value_and_slope(self.latent.features(draws))
-        tau = tempering.tau(value + self.latent.taper(draws)).clamp(max=cap)
-        return optimal_constant(tau, slope / tau[:, None])
+        u = value + self.latent.taper(draws)
+        fields = {"winners": tempering.tau(u), "both": tempering.omega(u)}
+        return {k: optimal_constant(v, slope / v[:, None]) for k, v in fields.items()}
 
 
 def _flow_prior(winners: Tensor, weights: Tensor) -> FlowPrior:

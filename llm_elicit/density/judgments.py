@@ -138,7 +138,7 @@ def _merge(winners: Array, losers: Array, weights: Array) -> Judgments:
     first = np.array([tuple(x) <= tuple(y) for x, y in zip(a, b, strict=True)])[:, None]
     ordered = np.concatenate([np.where(first, a, b), np.where(first, b, a)], axis=1)
     _, pairs = np.unique(ordered, axis=0, return_inverse=True)
-    return Judgments(a, b, mass, pairs.reshape(-1).astype(np.int64))
+    return Judgments(a, b, np.asarray(mass, dtype=np.float64), pairs.reshape(-1).astype(np.int64))
 
 
 def assign_folds(

@@ -38,8 +38,12 @@ _CUBE_MARGIN = 1e-12
 class Latent(Protocol):
     """The change of coordinates and λ in it. Tensors are (n, d); log-densities (n,), nats."""
 
-    sampling: SamplingDensity
     radius: float
+
+    @property
+    def sampling(self) -> SamplingDensity:
+        """λ itself."""
+        ...
 
     def to_latent(self, x: Array) -> Array:
         """Natural units -> latent."""
@@ -127,7 +131,7 @@ class BoxLatent:
         """−g."""
         return -g
 
-    def relaxation(self, g: Tensor, sigma: float) -> Tensor:
+    def relaxation(self, g: Tensor, sigma: float) -> Tensor:  # noqa: ARG002 - a protocol
         """Zero: the volume term already keeps points in the bulk of λ."""
         return torch.zeros_like(g)
 
@@ -171,7 +175,8 @@ class AffineLatent:
         return g * self._shrink(g)
 
     def _shrink(self, g: Tensor) -> Tensor:
-        return (self.radius / g.norm(dim=-1, keepdim=True).clamp(min=1e-30)).clamp(max=1.0)
+        norm: Tensor = g.norm(dim=-1, keepdim=True)
+        return (self.radius / norm.clamp(min=1e-30)).clamp(max=1.0)
 
     def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
         """Beyond the sphere only the tangential part survives, shrunk."""

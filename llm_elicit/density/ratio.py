@@ -125,7 +125,7 @@ class Utility:
     def __call__(self, t: Tensor) -> Tensor:
         """Values (n,) at features (n, d)."""
         with torch.no_grad():
-            parts = [self._value(chunk) for chunk in t.float().split(_CHUNK)]
+            parts = [self._value(chunk) for chunk in torch.split(t.float(), _CHUNK)]
         return torch.cat(parts).to(t.dtype)
 
     def _value(self, t: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ class Utility:
     def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Values (n,) and gradients (n, d) at features (n, d)."""
         with torch.no_grad():
-            parts = [self._value_and_slope(chunk) for chunk in t.float().split(_CHUNK)]
+            parts = [self._value_and_slope(chunk) for chunk in torch.split(t.float(), _CHUNK)]
         values, slopes = zip(*parts, strict=True)
         return torch.cat(values).to(t.dtype), torch.cat(slopes).to(t.dtype)
 

@@ -49,6 +49,10 @@ class SamplingDensity(Protocol):
         """Inverse of `to_cube`."""
         ...
 
+    def log_scale_slope(self, x: npt.ArrayLike) -> Array:
+        """log |d scale / d x| (n,): from a density per scale unit to one per natural unit."""
+        ...
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-able description; `sampling_from_dict` reads it back."""
         ...
@@ -140,9 +144,8 @@ class Uniform:
     def log_scale_slope(self, x: npt.ArrayLike) -> Array:
         """log |d scale / d x| (n,): what turns a density per scale unit into one per natural."""
         points = _points(x, self.dimension)
-        return -np.where(self.log, np.log(np.where(self.log & (points > 0), points, 1.0)), 0.0).sum(
-            axis=1
-        )
+        logs = np.log(np.where(self.log & (points > 0), points, 1.0))
+        return -np.asarray(np.where(self.log, logs, 0.0).sum(axis=1))
 
     def to_cube(self, x: npt.ArrayLike) -> Array:
         """Map the box to [0, 1]^d, linearly on each feature's scale."""

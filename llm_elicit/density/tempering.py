@@ -1,4 +1,4 @@
-"""The tempering field: from the score of the winners to the score of the belief.
+"""The tempering field: from the scores of winners and losers to the score of the belief.
 
 With w(u) = E_{x'~λ} F(u − u(x')) the marginal winner density is p_w(x) = 2 λ(x) w(u(x)), so in
 *any* coordinates
@@ -8,6 +8,18 @@ With w(u) = E_{x'~λ} F(u − u(x')) the marginal winner density is p_w(x) = 2 �
 For uniform λ this is Theorem 3.1 (Gumbel) and Theorem A.1 (exponential) of Mikkola, Acerbi
 and Klami (2026); the same formula covers normal noise. τ depends on x through u alone, so it
 is tabulated once on a grid of utilities, with the expectation taken directly over λ.
+
+**Losers count too.** Their marginal density is p_l(x) = 2 λ(x) (1 − w(u(x))), so also
+∇u = −(1 − w)/w' · (∇log p_l − ∇log λ). Near the belief's mode w is close to 1: the winners'
+score is nearly λ's, τ is large and multiplies its errors, while losers are rare there and
+their score tells much; far from the mode it is the other way round. A score estimated from
+m points near x has variance ∝ 1/m, so the two estimates of ∇u have variances in the ratio
+w : (1 − w), and weighting them inversely gives the least-variance combination
+
+    ∇u = ω(u) · (∇log p_w − ∇log p_l),    ω(u) = w(1 − w)/w',
+
+in which λ cancels. For Gumbel noise τ >= ω >= s, and ω stays of the order of s where τ grows
+like 1/(1 − w); ω = s when every competitor has the same utility.
 """
 
 from __future__ import annotations
@@ -28,7 +40,7 @@ _MARGIN = 8.0
 
 @dataclass(frozen=True)
 class Tempering:
-    """log w and log τ tabulated on an even grid of utilities (nats), (G,) each, double precision.
+    """log w, log(1 − w) and log w' on an even grid of utilities (nats), (G,) each.
 
     Between grid points both are interpolated linearly; beyond the ends they are held constant.
 
@@ -42,7 +54,8 @@ class Tempering:
 
     grid: Tensor
     log_win: Tensor
-    log_tau: Tensor
+    log_lose: Tensor
+    log_slope: Tensor
 
     @classmethod
     def tabulate(cls, utilities: Array, noise: Noise, weights: Array | None = None) -> Tempering:
@@ -53,34 +66,41 @@ class Tempering:
         low = float(u.min()) - _MARGIN * noise.scale
         high = float(u.max()) + _MARGIN * noise.scale
         grid = torch.linspace(low, high, _GRID, dtype=torch.float64)
-        log_win, log_slope = [], []
-        for part in grid.split(128):
+        columns: list[list[Tensor]] = [[], [], []]
+        for part in torch.split(grid, 128):
             gap = part[:, None] - u
-            log_win.append(torch.logsumexp(noise.log_cdf(gap) + log_mass, dim=1))
-            log_slope.append(torch.logsumexp(noise.log_pdf(gap) + log_mass, dim=1))
-        win = torch.cat(log_win)
-        return cls(grid, win, win - torch.cat(log_slope))
+            logs = (noise.log_cdf(gap), noise.log_cdf(-gap), noise.log_pdf(gap))
+            for column, log in zip(columns, logs, strict=True):
+                column.append(torch.logsumexp(log + log_mass, dim=1))
+        return cls(grid, *(torch.cat(column) for column in columns))
 
     def tau(self, u: Tensor) -> Tensor:
-        """τ at utilities of any shape."""
-        return torch.exp(self._interpolate(u, self.log_tau))
+        """τ = w/w' at utilities of any shape."""
+        return torch.exp(self._interpolate(u, self.log_win - self.log_slope))
 
-    def log_win_probability(self, u: Tensor) -> Tensor:
-        """log w at utilities of any shape."""
-        return self._interpolate(u, self.log_win)
+    def omega(self, u: Tensor) -> Tensor:
+        """ω = w(1 − w)/w' at utilities of any shape."""
+        return torch.exp(self._interpolate(u, self.log_win + self.log_lose - self.log_slope))
 
     def win_probability(self, u: Tensor) -> Tensor:
         """w: the chance of beating a random draw from λ."""
-        return torch.exp(self.log_win_probability(u))
+        return torch.exp(self._interpolate(u, self.log_win))
 
-    def utility_of(self, log_win: Tensor) -> Tensor:
-        """Inverse of `log_win_probability`; values beyond the table go to its ends."""
-        right = torch.searchsorted(self.log_win, log_win.double().contiguous())
+    def utility_of_log(self, log_win: Tensor) -> Tensor:
+        """Inverse of log w; values beyond the table go to its ends."""
+        return self._invert(log_win, self.log_win)
+
+    def utility_of_odds(self, log_odds: Tensor) -> Tensor:
+        """Inverse of log(w/(1 − w)), well conditioned in both tails."""
+        return self._invert(log_odds, self.log_win - self.log_lose)
+
+    def _invert(self, value: Tensor, table: Tensor) -> Tensor:
+        right = torch.searchsorted(table, value.double().contiguous())
         right = right.clamp(1, len(self.grid) - 1)
-        low, high = self.log_win[right - 1], self.log_win[right]
-        share = ((log_win.double() - low) / (high - low).clamp(min=1e-300)).clamp(0.0, 1.0)
-        value = self.grid[right - 1] + share * (self.grid[right] - self.grid[right - 1])
-        return value.to(log_win.dtype)
+        low, high = table[right - 1], table[right]
+        share = ((value.double() - low) / (high - low).clamp(min=1e-300)).clamp(0.0, 1.0)
+        u = self.grid[right - 1] + share * (self.grid[right] - self.grid[right - 1])
+        return u.to(value.dtype)
 
     def _interpolate(self, u: Tensor, table: Tensor) -> Tensor:
         spacing = (self.grid[-1] - self.grid[0]) / (len(self.grid) - 1)
@@ -90,13 +110,14 @@ class Tempering:
         return (table[left] * (1.0 - share) + table[left + 1] * share).to(u.dtype)
 
 
-def optimal_constant(tau: Tensor, winner_score: Tensor) -> float:
+def optimal_constant(tau: Tensor, score: Tensor) -> float:
     """τ* = E[τ |∇log q|²] / E[|∇log q|²], minimizing the Fisher divergence (Proposition 3.2).
 
-    Shapes: τ (n,) and ∇log q (n, d) at draws of the belief, q the marginal winner density
-    relative to λ. Where ∇log q vanishes everywhere every constant is optimal: the mean of τ.
+    Shapes: the field τ (n,) and ∇log q (n, d) at draws of the belief; q is the density being
+    tempered (the winners' relative to λ, or the odds of winning). Where ∇log q vanishes
+    everywhere every constant is optimal: the mean of τ.
     """
-    weight = winner_score.square().sum(-1)
+    weight = score.square().sum(-1)
     total = weight.sum()
     if float(total) == 0.0:
         return float(tau.mean())

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.optimize import minimize
+from scipy.optimize import fmin_l_bfgs_b
 from torch import Tensor
 
 from llm_elicit.density.choice import Noise, choice_log_likelihood
@@ -128,16 +128,16 @@ class _QuadraticFit:
         design, mass = torch.from_numpy(self.design), torch.from_numpy(weights)
 
         def objective(beta: Array) -> tuple[float, Array]:
-            difference = (design @ torch.from_numpy(beta)).requires_grad_()
-            loss = -(self.noise.log_cdf(difference) * mass).sum()
-            (slope,) = torch.autograd.grad(loss, difference)
-            gradient = (design.T @ slope).numpy() + ridge * beta
-            return float(loss.detach()) + 0.5 * ridge * float(beta @ beta), gradient
+            difference = design @ torch.from_numpy(beta)
+            log_cdf = self.noise.log_cdf(difference)
+            # d log F = F'/F: the hazard, from logs so that neither tail overflows.
+            slope = -mass * torch.exp(self.noise.log_pdf(difference) - log_cdf)
+            gradient = np.asarray((design.T @ slope).numpy()) + ridge * beta
+            return -float(log_cdf @ mass) + 0.5 * ridge * float(beta @ beta), gradient
 
         first = np.zeros(self.design.shape[1]) if start is None else start
-        options = {"maxiter": 200, "ftol": 1e-10}
-        found = minimize(objective, first, jac=True, method="L-BFGS-B", options=options)
-        return np.asarray(found.x)
+        found, _, _ = fmin_l_bfgs_b(objective, first, maxiter=200, factr=1e6)
+        return np.asarray(found)
 
     def cross_validate(
         self, folds: Folds, count: int, ridges: tuple[float, ...]
@@ -233,8 +233,8 @@ class _ResidualTrainer:
     def _difference(self, rows: Tensor) -> Tensor:
         n = len(self.weights)
         values = self.networks(torch.cat([self.points[rows], self.points[rows + n]]))
-        winners, losers = values.split(len(rows), dim=1)
-        return winners - losers + self.base[self.member][:, rows]
+        difference: Tensor = values[:, : len(rows)] - values[:, len(rows) :]
+        return difference + self.base[self.member][:, rows]
 
     def step(self, step: int) -> None:
         """One step of Adam; the learning rate decays as the square root after 200 steps."""
@@ -256,7 +256,7 @@ class _ResidualTrainer:
     def check(self, step: int) -> bool:
         """Score each decay on held-out folds; keep a copy of the best so far."""
         rows = torch.arange(len(self.weights))
-        parts = [self._difference(chunk) for chunk in rows.split(8192)]
+        parts = [self._difference(chunk) for chunk in torch.split(rows, 8192)]
         every = torch.cat(parts, dim=1).reshape(self.count, len(self.settings.decays), -1)
         held_out = every[self.folds, :, rows]
         scores = choice_log_likelihood(held_out.T, self.weights, self.noise)

@@ -44,7 +44,11 @@ class UtilityDensity:
     utility: Utility
     log_normalizer: float
     annealing: AnnealingSettings
-    name: str = "utility"
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return "utility"
 
     def sample_latent(self, n: int, generator: torch.Generator) -> Tensor:
         """Draw (n, d) latent points by annealing n draws of λ."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from llm_elicit.density.annealing import AnnealingSettings
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.ratio import Utility
 from llm_elicit.density.score.langevin import LangevinSettings, sample_langevin
@@ -15,7 +17,7 @@ from llm_elicit.density.score.likelihood import FlowPrior, LikelihoodSettings, f
 from llm_elicit.density.score.network import ScoreNetwork
 from llm_elicit.density.tempering import Tempering
 from llm_elicit.density.utility_density import (
-    draw_sampling,
+    anneal_from_sampling,
     utility_at,
     utility_from_tensors,
     utility_tensors,
@@ -26,17 +28,26 @@ from llm_elicit.density.utility_density import (
 class ScoreParts:
     """What a score belief is made of.
 
-    ``constant`` is τ* for method ``score-constant`` and None for ``score``; ``tau_cap`` bounds
-    τ(x), which otherwise multiplies the score's errors without limit near the mode.
+    ``side`` is "both" (the score of the odds of winning, times ω) or "winners" (the paper's: the
+    score of the winners, times τ). ``constant`` replaces the field by one number for method
+    ``score-constant``; ``cap`` bounds the field, which multiplies the score's errors.
     """
 
     latent: Latent
     utility: Utility
     network: ScoreNetwork
     tempering: Tempering
-    prior: FlowPrior
-    tau_cap: float
+    priors: tuple[FlowPrior, FlowPrior]
+    side: str
+    cap: float
     constant: float | None
+
+    def field(self, u: Tensor) -> Tensor:
+        """ω(u) or τ(u) by ``side``, capped, or the constant; (n,) -> (n,)."""
+        if self.constant is not None:
+            return torch.full_like(u, self.constant)
+        field = self.tempering.omega(u) if self.side == "both" else self.tempering.tau(u)
+        return field.clamp(max=self.cap)
 
 
 @dataclass(frozen=True)
@@ -49,6 +60,7 @@ class ScoreDensity:
     parts: ScoreParts
     langevin: LangevinSettings
     likelihood: LikelihoodSettings
+    annealing: AnnealingSettings
     log_normalizer: float = 0.0
 
     @property
@@ -56,19 +68,13 @@ class ScoreDensity:
         """The method's name."""
         return "score" if self.parts.constant is None else "score-constant"
 
-    def tau(self, g: Tensor) -> Tensor:
-        """The tempering field (n,) at latent points (n, d)."""
-        if self.parts.constant is not None:
-            return torch.full_like(g[:, 0], self.parts.constant)
-        u = utility_at(self.parts.latent, self.parts.utility, g)
-        return self.parts.tempering.tau(u).clamp(max=self.parts.tau_cap)
-
     def excess(self, g: Tensor, masked: Tensor, sigma: float) -> Tensor:
-        """∇log p_{w,σ} − ∇log λ_σ (n, d), zero beyond the compared points."""
-        score = self.parts.network.winner_score(g.float(), masked.float(), sigma).to(g.dtype)
-        difference = score - self.parts.latent.sampling_score(g, sigma)
+        """Score (n, d) of what is tempered, zero beyond the compared points."""
+        sides = self.parts.network.side_scores(g.float(), masked.float(), sigma)
+        winner, loser = (score.to(g.dtype) for score in sides)
+        against = loser if self.parts.side == "both" else self.parts.latent.sampling_score(g, sigma)
         inside = g.norm(dim=1, keepdim=True) <= self.parts.latent.radius
-        return torch.where(inside, difference, torch.zeros_like(g))
+        return torch.where(inside, winner - against, torch.zeros_like(g))
 
     def sample_latent(self, n: int, generator: torch.Generator) -> Tensor:
         """Draw (n, d) latent points: λ carried down the noise levels by the belief's drift."""
@@ -76,13 +82,15 @@ class ScoreDensity:
 
         def drift(g: Tensor, sigma: float) -> Tensor:
             masked = sigma * torch.randn(g.shape, generator=generator)
-            force = self.tau(g)[:, None] * self.excess(g, masked, sigma)
+            field = self.parts.field(utility_at(latent, self.parts.utility, g))
+            force = field[:, None] * self.excess(g, masked, sigma)
             force = force + latent.log_volume_slope(g) + latent.taper_slope(g)
             return force + latent.relaxation(g, sigma)
 
         # The step's preconditioner is an average over particles: never let it see only a few.
         crowd = max(n, 1024)
-        start = draw_sampling(latent, crowd, generator)
+        utility, annealing = self.parts.utility, self.annealing
+        start = anneal_from_sampling(latent, utility, crowd, generator, annealing).points
         with torch.no_grad():
             points = sample_langevin(start, drift, self.langevin, generator)
         return points[torch.randperm(crowd, generator=generator)[:n]]
@@ -96,21 +104,28 @@ class ScoreDensity:
         parts = self.parts
         shrink = (parts.latent.radius / g.norm(dim=1, keepdim=True).clamp(min=1e-30)).clamp(max=1.0)
         inner = g * shrink
-        ratio = self._winner_log_prob(inner) - parts.latent.log_sampling(inner)
+        both = parts.side == "both"
+        winner = self._flow(inner, 0)
+        ratio = winner - (self._flow(inner, 1) if both else parts.latent.log_sampling(inner))
         if parts.constant is not None:
-            return parts.constant * ratio + parts.latent.taper(g)
-        u = parts.tempering.utility_of(ratio - torch.log(torch.tensor(2.0, dtype=g.dtype)))
+            u = parts.constant * ratio
+        elif both:
+            u = parts.tempering.utility_of_odds(ratio)
+        else:
+            u = parts.tempering.utility_of_log(ratio - math.log(2.0))
         return u + parts.latent.taper(g)
 
-    def _winner_log_prob(self, g: Tensor) -> Tensor:
+    def _flow(self, g: Tensor, side: int) -> Tensor:
+        """log p_w (side 0) or log p_l (side 1) by the probability flow, (n,)."""
         # One fixed draw of the mask, scaled by σ as in training: a deterministic density.
         unit = torch.randn(1, g.shape[1], generator=torch.Generator().manual_seed(0))
 
         def score(point: Tensor, sigma: float) -> Tensor:
             masked = (sigma * unit).expand(len(point), -1)
-            return self.parts.network.winner_score(point.float(), masked, sigma).to(point.dtype)
+            sides = self.parts.network.side_scores(point.float(), masked, sigma)
+            return sides[side].to(point.dtype)
 
-        return flow_log_prob(g, score, self.parts.prior, self.likelihood)
+        return flow_log_prob(g, score, self.parts.priors[side], self.likelihood)
 
     def tensors(self) -> dict[str, Tensor]:
         """Utility, network, tempering table and flow prior."""
@@ -118,7 +133,9 @@ class ScoreDensity:
         named = utility_tensors(parts.utility)
         named.update({f"network.{k}": v for k, v in parts.network.state_dict().items()})
         named.update({f"tempering.{k}": getattr(parts.tempering, k) for k in _TABLES})
-        named.update({"prior.mean": parts.prior.mean, "prior.covariance": parts.prior.covariance})
+        for side, prior in enumerate(parts.priors):
+            named[f"prior.{side}.mean"] = prior.mean
+            named[f"prior.{side}.covariance"] = prior.covariance
         return named
 
     def config(self) -> dict[str, Any]:
@@ -127,10 +144,12 @@ class ScoreDensity:
         return {
             "width": parts.network.width,
             "sigma_data": parts.network.sigma_data,
-            "tau_cap": parts.tau_cap,
+            "side": parts.side,
+            "cap": parts.cap,
             "constant": parts.constant,
             "langevin": asdict(self.langevin),
             "likelihood": asdict(self.likelihood),
+            "annealing": asdict(self.annealing),
             "log_normalizer": self.log_normalizer,
         }
 
@@ -150,13 +169,19 @@ class ScoreDensity:
             utility_from_tensors(tensors),
             network,
             Tempering(*(tensors[f"tempering.{k}"] for k in _TABLES)),
-            FlowPrior(tensors["prior.mean"], tensors["prior.covariance"]),
-            config["tau_cap"],
+            (_prior(tensors, 0), _prior(tensors, 1)),
+            config["side"],
+            config["cap"],
             config["constant"],
         )
         langevin = LangevinSettings(**config["langevin"])
         likelihood = LikelihoodSettings(**config["likelihood"])
-        return cls(parts, langevin, likelihood, config["log_normalizer"])
+        annealing = AnnealingSettings(**config["annealing"])
+        return cls(parts, langevin, likelihood, annealing, config["log_normalizer"])
 
 
-_TABLES = ("grid", "log_win", "log_tau")
+_TABLES = ("grid", "log_win", "log_lose", "log_slope")
+
+
+def _prior(tensors: dict[str, Tensor], side: int) -> FlowPrior:
+    return FlowPrior(tensors[f"prior.{side}.mean"], tensors[f"prior.{side}.covariance"])

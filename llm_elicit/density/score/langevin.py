@@ -25,11 +25,11 @@ Drift = Callable[[Tensor, float], Tensor]
 class LangevinSettings:
     """``steps`` per noise level, ``final_steps`` at the last; ``step`` is ε, in units of A."""
 
-    levels: int = 30
+    levels: int = 4
     steps: int = 8
     final_steps: int = 60
     step: float = 0.3
-    sigma_start: float = 3.0
+    sigma_start: float = 0.1
     sigma_end: float = 0.05
 
 
@@ -67,4 +67,5 @@ def _step_factor(force: Tensor) -> Tensor:
     limit = 3.0 * norm.median()
     clipped = force * (limit / norm.clamp(min=1e-12)).clamp(max=1.0)
     information = clipped.T @ clipped / len(force) + 0.5 * torch.eye(d, dtype=force.dtype)
-    return torch.linalg.cholesky(torch.linalg.inv(information))
+    factor: Tensor = torch.linalg.cholesky(torch.linalg.inv(information))
+    return factor

@@ -47,7 +47,8 @@ class FlowPrior:
         low = torch.linalg.cholesky(total)
         white = torch.linalg.solve_triangular(low, (x - self.mean).T, upper=False)
         log_scale = low.diagonal().log().sum()
-        return -0.5 * white.square().sum(0) - log_scale - 0.5 * d * math.log(2.0 * math.pi)
+        log_prob: Tensor = -0.5 * white.square().sum(0) - log_scale
+        return log_prob - 0.5 * d * math.log(2.0 * math.pi)
 
 
 def flow_log_prob(
@@ -65,7 +66,9 @@ def flow_log_prob(
     >>> round(float(value.item()), 2)
     -0.92
     """
-    return torch.cat([_solve(part, score, prior, settings) for part in x.split(settings.chunk)])
+    return torch.cat(
+        [_solve(part, score, prior, settings) for part in torch.split(x, settings.chunk)]
+    )
 
 
 def _solve(x: Tensor, score: Score, prior: FlowPrior, settings: LikelihoodSettings) -> Tensor:
@@ -79,7 +82,8 @@ def _solve(x: Tensor, score: Score, prior: FlowPrior, settings: LikelihoodSettin
     path, gained = odeint(
         velocity, start, ends, rtol=settings.rtol, atol=settings.atol, method="dopri5"
     )
-    return prior.log_prob(path[-1], settings.sigma_max) - gained[-1]
+    log_prob: Tensor = prior.log_prob(path[-1], settings.sigma_max) - gained[-1]
+    return log_prob
 
 
 def score_and_divergence(x: Tensor, score: Score, sigma: float) -> tuple[Tensor, Tensor]:

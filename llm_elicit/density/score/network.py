@@ -27,11 +27,15 @@ class UnitLinear(nn.Module):
 
     def __init__(self, fan_in: int, fan_out: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(fan_out, fan_in, generator=generator))
+        # Rows start at unit norm too: only their direction matters, so the norm they start
+        # with sets how fast a given learning rate turns them.
+        start = torch.randn(fan_out, fan_in, generator=generator)
+        self.weight = nn.Parameter(nn.functional.normalize(start, dim=1))
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., fan_in) -> (..., fan_out)."""
-        return x @ nn.functional.normalize(self.weight, dim=1).T
+        out: Tensor = x @ nn.functional.normalize(self.weight, dim=1).T
+        return out
 
 
 def _silu(x: Tensor) -> Tensor:
@@ -44,7 +48,7 @@ def _blend(a: Tensor, b: Tensor) -> Tensor:
 
 
 class ScoreNetwork(nn.Module):
-    """Scores of the pair (winner, loser) or of the winner alone, at noise level σ.
+    """Scores of the pair (winner, loser), of the winner alone or of the loser alone, at noise σ.
 
     Parameters
     ----------
@@ -55,7 +59,8 @@ class ScoreNetwork(nn.Module):
     --------
     >>> import torch
     >>> network = ScoreNetwork(2, 16, 1.0, torch.Generator().manual_seed(0))
-    >>> network.winner_score(torch.zeros(5, 2), torch.zeros(5, 2), 0.5).shape
+    >>> winner, loser = network.side_scores(torch.zeros(5, 2), torch.zeros(5, 2), 0.5)
+    >>> winner.shape
     torch.Size([5, 2])
     """
 
@@ -65,31 +70,43 @@ class ScoreNetwork(nn.Module):
         super().__init__()
         self.dimension, self.width, self.sigma_data = dimension, width, sigma_data
         self.inlet = UnitLinear(2 * dimension + 1, width, generator)
-        # Conditions: ln σ, its square, the joint flag and a constant (the layers' only bias).
-        self.condition = UnitLinear(4, width, generator)
+        # Conditions: ln σ, its square, which halves are seen, a constant (the only bias).
+        self.condition = UnitLinear(5, width, generator)
         self.hidden = nn.ModuleList(UnitLinear(width, width, generator) for _ in range(4))
         self.outlet = UnitLinear(width, 2 * dimension, generator)
         self.gain = nn.Parameter(torch.tensor(0.1))
 
-    def forward(self, pair: Tensor, sigma: Tensor, joint: Tensor) -> Tensor:
-        """Denoised pair (n, 2d) from a noisy pair (n, 2d), σ (n, 1) and the flag joint (n, 1)."""
+    def forward(self, pair: Tensor, sigma: Tensor, seen: Tensor) -> Tensor:
+        """Denoised pair (n, 2d) from a noisy pair (n, 2d), σ (n, 1) and ``seen`` (n, 2).
+
+        ``seen`` says with 1 which of (winner, loser) is data; the other half must be N(0, σ²I)
+        noise, and its output means nothing. (1, 1) is the joint density, (1, 0) the marginal of
+        winners, (0, 1) that of losers.
+        """
         variance = self.sigma_data**2
         total = sigma.square() + variance
-        raw = self._raw(pair / total.sqrt(), sigma, joint)
+        raw = self._raw(pair / total.sqrt(), sigma, seen)
         return (variance / total) * pair + (sigma * self.sigma_data / total.sqrt()) * raw
 
-    def _raw(self, scaled: Tensor, sigma: Tensor, joint: Tensor) -> Tensor:
+    def _raw(self, scaled: Tensor, sigma: Tensor, seen: Tensor) -> Tensor:
         one = torch.ones_like(sigma)
         log_sigma = torch.log(sigma) / 2.0
-        flags = torch.cat([log_sigma + 1.0, 0.5 * log_sigma.square(), 2.0 * joint - 1.0, one], 1)
-        context = self.condition(flags)
+        flags = torch.cat([log_sigma + 1.0, 0.5 * log_sigma.square(), 2.0 * seen - 1.0, one], 1)
+        context: Tensor = self.condition(flags)
         hidden = _silu(_blend(self.inlet(torch.cat([scaled, one], 1)), context))
         for layer in self.hidden:
             hidden = _silu(_blend(layer(hidden), context))
-        return torch.as_tensor(self.outlet(hidden) * self.gain)
+        out: Tensor = self.outlet(hidden) * self.gain
+        return out
 
-    def winner_score(self, winner: Tensor, masked: Tensor, sigma: float) -> Tensor:
-        """∇ log p_{w,σ} (n, d) at noisy winners (n, d); ``masked`` is N(0, σ²I) noise (n, d)."""
-        level = torch.full_like(winner[:, :1], sigma)
-        denoised = self(torch.cat([winner, masked], dim=1), level, torch.zeros_like(level))
-        return (denoised[:, : self.dimension] - winner) / sigma**2
+    def side_scores(self, point: Tensor, masked: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
+        """∇ log p_{w,σ} and ∇ log p_{l,σ}, both (n, d), at points (n, d).
+
+        ``masked`` (n, d) is N(0, σ²I) noise in place of the half that is not seen.
+        """
+        n, d = point.shape
+        level = torch.full((2 * n, 1), sigma, dtype=point.dtype)
+        seen = torch.eye(2, dtype=point.dtype).repeat_interleave(n, 0)
+        pairs = torch.cat([torch.cat([point, masked], 1), torch.cat([masked, point], 1)])
+        denoised = self(pairs, level, seen)
+        return (denoised[:n, :d] - point) / sigma**2, (denoised[n:, d:] - point) / sigma**2

@@ -26,15 +26,16 @@ class TrainingSettings:
     """Settings of the score network's training; noise levels are in latent units."""
 
     width: int = 64
-    steps: int = 4000
+    steps: int = 2500
     batch: int = 1024
-    learning_rate: float = 5e-3
+    learning_rate: float = 6e-3
     decay_after: int = 500
     sigma_min: float = 0.02
     sigma_max: float = 3.0
     levels: int = 40
     log_mean: float = -1.2
     log_sd: float = 1.2
+    joint: float = 0.25
     ema: float = 0.06
     hold_out: float = 0.1
     check_every: int = 250
@@ -83,11 +84,23 @@ def power_decay(step: int, relative_sd: float) -> float:
     return float((1.0 - 1.0 / step) ** (gamma + 1.0))
 
 
-def mask_losers(pair: Tensor, sigma: Tensor, joint: Tensor, generator: torch.Generator) -> Tensor:
-    """Replace the loser half of a noisy pair (n, 2d) by N(0, σ²I) where ``joint`` (n, 1) is 0."""
-    d = pair.shape[1] // 2
-    noise = sigma * torch.randn(len(pair), d, generator=generator)
-    return torch.cat([pair[:, :d], torch.where(joint > 0, pair[:, d:], noise)], dim=1)
+def draw_seen(n: int, joint: float, generator: torch.Generator) -> Tensor:
+    """Which halves (winner, loser) each row sees, (n, 2): both with probability ``joint``,
+    else one of them, either equally likely."""
+    draw = torch.rand(n, 1, generator=generator)
+    winner = (draw < 0.5 + 0.5 * joint).float()
+    loser = ((draw < joint) | (winner == 0)).float()
+    return torch.cat([winner, loser], dim=1)
+
+
+def mask_unseen(pair: Tensor, sigma: Tensor, seen: Tensor, generator: torch.Generator) -> Tensor:
+    """Replace the unseen half of a noisy pair (n, 2d) by N(0, σ²I)."""
+    noise = sigma * torch.randn(pair.shape, generator=generator)
+    return torch.where(_spread_flags(seen, pair) > 0, pair, noise)
+
+
+def _spread_flags(seen: Tensor, pair: Tensor) -> Tensor:
+    return seen.repeat_interleave(pair.shape[1] // 2, dim=1)
 
 
 class _Trainer:
@@ -122,14 +135,13 @@ class _Trainer:
         ).clamp(settings.sigma_min, settings.sigma_max)
         scheduled = torch.rand(n, 1, generator=generator) < 0.5
         sigma = torch.where(scheduled, self.schedule[level].float(), log_normal)
-        joint = (torch.rand(n, 1, generator=generator) < 0.5).float()
+        seen = draw_seen(n, settings.joint, generator)
         noisy = pair + sigma * torch.randn(pair.shape, generator=generator)
-        noisy = mask_losers(noisy, sigma, joint, generator)
-        counts = torch.ones_like(pair)
-        counts[:, pair.shape[1] // 2 :] = joint
+        noisy = mask_unseen(noisy, sigma, seen, generator)
+        counts = _spread_flags(seen, pair)
         variance = self.network.sigma_data**2
         weight = (sigma.square() + variance) / (sigma.square() * variance)
-        error = (self.network(noisy, sigma, joint) - pair).square() * counts
+        error: Tensor = (self.network(noisy, sigma, seen) - pair).square() * counts
         return (weight * error).sum(1) / counts.sum(1)
 
     def step(self, step: int) -> None:

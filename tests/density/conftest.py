@@ -1,0 +1,51 @@
+"""Beliefs that several tests look at, fitted once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from llm_elicit.density import BeliefDensity, FitSettings, GaussianMixture, Uniform, fit_belief
+from llm_elicit.density.score.training import TrainingSettings
+from tests.density.targets import Array, ask, onemoon
+
+QUICK = FitSettings(training=TrainingSettings(steps=800, width=48))
+
+
+def _fit_moon(method: str) -> BeliefDensity:
+    box = Uniform([-3.0, -3.0], [3.0, 3.0])
+    winners, losers = ask(onemoon, box, 2000, seed=11)
+    return fit_belief(winners, losers, sampling=box, method=method, seed=11)
+
+
+@pytest.fixture(scope="session")
+def moon_utility() -> BeliefDensity:
+    return _fit_moon("utility")
+
+
+@pytest.fixture(scope="session")
+def moon_score() -> BeliefDensity:
+    return _fit_moon("score")
+
+
+def _standard_normal(x: Array) -> Array:
+    return -0.5 * (x**2).sum(axis=1)
+
+
+@pytest.fixture(scope="session", params=["utility", "score", "score-constant"])
+def normal_under_normal(request: pytest.FixtureRequest) -> BeliefDensity:
+    """Belief N(0, 1) asked under λ = N(0, variance 3)."""
+    sampling = GaussianMixture([1.0], [[0.0]], [[[3.0]]])
+    winners, losers = ask(_standard_normal, sampling, 3000, seed=21)
+    return fit_belief(winners, losers, sampling=sampling, method=request.param, settings=QUICK)
+
+
+@pytest.fixture(scope="session")
+def moons_judge() -> tuple[Array, Array]:
+    """A small 1-D judge for cheap fits: 120 comparisons, belief N(0.3, 0.2²) on [−1, 1]."""
+    return ask(lambda x: -0.5 * ((x[:, 0] - 0.3) / 0.2) ** 2, Uniform([-1.0], [1.0]), 120, seed=5)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(1234)

@@ -1,0 +1,52 @@
+"""Beliefs with known densities, judges who hold them, and exact draws from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from llm_elicit.density import Noise, SamplingDensity, simulate_choices
+
+Array = npt.NDArray[np.float64]
+
+
+def onemoon(x: Array) -> Array:
+    """Log-density of Onemoon2D up to a constant (appendix E.1 of the paper)."""
+    r = np.linalg.norm(x, axis=1)
+    return -0.5 * ((r - 2) / 0.2) ** 2 - 0.5 * ((x[:, 0] + 2) / 0.3) ** 2
+
+
+def ask(
+    log_density: Callable[[Array], Array],
+    sampling: SamplingDensity,
+    n: int,
+    seed: int,
+    noise: Noise | None = None,
+) -> tuple[Array, Array]:
+    """Winners and losers of n pairs drawn from λ by a judge with this log-density."""
+    rng = np.random.default_rng(seed)
+    a, b = sampling.sample(n, rng), sampling.sample(n, rng)
+    wins = simulate_choices(log_density(a), log_density(b), noise or Noise(), rng)[:, None]
+    return np.where(wins, a, b), np.where(wins, b, a)
+
+
+def draw_on_grid(
+    log_density: Callable[[Array], Array], n: int, rng: np.random.Generator, side: float = 3.0
+) -> Array:
+    """Exact (to a fine grid) draws (n, 2) of a 2-D density on [−side, side]²."""
+    edges = np.linspace(-side, side, 1001)
+    middle = 0.5 * (edges[1:] + edges[:-1])
+    grid = np.stack(np.meshgrid(middle, middle, indexing="ij"), -1).reshape(-1, 2)
+    logs = log_density(grid)
+    mass = np.exp(logs - logs.max())
+    chosen = rng.choice(len(grid), size=n, p=mass / mass.sum())
+    return grid[chosen] + (rng.random((n, 2)) - 0.5) * (edges[1] - edges[0])
+
+
+def wasserstein(x: Array, y: Array) -> float:
+    """Wasserstein-1 distance between two samples, Euclidean cost."""
+    import ot
+
+    return float(ot.emd2([], [], ot.dist(x, y, metric="euclidean"), numItermax=5_000_000))
