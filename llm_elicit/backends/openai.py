@@ -139,8 +139,7 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
     choice = answer.choices[0]
     first, mass = None, None
     if choice.logprobs is not None and choice.logprobs.content:
-        top = choice.logprobs.content[0].top_logprobs or []
-        first, mass = soft_choice([(item.token, item.logprob) for item in top], options)
+        first, mass = soft_choice(_listed(choice.logprobs.content[0]), options)
     usage = answer.usage
     details = usage.prompt_tokens_details if usage else None
     refusal = choice.message.refusal
@@ -148,7 +147,7 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
     return Reply(
         text=choice.message.content or refusal or "",
         finish="refusal" if refusal else _FINISH.get(finish, finish),
-        model=answer.model or "",
+        model=answer.model,
         first=first,
         letter_mass=mass,
         prompt_tokens=usage.prompt_tokens if usage else 0,
@@ -156,3 +155,8 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
         cached_tokens=(details.cached_tokens or 0) if details else 0,
         body=body,
     )
+
+
+def _listed(token: Any) -> list[tuple[str, float]]:
+    """The alternatives of a token; servers exist that leave them out."""
+    return [(item.token, item.logprob) for item in token.top_logprobs or ()]

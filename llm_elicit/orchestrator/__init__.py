@@ -2,8 +2,9 @@
 
 from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, ask
 from llm_elicit.orchestrator.estimate import JudgeEstimate, estimate, prompts
-from llm_elicit.orchestrator.judgments import comparisons
-from llm_elicit.orchestrator.progress import Display, Progress, Tally
+from llm_elicit.orchestrator.journal import Totals
+from llm_elicit.orchestrator.judgments import comparisons, status
+from llm_elicit.orchestrator.progress import Display, Progress, Silent, Tally
 from llm_elicit.orchestrator.retries import Patience
 
 __all__ = [
@@ -13,9 +14,12 @@ __all__ = [
     "JudgeSummary",
     "Patience",
     "Progress",
+    "Silent",
     "Tally",
+    "Totals",
     "ask",
     "comparisons",
     "estimate",
     "prompts",
+    "status",
 ]

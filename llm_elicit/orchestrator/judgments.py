@@ -14,7 +14,7 @@ from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace
-from llm_elicit.orchestrator.journal import read_only
+from llm_elicit.orchestrator.journal import Totals, read_only, totals
 from llm_elicit.plan import Order, Plan
 from llm_elicit.questions import Verdict, parse
 
@@ -52,6 +52,19 @@ SELECT q.judge, q.pair, q.presentation AS "order", q.replicate, a.template, a.pr
 FROM questions q JOIN answers a ON a.question = q.id
 ORDER BY q.id
 """
+
+
+def status(folder: Path, campaign: Campaign) -> dict[str, Totals]:
+    """How far each judge of a run is; may be called while the run goes on.
+
+    Raises:
+        InputError: there is no journal in the folder.
+    """
+    db = read_only(folder)
+    try:
+        return {judge.name: totals(db, judge.name) for judge in campaign.judges}
+    finally:
+        db.close()
 
 
 def comparisons(folder: Path, campaign: Campaign, space: FeatureSpace, plan: Plan) -> Comparisons:

@@ -150,9 +150,7 @@ class Pool:
     async def _ask(self, question: Question, request: Request) -> tuple[Reply, float]:
         """Ask until there is an answer or no sense in going on."""
         retrying = tenacity.AsyncRetrying(
-            stop=tenacity.stop_any(
-                tenacity.stop_after_attempt(self._judge.attempts), self._hopeless
-            ),
+            stop=self._enough,
             retry=tenacity.retry_if_exception(self._again),
             wait=self._pause,
             sleep=self._sleep,
@@ -204,9 +202,9 @@ class Pool:
     def _again(self, error: BaseException) -> bool:
         return isinstance(error, _FailedError) and error.decision.kind != "no"
 
-    def _hopeless(self, state: tenacity.RetryCallState) -> bool:
-        del state
-        return self._stopped is not None or self._desk.stopping.is_set()
+    def _enough(self, state: tenacity.RetryCallState) -> bool:
+        hopeless = self._stopped is not None or self._desk.stopping.is_set()
+        return hopeless or state.attempt_number >= self._judge.attempts
 
     def _pause(self, state: tenacity.RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
@@ -54,6 +57,10 @@ class Progress(Protocol):
         """A judge's counts have changed."""
         ...
 
+    def stage(self, label: str, step: str, done: int, total: int) -> None:
+        """Work other than asking has come so far: `done` of `total` in a step of `label`."""
+        ...
+
     def note(self, judge: str, line: str) -> None:
         """Something the user should read, in one line."""
         ...
@@ -63,6 +70,9 @@ class Silent:
     """A progress that shows nothing."""
 
     def tally(self, judge: str, tally: Tally) -> None:
+        """Show nothing."""
+
+    def stage(self, label: str, step: str, done: int, total: int) -> None:
         """Show nothing."""
 
     def note(self, judge: str, line: str) -> None:
@@ -90,6 +100,7 @@ class Display:
         self._live = self._console.is_terminal
         self._tasks: dict[str, TaskID] = {}
         self._said: dict[str, float] = {}
+        self._lock = threading.Lock()
         self._bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -103,30 +114,34 @@ class Display:
 
     def tally(self, judge: str, tally: Tally) -> None:
         """Show a judge's counts."""
-        clock = time.monotonic()
-        if not self._live:
-            self._plain(judge, tally, clock)
-            return
-        if judge not in self._tasks:
-            self._tasks[judge] = self._bars.add_task(
-                judge, total=tally.total, completed=tally.done, detail=""
-            )
-        self._bars.update(
-            self._tasks[judge],
-            total=tally.total,
-            completed=tally.done,
-            detail=_detail(tally, clock),
-        )
-
-    def _plain(self, judge: str, tally: Tally, clock: float) -> None:
         over = tally.done + tally.failed >= tally.total
-        last = self._said.get(judge)
-        if last is not None and last != over and clock - last < self._every and not over:
-            return
-        if last == float("inf"):
-            return
-        self._said[judge] = float("inf") if over else clock
-        self._write(f"{judge}: {tally.done}/{tally.total}, {_detail(tally, clock)}")
+        detail = _detail(tally, time.monotonic())
+        if self._live:
+            self._bar(judge, tally.done, tally.total, detail)
+        elif self._due(judge, over):
+            self._write(f"{judge}: {tally.done}/{tally.total}, {detail}")
+
+    def stage(self, label: str, step: str, done: int, total: int) -> None:
+        """Show how far a step of other work has come."""
+        if self._live:
+            self._bar(label, done, total, step)
+        elif self._due(label, over=False):
+            self._write(f"{label}: {step} {done}/{total}")
+
+    def _bar(self, name: str, done: int, total: int, detail: str) -> None:
+        with self._lock:
+            if name not in self._tasks:
+                self._tasks[name] = self._bars.add_task(escape(name), total=total, detail="")
+        self._bars.update(self._tasks[name], total=total, completed=done, detail=detail)
+
+    def _due(self, name: str, over: bool) -> bool:
+        """Whether a plain line is due: the first, one now and then, and one at the end."""
+        clock = time.monotonic()
+        due = self._said.get(name, -math.inf) + self._every
+        if clock < due and not (over and math.isfinite(due)):
+            return False
+        self._said[name] = math.inf if over else clock
+        return True
 
     def note(self, judge: str, line: str) -> None:
         """Write a line above the bars."""

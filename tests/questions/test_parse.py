@@ -1,0 +1,127 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_elicit.questions import parse
+
+CHOICES = [
+    ("A", "A"),
+    ("B", "B"),
+    ("b", "B"),
+    ("B.", "B"),
+    (" B\n", "B"),
+    ("**B**", "B"),
+    ("`A`", "A"),
+    ("(b)", "B"),
+    ("[A]", "A"),
+    ('"A"', "A"),
+    ("\\boxed{B}", "B"),
+    ("A: it is closer to the coast.", "A"),
+    ("B) has the more usual household size", "B"),
+    ("B - since the income is typical.", "B"),
+    ("A\n\nThe income and the rooms fit together.", "A"),
+    ("Answer: B", "B"),
+    ("**Answer: B**", "B"),
+    ("ANSWER: A.", "A"),
+    ("My answer is A.", "A"),
+    ("The answer is A because B has too many rooms.", "A"),
+    ("The correct choice would be option B.", "B"),
+    ("Option A is more plausible.", "A"),
+    ("Description B seems much more likely.", "B"),
+    ("Candidate A looks slightly more realistic than candidate B.", "A"),
+    ("The more plausible description is B.", "B"),
+    ("The more plausible one is option A.", "A"),
+    ("I would choose B.", "B"),
+    ("I'd go with option A, though it is close.", "A"),
+    ("Looking at both, A has few rooms. Therefore, B is more plausible.", "B"),
+    ("As an AI, I have no experience of it, but my answer is B.", "refusal"),
+]
+
+NOT_CHOICES = [
+    ("", "unparsable"),
+    ("   ", "unparsable"),
+    ("C", "unparsable"),
+    ("A or B", "unparsable"),
+    ("A and B", "unparsable"),
+    ("A: 3 rooms. B: 4 rooms.", "unparsable"),
+    ("A is more plausible than B, and B is more plausible than A.", "unparsable"),
+    ("A house with 5 rooms is usual.", "unparsable"),
+    ("To answer this, let us compare.", "unparsable"),
+    ("I do not think that A is more plausible.", "unparsable"),
+    ("If A is more likely then the rooms matter.", "unparsable"),
+    ("Both", "tie"),
+    ("tie", "tie"),
+    ("Neither.", "tie"),
+    ("Neither is more plausible than the other.", "tie"),
+    ("They are equally plausible.", "tie"),
+    ("Both are equally likely.", "tie"),
+    ("Both descriptions seem about equal.", "tie"),
+    ("There is no clear difference.", "tie"),
+    ("I can't say.", "refusal"),
+    ("I can\u2019t help with that.", "refusal"),
+    ("I cannot determine which is more plausible.", "refusal"),
+    ("I'm unable to answer.", "refusal"),
+    ("I am sorry, but no.", "refusal"),
+    ("As an AI language model I do not have opinions.", "refusal"),
+    ("It is not possible to say which one is real.", "refusal"),
+]
+
+
+@pytest.mark.parametrize(("reply", "verdict"), [*CHOICES, *NOT_CHOICES])
+def test_replies_people_have_seen(reply: str, verdict: str) -> None:
+    assert parse(reply) == verdict
+
+
+def test_a_cut_reply_is_truncated_only_without_a_verdict() -> None:
+    assert parse("Let us compare the two", finish="length") == "truncated"
+    assert parse("", finish="length") == "truncated"
+    assert parse("A", finish="length") == "A"
+    assert parse("I cannot say that", finish="length") == "refusal"
+
+
+def test_the_providers_refusal_beats_the_text() -> None:
+    assert parse("A", finish="refusal") == "refusal"
+
+
+def test_other_letters_are_read_by_their_place() -> None:
+    assert parse("Y", options=("X", "Y")) == "B"
+    assert parse("Answer: X", options=("X", "Y")) == "A"
+    assert parse("A", options=("X", "Y")) == "unparsable"
+
+
+@given(st.text(max_size=200), st.sampled_from(["stop", "length", "refusal", "other"]))
+def test_any_text_has_a_verdict(text: str, finish: str) -> None:
+    assert parse(text, finish=finish) in {"A", "B", "tie", "refusal", "truncated", "unparsable"}
+
+
+@given(st.text(alphabet=st.characters(exclude_characters="ABab"), max_size=200))
+def test_no_choice_is_read_where_neither_letter_stands(text: str) -> None:
+    assert parse(text) not in {"A", "B"}
+
+
+_LETTER = re.compile(r"(?<![A-Za-z])[AB](?![A-Za-z])")
+
+
+def _mirrored(reply: str) -> str:
+    return _LETTER.sub(lambda match: "B" if match[0] == "A" else "A", reply)
+
+
+@given(st.sampled_from([reply for reply, _ in [*CHOICES, *NOT_CHOICES] if "A " not in reply[:2]]))
+def test_neither_letter_is_favoured(reply: str) -> None:
+    mirror = {"A": "B", "B": "A"}
+    if _LETTER.search(reply):
+        verdict = parse(reply)
+        assert parse(_mirrored(reply)) == mirror.get(verdict, verdict)
+
+
+@given(
+    st.sampled_from(["A", "B"]),
+    st.sampled_from(["", " ", "\n", "**", "(", '"', "`"]),
+    st.sampled_from(["", " ", ".", "\n", "**", ")", '"', "`", "!"]),
+)
+def test_a_letter_alone_is_a_choice_whatever_surrounds_it(
+    letter: str, before: str, after: str
+) -> None:
+    assert parse(before + letter + after) == letter
