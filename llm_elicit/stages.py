@@ -11,9 +11,11 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,11 +26,15 @@ from llm_elicit.audit import Audit, JudgeEvidence, Reference, audit_run
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Choices, Comparisons
 from llm_elicit.density import BeliefDensity, Noise, Uniform, fit_belief
-from llm_elicit.errors import InputError
+from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.features import FeatureSpace, Floats, read_yaml, validated
+from llm_elicit.orchestrator import Progress, Silent
 from llm_elicit.plan import Plan, make_plan
-from llm_elicit.progress import Progress, quiet
-from llm_elicit.report import write_report
+from llm_elicit.questions import Template, render
+from llm_elicit.report import Samples, Study, write_report
+
+_SILENT = Silent()
+_SAMPLES = "samples.parquet"
 
 
 @dataclass(frozen=True)
@@ -39,11 +45,13 @@ class Run:
         folder: where everything is kept.
         campaign: what is asked, of whom.
         space: the feature space.
+        problems: what stopped a judge before its last question; the others went on.
     """
 
     folder: Path
     campaign: Campaign
     space: FeatureSpace
+    problems: tuple[ElicitError, ...] = ()
 
     @classmethod
     def open(cls, where: str | Path) -> Run:
@@ -97,7 +105,7 @@ class Beliefs(Mapping[str, BeliefDensity]):
         self._folders = {
             judge.name: run.belief_folder(judge.name, method)
             for judge in run.campaign.judges
-            if (run.belief_folder(judge.name, method) / "samples.parquet").is_file()
+            if (run.belief_folder(judge.name, method) / _SAMPLES).is_file()
         }
 
     def __getitem__(self, judge: str) -> BeliefDensity:
@@ -110,7 +118,9 @@ class Beliefs(Mapping[str, BeliefDensity]):
         return len(self._folders)
 
 
-def run(campaign: str | Path, *, max_cost: float | None = None, progress: Progress = quiet) -> Run:
+def run(
+    campaign: str | Path, *, max_cost: float | None = None, progress: Progress = _SILENT
+) -> Run:
     """Run a campaign from its YAML to its report, or resume it. Blocks until it is done.
 
     Args:
@@ -120,7 +130,8 @@ def run(campaign: str | Path, *, max_cost: float | None = None, progress: Progre
 
     Raises:
         InputError: something the user gave cannot be used.
-        JudgeError: a judge cannot be asked any further; its answers are kept.
+        JudgeError: no judge could be asked; where some could, `Run.problems` has the others'.
+        KeyboardInterrupt: the user stopped it; every answer received is kept.
 
     Example:
         >>> import llm_elicit as le
@@ -136,11 +147,11 @@ def run(campaign: str | Path, *, max_cost: float | None = None, progress: Progre
 
 
 async def arun(
-    campaign: str | Path, *, max_cost: float | None = None, progress: Progress = quiet
+    campaign: str | Path, *, max_cost: float | None = None, progress: Progress = _SILENT
 ) -> Run:
     """What `run` does, for a notebook or a service."""
     result = plan(campaign)
-    await ask(result, max_cost=max_cost, progress=progress)
+    result = await ask(result, max_cost=max_cost, progress=progress)
     for stage in (fit, audit, report):
         await asyncio.to_thread(stage, result, progress)
     return result
@@ -184,17 +195,28 @@ def _refuse_another(result: Run, frozen: Path) -> None:
     )
 
 
-async def ask(result: Run, *, max_cost: float | None = None, progress: Progress = quiet) -> None:
-    """Ask what is not answered yet and write the table of judgments."""
+async def ask(result: Run, *, max_cost: float | None = None, progress: Progress = _SILENT) -> Run:
+    """Ask what is not answered yet and write the table of judgments.
+
+    Returns:
+        The run, with the problems that stopped some judges.
+
+    Raises:
+        JudgeError, InputError: every judge was stopped, or nothing could be sent.
+        KeyboardInterrupt: the user stopped it.
+    """
     campaign = result.campaign
     if max_cost is not None:
         limits = campaign.limits.model_copy(update={"max_cost": max_cost})
         campaign = campaign.model_copy(update={"limits": limits})
-    try:
-        await orchestrator.ask(campaign, result.space, result.plan, result.folder, progress)
-    finally:
-        # Whatever stopped the asking, what was answered is readable.
-        export(result, result.folder / "comparisons.parquet")
+    summary = await orchestrator.ask(campaign, result.space, result.plan, result.folder, progress)
+    # Whatever stopped the asking, what was answered is readable.
+    export(result, result.folder / "comparisons.parquet")
+    if summary.interrupted:
+        raise KeyboardInterrupt
+    if len(summary.problems) == len(campaign.judges):
+        raise summary.problems[0]
+    return replace(result, problems=tuple(summary.problems))
 
 
 def export(result: Run, path: Path) -> Path:
@@ -203,7 +225,7 @@ def export(result: Run, path: Path) -> Path:
     return table.write(path)
 
 
-def fit(result: Run, progress: Progress = quiet) -> None:
+def fit(result: Run, progress: Progress = _SILENT) -> None:
     """Estimate every judge's belief by every method of the campaign and draw its samples.
 
     A judge who made fewer choices than there are features gets no belief; the audit says so.
@@ -226,56 +248,94 @@ def _fit_one(result: Run, choices: Choices, judge: str, method: str, progress: P
         digest.update(np.ascontiguousarray(array).tobytes())
     digest.update(settings.model_dump_json(exclude={"methods"}).encode())
     digest.update(json.dumps([result.campaign.seed, provenance.version()]).encode())
-    stamp, samples = folder / "inputs.sha256", folder / "samples.parquet"
+    stamp, samples = folder / "inputs.sha256", folder / _SAMPLES
     if samples.is_file() and stamp.is_file() and stamp.read_text() == digest.hexdigest():
         return
     samples.unlink(missing_ok=True)
     space = result.space
-    with progress.task(f"fit {judge} ({method})") as report:
-        belief = fit_belief(
-            winners,
-            losers,
-            sampling=Uniform(space.low, space.high, log=space.log),
-            method=method,
-            noise=None if settings.level is None else Noise(settings.noise, settings.level),
-            weights=weights,
-            seed=result.campaign.seed,
-            progress=report,
-        )
-        drawn = belief.sample(settings.samples, seed=result.campaign.seed)
+    belief = fit_belief(
+        winners,
+        losers,
+        sampling=Uniform(space.low, space.high, log=space.log),
+        method=method,
+        noise=Noise(settings.noise)
+        if settings.level is None
+        else Noise(settings.noise, settings.level),
+        weights=weights,
+        seed=result.campaign.seed,
+        progress=partial(progress.stage, f"{judge}: fit {method}"),
+    )
+    drawn = belief.sample(settings.samples, seed=result.campaign.seed)
     belief.save(folder)
     stamp.write_text(digest.hexdigest())
     pd.DataFrame(drawn, columns=space.names).to_parquet(samples)
 
 
-def audit(result: Run, progress: Progress = quiet) -> None:
+def audit(result: Run, progress: Progress = _SILENT) -> None:
     """Compare each belief with the data and with the sampling density; write audit.json."""
-    space = result.space
-    rng = np.random.default_rng([result.campaign.seed, 0xA0D17])
-    reference = Reference(
-        space=space,
-        data=space.table_points() if space.table else None,
-        sampling=space.sample(result.campaign.fit.samples, rng),
-    )
+    samples = _samples(result)
+    reference = Reference(result.space, samples.sampling, samples.data)
     comparisons = result.comparisons
-    evidence = [_evidence(result, comparisons, judge.name) for judge in result.campaign.judges]
-    with progress.task("audit") as report_progress:
-        numbers = audit_run(evidence, reference, result.campaign.seed, report_progress)
+    evidence = [
+        _evidence(result, comparisons, judge.name)
+        for judge in result.campaign.judges
+        if judge.name in comparisons.judges
+    ]
+    numbers = audit_run(evidence, reference, seed=result.campaign.seed)
     numbers.save(result.folder / "audit.json")
 
 
+def _samples(result: Run) -> Samples:
+    """Data, λ and every judge's belief, as points."""
+    space, count = result.space, result.campaign.fit.samples
+    rng = np.random.default_rng([result.campaign.seed, 0xA0D17])
+    method = result.campaign.fit.methods[0]
+    beliefs = {
+        judge.name: _read_points(result.belief_folder(judge.name, method))
+        for judge in result.campaign.judges
+    }
+    return Samples(
+        space=space,
+        sampling=space.sample(count, rng),
+        data=space.table_points() if space.table else None,
+        beliefs={name: points for name, points in beliefs.items() if points is not None},
+    )
+
+
+def _read_points(folder: Path) -> Floats | None:
+    """A belief's samples, if it was fitted."""
+    path = folder / _SAMPLES
+    return pd.read_parquet(path).to_numpy(np.float64) if path.is_file() else None
+
+
 def _evidence(result: Run, comparisons: Comparisons, judge: str) -> JudgeEvidence:
-    samples: dict[str, Floats] = {}
-    diagnostics: dict[str, dict[str, object]] = {}
+    beliefs: dict[str, Floats] = {}
+    diagnostics: dict[str, dict[str, Any]] = {}
     for method in result.campaign.fit.methods:
         folder = result.belief_folder(judge, method)
-        if (folder / "samples.parquet").is_file():
-            samples[method] = pd.read_parquet(folder / "samples.parquet").to_numpy(np.float64)
+        points = _read_points(folder)
+        if points is not None:
+            beliefs[method] = points
             diagnostics[method] = BeliefDensity.load(folder).diagnostics
-    return JudgeEvidence(judge, comparisons, samples, diagnostics)
+    return JudgeEvidence(judge, comparisons, beliefs, diagnostics)
 
 
-def report(result: Run, progress: Progress = quiet) -> None:
+def report(result: Run, progress: Progress = _SILENT) -> None:
     """Write report.html, its figures and its tables."""
-    with progress.task("report"):
-        write_report(result.folder, result.audit, result.comparisons)
+    study = Study(
+        audit=result.audit,
+        campaign=result.campaign,
+        comparisons=result.comparisons,
+        samples=_samples(result),
+        versions=provenance.versions(),
+        prompts=_prompts(result),
+        created=datetime.now(UTC).isoformat(timespec="minutes"),
+    )
+    write_report(study, result.folder)
+
+
+def _prompts(result: Run) -> dict[str, str]:
+    """Every question of the plan as text, by its hash."""
+    template = Template.load(result.campaign.design.template)
+    prompts = (render(result.space, *result.plan.shown(query), template) for query in result.plan)
+    return {prompt.hash: prompt.text for prompt in prompts}
