@@ -7,6 +7,7 @@ lines are smoothed with reflection at the range's ends, so that no mass leaks ou
 from __future__ import annotations
 
 import io
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -142,12 +143,15 @@ def save_figures(portraits: Mapping[str, Portrait], folder: Path) -> list[Path]:
 def file_name(judge: str) -> str:
     """A judge's name as part of a file name: nothing that leads out of the folder.
 
+    A name that had to be changed gets a checksum, so that two of them do not collide.
+
     Example:
-        >>> file_name("../a b")
-        '--a-b'
+        >>> file_name("gpt-5.2"), file_name("../a b")
+        ('gpt-5.2', '--a-b-75e96e29')
     """
     kept = "".join(c if c.isascii() and (c.isalnum() or c in "_-.") else "-" for c in judge)
-    return kept.replace("..", "-")[:80]
+    kept = kept.replace("..", "-")[:80]
+    return kept if kept == judge else f"{kept}-{zlib.crc32(judge.encode()):08x}"
 
 
 def marginals_figure(samples: Samples, belief: Floats, theme: Theme) -> Figure:

@@ -188,7 +188,7 @@ def _settings(campaign: Campaign, judge: str) -> str:
     chosen: list[Judge] = [item for item in campaign.judges if item.name == judge]
     if not chosen:
         return "not in the campaign"
-    settings = chosen[0].identity()
+    settings = {"backend": chosen[0].backend, **chosen[0].identity()}
     shown = {k: v for k, v in settings.items() if v is not None and k != "base_url"}
     return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in shown.items())
 

@@ -1,0 +1,90 @@
+"""Planted judges: comparison logs whose truth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from llm_elicit.comparisons import Comparisons
+from llm_elicit.features import Feature, FeatureSpace, Floats
+
+Chooser = Callable[[Floats, Floats], Floats]
+
+
+def box(d: int, half_width: float = 3.0) -> FeatureSpace:
+    """A cube of `d` continuous features around 0, worded to six digits."""
+    features = [
+        Feature(name=f"x{i}", label=f"feature {i}", low=-half_width, high=half_width, digits=6)
+        for i in range(d)
+    ]
+    return FeatureSpace(name="box", title="a box", subject="a point", features=tuple(features))
+
+
+def gaussian_expert(space: FeatureSpace) -> Chooser:
+    """P(option A) of a Bradley-Terry judge, s = 0.78, whose belief is standard normal."""
+
+    def choose(first: Floats, second: Floats) -> Floats:
+        gap = 0.5 * ((second**2).sum(axis=1) - (first**2).sum(axis=1))
+        return np.asarray(1.0 / (1.0 + np.exp(-gap / 0.78)))
+
+    return choose
+
+
+def constant(probability: float) -> Chooser:
+    """A judge who names option A with one probability, whatever is shown."""
+    return lambda first, _: np.full(len(first), probability)
+
+
+def ask(
+    space: FeatureSpace,
+    choose: Chooser,
+    rng: np.random.Generator,
+    n: int = 100,
+    name: str = "judge",
+    soft: bool = False,
+    both_orders: bool = True,
+) -> Comparisons:
+    """Put `n` pairs to a planted judge; hard judgments are drawn, soft ones are `choose`'s."""
+    a, b = space.sample(n, rng), space.sample(n, rng)
+    frames = []
+    for order in ("ab", "ba") if both_orders else ("ab",):
+        option_a = choose(a, b) if order == "ab" else choose(b, a)
+        said_a = option_a > 0.5 if soft else rng.random(n) < option_a
+        probability = option_a if soft else said_a.astype(float)
+        frames.append(
+            pd.DataFrame(
+                {
+                    **_fixed(name),
+                    "pair": np.arange(n),
+                    "order": order,
+                    "verdict": np.where(said_a, "A", "B"),
+                    "reply": np.where(said_a, "A", "B"),
+                    "probability": probability if order == "ab" else 1.0 - probability,
+                    "soft": soft,
+                    **{f"a_{key}": a[:, i] for i, key in enumerate(space.names)},
+                    **{f"b_{key}": b[:, i] for i, key in enumerate(space.names)},
+                }
+            )
+        )
+    return Comparisons(pd.concat(frames), space.names)
+
+
+def _fixed(name: str) -> dict[str, object]:
+    return {
+        "judge": name,
+        "replicate": 0,
+        "template": "v1/zero-shot",
+        "prompt_hash": "0" * 64,
+        "model_asked": "planted",
+        "model_answered": "planted",
+        "prompt_tokens": 300,
+        "completion_tokens": 1,
+        "cached_tokens": 0,
+        "cost": 0.0,
+        "latency": 0.1,
+        "attempts": 1,
+        "cached": False,
+        "asked_at": "2026-01-01T00:00:00Z",
+    }

@@ -1,0 +1,132 @@
+"""The audit of a run: one entry, what it refuses, what it keeps."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from audit.planted import ask, box, constant, gaussian_expert
+from llm_elicit.audit import Audit, AuditSettings, JudgeEvidence, Reference, audit_run
+from llm_elicit.comparisons import Comparisons
+from llm_elicit.errors import InputError
+
+SPACE = box(2)
+SMALL = AuditSettings(size=200, marginal_size=500, repeats=2, flips=199, draws=39)
+
+
+def evidence_and_reference():
+    rng = np.random.default_rng(0)
+    expert = ask(SPACE, gaussian_expert(SPACE), rng, 100, name="expert").frame
+    stuck = ask(SPACE, constant(1.0), rng, 100, name="stuck").frame
+    log = Comparisons(pd.concat([expert, stuck]), SPACE.names)
+    sampling, data = SPACE.sample(2000, rng), np.clip(rng.normal(size=(2000, 2)), -3, 3)
+    belief = np.clip(rng.normal(size=(2000, 2)), -3, 3)
+    evidence = [
+        JudgeEvidence(
+            "expert",
+            log,
+            {"utility": belief, "score": belief * 0.9},
+            {"utility": {"heldout_log_likelihood": -0.4, "loss": np.array([1.0, np.nan])}},
+        ),
+        JudgeEvidence("stuck", log, {"utility": SPACE.sample(2000, rng)}),
+    ]
+    return evidence, Reference(SPACE, sampling, data)
+
+
+@pytest.fixture(scope="module")
+def audit():
+    evidence, reference = evidence_and_reference()
+    return audit_run(evidence, reference, seed=1, settings=SMALL)
+
+
+def test_an_expert_has_a_signal_near_the_data(audit):
+    expert = audit.of("expert")
+    assert expert.verdict == "signal"
+    assert expert.signal.heldout_log_likelihood == -0.4
+    floor = audit.reference.data_floor.wasserstein.mean
+    assert expert.belief_data.wasserstein.mean < 1.5 * floor
+    assert expert.belief_sampling.wasserstein.mean > 2 * floor
+    assert audit.reference.sampling_data.wasserstein.mean > 2 * floor
+    assert set(expert.cross_checks) == {"score"}
+
+
+def test_a_judge_stuck_on_a_has_none(audit):
+    stuck = audit.of("stuck")
+    assert stuck.verdict == "no signal found"
+    assert stuck.consistency.order_bias.value == 0.5
+    assert not stuck.signal.differs_from_sampling
+
+
+def test_an_audit_survives_its_file(audit, tmp_path):
+    loaded = Audit.load(audit.save(tmp_path / "audit.json"))
+    assert loaded.model_dump() == audit.model_dump()
+    kept = json.loads((tmp_path / "audit.json").read_text())["judges"][0]["diagnostics"]
+    assert kept["utility"]["loss"] == [1.0, None]
+
+
+def test_the_same_seed_gives_the_same_numbers_whoever_else_is_judged(audit):
+    evidence, reference = evidence_and_reference()
+    alone = audit_run(evidence[1:], reference, seed=1, settings=SMALL)
+    assert alone.of("stuck") == audit.of("stuck")
+
+
+def test_progress_ends_at_the_last_step():
+    evidence, reference = evidence_and_reference()
+    steps = []
+    audit_run(evidence, reference, 1, lambda done, total: steps.append((done, total)), SMALL)
+    assert steps == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_the_summary_is_a_row_a_feature_and_sample(audit):
+    table = audit.summary("expert")
+    assert list(table["sample"][:3]) == ["data", "belief", "λ"]
+    assert list(table.columns[2:]) == ["mean", "sd", "q05", "q25", "q50", "q75", "q95"]
+    assert len(table) == 6
+
+
+def test_without_a_table_and_without_a_belief(tmp_path):
+    evidence, reference = evidence_and_reference()
+    bare = Reference(SPACE, reference.sampling)
+    nothing = JudgeEvidence("stuck", evidence[0].comparisons)
+    audit = audit_run([evidence[0], nothing], bare, settings=SMALL)
+    assert audit.of("expert").belief_data is None
+    assert audit.of("expert").verdict == "signal"
+    assert audit.of("stuck").belief is None
+    assert "no belief" in audit.of("stuck").signal.reason
+    assert Audit.load(audit.save(tmp_path / "audit.json")).reference.rows is None
+
+
+def test_a_small_table_is_split_in_half_and_says_so():
+    evidence, reference = evidence_and_reference()
+    small = Reference(SPACE, reference.sampling, reference.data[:50])
+    audit = audit_run(evidence, small, settings=SMALL)
+    assert audit.reference.half_split
+    assert audit.reference.data_floor.size == audit.of("expert").belief_data.size == 25
+
+
+@pytest.mark.parametrize(
+    ("points", "rule"),
+    [
+        (np.zeros((5, 3)), r"shape \(5, 3\), expected \(n, 2\)"),
+        (np.zeros(5), "shape"),
+        (np.zeros((1, 2)), "at least 2"),
+        (np.array([[0.0, 0.0], [np.nan, 1.0]]), "row 1, x0 = nan"),
+    ],
+)
+def test_points_that_cannot_be_used_are_named(points, rule):
+    with pytest.raises(InputError, match=rule):
+        Reference(SPACE, points)
+
+
+def test_unknown_judges_and_files_are_named(audit, tmp_path):
+    evidence, _ = evidence_and_reference()
+    with pytest.raises(InputError, match="no judgments by 'nobody'"):
+        JudgeEvidence("nobody", evidence[0].comparisons)
+    with pytest.raises(InputError, match="no judge 'nobody'"):
+        audit.of("nobody")
+    with pytest.raises(InputError, match="run the audit"):
+        Audit.load(tmp_path / "none.json")
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(InputError, match="not an audit"):
+        Audit.load(tmp_path / "other.json")

@@ -1,0 +1,96 @@
+"""One small study, drawn once for all tests of the report."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from audit.planted import ask, constant, gaussian_expert
+
+from llm_elicit.audit import AuditSettings, JudgeEvidence, Reference, audit_run
+from llm_elicit.campaign import Campaign
+from llm_elicit.comparisons import Comparisons
+from llm_elicit.features import Feature, FeatureSpace
+from llm_elicit.report import Samples, Study, write_report
+from llm_elicit.report.figures import Portrait, draw_portrait
+
+HOSTILE = (
+    "<script>document.title='owned'</script><img src=http://evil.example/x.png "
+    "onerror=alert(1)></pre></main>\x1b[31m\u202e {{ 7 * 7 }}"
+)
+
+
+def world() -> FeatureSpace:
+    """Four features: a log one, a whole-numbered one, and a place on the map."""
+    return FeatureSpace(
+        name="world",
+        title="A <small> world & its ways",
+        subject="a place",
+        features=(
+            Feature(name="income", label="income", unit="USD", scale="log", low=1e3, high=1e5),
+            Feature(name="age", label="age", unit="years", kind="integer", low=0, high=50),
+            Feature(name="Latitude", label="latitude", unit="°N", low=32, high=42),
+            Feature(name="Longitude", label="longitude", unit="°", low=-124, high=-114),
+        ),
+    )
+
+
+@pytest.fixture(scope="session")
+def study() -> Study:
+    space, rng = world(), np.random.default_rng(0)
+    centre, width = np.array([9.2, 25.0, 37.0, -119.0]), np.array([0.5, 6.0, 1.2, 1.2])
+
+    def draw(n):
+        return space.round(space.from_scale(rng.normal(centre, width, size=(n, 4))))
+
+    def standard(points):
+        return (space.to_scale(points) - centre) / width
+
+    choose = gaussian_expert(space)
+    expert = ask(space, lambda a, b: choose(standard(a), standard(b)), rng, 60, name="expert")
+    stuck = ask(space, constant(0.9), rng, 60, name="stuck <b>judge</b>", soft=True).frame
+    stuck.loc[2, ["reply", "verdict", "probability"]] = [HOSTILE, "refusal", np.nan]
+    log = Comparisons(pd.concat([expert.frame, stuck]), space.names)
+    data, sampling, belief = draw(900), space.sample(900, rng), draw(900)
+    flat = space.sample(900, rng)
+    diagnostics = {"utility": {"heldout_log_likelihood": -0.4, "note": HOSTILE}}
+    beliefs = {"utility": belief, "score": draw(900)}
+    evidence = [
+        JudgeEvidence("expert", log, beliefs, diagnostics),
+        JudgeEvidence("stuck <b>judge</b>", log, {"utility": flat}),
+    ]
+    small = AuditSettings(size=100, marginal_size=400, repeats=2, flips=199, draws=39)
+    audit = audit_run(evidence, Reference(space, sampling, data), settings=small)
+    campaign = Campaign.model_validate(
+        {
+            "name": "test",
+            "space": "world",
+            "judges": [
+                {"name": "expert", "backend": "openai", "model": "m", "base_url": "http://u:pw@h/"},
+            ],
+        }
+    )
+    return Study(
+        audit,
+        campaign,
+        log,
+        Samples(space, sampling, data, {"expert": belief, "stuck <b>judge</b>": flat}),
+        versions={"Python": "3"},
+        prompts={"0" * 64: f"Which is likelier? {HOSTILE}"},
+        created="2026-01-01 00:00 UTC",
+    )
+
+
+@pytest.fixture(scope="session")
+def portrait(study) -> Portrait:
+    """The expert's figures."""
+    return draw_portrait(study.samples, "expert")
+
+
+@pytest.fixture(scope="session")
+def written(study, tmp_path_factory):
+    """The page's path."""
+    return write_report(study, tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="session")
+def page(written) -> str:
+    return written.read_text(encoding="utf-8")

@@ -1,0 +1,134 @@
+"""The page: complete, self-contained, well-formed, and deaf to what a reply tells it to do."""
+
+import dataclasses
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+
+from llm_elicit.audit import AuditSettings, JudgeEvidence, Reference, audit_run
+from llm_elicit.report.page import pick_answers, render_page
+
+VOID = {"meta", "link", "img", "source", "br", "hr", "input"}
+
+
+class Reader(HTMLParser):
+    """Collects tags, attributes and text, and checks that every tag is closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] != "style":
+            self.text.append(data)
+
+    def all(self, *names):
+        return [attributes for tag, attributes in self.tags if tag in names]
+
+
+@pytest.fixture(scope="module")
+def reader(page):
+    parsed = Reader()
+    parsed.feed(page)
+    parsed.close()
+    return parsed
+
+
+def test_every_tag_is_closed(reader):
+    assert reader.open == []
+
+
+def test_nothing_is_fetched_and_no_script_runs(reader):
+    for _, attributes in reader.tags:
+        for name in ("src", "srcset", "href", "action", "data"):
+            value = attributes.get(name) or "#"
+            assert value.startswith(("data:", "#"))
+        assert not [name for name in attributes if name.startswith("on")]
+    assert not reader.all("script", "iframe", "object", "embed", "form")
+    policy = next(a["content"] for a in reader.all("meta") if "http-equiv" in a)
+    assert policy.startswith("default-src 'none'")
+
+
+def test_hostile_text_is_shown_and_not_obeyed(page, reader):
+    text = "".join(reader.text)
+    assert "<script>document.title='owned'</script>" in text
+    assert "{{ 7 * 7 }}" in text
+    assert "stuck <b>judge</b>" in text
+    assert "A <small> world & its ways" in text
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    assert "\\x1b[31m\\u202e" in text
+    assert not reader.all("b", "small")
+
+
+def test_no_address_or_password_of_a_server(page):
+    assert "backend openai" in page
+    assert "pw@h" not in page
+
+
+def test_both_verdicts_are_said_in_words(reader):
+    text = " ".join("".join(reader.text).split())
+    assert "expert's answers depend on what was shown (p ≤ 0.005)" in text
+    assert "two samples of the data are" in text
+    assert "stuck <b>judge</b>'s answers cannot be told from answers that ignore" in text
+    assert "It named option A in 100% of its choices" in text
+    assert "Signal" in text
+    assert "No signal found" in text
+
+
+def test_the_caveats_name_the_run(reader):
+    text = " ".join("".join(reader.text).split())
+    for part in ("p^(1/s)", "logarithmic scale: income", "age 0 years to 50 years", "seed 1"):
+        assert part in text
+
+
+def test_headings_descend_one_level_at_a_time(reader):
+    levels = [int(tag[1]) for tag, _ in reader.tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+
+
+def test_landmarks_names_and_alternatives(reader):
+    for landmark in ("main", "header", "footer", "nav"):
+        assert len(reader.all(landmark)) == 1
+    assert all(image.get("alt") for image in reader.all("img"))
+    assert all(cell.get("scope") for cell in reader.all("th"))
+    ids = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    targets = {a["href"][1:] for a in reader.all("a") if a["href"].startswith("#")}
+    named = {a["aria-labelledby"] for a in reader.all("section")}
+    assert targets | named <= set(ids)
+
+
+def test_a_judge_without_belief_in_a_world_without_data(study):
+    space = study.audit.space
+    nothing = JudgeEvidence("expert", study.comparisons)
+    settings = AuditSettings(size=50, repeats=2, flips=99, draws=19)
+    audit = audit_run([nothing], Reference(space, study.samples.sampling), settings=settings)
+    bare = dataclasses.replace(study, audit=audit, prompts={}, versions={})
+    text = render_page(bare, {})
+    assert "No belief was fitted" in text
+    assert "not measurable" in text
+
+
+def test_shown_answers_hold_every_verdict(study):
+    rows = study.comparisons.of("stuck <b>judge</b>")
+    shown = pick_answers(rows, 4)
+    assert len(shown) == 4
+    assert "refusal" in set(shown["verdict"])
+    assert len(pick_answers(rows.head(2), 6)) == 2
+    assert list(shown.index) == sorted(shown.index)
