@@ -110,7 +110,7 @@ class JudgeEvidence:
         beliefs: samples by method, each `(m, d)` in natural units. The first method is the
             belief, the others cross-check it. Empty where no belief could be fitted.
         diagnostics: what each fit says of itself, by method; kept in the record as it is. The
-            first one's `heldout_log_likelihood` (nats a comparison) is set beside ln 2.
+            first one's `held_out_log_likelihood` (nats a comparison) is set beside ln 2.
     """
 
     judge: str

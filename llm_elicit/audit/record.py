@@ -222,8 +222,8 @@ def _audit_signal(
         drawn, sampling = (standard(space.round(x)) for x in (belief, reference.sampling))
         against = distance_from_sampling(drawn, sampling, len(choices), settings, rng)
     first_fit = next(iter(evidence.diagnostics.values()), {})
-    heldout = first_fit.get("heldout_log_likelihood")
-    return assess_signal(p_value, gain, against, settings, _finite(heldout))
+    held_out = first_fit.get("held_out_log_likelihood")
+    return assess_signal(p_value, gain, against, settings, _finite(held_out))
 
 
 def _ruler(

@@ -53,7 +53,7 @@ class Signal(Strict):
             probability `level`.
         draws_size: points in each of those draws: the number of comparisons, at most 1000.
         level: size of both tests.
-        heldout_log_likelihood: nats a held-out comparison, if the fit says; a coin has -ln 2.
+        held_out_log_likelihood: nats a held-out comparison, if the fit says; a coin has -ln 2.
         reason: the verdict's grounds in one sentence.
     """
 
@@ -65,7 +65,7 @@ class Signal(Strict):
     sampling_threshold: float | None
     draws_size: int
     level: float
-    heldout_log_likelihood: float | None = None
+    held_out_log_likelihood: float | None = None
     reason: str
 
     @property
@@ -150,7 +150,7 @@ def assess_signal(
     gain: float,
     against_sampling: tuple[float, float, int] | None,
     settings: AuditSettings,
-    heldout: float | None = None,
+    held_out: float | None = None,
 ) -> Signal:
     """Put both conditions together.
 
@@ -158,7 +158,7 @@ def assess_signal(
         p_value, gain: from `randomization_test`.
         against_sampling: from `distance_from_sampling`; None without a belief.
         settings: the level and the flips.
-        heldout: held-out choice log-likelihood of the fit, nats a comparison, if known.
+        held_out: held-out choice log-likelihood of the fit, nats a comparison, if known.
     """
     depends = p_value < settings.level
     distance, threshold, size = against_sampling or (None, None, 0)
@@ -172,7 +172,7 @@ def assess_signal(
         sampling_threshold=threshold,
         draws_size=size,
         level=settings.level,
-        heldout_log_likelihood=heldout,
+        held_out_log_likelihood=held_out,
         reason=_reason(p_value, depends, against_sampling),
     )
 

@@ -27,7 +27,7 @@ def evidence_and_reference():
             "expert",
             log,
             {"utility": belief, "score": belief * 0.9},
-            {"utility": {"heldout_log_likelihood": -0.4, "loss": np.array([1.0, np.nan])}},
+            {"utility": {"held_out_log_likelihood": -0.4, "loss": np.array([1.0, np.nan])}},
         ),
         JudgeEvidence("stuck", log, {"utility": SPACE.sample(2000, rng)}),
     ]
@@ -43,7 +43,7 @@ def audit():
 def test_an_expert_has_a_signal_near_the_data(audit):
     expert = audit.of("expert")
     assert expert.verdict == "signal"
-    assert expert.signal.heldout_log_likelihood == -0.4
+    assert expert.signal.held_out_log_likelihood == -0.4
     floor = audit.reference.data_floor.wasserstein.mean
     assert expert.belief_data.wasserstein.mean < 1.5 * floor
     assert expert.belief_sampling.wasserstein.mean > 2 * floor

@@ -96,7 +96,7 @@ def test_samples_of_lambda_are_within_chance_of_lambda_and_a_belief_is_not():
     ],
 )
 def test_a_signal_needs_both_conditions(p_value, against, verdict, words):
-    signal = assess_signal(p_value, 0.1, against, SETTINGS, heldout=-0.5)
+    signal = assess_signal(p_value, 0.1, against, SETTINGS, held_out=-0.5)
     assert signal.verdict == verdict
     assert words in signal.reason
     assert (signal.answers_depend and signal.differs_from_sampling) == (verdict == "signal")

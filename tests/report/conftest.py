@@ -51,7 +51,7 @@ def study() -> Study:
     log = Comparisons(pd.concat([expert.frame, stuck]), space.names)
     data, sampling, belief = draw(900), space.sample(900, rng), draw(900)
     flat = space.sample(900, rng)
-    diagnostics = {"utility": {"heldout_log_likelihood": -0.4, "note": HOSTILE}}
+    diagnostics = {"utility": {"held_out_log_likelihood": -0.4, "note": HOSTILE}}
     beliefs = {"utility": belief, "score": draw(900)}
     evidence = [
         JudgeEvidence("expert", log, beliefs, diagnostics),
