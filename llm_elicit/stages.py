@@ -281,7 +281,8 @@ def audit(result: Run, progress: Progress = _SILENT) -> None:
         for judge in result.campaign.judges
         if judge.name in comparisons.judges
     ]
-    numbers = audit_run(evidence, reference, seed=result.campaign.seed)
+    shown = partial(progress.stage, "audit", "distances and tests")
+    numbers = audit_run(evidence, reference, result.campaign.seed, shown)
     numbers.save(result.folder / "audit.json")
 
 
@@ -331,7 +332,17 @@ def report(result: Run, progress: Progress = _SILENT) -> None:
         prompts=_prompts(result),
         created=datetime.now(UTC).isoformat(timespec="minutes"),
     )
+    progress.stage("report", "figures", 0, 1)
     write_report(study, result.folder)
+    _write_tables(study.audit, result.folder / "tables")
+    progress.stage("report", "figures", 1, 1)
+
+
+def _write_tables(numbers: Audit, folder: Path) -> None:
+    """Data, belief and λ side by side, a CSV a judge."""
+    folder.mkdir(exist_ok=True)
+    for judge in numbers.judges:
+        numbers.summary(judge.name).to_csv(folder / f"{judge.name}-features.csv", index=False)
 
 
 def _prompts(result: Run) -> dict[str, str]:
