@@ -98,7 +98,7 @@ class GaussianMixture:
         """Draw (n, d) points."""
         which = rng.choice(self.weights.size, size=n, p=self.weights / self.weights.sum())
         white = rng.standard_normal((n, self.dimension))
-        return self.means[which] + np.einsum("nij,nj->ni", self.cholesky[which], white)
+        return np.asarray(self.means[which] + np.einsum("nij,nj->ni", self.cholesky[which], white))
 
     def contains(self, x: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         """Every finite point lies in the support, shape (n,)."""

@@ -37,15 +37,15 @@ class UtilitySettings:
     prior precisions of the quadratic's coefficients, decays the L2 penalty per comparison.
     """
 
-    folds: int = 5
+    folds: int = 8
     ridges: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-    decays: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3)
-    width: int = 48
-    batch: int = 256
+    decays: tuple[float, ...] = (5e-4, 2e-3)
+    width: int = 32
+    batch: int = 512
     max_steps: int = 1200
     check_every: int = 40
     patience: int = 8
-    learning_rate: float = 5e-3
+    learning_rate: float = 1e-2
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from llm_elicit.density import BeliefDensity, FitSettings, GaussianMixture, Uniform, fit_belief
-from llm_elicit.density.score.training import TrainingSettings
+from llm_elicit.density import (
+    BeliefDensity,
+    FitSettings,
+    GaussianMixture,
+    TrainingSettings,
+    Uniform,
+    UtilitySettings,
+    fit_belief,
+)
 from tests.density.targets import Array, ask, onemoon
 
-QUICK = FitSettings(training=TrainingSettings(steps=800, width=48))
+QUICK = FitSettings(
+    utility=UtilitySettings(folds=4, max_steps=160),
+    training=TrainingSettings(steps=500, width=32, batch=512),
+)
 
 
 def _fit_moon(method: str) -> BeliefDensity:
@@ -36,12 +48,13 @@ def _standard_normal(x: Array) -> Array:
 def normal_under_normal(request: pytest.FixtureRequest) -> BeliefDensity:
     """Belief N(0, 1) asked under λ = N(0, variance 3)."""
     sampling = GaussianMixture([1.0], [[0.0]], [[[3.0]]])
-    winners, losers = ask(_standard_normal, sampling, 3000, seed=21)
-    return fit_belief(winners, losers, sampling=sampling, method=request.param, settings=QUICK)
+    winners, losers = ask(_standard_normal, sampling, 6000, seed=21)
+    settings = replace(QUICK, training=TrainingSettings(steps=1200, width=32))
+    return fit_belief(winners, losers, sampling=sampling, method=request.param, settings=settings)
 
 
 @pytest.fixture(scope="session")
-def moons_judge() -> tuple[Array, Array]:
+def line_judge() -> tuple[Array, Array]:
     """A small 1-D judge for cheap fits: 120 comparisons, belief N(0.3, 0.2²) on [−1, 1]."""
     return ask(lambda x: -0.5 * ((x[:, 0] - 0.3) / 0.2) ** 2, Uniform([-1.0], [1.0]), 120, seed=5)
 

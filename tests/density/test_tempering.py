@@ -33,7 +33,7 @@ def test_exponential_field_is_theorem_a_1() -> None:
     s = 1.2  # a rate, as in the paper
     expected = []
     for place in PLACES:
-        below = U <= U[place]
+        below = U[place] >= U
         up = np.exp(s * U[place]) * np.exp(-s * U[~below]).sum()
         down = np.exp(-s * U[place]) * np.exp(s * U[below]).sum()
         expected.append(((2 * below.sum() + 2 * up) / (up + down) - 1) / s)

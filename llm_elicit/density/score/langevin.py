@@ -4,7 +4,9 @@ A drift b = ∇log π and the move x ← x + εA b + √(2ε) A^½ n keep π as 
 depend on x: a step ε/τ(x) would leave τ·π invariant instead. A = E[b bᵀ]⁻¹ over the particles is
 the inverse of the density's mean curvature (its Fisher information), so ε is dimensionless,
 the same for every density; noise averaged over two steps (Leimkuhler and Matthews, 2013)
-makes the stationary law exact for Gaussians and second-order accurate otherwise.
+makes the stationary law exact for Gaussians and second-order accurate otherwise. Far from
+equilibrium A is too timid along stiff directions, so start near the target: here from draws of
+the utility density, whose modes also carry the right weights, which no local sampler can find.
 """
 
 from __future__ import annotations
@@ -51,20 +53,30 @@ def sample_langevin(
             low = _step_factor(force)
             fresh = torch.randn(points.shape, generator=generator, dtype=points.dtype)
             noise = math.sqrt(step / 2.0) * (previous + fresh)
-            points = points + (step * (force @ low) + noise) @ low.T
+            points = points + (_tamed(step * (force @ low)) + noise) @ low.T
             previous = fresh
     return points
 
 
+def _tamed(move: Tensor) -> Tensor:
+    """Shorten moves longer than √d in whitened units, which only strays far out make.
+
+    At stationarity the forces are of norm √d there and the moves ε√d, so this never acts on the
+    bulk, but without it a steep tail throws a stray particle to infinity.
+    """
+    limit = math.sqrt(move.shape[1])
+    return move * (limit / move.norm(dim=1, keepdim=True).clamp(min=1e-12)).clamp(max=1.0)
+
+
 def _step_factor(force: Tensor) -> Tensor:
-    """Cholesky factor of A = E[b bᵀ]⁻¹, (d, d), with forces beyond the bulk clipped.
+    """Cholesky factor of A = E[b bᵀ]⁻¹, (d, d), with the forces on strays clipped.
 
     A few particles far out would otherwise shrink everybody's step; the floor keeps steps
     below one latent unit where the density is flat.
     """
     d = force.shape[1]
     norm = force.norm(dim=1, keepdim=True)
-    limit = 3.0 * norm.median()
+    limit = 4.0 * norm.square().mean().sqrt().minimum(3.0 * norm.median() + 1e-6)
     clipped = force * (limit / norm.clamp(min=1e-12)).clamp(max=1.0)
     information = clipped.T @ clipped / len(force) + 0.5 * torch.eye(d, dtype=force.dtype)
     factor: Tensor = torch.linalg.cholesky(torch.linalg.inv(information))

@@ -109,7 +109,9 @@ class _Trainer:
         self.generator = torch.Generator().manual_seed(seed)
         self.pairs = torch.cat([data.winners, data.losers], dim=1).float()
         pooled = torch.cat([data.winners, data.losers])
-        sigma_data = float(pooled.std(dim=0).square().mean().sqrt())
+        share = data.weights.repeat(2) / (2.0 * data.weights.sum())
+        variance = share @ (pooled - share @ pooled).square()
+        sigma_data = float(variance.mean().sqrt())
         d = data.winners.shape[1]
         self.network = ScoreNetwork(d, settings.width, sigma_data, self.generator)
         self.average = [p.detach().clone() for p in self.network.parameters()]

@@ -1,0 +1,159 @@
+"""The utility fit: likelihood, ensembles, model choice and the annealing sampler."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from llm_elicit.density import (
+    AnnealingSettings,
+    GaussianMixture,
+    Noise,
+    Uniform,
+    UtilitySettings,
+    fit_belief,
+)
+from llm_elicit.density.annealing import anneal
+from llm_elicit.density.judgments import assign_folds, check_judgments
+from llm_elicit.density.ratio import NetworkStack, Utility, quadratic_features
+from llm_elicit.density.utility import ChoiceData, fit_utility
+from tests.density.targets import Array, ask
+
+
+def _stack() -> NetworkStack:
+    generator = torch.Generator().manual_seed(0)
+    networks = NetworkStack.create(3, 2, 16, generator)
+    networks.parameters[6] = torch.randn(3, 16, 1, generator=generator)
+    return networks
+
+
+def test_hand_written_gradient_matches_automatic_differentiation() -> None:
+    utility = Utility(torch.tensor([0.3, -1.0]), torch.tensor([[1.0, 0.4], [0.4, -2.0]]), _stack())
+    t = torch.randn(20, 2, generator=torch.Generator().manual_seed(1))
+    value, slope = utility.value_and_slope(t)
+    point = t.clone().requires_grad_()
+    parts = point @ utility.linear + ((point @ utility.curvature) * point).sum(1)
+    expected = parts + _stack()(point).mean(0)
+    (gradient,) = torch.autograd.grad(expected.sum(), point)
+    np.testing.assert_allclose(value, expected.detach(), atol=1e-5)
+    np.testing.assert_allclose(slope, gradient, atol=1e-4)
+    np.testing.assert_allclose(utility(t), value, atol=1e-5)
+
+
+def test_every_network_parameter_gets_a_gradient() -> None:
+    networks = _stack()
+    for parameter in networks.parameters:
+        parameter.requires_grad_()
+    gradients = torch.autograd.grad(networks(torch.randn(8, 2)).sum(), networks.parameters)
+    assert all(bool((g != 0).any()) for g in gradients)
+
+
+def test_coefficients_of_the_quadratic_are_those_of_its_features(rng: np.random.Generator) -> None:
+    t, beta = rng.normal(size=(10, 3)), rng.normal(size=9)
+    utility = Utility.from_coefficients(beta, 3, None)
+    expected = quadratic_features(t) @ beta
+    np.testing.assert_allclose(utility(torch.from_numpy(t)), expected, atol=1e-5)
+
+
+def _fit(winners: Array, losers: Array, weights: Array | None = None, seed: int = 0) -> Utility:
+    judgments = check_judgments(winners, losers, weights, Uniform([-1.0, -1.0], [1.0, 1.0]))
+    data = ChoiceData(judgments.winners, judgments.losers, judgments.weights, judgments.pairs)
+    settings = UtilitySettings(max_steps=80)
+    return fit_utility(data, Noise(), np.random.default_rng(seed), settings)[0]
+
+
+def _pairs(n: int = 150) -> tuple[Array, Array]:
+    box = Uniform([-1.0, -1.0], [1.0, 1.0])
+    return ask(lambda x: -2 * (x**2).sum(1), box, n, seed=8)
+
+
+def test_a_row_given_twice_equals_weight_two() -> None:
+    winners, losers = _pairs()
+    twice = _fit(np.vstack([winners, winners[:40]]), np.vstack([losers, losers[:40]]))
+    weighted = _fit(winners, losers, np.where(np.arange(150) < 40, 2.0, 1.0))
+    t = torch.rand(30, 2, dtype=torch.float64)
+    assert torch.equal(twice(t), weighted(t))
+    assert not torch.equal(weighted(t), _fit(winners, losers)(t))
+
+
+def test_soft_judgments_of_probability_one_are_hard_ones() -> None:
+    winners, losers = _pairs()
+    both = np.vstack([winners, losers]), np.vstack([losers, winners])
+    soft = _fit(*both, np.repeat([1.0, 0.0], 150))
+    t = torch.rand(30, 2, dtype=torch.float64)
+    assert torch.equal(soft(t), _fit(winners, losers)(t))
+
+
+def test_rows_of_one_pair_share_a_fold() -> None:
+    winners, losers = _pairs(60)
+    judgments = check_judgments(
+        np.vstack([winners, losers]), np.vstack([losers, winners]), None,
+        Uniform([-1.0, -1.0], [1.0, 1.0]),
+    )  # fmt: skip
+    folds = assign_folds(judgments.pairs, 5, np.random.default_rng(0))
+    by_pair: dict[tuple[float, ...], set[int]] = {}
+    for w, loser, fold in zip(judgments.winners, judgments.losers, folds, strict=True):
+        by_pair.setdefault(tuple(sorted([*w, *loser])), set()).add(int(fold))
+    assert len(by_pair) == 60
+    assert all(len(found) == 1 for found in by_pair.values())
+    assert np.bincount(folds).min() >= 22
+
+
+def test_a_coin_gives_the_flat_belief() -> None:
+    """Two independent coins; a fit that chases noise would move these means and spreads."""
+    rng = np.random.default_rng(31)
+    box = Uniform([0.0] * 3, [1.0] * 3)
+    belief = fit_belief(rng.random((300, 3)), rng.random((300, 3)), sampling=box, method="utility")
+    assert belief.diagnostics["utility"]["form"] == "constant"
+    x = belief.sample(4000, seed=1)
+    np.testing.assert_allclose(x.mean(0), 0.5, atol=0.03)
+    np.testing.assert_allclose(x.std(0), 1 / np.sqrt(12), atol=0.02)
+    np.testing.assert_allclose(belief.log_prob(x), 0.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("noise", [Noise("exponential", 1.0), Noise("normal", 0.8)])
+def test_other_noise_families_recover_a_normal_belief(noise: Noise) -> None:
+    box = Uniform([-3.0], [3.0])
+    winners, losers = ask(lambda x: -0.5 * ((x[:, 0] - 0.5) / 0.6) ** 2, box, 1500, 13, noise)
+    belief = fit_belief(winners, losers, sampling=box, method="utility", noise=noise)
+    x = belief.sample(4000, seed=1)
+    assert x.mean() == pytest.approx(0.5, abs=0.1)
+    assert x.std() == pytest.approx(0.6, abs=0.09)
+
+
+def test_annealing_keeps_the_weights_of_separated_modes() -> None:
+    """From N(0, 9I) to 0.8 N(−4, 0.3²) + 0.2 N(4, 0.3²) in two dimensions; Z known."""
+    centres = torch.tensor([[-4.0, 0.0], [4.0, 0.0]], dtype=torch.float64)
+    logs = torch.log(torch.tensor([0.8, 0.2], dtype=torch.float64))
+
+    def start(g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return -g.square().sum(1) / 18 - np.log(2 * np.pi * 9), -g / 9
+
+    def target(g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        gap = g[:, None] - centres
+        parts = logs - gap.square().sum(2) / (2 * 0.09)
+        share = torch.softmax(parts, 1)
+        return torch.logsumexp(parts, 1) + 1.5, -(share[..., None] * gap).sum(1) / 0.09
+
+    generator = torch.Generator().manual_seed(0)
+    points = 3 * torch.randn(6000, 2, generator=generator, dtype=torch.float64)
+    found = anneal(points, start, target, generator, AnnealingSettings())
+    assert (found.points[:, 0] < 0).double().mean().item() == pytest.approx(0.8, abs=0.03)
+    expected = 1.5 + np.log(2 * np.pi * 0.09)
+    assert found.log_normalizer == pytest.approx(expected, abs=0.1)
+    left = found.points[found.points[:, 0] < 0]
+    assert left.std(0).numpy() == pytest.approx([0.3, 0.3], abs=0.02)
+
+
+def test_a_belief_wider_than_an_unbounded_sampling_density_stays_proper() -> None:
+    """A judge who prefers the outskirts: exp(f) alone would not be integrable."""
+    sampling = GaussianMixture([1.0], [[0.0, 0.0]], [np.eye(2)])
+    winners, losers = ask(lambda x: 0.5 * (x**2).sum(1), sampling, 600, seed=3)
+    belief = fit_belief(winners, losers, sampling=sampling, method="utility")
+    x = belief.sample(4000, seed=1)
+    assert np.linalg.norm(x, axis=1).max() < 12
+    grid = np.linspace(-12, 12, 401)
+    points = np.stack(np.meshgrid(grid, grid, indexing="ij"), -1).reshape(-1, 2)
+    total = np.exp(belief.log_prob(points)).sum() * (grid[1] - grid[0]) ** 2
+    assert total == pytest.approx(1.0, abs=0.05)
