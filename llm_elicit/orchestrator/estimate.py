@@ -68,12 +68,12 @@ def estimate(
     Example:
         >>> from llm_elicit.plan import make_plan
         >>> campaign = Campaign.model_validate({
-        ...     "name": "try", "space": "penguins", "design": {"pairs": 3},
+        ...     "name": "try", "space": "penguins", "design": {"pairs": 5},
         ...     "judges": [{"name": "expert", "backend": "simulated"}]})
         >>> space = campaign.load_space()
         >>> plan = make_plan(space, campaign.design, campaign.seed)
         >>> [(e.requests, e.cost) for e in estimate(campaign, space, plan)]
-        [(6, 0.0)]
+        [(10, 0.0)]
     """
     template = Template.load(campaign.design.template)
     length = _mean(_tokens(prompt) for prompt in prompts(space, plan, template, samples))

@@ -180,6 +180,9 @@ class Journal:
         try:
             _migrate(self._db)
             self._same_campaign(identity)
+        except sqlite3.Error as error:
+            self._db.close()
+            raise _unusable(self.path, error) from None
         except BaseException:
             self._db.close()
             raise

@@ -54,6 +54,10 @@ class _FailedError(Exception):
         self.decision = decision
 
 
+class _HaltedError(Exception):
+    """The run, or the judge, was stopped before this request left."""
+
+
 class Pool:
     """One judge's questions, asked by as many workers as it takes at once."""
 
@@ -98,16 +102,27 @@ class Pool:
 
     async def _work(self, queue: Iterator[Question]) -> None:
         for question in queue:
-            if self._stopped is not None or self._desk.stopping.is_set():
+            if self._halted:
                 return
             try:
-                await self._put(question)
-            except _FailedError as failure:
-                await self._give_up(question, failure.decision)
+                await self._see_to(question)
             except ElicitError as error:
                 # The other workers' answers are under way: they are waited for, not thrown away.
                 self._stopped = self._stopped or error
             self._show()
+
+    async def _see_to(self, question: Question) -> None:
+        try:
+            await self._put(question)
+        except _FailedError as failure:
+            await self._give_up(question, failure.decision)
+        except _HaltedError:
+            return  # it was not sent, so it stays as it was
+
+    @property
+    def _halted(self) -> bool:
+        """Whether nothing more is to be sent."""
+        return self._stopped is not None or self._desk.stopping.is_set()
 
     async def _put(self, question: Question) -> None:
         """Have one question answered: from the cache, from a twin in flight, or by asking."""
@@ -118,7 +133,7 @@ class Pool:
             if twin is not None:
                 reply = await asyncio.shield(twin)
                 if reply is None:
-                    continue
+                    continue  # the twin came to nothing
             else:
                 reply = self._desk.cache.get(key) if key else None
             if reply is not None:
@@ -166,6 +181,8 @@ class Pool:
         await self._desk.budget.reserve(worst)
         paid = 0.0
         try:
+            if self._halted:
+                raise _HaltedError
             await self._desk.writer.write(journal.intent(question.id, worst))
             self.tally.requests += 1
             began = time.monotonic()
@@ -203,8 +220,7 @@ class Pool:
         return isinstance(error, _FailedError) and error.decision.kind != "no"
 
     def _enough(self, state: tenacity.RetryCallState) -> bool:
-        hopeless = self._stopped is not None or self._desk.stopping.is_set()
-        return hopeless or state.attempt_number >= self._judge.attempts
+        return self._halted or state.attempt_number >= self._judge.attempts
 
     def _pause(self, state: tenacity.RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None

@@ -131,7 +131,9 @@ class Display:
     def _bar(self, name: str, done: int, total: int, detail: str) -> None:
         with self._lock:
             if name not in self._tasks:
-                self._tasks[name] = self._bars.add_task(escape(name), total=total, detail="")
+                self._tasks[name] = self._bars.add_task(
+                    escape(name), total=total, completed=done, detail=detail
+                )
         self._bars.update(self._tasks[name], total=total, completed=done, detail=detail)
 
     def _due(self, name: str, over: bool) -> bool:

@@ -1,0 +1,39 @@
+from typing import Any
+
+import pytest
+
+from llm_elicit.orchestrator import Patience
+
+KEY = "sk-canary-0123456789"
+SWIFT = Patience(base=0.01, longest=0.05, provider=0.5)
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.setenv(name, KEY)
+    for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def claude(url: str, **settings: Any) -> dict[str, Any]:
+    return {
+        "name": "claude",
+        "backend": "anthropic",
+        "model": "claude-haiku-4-5",
+        "base_url": url,
+        **settings,
+    }
+
+
+def gpt(url: str, **settings: Any) -> dict[str, Any]:
+    return {
+        "name": "gpt",
+        "backend": "openai",
+        "model": "gpt-4o-mini",
+        "base_url": f"{url}/v1",
+        **settings,
+    }
+
+
+EXPERT = {"name": "expert", "backend": "simulated"}

@@ -1,0 +1,39 @@
+"""Running small campaigns."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from llm_elicit.campaign import Campaign
+from llm_elicit.comparisons import Comparisons
+from llm_elicit.orchestrator import AskSummary, ask, comparisons
+from llm_elicit.orchestrator.progress import Progress
+from llm_elicit.plan import Plan, make_plan
+from orchestrator.conftest import SWIFT
+
+
+def campaign(judges: list[dict[str, Any]], pairs: int = 10, **rest: Any) -> Campaign:
+    return Campaign.model_validate(
+        {
+            "name": "try",
+            "space": "penguins",
+            "design": {"pairs": pairs},
+            "judges": judges,
+            **rest,
+        }
+    )
+
+
+def plan_of(study: Campaign) -> Plan:
+    return make_plan(study.load_space(), study.design, study.seed)
+
+
+def run(study: Campaign, folder: Path, progress: Progress | None = None) -> AskSummary:
+    space = study.load_space()
+    return asyncio.run(ask(study, space, plan_of(study), folder, progress, SWIFT))
+
+
+def table(study: Campaign, folder: Path) -> Comparisons:
+    return comparisons(folder, study, study.load_space(), plan_of(study))

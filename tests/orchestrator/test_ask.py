@@ -1,0 +1,382 @@
+"""Whole campaigns against loopback providers."""
+
+import logging
+import math
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes.provider import Action, Fails, Hangs, Provider, Resets, Says, Sends
+
+from llm_elicit.errors import InputError, JudgeError
+from llm_elicit.orchestrator import status
+from llm_elicit.orchestrator.journal import Journal
+from orchestrator.conftest import EXPERT, KEY, claude, gpt
+from orchestrator.running import campaign, plan_of, run, table
+
+
+class Notes:
+    """A progress that remembers."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.dones: list[int] = []
+
+    def tally(self, judge: str, tally: Any) -> None:
+        self.dones.append(tally.done)
+
+    def stage(self, label: str, step: str, done: int, total: int) -> None: ...
+
+    def note(self, judge: str, line: str) -> None:
+        self.lines.append(f"{judge}: {line}")
+
+
+def test_all_judges_answer_all_questions(tmp_path: Path) -> None:
+    with Provider(lambda n, body: Says("B")) as provider:
+        study = campaign([claude(provider.url), gpt(provider.url), EXPERT])
+        summary = run(study, tmp_path / "try")
+    assert summary.complete
+    assert not summary.problems
+    assert len(provider.seen) == 40
+    frame = table(study, tmp_path / "try").frame
+    assert frame.groupby("judge").size().to_dict() == {"claude": 20, "expert": 20, "gpt": 20}
+    always_second = frame[frame["judge"] == "claude"]
+    assert (always_second["verdict"] == "B").all()
+    # The order is undone: whoever always says B prefers b in "ab" and a in "ba".
+    expected = (always_second["order"] == "ba").astype(float)
+    assert (always_second["probability"].to_numpy() == expected.to_numpy()).all()
+    assert (frame[frame["judge"] == "gpt"]["model_answered"] == "gpt-4o-mini-2026-01-01").all()
+
+
+def test_soft_judgments_undo_the_order_and_the_bias(tmp_path: Path) -> None:
+    top = {"A": math.log(0.9), "B": math.log(0.1)}
+    with Provider(lambda n, body: Says("A", logprobs=top)) as provider:
+        study = campaign([gpt(provider.url)])
+        run(study, tmp_path / "try")
+    comparisons = table(study, tmp_path / "try")
+    assert comparisons.frame["soft"].all()
+    assert set(comparisons.frame["probability"].round(6)) == {0.9, 0.1}
+    assert comparisons.choices("gpt").preference == pytest.approx(np.full(10, 0.5))
+
+
+def test_points_in_the_table_are_those_that_were_asked(tmp_path: Path) -> None:
+    study = campaign([EXPERT])
+    run(study, tmp_path / "try")
+    plan, frame = plan_of(study), table(study, tmp_path / "try").frame
+    for column, name in enumerate(study.load_space().names):
+        assert (frame[f"a_{name}"] == plan.a[frame["pair"], column]).all()
+        assert (frame[f"b_{name}"] == plan.b[frame["pair"], column]).all()
+
+
+def test_the_simulated_expert_recovers_its_preferences(tmp_path: Path) -> None:
+    study = campaign([{**EXPERT, "level": 0.01}], pairs=40)
+    run(study, tmp_path / "try")
+    from llm_elicit.backends import SimulatedBackend
+
+    expert = SimulatedBackend(study.judges[0], study.load_space())
+    choices = table(study, tmp_path / "try").choices("expert")
+    truth = expert.log_belief(choices.a) > expert.log_belief(choices.b)
+    assert ((choices.preference > 0.5) == truth).mean() > 0.95
+
+
+def test_a_second_run_asks_nothing(tmp_path: Path) -> None:
+    with Provider() as provider:
+        study = campaign([claude(provider.url)])
+        run(study, tmp_path / "try")
+        before = table(study, tmp_path / "try").frame
+        summary = run(study, tmp_path / "try")
+        assert len(provider.seen) == 20
+    assert summary.complete
+    assert summary.judges["claude"].tally.requests == 0
+    assert table(study, tmp_path / "try").frame.equals(before)
+
+
+def test_answers_serve_other_runs_for_nothing(tmp_path: Path) -> None:
+    with Provider() as provider:
+        first = campaign([claude(provider.url)])
+        run(first, tmp_path / "first")
+        wider = campaign([claude(provider.url, name="other", concurrency=3)])
+        summary = run(wider, tmp_path / "second")
+        assert len(provider.seen) == 20
+        tally = summary.judges["other"].tally
+        assert (tally.cached, tally.requests, tally.cost) == (20, 0, 0.0)
+        frame = table(wider, tmp_path / "second").frame
+        assert frame["cached"].all()
+        assert (frame["cost"] == 0).all()
+        warmer = campaign([claude(provider.url, temperature=0.9)])
+        run(warmer, tmp_path / "third")
+        assert len(provider.seen) == 40
+
+
+def test_twins_in_flight_are_sent_once(tmp_path: Path) -> None:
+    with Provider(lambda n, body: Says("A", delay=0.05)) as provider:
+        study = campaign([claude(provider.url), claude(provider.url, name="twin")])
+        summary = run(study, tmp_path / "try")
+        assert len(provider.seen) == 20
+    assert summary.complete
+    assert len(table(study, tmp_path / "try")) == 40
+
+
+def test_replicates_are_asked_separately(tmp_path: Path) -> None:
+    with Provider() as provider:
+        study = campaign([claude(provider.url)], design={"pairs": 4, "replicates": 3})
+        run(study, tmp_path / "try")
+        assert len(provider.seen) == 24
+
+
+def _faults(number: int, body: dict[str, Any]) -> Action:
+    """Each kind of fault, now and then."""
+    faults: dict[int, Action] = {
+        3: Fails(429, "slow down", headers=(("retry-after", "0.2"),)),
+        5: Fails(500),
+        8: Fails(529, "overloaded"),
+        11: Sends(b'{"half": '),
+        13: Hangs(),
+        17: Resets(),
+        19: Sends(b"{}"),
+        23: Sends(b"<html>bad gateway</html>", "text/html"),
+    }
+    return faults.get(number, Says("A"))
+
+
+@pytest.mark.parametrize("make", [claude, gpt])
+def test_passing_faults_are_outlived(make: Any, tmp_path: Path) -> None:
+    with Provider(_faults) as provider:
+        study = campaign([make(provider.url, timeout=0.5)])
+        summary = run(study, tmp_path / "try")
+        assert len(provider.seen) == 28
+    assert summary.complete
+    (judge,) = summary.judges.values()
+    assert judge.tally.errors == 8
+    frame = table(study, tmp_path / "try").frame
+    assert frame["attempts"].sum() == 28
+    assert frame["attempts"].max() > 1
+
+
+def test_the_provider_says_how_long_to_wait(tmp_path: Path) -> None:
+    import time
+
+    times: list[float] = []
+
+    def behave(number: int, body: dict[str, Any]) -> Action:
+        times.append(time.monotonic())
+        return Fails(429, headers=(("retry-after", "0.4"),)) if number == 1 else Says()
+
+    with Provider(behave) as provider:
+        run(campaign([claude(provider.url, concurrency=1)], pairs=4), tmp_path / "try")
+    assert times[1] - times[0] >= 0.4
+
+
+def test_attempts_have_a_ceiling_and_the_next_run_tries_again(tmp_path: Path) -> None:
+    broken = True
+    poisoned = ""
+
+    def behave(number: int, body: dict[str, Any]) -> Action:
+        nonlocal poisoned
+        question = body["messages"][-1]["content"]
+        poisoned = poisoned or question
+        return Fails(500, "boom") if broken and question == poisoned else Says()
+
+    with Provider(behave) as provider:
+        study = campaign([claude(provider.url, attempts=3)])
+        summary = run(study, tmp_path / "try")
+        assert not summary.complete
+        assert not summary.problems
+        assert sum(seen.question == poisoned for seen in provider.seen) == 3
+        line = status(tmp_path / "try", study)["claude"]
+        assert (line.done, line.failed, line.total) == (19, 1, 20)
+        broken = False
+        assert run(study, tmp_path / "try").complete
+        assert sum(seen.question == poisoned for seen in provider.seen) == 4
+    with sqlite3.connect(tmp_path / "try" / "journal.sqlite") as db:
+        assert db.execute("SELECT MAX(attempts) FROM questions").fetchone() == (4,)
+
+
+STOPS = [
+    (Fails(401, f"invalid key {KEY}"), InputError, "key is not accepted"),
+    (Fails(404, "model: no-such-model"), InputError, "no such model"),
+    (
+        Fails(429, "You exceeded your current quota", code="insufficient_quota"),
+        JudgeError,
+        "credit",
+    ),
+    (Fails(400, "Your credit balance is too low"), JudgeError, "no credit left"),
+    (Fails(400, "temperature is deprecated for this model"), JudgeError, "request refused"),
+]
+
+
+@pytest.mark.parametrize(("fault", "error", "reason"), STOPS)
+@pytest.mark.parametrize("make", [claude, gpt])
+def test_what_cannot_be_mended_stops_that_judge_alone(
+    make: Any, fault: Fails, error: type, reason: str, tmp_path: Path
+) -> None:
+    with Provider(lambda n, body: fault) as provider:
+        judge = make(provider.url, concurrency=2)
+        notes = Notes()
+        summary = run(campaign([judge, EXPERT]), tmp_path / "try", notes)
+        assert len(provider.seen) <= 2
+    (problem,) = summary.problems
+    assert isinstance(problem, error)
+    assert reason in str(problem)
+    assert judge["name"] in str(problem)
+    assert "\n" not in str(problem)
+    assert summary.judges["expert"].complete
+    assert not summary.complete
+
+
+def test_a_journal_without_answers_is_an_empty_table(tmp_path: Path) -> None:
+    with Provider(lambda n, body: Fails(401)) as provider:
+        study = campaign([claude(provider.url)])
+        run(study, tmp_path / "try")
+    assert len(table(study, tmp_path / "try")) == 0
+
+
+def test_a_disk_that_is_full_is_one_line_and_keeps_what_was_paid(tmp_path: Path) -> None:
+    """SQLite itself is told that the file may not grow: the error is the real one."""
+    with Provider(lambda n, body: Says("A")) as provider:
+        study = campaign([claude(provider.url, concurrency=2)], pairs=60)
+        book = tmp_path / "try" / "journal.sqlite"
+        plain = Journal.prepare
+
+        def prepare(self: Journal, *args: Any) -> int:
+            lost = plain(self, *args)
+            (pages,) = self._db.execute("PRAGMA page_count").fetchone()
+            self._db.execute(f"PRAGMA max_page_count = {pages + 3}")
+            return lost
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Journal, "prepare", prepare)
+            summary = run(study, tmp_path / "try")
+        (problem,) = summary.problems
+        assert "full" in str(problem)
+        assert str(book) in str(problem)
+        kept = len(table(study, tmp_path / "try"))
+        assert 0 < kept < 120
+        assert run(study, tmp_path / "try").complete
+        assert len(provider.seen) <= 120 + 2
+
+
+def test_a_server_that_is_down_stops_the_judge(tmp_path: Path) -> None:
+    judge = claude("http://127.0.0.1:9", attempts=2, concurrency=1)
+    summary = run(campaign([judge], pairs=50), tmp_path / "try")
+    (problem,) = summary.problems
+    assert "connection failed" in str(problem)
+    assert summary.judges["claude"].tally.failed == 5
+
+
+VERDICTS = [
+    (Says("", stop="refusal"), "refusal"),
+    (Says("Let me think", stop="length"), "truncated"),
+    (Says("banana"), "unparsable"),
+    (Says("I'm unable to say."), "refusal"),
+    (Says("Both are equally plausible."), "tie"),
+]
+
+
+@pytest.mark.parametrize(("says", "verdict"), VERDICTS)
+def test_answers_without_a_choice_are_kept(says: Says, verdict: str, tmp_path: Path) -> None:
+    with Provider(lambda n, body: says) as provider:
+        study = campaign([claude(provider.url)], pairs=4)
+        assert run(study, tmp_path / "try").complete
+        run(study, tmp_path / "try")
+        assert len(provider.seen) == 8
+    frame = table(study, tmp_path / "try").frame
+    assert set(frame["verdict"]) == {verdict}
+    assert set(frame["reply"]) == {says.text}
+    if verdict == "tie":
+        assert (frame["probability"] == 0.5).all()
+    else:
+        assert frame["probability"].isna().all()
+
+
+def test_a_truncated_answer_is_not_served_to_other_runs(tmp_path: Path) -> None:
+    with Provider(lambda n, body: Says("Hm", stop="length")) as provider:
+        study = campaign([claude(provider.url)], pairs=4)
+        run(study, tmp_path / "first")
+        run(study, tmp_path / "second")
+        assert len(provider.seen) == 16
+
+
+def test_a_server_without_log_probabilities_is_asked_without(tmp_path: Path) -> None:
+    def behave(number: int, body: dict[str, Any]) -> Action:
+        return Fails(400, "logprobs is not supported") if "logprobs" in body else Says("A")
+
+    notes = Notes()
+    with Provider(behave) as provider:
+        study = campaign([gpt(provider.url, concurrency=4)])
+        summary = run(study, tmp_path / "try", notes)
+        assert len(provider.seen) <= 24
+    assert summary.complete
+    assert not table(study, tmp_path / "try").frame["soft"].any()
+    assert any("judgments are hard" in line for line in notes.lines)
+
+
+def test_the_folder_of_another_campaign_is_refused(tmp_path: Path) -> None:
+    run(campaign([EXPERT]), tmp_path / "try")
+    for other in (campaign([EXPERT], pairs=11), campaign([EXPERT], seed=2)):
+        with pytest.raises(InputError, match="run of another campaign"):
+            run(other, tmp_path / "try")
+        with pytest.raises(InputError, match="run of another campaign"):
+            table(other, tmp_path / "try")
+    patient = campaign([{**EXPERT, "concurrency": 2}], limits={"max_cost": 1.0})
+    assert run(patient, tmp_path / "try").complete
+
+
+def test_an_edited_template_is_another_campaign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "prompts" / "mine.md"
+    own.parent.mkdir()
+    own.write_text("---\nid: mine\nwording: x\n---\n# user\n{{ option_a }} or {{ option_b }}?\n")
+    study = campaign([EXPERT], design={"pairs": 4, "template": "mine"})
+    run(study, tmp_path / "try")
+    own.write_text(own.read_text().replace("?", "??"))
+    with pytest.raises(InputError, match="its template differs"):
+        run(study, tmp_path / "try")
+
+
+def test_a_missing_key_is_found_before_anything_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    with Provider() as provider:
+        study = campaign([gpt(provider.url), claude(provider.url)])
+        with pytest.raises(InputError, match="ANTHROPIC_API_KEY"):
+            run(study, tmp_path / "try")
+        assert not provider.seen
+    assert not (tmp_path / "try").exists()
+
+
+def test_no_journal_no_table(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="run the campaign first"):
+        table(campaign([EXPERT]), tmp_path)
+
+
+def test_the_key_is_written_nowhere(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server echoes the key in errors and answers; everything that is written is searched."""
+    caplog.set_level(logging.DEBUG)
+    echoes: list[Action] = [
+        Fails(500, f"upstream said no to {KEY}"),
+        Says(f"A {KEY}"),
+        Fails(401, f"Incorrect API key provided: {KEY}"),
+    ]
+    notes = Notes()
+    for make in (claude, gpt):
+        with Provider(lambda n, body: echoes[min(n, 3) - 1]) as provider:
+            study = campaign([make(provider.url, concurrency=1)], pairs=4)
+            summary = run(study, tmp_path / make.__name__, notes)
+            assert any(KEY in str(seen.headers) for seen in provider.seen)
+        assert summary.problems
+        assert KEY not in f"{summary!r} {summary.problems[0].__cause__!r}"
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) >= 4
+    for path in files:
+        assert KEY.encode() not in path.read_bytes(), path
+    assert KEY not in caplog.text
+    assert KEY not in "".join(notes.lines)
+    assert KEY not in "".join(capsys.readouterr())
