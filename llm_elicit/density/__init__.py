@@ -1,15 +1,14 @@
 """The density core: comparisons in, a belief density out. It knows nothing of language models.
 
+`fit_belief` is the one door; what it returns samples, evaluates and saves itself.
+
 Examples
 --------
->>> import numpy as np
->>> from llm_elicit.density import Uniform, fit_belief
->>> rng = np.random.default_rng(0)
->>> a, b = rng.uniform(0, 10, (2, 80, 1))
->>> winners, losers = np.maximum(a, b), np.minimum(a, b)        # a judge who likes large values
->>> belief = fit_belief(winners, losers, sampling=Uniform([0.0], [10.0]), method="utility")
->>> bool(belief.sample(1000, seed=1).mean() > 6)
-True
+>>> from llm_elicit.density import Noise, Uniform
+>>> Uniform([0.0, 1.0], [10.0, 100.0], log=[False, True]).dimension
+2
+>>> Noise("normal", 1.0).family
+'normal'
 """
 
 from llm_elicit.density.annealing import AnnealingSettings

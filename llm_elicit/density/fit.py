@@ -92,6 +92,7 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
     Examples
     --------
     >>> import numpy as np
+    >>> from llm_elicit.density import Uniform
     >>> rng = np.random.default_rng(0)
     >>> a, b = rng.uniform(-3, 3, (2, 80, 1))
     >>> nearer = abs(a - 1) < abs(b - 1)              # this judge likes values near one

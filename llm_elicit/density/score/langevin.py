@@ -65,7 +65,8 @@ def _tamed(move: Tensor) -> Tensor:
     bulk, but without it a steep tail throws a stray particle to infinity.
     """
     limit = math.sqrt(move.shape[1])
-    return move * (limit / move.norm(dim=1, keepdim=True).clamp(min=1e-12)).clamp(max=1.0)
+    norm: Tensor = move.norm(dim=1, keepdim=True)
+    return move * (limit / norm.clamp(min=1e-12)).clamp(max=1.0)
 
 
 def _step_factor(force: Tensor) -> Tensor:

@@ -28,8 +28,8 @@ class LikelihoodSettings:
 
     sigma_min: float = 0.05
     sigma_max: float = 3.0
-    rtol: float = 1e-3
-    atol: float = 1e-3
+    rtol: float = 1e-4
+    atol: float = 1e-4
     chunk: int = 4096
 
 
