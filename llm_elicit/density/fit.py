@@ -19,9 +19,10 @@ from llm_elicit.density.choice import Noise
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.judgments import Judgments, check_judgments
 from llm_elicit.density.latent import Latent, make_latent
+from llm_elicit.density.mixture import GaussianMixture
 from llm_elicit.density.normalizer import importance_log_normalizer
 from llm_elicit.density.ratio import Utility
-from llm_elicit.density.sampling import SamplingDensity
+from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.density import ScoreDensity, ScoreParts
 from llm_elicit.density.score.langevin import LangevinSettings
 from llm_elicit.density.score.likelihood import FlowPrior, LikelihoodSettings
@@ -35,6 +36,7 @@ from llm_elicit.density.utility_density import (
     utility_at,
 )
 
+SIDES = ("both", "winners")
 METHODS = ("score", "score-constant", "utility")
 Progress = Callable[[str, int, int], None]
 _TABLE_POINTS = 12
@@ -44,7 +46,16 @@ _REFERENCE = 2048
 
 @dataclass(frozen=True)
 class FitSettings:
-    """All settings of a fit; the defaults serve every target."""
+    """All settings of a fit; the defaults serve every target.
+
+    ``side`` chooses what the score methods de-temper: ``"both"``, the odds of winning, from the
+    scores of winners and losers; ``"winners"``, the winners' density alone, as the paper does.
+    ``cap_quantile`` bounds the tempering field at that quantile of its values under λ.
+
+    Raises
+    ------
+    DensityError : an unknown side, or a quantile outside (0, 1].
+    """
 
     utility: UtilitySettings = field(default_factory=UtilitySettings)
     annealing: AnnealingSettings = field(default_factory=AnnealingSettings)
@@ -53,6 +64,18 @@ class FitSettings:
     likelihood: LikelihoodSettings = field(default_factory=LikelihoodSettings)
     side: str = "both"
     cap_quantile: float = 0.99
+
+    def __post_init__(self) -> None:
+        if self.side not in SIDES:
+            raise DensityError(
+                f"FitSettings: side {self.side!r} is unknown; the sides are {', '.join(SIDES)}; "
+                "choose one of them."
+            )
+        if not 0.0 < self.cap_quantile <= 1.0:
+            raise DensityError(
+                f"FitSettings: cap_quantile = {self.cap_quantile}; it must lie in (0, 1]; "
+                "leave it out for the default 0.99."
+            )
 
 
 def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a caller can make
@@ -110,6 +133,11 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
         raise DensityError(
             "fit_belief: sampling is missing; the estimate depends on the density λ the pairs "
             "were drawn from; pass Uniform(low, high) or GaussianMixture(weights, means, covs)."
+        )
+    if not isinstance(sampling, Uniform | GaussianMixture):
+        raise DensityError(
+            f"fit_belief: sampling is a {type(sampling).__name__}; the sampling densities known "
+            "here are Uniform and GaussianMixture; pass one of them."
         )
     began = time.perf_counter()
     judgments = check_judgments(winners, losers, weights, sampling)

@@ -26,6 +26,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
+from llm_elicit.density.errors import DensityError
 from llm_elicit.density.mixture import GaussianMixture
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 
@@ -240,7 +241,10 @@ def make_latent(sampling: SamplingDensity, points: Array | None = None) -> Laten
     elif isinstance(sampling, GaussianMixture):
         latent = AffineLatent(sampling, math.inf)
     else:
-        raise TypeError(f"no latent coordinates for {type(sampling).__name__}")
+        raise DensityError(
+            f"make_latent: no latent coordinates for a {type(sampling).__name__}; "
+            "the sampling densities known here are Uniform and GaussianMixture; pass one of them."
+        )
     if points is not None:
         latent.radius = float(np.linalg.norm(latent.to_latent(points), axis=1).max())
     return latent

@@ -39,7 +39,7 @@ class UtilitySettings:
     """
 
     folds: int = 8
-    ridges: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+    ridges: tuple[float, ...] = (1e-4, 1e-3, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0)
     decays: tuple[float, ...] = (5e-4, 2e-3)
     width: int = 32
     batch: int = 512

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -205,6 +206,7 @@ GOOD = np.linspace(-0.9, 0.9, 8)[:, None]
         ({"sampling": None}, "sampling is missing"),
         ({"sampling": Uniform([-1.0] * 2, [1.0] * 2)}, "1 features and the sampling density 2"),
         ({"method": "magic"}, "score, score-constant, utility"),
+        ({"sampling": "uniform"}, "known here are Uniform and GaussianMixture"),
         ({"winners": [["a"]]}, "cannot be read as numbers"),
     ],
 )
@@ -233,6 +235,17 @@ def test_loading_what_is_no_belief_is_named(tmp_path: Path) -> None:
 def test_asking_for_a_negative_number_of_points_is_named(line_belief: BeliefDensity) -> None:
     with pytest.raises(DensityError, match="n = -1"):
         line_belief.sample(-1)
+
+
+def test_the_paper_s_own_side_recovers_the_belief_too(line_judge: tuple[Array, Array]) -> None:
+    belief = _fit_line(line_judge, "score", replace(QUICK, side="winners"))
+    x = belief.sample(4000, seed=1)
+    assert belief.diagnostics["side"] == "winners"
+    assert x.mean() == pytest.approx(0.3, abs=0.15)
+    with pytest.raises(DensityError, match="both, winners"):
+        replace(QUICK, side="losers")
+    with pytest.raises(DensityError, match="cap_quantile"):
+        replace(QUICK, cap_quantile=0.0)
 
 
 def test_other_methods_accept_other_noise(line_judge: tuple[Array, Array]) -> None:
