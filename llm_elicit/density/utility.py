@@ -224,12 +224,15 @@ class _ResidualTrainer:
         self.folds = torch.from_numpy(folds)
         self.base = torch.from_numpy(quadratics.by_member).float()
         self.member = torch.arange(self.count).repeat_interleave(len(decays))
-        self.best_score = -np.inf
         # Held-out likelihood needs no more rows than this to rank the candidates.
         every = torch.randperm(len(folds), generator=generator)
         self.judged = every[:_JUDGED].sort().values
         first_guess = torch.from_numpy(quadratics.out_of_fold)[self.judged]
+        # No step at all, the bare quadratics, is the first candidate.
         self.best = self._snapshot(0, 0, first_guess)
+        self.best_score = float(
+            choice_log_likelihood(first_guess.float(), self.weights[self.judged], noise)
+        )
 
     def _snapshot(self, decay: int, step: int, out_of_fold: Tensor) -> ResidualFit:
         width = len(self.settings.decays)
