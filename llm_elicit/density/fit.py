@@ -50,6 +50,9 @@ class FitSettings:
 
     ``side`` chooses what the score methods de-temper: ``"both"``, the odds of winning, from the
     scores of winners and losers; ``"winners"``, the winners' density alone, as the paper does.
+    ``smoothing`` is the noise level, in latent units, where sampling and likelihood end given
+    1000 comparisons a feature or more. With fewer it grows like √(d/n): the score learned from
+    n pairs has a variance of the order d/(n σ²) and would otherwise be noise.
     ``cap_quantile`` bounds the tempering field at that quantile of its values under λ.
 
     Raises
@@ -64,6 +67,7 @@ class FitSettings:
     likelihood: LikelihoodSettings = field(default_factory=LikelihoodSettings)
     side: str = "both"
     cap_quantile: float = 0.99
+    smoothing: float = 0.05
 
     def __post_init__(self) -> None:
         if self.side not in SIDES:
@@ -247,7 +251,10 @@ class _Fitter:
             cap,
             constant,
         )
-        model = ScoreDensity(parts, settings.langevin, settings.likelihood, settings.annealing)
+        sigma = self._final_sigma()
+        langevin = replace(settings.langevin, sigma_start=2.0 * sigma, sigma_end=sigma)
+        likelihood = replace(settings.likelihood, sigma_min=sigma)
+        model = ScoreDensity(parts, langevin, likelihood, settings.annealing)
         draws = model.sample_latent(_REFERENCE, self.generator)
         found = importance_log_normalizer(self.latent, model.unnormalized, draws, self.generator)
         notes = {
@@ -255,10 +262,16 @@ class _Fitter:
             "tau_star": star["winners"],
             "omega_star": star["both"],
             "field_cap": cap,
+            "final_sigma": sigma,
             "score_held_out_loss": trained.held_out_loss,
             "score_steps": trained.steps,
         }
         return replace(model, log_normalizer=found.value), found, notes
+
+    def _final_sigma(self) -> float:
+        per_feature = self.judgments.size / self.latent_winners.shape[1]
+        sigma: float = self.settings.smoothing * (1000.0 / per_feature) ** 0.5
+        return min(max(sigma, self.settings.smoothing), 0.5)
 
     def _points_of_sampling(self) -> Tensor:
         """Draws of λ: the compared points themselves and quasi-random ones, latent."""
