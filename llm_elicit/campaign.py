@@ -71,12 +71,15 @@ class OpenAIJudge(_Model):
 
 
 class LocalJudge(_Model):
-    """A real small model on this machine, offline: see `llm-elicit models`."""
+    """A real small model on this machine, offline: see `llm-elicit models`.
+
+    `concurrency` engines share the machine's cores.
+    """
 
     backend: Literal["local"]
     model: str = "smollm2"
     temperature: Annotated[float, Field(ge=0, le=2)] | None = 0.0
-    concurrency: Annotated[int, Field(ge=1, le=64)] = 1
+    concurrency: Annotated[int, Field(ge=1, le=64)] = 2
     timeout: Positive = 300.0
 
 

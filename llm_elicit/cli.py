@@ -165,18 +165,16 @@ def _dry_run(result: stages.Run) -> None:
             _out.print(f"[{message.role}]", markup=False, style="bold")
             _out.print(message.content, markup=False)
         _out.rule()
-    table = Table("judge", "requests", "prompt tokens", "answer tokens", "cost USD", box=None)
+    table = Table("judge", "requests", "prompt tokens", "answer tokens", "USD", "at most", box=None)
     for line in orchestrator.estimate(result.campaign, result.space, result.plan):
-        cost = "unknown price" if line.cost is None else f"{line.cost:.4f}"
-        table.add_row(
-            line.judge,
-            f"{line.requests:,}",
-            f"~{line.prompt_tokens:,}",
-            f"≤{line.completion_tokens:,}",
-            cost,
-        )
+        counts = f"~{line.prompt_tokens:,}", f"~{line.completion_tokens:,}"
+        table.add_row(line.judge, f"{line.requests:,}", *counts, _usd(line.cost), _usd(line.most))
     _out.print(table)
     _out.print("Nothing was sent.")
+
+
+def _usd(amount: float | None) -> str:
+    return "unknown price" if amount is None else f"{amount:.4f}"
 
 
 def _conclude(result: stages.Run) -> None:

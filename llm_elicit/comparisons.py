@@ -13,6 +13,7 @@ reply                   the raw text of the answer
 verdict                 "A", "B", "tie", "refusal", "truncated" or "unparsable"
 probability             P(a preferred to b), the presentation order undone; empty without a choice
 soft                    whether probability comes from token log-probabilities
+letter_mass             how much of the model's own probability the two letters had (soft only)
 prompt_tokens, ...      completion_tokens, cached_tokens; cost (USD; empty where no price is known)
 latency, attempts       seconds of the answering request; requests sent for this answer
 cached                  served from an earlier run's answer, at no cost
@@ -46,6 +47,7 @@ _COLUMNS = {
     "verdict": "string",
     "probability": "float64",
     "soft": "bool",
+    "letter_mass": "float64",
     "prompt_tokens": "int64",
     "completion_tokens": "int64",
     "cached_tokens": "int64",
@@ -169,7 +171,7 @@ class Comparisons:
         elif path.suffix == ".csv":
             # Text stays text: a reply "NA" is not a gap, a hash of digits is not a number.
             text = {name: "string" for name, kind in _COLUMNS.items() if kind == "string"}
-            gaps = {"probability": [""], "cost": [""]}
+            gaps = {name: [""] for name in ("probability", "letter_mass", "cost")}
             frame = pd.read_csv(path, dtype=text, keep_default_na=False, na_values=gaps)
         else:
             raise InputError(f"{path}: unknown format; use .parquet, .jsonl or .csv")

@@ -1,12 +1,14 @@
-"""The command line from outside: exit codes, one clear line, no traceback."""
+"""The command line: exit codes, one clear line, no traceback, stages that resume."""
 
 import json
-import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+
+from llm_elicit import cli
 
 CAMPAIGN = """
 name: tiny
@@ -18,17 +20,27 @@ fit: {method: utility, samples: 500}
 """
 
 
-def llm_elicit(*arguments, cwd, **environment):
-    inherited = {k: v for k, v in os.environ.items() if not k.endswith("_API_KEY")}
-    return subprocess.run(
-        [sys.executable, "-m", "llm_elicit", *map(str, arguments)],
-        cwd=cwd,
-        env={**inherited, **environment},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+@pytest.fixture(autouse=True)
+def keyless(monkeypatch):
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def llm_elicit(tmp_path, monkeypatch, capsys):
+    """The command, run in `tmp_path`; in this process, since importing it takes seconds."""
+
+    def call(*arguments):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["llm-elicit", *arguments])
+        with pytest.raises(SystemExit) as exit_code:
+            cli.main()
+        shown = capsys.readouterr()
+        return SimpleNamespace(
+            returncode=exit_code.value.code or 0, stdout=shown.out, stderr=shown.err
+        )
+
+    return call
 
 
 def campaign(folder, text=CAMPAIGN, name="c.yaml"):
@@ -45,20 +57,26 @@ def refused(done, *parts):
         assert part in line
 
 
-def test_unknown_yaml_key(tmp_path):
+def test_from_outside_too_there_is_one_line_and_a_proper_exit_code(tmp_path):
+    command = [sys.executable, "-m", "llm_elicit", "run", "nothing.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    refused(done, "nothing.yaml")
+
+
+def test_unknown_yaml_key(llm_elicit, tmp_path):
     path = campaign(tmp_path, CAMPAIGN.replace("pairs: 60", "pears: 60"))
-    refused(llm_elicit("run", path, cwd=tmp_path), "c.yaml", "design.pears", "unknown key")
+    refused(llm_elicit("run", path), "c.yaml", "design.pears", "unknown key")
 
 
-def test_range_upside_down(tmp_path):
+def test_range_upside_down(llm_elicit, tmp_path):
     space = "name: s\ntitle: t\nsubject: x\nfeatures: [{name: x, label: x, low: 3, high: 1}]\n"
     (tmp_path / "s.yaml").write_text(space)
     path = campaign(tmp_path, CAMPAIGN.replace("penguins", "s.yaml"))
-    refused(llm_elicit("run", path, cwd=tmp_path), "s.yaml", "low 3 is not below high 1")
+    refused(llm_elicit("run", path), "s.yaml", "low 3 is not below high 1")
 
 
-def test_missing_campaign(tmp_path):
-    refused(llm_elicit("run", "nothing.yaml", cwd=tmp_path), "nothing.yaml", "california")
+def test_missing_campaign(llm_elicit, tmp_path):
+    refused(llm_elicit("run", "nothing.yaml"), "nothing.yaml", "california")
 
 
 @pytest.mark.parametrize(
@@ -68,51 +86,51 @@ def test_missing_campaign(tmp_path):
         ("{name: j, backend: openai, model: gpt-4.1-mini}", "OPENAI_API_KEY"),
     ],
 )
-def test_missing_key(tmp_path, judge, variable):
+def test_missing_key(llm_elicit, tmp_path, judge, variable):
     path = campaign(tmp_path, CAMPAIGN.replace("{name: expert, backend: simulated}", judge))
-    refused(llm_elicit("run", path, cwd=tmp_path), variable)
+    refused(llm_elicit("run", path), variable)
 
 
-def test_unknown_local_model(tmp_path):
+def test_unknown_local_model(llm_elicit, tmp_path):
     judge = "{name: j, backend: local, model: gpt-99}"
     path = campaign(tmp_path, CAMPAIGN.replace("{name: expert, backend: simulated}", judge))
-    refused(llm_elicit("run", path, cwd=tmp_path), "gpt-99", "smollm2")
+    refused(llm_elicit("run", path), "gpt-99", "smollm2")
 
 
-def test_text_in_a_numeric_column(tmp_path):
+def test_text_in_a_numeric_column(llm_elicit, tmp_path):
     (tmp_path / "my.csv").write_text("x,y\n1,2\n2,three\n3,5\n4,6\n")
-    refused(llm_elicit("space", "init", "my.csv", cwd=tmp_path), "'y'", "line 3", "'three'")
+    refused(llm_elicit("space", "init", "my.csv"), "'y'", "line 3", "'three'")
 
 
-def test_fewer_pairs_than_features(tmp_path):
+def test_fewer_pairs_than_features(llm_elicit, tmp_path):
     path = campaign(tmp_path, CAMPAIGN.replace("pairs: 60", "pairs: 3"))
-    refused(llm_elicit("run", path, cwd=tmp_path), "design.pairs", "4 features")
+    refused(llm_elicit("run", path), "design.pairs", "4 features")
 
 
-def test_a_run_folder_of_another_campaign(tmp_path):
-    assert llm_elicit("plan", campaign(tmp_path), cwd=tmp_path).returncode == 0
+def test_a_run_folder_of_another_campaign(llm_elicit, tmp_path):
+    assert llm_elicit("plan", campaign(tmp_path)).returncode == 0
     other = campaign(tmp_path, CAMPAIGN.replace("pairs: 60", "pairs: 70"))
-    refused(llm_elicit("run", other, cwd=tmp_path), "runs/tiny", "design")
+    refused(llm_elicit("run", other), "runs/tiny", "design")
 
 
-def test_an_unknown_export_format(tmp_path):
+def test_an_unknown_export_format(llm_elicit, tmp_path):
     path = campaign(tmp_path)
-    llm_elicit("ask", path, cwd=tmp_path)
-    refused(llm_elicit("export", path, "out.xlsx", cwd=tmp_path), ".parquet, .jsonl or .csv")
+    llm_elicit("ask", path)
+    refused(llm_elicit("export", path, "out.xlsx"), ".parquet, .jsonl or .csv")
 
 
-def test_a_stage_before_its_input(tmp_path):
+def test_a_stage_before_its_input(llm_elicit, tmp_path):
     path = campaign(tmp_path)
-    llm_elicit("plan", path, cwd=tmp_path)
-    refused(llm_elicit("fit", path, cwd=tmp_path), "comparisons.parquet")
-    refused(llm_elicit("report", path, cwd=tmp_path), "audit.json")
+    llm_elicit("plan", path)
+    refused(llm_elicit("fit", path), "comparisons.parquet")
+    refused(llm_elicit("report", path), "audit.json")
 
 
-def test_stages_one_by_one_and_again(tmp_path):
+def test_stages_one_by_one_and_again(llm_elicit, tmp_path):
     """Each stage alone, in its own process, gives what the whole job gives; again is a no-op."""
     path = campaign(tmp_path)
     for stage in ("plan", "ask", "fit", "audit", "report"):
-        done = llm_elicit(stage, path, cwd=tmp_path)
+        done = llm_elicit(stage, path)
         assert done.returncode == 0, done.stderr
     run = tmp_path / "runs" / "tiny"
     first = (run / "audit.json").read_text()
@@ -120,7 +138,7 @@ def test_stages_one_by_one_and_again(tmp_path):
     assert len(pd.read_parquet(run / "comparisons.parquet")) == 120
     assert "<html" in (run / "report.html").read_text()
 
-    done = llm_elicit("run", path, cwd=tmp_path)
+    done = llm_elicit("run", path)
     assert done.returncode == 0, done.stderr
     assert (run / "audit.json").read_text() == first
     assert (
@@ -128,19 +146,19 @@ def test_stages_one_by_one_and_again(tmp_path):
     ).stat().st_mtime_ns == samples
     assert "report.html" in done.stdout
 
-    status = llm_elicit("status", "tiny", cwd=tmp_path)
+    status = llm_elicit("status", "tiny")
     assert status.stdout.split("\n")[1].split()[:4] == ["expert", "120", "0", "0"]
-    exported = llm_elicit("export", "tiny", "out.jsonl", cwd=tmp_path)
+    exported = llm_elicit("export", "tiny", "out.jsonl")
     assert exported.returncode == 0, exported.stderr
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert len(rows) == 120
     assert {row["verdict"] for row in rows} <= {"A", "B"}
 
 
-def test_a_dry_run_sends_nothing(tmp_path):
+def test_a_dry_run_sends_nothing(llm_elicit, tmp_path):
     judge = "{name: j, backend: openai, model: gpt-4.1-mini}"
     path = campaign(tmp_path, CAMPAIGN.replace("{name: expert, backend: simulated}", judge))
-    done = llm_elicit("run", path, "--dry-run", cwd=tmp_path)
+    done = llm_elicit("run", path, "--dry-run")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("bill length") == 6  # three questions of two penguins
     assert "120" in done.stdout
@@ -148,20 +166,20 @@ def test_a_dry_run_sends_nothing(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_users_csv_becomes_a_space_that_can_be_run(tmp_path):
+def test_a_users_csv_becomes_a_space_that_can_be_run(llm_elicit, tmp_path):
     table = pd.DataFrame({"height": range(150, 190), "mass": [50.5 + i / 2 for i in range(40)]})
     table.assign(name="x").to_csv(tmp_path / "people.csv", index=False)
     table["height"] = table["height"].sample(frac=1, random_state=0).to_numpy()
     table.to_csv(tmp_path / "people.csv", index=False)
-    done = llm_elicit("space", "init", "people.csv", cwd=tmp_path)
+    done = llm_elicit("space", "init", "people.csv")
     assert done.returncode == 0, done.stderr
-    again = llm_elicit("space", "init", "people.csv", cwd=tmp_path)
+    again = llm_elicit("space", "init", "people.csv")
     refused(again, "people.yaml", "--force")
     path = campaign(tmp_path, CAMPAIGN.replace("penguins", "people.yaml"))
-    assert llm_elicit("plan", path, cwd=tmp_path).returncode == 0
+    assert llm_elicit("plan", path).returncode == 0
 
 
-def test_local_models_are_listed(tmp_path):
-    done = llm_elicit("models", cwd=tmp_path)
+def test_local_models_are_listed(llm_elicit, tmp_path):
+    done = llm_elicit("models")
     assert "smollm2" in done.stdout
     assert "Apache-2.0" in done.stdout

@@ -28,6 +28,7 @@ def rows(probabilities, judge="j"):
                 "verdict": "refusal" if p is None else "A",
                 "probability": p,
                 "soft": p not in (0, 1, None),
+                "letter_mass": None if p is None else 0.5,
                 "prompt_tokens": 10,
                 "completion_tokens": 1,
                 "cached_tokens": 0,

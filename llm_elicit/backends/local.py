@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.metadata
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,9 +30,13 @@ class LocalBackend:
 
     **Reproducible by construction.** llama.cpp's arithmetic depends on how a prompt is split
     into batches, and with prefix caching the split depends on the question asked before. So
-    one question is evaluated at a time, and before each the cache is rewound to the part of
-    the prompt that all questions share: every answer is the same in whatever order, after
-    whatever interruption. The price is that concurrency gains nothing here.
+    an engine evaluates one question at a time, and before each its cache is rewound to the
+    part of the prompt that all questions share: every answer is the same in whatever order,
+    after whatever interruption.
+
+    The judge's `concurrency` is the number of engines; they share the weights in memory and
+    the cores between them. Few threads an engine are fast where cores are busy: llama.cpp's
+    threads wait for each other at every layer, and one that was put off holds up all.
 
     Raises:
         InputError: an unknown model, or the engine is not installed.
@@ -48,9 +53,8 @@ class LocalBackend:
         self._notify = notify
         self.model = judge.model
         self.endpoint = "local"
-        self._server: Any = None
-        self._client: openai.AsyncOpenAI | None = None
-        self._turn = asyncio.Lock()
+        self._servers: list[Any] = []
+        self._idle: asyncio.Queue[openai.AsyncOpenAI] = asyncio.Queue()
 
     def body(self, request: Request) -> dict[str, Any]:
         """The chat completions body that `ask` would send."""
@@ -70,12 +74,15 @@ class LocalBackend:
 
     async def ask(self, request: Request) -> Reply:
         """Put one question, once."""
-        if self._client is None:
+        if not self._servers:
             raise RuntimeError("the local model is asked inside `async with` only")
         body = self.body(request)
-        async with self._turn:
-            await self._send(self._client, _rewind(body))
-            return read_completion(await self._send(self._client, body), body, request.options)
+        client = await self._idle.get()
+        try:
+            await self._send(client, _rewind(body))
+            return read_completion(await self._send(client, body), body, request.options)
+        finally:
+            self._idle.put_nowait(client)
 
     @staticmethod
     async def _send(client: openai.AsyncOpenAI, body: dict[str, Any]) -> object:
@@ -89,31 +96,41 @@ class LocalBackend:
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(self._start)
-        self._client = openai.AsyncOpenAI(
-            api_key="none",
-            base_url=f"{self._server.listening_address}/v1",
-            timeout=self._judge.timeout,
-            max_retries=0,
-        )
+        for server in self._servers:
+            client = openai.AsyncOpenAI(
+                api_key="none",
+                base_url=f"{server.listening_address}/v1",
+                timeout=self._judge.timeout,
+                max_retries=0,
+            )
+            self._idle.put_nowait(client)
         return self
 
     def _start(self) -> None:
         path = weights.find_weights(self._judge.model, self._notify)
         version = importlib.metadata.version("xllamacpp")
         self.endpoint = f"local/xllamacpp-{version}/{weights.sha256(path)[:16]}"
+        try:
+            self._servers = [
+                self._engine.Server(self._settings(path)) for _ in range(self._judge.concurrency)
+            ]
+        except Exception as error:
+            raise InputError(
+                f"judge {self._judge.name!r}: {path.name} cannot be loaded ({error}); "
+                "is it a complete GGUF file?"
+            ) from None
+
+    def _settings(self, path: Path) -> Any:
+        threads = max(1, (os.cpu_count() or 1) // self._judge.concurrency)
         settings = self._engine.CommonParams()
         settings.model.path = str(path)
         settings.n_parallel = 1
         settings.n_ctx = _CONTEXT
         settings.cache_ram_mib = 0
         settings.verbosity = -1
-        try:
-            self._server = self._engine.Server(settings)
-        except Exception as error:
-            raise InputError(
-                f"judge {self._judge.name!r}: {path.name} cannot be loaded ({error}); "
-                "is it a complete GGUF file?"
-            ) from None
+        settings.cpuparams.n_threads = threads
+        settings.cpuparams_batch.n_threads = threads
+        return settings
 
     async def __aexit__(
         self,
@@ -121,9 +138,9 @@ class LocalBackend:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._client is not None:
-            await self._client.close()
-        self._client = self._server = None
+        while not self._idle.empty():
+            await self._idle.get_nowait().close()
+        self._servers = []
 
 
 def _rewind(body: dict[str, Any]) -> dict[str, Any]:

@@ -63,6 +63,7 @@ def ask(
                     "reply": np.where(said_a, "A", "B"),
                     "probability": probability if order == "ab" else 1.0 - probability,
                     "soft": soft,
+                    "letter_mass": 0.5 if soft else None,
                     **{f"a_{key}": a[:, i] for i, key in enumerate(space.names)},
                     **{f"b_{key}": b[:, i] for i, key in enumerate(space.names)},
                 }
