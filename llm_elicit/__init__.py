@@ -18,24 +18,27 @@ if TYPE_CHECKING:
     from llm_elicit.comparisons import Comparisons
     from llm_elicit.errors import ElicitError, InputError, JudgeError
     from llm_elicit.features import Feature, FeatureSpace
+    from llm_elicit.orchestrator import Display, Silent
     from llm_elicit.stages import Run, arun, run
 
 _HOMES = {
     "Campaign": "campaign",
     "Comparisons": "comparisons",
+    "Display": "orchestrator",
     "ElicitError": "errors",
     "InputError": "errors",
     "JudgeError": "errors",
     "Feature": "features",
     "FeatureSpace": "features",
     "Run": "stages",
+    "Silent": "orchestrator",
     "arun": "stages",
     "run": "stages",
 }
 
 __all__ = [
-    "Campaign", "Comparisons", "ElicitError", "Feature", "FeatureSpace",
-    "InputError", "JudgeError", "Run", "arun", "run",
+    "Campaign", "Comparisons", "Display", "ElicitError", "Feature", "FeatureSpace",
+    "InputError", "JudgeError", "Run", "Silent", "arun", "run",
 ]  # fmt: skip
 
 

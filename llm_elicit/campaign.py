@@ -88,10 +88,13 @@ class SimulatedJudge(_Judge):
 
     `belief: table` is a smooth density of the feature space's reference table (a Gaussian
     kernel density on each feature's scale); `belief: uniform` has no preference at all.
+    `bandwidth` is the kernels' width in standard deviations of the table; Scott's rule by
+    default.
     """
 
     backend: Literal["simulated"]
     belief: Literal["table", "uniform"] = "table"
+    bandwidth: Positive | None = None
     noise: Literal["gumbel", "exponential", "normal"] = "gumbel"
     level: Positive | None = None
     seed: int = 0

@@ -49,9 +49,7 @@ def run_command(
     if dry_run:
         _dry_run(stages.Run.open(campaign))
         return
-    with Display() as progress:
-        result = stages.run(campaign, max_cost=max_cost, progress=progress)
-    _conclude(result)
+    _conclude(stages.run(campaign, max_cost=max_cost))
 
 
 @app.command("plan")

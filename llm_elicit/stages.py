@@ -28,7 +28,7 @@ from llm_elicit.comparisons import Choices, Comparisons
 from llm_elicit.density import BeliefDensity, Noise, Uniform, fit_belief
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.features import FeatureSpace, Floats, read_yaml, validated
-from llm_elicit.orchestrator import Progress, Silent
+from llm_elicit.orchestrator import Display, Progress, Silent
 from llm_elicit.plan import Plan, make_plan
 from llm_elicit.questions import Template, render
 from llm_elicit.report import Samples, Study, write_report
@@ -119,39 +119,47 @@ class Beliefs(Mapping[str, BeliefDensity]):
 
 
 def run(
-    campaign: str | Path, *, max_cost: float | None = None, progress: Progress = _SILENT
+    campaign: str | Path, *, max_cost: float | None = None, progress: Progress | None = None
 ) -> Run:
     """Run a campaign from its YAML to its report, or resume it. Blocks until it is done.
 
     Args:
         campaign: a path, or a name from examples/.
-        max_cost: a cap in USD over the campaign's own, resumes included.
-        progress: a display; none by default.
+        max_cost: a cap in USD that replaces the campaign's own, resumes included.
+        progress: told of every change; by default a display on standard error. `Silent()`
+            shows nothing.
 
     Raises:
         InputError: something the user gave cannot be used.
         JudgeError: no judge could be asked; where some could, `Run.problems` has the others'.
         KeyboardInterrupt: the user stopped it; every answer received is kept.
 
-    Example:
-        >>> import llm_elicit as le
-        >>> result = le.run("examples/simulated.yaml")  # doctest: +SKIP
-        >>> result.beliefs["expert"].sample(1000, seed=1).shape  # doctest: +SKIP
-        (1000, 4)
+    Example (`examples/run_campaign.py` is run by a test)::
+
+        result = le.run("examples/simulated.yaml")
+        result.beliefs["expert"].sample(1000, seed=1)  # (1000, 4), natural units
     """
+    if _inside_event_loop():
+        raise InputError("run() was called inside an event loop; use `await arun(...)` there")
+    return asyncio.run(arun(campaign, max_cost=max_cost, progress=progress))
+
+
+def _inside_event_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(arun(campaign, max_cost=max_cost, progress=progress))
-    raise InputError("run() was called inside an event loop; use `await arun(...)` there")
+        return False
+    return True
 
 
 async def arun(
-    campaign: str | Path, *, max_cost: float | None = None, progress: Progress = _SILENT
+    campaign: str | Path, *, max_cost: float | None = None, progress: Progress | None = None
 ) -> Run:
     """What `run` does, for a notebook or a service."""
-    result = plan(campaign)
-    result = await ask(result, max_cost=max_cost, progress=progress)
+    if progress is None:
+        with Display() as shown:
+            return await arun(campaign, max_cost=max_cost, progress=shown)
+    result = await ask(plan(campaign), max_cost=max_cost, progress=progress)
     for stage in (fit, audit, report):
         await asyncio.to_thread(stage, result, progress)
     return result

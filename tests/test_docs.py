@@ -27,14 +27,17 @@ def commands(page: Path) -> list[str]:
     return [line.split("  #")[0].strip() for line in lines if line.strip() and line[0] != "#"]
 
 
-@pytest.fixture
-def workplace(tmp_path: Path) -> Path:
-    """A checkout's folders, writable, with no run in it."""
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout's folders, writable; runs made by one page are resumed by the next."""
+    folder = tmp_path_factory.mktemp("checkout")
     for name in ("examples", "datasets", "prompts"):
-        shutil.copytree(ROOT / name, tmp_path / name)
-    shutil.copy(ROOT / "Makefile", tmp_path)
-    (tmp_path / "runs").mkdir()
-    return tmp_path
+        shutil.copytree(ROOT / name, folder / name)
+    shutil.copy(ROOT / "Makefile", folder)
+    (folder / "runs").mkdir()
+    rows = "\n".join(f"{20 + i},{(7 * i) % 31}" for i in range(40))
+    (folder / "my.csv").write_text(f"age,score\n{rows}\n")
+    return folder
 
 
 def execute(arguments: list[str], folder: Path) -> None:

@@ -58,7 +58,7 @@ class SimulatedBackend:
                 f"judge {self._judge.name!r}: the table of {self._space.name!r} has only "
                 f"{len(points)} rows in the range; use belief: uniform, or widen the range"
             )
-        return gaussian_kde(points.T)
+        return gaussian_kde(points.T, bw_method=self._judge.bandwidth)
 
     def _unit(self, points: Floats) -> Floats:
         """Points on the unit cube of the range's scales."""

@@ -28,6 +28,7 @@ from llm_elicit.density.score.langevin import LangevinSettings
 from llm_elicit.density.score.likelihood import FlowPrior, LikelihoodSettings
 from llm_elicit.density.score.training import PairData, TrainingSettings, train_score
 from llm_elicit.density.tempering import Tempering, optimal_constant
+from llm_elicit.density.threads import one_thread
 from llm_elicit.density.utility import ChoiceData, UtilitySettings, fit_utility
 from llm_elicit.density.utility_density import (
     LogNormalizer,
@@ -146,7 +147,8 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
     began = time.perf_counter()
     judgments = check_judgments(winners, losers, weights, sampling)
     fitter = _Fitter(judgments, sampling, noise or Noise(), seed, settings or FitSettings())
-    return fitter.fit(method, progress, began)
+    with one_thread():
+        return fitter.fit(method, progress, began)
 
 
 class _Fitter:
