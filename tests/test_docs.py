@@ -40,7 +40,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def execute(arguments: list[str], folder: Path) -> None:
+def assert_runs(arguments: list[str], folder: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         arguments,
@@ -63,18 +63,18 @@ def test_the_commands_of_a_page_run(page, workplace):
             arguments.insert(1, "--dry-run")
         if LOCAL.search(command):
             continue  # the main job is run whole by tests/test_main_job.py
-        execute(arguments, workplace)
+        assert_runs(arguments, workplace)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_scripts_of_a_page_run(page, workplace):
     for script in blocks(page, "python"):
-        execute([sys.executable, "-c", script], workplace)
+        assert_runs([sys.executable, "-c", script], workplace)
 
 
 @pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda s: s.name)
 def test_the_example_scripts_run(script, workplace):
-    execute([sys.executable, str(script)], workplace)
+    assert_runs([sys.executable, str(script)], workplace)
 
 
 def test_the_readme_begins_with_the_two_commands():

@@ -7,7 +7,6 @@ import importlib
 import importlib.metadata
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import openai
@@ -132,12 +131,7 @@ class LocalBackend:
         settings.cpuparams_batch.n_threads = threads
         return settings
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         while not self._idle.empty():
             await self._idle.get_nowait().close()
         self._servers = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -137,10 +136,5 @@ class SimulatedBackend:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         return None

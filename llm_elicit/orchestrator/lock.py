@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from llm_elicit.errors import InputError
@@ -45,11 +44,6 @@ class RunLock:
     def _unwritable(self, reason: str) -> InputError:
         return InputError(f"{self._folder}: cannot be written ({reason}); check its permissions")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._db is not None:
             self._db.close()
