@@ -8,5 +8,5 @@ for judge, belief in run.beliefs.items():
     x = belief.sample(5, seed=2)
     print(judge, x.round(1).tolist(), belief.log_prob(x).round(2).tolist())
 for judged in run.audit.judges:
-    print(judged.judge, judged.signal.verdict)
+    print(judged.name, judged.verdict)
 print(run.report_path)

@@ -33,7 +33,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("examples", "datasets", "prompts"):
         shutil.copytree(ROOT / name, folder / name)
-    shutil.copy(ROOT / "Makefile", folder)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, folder)
     (folder / "runs").mkdir()
     rows = "\n".join(f"{20 + i},{(7 * i) % 31}" for i in range(40))
     (folder / "my.csv").write_text(f"age,score\n{rows}\n")
