@@ -48,7 +48,7 @@ def campaign(folder, text=CAMPAIGN, name="c.yaml"):
     return name
 
 
-def refused(done, *parts):
+def assert_refused(done, *parts):
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     (line,) = done.stderr.strip().splitlines()
@@ -60,23 +60,23 @@ def refused(done, *parts):
 def test_from_outside_too_there_is_one_line_and_a_proper_exit_code(tmp_path):
     command = [sys.executable, "-m", "llm_elicit", "run", "nothing.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    refused(done, "nothing.yaml")
+    assert_refused(done, "nothing.yaml")
 
 
 def test_unknown_yaml_key(llm_elicit, tmp_path):
     path = campaign(tmp_path, CAMPAIGN.replace("pairs: 60", "pears: 60"))
-    refused(llm_elicit("run", path), "c.yaml", "design.pears", "unknown key")
+    assert_refused(llm_elicit("run", path), "c.yaml", "design.pears", "unknown key")
 
 
 def test_range_upside_down(llm_elicit, tmp_path):
     space = "name: s\ntitle: t\nsubject: x\nfeatures: [{name: x, label: x, low: 3, high: 1}]\n"
     (tmp_path / "s.yaml").write_text(space)
     path = campaign(tmp_path, CAMPAIGN.replace("penguins", "s.yaml"))
-    refused(llm_elicit("run", path), "s.yaml", "low 3 is not below high 1")
+    assert_refused(llm_elicit("run", path), "s.yaml", "low 3 is not below high 1")
 
 
 def test_missing_campaign(llm_elicit, tmp_path):
-    refused(llm_elicit("run", "nothing.yaml"), "nothing.yaml", "california")
+    assert_refused(llm_elicit("run", "nothing.yaml"), "nothing.yaml", "california")
 
 
 @pytest.mark.parametrize(
@@ -88,42 +88,42 @@ def test_missing_campaign(llm_elicit, tmp_path):
 )
 def test_missing_key(llm_elicit, tmp_path, judge, variable):
     path = campaign(tmp_path, CAMPAIGN.replace("{name: expert, backend: simulated}", judge))
-    refused(llm_elicit("run", path), variable)
+    assert_refused(llm_elicit("run", path), variable)
 
 
 def test_unknown_local_model(llm_elicit, tmp_path):
     judge = "{name: j, backend: local, model: gpt-99}"
     path = campaign(tmp_path, CAMPAIGN.replace("{name: expert, backend: simulated}", judge))
-    refused(llm_elicit("run", path), "gpt-99", "smollm2")
+    assert_refused(llm_elicit("run", path), "gpt-99", "smollm2")
 
 
 def test_text_in_a_numeric_column(llm_elicit, tmp_path):
     (tmp_path / "my.csv").write_text("x,y\n1,2\n2,three\n3,5\n4,6\n")
-    refused(llm_elicit("space", "init", "my.csv"), "'y'", "line 3", "'three'")
+    assert_refused(llm_elicit("space", "init", "my.csv"), "'y'", "line 3", "'three'")
 
 
 def test_fewer_pairs_than_features(llm_elicit, tmp_path):
     path = campaign(tmp_path, CAMPAIGN.replace("pairs: 60", "pairs: 3"))
-    refused(llm_elicit("run", path), "design.pairs", "4 features")
+    assert_refused(llm_elicit("run", path), "design.pairs", "4 features")
 
 
 def test_a_run_folder_of_another_campaign(llm_elicit, tmp_path):
     assert llm_elicit("plan", campaign(tmp_path)).returncode == 0
     other = campaign(tmp_path, CAMPAIGN.replace("pairs: 60", "pairs: 70"))
-    refused(llm_elicit("run", other), "runs/tiny", "design")
+    assert_refused(llm_elicit("run", other), "runs/tiny", "design")
 
 
 def test_an_unknown_export_format(llm_elicit, tmp_path):
     path = campaign(tmp_path)
     llm_elicit("ask", path)
-    refused(llm_elicit("export", path, "out.xlsx"), ".parquet, .jsonl or .csv")
+    assert_refused(llm_elicit("export", path, "out.xlsx"), ".parquet, .jsonl or .csv")
 
 
 def test_a_stage_before_its_input(llm_elicit, tmp_path):
     path = campaign(tmp_path)
     llm_elicit("plan", path)
-    refused(llm_elicit("fit", path), "comparisons.parquet")
-    refused(llm_elicit("report", path), "audit.json")
+    assert_refused(llm_elicit("fit", path), "comparisons.parquet")
+    assert_refused(llm_elicit("report", path), "audit.json")
 
 
 def test_stages_one_by_one_and_again(llm_elicit, tmp_path):
@@ -174,7 +174,7 @@ def test_a_users_csv_becomes_a_space_that_can_be_run(llm_elicit, tmp_path):
     done = llm_elicit("space", "init", "people.csv")
     assert done.returncode == 0, done.stderr
     again = llm_elicit("space", "init", "people.csv")
-    refused(again, "people.yaml", "--force")
+    assert_refused(again, "people.yaml", "--force")
     path = campaign(tmp_path, CAMPAIGN.replace("penguins", "people.yaml"))
     assert llm_elicit("plan", path).returncode == 0
 
