@@ -274,6 +274,7 @@ def _fit_one(result: Run, choices: Choices, judge: str, method: str, progress: P
         progress=partial(progress.stage, f"{judge}: fit {method}"),
     )
     drawn = belief.sample(settings.samples, seed=result.campaign.seed)
+    progress.stage(f"{judge}: fit {method}", "done", 1, 1)
     belief.save(folder)
     stamp.write_text(digest.hexdigest())
     pd.DataFrame(drawn, columns=space.names).to_parquet(samples)

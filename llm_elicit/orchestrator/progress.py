@@ -102,10 +102,10 @@ class Display:
         self._lock = threading.Lock()
         self._bars = Bars(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TextColumn("{task.fields[detail]}"),
-            TimeRemainingColumn(elapsed_when_finished=True),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
             console=self._console,
             disable=not self._live,
             refresh_per_second=4,
@@ -169,7 +169,7 @@ def _detail(tally: Tally, clock: float) -> str:
         words.append(f"{tally.failed} failed")
     tokens = tally.prompt_tokens + tally.completion_tokens
     words.append(f"{_short(tokens)} tokens")
-    words.append("price unknown" if tally.cost is None else f"{tally.cost:.4f} USD")
+    words.append("price unknown" if tally.cost is None else f"${tally.cost:.4f}")
     return ", ".join(words)
 
 

@@ -214,7 +214,7 @@ def test_lines_are_sparse_where_there_is_no_terminal() -> None:
     assert lines[0].startswith("claude: 0/100")
     assert lines[1].startswith("claude: 100/100")
     assert "23k tokens" in lines[1]
-    assert "0.0000 USD" in lines[1]
+    assert "$0.0000" in lines[1]
     assert lines[2] == "odd: 1/3, 0.0/s, 7 errors, 2 failed, 0 tokens, price unknown"
     assert lines[3] == "claude: fit: train 5/10"
     assert lines[4] == "claude: a [bold]word[/bold]"
