@@ -11,6 +11,7 @@ from scipy.stats import gaussian_kde
 
 from llm_elicit.backends.base import Capabilities, Reply, Request
 from llm_elicit.campaign import SimulatedJudge
+from llm_elicit.density import Noise
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats
 
@@ -123,11 +124,7 @@ class SimulatedBackend:
         identity = f"{self._judge.seed}/{request.prompt.hash}/{request.replicate}"
         digest = hashlib.sha256(identity.encode()).digest()
         rng = np.random.default_rng(int.from_bytes(digest[:16], "big"))
-        if self._judge.noise == "gumbel":
-            return rng.gumbel(0.0, self._level, size=2)
-        if self._judge.noise == "exponential":
-            return rng.exponential(1.0 / self._level, size=2)
-        return rng.normal(0.0, self._level, size=2)
+        return Noise(self._judge.noise, self._level).draw((2,), rng)
 
     def scrub(self, text: str) -> str:
         """`text`, as it is: there is no key."""
