@@ -15,11 +15,13 @@ from llm_elicit.density.annealing import AnnealingSettings
 from llm_elicit.density.belief import BeliefDensity, Marginal
 from llm_elicit.density.choice import Noise, simulate_choices
 from llm_elicit.density.errors import DensityError
-from llm_elicit.density.fit import FitSettings, fit_belief
+from llm_elicit.density.fit import fit_belief
 from llm_elicit.density.mixture import GaussianMixture
+from llm_elicit.density.problem import FitSettings
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.langevin import LangevinSettings
 from llm_elicit.density.score.likelihood import LikelihoodSettings
+from llm_elicit.density.score.settings import ScoreSettings
 from llm_elicit.density.score.training import TrainingSettings
 from llm_elicit.density.utility import UtilitySettings
 
@@ -34,6 +36,7 @@ __all__ = [
     "Marginal",
     "Noise",
     "SamplingDensity",
+    "ScoreSettings",
     "TrainingSettings",
     "Uniform",
     "UtilitySettings",

@@ -11,6 +11,7 @@ from llm_elicit.density import (
     BeliefDensity,
     FitSettings,
     GaussianMixture,
+    ScoreSettings,
     TrainingSettings,
     Uniform,
     UtilitySettings,
@@ -20,7 +21,7 @@ from tests.density.targets import Array, ask, onemoon
 
 QUICK = FitSettings(
     utility=UtilitySettings(folds=4, max_steps=160),
-    training=TrainingSettings(steps=500, width=32, batch=512),
+    score=ScoreSettings(training=TrainingSettings(steps=500, width=32, batch=512)),
 )
 
 
@@ -49,7 +50,8 @@ def normal_under_normal(request: pytest.FixtureRequest) -> BeliefDensity:
     """Belief N(0, 1) asked under λ = N(0, variance 3)."""
     sampling = GaussianMixture([1.0], [[0.0]], [[[3.0]]])
     winners, losers = ask(_standard_normal, sampling, 6000, seed=21)
-    settings = replace(QUICK, training=TrainingSettings(steps=1200, width=32))
+    score = ScoreSettings(training=TrainingSettings(steps=1200, width=32))
+    settings = replace(QUICK, score=score)
     return fit_belief(winners, losers, sampling=sampling, method=request.param, settings=settings)
 
 

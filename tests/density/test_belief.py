@@ -17,6 +17,7 @@ from llm_elicit.density import (
     FitSettings,
     GaussianMixture,
     Noise,
+    ScoreSettings,
     Uniform,
     fit_belief,
 )
@@ -245,7 +246,7 @@ def test_the_paper_s_own_side_recovers_the_belief_too(line_judge: tuple[Array, A
     with pytest.raises(DensityError, match="both, winners"):
         replace(QUICK, side="losers")
     with pytest.raises(DensityError, match="cap_quantile"):
-        replace(QUICK, cap_quantile=0.0)
+        ScoreSettings(cap_quantile=0.0)
 
 
 def test_other_methods_accept_other_noise(line_judge: tuple[Array, Array]) -> None:
