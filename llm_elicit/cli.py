@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from llm_elicit import backends, orchestrator, stages
+from llm_elicit.benchmarks.command import bench_command
 from llm_elicit.density import DensityError
 from llm_elicit.drafting import draft_space
 from llm_elicit.errors import ElicitError, InputError
@@ -29,6 +30,7 @@ models = typer.Typer(help="The local models: list them, fetch their weights.")
 spaces = typer.Typer(help="Feature spaces.", no_args_is_help=True)
 app.add_typer(models, name="models")
 app.add_typer(spaces, name="space")
+app.command("bench")(bench_command)
 
 Where = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder or name, or a campaign.")]
 CampaignName = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="A path, or an example.")]

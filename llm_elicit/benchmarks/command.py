@@ -1,0 +1,89 @@
+"""`llm-elicit bench`: parse, call, print."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from llm_elicit.benchmarks.measure import machine
+from llm_elicit.benchmarks.run import TABLES, Request, parse_names, parse_seeds, run_table
+from llm_elicit.benchmarks.tables import Table, make_tables
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator import Display
+from llm_elicit.workers import Workers
+
+
+def bench_command(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help=f"One of {', '.join(TABLES)}.")],
+    targets: Annotated[str, typer.Option(help="Names; the paper's eight by default.")] = "",
+    seeds: Annotated[str, typer.Option(help="Such as 1-10 or 1,3,5.")] = "1-10",
+    methods: Annotated[str, typer.Option(help="Names; all by default.")] = "",
+    variants: Annotated[str, typer.Option(help="Of the ablation; all by default.")] = "",
+    comparisons_per_feature: Annotated[int, typer.Option(help="The paper has 1000.")] = 1000,
+    points: Annotated[
+        int, typer.Option(help="Of a Wasserstein distance; the paper has 15000 (minutes, 4 GiB).")
+    ] = 4000,
+    out: Annotated[Path, typer.Option(help="Where rows are kept.")] = Path("runs/bench"),
+    workers: Annotated[int, typer.Option(help="Jobs side by side on this machine.")] = 1,
+    cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the tables here too.")] = None,
+) -> None:
+    """Run one of the paper's tables and print it with the published numbers. Resumes."""
+    request = Request(
+        table,
+        parse_names(targets),
+        parse_seeds(seeds),
+        parse_names(methods),
+        parse_names(variants),
+        comparisons_per_feature,
+        points,
+    )
+    try:
+        with Display() as progress:
+            rows = run_table(request, out, progress, Workers(workers, cluster))
+    except KeyboardInterrupt:
+        sys.stderr.write(f"stopped; finished rows are in {out}: run again to resume\n")
+        raise typer.Exit(130) from None
+    console = Console(highlight=False)
+    tables = make_tables(table, rows)
+    for each in tables:
+        console.print(_shown(each))
+    for line in _failures(rows):
+        console.print(line, markup=False)
+    if markdown:
+        _write_markdown(tables, markdown)
+        console.print(markdown)
+
+
+def _shown(table: Table) -> RichTable:
+    shown = RichTable(*table.columns, title=table.title, box=None, title_justify="left")
+    for row in table.rows:
+        shown.add_row(*row)
+    return shown
+
+
+def _failures(rows: pd.DataFrame) -> list[str]:
+    failed = rows[rows["error"].notna()] if len(rows) else rows
+    return [
+        f"failed: {row.target} {row.method} {row.variant} seed {row.seed}: {row.error}"
+        for row in failed.itertuples()
+    ]
+
+
+def _write_markdown(tables: list[Table], path: Path) -> None:
+    try:
+        command = " ".join(["llm-elicit", *sys.argv[1:]])
+        date = datetime.now(UTC).date().isoformat()
+        head = f"`{command}`, {date}, {machine()}, one thread a job."
+        path.write_text(
+            "\n\n".join([head, *(t.markdown() for t in tables)]) + "\n", encoding="utf-8"
+        )
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error

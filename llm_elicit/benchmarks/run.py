@@ -1,0 +1,167 @@
+"""Which jobs a table has, and running those that are not done yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pandas as pd
+
+from llm_elicit.benchmarks.catalogue import find
+from llm_elicit.benchmarks.measure import Job, Row, measure
+from llm_elicit.benchmarks.paper import PAPER_TARGETS
+from llm_elicit.benchmarks.rows import Rows
+from llm_elicit.benchmarks.variants import DEFAULT, VARIANTS, check_methods, check_variants
+from llm_elicit.density.fit import METHODS
+from llm_elicit.errors import InputError
+from llm_elicit.workers import Outcome, Workers, run_jobs
+
+TABLES = ("table1", "marginalization", "ablation", "runtime")
+_WANTED = ("auto", "score", "score-constant", "utility", "flow")
+
+
+class Progress(Protocol):
+    """What `run_table` tells while it runs."""
+
+    def stage(self, label: str, step: str, done: int, total: int) -> None:
+        """`done` of `total` jobs are done."""
+        ...
+
+    def note(self, judge: str, line: str) -> None:
+        """Something to read, in one line."""
+        ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to run.
+
+    Attributes:
+        table: one of `TABLES`.
+        targets, methods, variants: names; empty for the table's own choice.
+        seeds: one job each.
+        comparisons_per_feature: n = this times d.
+        points: on each side of a Wasserstein distance; the paper has 15,000.
+
+    Raises:
+        InputError: a name is unknown or a number is out of range.
+
+    Example:
+        >>> request = Request("table1", targets=("Ring2D",), methods=("utility",), seeds=(11, 12))
+        >>> [(job.seed, job.n) for job in request.jobs()]
+        [(11, 2000), (12, 2000)]
+    """
+
+    table: str
+    targets: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = tuple(range(1, 11))
+    methods: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    comparisons_per_feature: int = 1000
+    points: int = 4000
+
+    def __post_init__(self) -> None:
+        if self.table not in TABLES:
+            raise InputError(f"table {self.table!r} is unknown; choose from {', '.join(TABLES)}")
+        if not self.seeds or min(self.seeds) < 0:
+            raise InputError(f"seeds {self.seeds}; give at least one, none negative")
+        if self.comparisons_per_feature < 1:
+            raise InputError(
+                f"comparisons per feature = {self.comparisons_per_feature}; at least 1"
+            )
+        if not 2 <= self.points <= 25_000:
+            raise InputError(f"points = {self.points}; it must lie in 2 … 25000")
+        find(self.targets)
+        check_methods(self.methods)
+        check_variants(self.variants)
+
+    def jobs(self) -> list[Job]:
+        """Every job of the table, targets in the paper's order unless given."""
+        targets = find(self.targets) if self.targets else list(PAPER_TARGETS)
+        points = 0 if self.table == "runtime" else self.points
+        return [
+            Job(
+                self.table,
+                target.name,
+                method,
+                seed,
+                self.comparisons_per_feature * target.dimension,
+                variant,
+                points,
+            )
+            for target in targets
+            for method, variant in self._fits()
+            for seed in self.seeds
+        ]
+
+    def _fits(self) -> list[tuple[str, str]]:
+        """Pairs of a method and a variant."""
+        if self.table == "ablation":
+            names = self.variants or tuple(VARIANTS)
+            return [(VARIANTS[name].method, name) for name in names]
+        if self.variants:
+            raise InputError(f"variants belong to the ablation; {self.table} takes methods")
+        return [(m, DEFAULT) for m in self.methods or [m for m in _WANTED if m in METHODS]]
+
+
+def run_table(
+    request: Request, out: Path, progress: Progress, workers: Workers | None = None
+) -> pd.DataFrame:
+    """Run the jobs that are not done, write each row as it comes, and return all rows.
+
+    A failed job is a row with an error; it is tried again when the table is run again.
+
+    Raises:
+        InputError: the cluster is not there.
+        KeyboardInterrupt: the user stopped it; finished rows are kept.
+    """
+    jobs = request.jobs()
+    rows = Rows(out, request.table)
+    open_jobs = [job for job in jobs if not rows.has(job)]
+    done = len(jobs) - len(open_jobs)
+    progress.stage(request.table, "jobs", done, len(jobs))
+
+    def keep(outcome: Outcome[Job, Row]) -> None:
+        nonlocal done
+        done += 1
+        rows.write(outcome.job, outcome.result or {}, outcome.error)
+        if outcome.error:
+            progress.note(outcome.job.name, outcome.error)
+        progress.stage(request.table, outcome.job.name, done, len(jobs))
+
+    try:
+        run_jobs(measure, open_jobs, workers=workers, on_result=keep)
+    finally:
+        rows.merge()
+    return rows.read(jobs)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Seeds from text such as ``"1-3,7"``.
+
+    Raises:
+        InputError: the text is not of this form.
+
+    Example:
+        >>> parse_seeds("1-3,7")
+        (1, 2, 3, 7)
+    """
+    found: list[int] = []
+    for part in parse_names(text):
+        low, _, high = part.partition("-")
+        try:
+            found.extend(range(int(low), int(high or low) + 1))
+        except ValueError as error:
+            raise InputError(f"seeds {text!r}; write them as 1-10 or 1,3,5") from error
+    return tuple(dict.fromkeys(found))
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Names separated by commas or spaces.
+
+    Example:
+        >>> parse_names("score, utility")
+        ('score', 'utility')
+    """
+    return tuple(text.replace(",", " ").split())
