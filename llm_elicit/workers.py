@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
@@ -42,6 +43,7 @@ Result = TypeVar("Result")
 # How to submit a packed job, and how to wait for the futures that gives.
 Engine = tuple[Callable[[bytes], Any], Callable[[Iterable[Any]], Iterable[Any]]]
 _ATTEMPTS = 2
+_PATIENCE = "15s"
 _ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
 
 
@@ -113,15 +115,18 @@ def run_jobs(
 
 
 def _packed(function: Callable[[Job], Result], job: Job) -> bytes:
-    name = getattr(function, "__qualname__", repr(function))
-    if getattr(function, "__module__", None) == "__main__" or "<" in name:
-        raise InputError(
-            f"{name} cannot be imported by another process; move it to a module, at its top level"
-        )
+    inner: Any = function
+    while isinstance(inner, partial):
+        inner = inner.func
     try:
+        if inner.__module__ == "__main__":
+            raise AttributeError("it lives in the script that runs; move it to a module")
         return pickle.dumps((function, job))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise InputError(f"a job for {name} cannot be sent to another process: {error}") from error
+        name = getattr(inner, "__qualname__", repr(inner))
+        raise InputError(
+            f"a job for {name} cannot be sent to another process: {_one_line(error)}"
+        ) from error
 
 
 def _as_they_end(futures: Iterable[Future[bytes]]) -> Iterator[Future[bytes]]:
@@ -167,7 +172,7 @@ def _dask(address: str) -> Iterator[Engine]:
             "a cluster needs Dask distributed: pip install 'llm-elicit[cluster]'"
         ) from error
     try:
-        client = dask.Client(address, timeout="15s", set_as_default=False)
+        client = dask.Client(address, timeout=_PATIENCE, set_as_default=False)
     except (OSError, ValueError) as error:
         raise InputError(f"no Dask scheduler answers at {address}: {_one_line(error)}") from error
     futures: list[Any] = []
@@ -177,7 +182,7 @@ def _dask(address: str) -> Iterator[Engine]:
         return futures[-1]
 
     try:
-        yield submit, dask.as_completed
+        yield submit, partial(dask.as_completed, loop=client.loop)
     finally:
         with suppress(Exception):
             client.cancel(futures)

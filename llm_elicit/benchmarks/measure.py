@@ -139,8 +139,7 @@ def measure(job: Job) -> Row:
         "diagnostics": json.dumps(belief.diagnostics, default=str),
         **_distances(job, target, drawn, streams),
     }
-    row["measure_seconds"] = time.perf_counter() - sampled
-    return {**row, **_provenance()}
+    return {**row, **provenance_of(sampled)}
 
 
 def _fit(job: Job, target: Target, winners: Array, losers: Array, seed: int) -> BeliefDensity:
@@ -185,8 +184,10 @@ def peak_mib() -> float:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
 
 
-def _provenance() -> Row:
+def provenance_of(sampled: float) -> Row:
+    """What else a row says: seconds since sampling ended, commit, machine and date."""
     return {
+        "measure_seconds": time.perf_counter() - sampled,
         "commit": _commit(),
         "machine": machine(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -9,6 +9,7 @@ from typing import Protocol
 import pandas as pd
 
 from llm_elicit.benchmarks.catalogue import find
+from llm_elicit.benchmarks.marginal import measure_marginal
 from llm_elicit.benchmarks.measure import Job, Row, measure
 from llm_elicit.benchmarks.paper import PAPER_TARGETS
 from llm_elicit.benchmarks.rows import Rows
@@ -18,6 +19,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.workers import Outcome, Workers, run_jobs
 
 TABLES = ("table1", "marginalization", "ablation", "runtime")
+_MARGINAL = [("score", "joint-half"), ("score", DEFAULT)]
 _WANTED = ("auto", "score", "score-constant", "utility", "flow")
 
 
@@ -72,6 +74,10 @@ class Request:
             )
         if not 2 <= self.points <= 25_000:
             raise InputError(f"points = {self.points}; it must lie in 2 … 25000")
+        if self.methods and self.table not in ("table1", "runtime"):
+            raise InputError(f"{self.table} has its own methods; leave --methods out")
+        if self.variants and self.table != "ablation":
+            raise InputError(f"variants belong to the ablation; leave them out of {self.table}")
         find(self.targets)
         check_methods(self.methods)
         check_variants(self.variants)
@@ -98,10 +104,9 @@ class Request:
     def _fits(self) -> list[tuple[str, str]]:
         """Pairs of a method and a variant."""
         if self.table == "ablation":
-            names = self.variants or tuple(VARIANTS)
-            return [(VARIANTS[name].method, name) for name in names]
-        if self.variants:
-            raise InputError(f"variants belong to the ablation; {self.table} takes methods")
+            return [(VARIANTS[name].method, name) for name in self.variants or VARIANTS]
+        if self.table == "marginalization":
+            return _MARGINAL
         return [(m, DEFAULT) for m in self.methods or [m for m in _WANTED if m in METHODS]]
 
 
@@ -131,7 +136,8 @@ def run_table(
         progress.stage(request.table, outcome.job.name, done, len(jobs))
 
     try:
-        run_jobs(measure, open_jobs, workers=workers, on_result=keep)
+        work = measure_marginal if request.table == "marginalization" else measure
+        run_jobs(work, open_jobs, workers=workers, on_result=keep)
     finally:
         rows.merge()
     return rows.read(jobs)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from llm_elicit.benchmarks.published import SECONDS, Published, published
+from llm_elicit.benchmarks.published import MARGINALIZATION, SECONDS, Published, published
 
 _NAMES = {"w1": "Wasserstein", "mmtv": "MMTV"}
 
@@ -43,6 +43,8 @@ def make_tables(table: str, rows: pd.DataFrame) -> list[Table]:
         return []
     if table == "runtime":
         return [_runtime(rows)]
+    if table == "marginalization":
+        return [_marginalization(rows)]
     return [_distances(rows, metric, ablation=table == "ablation") for metric in _NAMES]
 
 
@@ -102,6 +104,20 @@ def _runtime(rows: pd.DataFrame) -> Table:
     return Table("Seconds to fit and to draw 25,000 samples", columns, lines)
 
 
+def _marginalization(rows: pd.DataFrame) -> Table:
+    lines = []
+    for (target, _, variant), group in _groups(rows):
+        told = MARGINALIZATION.get(target)
+        cells = [_spread(_column(group, name)) for name in ("w1", "w1_joint", "w1_alone")]
+        floor = _mean(_column(group, "w1_floor"))
+        lines.append((target, variant, _published(told, 3), *cells, floor, _count(group)))
+    columns = (
+        "target", "variant", "published", "jointly to alone", "jointly to true", "alone to true",
+        "floor", "seeds",
+    )  # fmt: skip
+    return Table("Wasserstein between winners drawn jointly and alone, unit cube", columns, lines)
+
+
 def _column(group: pd.DataFrame, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     """The numbers of a column, of the jobs that did not fail."""
     if name not in group:
@@ -109,8 +125,8 @@ def _column(group: pd.DataFrame, name: str) -> np.ndarray[Any, np.dtype[np.float
     return group.loc[group["error"].isna(), name].to_numpy(np.float64)
 
 
-def _published(value: Published | None) -> str:
-    return f"{value.mean:.2f} ± {value.sd:.2f}" if value else ""
+def _published(value: Published | None, digits: int = 2) -> str:
+    return f"{value.mean:.{digits}f} ± {value.sd:.{digits}f}" if value else ""
 
 
 def _mean(values: np.ndarray[Any, np.dtype[np.float64]], digits: int = 3) -> str:

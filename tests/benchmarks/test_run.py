@@ -1,0 +1,201 @@
+"""Rows are kept as they come, skipped when done, tried again when failed; real fits end to end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pytest
+
+from benchmarks.faults import MARK, odd_seeds_fail, quick
+from llm_elicit import cli
+from llm_elicit.benchmarks import run as module
+from llm_elicit.benchmarks.catalogue import find
+from llm_elicit.benchmarks.measure import KEY, Job, Streams, compare, measure
+from llm_elicit.benchmarks.rows import Rows
+from llm_elicit.benchmarks.run import Request, parse_seeds, run_table
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator import Silent
+from llm_elicit.workers import Workers
+
+SMALL = ["--methods", "utility", "--comparisons-per-feature", "20", "--points", "100"]
+COLUMNS = [
+    *KEY, "dimension", "w1", "w1_floor", "mmtv", "mmtv_floor", "fit_seconds", "sample_seconds",
+    "peak_mib", "held_out_log_likelihood", "diagnostics", "commit", "machine", "date", "error",
+]  # fmt: skip
+
+
+@pytest.fixture
+def marks(tmp_path, monkeypatch):
+    """Where the stand-ins leave their marks: one `x` a run of a job."""
+    folder = tmp_path / "marks"
+    folder.mkdir()
+    monkeypatch.setenv(MARK, str(folder))
+    return lambda: {mark.name: len(mark.read_text()) for mark in folder.iterdir()}
+
+
+def request(*seeds):
+    return Request("table1", targets=("Ring2D",), methods=("utility",), seeds=seeds)
+
+
+def test_a_second_run_does_only_what_is_new(tmp_path, monkeypatch, marks):
+    monkeypatch.setattr(module, "measure", quick)
+    run_table(request(1, 2), tmp_path, Silent())
+    rows = run_table(request(1, 2, 3), tmp_path, Silent(), Workers(2))
+    assert rows["seed"].tolist() == [1, 2, 3]
+    assert set(marks().values()) == {1}, "every job ran once"
+    other = Request("table1", ("Ring2D",), (1,), ("utility",), points=500)
+    run_table(other, tmp_path, Silent())
+    assert marks()["Ring2D-utility-default-001-n2000"] == 2, "other points, another row"
+    assert len(pd.read_parquet(tmp_path / "table1.parquet")) == 4
+
+
+def test_a_failed_job_is_recorded_and_tried_again_and_stops_no_other(tmp_path, monkeypatch, marks):
+    monkeypatch.setattr(module, "measure", odd_seeds_fail)
+    rows = run_table(request(1, 2, 3), tmp_path, Silent()).set_index("seed")
+    assert rows.loc[1, "error"] == "ValueError: the fit did not converge"
+    assert "SIGKILL" in rows.loc[3, "error"]
+    assert pd.isna(rows.loc[2, "error"])
+    monkeypatch.setattr(module, "measure", quick)
+    rows = run_table(request(1, 2, 3), tmp_path, Silent())
+    assert rows["error"].isna().all()
+    assert set(marks().values()) == {1}, "seed 2 was not run again"
+
+
+def test_a_row_left_half_written_is_not_a_row(tmp_path, monkeypatch, marks):
+    monkeypatch.setattr(module, "measure", quick)
+    run_table(request(1), tmp_path, Silent())
+    (whole,) = (tmp_path / "table1" / "rows").glob("*.parquet")
+    half = whole.with_name(f".{whole.name}.123")
+    half.write_bytes(whole.read_bytes()[:50])
+    whole.unlink()
+    assert len(run_table(request(1), tmp_path, Silent())) == 1
+    assert set(marks().values()) == {2}
+
+
+def test_the_key_changes_with_everything_that_shapes_a_row(tmp_path):
+    base = Job("table1", "Ring2D", "utility", 1, 2000)
+    others = [
+        Job("runtime", "Ring2D", "utility", 1, 2000),
+        Job("table1", "Onemoon2D", "utility", 1, 2000),
+        Job("table1", "Ring2D", "score", 1, 2000),
+        Job("table1", "Ring2D", "utility", 2, 2000),
+        Job("table1", "Ring2D", "utility", 1, 200),
+        Job("table1", "Ring2D", "utility", 1, 2000, points=500),
+        Job("ablation", "Ring2D", "score", 1, 2000, "winners"),
+        Job("ablation", "Ring2D", "score", 1, 2000, "no-cap"),
+    ]
+    rows = Rows(tmp_path, "table1")
+    assert len({rows.path(job) for job in [base, *others]}) == 9
+
+
+def test_all_methods_see_the_same_comparisons_and_seeds_do_not():
+    target = find(["Onemoon2D"])[0]
+    first, again, other = (
+        compare(target, 50, Streams.of("Onemoon2D", seed))[0] for seed in (1, 1, 2)
+    )
+    assert (first == again).all()
+    assert not (first == other).any()
+
+
+def test_a_judge_prefers_what_the_target_prefers():
+    target = find(["Gaussian4D"])[0]
+    winners, losers = compare(target, 2000, Streams.of("Gaussian4D", 1))
+    assert (target.log_density(winners) > target.log_density(losers)).mean() > 0.9
+
+
+def test_a_measured_row_is_complete_and_the_same_again():
+    job = Job("table1", "Ring2D", "utility", 11, 60, points=100, samples=2000)
+    row, again = measure(job), measure(job)
+    assert set(COLUMNS) - {"error"} <= set(row)
+    for name in ("w1", "w1_floor", "mmtv", "mmtv_floor", "held_out_log_likelihood"):
+        assert row[name] == again[name]
+    assert row["w1"] > row["w1_floor"] > 0
+    assert json.loads(row["diagnostics"])["method"] == "utility"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"table": "table9"}, "table 'table9' is unknown; choose from table1"),
+        ({"targets": ("Moon",)}, "target 'Moon'"),
+        ({"methods": ("magic",)}, "method 'magic' is unknown; choose from"),
+        ({"table": "ablation", "variants": ("magic",)}, "variant 'magic'"),
+        ({"variants": ("winners",)}, "variants belong to the ablation"),
+        ({"table": "ablation", "methods": ("utility",)}, "leave --methods out"),
+        ({"seeds": ()}, "at least one"),
+        ({"comparisons_per_feature": 0}, "at least 1"),
+        ({"points": 30_000}, "25000"),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_refused(changes, words):
+    with pytest.raises(InputError, match=words):
+        Request(**{"table": "table1", **changes})
+
+
+@pytest.mark.parametrize("text", ["a", "1-", "1-b", "-3"])
+def test_seeds_that_cannot_be_read_are_refused(text):
+    with pytest.raises(InputError, match="seeds"):
+        parse_seeds(text)
+
+
+def bench(folder, monkeypatch, capsys, *arguments):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["llm-elicit", "bench", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return end.value.code or 0, capsys.readouterr()
+
+
+def test_the_command_prints_published_ours_and_floor_and_writes_markdown(
+    tmp_path, monkeypatch, capsys
+):
+    arguments = ["table1", "--targets", "ring2d", "--seeds", "11", *SMALL, "--markdown", "t.md"]
+    code, said = bench(tmp_path, monkeypatch, capsys, *arguments)
+    assert code == 0, said.err
+    rows = pd.read_parquet(tmp_path / "runs/bench/table1.parquet")
+    assert set(COLUMNS) <= set(rows.columns)
+    assert f"{rows['w1'][0]:.3f}" in said.out
+    page = (tmp_path / "t.md").read_text()
+    assert "| target | method | published | ours | floor |" in page
+    assert "llm-elicit bench table1 --targets ring2d" in page
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("rows/*.parquet")}
+    code, said = bench(tmp_path, monkeypatch, capsys, *arguments)
+    assert code == 0
+    assert f"{rows['w1'][0]:.3f}" in said.out
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("rows/*.parquet")}
+
+
+def test_the_command_refuses_in_one_line(tmp_path, monkeypatch, capsys):
+    code, said = bench(tmp_path, monkeypatch, capsys, "table1", "--methods", "magic")
+    assert code == 2
+    assert said.err.strip().count("\n") == 0
+    assert said.err.startswith("error: method 'magic' is unknown")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_ctrl_c_keeps_the_finished_rows_and_exits_with_130(tmp_path):
+    command = [sys.executable, "-m", "llm_elicit", "bench", "table1", "--targets", "Ring2D"]
+    running = subprocess.Popen(
+        [*command, "--seeds", "1-50", *SMALL, "--out", "b"],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    end = time.monotonic() + 120
+    while not list(tmp_path.rglob("rows/Ring2D*.parquet")):
+        assert time.monotonic() < end, "no row came"
+        assert running.poll() is None
+        time.sleep(0.1)
+    running.send_signal(signal.SIGINT)
+    said = running.communicate(timeout=20)[1].decode()
+    assert running.returncode == 130, said
+    assert "run again to resume" in said
+    assert "Traceback" not in said
+    kept = pd.read_parquet(tmp_path / "b/table1.parquet")
+    assert len(kept) == len(list(tmp_path.rglob("rows/Ring2D*.parquet"))) >= 1
+    assert kept["error"].isna().all()
