@@ -28,7 +28,7 @@ def bench_command(
     variants: Annotated[str, typer.Option(help="Of the ablation; all by default.")] = "",
     comparisons_per_feature: Annotated[int, typer.Option(help="The paper has 1000.")] = 1000,
     points: Annotated[
-        int, typer.Option(help="Of a Wasserstein distance; the paper has 15000 (minutes, 4 GiB).")
+        int, typer.Option(help="Of a Wasserstein distance; the paper has 15000 (minutes, 9 GiB).")
     ] = 4000,
     out: Annotated[Path, typer.Option(help="Where rows are kept.")] = Path("runs/bench"),
     workers: Annotated[int, typer.Option(help="Jobs side by side on this machine.")] = 1,

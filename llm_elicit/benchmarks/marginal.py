@@ -23,7 +23,8 @@ from torch import Tensor
 from torchdiffeq import odeint
 
 from llm_elicit.benchmarks.catalogue import find
-from llm_elicit.benchmarks.measure import Array, Job, Row, Streams, compare, peak_mib, provenance_of
+from llm_elicit.benchmarks.job import Job, Row
+from llm_elicit.benchmarks.measure import Array, Streams, compare, peak_mib, provenance_of
 from llm_elicit.benchmarks.targets import Target
 from llm_elicit.benchmarks.variants import variant
 from llm_elicit.density import Noise
@@ -53,7 +54,6 @@ def measure_marginal(job: Job) -> Row:
         alone = _draw(problem, job.samples, streams.draw + 1, _alone(network, streams.draw + 2))
     sampled = time.perf_counter()
     row = {
-        **job.key,
         "dimension": target.dimension,
         "fit_seconds": trained - began,
         "sample_seconds": sampled - trained,

@@ -8,62 +8,20 @@ import platform
 import subprocess
 import time
 import zlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from llm_elicit import provenance
 from llm_elicit.benchmarks.catalogue import find
+from llm_elicit.benchmarks.job import Job, Row
 from llm_elicit.benchmarks.targets import Target
-from llm_elicit.benchmarks.variants import DEFAULT, variant
+from llm_elicit.benchmarks.variants import variant
 from llm_elicit.density import BeliefDensity, Noise, fit_belief, simulate_choices
 
 Array = npt.NDArray[np.float64]
-Row = dict[str, Any]
-KEY = (
-    "table", "target", "method", "variant", "seed", "n", "points", "samples", "settings", "version",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Job:
-    """One fit to measure.
-
-    Attributes:
-        table: the table it belongs to.
-        target: a target's name.
-        method: as in `fit_belief`.
-        seed: of everything random.
-        n: comparisons.
-        variant: named settings, or the method's default.
-        points: on each side of the Wasserstein distance; 0 measures time and memory alone.
-        samples: drawn from the belief.
-    """
-
-    table: str
-    target: str
-    method: str
-    seed: int
-    n: int
-    variant: str = DEFAULT
-    points: int = 4000
-    samples: int = 25_000
-
-    @property
-    def key(self) -> Row:
-        """What makes a row this job's: the columns `KEY`."""
-        chosen = variant(self.method, self.variant)
-        return {**asdict(self), "settings": chosen.digest, "version": provenance.version()}
-
-    @property
-    def name(self) -> str:
-        """A file name for people: target, method, variant and seed."""
-        parts = (self.target, self.method, self.variant, f"{self.seed:03d}", f"n{self.n}")
-        return "-".join(parts)
 
 
 @dataclass(frozen=True)
@@ -113,7 +71,7 @@ def compare(target: Target, n: int, streams: Streams) -> tuple[Array, Array]:
 
 
 def measure(job: Job) -> Row:
-    """Run a job in this process and return its row: key, distances, seconds, memory, provenance.
+    """Run a job in this process and return its row: distances, seconds, memory, provenance.
 
     Example:
         >>> job = Job("table1", "Ring2D", "utility", seed=11, n=200, points=200, samples=500)
@@ -130,7 +88,6 @@ def measure(job: Job) -> Row:
     drawn = belief.sample(job.samples, seed=streams.draw)
     sampled = time.perf_counter()
     row = {
-        **job.key,
         "dimension": target.dimension,
         "fit_seconds": fitted - began,
         "sample_seconds": sampled - fitted,

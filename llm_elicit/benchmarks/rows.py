@@ -6,14 +6,28 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from llm_elicit.benchmarks.measure import KEY, Job, Row
+from llm_elicit import provenance
+from llm_elicit.benchmarks.job import Job, Row
+from llm_elicit.benchmarks.variants import variant
 
 _FOLDER = "rows"
+
+
+def key_of(job: Job) -> Row:
+    """What makes a row this job's: all of the job, its settings and the package's version.
+
+    Example:
+        >>> list(key_of(Job("table1", "Ring2D", "utility", seed=11, n=200)))[-2:]
+        ['settings', 'version']
+    """
+    settings = variant(job.method, job.variant).digest
+    return {**asdict(job), "settings": settings, "version": provenance.version()}
 
 
 class Rows:
@@ -39,7 +53,7 @@ class Rows:
 
     def path(self, job: Job) -> Path:
         """Where a job's row is kept."""
-        key = json.dumps([job.key[name] for name in KEY])
+        key = json.dumps(key_of(job), sort_keys=True)
         return self.folder / f"{job.name}-{hashlib.sha256(key.encode()).hexdigest()[:10]}.parquet"
 
     def has(self, job: Job) -> bool:
@@ -49,7 +63,7 @@ class Rows:
 
     def write(self, job: Job, row: Row, error: str | None = None) -> None:
         """Keep a job's row, or the one line that says why there is none."""
-        frame = pd.DataFrame([{**job.key, **row, "error": error}])
+        frame = pd.DataFrame([{**key_of(job), **row, "error": error}])
         _write(frame, self.path(job))
 
     def read(self, jobs: Iterable[Job]) -> pd.DataFrame:

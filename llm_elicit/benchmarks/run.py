@@ -9,11 +9,12 @@ from typing import Protocol
 import pandas as pd
 
 from llm_elicit.benchmarks.catalogue import find
+from llm_elicit.benchmarks.job import DEFAULT, Job, Row
 from llm_elicit.benchmarks.marginal import measure_marginal
-from llm_elicit.benchmarks.measure import Job, Row, measure
+from llm_elicit.benchmarks.measure import measure
 from llm_elicit.benchmarks.paper import PAPER_TARGETS
 from llm_elicit.benchmarks.rows import Rows
-from llm_elicit.benchmarks.variants import DEFAULT, VARIANTS, check_methods, check_variants
+from llm_elicit.benchmarks.variants import VARIANTS, check_methods, check_variants
 from llm_elicit.density.fit import METHODS
 from llm_elicit.errors import InputError
 from llm_elicit.workers import Outcome, Workers, run_jobs
@@ -155,9 +156,9 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     """
     found: list[int] = []
     for part in parse_names(text):
-        low, _, high = part.partition("-")
+        low, dash, high = part.partition("-")
         try:
-            found.extend(range(int(low), int(high or low) + 1))
+            found.extend(range(int(low), int(high if dash else low) + 1))
         except ValueError as error:
             raise InputError(f"seeds {text!r}; write them as 1-10 or 1,3,5") from error
     return tuple(dict.fromkeys(found))

@@ -10,11 +10,10 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+from llm_elicit.benchmarks.job import DEFAULT
 from llm_elicit.density import FitSettings, ScoreSettings, TrainingSettings, UtilitySettings
 from llm_elicit.density.fit import METHODS
 from llm_elicit.errors import InputError
-
-DEFAULT = "default"
 
 
 @dataclass(frozen=True)

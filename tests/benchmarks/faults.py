@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from llm_elicit.benchmarks.measure import Job, Row
+from llm_elicit.benchmarks.job import Job, Row
 
 MARK = "LLM_ELICIT_TEST_FOLDER"
 
@@ -14,7 +14,6 @@ def quick(job: Job) -> Row:
     with (Path(os.environ[MARK]) / job.name).open("a") as mark:
         mark.write("x")
     return {
-        **job.key,
         "w1": 0.1 * job.seed,
         "w1_floor": 0.05,
         "mmtv": 0.2,

@@ -14,7 +14,8 @@ from benchmarks.faults import MARK, odd_seeds_fail, quick
 from llm_elicit import cli
 from llm_elicit.benchmarks import run as module
 from llm_elicit.benchmarks.catalogue import find
-from llm_elicit.benchmarks.measure import KEY, Job, Streams, compare, measure
+from llm_elicit.benchmarks.job import Job
+from llm_elicit.benchmarks.measure import Streams, compare, measure
 from llm_elicit.benchmarks.rows import Rows
 from llm_elicit.benchmarks.run import Request, parse_seeds, run_table
 from llm_elicit.errors import InputError
@@ -22,8 +23,11 @@ from llm_elicit.orchestrator import Silent
 from llm_elicit.workers import Workers
 
 SMALL = ["--methods", "utility", "--comparisons-per-feature", "20", "--points", "100"]
+KEY = [
+    "table", "target", "method", "variant", "seed", "n", "points", "samples", "settings", "version",
+]  # fmt: skip
 COLUMNS = [
-    *KEY, "dimension", "w1", "w1_floor", "mmtv", "mmtv_floor", "fit_seconds", "sample_seconds",
+    "dimension", "w1", "w1_floor", "mmtv", "mmtv_floor", "fit_seconds", "sample_seconds",
     "peak_mib", "held_out_log_likelihood", "diagnostics", "commit", "machine", "date", "error",
 ]  # fmt: skip
 
@@ -157,7 +161,7 @@ def test_the_command_prints_published_ours_and_floor_and_writes_markdown(
     code, said = bench(tmp_path, monkeypatch, capsys, *arguments)
     assert code == 0, said.err
     rows = pd.read_parquet(tmp_path / "runs/bench/table1.parquet")
-    assert set(COLUMNS) <= set(rows.columns)
+    assert {*KEY, *COLUMNS} <= set(rows.columns)
     assert f"{rows['w1'][0]:.3f}" in said.out
     page = (tmp_path / "t.md").read_text()
     assert "| target | method | published | ours | floor |" in page

@@ -62,7 +62,7 @@ def chi_square(target, points, bins=24):
 def test_draws_fill_the_plane_as_the_density_says(target):
     points = target.sample(40_000, np.random.default_rng(1))
     assert chi_square(target, points) > 1e-3
-    moved = np.clip(points + [0.1, 0.0], target.sampling.low, target.sampling.high)
+    moved = np.clip(points + np.array([0.1, 0.0]), target.sampling.low, target.sampling.high)
     assert chi_square(target, moved) < 1e-6, "the test sees a shift of a tenth"
 
 
