@@ -1,0 +1,108 @@
+"""What is printed: published, ours, floor, excess; failures shown; Markdown well formed."""
+
+import pandas as pd
+import pytest
+
+from llm_elicit.benchmarks.job import Job
+from llm_elicit.benchmarks.marginal import measure_marginal
+from llm_elicit.benchmarks.paper import PAPER_TARGETS
+from llm_elicit.benchmarks.published import MARGINALIZATION, SECONDS, TABLE_1, published
+from llm_elicit.benchmarks.tables import make_tables
+from llm_elicit.benchmarks.variants import VARIANTS, Variant, variant
+from llm_elicit.density import FitSettings, ScoreSettings, TrainingSettings
+
+
+def row(seed, error=None, **changes):
+    numbers = {
+        "target": "Ring2D", "method": "score", "variant": "default", "seed": seed, "w1": 0.2,
+        "w1_floor": 0.06, "mmtv": 0.1, "mmtv_floor": 0.03, "fit_seconds": 10.0,
+        "sample_seconds": 2.0, "peak_mib": 500.0,
+    }  # fmt: skip
+    return {**numbers, **changes, "error": error}
+
+
+def lines(table, frame):
+    return [
+        dict(zip(made.columns, line, strict=True))
+        for made in make_tables(table, frame)
+        for line in made.rows
+    ]
+
+
+def test_published_ours_floor_and_excess_stand_beside_each_other():
+    frame = pd.DataFrame([row(1), row(2, w1=0.3)])
+    wasserstein, mmtv = lines("table1", frame)
+    assert wasserstein == {
+        "target": "Ring2D", "method": "score", "published": "0.39 ± 0.08", "ours": "0.250 ± 0.071",
+        "floor": "0.060", "excess": "0.190", "seconds": "12.0", "peak MiB": "500", "seeds": "2",
+    }  # fmt: skip
+    assert (mmtv["published"], mmtv["ours"]) == ("0.26 ± 0.01", "0.100 ± 0.000")
+
+
+def test_a_failed_seed_is_shown_and_not_averaged():
+    frame = pd.DataFrame([row(1), row(2, "ValueError: no", w1=None)])
+    first = lines("table1", frame)[0]
+    assert (first["ours"], first["seeds"]) == ("0.200", "1, 1 failed")
+    nothing = lines("table1", pd.DataFrame([{**row(1, "no"), "w1": None}]).drop(columns="w1"))[0]
+    assert (nothing["ours"], nothing["excess"], nothing["seeds"]) == ("", "", "0, 1 failed")
+
+
+def test_a_method_or_target_without_published_numbers_has_an_empty_cell():
+    frame = pd.DataFrame([row(1, method="utility"), row(1, target="Banana2D")])
+    assert [line["published"] for line in lines("table1", frame)[:2]] == ["", ""]
+
+
+def test_the_runtime_table_says_how_many_times_faster():
+    (line,) = lines("runtime", pd.DataFrame([row(1)]))
+    assert line["published fit"] == "82 + 47"
+    assert line["times faster"] == f"{(82 + 47 + 692) / 12:.0f}×"
+
+
+def test_the_ablation_is_told_by_its_variants():
+    frame = pd.DataFrame([row(1, variant="winners"), row(1, variant="no-cap")])
+    assert [line["variant"] for line in lines("ablation", frame)[:2]] == ["winners", "no-cap"]
+
+
+def test_markdown_has_as_many_cells_in_every_line():
+    table = make_tables("table1", pd.DataFrame([row(1)]))[0]
+    text = table.markdown().splitlines()
+    assert text[0] == "**Wasserstein**"
+    assert {line.count("|") for line in text[2:]} == {len(table.columns) + 1}
+
+
+def test_no_rows_make_no_tables():
+    assert make_tables("table1", pd.DataFrame()) == []
+
+
+def test_every_target_of_the_paper_has_all_its_numbers():
+    names = {target.name for target in PAPER_TARGETS}
+    assert set(SECONDS) == set(MARGINALIZATION) == {target for target, _, _ in TABLE_1} == names
+    assert len(TABLE_1) == 8 * 3 * 2
+    assert published("Gaussian16D", "flow", "w1").mean == 5.50
+    assert published("Mixturegaussians10D", "score-constant", "mmtv").mean == 0.14
+    assert SECONDS["Gaussian16D"].total == 797 + 4977 + 47477
+
+
+def test_every_variant_differs_from_every_other():
+    digests = [each.digest for name, each in VARIANTS.items()]
+    assert len(set(digests)) == len(digests)
+    assert variant("score").digest == variant("score").digest
+    assert all(each.about for each in VARIANTS.values())
+
+
+@pytest.fixture
+def quick_training(monkeypatch):
+    training = TrainingSettings(width=32, steps=250, joint=0.5)
+    settings = FitSettings(score=ScoreSettings(training=training))
+    monkeypatch.setitem(VARIANTS, "quick", Variant("score", settings, "little training"))
+
+
+def test_winners_drawn_jointly_and_alone_are_both_near_true_ones(quick_training):
+    job = Job("marginalization", "Onemoon2D", "score", 11, 2000, "quick", 500, 1000)
+    found = measure_marginal(job)
+    # λ itself, which an untrained network gives, is 0.17 away.
+    assert 0 < found["w1_alone"] < 2.2 * found["w1_floor"] < 0.14
+    assert 0 < found["w1_joint"] < 2.2 * found["w1_floor"]
+    (line,) = lines("marginalization", pd.DataFrame([{**found, **row(11), **{"w1": found["w1"]}}]))
+    assert line["published"] == "0.077 ± 0.012"
+    assert line["jointly to alone"] == f"{found['w1']:.3f}"
