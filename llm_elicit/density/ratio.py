@@ -1,9 +1,9 @@
 """The belief's density ratio: r(x, x') = p(x')/p(x) = exp(f(x') − f(x)).
 
 One function f serves twice: exp(f) is the Bradley–Terry utility density, and f is what the
-tempering field of the score method integrates. f is a quadratic form plus the mean of an
-ensemble of small networks (three hidden layers, SiLU), evaluated on the features of
-`llm_elicit.density.latent` in single precision.
+tempering field of the score method integrates. f is a quadratic form, or the logarithm of a
+mixture, plus the mean of an ensemble of small networks (three hidden layers, SiLU), evaluated
+on the features of `llm_elicit.density.latent` in single precision.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from llm_elicit.density.components import ComponentStack
 
 Array = npt.NDArray[np.float64]
 _CHUNK = 8192
@@ -94,9 +96,9 @@ def quadratic_features(t: Array) -> Array:
 
 @dataclass(frozen=True)
 class Utility:
-    """The fitted f = b·t + tᵀA t + mean of networks; a utility up to a constant.
+    """The fitted f = b·t + tᵀA t + mean of mixtures + mean of networks; up to a constant.
 
-    ``linear`` (d,), ``curvature`` (d, d) symmetric, ``networks`` or None.
+    ``linear`` (d,), ``curvature`` (d, d) symmetric; ``components`` and ``networks`` or None.
 
     Examples
     --------
@@ -109,18 +111,25 @@ class Utility:
     linear: Tensor
     curvature: Tensor
     networks: NetworkStack | None = field(default=None)
+    components: ComponentStack | None = field(default=None)
 
     @classmethod
-    def from_coefficients(
-        cls, beta: Array, dimension: int, networks: NetworkStack | None
-    ) -> Utility:
-        """From the coefficients of `quadratic_features`."""
+    def flat(cls, dimension: int) -> Utility:
+        """f = 0: the utility of a coin."""
+        return cls(torch.zeros(dimension), torch.zeros(dimension, dimension))
+
+    @classmethod
+    def from_coefficients(cls, beta: Array, dimension: int) -> Utility:
+        """A quadratic from the coefficients of `quadratic_features`."""
         i, j = np.triu_indices(dimension)
         matrix = np.zeros((dimension, dimension))
         matrix[i, j] = beta[dimension:]
         symmetric = 0.5 * (matrix + matrix.T)
         linear = torch.from_numpy(beta[:dimension].copy()).float()
-        return cls(linear, torch.from_numpy(symmetric).float(), networks)
+        return cls(linear, torch.from_numpy(symmetric).float())
+
+    def _stacks(self) -> list[ComponentStack | NetworkStack]:
+        return [stack for stack in (self.components, self.networks) if stack is not None]
 
     def __call__(self, t: Tensor) -> Tensor:
         """Values (n,) at features (n, d)."""
@@ -130,7 +139,9 @@ class Utility:
 
     def _value(self, t: Tensor) -> Tensor:
         value = t @ self.linear + ((t @ self.curvature) * t).sum(-1)
-        return value if self.networks is None else value + self.networks(t).mean(0)
+        for stack in self._stacks():
+            value = value + stack(t).mean(0)
+        return value
 
     def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Values (n,) and gradients (n, d) at features (n, d)."""
@@ -142,7 +153,7 @@ class Utility:
     def _value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
         half = t @ self.curvature
         value, slope = t @ self.linear + (half * t).sum(-1), self.linear + 2.0 * half
-        if self.networks is None:
-            return value, slope
-        extra, extra_slope = self.networks.mean_and_slope(t)
-        return value + extra, slope + extra_slope
+        for stack in self._stacks():
+            extra, extra_slope = stack.mean_and_slope(t)
+            value, slope = value + extra, slope + extra_slope
+        return value, slope

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.annealing import Annealed, AnnealingSettings, anneal
+from llm_elicit.density.components import ComponentStack
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.ratio import NetworkStack, Utility
 
@@ -131,12 +132,24 @@ def utility_tensors(utility: Utility) -> dict[str, Tensor]:
     if utility.networks is not None:
         for i, parameter in enumerate(utility.networks.parameters):
             named[f"utility.networks.{i}"] = parameter
+    if utility.components is not None:
+        for i, parameter in enumerate(utility.components.parameters):
+            named[f"utility.components.{i}"] = parameter
     return named
 
 
 def utility_from_tensors(tensors: dict[str, Tensor]) -> Utility:
     """Inverse of `utility_tensors`."""
-    count = sum(name.startswith("utility.networks.") for name in tensors)
-    parameters = [tensors[f"utility.networks.{i}"] for i in range(count)]
-    networks = NetworkStack(parameters) if parameters else None
-    return Utility(tensors["utility.linear"], tensors["utility.curvature"], networks)
+    networks = _numbered(tensors, "utility.networks.")
+    components = _numbered(tensors, "utility.components.")
+    return Utility(
+        tensors["utility.linear"],
+        tensors["utility.curvature"],
+        NetworkStack(networks) if networks else None,
+        ComponentStack(*components) if components else None,
+    )
+
+
+def _numbered(tensors: dict[str, Tensor], prefix: str) -> list[Tensor]:
+    count = sum(name.startswith(prefix) for name in tensors)
+    return [tensors[f"{prefix}{i}"] for i in range(count)]

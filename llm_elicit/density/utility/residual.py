@@ -1,0 +1,137 @@
+"""What a simple form leaves over: an ensemble of small networks, one a fold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from llm_elicit.density.choice import choice_log_likelihood
+from llm_elicit.density.ratio import NetworkStack
+from llm_elicit.density.utility.data import Array, CrossValidation, Differences
+
+Step = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class ResidualSettings:
+    """Settings of the residual ensemble.
+
+    ``decays`` is the grid of L2 penalties per comparison that held-out likelihood chooses from.
+    """
+
+    decays: tuple[float, ...] = (5e-4, 2e-3)
+    width: int = 32
+    batch: int = 512
+    max_steps: int = 1200
+    check_every: int = 40
+    patience: int = 8
+    learning_rate: float = 1e-2
+
+
+@dataclass(frozen=True)
+class ResidualFit:
+    """The chosen ensemble and how: out-of-fold differences (m,) at the judged rows."""
+
+    networks: NetworkStack
+    out_of_fold: Array
+    decay: float
+    steps: int
+
+
+def fit_residual(
+    validation: CrossValidation,
+    base: Differences,
+    settings: ResidualSettings,
+    on_step: Step | None = None,
+) -> ResidualFit:
+    """Train every (fold, decay) network at once; keep the best decay and stopping step."""
+    trainer = _Trainer(validation, base, settings)
+    since_best = 0
+    for step in range(1, settings.max_steps + 1):
+        trainer.step(step)
+        if step % settings.check_every == 0:
+            since_best = 0 if trainer.check(step) else since_best + 1
+            if on_step is not None:
+                on_step(step)
+            if since_best > settings.patience:
+                break
+    return trainer.best
+
+
+class _Trainer:
+    """A stack of networks ordered (fold, decay), trained by Adam with L2 on shared batches."""
+
+    def __init__(
+        self, validation: CrossValidation, base: Differences, settings: ResidualSettings
+    ) -> None:
+        self.validation, self.settings = validation, settings
+        count, decays = validation.count, settings.decays
+        # Every decay of one fold starts from the same weights: the grid compares like with like.
+        first = NetworkStack.create(
+            count, validation.dimension, settings.width, validation.generator
+        )
+        stack = [p.repeat_interleave(len(decays), 0).requires_grad_() for p in first.parameters]
+        self.networks = NetworkStack(stack)
+        self.decay = torch.tensor(decays).repeat(count)[:, None, None]
+        self.adam = torch.optim.Adam(stack, lr=settings.learning_rate, betas=(0.9, 0.99))
+        self.base = torch.from_numpy(base.by_member).float()
+        self.member = torch.arange(count).repeat_interleave(len(decays))
+        first_guess = torch.from_numpy(base.out_of_fold)[validation.judged]
+        # No step at all, the bare form, is the first candidate.
+        self.best = self._snapshot(0, 0, first_guess)
+        weights = validation.weights[validation.judged]
+        self.best_score = float(
+            choice_log_likelihood(first_guess.float(), weights, validation.noise)
+        )
+
+    def _snapshot(self, decay: int, step: int, out_of_fold: Tensor) -> ResidualFit:
+        width = len(self.settings.decays)
+        which = [k * width + decay for k in range(self.validation.count)]
+        difference = out_of_fold.double().numpy()
+        networks = self.networks.select(which)
+        return ResidualFit(networks, difference, self.settings.decays[decay], step)
+
+    def _difference(self, rows: Tensor) -> Tensor:
+        values = self.networks(self.validation.sides(rows))
+        difference: Tensor = values[:, : len(rows)] - values[:, len(rows) :]
+        return difference + self.base[self.member][:, rows]
+
+    def step(self, step: int) -> None:
+        """One step of Adam; the learning rate decays as the square root after 200 steps."""
+        validation, settings = self.validation, self.settings
+        rows = validation.batch(settings.batch)
+        mass = validation.weights[rows] * (validation.fold_of[rows] != self.member[:, None])
+        loss = -(validation.noise.log_cdf(self._difference(rows)) * mass).sum() / len(rows)
+        gradients = torch.autograd.grad(loss, self.networks.parameters)
+        for parameter, gradient in zip(self.networks.parameters, gradients, strict=True):
+            parameter.grad = gradient + self.decay * parameter.detach()
+        for group in self.adam.param_groups:
+            group["lr"] = settings.learning_rate / max(step / 200.0, 1.0) ** 0.5
+        self.adam.step()
+
+    @torch.no_grad()
+    def check(self, step: int) -> bool:
+        """Score each decay on held-out folds; keep a copy of the best so far."""
+        validation = self.validation
+        rows = validation.judged
+        parts = [self._difference(chunk) for chunk in torch.split(rows, 8192)]
+        every = torch.cat(parts, dim=1).reshape(
+            validation.count, len(self.settings.decays), len(rows)
+        )
+        held_out = every[validation.fold_of[rows], :, torch.arange(len(rows))]
+        scores = choice_log_likelihood(held_out.T, validation.weights[rows], validation.noise)
+        best = int(scores.argmax())
+        if float(scores[best]) <= self.best_score + 1e-4:
+            return False
+        self.best_score = float(scores[best])
+        self.best = self._snapshot(best, step, held_out[:, best])
+        return True
+
+
+def judged_log_cdf(validation: CrossValidation, out_of_fold: Array) -> Array:
+    """Log-likelihood of every judged row (m,) from out-of-fold differences (m,) there."""
+    return np.asarray(validation.noise.log_cdf(torch.from_numpy(out_of_fold)).numpy())
