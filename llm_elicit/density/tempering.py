@@ -82,9 +82,29 @@ class Tempering:
         """ω = w(1 − w)/w' at utilities of any shape."""
         return torch.exp(self._interpolate(u, self.log_win + self.log_lose - self.log_slope))
 
+    def field(self, u: Tensor, side: str) -> Tensor:
+        """ω for side "both", τ for side "winners"."""
+        return self.omega(u) if side == "both" else self.tau(u)
+
     def win_probability(self, u: Tensor) -> Tensor:
         """w: the chance of beating a random draw from λ."""
-        return torch.exp(self._interpolate(u, self.log_win))
+        return torch.exp(self.log_win_at(u))
+
+    def log_win_at(self, u: Tensor) -> Tensor:
+        """log w."""
+        return self._interpolate(u, self.log_win)
+
+    def log_odds(self, u: Tensor) -> Tensor:
+        """log(w/(1 − w))."""
+        return self._interpolate(u, self.log_win - self.log_lose)
+
+    def win_slope(self, u: Tensor) -> Tensor:
+        """d log w/du = 1/τ."""
+        return torch.exp(self._interpolate(u, self.log_slope - self.log_win))
+
+    def lose_slope(self, u: Tensor) -> Tensor:
+        """−d log(1 − w)/du = w'/(1 − w)."""
+        return torch.exp(self._interpolate(u, self.log_slope - self.log_lose))
 
     def utility_of_log(self, log_win: Tensor) -> Tensor:
         """Inverse of log w; values beyond the table go to its ends."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,145 +10,129 @@ from torch import Tensor
 
 from llm_elicit.density.annealing import AnnealingSettings
 from llm_elicit.density.latent import Latent
-from llm_elicit.density.ratio import Utility
+from llm_elicit.density.score.cube import CubeLatent
+from llm_elicit.density.score.heun import HeunSettings, Resampler
 from llm_elicit.density.score.langevin import LangevinSettings, sample_langevin
 from llm_elicit.density.score.likelihood import FlowPrior, LikelihoodSettings, flow_log_prob
 from llm_elicit.density.score.network import ScoreNetwork
+from llm_elicit.density.score.parts import Mode, ScoreParts, flow_score, utility_by_flow
+from llm_elicit.density.score.training import TrainingSettings
 from llm_elicit.density.tempering import Tempering
 from llm_elicit.density.utility_density import (
     anneal_from_sampling,
-    utility_at,
     utility_from_tensors,
     utility_tensors,
 )
 
-
-@dataclass(frozen=True)
-class ScoreParts:
-    """What a score belief is made of.
-
-    ``side`` is "both" (the score of the odds of winning, times ω) or "winners" (the paper's: the
-    score of the winners, times τ). ``constant`` replaces the field by one number for method
-    ``score-constant``; ``cap`` bounds the field, which multiplies the score's errors.
-    """
-
-    latent: Latent
-    utility: Utility
-    network: ScoreNetwork
-    tempering: Tempering
-    priors: tuple[FlowPrior, FlowPrior]
-    side: str
-    cap: float
-    constant: float | None
-
-    def field(self, u: Tensor) -> Tensor:
-        """ω(u) or τ(u) by ``side``, capped, or the constant; (n,) -> (n,)."""
-        if self.constant is not None:
-            return torch.full_like(u, self.constant)
-        field = self.tempering.omega(u) if self.side == "both" else self.tempering.tau(u)
-        return field.clamp(max=self.cap)
+_TABLES = ("grid", "log_win", "log_lose", "log_slope")
+_CROWD = 1024
 
 
 @dataclass(frozen=True)
 class ScoreDensity:
-    """Samples by score-scaled Langevin dynamics; density by the probability flow.
+    """Samples by score-scaled Langevin dynamics; density along rays or by the probability flow.
 
-    See `llm_elicit.density.density_model.DensityModel`.
+    ``by_flow`` says which; ``resampler`` replaces both by the second network. See
+    `llm_elicit.density.density_model.DensityModel`.
     """
 
     parts: ScoreParts
     langevin: LangevinSettings
     likelihood: LikelihoodSettings
     annealing: AnnealingSettings
+    by_flow: bool
+    resampler: Resampler | None = None
     log_normalizer: float = 0.0
 
     @property
     def name(self) -> str:
         """The method's name."""
-        return "score" if self.parts.constant is None else "score-constant"
-
-    def excess(self, g: Tensor, masked: Tensor, sigma: float) -> Tensor:
-        """Score (n, d) of what is tempered, zero beyond the compared points."""
-        sides = self.parts.network.side_scores(g.float(), masked.float(), sigma)
-        winner, loser = (score.to(g.dtype) for score in sides)
-        against = loser if self.parts.side == "both" else self.parts.latent.sampling_score(g, sigma)
-        inside = g.norm(dim=1, keepdim=True) <= self.parts.latent.radius
-        return torch.where(inside, winner - against, torch.zeros_like(g))
+        return "score" if self.parts.mode.constant is None else "score-constant"
 
     def sample_latent(self, n: int, generator: torch.Generator) -> Tensor:
-        """Draw (n, d) latent points: λ carried down the noise levels by the belief's drift."""
+        """Draw (n, d) latent points: by Langevin dynamics, or by the second network."""
+        if self.resampler is not None:
+            return self.resampler.sample(n, generator)
+        # The step's preconditioner is an average over particles: never let it see only a few.
+        crowd = max(n, _CROWD)
+        points = self._start(crowd, generator)
+        if not self.parts.exact:
+            points = self._dynamics(points, generator)
         latent = self.parts.latent
+        if isinstance(latent, CubeLatent):
+            points = latent.to_outer(points)
+        return points[torch.randperm(crowd, generator=generator)[:n]]
 
+    def _start(self, n: int, generator: torch.Generator) -> Tensor:
+        """Noise, or draws of the belief that the utility implies: its modes have their weights."""
+        parts, latent = self.parts, self.parts.latent
+        if self.langevin.start == "noise" and not parts.exact:
+            shape = n, latent.sampling.dimension
+            white = torch.randn(shape, generator=generator, dtype=torch.float64)
+            return self.langevin.sigma_start * white
+        outer = latent.outer if isinstance(latent, CubeLatent) else latent
+        base = parts.base if parts.mode.controlled else parts.utility
+        points = anneal_from_sampling(outer, base, n, generator, self.annealing).points
+        return latent.from_outer(points) if isinstance(latent, CubeLatent) else points
+
+    def _dynamics(self, points: Tensor, generator: torch.Generator) -> Tensor:
         def drift(g: Tensor, sigma: float) -> Tensor:
             masked = sigma * torch.randn(g.shape, generator=generator)
-            field = self.parts.field(utility_at(latent, self.parts.utility, g))
-            force = field[:, None] * self.excess(g, masked, sigma)
-            force = force + latent.log_volume_slope(g) + latent.taper_slope(g)
-            return force + latent.relaxation(g, sigma)
+            return self.parts.force(g, masked, sigma)
 
-        # The step's preconditioner is an average over particles: never let it see only a few.
-        crowd = max(n, 1024)
-        utility, annealing = self.parts.utility, self.annealing
-        start = anneal_from_sampling(latent, utility, crowd, generator, annealing).points
         with torch.no_grad():
-            points = sample_langevin(start, drift, self.langevin, generator)
-        return points[torch.randperm(crowd, generator=generator)[:n]]
+            return sample_langevin(points, drift, self.langevin, generator, self.parts.field)
 
     def log_density(self, g: Tensor) -> Tensor:
         """Normalized log-density (n,) per scale unit, nats."""
         return self.unnormalized(g) - self.log_normalizer
 
     def unnormalized(self, g: Tensor) -> Tensor:
-        """u(g) (n,): log p_w − log λ by the flow, then back through w, tapered as the samples."""
-        parts = self.parts
-        shrink = (parts.latent.radius / g.norm(dim=1, keepdim=True).clamp(min=1e-30)).clamp(max=1.0)
-        inner = g * shrink
-        both = parts.side == "both"
-        winner = self._flow(inner, 0)
-        ratio = winner - (self._flow(inner, 1) if both else parts.latent.log_sampling(inner))
-        if parts.constant is not None:
-            u = parts.constant * ratio
-        elif both:
-            u = parts.tempering.utility_of_odds(ratio)
+        """log-density (n,) per scale unit up to a constant, at outer latent points (n, d)."""
+        if self.resampler is not None:
+            latent = self.parts.latent
+            outer = latent.outer if isinstance(latent, CubeLatent) else latent
+            return self.resampler.log_prob(g) - outer.log_volume(g)
+        latent = self.parts.latent
+        inner = latent.from_outer(g) if isinstance(latent, CubeLatent) else g
+        if self.by_flow:
+            u = utility_by_flow(self.parts, self.log_flow, inner)
         else:
-            u = parts.tempering.utility_of_log(ratio - math.log(2.0))
-        return u + parts.latent.taper(g)
+            u = self.parts.along_rays(inner)
+        if not self.parts.mode.jacobian:
+            u = u + latent.log_sampling(inner) - latent.log_volume(inner)
+        return u
 
-    def _flow(self, g: Tensor, side: int) -> Tensor:
+    def log_flow(self, g: Tensor, side: int) -> Tensor:
         """log p_w (side 0) or log p_l (side 1) by the probability flow, (n,)."""
-        # One fixed draw of the mask, scaled by σ as in training: a deterministic density.
-        unit = torch.randn(1, g.shape[1], generator=torch.Generator().manual_seed(0))
-
-        def score(point: Tensor, sigma: float) -> Tensor:
-            masked = (sigma * unit).expand(len(point), -1)
-            sides = self.parts.network.side_scores(point.float(), masked, sigma)
-            return sides[side].to(point.dtype)
-
-        return flow_log_prob(g, score, self.parts.priors[side], self.likelihood)
+        score, prior = flow_score(self.parts, side), self.parts.priors[side]
+        return flow_log_prob(g, score, prior, self.likelihood)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Utility, network, tempering table and flow prior."""
+        """Utility, networks, tempering table and flow priors."""
         parts = self.parts
         named = utility_tensors(parts.utility)
-        named.update({f"network.{k}": v for k, v in parts.network.state_dict().items()})
+        named.update(_network_tensors("network", parts.network))
         named.update({f"tempering.{k}": getattr(parts.tempering, k) for k in _TABLES})
         for side, prior in enumerate(parts.priors):
-            named[f"prior.{side}.mean"] = prior.mean
-            named[f"prior.{side}.covariance"] = prior.covariance
+            named.update(_prior_tensors(f"prior.{side}", prior))
+        if self.resampler is not None:
+            named.update(_network_tensors("resampler", self.resampler.network))
+            named.update(_prior_tensors("prior.resampler", self.resampler.prior))
         return named
 
     def config(self) -> dict[str, Any]:
         """Every number that is not an array."""
-        parts = self.parts
+        latent = self.parts.latent
         return {
-            "width": parts.network.width,
-            "sigma_data": parts.network.sigma_data,
-            "side": parts.side,
-            "cap": parts.cap,
-            "constant": parts.constant,
+            "network": _network_config(self.parts.network),
+            "mode": asdict(self.parts.mode),
+            "cube": latent.side if isinstance(latent, CubeLatent) else None,
             "langevin": asdict(self.langevin),
             "likelihood": asdict(self.likelihood),
             "annealing": asdict(self.annealing),
+            "by_flow": self.by_flow,
+            "resampler": None if self.resampler is None else _resampler_config(self.resampler),
             "log_normalizer": self.log_normalizer,
         }
 
@@ -159,29 +142,68 @@ class ScoreDensity:
     ) -> ScoreDensity:
         """Rebuild from `tensors` and `config`."""
         d = latent.sampling.dimension
-        network = ScoreNetwork(d, config["width"], config["sigma_data"], torch.Generator())
-        prefix = "network."
-        weights = {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
-        network.load_state_dict(weights)
-        network.requires_grad_(False)
+        inner = latent if config["cube"] is None else CubeLatent(latent, config["cube"])
         parts = ScoreParts(
-            latent,
+            inner,
             utility_from_tensors(tensors),
-            network,
+            _network(d, "network", config["network"], tensors),
             Tempering(*(tensors[f"tempering.{k}"] for k in _TABLES)),
-            (_prior(tensors, 0), _prior(tensors, 1)),
-            config["side"],
-            config["cap"],
-            config["constant"],
+            (_prior(tensors, "prior.0"), _prior(tensors, "prior.1")),
+            Mode(**config["mode"]),
         )
-        langevin = LangevinSettings(**config["langevin"])
-        likelihood = LikelihoodSettings(**config["likelihood"])
-        annealing = AnnealingSettings(**config["annealing"])
-        return cls(parts, langevin, likelihood, annealing, config["log_normalizer"])
+        resampler = None
+        if config["resampler"] is not None:
+            resampler = _restore_resampler(d, tensors, config["resampler"])
+        return cls(
+            parts,
+            LangevinSettings(**config["langevin"]),
+            LikelihoodSettings(**config["likelihood"]),
+            AnnealingSettings(**config["annealing"]),
+            config["by_flow"],
+            resampler,
+            config["log_normalizer"],
+        )
 
 
-_TABLES = ("grid", "log_win", "log_lose", "log_slope")
+def _network_config(network: ScoreNetwork) -> dict[str, Any]:
+    return {"width": network.width, "sigma_data": network.sigma_data}
 
 
-def _prior(tensors: dict[str, Tensor], side: int) -> FlowPrior:
-    return FlowPrior(tensors[f"prior.{side}.mean"], tensors[f"prior.{side}.covariance"])
+def _network_tensors(name: str, network: ScoreNetwork) -> dict[str, Tensor]:
+    return {f"{name}.{k}": v for k, v in network.state_dict().items()}
+
+
+def _network(d: int, name: str, config: dict[str, Any], tensors: dict[str, Tensor]) -> ScoreNetwork:
+    network = ScoreNetwork(d, config["width"], config["sigma_data"], torch.Generator())
+    prefix = f"{name}."
+    network.load_state_dict(
+        {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
+    )
+    return network.requires_grad_(False)
+
+
+def _prior_tensors(name: str, prior: FlowPrior) -> dict[str, Tensor]:
+    return {f"{name}.mean": prior.mean, f"{name}.covariance": prior.covariance}
+
+
+def _prior(tensors: dict[str, Tensor], name: str) -> FlowPrior:
+    return FlowPrior(tensors[f"{name}.mean"], tensors[f"{name}.covariance"])
+
+
+def _resampler_config(resampler: Resampler) -> dict[str, Any]:
+    return {
+        "network": _network_config(resampler.network),
+        "settings": asdict(resampler.settings),
+        "likelihood": asdict(resampler.likelihood),
+    }
+
+
+def _restore_resampler(d: int, tensors: dict[str, Tensor], config: dict[str, Any]) -> Resampler:
+    settings = dict(config["settings"])
+    settings["training"] = TrainingSettings(**settings["training"])
+    return Resampler(
+        _network(d, "resampler", config["network"], tensors),
+        _prior(tensors, "prior.resampler"),
+        HeunSettings(**settings),
+        LikelihoodSettings(**config["likelihood"]),
+    )

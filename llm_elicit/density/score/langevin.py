@@ -7,25 +7,41 @@ the same for every density; noise averaged over two steps (Leimkuhler and Matthe
 makes the stationary law exact for Gaussians and second-order accurate otherwise. Far from
 equilibrium A is too timid along stiff directions, so start near the target: here from draws of
 the utility density, whose modes also carry the right weights, which no local sampler can find.
+
+*The paper's form* is kept for comparison: start from noise, plain steps ε·(σ/σ_max)²/τ(x).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from llm_elicit.density.score.checks import one_of, rising, within
 from llm_elicit.density.score.training import cosine_schedule
 
 Drift = Callable[[Tensor, float], Tensor]
+Field = Callable[[Tensor], Tensor]
+SCALINGS = ("constant", "field")
+STARTS = ("utility", "noise")
 
 
 @dataclass(frozen=True)
 class LangevinSettings:
-    """``steps`` per noise level, ``final_steps`` at the last; ``step`` is ε, in units of A."""
+    """``steps`` per noise level, ``final_steps`` at the last; ``step`` is ε.
+
+    ``scaling="constant"`` takes the same, preconditioned step everywhere, ε in units of A;
+    ``"field"`` is the paper's ε·(σ/σ_start)²/τ(x), ε in squared latent units. ``start="utility"``
+    starts from draws of the utility's belief and from twice the last noise level, whatever
+    ``sigma_start`` and ``sigma_end`` say; ``"noise"`` from N(0, sigma_start² I).
+
+    Raises
+    ------
+    DensityError : an unknown choice or a number out of range.
+    """
 
     levels: int = 4
     steps: int = 8
@@ -33,15 +49,38 @@ class LangevinSettings:
     step: float = 0.3
     sigma_start: float = 0.1
     sigma_end: float = 0.05
+    scaling: str = "constant"
+    start: str = "utility"
+
+    def __post_init__(self) -> None:
+        owner = "LangevinSettings"
+        one_of(owner, "scaling", self.scaling, SCALINGS)
+        one_of(owner, "start", self.start, STARTS)
+        for name in ("levels", "steps", "final_steps", "step"):
+            within(owner, name, getattr(self, name), 0.0)
+        rising(owner, ("sigma_end", self.sigma_end), ("sigma_start", self.sigma_start))
+
+    def ending_at(self, sigma: float) -> LangevinSettings:
+        """The same settings for this last noise level (latent units)."""
+        if self.start == "noise":
+            return self
+        return replace(self, sigma_start=2.0 * sigma, sigma_end=sigma)
 
 
 def sample_langevin(
-    points: Tensor, drift: Drift, settings: LangevinSettings, generator: torch.Generator
+    points: Tensor,
+    drift: Drift,
+    settings: LangevinSettings,
+    generator: torch.Generator,
+    field: Field | None = None,
 ) -> Tensor:
     """Carry points (n, d) down the noise levels; ``drift(x, σ)`` is ∇log π_σ (n, d).
 
     The last level's step falls to a tenth, which removes what discretization error is left.
+    ``field`` is τ (n,) at points (n, d), for the paper's step alone.
     """
+    if settings.scaling == "field" and field is not None:
+        return _sample_as_published(points, drift, settings, generator, field)
     schedule = cosine_schedule(settings.levels, settings.sigma_start, settings.sigma_end).tolist()
     previous = torch.randn(points.shape, generator=generator, dtype=points.dtype)
     for level, sigma in enumerate(schedule):
@@ -55,6 +94,24 @@ def sample_langevin(
             noise = math.sqrt(step / 2.0) * (previous + fresh)
             points = points + (_tamed(step * (force @ low)) + noise) @ low.T
             previous = fresh
+    return points
+
+
+def _sample_as_published(
+    points: Tensor,
+    drift: Drift,
+    settings: LangevinSettings,
+    generator: torch.Generator,
+    field: Field,
+) -> Tensor:
+    """x ← x + ε(x)·drift + √(2ε(x))·n with ε(x) = ε·(σ/σ_start)²/τ(x): it keeps τ·π, not π."""
+    schedule = cosine_schedule(settings.levels, settings.sigma_start, settings.sigma_end).tolist()
+    for level, sigma in enumerate(schedule):
+        last = level == len(schedule) - 1
+        for _ in range(settings.final_steps if last else settings.steps):
+            step = settings.step * (sigma / settings.sigma_start) ** 2 / field(points)[:, None]
+            noise = torch.randn(points.shape, generator=generator, dtype=points.dtype)
+            points = points + step * drift(points, sigma) + (2.0 * step).sqrt() * noise
     return points
 
 

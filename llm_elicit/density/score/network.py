@@ -6,6 +6,10 @@ and the score (D − x)/σ². Layers preserve magnitudes in the sense of EDM2 (K
 2024): every weight row has unit norm, SiLU is divided by its gain 0.596 on normal inputs,
 and sums are weighted so that variance stays one.
 
+Given a control (`llm_elicit.density.score.control`), the network adds to its score instead:
+D = x + σ²·(control + F/√(σ² + σ_d²)), so that F = 0 returns the control and the addition stays
+bounded as σ → 0.
+
 σ_d is the standard deviation of all compared points, winners and losers pooled: about 1 in
 latent coordinates, where D = c_skip·x is then nearly the denoiser of λ itself, so F learns
 what distinguishes winners from λ.
@@ -76,16 +80,20 @@ class ScoreNetwork(nn.Module):
         self.outlet = UnitLinear(width, 2 * dimension, generator)
         self.gain = nn.Parameter(torch.tensor(0.1))
 
-    def forward(self, pair: Tensor, sigma: Tensor, seen: Tensor) -> Tensor:
+    def forward(
+        self, pair: Tensor, sigma: Tensor, seen: Tensor, control: Tensor | None = None
+    ) -> Tensor:
         """Denoised pair (n, 2d) from a noisy pair (n, 2d), σ (n, 1) and ``seen`` (n, 2).
 
         ``seen`` says with 1 which of (winner, loser) is data; the other half must be N(0, σ²I)
         noise, and its output means nothing. (1, 1) is the joint density, (1, 0) the marginal of
-        winners, (0, 1) that of losers.
+        winners, (0, 1) that of losers. ``control`` (n, 2d) is the score to add to.
         """
         variance = self.sigma_data**2
         total = sigma.square() + variance
         raw = self._raw(pair / total.sqrt(), sigma, seen)
+        if control is not None:
+            return pair + sigma.square() * (control + raw / total.sqrt())
         return (variance / total) * pair + (sigma * self.sigma_data / total.sqrt()) * raw
 
     def _raw(self, scaled: Tensor, sigma: Tensor, seen: Tensor) -> Tensor:
@@ -99,14 +107,29 @@ class ScoreNetwork(nn.Module):
         out: Tensor = self.outlet(hidden) * self.gain
         return out
 
-    def side_scores(self, point: Tensor, masked: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
+    def side_scores(
+        self,
+        point: Tensor,
+        masked: Tensor,
+        sigma: float,
+        control: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """∇ log p_{w,σ} and ∇ log p_{l,σ}, both (n, d), at points (n, d).
 
-        ``masked`` (n, d) is N(0, σ²I) noise in place of the half that is not seen.
+        ``masked`` (n, d) is N(0, σ²I) noise in place of the half that is not seen; ``control``
+        holds the scores of winners and of losers to add to.
         """
         n, d = point.shape
         level = torch.full((2 * n, 1), sigma, dtype=point.dtype)
         seen = torch.eye(2, dtype=point.dtype).repeat_interleave(n, 0)
         pairs = torch.cat([torch.cat([point, masked], 1), torch.cat([masked, point], 1)])
-        denoised = self(pairs, level, seen)
-        return (denoised[:n, :d] - point) / sigma**2, (denoised[n:, d:] - point) / sigma**2
+        variance = self.sigma_data**2
+        total = sigma**2 + variance
+        raw = self._raw(pairs / math.sqrt(total), level, seen)
+        winner, loser = raw[:n, :d], raw[n:, d:]
+        if control is not None:
+            scale = 1.0 / math.sqrt(total)
+            return control[0] + scale * winner, control[1] + scale * loser
+        # (D − x)/σ² without the cancellation that small σ would bring.
+        scale = self.sigma_data / (sigma * math.sqrt(total))
+        return scale * winner - point / total, scale * loser - point / total

@@ -1,8 +1,13 @@
-"""Train the score network by joint denoising score matching with the loser masked at random.
+"""Train the score network by joint denoising score matching with one half masked at random.
 
-Half of the time the loser is replaced by N(0, σ²I) noise and only the winner's score counts,
-so one network learns both ∇log p(winner, loser) and ∇log p_w (appendix C.1 of Mikkola, Acerbi
-and Klami, 2026). σ comes half from a cosine schedule of levels, half from a log-normal.
+Part of the time one half of the pair is replaced by N(0, σ²I) noise and only the other's score
+counts, so one network learns the score of pairs, of winners and of losers (appendix C.1 of
+Mikkola, Acerbi and Klami, 2026, who never mask the winner). σ comes half from a cosine schedule
+of levels, half from a log-normal.
+
+*Mirrored noise.* Every noisy pair x + σn comes with x − σn. The noise of the denoising target,
+of size 1/σ, then cancels to first order, and the loss stays informative as σ → 0: its limit is
+Hyvärinen's |s|²/2 + ∇·s, with n as the probe of the divergence.
 """
 
 from __future__ import annotations
@@ -10,36 +15,66 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from llm_elicit.density.score.checks import one_of, rising, within
 from llm_elicit.density.score.network import ScoreNetwork
 
 Progress = Callable[[str, int, int], None]
+PairControl = Callable[[Tensor, Tensor], Tensor]
+ALONE = ("either", "winner")
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """Settings of the score network's training; noise levels are in latent units."""
+    """Settings of the score network's training; noise levels are in latent units.
+
+    ``joint`` is the share of rows that show the whole pair; the others show one half
+    alone: ``alone="either"`` the winner or the loser, ``"winner"`` always the winner, as in the
+    paper. With ``joint=0`` and ``alone="winner"`` losers are never seen. ``ema`` is the width of
+    the power-function average of the weights, relative to the run; None averages nothing.
+    ``decay_after`` steps the learning rate falls as the square root; None keeps it.
+    ``hold_out`` of the pairs decide when to stop, looked at every ``check_every`` steps.
+    ``mirrored`` draws noise in pairs ±n.
+
+    Raises
+    ------
+    DensityError : a setting out of its range.
+    """
 
     width: int = 64
     steps: int = 2500
     batch: int = 1024
     learning_rate: float = 6e-3
-    decay_after: int = 500
+    decay_after: int | None = 500
     sigma_min: float = 0.02
     sigma_max: float = 3.0
     levels: int = 40
     log_mean: float = -1.2
     log_sd: float = 1.2
     joint: float = 0.25
-    ema: float = 0.06
+    alone: str = "either"
+    ema: float | None = 0.06
     hold_out: float = 0.1
-    check_every: int = 250
+    check_every: int = 100
     patience: int = 5
+    mirrored: bool = True
+
+    def __post_init__(self) -> None:
+        owner = "TrainingSettings"
+        one_of(owner, "alone", self.alone, ALONE)
+        for name in ("width", "steps", "batch", "learning_rate", "check_every", "log_sd"):
+            within(owner, name, getattr(self, name), 0.0)
+        for name in ("joint", "hold_out"):
+            within(owner, name, 1.0 - getattr(self, name), 0.0, 1.0)
+        rising(owner, ("sigma_min", self.sigma_min), ("sigma_max", self.sigma_max))
+        if self.ema is not None:
+            within(owner, "ema", self.ema, 0.0, 0.25)
 
 
 @dataclass(frozen=True)
@@ -51,14 +86,32 @@ class PairData:
     weights: Tensor
     pairs: npt.NDArray[np.int64]
 
+    def held_out(self, share: float, seed: int) -> Tensor:
+        """Which rows (n,) train nothing: whole pairs, ``share`` of them; none of 20 or fewer."""
+        groups = int(self.pairs.max()) + 1
+        if groups <= 20:
+            return torch.zeros(len(self.weights), dtype=torch.bool)
+        order = torch.randperm(groups, generator=torch.Generator().manual_seed(seed)).numpy()
+        return torch.from_numpy(np.asarray(order[self.pairs] < share * groups))
+
+
+class Judge(Protocol):
+    """Says how good a network is on held-out comparisons; see `...score.selection`."""
+
+    def __call__(self, network: ScoreNetwork) -> tuple[float, Any]:
+        """A score, larger is better, and whatever was chosen with it."""
+        ...
+
 
 @dataclass(frozen=True)
 class TrainedScore:
-    """The averaged network, its held-out loss (an average over σ of the EDM loss) and step."""
+    """The averaged network, its held-out loss (an average over σ of the EDM loss), the step it
+    was taken at and what the judge chose with it."""
 
     network: ScoreNetwork
     held_out_loss: float
     steps: int
+    choice: Any = None
 
 
 def cosine_schedule(levels: int, sigma_min: float, sigma_max: float) -> Tensor:
@@ -84,28 +137,42 @@ def power_decay(step: int, relative_sd: float) -> float:
     return float((1.0 - 1.0 / step) ** (gamma + 1.0))
 
 
-def draw_seen(n: int, joint: float, generator: torch.Generator) -> Tensor:
+def draw_seen(n: int, joint: float, generator: torch.Generator, alone: str = "either") -> Tensor:
     """Which halves (winner, loser) each row sees, (n, 2): both with probability ``joint``,
-    else one of them, either equally likely."""
+    else one of them: either, equally likely, or always the winner."""
     draw = torch.rand(n, 1, generator=generator)
+    if alone == "winner":
+        return torch.cat([torch.ones_like(draw), (draw < joint).float()], dim=1)
     winner = (draw < 0.5 + 0.5 * joint).float()
     loser = ((draw < joint) | (winner == 0)).float()
     return torch.cat([winner, loser], dim=1)
 
 
-def mask_unseen(pair: Tensor, sigma: Tensor, seen: Tensor, generator: torch.Generator) -> Tensor:
-    """Replace the unseen half of a noisy pair (n, 2d) by N(0, σ²I)."""
-    noise = sigma * torch.randn(pair.shape, generator=generator)
-    return torch.where(_spread_flags(seen, pair) > 0, pair, noise)
+def hide_unseen(pair: Tensor, seen: Tensor) -> Tensor:
+    """Zero the unseen half of pairs (n, 2d): with noise added it is N(0, σ²I), the mask."""
+    return _spread_flags(seen, pair) * pair
 
 
 def _spread_flags(seen: Tensor, pair: Tensor) -> Tensor:
     return seen.repeat_interleave(pair.shape[1] // 2, dim=1)
 
 
+@dataclass(frozen=True)
+class _Noisy:
+    """Clean and noisy pairs (n, 2d), σ (n, 1), what is seen (n, 2), the control's score."""
+
+    clean: Tensor
+    noisy: Tensor
+    sigma: Tensor
+    seen: Tensor
+    control: Tensor | None
+
+
 class _Trainer:
-    def __init__(self, data: PairData, settings: TrainingSettings, seed: int) -> None:
-        self.settings = settings
+    def __init__(
+        self, data: PairData, settings: TrainingSettings, seed: int, control: PairControl | None
+    ) -> None:
+        self.settings, self.control = settings, control
         self.generator = torch.Generator().manual_seed(seed)
         self.pairs = torch.cat([data.winners, data.losers], dim=1).float()
         pooled = torch.cat([data.winners, data.losers])
@@ -119,60 +186,72 @@ class _Trainer:
             self.network.parameters(), settings.learning_rate, betas=(0.9, 0.99)
         )
         self.schedule = cosine_schedule(settings.levels, settings.sigma_min, settings.sigma_max)
-        groups = int(data.pairs.max()) + 1
-        order = torch.randperm(groups, generator=self.generator).numpy()
-        held = order[data.pairs] < settings.hold_out * groups if groups > 20 else None
-        held_rows = torch.zeros(len(self.pairs), dtype=torch.bool)
-        if held is not None:
-            held_rows = torch.from_numpy(np.asarray(held))
-        self.train_weights = data.weights * ~held_rows
-        self.held = self.pairs[held_rows], data.weights[held_rows].float()
+        held = data.held_out(settings.hold_out, seed)
+        self.train_weights = data.weights * ~held
+        self.held = self.pairs[held], data.weights[held].float()
 
-    def loss(self, pair: Tensor, generator: torch.Generator) -> Tensor:
-        """EDM-weighted denoising loss of each row (n,)."""
-        settings, n = self.settings, len(pair)
+    def draw_sigma(self, n: int, generator: torch.Generator) -> Tensor:
+        """Noise levels (n, 1): half from the schedule, half log-normal."""
+        settings = self.settings
         level = torch.randint(settings.levels, (n, 1), generator=generator)
-        log_normal = torch.exp(
-            settings.log_mean + settings.log_sd * torch.randn(n, 1, generator=generator)
-        ).clamp(settings.sigma_min, settings.sigma_max)
+        normal = torch.randn(n, 1, generator=generator)
+        log_normal = torch.exp(settings.log_mean + settings.log_sd * normal)
+        log_normal = log_normal.clamp(settings.sigma_min, settings.sigma_max)
         scheduled = torch.rand(n, 1, generator=generator) < 0.5
-        sigma = torch.where(scheduled, self.schedule[level].float(), log_normal)
-        seen = draw_seen(n, settings.joint, generator)
-        noisy = pair + sigma * torch.randn(pair.shape, generator=generator)
-        noisy = mask_unseen(noisy, sigma, seen, generator)
-        counts = _spread_flags(seen, pair)
+        return torch.where(scheduled, self.schedule[level].float(), log_normal)
+
+    def add_noise(self, pair: Tensor, generator: torch.Generator) -> _Noisy:
+        """Noise and mask pairs (n, 2d); mirrored noise returns 2n rows."""
+        n = len(pair)
+        sigma = self.draw_sigma(n, generator)
+        seen = draw_seen(n, self.settings.joint, generator, self.settings.alone)
+        noise = sigma * torch.randn(pair.shape, generator=generator)
+        shown = hide_unseen(pair, seen)
+        noisy = shown + noise
+        if self.settings.mirrored:
+            noisy = torch.cat([noisy, shown - noise])
+            pair, sigma, seen = pair.repeat(2, 1), sigma.repeat(2, 1), seen.repeat(2, 1)
+        control = None if self.control is None else self.control(noisy, sigma)
+        return _Noisy(pair, noisy, sigma, seen, control)
+
+    def loss(self, rows: _Noisy) -> Tensor:
+        """EDM-weighted denoising loss of each row (n,)."""
+        counts = _spread_flags(rows.seen, rows.clean)
         variance = self.network.sigma_data**2
-        weight = (sigma.square() + variance) / (sigma.square() * variance)
-        error: Tensor = (self.network(noisy, sigma, seen) - pair).square() * counts
+        weight = (rows.sigma.square() + variance) / (rows.sigma.square() * variance)
+        denoised = self.network(rows.noisy, rows.sigma, rows.seen, rows.control)
+        error: Tensor = (denoised - rows.clean).square() * counts
         return (weight * error).sum(1) / counts.sum(1)
 
     def step(self, step: int) -> None:
+        settings = self.settings
+        count = settings.batch // 2 if settings.mirrored else settings.batch
         rows = torch.multinomial(
-            self.train_weights, self.settings.batch, replacement=True, generator=self.generator
+            self.train_weights, max(count, 1), replacement=True, generator=self.generator
         )
-        loss = self.loss(self.pairs[rows], self.generator).mean()
+        loss = self.loss(self.add_noise(self.pairs[rows], self.generator)).mean()
         self.adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
+        factor = 1.0
+        if settings.decay_after is not None:
+            factor = max(step / settings.decay_after, 1.0) ** 0.5
         for group in self.adam.param_groups:
-            factor = max(step / self.settings.decay_after, 1.0) ** 0.5
-            group["lr"] = self.settings.learning_rate / factor
+            group["lr"] = settings.learning_rate / factor
         self.adam.step()
-        decay = power_decay(step, self.settings.ema)
+        decay = 0.0 if settings.ema is None else power_decay(step, settings.ema)
         for average, parameter in zip(self.average, self.network.parameters(), strict=True):
             average.mul_(decay).add_(parameter.detach(), alpha=1.0 - decay)
 
     @torch.no_grad()
     def held_out_loss(self) -> float:
-        """Loss of the averaged network on held-out pairs, with the same noise at every check."""
+        """Loss of the network on held-out pairs, with the same noise at every check."""
         pairs, weights = self.held
-        current = [p.detach().clone() for p in self.network.parameters()]
-        self.load(self.average)
-        generator = torch.Generator().manual_seed(0)
-        repeats = max(1, 20000 // max(1, len(pairs)))
+        repeats = max(1, 10_000 // max(1, len(pairs)))
         rows = torch.arange(len(pairs)).repeat(repeats)
-        losses = self.loss(pairs[rows], generator) * weights[rows]
-        self.load(current)
-        return float(losses.sum() / weights[rows].sum())
+        noisy = self.add_noise(pairs[rows], torch.Generator().manual_seed(0))
+        losses = self.loss(noisy)
+        mass = weights[rows].repeat(len(losses) // len(rows))
+        return float((losses * mass).sum() / mass.sum())
 
     @torch.no_grad()
     def load(self, values: list[Tensor]) -> None:
@@ -180,25 +259,60 @@ class _Trainer:
             parameter.copy_(value)
 
 
+@dataclass(frozen=True)
+class _Best:
+    score: float
+    step: int
+    values: list[Tensor]
+    choice: Any
+
+
 def train_score(
-    data: PairData, settings: TrainingSettings, seed: int, progress: Progress | None = None
+    data: PairData,
+    settings: TrainingSettings,
+    seed: int,
+    progress: Progress | None = None,
+    *,
+    control: PairControl | None = None,
+    judge: Judge | None = None,
 ) -> TrainedScore:
-    """Train on latent pairs; keep the averaged weights with the lowest held-out loss."""
-    trainer = _Trainer(data, settings, seed)
-    best, since_best = (math.inf, settings.steps, trainer.average), 0
+    """Train on latent pairs; keep the averaged weights that held-out pairs like best.
+
+    They are judged by ``judge`` (the choice likelihood, in a fit), else by the denoising loss.
+    ``control`` maps noisy pairs (n, 2d) and σ (n, 1) to the score (n, 2d) the network adds to.
+    """
+    trainer = _Trainer(data, settings, seed, control)
+    if control is not None:
+        trainer.network.gain.data.zero_()
+    best = _Best(-math.inf, settings.steps, trainer.average, None)
+    since_best = 0
     for step in range(1, settings.steps + 1):
         trainer.step(step)
-        if step % settings.check_every == 0:
-            if progress is not None:
-                progress("score", step, settings.steps)
-            if not len(trainer.held[0]):
-                continue
-            loss = trainer.held_out_loss()
-            since_best = 0 if loss < best[0] else since_best + 1
-            if loss < best[0]:
-                best = (loss, step, [p.clone() for p in trainer.average])
-            if since_best > settings.patience:
-                break
-    trainer.load(best[2])
+        if step % settings.check_every and step != settings.steps:
+            continue
+        if progress is not None:
+            progress("score", step, settings.steps)
+        if not len(trainer.held[0]):
+            continue
+        found = _judged(trainer, judge, step)
+        since_best = 0 if found.score > best.score else since_best + 1
+        best = found if found.score > best.score else best
+        if since_best > settings.patience:
+            break
+    trainer.load(best.values)
+    loss = trainer.held_out_loss() if len(trainer.held[0]) else math.inf
     trainer.network.requires_grad_(False)
-    return TrainedScore(trainer.network, best[0], best[1])
+    return TrainedScore(trainer.network, loss, best.step, best.choice)
+
+
+def _judged(trainer: _Trainer, judge: Judge | None, step: int) -> _Best:
+    """Look at the averaged weights, then go on from where training was."""
+    current = [p.detach().clone() for p in trainer.network.parameters()]
+    values = [p.clone() for p in trainer.average]
+    trainer.load(values)
+    if judge is None:
+        score, choice = -trainer.held_out_loss(), None
+    else:
+        score, choice = judge(trainer.network)
+    trainer.load(current)
+    return _Best(score, step, values, choice)

@@ -1,0 +1,204 @@
+"""What a score belief is made of, and the force that drives its sampler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from llm_elicit.density.latent import Latent
+from llm_elicit.density.ratio import Utility
+from llm_elicit.density.score.base import ConstantTempered
+from llm_elicit.density.score.control import Control
+from llm_elicit.density.score.likelihood import FlowPrior
+from llm_elicit.density.score.network import ScoreNetwork
+from llm_elicit.density.tempering import Tempering
+from llm_elicit.density.utility_density import utility_and_slope, utility_at
+
+_NODES = 24
+_CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How scores become a belief.
+
+    ``side`` is "both" (the score of the odds of winning, times ω) or "winners" (the paper's: the
+    score of the winners, times τ). ``cap`` bounds the field, which multiplies the network's
+    errors; ``constant`` replaces it by one number for method ``score-constant``. ``controlled``
+    says that the network adds to what the utility implies, and ``share`` how much of what it adds
+    is used. Without ``jacobian`` the belief comes out as p·λ, the paper's mistake.
+    """
+
+    side: str
+    cap: float
+    constant: float | None
+    controlled: bool
+    share: float
+    sigma: float
+    jacobian: bool
+
+
+@dataclass(frozen=True)
+class ScoreParts:
+    """Coordinates, utility, network, field and the laws at σ_max of winners and losers."""
+
+    latent: Latent
+    utility: Utility
+    network: ScoreNetwork
+    tempering: Tempering
+    priors: tuple[FlowPrior, FlowPrior]
+    mode: Mode
+
+    @property
+    def base(self) -> Utility:
+        """The belief that the utility alone implies, by the calls of a utility."""
+        mode = self.mode
+        if mode.constant is None:
+            return self.utility
+        tempered = ConstantTempered(self.utility, self.tempering, mode.side, mode.constant)
+        return cast(Utility, tempered)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the belief is the base itself, so that its draws need no Langevin steps."""
+        return self.mode.controlled and self.mode.share == 0.0 and self.mode.jacobian
+
+    def field(self, g: Tensor) -> Tensor:
+        """ω or τ at latent points (n, d), capped, or the constant; (n,)."""
+        mode = self.mode
+        if mode.constant is not None:
+            return torch.full_like(g[:, 0], mode.constant)
+        u = utility_at(self.latent, self.utility, g)
+        return self.tempering.field(u, mode.side).clamp(max=mode.cap)
+
+    def scores(self, g: Tensor, masked: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
+        """∇log p_{w,σ} and ∇log p_{l,σ} (n, d); differentiable in g."""
+        control = None
+        if self.mode.controlled:
+            control = Control(self.latent, self.utility, self.tempering).scores(g, sigma)
+        return self._sides(g, masked, sigma, control)
+
+    def learned(self, g: Tensor, masked: Tensor, sigma: float) -> Tensor:
+        """The field times the network's part of the score (n, d): all of it, or its addition.
+
+        Zero beyond the compared points.
+        """
+        mode = self.mode
+        with torch.no_grad():
+            control = (torch.zeros_like(g), torch.zeros_like(g)) if mode.controlled else None
+            winner, loser = self._sides(g, masked, sigma, control)
+            if mode.side == "both":
+                excess = winner - loser
+            elif mode.controlled:
+                excess = winner
+            else:
+                excess = winner - self.latent.sampling_score(g, sigma)
+            inside = g.norm(dim=1, keepdim=True) <= self.latent.radius
+            return torch.where(inside, self.field(g)[:, None] * excess, torch.zeros_like(g))
+
+    def force(self, g: Tensor, masked: Tensor, sigma: float) -> Tensor:
+        """∇ of the belief's latent log-density (n, d), as far as it is known at noise level σ."""
+        parts = [
+            self._force(points, mask, sigma)
+            for points, mask in zip(
+                torch.split(g, _CHUNK), torch.split(masked, _CHUNK), strict=True
+            )
+        ]
+        return torch.cat(parts)
+
+    def _force(self, g: Tensor, masked: Tensor, sigma: float) -> Tensor:
+        mode, latent = self.mode, self.latent
+        if mode.controlled:
+            # The base is known without noise: only what the network adds is smoothed.
+            force = utility_and_slope(latent, self.base, g)[1]
+            if mode.share > 0.0:
+                force = force + mode.share * self.learned(g, masked, sigma)
+        else:
+            force = self.learned(g, masked, sigma) + latent.taper_slope(g)
+            force = force + latent.relaxation(g, sigma)
+        volume = latent.log_volume_slope(g) if mode.jacobian else latent.sampling_score(g, 0.0)
+        return force + volume
+
+    def along_rays(self, g: Tensor) -> Tensor:
+        """u(g) (n,) up to a constant: the base plus the learned part summed from the middle of λ.
+
+        With a learned field that is no gradient this is its potential along rays.
+        """
+        mode, latent = self.mode, self.latent
+        shrink = (latent.radius / g.norm(dim=1, keepdim=True).clamp(min=1e-30)).clamp(max=1.0)
+        base = self.base(latent.features(g)) if mode.controlled else torch.zeros_like(g[:, 0])
+        if mode.share > 0.0:
+            pieces = [
+                path_integral(self.still(mode.sigma), torch.zeros_like(part), part)
+                for part in torch.split(g * shrink, _CHUNK)
+            ]
+            base = base + mode.share * torch.cat(pieces)
+        return base + latent.taper(g)
+
+    def still(self, sigma: float) -> Callable[[Tensor], Tensor]:
+        """The learned field with one fixed draw of the mask: a deterministic function of g."""
+        return lambda g: self.learned(g, fixed_mask(g, sigma), sigma)
+
+    def _sides(
+        self, g: Tensor, masked: Tensor, sigma: float, control: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, Tensor]:
+        single = None if control is None else (control[0].float(), control[1].float())
+        sides = self.network.side_scores(g.float(), masked.float(), sigma, single)
+        return sides[0].to(g.dtype), sides[1].to(g.dtype)
+
+
+def fixed_mask(g: Tensor, sigma: float) -> Tensor:
+    """One draw of N(0, σ²I), the same for every point (n, d) and every call."""
+    unit = torch.randn(1, g.shape[1], generator=torch.Generator().manual_seed(0))
+    return (sigma * unit).to(g.dtype).expand(len(g), -1)
+
+
+def path_integral(
+    field: Callable[[Tensor], Tensor], start: Tensor, end: Tensor, nodes: int = _NODES
+) -> Tensor:
+    """∫ field·dx along the straight lines from ``start`` to ``end``, (n, d) each; (n,).
+
+    For a gradient this is the difference of its potential. By Gauss–Legendre quadrature.
+
+    Examples
+    --------
+    >>> import torch
+    >>> start, end = torch.zeros(1, 2), torch.tensor([[3.0, 4.0]])
+    >>> round(path_integral(lambda x: 2 * x, start, end).item(), 4)      # x² + y²
+    25.0
+    """
+    places, shares = np.polynomial.legendre.leggauss(nodes)
+    along = end - start
+    total = torch.zeros_like(start[:, 0])
+    for place, share in zip((places + 1.0) / 2.0, shares / 2.0, strict=True):
+        total = total + float(share) * (field(start + float(place) * along) * along).sum(-1)
+    return total
+
+
+def flow_score(parts: ScoreParts, side: int) -> Callable[[Tensor, float], Tensor]:
+    """The score of winners (0) or losers (1) as the probability flow needs it."""
+    return lambda g, sigma: parts.scores(g, fixed_mask(g, sigma), sigma)[side]
+
+
+def utility_by_flow(
+    parts: ScoreParts, log_flow: Callable[[Tensor, int], Tensor], g: Tensor
+) -> Tensor:
+    """u(g) (n,): log p_w − log p_l (or − log λ), back through w; tapered as the samples."""
+    latent, mode = parts.latent, parts.mode
+    shrink = (latent.radius / g.norm(dim=1, keepdim=True).clamp(min=1e-30)).clamp(max=1.0)
+    inner = g * shrink
+    both = mode.side == "both"
+    ratio = log_flow(inner, 0) - (log_flow(inner, 1) if both else latent.log_sampling(inner))
+    if mode.constant is not None:
+        u = mode.constant * ratio
+    elif both:
+        u = parts.tempering.utility_of_odds(ratio)
+    else:
+        u = parts.tempering.utility_of_log(ratio - math.log(2.0))
+    return u + latent.taper(g)
