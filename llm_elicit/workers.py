@@ -53,7 +53,9 @@ class Workers:
 
     Attributes:
         count: jobs side by side on this machine; at least 1.
-        cluster: address of a Dask scheduler, ``"tcp://host:8786"``; its workers are used then.
+        cluster: address of a Dask scheduler, ``"tcp://host:8786"``; its workers are used then,
+            each started with ``--nthreads 1`` for one job at a time and with this package
+            installed. Whoever reaches a scheduler can run code on it: keep it in a trusted network.
 
     Raises:
         InputError: the count is less than 1.

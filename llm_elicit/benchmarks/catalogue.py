@@ -9,9 +9,11 @@ from llm_elicit.benchmarks.targets import Target
 from llm_elicit.benchmarks.tuning import TUNING_TARGETS
 from llm_elicit.errors import InputError
 
+GROUPS = {"paper": PAPER_TARGETS, "tuning": TUNING_TARGETS}
+
 
 def find(names: Iterable[str]) -> list[Target]:
-    """Targets by their names, in the order given; upper and lower case are the same.
+    """Targets by their names or their group's, in the order given; case does not matter.
 
     Raises:
         InputError: a name is unknown.
@@ -19,12 +21,15 @@ def find(names: Iterable[str]) -> list[Target]:
     Example:
         >>> [target.dimension for target in find(["gaussian4d", "Ring2D"])]
         [4, 2]
+        >>> len(find(["paper"]))
+        8
     """
-    known = {t.name.lower(): t for t in (*PAPER_TARGETS, RING_PRINTED, *TUNING_TARGETS)}
-    found = []
+    every = (*PAPER_TARGETS, RING_PRINTED, *TUNING_TARGETS)
+    known = {**GROUPS, **{target.name.lower(): (target,) for target in every}}
+    found: list[Target] = []
     for name in names:
         if name.lower() not in known:
-            choices = ", ".join(t.name for t in known.values())
+            choices = ", ".join([*GROUPS, *(target.name for target in every)])
             raise InputError(f"target {name!r} is unknown; choose from {choices}")
-        found.append(known[name.lower()])
+        found.extend(known[name.lower()])
     return found

@@ -22,7 +22,7 @@ from llm_elicit.workers import Workers
 
 def bench_command(
     table: Annotated[str, typer.Argument(metavar="TABLE", help=f"One of {', '.join(TABLES)}.")],
-    targets: Annotated[str, typer.Option(help="Names; the paper's eight by default.")] = "",
+    targets: Annotated[str, typer.Option(help="Names, or: paper, tuning.")] = "",
     seeds: Annotated[str, typer.Option(help="Such as 1-10 or 1,3,5.")] = "1-10",
     methods: Annotated[str, typer.Option(help="Names; all by default.")] = "",
     variants: Annotated[str, typer.Option(help="Of the ablation; all by default.")] = "",
@@ -63,7 +63,9 @@ def bench_command(
 
 
 def _shown(table: Table) -> RichTable:
-    shown = RichTable(*table.columns, title=table.title, box=None, title_justify="left")
+    shown = RichTable(title=table.title, box=None, title_justify="left")
+    for place, column in enumerate(table.columns):
+        shown.add_column(column, no_wrap=place == 0, justify="left" if place < 2 else "right")
     for row in table.rows:
         shown.add_row(*row)
     return shown

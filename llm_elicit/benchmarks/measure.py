@@ -108,7 +108,7 @@ def _fit(job: Job, target: Target, winners: Array, losers: Array, seed: int) -> 
         method=chosen.method,
         noise=Noise(),
         seed=seed,
-        settings=chosen.settings,
+        settings=chosen.settings_for(target.dimension),
     )
 
 

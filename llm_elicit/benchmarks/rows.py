@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from llm_elicit import provenance
+from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.job import Job, Row
 from llm_elicit.benchmarks.variants import variant
 
@@ -26,7 +27,8 @@ def key_of(job: Job) -> Row:
         >>> list(key_of(Job("table1", "Ring2D", "utility", seed=11, n=200)))[-2:]
         ['settings', 'version']
     """
-    settings = variant(job.method, job.variant).digest
+    dimension = find([job.target])[0].dimension
+    settings = variant(job.method, job.variant).digest(dimension)
     return {**asdict(job), "settings": settings, "version": provenance.version()}
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from llm_elicit.benchmarks.job import DEFAULT
 from llm_elicit.density import FitSettings, ScoreSettings, TrainingSettings, UtilitySettings
@@ -22,37 +23,55 @@ class Variant:
 
     Attributes:
         method: as in `fit_belief`.
-        settings: everything else that shapes the fit.
         about: what differs from the default, in a few words.
+        settings_for: everything else that shapes the fit, for a number of features.
     """
 
     method: str
-    settings: FitSettings
     about: str
+    settings_for: Callable[[int], FitSettings] = lambda _: FitSettings()
 
-    @property
-    def digest(self) -> str:
-        """Twelve hexadecimal digits that change with any setting."""
-        text = json.dumps([self.method, asdict(self.settings)], sort_keys=True, default=str)
+    def digest(self, dimension: int) -> str:
+        """Twelve hexadecimal digits that change with any setting of a fit of d features."""
+        settings = asdict(self.settings_for(dimension))
+        text = json.dumps([self.method, settings], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _score(about: str, **changes: object) -> Variant:
-    settings = FitSettings(score=ScoreSettings(**changes))  # type: ignore[arg-type]
-    return Variant("score", settings, about)
+def _score(about: str, **changes: Any) -> Variant:
+    settings = FitSettings(score=ScoreSettings(**changes))
+    return Variant("score", about, lambda _: settings)
+
+
+def _training(about: str, **changes: Any) -> Variant:
+    return _score(about, training=TrainingSettings(**changes))
+
+
+def _utility(about: str, **changes: Any) -> Variant:
+    settings = FitSettings(utility=UtilitySettings(**changes))
+    return Variant("utility", about, lambda _: settings)
 
 
 VARIANTS = {
-    "score": _score("the default"),
-    "winners": _score("de-temper the winners alone, by τ(x), as the paper does", side="winners"),
-    "no-cap": _score("the tempering field without its bound", cap_quantile=1.0),
-    "cap-90": _score("the tempering field bounded at its 90 % quantile", cap_quantile=0.9),
-    "sharp": _score("sampling ends at a quarter of the noise", smoothing=0.0125),
-    "joint-half": _score("half of the training on pairs", training=TrainingSettings(joint=0.5)),
-    "joint-none": _score("no training on pairs", training=TrainingSettings(joint=0.0)),
-    "constant": Variant("score-constant", FitSettings(), "one constant τ*"),
-    "utility": Variant("utility", FitSettings(), "the utility alone, no diffusion"),
-    "utility-2": Variant("utility", FitSettings(UtilitySettings(folds=2)), "an ensemble of two"),
+    "score": Variant("score", "the default"),
+    "constant": Variant("score-constant", "one constant instead of the field"),
+    "no-control": _score("the network learns the scores from nothing", control=None),
+    "winners": _score("de-temper the winners alone by τ(x), as the paper does", side="winners"),
+    "winners-no-control": _score("both of these", side="winners", control=None),
+    "winner-draws": _score("the field's integrals at draws of p_w", expectation="winners"),
+    "defensive": _score("the field's integrals at draws of λ and p_w", expectation="mixture"),
+    "no-cap": _score("the field without its upper bound", cap_quantile=1.0),
+    "cap-90": _score("the field bounded at its 90 % quantile", cap_quantile=0.9),
+    "no-jacobian": _score("without the Jacobian: samples p·λ", jacobian=False),
+    "one-sigma": _score("the last noise level by the rule, not chosen", sigmas=None),
+    "flow-density": _score("the density by the probability flow", density="flow"),
+    "heun": _score("a second network draws, by Heun's method", resample="heun"),
+    "joint-half": _training("half of the training on pairs", joint=0.5),
+    "joint-none": _training("no training on pairs", joint=0.0),
+    "single-noise": _training("noise not mirrored", mirrored=False),
+    "no-average": _training("the network's last weights, not their average", ema=None),
+    "utility": Variant("utility", "the utility alone, no diffusion"),
+    "utility-2": _utility("an ensemble of two", folds=2),
 }
 
 
@@ -60,10 +79,10 @@ def variant(method: str, name: str = DEFAULT) -> Variant:
     """The variant of this name, or the method with its default settings.
 
     Example:
-        >>> variant("utility").settings == FitSettings()
+        >>> variant("utility").settings_for(2) == FitSettings()
         True
     """
-    return Variant(method, FitSettings(), "the default") if name == DEFAULT else VARIANTS[name]
+    return Variant(method, "the default") if name == DEFAULT else VARIANTS[name]
 
 
 def check_methods(names: Iterable[str]) -> list[str]:

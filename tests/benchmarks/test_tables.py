@@ -84,9 +84,9 @@ def test_every_target_of_the_paper_has_all_its_numbers():
 
 
 def test_every_variant_differs_from_every_other():
-    digests = [each.digest for name, each in VARIANTS.items()]
+    digests = [each.digest(2) for each in VARIANTS.values()]
     assert len(set(digests)) == len(digests)
-    assert variant("score").digest == variant("score").digest
+    assert variant("score").digest(2) == VARIANTS["score"].digest(2)
     assert all(each.about for each in VARIANTS.values())
 
 
@@ -94,15 +94,15 @@ def test_every_variant_differs_from_every_other():
 def quick_training(monkeypatch):
     training = TrainingSettings(width=32, steps=250, joint=0.5)
     settings = FitSettings(score=ScoreSettings(training=training))
-    monkeypatch.setitem(VARIANTS, "quick", Variant("score", settings, "little training"))
+    monkeypatch.setitem(VARIANTS, "quick", Variant("score", "little", lambda _: settings))
 
 
 def test_winners_drawn_jointly_and_alone_are_both_near_true_ones(quick_training):
     job = Job("marginalization", "Onemoon2D", "score", 11, 2000, "quick", 500, 1000)
     found = measure_marginal(job)
-    # λ itself, which an untrained network gives, is 0.17 away.
-    assert 0 < found["w1_alone"] < 2.2 * found["w1_floor"] < 0.14
+    # λ itself, which an untrained network gives, is 0.86 away.
+    assert 0 < found["w1_alone"] < 2.2 * found["w1_floor"] < 0.8
     assert 0 < found["w1_joint"] < 2.2 * found["w1_floor"]
     (line,) = lines("marginalization", pd.DataFrame([{**found, **row(11), **{"w1": found["w1"]}}]))
     assert line["published"] == "0.077 ± 0.012"
-    assert line["jointly to alone"] == f"{found['w1']:.3f}"
+    assert line["joint–alone"] == f"{found['w1']:.3f}"

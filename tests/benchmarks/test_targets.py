@@ -198,5 +198,7 @@ def test_a_target_that_is_never_in_its_box_ends_with_an_error(monkeypatch):
 
 
 def test_an_unknown_target_is_refused_with_the_choices():
-    with pytest.raises(InputError, match=r"target 'Moon' is unknown; choose from Onemoon2D"):
+    with pytest.raises(
+        InputError, match=r"target 'Moon' is unknown; choose from paper, tuning, Onemoon2D"
+    ):
         find(["Moon"])
