@@ -45,6 +45,23 @@ def within(owner: str, name: str, value: float, low: float, high: float = math.i
         )
 
 
+def fraction(owner: str, name: str, value: float) -> None:
+    """Refuse a number outside [0, 1].
+
+    Raises
+    ------
+    DensityError : names the setting and the value.
+
+    Examples
+    --------
+    >>> fraction("TrainingSettings", "joint", 0.5)
+    """
+    if not 0.0 <= value <= 1.0:
+        raise DensityError(
+            f"{owner}: {name} = {value!r}; it must lie in [0, 1]; leave it out for the default."
+        )
+
+
 def rising(owner: str, low: tuple[str, float], high: tuple[str, float]) -> None:
     """Refuse two positive settings that are not in order; each is (name, value).
 

@@ -85,6 +85,7 @@ def _blank_parts(
     mode = Mode(
         side=settings.side,
         cap=torch.inf,
+        floor=settings.floor,
         constant=None,
         controlled=settings.control is not None,
         share=0.0 if settings.control is not None else 1.0,
@@ -92,8 +93,14 @@ def _blank_parts(
         jacobian=settings.jacobian,
     )
     network = ScoreNetwork(problem.dimension, 1, 1.0, torch.Generator())
-    priors = FlowPrior.of(data.winners, data.weights), FlowPrior.of(data.losers, data.weights)
+    priors = _flow_prior(problem, data.winners), _flow_prior(problem, data.losers)
     return ScoreParts(latent, utility, network, tempering, priors, mode)
+
+
+def _flow_prior(problem: Problem, points: Tensor) -> FlowPrior:
+    if problem.settings.score.likelihood.prior == "noise":
+        return FlowPrior.at_zero(problem.dimension)
+    return FlowPrior.of(points, problem.weights)
 
 
 def _train(problem: Problem, parts: ScoreParts, data: PairData) -> TrainedScore:

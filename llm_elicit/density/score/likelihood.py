@@ -24,6 +24,7 @@ from llm_elicit.density.score.checks import one_of, rising, within
 
 Score = Callable[[Tensor, float], Tensor]
 DIVERGENCES = ("exact", "hutchinson")
+PRIORS = ("matched", "noise")
 ADAPTIVE = ("dopri5", "bosh3")
 FIXED = ("implicit_adams", "rk4", "midpoint")
 
@@ -35,7 +36,8 @@ class LikelihoodSettings:
     ``solver`` is adaptive ("dopri5", "bosh3": tolerances ``rtol``, ``atol``, steps in ln σ, where
     the flow is least stiff) or runs on a fixed grid of ``grid`` values even in σ ("implicit_adams"
     as in the paper, "rk4", "midpoint"), where most of the grid lies above the noise that matters.
-    ``divergence`` is "exact" or "hutchinson" with ``probes`` probes a point.
+    ``divergence`` is "exact" or "hutchinson" with ``probes`` probes a point. ``prior`` is the law
+    at σ_max: "matched" keeps the winners' mean and covariance, "noise" is N(0, σ_max² I).
 
     Raises
     ------
@@ -51,11 +53,13 @@ class LikelihoodSettings:
     grid: int = 40
     divergence: str = "exact"
     probes: int = 1
+    prior: str = "matched"
 
     def __post_init__(self) -> None:
         owner = "LikelihoodSettings"
         one_of(owner, "solver", self.solver, (*ADAPTIVE, *FIXED))
         one_of(owner, "divergence", self.divergence, DIVERGENCES)
+        one_of(owner, "prior", self.prior, PRIORS)
         rising(owner, ("sigma_min", self.sigma_min), ("sigma_max", self.sigma_max))
         for name in ("rtol", "atol", "chunk", "probes"):
             within(owner, name, getattr(self, name), 0.0)
@@ -76,6 +80,12 @@ class FlowPrior:
         mean = share @ points
         centred = points - mean
         return cls(mean, (centred * share[:, None]).T @ centred)
+
+    @classmethod
+    def at_zero(cls, dimension: int) -> FlowPrior:
+        """No spread but the noise's: N(0, σ² I)."""
+        zero = torch.zeros(dimension, dtype=torch.float64)
+        return cls(zero, torch.diag(zero))
 
     def sample(self, n: int, sigma: float, generator: torch.Generator) -> Tensor:
         """Draw (n, d) from N(mean, covariance + σ² I)."""

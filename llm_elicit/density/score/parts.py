@@ -29,14 +29,15 @@ class Mode:
     """How scores become a belief.
 
     ``side`` is "both" (the score of the odds of winning, times ω) or "winners" (the paper's: the
-    score of the winners, times τ). ``cap`` bounds the field, which multiplies the network's
-    errors; ``constant`` replaces it by one number for method ``score-constant``. ``controlled``
-    says that the network adds to what the utility implies, and ``share`` how much of what it adds
-    is used. Without ``jacobian`` the belief comes out as p·λ, the paper's mistake.
+    score of the winners, times τ). ``cap`` and ``floor`` bound the field, which multiplies the
+    network's errors; ``constant`` replaces it by one number for method ``score-constant``.
+    ``controlled`` says that the network adds to what the utility implies, and ``share`` how much
+    of what it adds is used. Without ``jacobian`` the belief comes out as p·λ, the paper's mistake.
     """
 
     side: str
     cap: float
+    floor: float
     constant: float | None
     controlled: bool
     share: float
@@ -75,7 +76,7 @@ class ScoreParts:
         if mode.constant is not None:
             return torch.full_like(g[:, 0], mode.constant)
         u = utility_at(self.latent, self.utility, g)
-        return self.tempering.field(u, mode.side).clamp(max=mode.cap)
+        return self.tempering.field(u, mode.side).clamp(mode.floor, mode.cap)
 
     def scores(self, g: Tensor, masked: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
         """∇log p_{w,σ} and ∇log p_{l,σ} (n, d); differentiable in g."""

@@ -33,7 +33,8 @@ class ScoreSettings:
     The field. ``expectation`` says under which draws its integrals are taken: ``"sampling"``,
     ``"winners"`` (the paper's) or ``"mixture"``; ``clip`` are the quantiles the winners'
     weights are clipped to, None for none; ``winner_draws`` of them are drawn a feature.
-    ``cap_quantile`` bounds the field at that quantile of its values under λ.
+    ``cap_quantile`` bounds the field from above at that quantile of its values under λ, ``floor``
+    from below.
 
     The belief. ``density="rays"`` sums the force along rays from the middle of λ,
     ``"flow"`` integrates the probability flow. ``resample="heun"`` trains a second network on
@@ -63,6 +64,7 @@ class ScoreSettings:
     clip: tuple[float, float] | None = (0.01, 0.9)
     winner_draws: int = 2000
     cap_quantile: float = 0.99
+    floor: float = 0.0
     density: str = "rays"
     resample: str | None = None
     jacobian: bool = True
@@ -80,6 +82,11 @@ class ScoreSettings:
         within(owner, "winner_draws", self.winner_draws, 0.0)
         for sigma in self.sigmas or ():
             within(owner, "sigmas", sigma, 0.0)
+        if not self.floor >= 0.0:
+            raise DensityError(
+                f"ScoreSettings: floor = {self.floor}; the field is positive, so its lower bound "
+                "must be >= 0; leave it out for none."
+            )
         if self.clip is not None and not 0.0 <= self.clip[0] < self.clip[1] <= 1.0:
             raise DensityError(
                 f"ScoreSettings: clip = {self.clip}; it must be two rising quantiles in [0, 1]; "

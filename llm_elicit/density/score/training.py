@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from llm_elicit.density.score.checks import one_of, rising, within
+from llm_elicit.density.score.checks import fraction, one_of, rising, within
 from llm_elicit.density.score.network import ScoreNetwork
 
 Progress = Callable[[str, int, int], None]
@@ -71,7 +71,7 @@ class TrainingSettings:
         for name in ("width", "steps", "batch", "learning_rate", "check_every", "log_sd"):
             within(owner, name, getattr(self, name), 0.0)
         for name in ("joint", "hold_out"):
-            within(owner, name, 1.0 - getattr(self, name), 0.0, 1.0)
+            fraction(owner, name, getattr(self, name))
         rising(owner, ("sigma_min", self.sigma_min), ("sigma_max", self.sigma_max))
         if self.ema is not None:
             within(owner, "ema", self.ema, 0.0, 0.25)
