@@ -25,7 +25,9 @@ def bench_command(
     targets: Annotated[str, typer.Option(help="Names, or: paper, tuning.")] = "",
     seeds: Annotated[str, typer.Option(help="Such as 1-10 or 1,3,5.")] = "1-10",
     methods: Annotated[str, typer.Option(help="Names; all by default.")] = "",
-    variants: Annotated[str, typer.Option(help="Of the ablation; all by default.")] = "",
+    variants: Annotated[
+        str, typer.Option(help="Of the ablation; all but the slow by default.")
+    ] = "",
     comparisons_per_feature: Annotated[int, typer.Option(help="The paper has 1000.")] = 1000,
     points: Annotated[
         int, typer.Option(help="Of a Wasserstein distance; the paper has 15000 (minutes, 9 GiB).")

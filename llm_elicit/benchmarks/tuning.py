@@ -25,12 +25,12 @@ def _log_normal(x: Array, mean: Array | float, sd: Array | float) -> Array:
 
 
 def _banana(x: Array) -> Array:
-    return _log_normal(x[:, 0], 0.0, 1.0) + _log_normal(x[:, 1], 0.5 * x[:, 0] ** 2 - 1, 0.3)
+    return _log_normal(x[:, 0], 0.0, 1.0) + _log_normal(x[:, 1], 0.5 * x[:, 0] ** 2 - 1, 0.4)
 
 
 def _draw_banana(n: int, rng: np.random.Generator) -> Array:
     first = rng.normal(size=n)
-    return np.stack([first, rng.normal(0.5 * first**2 - 1, 0.3)], axis=1)
+    return np.stack([first, rng.normal(0.5 * first**2 - 1, 0.4)], axis=1)
 
 
 def _funnel(x: Array) -> Array:
@@ -82,7 +82,7 @@ def _around(law: GaussianMixture) -> GaussianMixture:
 
 
 TUNING_TARGETS = (
-    Target("Banana2D", Uniform([-4.0, -3.0], [4.0, 5.0]), _banana, _draw_banana),
+    Target("Banana2D", Uniform([-3.0, -2.5], [3.0, 4.5]), _banana, _draw_banana),
     Target("Funnel2D", Uniform([-4.0, -6.0], [4.0, 6.0]), _funnel, _draw_funnel),
     Target("Sinusoid2D", cube(4.0, 2), _sinusoid, _draw_sinusoid),
     mixture("UnequalMixture2D", _unequal(2), cube(4.0, 2)),

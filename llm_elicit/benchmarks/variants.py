@@ -14,6 +14,7 @@ from typing import Any
 from llm_elicit.benchmarks.job import DEFAULT
 from llm_elicit.density import FitSettings, ScoreSettings, TrainingSettings, UtilitySettings
 from llm_elicit.density.fit import METHODS
+from llm_elicit.density.score.protocol import CORRECTIONS, paper_protocol
 from llm_elicit.errors import InputError
 
 
@@ -25,11 +26,13 @@ class Variant:
         method: as in `fit_belief`.
         about: what differs from the default, in a few words.
         settings_for: everything else that shapes the fit, for a number of features.
+        slow: left out of the ablation unless it is asked for.
     """
 
     method: str
     about: str
     settings_for: Callable[[int], FitSettings] = lambda _: FitSettings()
+    slow: bool = False
 
     def digest(self, dimension: int) -> str:
         """Twelve hexadecimal digits that change with any setting of a fit of d features."""
@@ -52,6 +55,13 @@ def _utility(about: str, **changes: Any) -> Variant:
     return Variant("utility", about, lambda _: settings)
 
 
+def _paper(about: str, *corrected: str) -> Variant:
+    def settings_for(dimension: int) -> FitSettings:
+        return FitSettings(score=paper_protocol(dimension, corrected))
+
+    return Variant("score", about, settings_for, slow=True)
+
+
 VARIANTS = {
     "score": Variant("score", "the default"),
     "constant": Variant("score-constant", "one constant instead of the field"),
@@ -72,6 +82,12 @@ VARIANTS = {
     "no-average": _training("the network's last weights, not their average", ema=None),
     "utility": Variant("utility", "the utility alone, no diffusion"),
     "utility-2": _utility("an ensemble of two", folds=2),
+    "paper": _paper("the published protocol"),
+    "paper+all": _paper("the published protocol, all corrected", *CORRECTIONS),
+    **{
+        f"paper+{name}": _paper(f"the published protocol, {name} corrected", name)
+        for name in CORRECTIONS
+    },
 }
 
 

@@ -146,6 +146,14 @@ def test_seeds_that_cannot_be_read_are_refused(text):
         parse_seeds(text)
 
 
+def test_the_ablation_leaves_the_slow_variants_out_unless_asked():
+    usual = {job.variant for job in Request("ablation", ("Ring2D",), (1,)).jobs()}
+    assert "winners" in usual
+    assert not any(name.startswith("paper") for name in usual)
+    asked = Request("ablation", ("Ring2D",), (1,), variants=("paper", "paper+jacobian")).jobs()
+    assert [job.method for job in asked] == ["score", "score"]
+
+
 def bench(folder, monkeypatch, capsys, *arguments):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", ["llm-elicit", "bench", *arguments])
