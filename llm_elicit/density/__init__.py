@@ -16,6 +16,7 @@ from llm_elicit.density.belief import BeliefDensity, Marginal
 from llm_elicit.density.choice import Noise, simulate_choices
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.fit import fit_belief
+from llm_elicit.density.flow.settings import FlowSettings
 from llm_elicit.density.mixture import GaussianMixture
 from llm_elicit.density.problem import FitSettings
 from llm_elicit.density.sampling import SamplingDensity, Uniform
@@ -30,6 +31,7 @@ __all__ = [
     "BeliefDensity",
     "DensityError",
     "FitSettings",
+    "FlowSettings",
     "GaussianMixture",
     "LangevinSettings",
     "LikelihoodSettings",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from llm_elicit.density.density_model import DensityModel
 from llm_elicit.density.errors import DensityError
+from llm_elicit.density.flow.density import FlowDensity
 from llm_elicit.density.latent import Latent, make_latent
 from llm_elicit.density.mixture import GaussianMixture
 from llm_elicit.density.sampling import SamplingDensity, Uniform
@@ -25,6 +27,12 @@ from llm_elicit.density.utility_density import UtilityDensity
 Array = npt.NDArray[np.float64]
 _FORMAT = 1
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+_RESTORE: dict[str, Callable[[Latent, dict[str, Tensor], dict[str, Any]], DensityModel]] = {
+    "utility": UtilityDensity.restore,
+    "score": ScoreDensity.restore,
+    "score-constant": ScoreDensity.restore,
+    "flow": FlowDensity.restore,
+}
 
 
 @dataclass(frozen=True)
@@ -167,8 +175,7 @@ class BeliefDensity:
         latent = make_latent(sampling_from_dict(text["sampling"]))
         latent.radius = math.inf if text["radius"] is None else text["radius"]
         reference = tensors.pop("reference")
-        kind = UtilityDensity if text["model"] == "utility" else ScoreDensity
-        model = kind.restore(latent, tensors, text["config"])
+        model = _RESTORE[text["model"]](latent, tensors, text["config"])
         return cls(latent, model, reference, text["diagnostics"])
 
 

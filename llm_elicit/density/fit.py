@@ -11,6 +11,7 @@ import numpy.typing as npt
 from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.choice import Noise
 from llm_elicit.density.errors import DensityError
+from llm_elicit.density.flow.fit import fit_flow
 from llm_elicit.density.judgments import check_judgments
 from llm_elicit.density.mixture import GaussianMixture
 from llm_elicit.density.problem import FitSettings, Fitted, Problem, Progress
@@ -21,7 +22,7 @@ from llm_elicit.density.threads import one_thread
 from llm_elicit.density.utility import ChoiceData, fit_utility
 from llm_elicit.density.utility_density import UtilityDensity, estimate_log_normalizer
 
-METHODS = ("score", "score-constant", "utility")
+METHODS = ("score", "score-constant", "utility", "flow")
 _REFERENCE = 2048
 
 
@@ -47,7 +48,8 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
         enters the utility is then the density per unit of that scale.
     method : ``"score"``, the score of the winners de-tempered by τ(x) (Mikkola, Acerbi and
         Klami, 2026); ``"score-constant"``, the same with the one constant τ* (Proposition 3.2);
-        ``"utility"``, the Bradley–Terry utility density exp(f).
+        ``"utility"``, the Bradley–Terry utility density exp(f); ``"flow"``, a preferential
+        normalizing flow (Mikkola, Acerbi and Klami, 2024), a baseline.
     noise : the judge's `Noise`; None is Bradley–Terry with s = √6/π.
     weights : (n,) >= 0. A soft judgment that a beats b with probability q is two rows: (a, b)
         with weight q and (b, a) with weight 1 − q.
@@ -106,6 +108,9 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
 
 
 def _fit(problem: Problem, method: str) -> tuple[Fitted, tuple[float, float]]:
+    if method == "flow":
+        before = time.perf_counter()
+        return fit_flow(problem), (before, time.perf_counter())
     utility, notes = _fit_utility(problem)
     after_utility = time.perf_counter()
     if method == "utility":

@@ -14,6 +14,7 @@ from torch import Tensor
 from llm_elicit.density.annealing import AnnealingSettings
 from llm_elicit.density.choice import Noise
 from llm_elicit.density.density_model import DensityModel
+from llm_elicit.density.flow.settings import FlowSettings
 from llm_elicit.density.judgments import Judgments
 from llm_elicit.density.latent import Latent, make_latent
 from llm_elicit.density.sampling import SamplingDensity
@@ -31,6 +32,7 @@ class FitSettings:
     utility: UtilitySettings = field(default_factory=UtilitySettings)
     annealing: AnnealingSettings = field(default_factory=AnnealingSettings)
     score: ScoreSettings = field(default_factory=ScoreSettings)
+    flow: FlowSettings = field(default_factory=FlowSettings)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,183 @@
+"""Train one flow on comparisons: function-space maximum a posteriori.
+
+With u = log q_φ per unit of the feature scale, the flow maximizes, per comparison,
+
+    J(φ) = Σ_i w_i [ log F(u(x_i) − u(x'_i)) + α log q_φ(x_i) ] / Σ_i w_i
+
+over winners x_i and losers x'_i. The first term is the choice likelihood. It sees differences
+of u at compared points only, so mass may collapse onto a few winners or drift to where nothing
+was asked. The second term is the functional prior of Mikkola, Acerbi and Klami (2024,
+"Preferential normalizing flows"): the winners are draws of a density that resembles the belief
+(the belief tempered, and tilted by λ), so the belief must itself be likely to produce them.
+Their paper fixes the prior's form through that tempering; here the winners enter at temperature
+one and its strength is α.
+
+The winners are spread wider than the belief, so a fixed α > 0 biases the estimate: α therefore
+falls geometrically over the fit, from the first to the last of ``prior_weight``. The early fit
+covers every mode where winners lie; the late one follows the choices alone. Held-out choice
+likelihood picks the point on that path, step 0 included.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from llm_elicit.density.choice import Noise, choice_log_likelihood
+from llm_elicit.density.flow.network import BeliefFlow
+from llm_elicit.density.flow.settings import FlowSettings
+
+_LAST_RATE = 0.02
+_PRIOR_FALLS_FOR = 0.7
+_CLIP = 5.0
+
+
+@dataclass(frozen=True)
+class FlowData:
+    """Latent winners and losers (n, d), log|dz/dg| at each (n,), weights (n,) of mean one."""
+
+    winners: Tensor
+    losers: Tensor
+    winner_volume: Tensor
+    loser_volume: Tensor
+    weights: Tensor
+
+    def take(self, rows: Tensor) -> FlowData:
+        """The comparisons numbered ``rows``."""
+        return FlowData(
+            self.winners[rows],
+            self.losers[rows],
+            self.winner_volume[rows],
+            self.loser_volume[rows],
+            self.weights[rows],
+        )
+
+    @property
+    def size(self) -> int:
+        """Number of comparisons."""
+        return len(self.weights)
+
+
+@dataclass
+class _Best:
+    score: float = -math.inf
+    steps: int = 0
+    state: dict[str, Tensor] = field(default_factory=dict)
+
+
+class FlowTrainer:
+    """Fits one flow to ``train``; ``held_out`` chooses where on the path to stop."""
+
+    def __init__(
+        self,
+        flow: BeliefFlow,
+        train: FlowData,
+        held_out: FlowData,
+        noise: Noise,
+        settings: FlowSettings,
+        generator: torch.Generator,
+    ) -> None:
+        self.flow, self.noise, self.settings = flow, noise, settings
+        self.train, self.held_out, self.generator = train, held_out, generator
+        self.best = _Best()
+
+    def fit(self, progress: Callable[[int], None]) -> _Best:
+        """Fit the linear layer, then everything from where held-out likelihood left it.
+
+        ``progress`` is called with the number of steps done. The flow ends in the best state.
+        """
+        settings, flow = self.settings, self.flow
+        flow.start_at(self.train.winners, self.train.weights)
+        affine = flow.affine_parameters()
+        flow.with_splines = False
+        slow = settings.prior_weight[1]
+        groups = [{"params": affine, "lr": settings.affine_rate}]
+        self._path(groups, settings.affine_steps, (slow, slow), progress)
+        flow.load_state_dict(self.best.state)
+        flow.with_splines = True
+        groups = [
+            {"params": affine, "lr": 0.2 * settings.affine_rate},
+            {"params": list(flow.splines.parameters()), "lr": settings.learning_rate},
+        ]
+        done = settings.affine_steps
+        self._path(groups, settings.steps, settings.prior_weight, lambda k: progress(done + k))
+        flow.load_state_dict(self.best.state)
+        return self.best
+
+    def _path(
+        self,
+        groups: list[dict[str, object]],
+        steps: int,
+        prior_weight: tuple[float, float],
+        progress: Callable[[int], None],
+    ) -> None:
+        """Adam over ``steps`` steps while the prior's weight falls; keep what scores best."""
+        adam = torch.optim.Adam(groups, betas=(0.9, 0.99))
+        rates = [float(group["lr"]) for group in adam.param_groups]
+        parameters = [p for group in adam.param_groups for p in group["params"]]
+        average = [p.detach().clone() for p in parameters]
+        before, first, last = self.best.steps, *prior_weight
+        self._keep_if_best(before)
+        for step in range(1, steps + 1):
+            fall = min(step / (_PRIOR_FALLS_FOR * steps), 1.0)
+            loss = -self._objective(self._batch(), first * (last / first) ** fall)
+            gradients = torch.autograd.grad(loss, parameters)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+            torch.nn.utils.clip_grad_norm_(parameters, _CLIP)
+            cosine = 0.5 * (1.0 + math.cos(math.pi * step / steps))
+            for group, rate in zip(adam.param_groups, rates, strict=True):
+                group["lr"] = rate * max(cosine, _LAST_RATE)
+            adam.step()
+            self._follow(average, parameters, step)
+            if step % self.settings.check_every == 0:
+                self._check(average, parameters, before + step)
+                progress(step)
+
+    def _follow(
+        self, average: list[Tensor], parameters: list[torch.nn.Parameter], step: int
+    ) -> None:
+        """Moving average of the parameters, quick at first."""
+        keep = min(self.settings.averaging, step / (step + 10.0))
+        for mean, parameter in zip(average, parameters, strict=True):
+            mean.lerp_(parameter.detach(), 1.0 - keep)
+
+    def _batch(self) -> FlowData:
+        n, size = self.train.size, self.settings.batch
+        if n <= size:
+            return self.train
+        return self.train.take(torch.randint(n, (size,), generator=self.generator))
+
+    def _utilities(self, data: FlowData) -> tuple[Tensor, Tensor]:
+        log_prob = self.flow.log_prob(torch.cat([data.winners, data.losers]))
+        n = data.size
+        return log_prob[:n] - data.winner_volume, log_prob[n:] - data.loser_volume
+
+    def _objective(self, data: FlowData, prior_weight: float) -> Tensor:
+        winner, loser = self._utilities(data)
+        choice = self.noise.log_cdf(winner - loser)
+        return (data.weights * (choice + prior_weight * winner)).mean()
+
+    @torch.no_grad()
+    def _check(
+        self, average: list[Tensor], parameters: list[torch.nn.Parameter], steps: int
+    ) -> None:
+        """Score the averaged parameters, then go on with the current ones."""
+        current = [p.detach().clone() for p in parameters]
+        for parameter, mean in zip(parameters, average, strict=True):
+            parameter.copy_(mean)
+        self._keep_if_best(steps)
+        for parameter, value in zip(parameters, current, strict=True):
+            parameter.copy_(value)
+
+    @torch.no_grad()
+    def _keep_if_best(self, steps: int) -> None:
+        winner, loser = self._utilities(self.held_out)
+        score = float(choice_log_likelihood(winner - loser, self.held_out.weights, self.noise))
+        if score > self.best.score + 1e-4:
+            self.best = _Best(score, steps, copy.deepcopy(self.flow.state_dict()))
