@@ -91,7 +91,7 @@ def test_the_scores_of_gaussian_winners_and_losers_are_learned() -> None:
     winners = 0.5 * torch.randn(4000, 1, generator=rng, dtype=torch.float64) + 0.6
     losers = 0.8 * torch.randn(4000, 1, generator=rng, dtype=torch.float64) - 0.6
     data = PairData(winners, losers, torch.ones(4000, dtype=torch.float64), np.arange(4000))
-    trained = train_score(data, TrainingSettings(steps=900, width=48), seed=0)
+    trained = train_score(data, TrainingSettings(steps=500, width=48, batch=512), seed=0)
     for sigma in (0.1, 0.5):
         g = torch.linspace(-0.4, 1.4, 50)[:, None]
         found = trained.network.side_scores(g, torch.zeros_like(g), sigma)

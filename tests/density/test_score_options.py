@@ -130,7 +130,13 @@ class _KnownField(ScoreParts):
 
     truth: bool = True
 
-    def learned(self, g: torch.Tensor, masked: torch.Tensor, sigma: float) -> torch.Tensor:
+    def learned(
+        self,
+        g: torch.Tensor,
+        masked: torch.Tensor,
+        sigma: float,
+        field: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         return -g * (1.0 if sigma == 0.1 else 5.0) * float(self.truth)
 
 
@@ -320,7 +326,7 @@ def test_the_paper_s_step_keeps_the_density_times_the_field() -> None:
     """π = N(0, 1), τ = 1 + x²: under τ·π the variance is (1 + 3)/(1 + 1) = 2, under π it is 1."""
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(4000, 1, generator=generator, dtype=torch.float64)
-    settings = LangevinSettings(levels=1, final_steps=300, step=0.05, scaling="field")
+    settings = LangevinSettings(levels=1, final_steps=300, step=0.2, scaling="field")
     x = sample_langevin(
         start, lambda x, s: -x, settings, generator, lambda x: 1.0 + x[:, 0].square()
     )
@@ -454,7 +460,7 @@ _FIELD = {"step": "langevin", "start": "langevin", "solver": "likelihood", "prio
     [
         (lambda: ScoreSettings(control="magic"), "utility, None"),
         (lambda: ScoreSettings(expectation="losers"), "sampling, winners, mixture"),
-        (lambda: ScoreSettings(density="guess"), "rays, flow"),
+        (lambda: ScoreSettings(density="guess"), "auto, rays, flow"),
         (lambda: ScoreSettings(resample="euler"), "heun, None"),
         (lambda: ScoreSettings(clip=(0.9, 0.1)), r"clip = \(0.9, 0.1\)"),
         (lambda: ScoreSettings(floor=-1.0), "floor = -1.0"),

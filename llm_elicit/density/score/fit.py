@@ -187,7 +187,10 @@ def _normalized(
     annealing, sigma = problem.settings.annealing, parts.mode.sigma
     likelihood = replace(settings.likelihood, sigma_min=sigma)
     langevin = settings.langevin.ending_at(sigma)
-    model = ScoreDensity(parts, langevin, likelihood, annealing, settings.density == "flow")
+    if parts.mode.controlled and langevin.start == "utility":
+        langevin = replace(langevin, levels=1)  # it starts from the base: no way down is needed
+    by_flow = {"rays": False, "flow": True, "auto": settings.control is None}[settings.density]
+    model = ScoreDensity(parts, langevin, likelihood, annealing, by_flow)
     if settings.resample is not None:
         draws = model.sample_latent(settings.heun.draws, generator)
         seed = int(problem.rng.integers(2**62))

@@ -66,6 +66,15 @@ class LangevinSettings:
             return self
         return replace(self, sigma_start=2.0 * sigma, sigma_end=sigma)
 
+    def schedule(self) -> list[float]:
+        """The noise levels, falling to ``sigma_end``; a single level is ``sigma_end`` itself."""
+        if self.levels == 1:
+            return [self.sigma_end]
+        levels: list[float] = cosine_schedule(
+            self.levels, self.sigma_start, self.sigma_end
+        ).tolist()
+        return levels
+
 
 def sample_langevin(
     points: Tensor,
@@ -81,7 +90,7 @@ def sample_langevin(
     """
     if settings.scaling == "field" and field is not None:
         return _sample_as_published(points, drift, settings, generator, field)
-    schedule = cosine_schedule(settings.levels, settings.sigma_start, settings.sigma_end).tolist()
+    schedule = settings.schedule()
     previous = torch.randn(points.shape, generator=generator, dtype=points.dtype)
     for level, sigma in enumerate(schedule):
         last = level == len(schedule) - 1
@@ -105,7 +114,7 @@ def _sample_as_published(
     field: Field,
 ) -> Tensor:
     """x ← x + ε(x)·drift + √(2ε(x))·n with ε(x) = ε·(σ/σ_start)²/τ(x): it keeps τ·π, not π."""
-    schedule = cosine_schedule(settings.levels, settings.sigma_start, settings.sigma_end).tolist()
+    schedule = settings.schedule()
     for level, sigma in enumerate(schedule):
         last = level == len(schedule) - 1
         for _ in range(settings.final_steps if last else settings.steps):

@@ -72,11 +72,14 @@ class ScoreParts:
 
     def field(self, g: Tensor) -> Tensor:
         """ω or τ at latent points (n, d), capped, or the constant; (n,)."""
-        mode = self.mode
-        if mode.constant is not None:
-            return torch.full_like(g[:, 0], mode.constant)
-        u = utility_at(self.latent, self.utility, g)
-        return self.tempering.field(u, mode.side).clamp(mode.floor, mode.cap)
+        if self.mode.constant is not None:
+            return torch.full_like(g[:, 0], self.mode.constant)
+        return self._field_at(utility_at(self.latent, self.utility, g))
+
+    def _field_at(self, u: Tensor) -> Tensor:
+        if self.mode.constant is not None:
+            return torch.full_like(u, self.mode.constant)
+        return self.tempering.field(u, self.mode.side).clamp(self.mode.floor, self.mode.cap)
 
     def scores(self, g: Tensor, masked: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
         """∇log p_{w,σ} and ∇log p_{l,σ} (n, d); differentiable in g."""
@@ -85,10 +88,12 @@ class ScoreParts:
             control = Control(self.latent, self.utility, self.tempering).scores(g, sigma)
         return self._sides(g, masked, sigma, control)
 
-    def learned(self, g: Tensor, masked: Tensor, sigma: float) -> Tensor:
+    def learned(
+        self, g: Tensor, masked: Tensor, sigma: float, field: Tensor | None = None
+    ) -> Tensor:
         """The field times the network's part of the score (n, d): all of it, or its addition.
 
-        Zero beyond the compared points.
+        Zero beyond the compared points. ``field`` (n,) saves evaluating the utility again.
         """
         mode = self.mode
         with torch.no_grad():
@@ -101,7 +106,8 @@ class ScoreParts:
             else:
                 excess = winner - self.latent.sampling_score(g, sigma)
             inside = g.norm(dim=1, keepdim=True) <= self.latent.radius
-            return torch.where(inside, self.field(g)[:, None] * excess, torch.zeros_like(g))
+            field = self.field(g) if field is None else field
+            return torch.where(inside, field[:, None] * excess, torch.zeros_like(g))
 
     def force(self, g: Tensor, masked: Tensor, sigma: float) -> Tensor:
         """∇ of the belief's latent log-density (n, d), as far as it is known at noise level σ."""
@@ -117,9 +123,9 @@ class ScoreParts:
         mode, latent = self.mode, self.latent
         if mode.controlled:
             # The base is known without noise: only what the network adds is smoothed.
-            force = utility_and_slope(latent, self.base, g)[1]
+            u, force = utility_and_slope(latent, self.base, g)
             if mode.share > 0.0:
-                force = force + mode.share * self.learned(g, masked, sigma)
+                force = force + mode.share * self.learned(g, masked, sigma, self._field_at(u))
         else:
             force = self.learned(g, masked, sigma) + latent.taper_slope(g)
             force = force + latent.relaxation(g, sigma)

@@ -20,6 +20,7 @@ from llm_elicit.density.score.parts import ScoreParts, path_integral
 
 SHARES = (0.25, 0.5, 1.0)
 _LIMIT = 1000
+_ERRORS = 2.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class ChoiceJudge:
     """Scores networks by the choices their field predicts on held-out pairs.
 
     With a control, using nothing of the network is the first candidate, and another must beat
-    it by more than one standard error of the paired difference.
+    it by more than two standard errors of the paired difference: two, not one, since the best
+    of some dozens (shares, noise levels, stopping steps) is looked for.
     """
 
     def __init__(self, parts: ScoreParts, held: HeldOut, sigmas: tuple[float, ...]) -> None:
@@ -78,7 +80,7 @@ class ChoiceJudge:
             for share in shares:
                 logs = held.noise.log_cdf(self._start + share * added)
                 mean, gain = self._mean(logs), logs - nothing
-                if mode.controlled and self._mean(gain) <= self._standard_error(gain):
+                if mode.controlled and self._mean(gain) <= _ERRORS * self._standard_error(gain):
                     continue
                 if mean > best.log_likelihood:
                     best = Choice(share, sigma, mean, self._mean(gain))

@@ -14,7 +14,7 @@ from llm_elicit.density.score.training import TrainingSettings
 
 SIDES = ("both", "winners")
 CONTROLS = ("utility", None)
-DENSITIES = ("rays", "flow")
+DENSITIES = ("auto", "rays", "flow")
 RESAMPLERS = ("heun", None)
 
 
@@ -37,7 +37,8 @@ class ScoreSettings:
     from below.
 
     The belief. ``density="rays"`` sums the force along rays from the middle of λ,
-    ``"flow"`` integrates the probability flow. ``resample="heun"`` trains a second network on
+    ``"flow"`` integrates the probability flow; ``"auto"`` is rays with a control, the flow
+    without, where errors would pile up along a ray. ``resample="heun"`` trains a second network on
     the belief's draws and samples and evaluates that one. ``jacobian=False`` leaves out the
     Jacobian of the coordinates and returns p·λ; ``cube`` works in the paper's coordinates, a
     cube of this side on which λ is uniform.
@@ -65,7 +66,7 @@ class ScoreSettings:
     winner_draws: int = 2000
     cap_quantile: float = 0.99
     floor: float = 0.0
-    density: str = "rays"
+    density: str = "auto"
     resample: str | None = None
     jacobian: bool = True
     cube: float | None = None

@@ -28,6 +28,7 @@ from llm_elicit.density.score.network import ScoreNetwork
 Progress = Callable[[str, int, int], None]
 PairControl = Callable[[Tensor, Tensor], Tensor]
 ALONE = ("either", "winner")
+_HELD_ROWS = 5000
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class TrainingSettings:
     ema: float | None = 0.06
     hold_out: float = 0.1
     check_every: int = 100
-    patience: int = 5
+    patience: int = 4
     mirrored: bool = True
 
     def __post_init__(self) -> None:
@@ -189,6 +190,7 @@ class _Trainer:
         held = data.held_out(settings.hold_out, seed)
         self.train_weights = data.weights * ~held
         self.held = self.pairs[held], data.weights[held].float()
+        self.held_noisy: tuple[_Noisy, Tensor] | None = None
 
     def draw_sigma(self, n: int, generator: torch.Generator) -> Tensor:
         """Noise levels (n, 1): half from the schedule, half log-normal."""
@@ -245,13 +247,13 @@ class _Trainer:
     @torch.no_grad()
     def held_out_loss(self) -> float:
         """Loss of the network on held-out pairs, with the same noise at every check."""
-        pairs, weights = self.held
-        repeats = max(1, 10_000 // max(1, len(pairs)))
-        rows = torch.arange(len(pairs)).repeat(repeats)
-        noisy = self.add_noise(pairs[rows], torch.Generator().manual_seed(0))
-        losses = self.loss(noisy)
-        mass = weights[rows].repeat(len(losses) // len(rows))
-        return float((losses * mass).sum() / mass.sum())
+        if self.held_noisy is None:
+            pairs, weights = self.held
+            rows = torch.arange(len(pairs)).repeat(max(1, _HELD_ROWS // len(pairs)))
+            noisy = self.add_noise(pairs[rows], torch.Generator().manual_seed(0))
+            self.held_noisy = noisy, weights[rows].repeat(len(noisy.sigma) // len(rows))
+        noisy, mass = self.held_noisy
+        return float((self.loss(noisy) * mass).sum() / mass.sum())
 
     @torch.no_grad()
     def load(self, values: list[Tensor]) -> None:
@@ -279,13 +281,15 @@ def train_score(
     """Train on latent pairs; keep the averaged weights that held-out pairs like best.
 
     They are judged by ``judge`` (the choice likelihood, in a fit), else by the denoising loss.
+    Training stops once that has not improved for a while; a network that learns the scores from
+    nothing stops by the denoising loss, which is the steadier of the two.
     ``control`` maps noisy pairs (n, 2d) and σ (n, 1) to the score (n, 2d) the network adds to.
     """
     trainer = _Trainer(data, settings, seed, control)
     if control is not None:
         trainer.network.gain.data.zero_()
     best = _Best(-math.inf, settings.steps, trainer.average, None)
-    since_best = 0
+    highest, since_highest = -math.inf, 0
     for step in range(1, settings.steps + 1):
         trainer.step(step)
         if step % settings.check_every and step != settings.steps:
@@ -294,10 +298,12 @@ def train_score(
             progress("score", step, settings.steps)
         if not len(trainer.held[0]):
             continue
-        found = _judged(trainer, judge, step)
-        since_best = 0 if found.score > best.score else since_best + 1
+        loss, found = _judged(trainer, judge, step)
+        progress_made = -loss if control is None else found.score
+        since_highest = 0 if progress_made > highest else since_highest + 1
+        highest = max(progress_made, highest)
         best = found if found.score > best.score else best
-        if since_best > settings.patience:
+        if since_highest > settings.patience:
             break
     trainer.load(best.values)
     loss = trainer.held_out_loss() if len(trainer.held[0]) else math.inf
@@ -305,14 +311,12 @@ def train_score(
     return TrainedScore(trainer.network, loss, best.step, best.choice)
 
 
-def _judged(trainer: _Trainer, judge: Judge | None, step: int) -> _Best:
-    """Look at the averaged weights, then go on from where training was."""
+def _judged(trainer: _Trainer, judge: Judge | None, step: int) -> tuple[float, _Best]:
+    """The averaged weights' denoising loss and what the judge says of them."""
     current = [p.detach().clone() for p in trainer.network.parameters()]
     values = [p.clone() for p in trainer.average]
     trainer.load(values)
-    if judge is None:
-        score, choice = -trainer.held_out_loss(), None
-    else:
-        score, choice = judge(trainer.network)
+    loss = trainer.held_out_loss()
+    score, choice = (-loss, None) if judge is None else judge(trainer.network)
     trainer.load(current)
-    return _Best(score, step, values, choice)
+    return loss, _Best(score, step, values, choice)
