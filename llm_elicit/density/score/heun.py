@@ -57,7 +57,7 @@ def edm_steps(settings: HeunSettings) -> list[float]:
     Examples
     --------
     >>> [round(s, 3) for s in edm_steps(HeunSettings(steps=3, sigma_min=0.01, sigma_max=1.0))]
-    [1.0, 0.147, 0.01, 0.0]
+    [1.0, 0.145, 0.01, 0.0]
     """
     power = 1.0 / settings.rho
     ends = settings.sigma_max**power, settings.sigma_min**power
