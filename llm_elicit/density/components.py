@@ -1,4 +1,4 @@
-"""Utilities that are logarithms of mixtures: f(t) = log Σ_k exp(h_k − ½|t W_k − o_k|²).
+"""Utilities that are logarithms of mixtures: f(t) = a log Σ_k exp(h_k − ½|t W_k − o_k|²).
 
 A belief with K bumps is K quadratic forms under one log-sum-exp. Far out the widest form wins,
 so exp(f) is integrable whatever was fitted.
@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ComponentStack:
-    """S mixtures of K forms, evaluated together.
+    """S mixtures of K forms, evaluated together, times ``share``.
 
     ``whiten`` W (S, K, d, d), ``offset`` o (S, K, d), ``height`` h (S, K). Component k has its
     centre where t W = o, precision W Wᵀ, and log-mass h − log|det W| up to a constant.
@@ -31,6 +31,12 @@ class ComponentStack:
     whiten: Tensor
     offset: Tensor
     height: Tensor
+    share: float = 1.0
+
+    @property
+    def dimension(self) -> int:
+        """Number of features d."""
+        return int(self.offset.shape[-1])
 
     @property
     def count(self) -> int:
@@ -44,11 +50,12 @@ class ComponentStack:
 
     def select(self, which: Sequence[int]) -> ComponentStack:
         """The mixtures numbered ``which``, copied."""
-        return ComponentStack(*(p.detach()[list(which)].clone() for p in self.parameters))
+        whiten, offset, height = (p.detach()[list(which)].clone() for p in self.parameters)
+        return ComponentStack(whiten, offset, height, self.share)
 
     def __call__(self, t: Tensor) -> Tensor:
         """Values (S, n) at features (n, d)."""
-        return torch.logsumexp(self._forms(t)[1], -1)
+        return self.share * torch.logsumexp(self._forms(t)[1], -1)
 
     def _forms(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Whitened residuals (S, n, K, d) and the forms' values (S, n, K)."""
@@ -61,6 +68,6 @@ class ComponentStack:
     def mean_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Mean over the stack and its gradient: (n,), (n, d)."""
         white, forms = self._forms(t)
-        share = torch.softmax(forms, -1) / self.count
+        share = torch.softmax(forms, -1) * (self.share / self.count)
         slope = -torch.einsum("snke,skde->nd", share[..., None] * white, self.whiten)
-        return torch.logsumexp(forms, -1).mean(0), slope
+        return self.share * torch.logsumexp(forms, -1).mean(0), slope

@@ -57,6 +57,10 @@ class NetworkStack:
         """The networks numbered ``which``, copied."""
         return NetworkStack([p.detach()[list(which)].clone() for p in self.parameters])
 
+    def scaled(self, factor: float) -> NetworkStack:
+        """The same networks times ``factor``."""
+        return NetworkStack([*self.parameters[:-1], factor * self.parameters[-1]])
+
     def __call__(self, t: Tensor) -> Tensor:
         """Values (S, n) at features (n, d)."""
         hidden = t.expand(self.count, *t.shape)

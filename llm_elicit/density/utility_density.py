@@ -135,6 +135,7 @@ def utility_tensors(utility: Utility) -> dict[str, Tensor]:
     if utility.components is not None:
         for i, parameter in enumerate(utility.components.parameters):
             named[f"utility.components.{i}"] = parameter
+        named["utility.components.3"] = torch.tensor(utility.components.share)
     return named
 
 
@@ -146,8 +147,13 @@ def utility_from_tensors(tensors: dict[str, Tensor]) -> Utility:
         tensors["utility.linear"],
         tensors["utility.curvature"],
         NetworkStack(networks) if networks else None,
-        ComponentStack(*components) if components else None,
+        _component_stack(components) if components else None,
     )
+
+
+def _component_stack(parameters: list[Tensor]) -> ComponentStack:
+    whiten, offset, height, share = parameters
+    return ComponentStack(whiten, offset, height, float(share))
 
 
 def _numbered(tensors: dict[str, Tensor], prefix: str) -> list[Tensor]:

@@ -2,25 +2,28 @@
 
 The compared points are drawn from λ independently of the belief p, so all the data say about
 p is in Π F(f(winner) − f(loser)): the choice likelihood of f = log p is sufficient. The judge
-is described as a constant (a coin), a quadratic form with ridge (a Gaussian belief on the
-feature scale), the logarithm of a mixture, and each of the last two with a residual ensemble
-on top; the simplest description that is not clearly beaten on held-out comparisons is kept.
+is described as a constant (a coin), as a quadratic form with ridge (a Gaussian belief on the
+feature scale), as the logarithm of a mixture, and as a quadratic form with an ensemble of small
+networks on top; the last three are stacked. Of the constant, the quadratic form and the stack
+the simplest that is not clearly beaten on held-out comparisons is kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from llm_elicit.density.choice import Noise
 from llm_elicit.density.ratio import Utility
 from llm_elicit.density.utility.data import Array, ChoiceData, CrossValidation
-from llm_elicit.density.utility.mixture import MixtureSettings, fit_mixture
+from llm_elicit.density.utility.mixture import MixtureFit, MixtureSettings, fit_mixture
 from llm_elicit.density.utility.quadratic import QuadraticFit
-from llm_elicit.density.utility.residual import ResidualSettings, fit_residual, judged_log_cdf
+from llm_elicit.density.utility.residual import ResidualFit, ResidualSettings, fit_residual
+from llm_elicit.density.utility.stacking import stack_weights
 
 Progress = Callable[[str, int, int], None]
 
@@ -48,50 +51,82 @@ def fit_utility(
 ) -> tuple[Utility, dict[str, Any]]:
     """Fit f and say how: the fitted `Utility` and its diagnostics (JSON-able).
 
-    Diagnostics: ``form`` ("constant", "quadratic", "mixture" or "ensemble"), ``held_out`` (mean
-    held-out log-likelihood of each form, nats per comparison; a coin scores −log 2), the chosen
-    ``ridge``, number of ``components``, ``base`` of the ensemble, ``decay`` and ``steps``.
+    Diagnostics: ``form`` ("constant", "quadratic" or "stack"), ``held_out`` (mean held-out
+    log-likelihood of each description, nats per comparison; a coin scores −log 2), ``stack`` (the
+    weights), the chosen ``ridge``, number of ``components``, ``decay`` and ``steps``.
     """
-    d = data.winners.shape[1]
+    step = _Steps(settings, progress)
     validation = CrossValidation(data, noise, settings.folds, rng)
-    judged = validation.judged.numpy()
     quadratic = QuadraticFit(validation)
     ridge, betas, by_quadratic = quadratic.cross_validate(settings.ridges)
-    mixture = fit_mixture(validation, settings.mixture)
-    weights = data.weights[judged]
-    scores = {
-        "constant": np.full(len(weights), np.log(0.5)),
-        "quadratic": judged_log_cdf(validation, by_quadratic.out_of_fold[judged]),
-        "mixture": judged_log_cdf(validation, mixture.differences.out_of_fold[judged]),
+    mixture = fit_mixture(validation, settings.mixture, step.mixture)
+    residual = fit_residual(validation, by_quadratic, settings.residual, step.residual)
+    judged = validation.judged.numpy()
+    parts = {
+        "quadratic": by_quadratic.out_of_fold[judged],
+        "mixture": mixture.differences.out_of_fold[judged],
+        "networks": residual.out_of_fold,
     }
-    base = simplest(scores, weights)
-    differences = mixture.differences if base == "mixture" else by_quadratic
-    residual = fit_residual(validation, differences, settings.residual)
-    scores["ensemble"] = judged_log_cdf(validation, residual.out_of_fold)
-    form = simplest(scores, weights)
+    weights = data.weights[judged]
+    differences = np.stack(list(parts.values()))
+    shares = stack_weights(differences, weights, noise)
+    everything = {**parts, "stack": shares @ differences}
+    scores = {"constant": np.full(len(judged), np.log(0.5))}
+    scores |= {k: noise.log_cdf(torch.from_numpy(v)).numpy() for k, v in everything.items()}
+    form = simplest({k: scores[k] for k in ("constant", "quadratic", "stack")}, weights)
     if form == "constant":
-        utility = Utility.flat(d)
+        utility = Utility.flat(validation.dimension)
     elif form == "quadratic":
-        utility = Utility.from_coefficients(quadratic.fit(ridge, data.weights), d)
-    else:
-        plain = Utility.from_coefficients(betas.mean(axis=0), d)
-        if base == "mixture":
-            plain = Utility.flat(d)
-        utility = Utility(
-            plain.linear,
-            plain.curvature,
-            residual.networks if form == "ensemble" else None,
-            mixture.components if base == "mixture" else None,
+        utility = Utility.from_coefficients(
+            quadratic.fit(ridge, data.weights), validation.dimension
         )
-    held_out = {k: float(np.average(v, weights=weights)) for k, v in scores.items()}
-    chosen = {
+    else:
+        utility = _stacked(betas, mixture, residual, shares)
+    notes = {
+        "form": form,
+        "held_out": {k: float(np.average(v, weights=weights)) for k, v in scores.items()},
+        "stack": {k: round(float(a), 4) for k, a in zip(parts, shares, strict=True)},
         "ridge": ridge,
         "components": mixture.count,
-        "base": base,
         "decay": residual.decay,
         "steps": residual.steps,
     }
-    return utility, {"form": form, "held_out": held_out, **chosen}
+    return utility, notes
+
+
+def _stacked(betas: Array, mixture: MixtureFit, residual: ResidualFit, shares: Array) -> Utility:
+    """The networks sit on the quadratic, so it counts for its own share and for theirs."""
+    d = mixture.components.dimension
+    plain = Utility.from_coefficients((shares[0] + shares[2]) * betas.mean(axis=0), d)
+    return Utility(
+        plain.linear,
+        plain.curvature,
+        residual.networks.scaled(float(shares[2])) if shares[2] > 0 else None,
+        replace(mixture.components, share=float(shares[1])) if shares[1] > 0 else None,
+    )
+
+
+class _Steps:
+    """Reports the fit's progress in training steps, of a number known beforehand."""
+
+    def __init__(self, settings: UtilitySettings, progress: Progress | None) -> None:
+        mixture = settings.mixture
+        self.search = mixture.search_steps
+        self.before = len(mixture.counts) * self.search
+        self.total = self.before + mixture.steps + settings.residual.max_steps
+        self.progress, self.settings = progress, settings
+
+    def mixture(self, done: int) -> None:
+        """``done`` steps of the mixture's fit."""
+        self._report(done)
+
+    def residual(self, done: int) -> None:
+        """``done`` steps of the networks."""
+        self._report(self.before + self.settings.mixture.steps + done)
+
+    def _report(self, done: int) -> None:
+        if self.progress is not None:
+            self.progress("utility", min(done, self.total), self.total)
 
 
 def simplest(scores: dict[str, Array], weights: Array) -> str:

@@ -1,8 +1,8 @@
 """A utility that is the logarithm of a mixture, fitted by choice likelihood.
 
 The likelihood of a mixture has many local maxima. For each number of components K several
-starts are tried, each the clusters that k-means finds among the winners; the one that best
-foretells held-out comparisons is trained again from its start, once for every fold. More
+starts are tried, each the clusters that k-means finds among the winners; the three that best
+foretell held-out comparisons are trained again from their starts, in turn for every fold. More
 components are tried until two numbers in a row do not help.
 
 Masses of far-apart components are hardly identified, since few comparisons join them. A
@@ -23,6 +23,8 @@ from llm_elicit.density.components import ComponentStack
 from llm_elicit.density.utility.data import Array, CrossValidation, Differences
 
 _CLUSTERED = 3000
+_KEPT = 3
+_PATIENCE = 2
 Step = Callable[[int], None]
 
 
@@ -35,10 +37,10 @@ class MixtureSettings:
 
     counts: tuple[int, ...] = (2, 3, 4, 6, 8)
     starts: int = 8
-    search_steps: int = 300
+    search_steps: int = 400
     steps: int = 1200
     batch: int = 1024
-    learning_rate: float = 0.02
+    learning_rate: float = 0.03
     concentration: float = 3.0
     check_every: int = 50
 
@@ -56,35 +58,52 @@ def fit_mixture(
     validation: CrossValidation, settings: MixtureSettings, on_step: Step | None = None
 ) -> MixtureFit:
     """Find the number of components and a start, then fit one mixture for every fold."""
-    best: tuple[float, ComponentStack] | None = None
-    misses = 0
+    candidates: list[tuple[Array, ComponentStack]] = []
     held = validation.fold_of < max(1, validation.count // 4)
-    for count in settings.counts:
+    for tried, count in enumerate(settings.counts, 1):
         if count * (validation.dimension + 1) > validation.size:
             break
-        starts = _starts(validation, count, settings.starts)
-        trainer = _Trainer(validation, starts, settings, ~held.expand(settings.starts, -1))
-        for step in range(settings.search_steps):
-            trainer.step(step / settings.search_steps)
-        scores = trainer.score(held)
-        found = float(scores.max()), starts.select([int(scores.argmax())])
+        candidates.append(_search(validation, settings, count, held))
         if on_step is not None:
-            on_step(count)
-        if best is None or found[0] > best[0] + 1e-4:
-            best, misses = found, 0
-        else:
-            misses += 1
-        if misses == 2:
+            on_step(tried * settings.search_steps)
+        means = [float(rows.mean()) for rows, _ in candidates]
+        if len(means) - int(np.argmax(means)) > _PATIENCE:
             break
-    assert best is not None
-    return _fit_folds(validation, best[1], settings)
+    return _fit_folds(validation, _most_components(candidates), settings)
+
+
+def _search(
+    validation: CrossValidation, settings: MixtureSettings, count: int, held: Tensor
+) -> tuple[Array, ComponentStack]:
+    """The best starts, and the held-out log-likelihood of each row averaged over them."""
+    starts = _starts(validation, count, settings.starts)
+    trainer = _Trainer(validation, starts, settings, ~held.expand(settings.starts, -1))
+    for step in range(settings.search_steps):
+        trainer.step(step / settings.search_steps)
+    logs = trainer.held_rows(held)
+    kept = logs.mean(1).argsort(descending=True)[:_KEPT]
+    return logs[kept].mean(0).double().numpy(), starts.select(kept.tolist())
+
+
+def _most_components(candidates: list[tuple[Array, ComponentStack]]) -> ComponentStack:
+    """The largest K within one standard error of the best.
+
+    A component too many costs little under the prior; one too few loses a bump, which the few
+    comparisons that reach into it hardly show.
+    """
+    best = max((rows for rows, _ in candidates), key=lambda rows: float(rows.mean()))
+    for rows, starts in reversed(candidates):
+        gap = best - rows
+        if gap.mean() <= gap.std() / np.sqrt(len(gap)):
+            return starts
+    raise AssertionError("the best candidate is within its own error")
 
 
 def _fit_folds(
     validation: CrossValidation, start: ComponentStack, settings: MixtureSettings
 ) -> MixtureFit:
     members = validation.count
-    starts = ComponentStack(*(p.repeat_interleave(members, 0) for p in start.parameters))
+    starts = start.select([k % start.count for k in range(members)])
     seen = validation.fold_of != torch.arange(members)[:, None]
     trainer = _Trainer(validation, starts, settings, seen)
     best = -np.inf, starts
@@ -103,7 +122,7 @@ def _fit_folds(
 
 
 class _Trainer:
-    """Adam on changes relative to the start, W = eᵃ W₀(I + Δ), so steps suit every scale."""
+    """Adam on changes relative to the start, W = W₀(I + Δ), so steps suit every scale."""
 
     def __init__(
         self,
@@ -117,14 +136,13 @@ class _Trainer:
         self.change = torch.zeros_like(start.whiten).requires_grad_()
         self.shift = torch.zeros_like(start.offset).requires_grad_()
         self.height = start.height.clone().requires_grad_()
-        self.log_scale = torch.zeros_like(start.height).requires_grad_()
-        parameters = [self.change, self.shift, self.height, self.log_scale]
+        parameters = [self.change, self.shift, self.height]
         self.adam = torch.optim.Adam(parameters, settings.learning_rate, betas=(0.9, 0.99))
         self.unit = torch.eye(validation.dimension)
 
     def components(self) -> ComponentStack:
         """The mixtures as they stand."""
-        factor = self.log_scale.exp()[..., None, None] * (self.unit + self.change)
+        factor = self.unit + self.change
         whiten = self.start.whiten @ factor
         offset = ((self.start.offset + self.shift)[:, :, None] @ factor).squeeze(2)
         return ComponentStack(whiten, offset, self.height)
@@ -149,15 +167,12 @@ class _Trainer:
         return self.validation.noise.log_cdf(values[:, : len(rows)] - values[:, len(rows) :])
 
     @torch.no_grad()
-    def score(self, held: Tensor) -> Tensor:
-        """Mean log-likelihood (S,) of the judged rows among ``held``."""
+    def held_rows(self, held: Tensor) -> Tensor:
+        """Weighted log-likelihood (S, m) of each judged row among ``held``."""
         rows = self.validation.judged[held[self.validation.judged]]
         components, weights = self.components(), self.validation.weights
-        parts = [
-            (self._log_cdf(components, chunk) * weights[chunk]).sum(1)
-            for chunk in torch.split(rows, 4096)
-        ]
-        return torch.stack(parts).sum(0) / weights[rows].sum()
+        chunks = torch.split(rows, 4096)
+        return torch.cat([self._log_cdf(components, c) * weights[c] for c in chunks], 1)
 
     @torch.no_grad()
     def held_out(self) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -130,8 +129,3 @@ class _Trainer:
         self.best_score = float(scores[best])
         self.best = self._snapshot(best, step, held_out[:, best])
         return True
-
-
-def judged_log_cdf(validation: CrossValidation, out_of_fold: Array) -> Array:
-    """Log-likelihood of every judged row (m,) from out-of-fold differences (m,) there."""
-    return np.asarray(validation.noise.log_cdf(torch.from_numpy(out_of_fold)).numpy())
