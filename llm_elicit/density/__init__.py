@@ -14,6 +14,7 @@ Examples
 from llm_elicit.density.annealing import AnnealingSettings
 from llm_elicit.density.belief import BeliefDensity, Marginal
 from llm_elicit.density.choice import Noise, simulate_choices
+from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.fit import fit_belief
 from llm_elicit.density.flow.settings import FlowSettings
@@ -30,6 +31,7 @@ __all__ = [
     "AnnealingSettings",
     "BeliefDensity",
     "DensityError",
+    "Empirical",
     "FitSettings",
     "FlowSettings",
     "GaussianMixture",

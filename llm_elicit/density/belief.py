@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from llm_elicit.density.density_model import DensityModel
+from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.flow.density import FlowDensity
 from llm_elicit.density.latent import Latent, make_latent
@@ -182,4 +183,9 @@ class BeliefDensity:
 def sampling_from_dict(text: dict[str, Any]) -> SamplingDensity:
     """Read a sampling density back from its ``to_dict``."""
     fields = {k: v for k, v in text.items() if k != "kind"}
-    return Uniform(**fields) if text["kind"] == "uniform" else GaussianMixture(**fields)
+    kinds: dict[str, Callable[..., SamplingDensity]] = {
+        "uniform": Uniform,
+        "gaussian_mixture": GaussianMixture,
+        "empirical": Empirical.from_tables,
+    }
+    return kinds[text["kind"]](**fields)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.choice import Noise
+from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.flow.fit import fit_flow
 from llm_elicit.density.judgments import check_judgments
@@ -43,9 +44,9 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
     Parameters
     ----------
     winners, losers : (n, d) floats in natural units; row i says winners[i] beat losers[i].
-    sampling : λ, the density the compared points were drawn from: `Uniform` or
-        `GaussianMixture`. A `Uniform` may give features a logarithmic scale, and the belief that
-        enters the utility is then the density per unit of that scale.
+    sampling : λ, the density the compared points were drawn from: `Uniform`,
+        `GaussianMixture` or `Empirical`. A `Uniform` may give features a logarithmic scale, and
+        the belief that enters the utility is then the density per unit of that scale.
     method : ``"score"``, the score of the winners de-tempered by τ(x) (Mikkola, Acerbi and
         Klami, 2026); ``"score-constant"``, the same with the one constant τ* (Proposition 3.2);
         ``"utility"``, the Bradley–Terry utility density exp(f); ``"flow"``, a preferential
@@ -83,10 +84,10 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
             "fit_belief: sampling is missing; the estimate depends on the density λ the pairs "
             "were drawn from; pass Uniform(low, high) or GaussianMixture(weights, means, covs)."
         )
-    if not isinstance(sampling, Uniform | GaussianMixture):
+    if not isinstance(sampling, Uniform | GaussianMixture | Empirical):
         raise DensityError(
             f"fit_belief: sampling is a {type(sampling).__name__}; the sampling densities known "
-            "here are Uniform and GaussianMixture; pass one of them."
+            "here are Uniform, GaussianMixture and Empirical; pass one of them."
         )
     began = time.perf_counter()
     judgments = check_judgments(winners, losers, weights, sampling)

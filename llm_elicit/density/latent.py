@@ -2,7 +2,8 @@
 
 For a uniform λ, each feature's cube coordinate goes through the normal quantile function, so
 λ becomes N(0, I) and a box has no edges. For a Gaussian mixture, g = L⁻¹(x − m) with the
-mixture's own mean and covariance LLᵀ, so λ stays a mixture. Either way λ smoothed by
+mixture's own mean and covariance LLᵀ, so λ stays a mixture. For an empirical λ, see
+`llm_elicit.density.latent_copula`. In each case λ smoothed by
 N(0, σ²I) is a Gaussian mixture whose score is known exactly at every noise level σ.
 
 The utility u = log p is a density *per unit of the feature's scale* z. In latent coordinates
@@ -26,7 +27,9 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
+from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
+from llm_elicit.density.latent_copula import CopulaLatent
 from llm_elicit.density.mixture import GaussianMixture
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 
@@ -240,10 +243,12 @@ def make_latent(sampling: SamplingDensity, points: Array | None = None) -> Laten
         latent = BoxLatent(sampling, math.inf)
     elif isinstance(sampling, GaussianMixture):
         latent = AffineLatent(sampling, math.inf)
+    elif isinstance(sampling, Empirical):
+        latent = CopulaLatent(sampling, math.inf)
     else:
         raise DensityError(
             f"make_latent: no latent coordinates for a {type(sampling).__name__}; "
-            "the sampling densities known here are Uniform and GaussianMixture; pass one of them."
+            "the densities known here are Uniform, GaussianMixture and Empirical; pass one of them."
         )
     if points is not None:
         latent.radius = float(np.linalg.norm(latent.to_latent(points), axis=1).max())
