@@ -25,7 +25,7 @@ from llm_elicit.density.score.langevin import LangevinSettings
 from llm_elicit.density.score.likelihood import LikelihoodSettings
 from llm_elicit.density.score.settings import ScoreSettings
 from llm_elicit.density.score.training import TrainingSettings
-from llm_elicit.density.utility import UtilitySettings
+from llm_elicit.density.utility import MixtureSettings, ResidualSettings, UtilitySettings
 
 __all__ = [
     "AnnealingSettings",
@@ -38,7 +38,9 @@ __all__ = [
     "LangevinSettings",
     "LikelihoodSettings",
     "Marginal",
+    "MixtureSettings",
     "Noise",
+    "ResidualSettings",
     "SamplingDensity",
     "ScoreSettings",
     "TrainingSettings",

@@ -23,7 +23,7 @@ from llm_elicit.density.threads import one_thread
 from llm_elicit.density.utility import ChoiceData, fit_utility
 from llm_elicit.density.utility_density import UtilityDensity, estimate_log_normalizer
 
-METHODS = ("score", "score-constant", "utility", "flow")
+METHODS = ("auto", "score", "score-constant", "utility", "flow")
 _REFERENCE = 2048
 
 
@@ -114,10 +114,12 @@ def _fit(problem: Problem, method: str) -> tuple[Fitted, tuple[float, float]]:
         return fit_flow(problem), (before, time.perf_counter())
     utility, notes = _fit_utility(problem)
     after_utility = time.perf_counter()
-    if method == "utility":
+    if method in ("auto", "utility"):
         fitted = _utility_density(problem, utility)
     else:
         fitted = fit_score(problem, utility, constant=method == "score-constant")
+    if method == "auto":
+        notes["reason"] = _reason(notes["utility"])
     fitted = Fitted(fitted.model, fitted.normalizer, {**notes, **fitted.notes})
     return fitted, (after_utility, time.perf_counter())
 
@@ -134,6 +136,16 @@ def _fit_utility(problem: Problem) -> tuple[Utility, dict[str, Any]]:
     utility, notes = fit_utility(data, problem.noise, problem.rng, settings, problem.progress)
     held_out = notes["held_out"][notes["form"]]
     return utility, {"held_out_log_likelihood": held_out, "utility": notes}
+
+
+def _reason(notes: dict[str, Any]) -> str:
+    """Why ``auto`` returns what it does, in one sentence."""
+    scores = ", ".join(f"{form} {value:.4f}" for form, value in notes["held_out"].items())
+    return (
+        f"The utility as {notes['form']}: the simplest description that no other clearly beats on "
+        f"held-out comparisons (nats a comparison: {scores}). Scores and flows are left to their "
+        "own methods: on the benchmark targets they gained nothing over this and took longer."
+    )
 
 
 def _utility_density(problem: Problem, utility: Utility) -> Fitted:

@@ -49,6 +49,11 @@ class NetworkStack:
         return cls(parameters)
 
     @property
+    def dimension(self) -> int:
+        """Number of features d."""
+        return int(self.parameters[0].shape[1])
+
+    @property
     def count(self) -> int:
         """Number of networks S."""
         return int(self.parameters[0].shape[0])
@@ -102,7 +107,8 @@ def quadratic_features(t: Array) -> Array:
 class Utility:
     """The fitted f = b·t + tᵀA t + mean of mixtures + mean of networks; up to a constant.
 
-    ``linear`` (d,), ``curvature`` (d, d) symmetric; ``components`` and ``networks`` or None.
+    ``linear`` (d,), ``curvature`` (d, d) symmetric; ``networks`` may be None and
+    ``components`` empty.
 
     Examples
     --------
@@ -115,7 +121,7 @@ class Utility:
     linear: Tensor
     curvature: Tensor
     networks: NetworkStack | None = field(default=None)
-    components: ComponentStack | None = field(default=None)
+    components: tuple[ComponentStack, ...] = ()
 
     @classmethod
     def flat(cls, dimension: int) -> Utility:
@@ -133,7 +139,7 @@ class Utility:
         return cls(linear, torch.from_numpy(symmetric).float())
 
     def _stacks(self) -> list[ComponentStack | NetworkStack]:
-        return [stack for stack in (self.components, self.networks) if stack is not None]
+        return [*self.components, *([] if self.networks is None else [self.networks])]
 
     def __call__(self, t: Tensor) -> Tensor:
         """Values (n,) at features (n, d)."""

@@ -132,10 +132,10 @@ def utility_tensors(utility: Utility) -> dict[str, Tensor]:
     if utility.networks is not None:
         for i, parameter in enumerate(utility.networks.parameters):
             named[f"utility.networks.{i}"] = parameter
-    if utility.components is not None:
-        for i, parameter in enumerate(utility.components.parameters):
-            named[f"utility.components.{i}"] = parameter
-        named["utility.components.3"] = torch.tensor(utility.components.share)
+    for stack in utility.components:
+        for parameter in (*stack.parameters, torch.tensor(stack.share)):
+            at = sum(name.startswith("utility.components.") for name in named)
+            named[f"utility.components.{at}"] = parameter
     return named
 
 
@@ -147,7 +147,7 @@ def utility_from_tensors(tensors: dict[str, Tensor]) -> Utility:
         tensors["utility.linear"],
         tensors["utility.curvature"],
         NetworkStack(networks) if networks else None,
-        _component_stack(components) if components else None,
+        tuple(_component_stack(components[i : i + 4]) for i in range(0, len(components), 4)),
     )
 
 

@@ -11,6 +11,8 @@ from llm_elicit.density import (
     BeliefDensity,
     FitSettings,
     GaussianMixture,
+    MixtureSettings,
+    ResidualSettings,
     ScoreSettings,
     TrainingSettings,
     Uniform,
@@ -20,7 +22,11 @@ from llm_elicit.density import (
 from tests.density.targets import Array, ask, onemoon
 
 QUICK = FitSettings(
-    utility=UtilitySettings(folds=4, max_steps=160),
+    utility=UtilitySettings(
+        folds=4,
+        mixture=MixtureSettings(counts=(2,), starts=3, search_steps=60, steps=150),
+        residual=ResidualSettings(max_steps=160),
+    ),
     score=ScoreSettings(training=TrainingSettings(steps=500, width=32, batch=512)),
 )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,14 +12,15 @@ from llm_elicit.density import (
     AnnealingSettings,
     GaussianMixture,
     Noise,
+    ResidualSettings,
     Uniform,
-    UtilitySettings,
     fit_belief,
 )
 from llm_elicit.density.annealing import anneal
 from llm_elicit.density.judgments import assign_folds, check_judgments
 from llm_elicit.density.ratio import NetworkStack, Utility, quadratic_features
 from llm_elicit.density.utility import ChoiceData, fit_utility
+from tests.density.conftest import QUICK
 from tests.density.targets import Array, ask
 
 
@@ -51,7 +54,7 @@ def test_every_network_parameter_gets_a_gradient() -> None:
 
 def test_coefficients_of_the_quadratic_are_those_of_its_features(rng: np.random.Generator) -> None:
     t, beta = rng.normal(size=(10, 3)), rng.normal(size=9)
-    utility = Utility.from_coefficients(beta, 3, None)
+    utility = Utility.from_coefficients(beta, 3)
     expected = quadratic_features(t) @ beta
     np.testing.assert_allclose(utility(torch.from_numpy(t)), expected, atol=1e-5)
 
@@ -59,7 +62,7 @@ def test_coefficients_of_the_quadratic_are_those_of_its_features(rng: np.random.
 def _fit(winners: Array, losers: Array, weights: Array | None = None, seed: int = 0) -> Utility:
     judgments = check_judgments(winners, losers, weights, Uniform([-1.0, -1.0], [1.0, 1.0]))
     data = ChoiceData(judgments.winners, judgments.losers, judgments.weights, judgments.pairs)
-    settings = UtilitySettings(max_steps=80)
+    settings = replace(QUICK.utility, residual=ResidualSettings(max_steps=80))
     return fit_utility(data, Noise(), np.random.default_rng(seed), settings)[0]
 
 

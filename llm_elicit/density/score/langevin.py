@@ -67,11 +67,18 @@ class LangevinSettings:
         return replace(self, sigma_start=2.0 * sigma, sigma_end=sigma)
 
     def schedule(self) -> list[float]:
-        """The noise levels, falling to ``sigma_end``; a single level is ``sigma_end`` itself."""
+        """The noise levels, falling to ``sigma_end``; a single level is ``sigma_end`` itself.
+
+        Examples
+        --------
+        >>> levels = LangevinSettings(levels=3, sigma_start=1.0, sigma_end=0.01).schedule()
+        >>> [round(sigma, 3) for sigma in levels]
+        [1.0, 0.1, 0.01]
+        """
         if self.levels == 1:
             return [self.sigma_end]
         levels: list[float] = cosine_schedule(
-            self.levels, self.sigma_start, self.sigma_end
+            self.levels, self.sigma_end, self.sigma_start
         ).tolist()
         return levels
 

@@ -20,7 +20,7 @@ import torch
 from llm_elicit.density.choice import Noise
 from llm_elicit.density.ratio import Utility
 from llm_elicit.density.utility.data import Array, ChoiceData, CrossValidation
-from llm_elicit.density.utility.mixture import MixtureFit, MixtureSettings, fit_mixture
+from llm_elicit.density.utility.mixture import MixtureFit, MixtureSettings, fit_mixtures
 from llm_elicit.density.utility.quadratic import QuadraticFit
 from llm_elicit.density.utility.residual import ResidualFit, ResidualSettings, fit_residual
 from llm_elicit.density.utility.stacking import stack_weights
@@ -53,19 +53,19 @@ def fit_utility(
 
     Diagnostics: ``form`` ("constant", "quadratic" or "stack"), ``held_out`` (mean held-out
     log-likelihood of each description, nats per comparison; a coin scores −log 2), ``stack`` (the
-    weights), the chosen ``ridge``, number of ``components``, ``decay`` and ``steps``.
+    weights), the chosen ``ridge``, ``decay`` and ``steps``.
     """
     step = _Steps(settings, progress)
     validation = CrossValidation(data, noise, settings.folds, rng)
     quadratic = QuadraticFit(validation)
     ridge, betas, by_quadratic = quadratic.cross_validate(settings.ridges)
-    mixture = fit_mixture(validation, settings.mixture, step.mixture)
+    mixtures = fit_mixtures(validation, settings.mixture, step.mixture)
     residual = fit_residual(validation, by_quadratic, settings.residual, step.residual)
     judged = validation.judged.numpy()
     parts = {
         "quadratic": by_quadratic.out_of_fold[judged],
-        "mixture": mixture.differences.out_of_fold[judged],
         "networks": residual.out_of_fold,
+        **{f"mixture of {m.count}": m.differences.out_of_fold[judged] for m in mixtures},
     }
     weights = data.weights[judged]
     differences = np.stack(list(parts.values()))
@@ -81,28 +81,30 @@ def fit_utility(
             quadratic.fit(ridge, data.weights), validation.dimension
         )
     else:
-        utility = _stacked(betas, mixture, residual, shares)
+        utility = _stacked(betas, residual, mixtures, shares)
     notes = {
         "form": form,
         "held_out": {k: float(np.average(v, weights=weights)) for k, v in scores.items()},
         "stack": {k: round(float(a), 4) for k, a in zip(parts, shares, strict=True)},
         "ridge": ridge,
-        "components": mixture.count,
         "decay": residual.decay,
         "steps": residual.steps,
     }
     return utility, notes
 
 
-def _stacked(betas: Array, mixture: MixtureFit, residual: ResidualFit, shares: Array) -> Utility:
+def _stacked(
+    betas: Array, residual: ResidualFit, mixtures: list[MixtureFit], shares: Array
+) -> Utility:
     """The networks sit on the quadratic, so it counts for its own share and for theirs."""
-    d = mixture.components.dimension
-    plain = Utility.from_coefficients((shares[0] + shares[2]) * betas.mean(axis=0), d)
-    return Utility(
-        plain.linear,
-        plain.curvature,
-        residual.networks.scaled(float(shares[2])) if shares[2] > 0 else None,
-        replace(mixture.components, share=float(shares[1])) if shares[1] > 0 else None,
+    quadratic, networks, *of_mixtures = (float(a) for a in shares)
+    d = residual.networks.dimension
+    plain = Utility.from_coefficients((quadratic + networks) * betas.mean(axis=0), d)
+    pairs = zip(mixtures, of_mixtures, strict=True)
+    return replace(
+        plain,
+        networks=residual.networks.scaled(networks) if networks > 0 else None,
+        components=tuple(replace(m.components, share=a) for m, a in pairs if a > 0),
     )
 
 

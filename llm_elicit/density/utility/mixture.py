@@ -54,11 +54,15 @@ class MixtureFit:
     count: int
 
 
-def fit_mixture(
+def fit_mixtures(
     validation: CrossValidation, settings: MixtureSettings, on_step: Step | None = None
-) -> MixtureFit:
-    """Find the number of components and a start, then fit one mixture for every fold."""
-    candidates: list[tuple[Array, ComponentStack]] = []
+) -> list[MixtureFit]:
+    """Fit mixtures of the number of components that foretells best, and of the next number.
+
+    The search's verdict is uncertain by about one component; the stack of both settles it.
+    Empty where there are too few comparisons for the smallest number.
+    """
+    candidates: list[tuple[float, ComponentStack]] = []
     held = validation.fold_of < max(1, validation.count // 4)
     for tried, count in enumerate(settings.counts, 1):
         if count * (validation.dimension + 1) > validation.size:
@@ -66,37 +70,26 @@ def fit_mixture(
         candidates.append(_search(validation, settings, count, held))
         if on_step is not None:
             on_step(tried * settings.search_steps)
-        means = [float(rows.mean()) for rows, _ in candidates]
-        if len(means) - int(np.argmax(means)) > _PATIENCE:
+        if len(candidates) - _best(candidates) > _PATIENCE:
             break
-    return _fit_folds(validation, _most_components(candidates), settings)
+    first = _best(candidates) if candidates else 0
+    return [_fit_folds(validation, starts, settings) for _, starts in candidates[first : first + 2]]
+
+
+def _best(candidates: list[tuple[float, ComponentStack]]) -> int:
+    return int(np.argmax([score for score, _ in candidates]))
 
 
 def _search(
     validation: CrossValidation, settings: MixtureSettings, count: int, held: Tensor
-) -> tuple[Array, ComponentStack]:
-    """The best starts, and the held-out log-likelihood of each row averaged over them."""
+) -> tuple[float, ComponentStack]:
+    """The best starts, and their mean held-out log-likelihood."""
     starts = _starts(validation, count, settings.starts)
     trainer = _Trainer(validation, starts, settings, ~held.expand(settings.starts, -1))
     for step in range(settings.search_steps):
         trainer.step(step / settings.search_steps)
-    logs = trainer.held_rows(held)
-    kept = logs.mean(1).argsort(descending=True)[:_KEPT]
-    return logs[kept].mean(0).double().numpy(), starts.select(kept.tolist())
-
-
-def _most_components(candidates: list[tuple[Array, ComponentStack]]) -> ComponentStack:
-    """The largest K within one standard error of the best.
-
-    A component too many costs little under the prior; one too few loses a bump, which the few
-    comparisons that reach into it hardly show.
-    """
-    best = max((rows for rows, _ in candidates), key=lambda rows: float(rows.mean()))
-    for rows, starts in reversed(candidates):
-        gap = best - rows
-        if gap.mean() <= gap.std() / np.sqrt(len(gap)):
-            return starts
-    raise AssertionError("the best candidate is within its own error")
+    scores, order = trainer.score(held).sort(descending=True)
+    return float(scores[:_KEPT].mean()), starts.select(order[:_KEPT].tolist())
 
 
 def _fit_folds(
@@ -167,12 +160,13 @@ class _Trainer:
         return self.validation.noise.log_cdf(values[:, : len(rows)] - values[:, len(rows) :])
 
     @torch.no_grad()
-    def held_rows(self, held: Tensor) -> Tensor:
-        """Weighted log-likelihood (S, m) of each judged row among ``held``."""
+    def score(self, held: Tensor) -> Tensor:
+        """Mean log-likelihood (S,) of the judged rows among ``held``."""
         rows = self.validation.judged[held[self.validation.judged]]
         components, weights = self.components(), self.validation.weights
         chunks = torch.split(rows, 4096)
-        return torch.cat([self._log_cdf(components, c) * weights[c] for c in chunks], 1)
+        parts = [(self._log_cdf(components, c) * weights[c]).sum(1) for c in chunks]
+        return torch.stack(parts).sum(0) / weights[rows].sum()
 
     @torch.no_grad()
     def held_out(self) -> float:
