@@ -239,12 +239,14 @@ def test_asking_for_a_negative_number_of_points_is_named(line_belief: BeliefDens
 
 
 def test_the_paper_s_own_side_recovers_the_belief_too(line_judge: tuple[Array, Array]) -> None:
-    belief = _fit_line(line_judge, "score", replace(QUICK, side="winners"))
+    belief = _fit_line(
+        line_judge, "score", replace(QUICK, score=replace(QUICK.score, side="winners"))
+    )
     x = belief.sample(4000, seed=1)
     assert belief.diagnostics["side"] == "winners"
     assert x.mean() == pytest.approx(0.3, abs=0.15)
     with pytest.raises(DensityError, match="both, winners"):
-        replace(QUICK, side="losers")
+        ScoreSettings(side="losers")
     with pytest.raises(DensityError, match="cap_quantile"):
         ScoreSettings(cap_quantile=0.0)
 
