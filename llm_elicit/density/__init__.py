@@ -13,7 +13,7 @@ Examples
 
 from llm_elicit.density.annealing import AnnealingSettings
 from llm_elicit.density.belief import BeliefDensity, Marginal
-from llm_elicit.density.choice import Noise, simulate_choices
+from llm_elicit.density.choice import Noise, estimate_level, simulate_choices
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.fit import fit_belief
@@ -46,6 +46,7 @@ __all__ = [
     "TrainingSettings",
     "Uniform",
     "UtilitySettings",
+    "estimate_level",
     "fit_belief",
     "simulate_choices",
 ]

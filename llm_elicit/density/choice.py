@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from llm_elicit.density.errors import DensityError
@@ -132,6 +133,45 @@ def simulate_choices(
     """
     noise_a, noise_b = noise.draw(utility_a.shape, rng), noise.draw(utility_b.shape, rng)
     return np.asarray(utility_a + noise_a > utility_b + noise_b)
+
+
+def estimate_level(differences: npt.ArrayLike, family: str = "gumbel") -> Noise:
+    """The noise of a judge whose belief is known, by maximum likelihood.
+
+    Choices depend on u and the level through (u − u')/s alone, so the level can be estimated
+    only where u is known (a simulated judge, a calibration set of agreed density), never
+    together with a free belief: p with noise s and p^(1/2) with noise s/2 answer alike.
+
+    Parameters
+    ----------
+    differences : (n,) utilities u(winner) − u(loser), nats; some choices must go against them.
+    family : see `Noise`.
+
+    Raises
+    ------
+    DensityError : no difference is negative, so that the level would be zero, or none positive.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> u, v = rng.normal(0, 2, (2, 20_000))
+    >>> wins = simulate_choices(u, v, Noise("normal", 1.5), rng)
+    >>> round(estimate_level(np.where(wins, u - v, v - u), "normal").level, 1)
+    1.5
+    """
+    difference = torch.as_tensor(np.asarray(differences, dtype=np.float64))
+    if not (bool((difference < 0).any()) and bool((difference > 0).any())):
+        raise DensityError(
+            "estimate_level: every choice agrees (or disagrees) with the utilities given, so no "
+            "level is the best one; give more comparisons, or closer ones."
+        )
+
+    def loss(log_level: float) -> float:
+        return -float(Noise(family, math.exp(log_level)).log_cdf(difference).sum())
+
+    found = minimize_scalar(loss, bounds=(-12.0, 12.0), method="bounded")
+    return Noise(family, math.exp(float(found.x)))
 
 
 def choice_log_likelihood(difference: Tensor, weights: Tensor, noise: Noise) -> Tensor:

@@ -79,9 +79,7 @@ class CrossValidation:
         """Winners of these rows, then their losers: (2m, d)."""
         return torch.cat([self.points[rows], self.points[rows + self.size]])
 
-    def log_likelihood(self, out_of_fold: Array) -> float:
-        """Mean held-out log-likelihood over the judged rows, nats a comparison."""
-        rows = self.judged.numpy()
-        difference = torch.from_numpy(out_of_fold[rows])
-        weights = torch.from_numpy(self.data.weights[rows])
-        return float(choice_log_likelihood(difference, weights, self.noise))
+    def log_likelihood_of_judged(self, held_out: Array) -> float:
+        """Mean log-likelihood (nats a comparison) of held-out differences (m,), judged rows."""
+        weights = torch.from_numpy(self.data.weights[self.judged.numpy()])
+        return float(choice_log_likelihood(torch.from_numpy(held_out), weights, self.noise))

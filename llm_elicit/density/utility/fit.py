@@ -77,9 +77,7 @@ def fit_utility(
     if form == "constant":
         utility = Utility.flat(validation.dimension)
     elif form == "quadratic":
-        utility = Utility.from_coefficients(
-            quadratic.fit(ridge, data.weights), validation.dimension
-        )
+        utility = Utility.from_coefficients(quadratic.fit(ridge), validation.dimension)
     else:
         utility = _stacked(betas, residual, mixtures, shares)
     notes = {

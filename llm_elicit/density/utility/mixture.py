@@ -65,7 +65,7 @@ def fit_mixtures(
     candidates: list[tuple[float, ComponentStack]] = []
     held = validation.fold_of < max(1, validation.count // 4)
     for tried, count in enumerate(settings.counts, 1):
-        if count * (validation.dimension + 1) > validation.size:
+        if count * _enough(validation.dimension) > validation.size:
             break
         candidates.append(_search(validation, settings, count, held))
         if on_step is not None:
@@ -74,6 +74,11 @@ def fit_mixtures(
             break
     first = _best(candidates) if candidates else 0
     return [_fit_folds(validation, starts, settings) for _, starts in candidates[first : first + 2]]
+
+
+def _enough(d: int) -> int:
+    """Comparisons that one component needs, five for each of its parameters."""
+    return 5 * (d * (d + 3) // 2 + 1)
 
 
 def _best(candidates: list[tuple[float, ComponentStack]]) -> int:
