@@ -21,7 +21,10 @@ from llm_elicit.density import (
 from llm_elicit.density.flow.network import BeliefFlow, FlowShape
 from tests.density.targets import Array, ask, wasserstein
 
-QUICK = FitSettings(flow=FlowSettings(members=2, affine_steps=400, steps=100, width=16))
+QUICK = FitSettings(
+    flow=FlowSettings(members=2, affine_steps=400, short_steps=25, steps=100, width=16)
+)
+TWO_STARTS = FitSettings(flow=FlowSettings(members=2, affine_steps=200, steps=200, width=16))
 SQUARE = Uniform([-3.0, -3.0], [3.0, 3.0])
 
 
@@ -137,7 +140,9 @@ def test_save_and_load_bit_for_bit(ridge: BeliefDensity, tmp_path: Path) -> None
 
 def test_a_fit_depends_on_its_seed_alone(line_judge: tuple[Array, Array]) -> None:
     """The same seed gives the same belief, and the global generator is neither read nor moved."""
-    settings = FitSettings(flow=FlowSettings(members=2, affine_steps=50, steps=50, width=8))
+    settings = FitSettings(
+        flow=FlowSettings(members=2, affine_steps=50, short_steps=25, steps=25, width=8)
+    )
     line = Uniform([-1.0], [1.0])
     drawn = []
     for state in (1, 2):
@@ -149,6 +154,20 @@ def test_a_fit_depends_on_its_seed_alone(line_judge: tuple[Array, Array]) -> Non
     np.testing.assert_array_equal(drawn[0], drawn[1])
     other = fit_belief(*line_judge, sampling=line, method="flow", seed=4, settings=settings)
     assert (other.sample(20, seed=0) != drawn[0]).any()
+
+
+def test_two_far_modes_are_both_kept() -> None:
+    """N(−1.5, 0.3²) and N(1.5, 0.3²) in equal parts: a linear layer alone keeps one of them."""
+
+    def log_density(x: Array) -> Array:
+        return np.logaddexp(*(-0.5 * ((x[:, 0] - m) / 0.3) ** 2 for m in (-1.5, 1.5)))
+
+    line = Uniform([-3.0], [3.0])
+    winners, losers = ask(log_density, line, 1000, seed=13)
+    belief = fit_belief(winners, losers, sampling=line, method="flow", seed=13, settings=TWO_STARTS)
+    x = belief.sample(4000, seed=1)[:, 0]
+    assert 0.3 < (x > 0).mean() < 0.7
+    assert (np.abs(x) < 0.5).mean() < 0.15
 
 
 def test_soft_judgments_count_by_their_weight() -> None:
@@ -187,7 +206,9 @@ def test_held_out_likelihood_of_a_coin_is_that_of_a_coin() -> None:
 
 
 def test_progress_reaches_its_total(line_judge: tuple[Array, Array]) -> None:
-    settings = FitSettings(flow=FlowSettings(members=2, affine_steps=50, steps=50, width=8))
+    settings = FitSettings(
+        flow=FlowSettings(members=2, affine_steps=50, short_steps=25, steps=25, width=8)
+    )
     seen: list[tuple[str, int, int]] = []
     fit_belief(
         *line_judge,

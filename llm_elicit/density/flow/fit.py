@@ -75,7 +75,7 @@ def _fit_member(problem: Problem, data: FlowData, folds: torch.Tensor, k: int) -
     )
     train, held_out = ((folds != k).nonzero()[:, 0], (folds == k).nonzero()[:, 0])
     flow, generator = BeliefFlow(shape, seed), torch.Generator().manual_seed(seed)
-    each = settings.affine_steps + settings.steps
+    each = settings.affine_steps + settings.short_steps + settings.steps
 
     def progress(done: int) -> None:
         if problem.progress is not None:

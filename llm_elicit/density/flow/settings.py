@@ -16,7 +16,8 @@ class FlowSettings:
     members : flows in the mixture; each holds out its own fold of the pairs, of ``folds``.
     transforms, bins, width : spline layers, bins of each spline, hidden units of each network.
     batch : comparisons a step.
-    affine_steps, steps : steps of the linear layer alone, then of all layers together.
+    affine_steps, short_steps, steps : steps of the linear layer alone, of all layers from the
+        other start, and of all layers from the better of the two.
     affine_rate, learning_rate : Adam's rates for the linear layer and for the splines.
     prior_weight : weight α of the functional prior, first and last; see
         `llm_elicit.density.flow.training`.
@@ -41,6 +42,7 @@ class FlowSettings:
     width: int = 32
     batch: int = 256
     affine_steps: int = 800
+    short_steps: int = 150
     steps: int = 600
     affine_rate: float = 5e-2
     learning_rate: float = 4e-3

@@ -84,30 +84,41 @@ class FlowTrainer:
     ) -> None:
         self.flow, self.noise, self.settings = flow, noise, settings
         self.train, self.held_out, self.generator = train, held_out, generator
-        self.best = _Best()
+        self.best, self.steps = _Best(), 0
 
     def fit(self, progress: Callable[[int], None]) -> _Best:
-        """Fit the linear layer, then everything from where held-out likelihood left it.
+        """Fit from the better of two starts; the flow ends in the best state held out.
 
-        ``progress`` is called with the number of steps done. The flow ends in the best state.
+        One start is the linear layer fitted alone, right for a single bump. A linear layer can
+        settle on one of several modes, though, and leave the others where the splines no longer
+        act; so the other start is the winners' moments and a short fit of all layers.
+        ``progress`` is called with the number of steps done.
         """
         settings, flow = self.settings, self.flow
+        first, last = settings.prior_weight
         flow.start_at(self.train.winners, self.train.weights)
-        affine = flow.affine_parameters()
+        moments = copy.deepcopy(flow.state_dict())
         flow.with_splines = False
-        slow = settings.prior_weight[1]
-        groups = [{"params": affine, "lr": settings.affine_rate}]
-        self._path(groups, settings.affine_steps, (slow, slow), progress)
-        flow.load_state_dict(self.best.state)
+        groups = [{"params": flow.affine_parameters(), "lr": settings.affine_rate}]
+        self._path(groups, settings.affine_steps, (last, last), progress)
         flow.with_splines = True
-        groups = [
-            {"params": affine, "lr": 0.2 * settings.affine_rate},
-            {"params": list(flow.splines.parameters()), "lr": settings.learning_rate},
-        ]
+        flow.load_state_dict(moments)
         done = settings.affine_steps
-        self._path(groups, settings.steps, settings.prior_weight, lambda k: progress(done + k))
+        short = self._all_layers(), settings.short_steps, (first, first)
+        self._path(*short, lambda k: progress(done + k))
+        flow.load_state_dict(self.best.state)
+        done += settings.short_steps
+        long = self._all_layers(), settings.steps, settings.prior_weight
+        self._path(*long, lambda k: progress(done + k))
         flow.load_state_dict(self.best.state)
         return self.best
+
+    def _all_layers(self) -> list[dict[str, object]]:
+        splines = list(self.flow.splines.parameters())
+        return [
+            {"params": self.flow.affine_parameters(), "lr": 0.2 * self.settings.affine_rate},
+            {"params": splines, "lr": self.settings.learning_rate},
+        ]
 
     def _path(
         self,
@@ -121,7 +132,8 @@ class FlowTrainer:
         rates = [float(group["lr"]) for group in adam.param_groups]
         parameters = [p for group in adam.param_groups for p in group["params"]]
         average = [p.detach().clone() for p in parameters]
-        before, first, last = self.best.steps, *prior_weight
+        before, first, last = self.steps, *prior_weight
+        self.steps += steps
         self._keep_if_best(before)
         for step in range(1, steps + 1):
             fall = min(step / (_PRIOR_FALLS_FOR * steps), 1.0)
