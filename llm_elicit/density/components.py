@@ -55,19 +55,33 @@ class ComponentStack:
 
     def __call__(self, t: Tensor) -> Tensor:
         """Values (S, n) at features (n, d)."""
-        return self.share * torch.logsumexp(self._forms(t)[1], -1)
+        return self.share * torch.logsumexp(self._forms(t), -1)
 
-    def _forms(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Whitened residuals (S, n, K, d) and the forms' values (S, n, K)."""
+    def _forms(self, t: Tensor) -> Tensor:
+        """The forms' values (S, n, K): products of features, so one matrix product for all."""
         s, k, d = self.offset.shape
-        flat = self.whiten.permute(0, 2, 1, 3).reshape(s, d, k * d)
-        offset = -self.offset.reshape(s, 1, k * d)
-        white = torch.baddbmm(offset, t.expand(s, *t.shape), flat).reshape(s, -1, k, d)
-        return white, self.height[:, None] - 0.5 * white.square().sum(-1)
+        i, j = torch.triu_indices(d, d)
+        precision, linear = self._precision(), self._linear()
+        twice = torch.where(i == j, 0.5, 1.0)
+        constant = self.height - 0.5 * self.offset.square().sum(-1)
+        rows = torch.cat([linear, -twice * precision[:, :, i, j], constant[..., None]], -1)
+        design = torch.cat([t, t[:, i] * t[:, j], torch.ones_like(t[:, :1])], 1)
+        return (design @ rows.reshape(s * k, -1).T).reshape(-1, s, k).transpose(0, 1)
+
+    def _precision(self) -> Tensor:
+        """W Wᵀ (S, K, d, d)."""
+        return self.whiten @ self.whiten.transpose(2, 3)
+
+    def _linear(self) -> Tensor:
+        """W o (S, K, d): each form's slope at 0."""
+        return (self.whiten @ self.offset[..., None]).squeeze(-1)
 
     def mean_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Mean over the stack and its gradient: (n,), (n, d)."""
-        white, forms = self._forms(t)
-        share = torch.softmax(forms, -1) * (self.share / self.count)
-        slope = -torch.einsum("snke,skde->nd", share[..., None] * white, self.whiten)
+        s, k, d = self.offset.shape
+        forms = self._forms(t)
+        share = torch.softmax(forms, -1) * (self.share / s)
+        flat = share.transpose(0, 1).reshape(-1, s * k)
+        pull = (flat @ self._precision().reshape(s * k, d * d)).reshape(-1, d, d)
+        slope = flat @ self._linear().reshape(s * k, d) - (pull @ t[..., None]).squeeze(-1)
         return self.share * torch.logsumexp(forms, -1).mean(0), slope

@@ -22,7 +22,7 @@ class ResidualSettings:
     ``decays`` is the grid of L2 penalties per comparison that held-out likelihood chooses from.
     """
 
-    decays: tuple[float, ...] = (5e-4, 2e-3)
+    decays: tuple[float, ...] = (1e-3,)
     width: int = 32
     batch: int = 512
     max_steps: int = 1200
