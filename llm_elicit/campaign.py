@@ -112,12 +112,13 @@ class Limits(Strict):
     max_cost: Positive | None = None
 
 
+Method = Literal["auto", "score", "score-constant", "utility", "flow"]
+
+
 class Fit(Strict):
     """How the belief is estimated. The first method is the belief; the others cross-check it."""
 
-    methods: Annotated[
-        tuple[Literal["score", "score-constant", "utility"], ...], Field(min_length=1)
-    ]
+    methods: Annotated[tuple[Method, ...], Field(min_length=1)]
     noise: Literal["gumbel", "exponential", "normal"] = "gumbel"
     level: Positive | None = None
     samples: Annotated[int, Field(ge=100, le=1_000_000)] = 10_000

@@ -34,7 +34,8 @@ QUICK = FitSettings(
 def _fit_moon(method: str) -> BeliefDensity:
     box = Uniform([-3.0, -3.0], [3.0, 3.0])
     winners, losers = ask(onemoon, box, 2000, seed=11)
-    return fit_belief(winners, losers, sampling=box, method=method, seed=11)
+    settings = FitSettings(utility=replace(QUICK.utility, residual=ResidualSettings()))
+    return fit_belief(winners, losers, sampling=box, method=method, seed=11, settings=settings)
 
 
 @pytest.fixture(scope="session")

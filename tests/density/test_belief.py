@@ -135,7 +135,7 @@ def test_a_log_normal_belief_is_recovered_on_a_logarithmic_scale() -> None:
     winners, losers = ask(
         lambda x: -0.5 * ((np.log(x[:, 0]) - np.log(30.0)) / 0.5) ** 2, box, 2000, seed=17
     )
-    belief = fit_belief(winners, losers, sampling=box, method="utility")
+    belief = fit_belief(winners, losers, sampling=box, method="utility", settings=QUICK)
     z = np.log(belief.sample(6000, seed=1))
     assert z.mean() == pytest.approx(np.log(30.0), abs=0.08)
     assert z.std() == pytest.approx(0.5, abs=0.07)
@@ -180,7 +180,7 @@ def test_eight_features_of_very_different_units(method: str) -> None:
         return -0.5 * (((x - low) / (high - low) - place) ** 2).sum(1) / 0.2**2
 
     winners, losers = ask(log_density, box, 300, seed=41)
-    belief = fit_belief(winners, losers, sampling=box, method=method)
+    belief = fit_belief(winners, losers, sampling=box, method=method, settings=QUICK)
     x = (belief.sample(4000, seed=1) - low) / (high - low)
     cube = (winners - low) / (high - low)
     truth = stats.truncnorm(-place / 0.2, (1 - place) / 0.2, place, 0.2)

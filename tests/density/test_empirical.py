@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,6 @@ from llm_elicit.density import (
     BeliefDensity,
     DensityError,
     Empirical,
-    FitSettings,
     FlowSettings,
     fit_belief,
 )
@@ -25,6 +25,7 @@ from llm_elicit.density.belief import sampling_from_dict
 from llm_elicit.density.latent import Latent, make_latent
 from llm_elicit.density.ratio import Utility
 from llm_elicit.density.utility_density import UtilityDensity, estimate_log_normalizer
+from tests.density.conftest import QUICK
 from tests.density.targets import Array, ask
 
 
@@ -184,7 +185,7 @@ def test_no_tilt_by_an_empirical_sampling_density(wide: Empirical, method: str) 
     """Belief N(0, 1) asked under N(0, 3): the standard deviation is 1, not 0.866."""
     winners, losers = ask(_normal, wide, 4000, seed=21)
     flow = FlowSettings(members=2, affine_steps=400, short_steps=25, steps=100, width=16)
-    settings = FitSettings(flow=flow)
+    settings = replace(QUICK, flow=flow)
     belief = fit_belief(winners, losers, sampling=wide, method=method, seed=11, settings=settings)
     assert belief.sample(8000, seed=1).std() == pytest.approx(1.0, abs=0.06)
     grid = np.linspace(-8, 8, 1601)

@@ -17,11 +17,12 @@ from llm_elicit.density import (
     fit_belief,
 )
 from llm_elicit.density.annealing import anneal
+from llm_elicit.density.components import ComponentStack
 from llm_elicit.density.judgments import assign_folds, check_judgments
 from llm_elicit.density.ratio import NetworkStack, Utility, quadratic_features
 from llm_elicit.density.utility import ChoiceData, fit_utility
 from tests.density.conftest import QUICK
-from tests.density.targets import Array, ask
+from tests.density.targets import Array, ask, wasserstein
 
 
 def _stack() -> NetworkStack:
@@ -42,6 +43,45 @@ def test_hand_written_gradient_matches_automatic_differentiation() -> None:
     np.testing.assert_allclose(value, expected.detach(), atol=1e-5)
     np.testing.assert_allclose(slope, gradient, atol=1e-4)
     np.testing.assert_allclose(utility(t), value, atol=1e-5)
+
+
+def test_gradient_of_the_mixture_matches_automatic_differentiation() -> None:
+    generator = torch.Generator().manual_seed(2)
+    whiten = torch.eye(3) + 0.3 * torch.randn(2, 4, 3, 3, generator=generator)
+    offset = torch.randn(2, 4, 3, generator=generator)
+    stack = ComponentStack(whiten, offset, torch.randn(2, 4, generator=generator), share=0.7)
+    t = torch.randn(15, 3, generator=generator, requires_grad=True)
+    white = torch.einsum("nd,skde->snke", t, whiten) - offset[:, None]
+    expected = 0.7 * torch.logsumexp(stack.height[:, None] - 0.5 * white.square().sum(-1), -1)
+    (gradient,) = torch.autograd.grad(expected.mean(0).sum(), t)
+    value, slope = stack.mean_and_slope(t.detach())
+    np.testing.assert_allclose(stack(t.detach()), expected.detach(), atol=1e-5)
+    np.testing.assert_allclose(value, expected.mean(0).detach(), atol=1e-5)
+    np.testing.assert_allclose(slope, gradient, atol=1e-5)
+
+
+def test_two_far_bumps_are_found_and_described_by_a_mixture() -> None:
+    """0.7 N(−1.5, 0.3²) + 0.3 N(1.5, 0.3²) in the first feature, N(0, 0.5²) in the second."""
+    law = GaussianMixture([0.7, 0.3], [[-1.5, 0.0], [1.5, 0.0]], [np.diag([0.09, 0.25])] * 2)
+    box = Uniform([-3.0, -3.0], [3.0, 3.0])
+    winners, losers = ask(law.log_prob, box, 2000, seed=17)
+    belief = fit_belief(winners, losers, sampling=box, method="auto", settings=QUICK)
+    notes = belief.diagnostics["utility"]
+    assert notes["form"] == "stack"
+    assert notes["held_out"]["mixture of 2"] > notes["held_out"]["quadratic"] + 0.1
+    assert "held-out" in belief.diagnostics["reason"]
+    x = belief.sample(4000, seed=1)
+    assert (x[:, 0] < 0).mean() == pytest.approx(0.7, abs=0.15)
+    assert np.abs(x[x[:, 0] < 0].mean(0) - [-1.5, 0.0]).max() < 0.15
+    assert wasserstein(x[:1000], law.sample(1000, np.random.default_rng(0))) < 0.6
+
+
+def test_a_mixture_is_left_out_where_comparisons_are_too_few() -> None:
+    winners, losers = _pairs(40)
+    judgments = check_judgments(winners, losers, None, Uniform([-1.0, -1.0], [1.0, 1.0]))
+    data = ChoiceData(judgments.winners, judgments.losers, judgments.weights, judgments.pairs)
+    _, notes = fit_utility(data, Noise(), np.random.default_rng(0), QUICK.utility)
+    assert not [part for part in notes["stack"] if part.startswith("mixture")]
 
 
 def test_every_network_parameter_gets_a_gradient() -> None:
@@ -119,7 +159,9 @@ def test_a_coin_gives_the_flat_belief() -> None:
 def test_other_noise_families_recover_a_normal_belief(noise: Noise) -> None:
     box = Uniform([-3.0], [3.0])
     winners, losers = ask(lambda x: -0.5 * ((x[:, 0] - 0.5) / 0.6) ** 2, box, 1500, 13, noise)
-    belief = fit_belief(winners, losers, sampling=box, method="utility", noise=noise)
+    belief = fit_belief(
+        winners, losers, sampling=box, method="utility", noise=noise, settings=QUICK
+    )
     x = belief.sample(4000, seed=1)
     assert x.mean() == pytest.approx(0.5, abs=0.1)
     assert x.std() == pytest.approx(0.6, abs=0.09)
@@ -153,7 +195,7 @@ def test_a_belief_wider_than_an_unbounded_sampling_density_stays_proper() -> Non
     """A judge who prefers the outskirts: exp(f) alone would not be integrable."""
     sampling = GaussianMixture([1.0], [[0.0, 0.0]], [np.eye(2)])
     winners, losers = ask(lambda x: 0.5 * (x**2).sum(1), sampling, 600, seed=3)
-    belief = fit_belief(winners, losers, sampling=sampling, method="utility")
+    belief = fit_belief(winners, losers, sampling=sampling, method="utility", settings=QUICK)
     x = belief.sample(4000, seed=1)
     assert np.linalg.norm(x, axis=1).max() < 12
     grid = np.linspace(-12, 12, 401)
