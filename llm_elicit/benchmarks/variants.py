@@ -12,7 +12,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from llm_elicit.benchmarks.job import DEFAULT
-from llm_elicit.density import FitSettings, ScoreSettings, TrainingSettings, UtilitySettings
+from llm_elicit.density import (
+    FitSettings,
+    MixtureSettings,
+    ScoreSettings,
+    TrainingSettings,
+    UtilitySettings,
+)
 from llm_elicit.density.fit import METHODS
 from llm_elicit.density.score.protocol import CORRECTIONS, paper_protocol
 from llm_elicit.errors import InputError
@@ -81,6 +87,9 @@ VARIANTS = {
     "single-noise": _training("noise not mirrored", mirrored=False),
     "no-average": _training("the network's last weights, not their average", ema=None),
     "utility": Variant("utility", "the utility alone, no diffusion"),
+    "utility-no-mixture": _utility(
+        "without mixtures among its forms", mixture=MixtureSettings(counts=())
+    ),
     "utility-2": _utility("an ensemble of two", folds=2),
     "paper": _paper("the published protocol"),
     "paper+all": _paper("the published protocol, all corrected", *CORRECTIONS),

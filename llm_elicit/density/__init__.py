@@ -23,6 +23,7 @@ from llm_elicit.density.problem import FitSettings
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.langevin import LangevinSettings
 from llm_elicit.density.score.likelihood import LikelihoodSettings
+from llm_elicit.density.score.protocol import paper_protocol
 from llm_elicit.density.score.settings import ScoreSettings
 from llm_elicit.density.score.training import TrainingSettings
 from llm_elicit.density.utility import MixtureSettings, ResidualSettings, UtilitySettings
@@ -48,5 +49,6 @@ __all__ = [
     "UtilitySettings",
     "estimate_level",
     "fit_belief",
+    "paper_protocol",
     "simulate_choices",
 ]

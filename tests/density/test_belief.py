@@ -207,7 +207,7 @@ GOOD = np.linspace(-0.9, 0.9, 8)[:, None]
         ({"sampling": None}, "sampling is missing"),
         ({"sampling": Uniform([-1.0] * 2, [1.0] * 2)}, "1 features and the sampling density 2"),
         ({"method": "magic"}, "score, score-constant, utility"),
-        ({"sampling": "uniform"}, "known here are Uniform and GaussianMixture"),
+        ({"sampling": "uniform"}, "known here are Uniform, GaussianMixture and Empirical"),
         ({"winners": [["a"]]}, "cannot be read as numbers"),
     ],
 )
