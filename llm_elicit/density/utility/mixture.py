@@ -38,9 +38,9 @@ class MixtureSettings:
     counts: tuple[int, ...] = (2, 3, 4, 6, 8)
     starts: int = 8
     search_steps: int = 400
-    steps: int = 1200
+    steps: int = 2000
     batch: int = 1024
-    learning_rate: float = 0.03
+    learning_rate: float = 0.06
     concentration: float = 3.0
     check_every: int = 50
 
@@ -88,13 +88,19 @@ def _best(candidates: list[tuple[float, ComponentStack]]) -> int:
 def _search(
     validation: CrossValidation, settings: MixtureSettings, count: int, held: Tensor
 ) -> tuple[float, ComponentStack]:
-    """The best starts, and their mean held-out log-likelihood."""
+    """The best start and what is as good by two standard errors, and their mean held-out score.
+
+    A start that ended in a worse maximum would spoil the average of the members it led to.
+    """
     starts = _starts(validation, count, settings.starts)
     trainer = _Trainer(validation, starts, settings, ~held.expand(settings.starts, -1))
     for step in range(settings.search_steps):
         trainer.step(step / settings.search_steps)
-    scores, order = trainer.score(held).sort(descending=True)
-    return float(scores[:_KEPT].mean()), starts.select(order[:_KEPT].tolist())
+    logs = trainer.held_rows(held)
+    order = logs.mean(1).argsort(descending=True)[:_KEPT]
+    gap = logs[order[0]] - logs[order]
+    kept = order[gap.mean(1) <= 2.0 * gap.std(1) / gap.shape[1] ** 0.5]
+    return float(logs[kept].mean()), starts.select(kept.tolist())
 
 
 def _fit_folds(
@@ -165,13 +171,12 @@ class _Trainer:
         return self.validation.noise.log_cdf(values[:, : len(rows)] - values[:, len(rows) :])
 
     @torch.no_grad()
-    def score(self, held: Tensor) -> Tensor:
-        """Mean log-likelihood (S,) of the judged rows among ``held``."""
+    def held_rows(self, held: Tensor) -> Tensor:
+        """Weighted log-likelihood (S, m) of each judged row among ``held``."""
         rows = self.validation.judged[held[self.validation.judged]]
         components, weights = self.components(), self.validation.weights
         chunks = torch.split(rows, 4096)
-        parts = [(self._log_cdf(components, c) * weights[c]).sum(1) for c in chunks]
-        return torch.stack(parts).sum(0) / weights[rows].sum()
+        return torch.cat([self._log_cdf(components, c) * weights[c] for c in chunks], 1)
 
     @torch.no_grad()
     def held_out(self) -> float:
