@@ -84,8 +84,11 @@ MARGINALIZATION = {
 def published(target: str, method: str, metric: str) -> Published | None:
     """The paper's number for a target, a method and ``"w1"`` or ``"mmtv"``, if it has one.
 
+    A method that the paper does not have stands beside the paper's own, ``score``.
+
     Example:
         >>> published("Ring2D", "score", "w1")
         Published(mean=0.39, sd=0.08)
     """
-    return TABLE_1.get((target, method, metric))
+    known = method if (target, method, metric) in TABLE_1 else "score"
+    return TABLE_1.get((target, known, metric))
