@@ -47,7 +47,8 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
     sampling : λ, the density the compared points were drawn from: `Uniform`,
         `GaussianMixture` or `Empirical`. A `Uniform` may give features a logarithmic scale, and
         the belief that enters the utility is then the density per unit of that scale.
-    method : ``"score"``, the score of the winners de-tempered by τ(x) (Mikkola, Acerbi and
+    method : ``"auto"``, the utility described in several ways and stacked by held-out choices,
+        with the reason in ``diagnostics["reason"]``; ``"score"``, the score of the winners de-tempered by τ(x) (Mikkola, Acerbi and
         Klami, 2026); ``"score-constant"``, the same with the one constant τ* (Proposition 3.2);
         ``"utility"``, the Bradley–Terry utility density exp(f); ``"flow"``, a preferential
         normalizing flow (Mikkola, Acerbi and Klami, 2024), a baseline.
@@ -74,6 +75,28 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
     >>> bool(abs(belief.sample(1000, seed=1).mean() - 1) < 0.5)
     True
     """
+    density = _checked(method, sampling)
+    began = time.perf_counter()
+    judgments = check_judgments(winners, losers, weights, density)
+    problem = Problem(
+        judgments, density, noise or Noise(), seed, settings or FitSettings(), progress
+    )
+    with one_thread():
+        fitted, marks = _fit(problem, method)
+    diagnostics = {**_facts(problem, method, seed), **fitted.notes}
+    diagnostics["log_normalizer"] = fitted.normalizer.value
+    diagnostics["log_normalizer_se"] = fitted.normalizer.standard_error
+    diagnostics["seconds"] = {
+        "utility": round(marks[0] - began, 3),
+        "density": round(marks[1] - marks[0], 3),
+        "total": round(marks[1] - began, 3),
+    }
+    reference = fitted.normalizer.draws[:_REFERENCE].clone()
+    return BeliefDensity(problem.latent, fitted.model, reference, diagnostics)
+
+
+def _checked(method: str, sampling: SamplingDensity | None) -> SamplingDensity:
+    """λ itself, once it and the method's name are known to be usable."""
     if method not in METHODS:
         raise DensityError(
             f"fit_belief: method {method!r} is unknown; the methods are {', '.join(METHODS)}; "
@@ -89,23 +112,7 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
             f"fit_belief: sampling is a {type(sampling).__name__}; the sampling densities known "
             "here are Uniform, GaussianMixture and Empirical; pass one of them."
         )
-    began = time.perf_counter()
-    judgments = check_judgments(winners, losers, weights, sampling)
-    problem = Problem(
-        judgments, sampling, noise or Noise(), seed, settings or FitSettings(), progress
-    )
-    with one_thread():
-        fitted, marks = _fit(problem, method)
-    diagnostics = {**_facts(problem, method, seed), **fitted.notes}
-    diagnostics["log_normalizer"] = fitted.normalizer.value
-    diagnostics["log_normalizer_se"] = fitted.normalizer.standard_error
-    diagnostics["seconds"] = {
-        "utility": round(marks[0] - began, 3),
-        "density": round(marks[1] - marks[0], 3),
-        "total": round(marks[1] - began, 3),
-    }
-    reference = fitted.normalizer.draws[:_REFERENCE].clone()
-    return BeliefDensity(problem.latent, fitted.model, reference, diagnostics)
+    return sampling
 
 
 def _fit(problem: Problem, method: str) -> tuple[Fitted, tuple[float, float]]:
