@@ -49,7 +49,8 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
         the belief that enters the utility is then the density per unit of that scale.
     method : ``"auto"``, the utility described in several ways and stacked by held-out choices,
         with the reason in ``diagnostics["reason"]``; ``"score"``, the score of the winners
-        de-tempered by τ(x) (Mikkola, Acerbi and Klami, 2026); ``"score-constant"``, the same with the one constant τ* (Proposition 3.2);
+        de-tempered by τ(x) (Mikkola, Acerbi and Klami, 2026); ``"score-constant"``, the same
+        with the one constant τ* (Proposition 3.2);
         ``"utility"``, the Bradley–Terry utility density exp(f); ``"flow"``, a preferential
         normalizing flow (Mikkola, Acerbi and Klami, 2024), a baseline.
     noise : the judge's `Noise`; None is Bradley–Terry with s = √6/π.
