@@ -26,7 +26,12 @@ from llm_elicit.density.score.likelihood import LikelihoodSettings
 from llm_elicit.density.score.protocol import paper_protocol
 from llm_elicit.density.score.settings import ScoreSettings
 from llm_elicit.density.score.training import TrainingSettings
-from llm_elicit.density.utility import MixtureSettings, ResidualSettings, UtilitySettings
+from llm_elicit.density.utility import (
+    MixturePrior,
+    MixtureSettings,
+    ResidualSettings,
+    UtilitySettings,
+)
 
 __all__ = [
     "AnnealingSettings",
@@ -39,6 +44,7 @@ __all__ = [
     "LangevinSettings",
     "LikelihoodSettings",
     "Marginal",
+    "MixturePrior",
     "MixtureSettings",
     "Noise",
     "ResidualSettings",

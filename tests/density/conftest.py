@@ -24,7 +24,7 @@ from tests.density.targets import Array, ask, onemoon
 QUICK = FitSettings(
     utility=UtilitySettings(
         folds=4,
-        mixture=MixtureSettings(counts=(2,), starts=3, search_steps=60, steps=150),
+        mixture=MixtureSettings(counts=(2,), starts=4, search_steps=8, steps=10),
         residual=ResidualSettings(max_steps=160),
     ),
     score=ScoreSettings(training=TrainingSettings(steps=500, width=32, batch=512)),

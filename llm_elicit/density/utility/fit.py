@@ -26,6 +26,7 @@ from llm_elicit.density.utility.residual import ResidualFit, ResidualSettings, f
 from llm_elicit.density.utility.stacking import stack_weights
 
 Progress = Callable[[str, int, int], None]
+_MIXTURE_STEPS = 200
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,12 @@ def fit_utility(
     ridge, betas, by_quadratic = quadratic.cross_validate(settings.ridges)
     mixtures = fit_mixtures(validation, settings.mixture, step.mixture)
     residual = fit_residual(validation, by_quadratic, settings.residual, step.residual)
-    judged = validation.judged.numpy()
+    judged, weights = validation.judged.numpy(), data.weights[validation.judged.numpy()]
     parts = {
         "quadratic": by_quadratic.out_of_fold[judged],
         "networks": residual.out_of_fold,
         **{f"mixture of {m.count}": m.differences.out_of_fold[judged] for m in mixtures},
     }
-    weights = data.weights[judged]
     differences = np.stack(list(parts.values()))
     shares = stack_weights(differences, weights, noise)
     everything = {**parts, "stack": shares @ differences}
@@ -101,28 +101,26 @@ def _stacked(
     pairs = zip(mixtures, of_mixtures, strict=True)
     return replace(
         plain,
-        networks=residual.networks.scaled(networks) if networks > 0 else None,
+        networks=residual.networks.scaled(networks) if networks > 0 and residual.steps else None,
         components=tuple(replace(m.components, share=a) for m, a in pairs if a > 0),
     )
 
 
 class _Steps:
-    """Reports the fit's progress in training steps, of a number known beforehand."""
+    """Reports the fit's progress in training steps; a number of components counts as many."""
 
     def __init__(self, settings: UtilitySettings, progress: Progress | None) -> None:
-        mixture = settings.mixture
-        self.search = mixture.search_steps
-        self.before = len(mixture.counts) * self.search
-        self.total = self.before + mixture.steps + settings.residual.max_steps
-        self.progress, self.settings = progress, settings
+        self.before = len(settings.mixture.counts) * _MIXTURE_STEPS
+        self.total = self.before + settings.residual.max_steps
+        self.progress = progress
 
     def mixture(self, done: int) -> None:
-        """``done`` steps of the mixture's fit."""
-        self._report(done)
+        """``done`` numbers of components have been fitted."""
+        self._report(done * _MIXTURE_STEPS)
 
     def residual(self, done: int) -> None:
         """``done`` steps of the networks."""
-        self._report(self.before + self.settings.mixture.steps + done)
+        self._report(self.before + done)
 
     def _report(self, done: int) -> None:
         if self.progress is not None:

@@ -1,0 +1,201 @@
+"""Fisher scoring of one mixture: its posterior given choices, climbed by damped Newton steps.
+
+Each step is taken in the components' own coordinates y = t W − o. A change (η, s, Δ), Δ
+symmetric, raises a component by η, moves its centre by s of its standard deviations and
+reshapes it to W(I + Δ). To first order its form q = h − ½|y|² changes by η + s·y − yᵀΔy: the
+step is blind to the scales of features and components, and a bound on it is a trust region.
+The curvature is the Fisher information of the choices (never negative), damped after Marquardt
+(1963) until the posterior rises.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from llm_elicit.density.choice import Noise
+
+_CHUNK = 4096
+_DECIDED = 1e-5  # a choice of less slope and information than this says nothing
+_LONGEST = 0.5
+_CONVERGED = 1e-3
+_DAMPINGS = (1e-6, 1e6)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """f(t) = log Σ_k exp(h_k − ½|t W_k − o_k|²).
+
+    ``whiten`` W (K, d, d), ``offset`` o (K, d), ``height`` h (K,).
+    """
+
+    whiten: Tensor
+    offset: Tensor
+    height: Tensor
+
+    def whitened(self, t: Tensor) -> Tensor:
+        """y (n, K, d) at features (n, d)."""
+        k, d = self.offset.shape
+        return (t @ self.whiten.permute(1, 0, 2).reshape(d, k * d)).reshape(-1, k, d) - self.offset
+
+    def forms(self, y: Tensor) -> Tensor:
+        """q (n, K) at whitened features."""
+        return self.height - 0.5 * y.square().sum(-1)
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """f (n,) at features (n, d)."""
+        return torch.logsumexp(self.forms(self.whitened(t)), -1)
+
+    def moved(self, step: Tensor) -> Mixture:
+        """The mixture after a step (K·p,), p = 1 + d + d(d + 1)/2."""
+        k, d = self.offset.shape
+        rise, shift, shape = torch.split(step.reshape(k, -1), [1, d, d * (d + 1) // 2], 1)
+        i, j = torch.triu_indices(d, d)
+        change = torch.zeros(k, d, d)
+        change[:, i, j] = change[:, j, i] = shape
+        # I + Δ + Δ²/2 is positive definite for every symmetric Δ; I + Δ is not.
+        factor = torch.eye(d) + change + 0.5 * change @ change
+        offset = (self.offset[:, None] @ factor).squeeze(1) + shift
+        return Mixture(self.whiten @ factor, offset, self.height + rise.squeeze(1))
+
+
+@dataclass(frozen=True)
+class MixturePrior:
+    """What is believed of a mixture before any choice.
+
+    Masses are Dirichlet with parameter 1 + ``concentration``; precisions Wishart-like with
+    ``strength`` degrees of freedom around components of standard deviation ``width``; centres
+    normal with precision ``centring``, all in features, whose variance under λ is one.
+    """
+
+    concentration: float = 3.0
+    strength: float = 0.5
+    width: float = 0.5
+    centring: float = 0.1
+
+    def value(self, mixture: Mixture) -> Tensor:
+        """Log-density up to a constant."""
+        half_log_precision = torch.linalg.slogdet(mixture.whiten).logabsdet
+        log_mass = torch.log_softmax(mixture.height - half_log_precision, 0)
+        trace = self.width**2 * mixture.whiten.square().sum((1, 2))
+        shape = self.strength * (half_log_precision - 0.5 * trace)
+        centre = torch.linalg.solve(mixture.whiten.transpose(1, 2), mixture.offset)
+        total: Tensor = self.concentration * log_mass.sum() + shape.sum()
+        total = total - 0.5 * self.centring * centre.square().sum()
+        return total
+
+    def derivatives(self, mixture: Mixture) -> tuple[Tensor, Tensor]:
+        """Gradient (K·p,) and minus a curvature (K·p, K·p), positive, in a step's coordinates."""
+        k, d = mixture.offset.shape
+        i, j = torch.triu_indices(d, d)
+        diagonal, twice = (i == j).float(), torch.where(i == j, 1.0, 2.0)
+        gradient, curvature = torch.zeros(k, 1 + d + len(i)), torch.zeros(k, 1 + d + len(i))
+
+        # Masses: log m = h − log|W|, and log|W| grows by tr Δ.
+        mass = torch.softmax(mixture.height - torch.linalg.slogdet(mixture.whiten).logabsdet, 0)
+        along = torch.cat([torch.ones(1), torch.zeros(d), -diagonal])
+        gradient += self.concentration * torch.outer(1.0 - k * mass, along)
+        spread = self.concentration * k * (torch.diag(mass) - torch.outer(mass, mass))
+        together = torch.kron(spread, torch.outer(along, along))
+
+        trace = self.width**2 * mixture.whiten.transpose(1, 2) @ mixture.whiten
+        gradient[:, 1 + d :] += self.strength * twice * (torch.eye(d) - trace)[:, i, j]
+        of_trace = trace.diagonal(dim1=1, dim2=2)
+        curvature[:, 1 + d :] = (
+            self.strength * twice * (1 + 0.5 * (of_trace[:, i] + of_trace[:, j]))
+        )
+
+        # Centres move by s W⁻¹.
+        inverse = torch.linalg.inv(mixture.whiten)
+        centre = mixture.offset[:, None] @ inverse
+        gradient[:, 1 : 1 + d] -= self.centring * (centre @ inverse.transpose(1, 2)).squeeze(1)
+        together += torch.diag(curvature.flatten())
+        pull = self.centring * inverse @ inverse.transpose(1, 2)
+        blocks = together.reshape(k, 1 + d + len(i), k, 1 + d + len(i))
+        for component in range(k):
+            blocks[component, 1 : 1 + d, component, 1 : 1 + d] += pull[component]
+        return gradient.flatten(), together
+
+
+@dataclass(frozen=True)
+class MixturePosterior:
+    """Posterior of a mixture given choices.
+
+    ``points`` (2m, d) are the features of m winners, then of their losers; ``weights`` (m,).
+    """
+
+    points: Tensor
+    weights: Tensor
+    noise: Noise
+    prior: MixturePrior
+
+    @cached_property
+    def _chunks(self) -> list[tuple[Tensor, Tensor]]:
+        winners, losers = self.points.chunk(2)
+        sides = zip(torch.split(winners, _CHUNK), torch.split(losers, _CHUNK), strict=True)
+        weights = torch.split(self.weights, _CHUNK)
+        return [(torch.cat(both), w) for both, w in zip(sides, weights, strict=True)]
+
+    def value(self, mixture: Mixture) -> float:
+        """Log-posterior up to a constant."""
+        total = self.prior.value(mixture).double()
+        for points, weights in self._chunks:
+            winners, losers = mixture(points).chunk(2)
+            total = total + (self.noise.log_cdf(winners - losers) * weights).sum().double()
+        return float(total)
+
+    def derivatives(self, mixture: Mixture) -> tuple[Tensor, Tensor]:
+        """Gradient (P,) and damping-free curvature (P, P) in a step's coordinates."""
+        gradient, curvature = self.prior.derivatives(mixture)
+        for points, weights in self._chunks:
+            y = mixture.whitened(points)
+            winners, losers = torch.logsumexp(mixture.forms(y), -1).chunk(2)
+            slope, information = self._of_choice(winners - losers)
+            telling = torch.nonzero(weights * torch.maximum(slope, information) > _DECIDED)[:, 0]
+            slopes = _slopes(mixture, y[torch.cat([telling, telling + len(weights)])])
+            of_winners, of_losers = slopes.chunk(2)
+            change, mass = of_winners - of_losers, weights[telling]
+            gradient = gradient + (slope[telling] * mass) @ change
+            curvature = curvature + change.T @ (change * (information[telling] * mass)[:, None])
+        return gradient, curvature
+
+    def _of_choice(self, difference: Tensor) -> tuple[Tensor, Tensor]:
+        """Of log F at a difference: the slope F′/F and the Fisher information F′²/(F(1 − F))."""
+        log_pdf, log_cdf = self.noise.log_pdf(difference), self.noise.log_cdf(difference)
+        information = 2.0 * log_pdf - log_cdf - self.noise.log_cdf(-difference)
+        return torch.exp(log_pdf - log_cdf), torch.exp(information)
+
+
+def _slopes(mixture: Mixture, y: Tensor) -> Tensor:
+    """Derivatives (n, K·p) of f by a step, at whitened features (n, K, d)."""
+    i, j = torch.triu_indices(y.shape[2], y.shape[2])
+    twice = torch.where(i == j, 1.0, 2.0)
+    of_forms = torch.cat([torch.ones_like(y[..., :1]), y, -twice * y[..., i] * y[..., j]], -1)
+    share = torch.softmax(mixture.forms(y), -1)
+    return (share[..., None] * of_forms).flatten(1)
+
+
+def climb(posterior: MixturePosterior, start: Mixture, steps: int) -> tuple[Mixture, float]:
+    """The mixture at most ``steps`` damped Newton steps above ``start``, and its log-posterior."""
+    mixture, value, damping, fresh = start, posterior.value(start), 0.1, True
+    for _ in range(steps):
+        if fresh:
+            gradient, curvature = (part.double() for part in posterior.derivatives(mixture))
+        scale = curvature.diagonal() + 1e-6 * curvature.diagonal().mean()
+        step = torch.linalg.solve(curvature + damping * torch.diag(scale), gradient).float()
+        proposal = mixture.moved(step * min(1.0, _LONGEST / max(float(step.abs().max()), 1e-12)))
+        proposed = posterior.value(proposal)
+        fresh = proposed > value
+        if fresh:
+            gain, mixture, value = proposed - value, proposal, proposed
+            damping = max(damping / 4.0, _DAMPINGS[0])
+            if gain < _CONVERGED:
+                break
+        else:
+            damping *= 6.0
+            if damping > _DAMPINGS[1]:
+                break
+    return mixture, value

@@ -1,0 +1,101 @@
+"""Fisher scoring of mixtures: derivatives against automatic differentiation, and the climb."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llm_elicit.density import GaussianMixture, MixturePrior, Noise, Uniform
+from llm_elicit.density.judgments import check_judgments
+from llm_elicit.density.utility import ChoiceData
+from llm_elicit.density.utility.data import CrossValidation
+from llm_elicit.density.utility.scoring import Mixture, MixturePosterior, climb
+from llm_elicit.density.utility.starts import draw_starts
+from tests.density.targets import ask
+
+
+def _mixture(generator: torch.Generator, count: int = 3, d: int = 2) -> Mixture:
+    whiten = torch.eye(d) + 0.2 * torch.randn(count, d, d, generator=generator)
+    offset = torch.randn(count, d, generator=generator)
+    return Mixture(whiten, offset, torch.randn(count, generator=generator))
+
+
+def _posterior(generator: torch.Generator, noise: Noise, prior: MixturePrior) -> MixturePosterior:
+    points = torch.randn(60, 2, generator=generator)
+    return MixturePosterior(points, torch.rand(30, generator=generator) + 0.5, noise, prior)
+
+
+@pytest.mark.parametrize("family", ["gumbel", "exponential", "normal"])
+def test_gradient_is_that_of_the_log_posterior_along_a_step(family: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    posterior = _posterior(generator, Noise(family), MixturePrior(1.5, 0.8, 0.6, 0.3))
+    mixture = _mixture(generator)
+    gradient, curvature = posterior.derivatives(mixture)
+
+    def along(step: torch.Tensor) -> torch.Tensor:
+        moved = mixture.moved(step)
+        winners, losers = moved(posterior.points).chunk(2)
+        choices = posterior.noise.log_cdf(winners - losers) * posterior.weights
+        return choices.sum() + posterior.prior.value(moved)
+
+    step = torch.zeros(len(gradient), requires_grad=True)
+    (expected,) = torch.autograd.grad(along(step), step)
+    np.testing.assert_allclose(gradient, expected, atol=2e-3, rtol=1e-3)
+    # Never negative, and flat only where f is raised everywhere alike.
+    lowest = torch.linalg.eigvalsh(curvature.double())[:2]
+    assert abs(float(lowest[0])) < 1e-5
+    assert lowest[1] > 1e-2
+
+
+def test_curvature_is_the_fisher_information_of_the_choices() -> None:
+    """Its definition: Σ F(1 − F)/s² ∇δ ∇δᵀ for Bradley–Terry, with ∇δ by differentiation."""
+    generator = torch.Generator().manual_seed(1)
+    flat = MixturePrior(0.0, 0.0, 1.0, 0.0)
+    posterior, mixture = _posterior(generator, Noise(), flat), _mixture(generator)
+
+    def differences(step: torch.Tensor) -> torch.Tensor:
+        winners, losers = mixture.moved(step)(posterior.points).chunk(2)
+        return winners - losers
+
+    size = len(posterior.derivatives(mixture)[0])
+    slopes = torch.autograd.functional.jacobian(differences, torch.zeros(size))
+    win = torch.sigmoid(differences(torch.zeros(size)) / Noise().level)
+    information = posterior.weights * win * (1 - win) / Noise().level ** 2
+    expected = slopes.T @ (slopes * information[:, None])
+    np.testing.assert_allclose(posterior.derivatives(mixture)[1], expected, atol=2e-3)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 4))
+def test_a_climb_never_descends(seed: int, steps: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    posterior = _posterior(generator, Noise(), MixturePrior())
+    start = _mixture(generator)
+    found, value = climb(posterior, start, steps)
+    assert value >= posterior.value(start)
+    assert value == pytest.approx(posterior.value(found))
+    assert bool(torch.isfinite(found(posterior.points)).all())
+
+
+def test_starts_find_ridges_that_cross() -> None:
+    """Two ridges through one centre in 5-D, which clusters by distance cannot tell apart."""
+    sides = np.ones(5), np.array([1.0, 1.0, -1.0, -1.0, -1.0])
+    covariances = [0.1 * np.eye(5) + 0.9 * np.outer(side, side) for side in sides]
+    law = GaussianMixture([0.5, 0.5], np.zeros((2, 5)), covariances)
+    box = Uniform(np.full(5, -2.0), np.full(5, 2.0))
+    winners, losers = ask(law.log_prob, box, 3000, seed=31)
+    judgments = check_judgments(winners, losers, None, box)
+    data = ChoiceData(judgments.winners, judgments.losers, judgments.weights, judgments.pairs)
+    validation = CrossValidation(data, Noise(), 8, np.random.default_rng(0))
+    posterior = MixturePosterior(validation.points, validation.weights, Noise(), MixturePrior())
+    climbed = [climb(posterior, start, 20) for start in draw_starts(validation, 2, 8)]
+    best = max(climbed, key=lambda found: found[1])[0]
+    # The flattest direction of each component is its ridge.
+    precision = best.whiten @ best.whiten.transpose(1, 2)
+    ridges = torch.linalg.eigh(precision).eigenvectors[:, :, 0].numpy()
+    along = np.abs(ridges @ np.stack(sides).T) / np.sqrt(5)
+    assert sorted(along.argmax(1)) == [0, 1]
+    assert along.max(1).min() > 0.95
