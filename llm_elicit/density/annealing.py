@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from llm_elicit.density.density_model import Draws
+
 LogDensity = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
@@ -31,9 +33,12 @@ class AnnealingSettings:
 
 @dataclass(frozen=True)
 class Annealed:
-    """Particles (n, d) from the target, log Z in nats, and the number of temperatures."""
+    """Particles from the target, log Z in nats, and the number of temperatures.
 
-    points: Tensor
+    Particles of one family descend from the same draw of the start.
+    """
+
+    draws: Draws
     log_normalizer: float
     temperatures: int
 
@@ -63,19 +68,21 @@ def anneal(
     """
     particles = _Particles(points, start(points), target(points))
     beta, log_normalizer, temperatures, step = 0.0, 0.0, 0, 0.5
+    families = torch.arange(len(points))
     while beta < 1.0:
         ratio = particles.target[0] - particles.start[0]
         increment = _next_increment(ratio, 1.0 - beta, settings.ess)
         log_weights = increment * ratio
         log_normalizer += float(torch.logsumexp(log_weights, 0)) - math.log(len(ratio))
         beta = 1.0 if increment >= 1.0 - beta else beta + increment
-        particles = particles.take(_systematic(log_weights, generator))
+        parents = _systematic(log_weights, generator)
+        particles, families = particles.take(parents), families[parents]
         temperatures += 1
         moves = settings.final_moves if beta == 1.0 else settings.moves
         for _ in range(moves):
             particles, rate = _mala(particles, (start, target), beta, step, generator)
             step *= math.exp(0.5 * (rate - settings.acceptance))
-    return Annealed(particles.points, log_normalizer, temperatures)
+    return Annealed(Draws(particles.points, families), log_normalizer, temperatures)
 
 
 def _next_increment(ratio: Tensor, remaining: float, share: float) -> float:

@@ -115,7 +115,7 @@ class BeliefDensity:
         if n == 0:
             return np.empty((0, self.dimension))
         generator = torch.Generator().manual_seed(seed)
-        return self._latent.from_latent(self._model.sample_latent(n, generator).numpy())
+        return self._latent.from_latent(self._model.sample_latent(n, generator).points.numpy())
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Log density (n,) at points (n, d), nats per natural unit; −inf outside the support.

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.choice import Noise
+from llm_elicit.density.diagnostics import self_report
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.flow.fit import fit_flow
@@ -85,14 +86,13 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
     with one_thread():
         fitted, marks = _fit(problem, method)
     diagnostics = {**_facts(problem, method, seed), **fitted.notes}
-    diagnostics["log_normalizer"] = fitted.normalizer.value
-    diagnostics["log_normalizer_se"] = fitted.normalizer.standard_error
+    diagnostics |= self_report(problem.latent, fitted.model, fitted.normalizer)
     diagnostics["seconds"] = {
         "utility": round(marks[0] - began, 3),
         "density": round(marks[1] - marks[0], 3),
         "total": round(marks[1] - began, 3),
     }
-    reference = fitted.normalizer.draws[:_REFERENCE].clone()
+    reference = fitted.normalizer.draws.points[:_REFERENCE].clone()
     return BeliefDensity(problem.latent, fitted.model, reference, diagnostics)
 
 

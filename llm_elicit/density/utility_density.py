@@ -11,8 +11,9 @@ from torch import Tensor
 
 from llm_elicit.density.annealing import Annealed, AnnealingSettings, anneal
 from llm_elicit.density.components import ComponentStack
+from llm_elicit.density.density_model import Draws, EvaluationError
 from llm_elicit.density.latent import Latent
-from llm_elicit.density.ratio import NetworkStack, Utility
+from llm_elicit.density.ratio import NetworkStack, Utility, rounding
 
 _ISLANDS = 4
 
@@ -30,11 +31,11 @@ def utility_and_slope(latent: Latent, utility: Utility, g: Tensor) -> tuple[Tens
 
 @dataclass(frozen=True)
 class LogNormalizer:
-    """log ∫ exp(u) dz in nats, its standard error, and (n, d) latent draws that came with it."""
+    """log ∫ exp(u) dz in nats, its standard error, and draws of the belief."""
 
     value: float
     standard_error: float
-    draws: Tensor
+    draws: Draws
 
 
 @dataclass(frozen=True)
@@ -51,18 +52,20 @@ class UtilityDensity:
         """The method's name."""
         return "utility"
 
-    def sample_latent(self, n: int, generator: torch.Generator) -> Tensor:
-        """Draw (n, d) latent points by annealing n draws of λ."""
+    def sample_latent(self, n: int, generator: torch.Generator) -> Draws:
+        """Draw n latent points by annealing n draws of λ."""
         # A handful of particles cannot estimate their own covariance: carry a crowd, keep n.
         crowd = max(n, 1024)
-        points = anneal_from_sampling(
-            self.latent, self.utility, crowd, generator, self.annealing
-        ).points
-        return points[torch.randperm(crowd, generator=generator)[:n]]
+        found = anneal_from_sampling(self.latent, self.utility, crowd, generator, self.annealing)
+        return found.draws.take(torch.randperm(crowd, generator=generator)[:n])
 
     def log_density(self, g: Tensor) -> Tensor:
         """Normalized log-density (n,) per scale unit, nats."""
         return utility_at(self.latent, self.utility, g) - self.log_normalizer
+
+    def evaluation_error(self, g: Tensor) -> EvaluationError:
+        """What single precision leaves: the force is the gradient of the log-density."""
+        return EvaluationError(rounding(self.utility, self.latent.features(g)))
 
     def tensors(self) -> dict[str, Tensor]:
         """The utility's coefficients and networks."""
@@ -123,7 +126,14 @@ def estimate_log_normalizer(
     value = float(torch.logsumexp(logs, 0)) - math.log(_ISLANDS)
     # Relative spread of Z across runs, by the delta method.
     error = float(torch.exp(logs - value).std()) / math.sqrt(_ISLANDS)
-    return LogNormalizer(value, error, torch.cat([run.points for run in runs]))
+    return LogNormalizer(value, error, _joined([run.draws for run in runs]))
+
+
+def _joined(islands: list[Draws]) -> Draws:
+    """All islands' draws; no two islands have a family in common."""
+    before = [i * len(island.points) for i, island in enumerate(islands)]
+    families = [island.families + first for island, first in zip(islands, before, strict=True)]
+    return Draws(torch.cat([island.points for island in islands]), torch.cat(families))
 
 
 def utility_tensors(utility: Utility) -> dict[str, Tensor]:
