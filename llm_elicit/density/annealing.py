@@ -23,12 +23,18 @@ LogDensity = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class AnnealingSettings:
-    """``ess`` share kept at each temperature; MALA moves per temperature and at the end."""
+    """``ess`` share kept at each temperature; MALA moves per temperature and at the end.
+
+    The last moves stop, after at most ``final_moves``, once particles have left where they were
+    resampled: when a further move lengthens their mean squared way from there, in no direction,
+    by more than the share ``settled``.
+    """
 
     ess: float = 0.5
     moves: int = 4
     final_moves: int = 20
     acceptance: float = 0.6
+    settled: float = 0.05
 
 
 @dataclass(frozen=True)
@@ -78,11 +84,37 @@ def anneal(
         parents = _systematic(log_weights, generator)
         particles, families = particles.take(parents), families[parents]
         temperatures += 1
-        moves = settings.final_moves if beta == 1.0 else settings.moves
+        moves, way = settings.moves, None
+        if beta == 1.0:
+            # λ no longer counts, so it need not be evaluated.
+            start, moves, way = _nothing, settings.final_moves, _Way(particles.points)
         for _ in range(moves):
             particles, rate = _mala(particles, (start, target), beta, step, generator)
             step *= math.exp(0.5 * (rate - settings.acceptance))
+            if way is not None and way.growth(particles.points) < settings.settled:
+                break
     return Annealed(Draws(particles.points, families), log_normalizer, temperatures)
+
+
+def _nothing(g: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.zeros_like(g[:, 0]), torch.zeros_like(g)
+
+
+class _Way:
+    """How far particles have come from where they were resampled, in their own units."""
+
+    def __init__(self, points: Tensor) -> None:
+        self.origin, self.low = points, _spread(points)
+        self.squared = torch.zeros_like(points[0])
+
+    def growth(self, points: Tensor) -> float:
+        """By what share the mean squared way grew since the last call; of all directions the
+        largest."""
+        moved = (points - self.origin).T
+        squared = torch.linalg.solve_triangular(self.low, moved, upper=False).square().mean(1)
+        growth = 1.0 - self.squared / squared.clamp(min=1e-30)
+        self.squared = squared
+        return float(growth.max())
 
 
 def _next_increment(ratio: Tensor, remaining: float, share: float) -> float:
