@@ -1,10 +1,11 @@
-"""Sample an unnormalized density by annealing particles from λ to it.
+"""Sample an unnormalized density by annealing particles to it from λ, or from a better start.
 
-Sequential Monte Carlo (Del Moral, Doucet and Jasra, 2006): exact draws from λ are moved along
-λ^(1−β) π^β. Each next β is where the effective sample size falls to a set share; particles
-are then resampled systematically and moved by the Metropolis-adjusted Langevin algorithm,
-preconditioned by their own covariance. Far-apart modes keep their weights, since weights and
-not walks carry mass between them, and the increments give log Z = log ∫ π.
+Sequential Monte Carlo (Del Moral, Doucet and Jasra, 2006): exact draws of a start q (λ, or
+`llm_elicit.density.proposal`) are moved along q^(1−β) π^β. Each next β is where the effective
+sample size falls to a set share; particles are then resampled systematically and moved by the
+Metropolis-adjusted Langevin algorithm, preconditioned by their own covariance. Far-apart modes
+keep their weights, since weights and not walks carry mass between them, and the increments give
+log Z = log ∫ π.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ class AnnealingSettings:
     moves: int = 4
     final_moves: int = 20
     acceptance: float = 0.6
-    settled: float = 0.05
+    settled: float = 0.1
 
 
 @dataclass(frozen=True)
 class Annealed:
-    """Particles from the target, log Z in nats, and the number of temperatures.
+    """Particles from the target, log Z in nats, number of temperatures, the step adapted to it.
 
     Particles of one family descend from the same draw of the start.
     """
@@ -47,6 +48,7 @@ class Annealed:
     draws: Draws
     log_normalizer: float
     temperatures: int
+    step: float
 
 
 @dataclass
@@ -67,13 +69,15 @@ def anneal(
     target: LogDensity,
     generator: torch.Generator,
     settings: AnnealingSettings,
+    step: float = 0.5,
 ) -> Annealed:
     """Carry exact draws ``points`` (n, d) of ``start`` (normalized) to ``target``.
 
-    Both densities map (n, d) to log-densities (n,) and their gradients (n, d).
+    Both densities map (n, d) to log-densities (n,) and their gradients (n, d). ``step`` is the
+    first Langevin step, in units of the particles' covariance.
     """
     particles = _Particles(points, start(points), target(points))
-    beta, log_normalizer, temperatures, step = 0.0, 0.0, 0, 0.5
+    beta, log_normalizer, temperatures = 0.0, 0.0, 0
     families = torch.arange(len(points))
     while beta < 1.0:
         ratio = particles.target[0] - particles.start[0]
@@ -86,14 +90,14 @@ def anneal(
         temperatures += 1
         moves, way = settings.moves, None
         if beta == 1.0:
-            # λ no longer counts, so it need not be evaluated.
+            # The start no longer counts, so it need not be evaluated.
             start, moves, way = _nothing, settings.final_moves, _Way(particles.points)
         for _ in range(moves):
             particles, rate = _mala(particles, (start, target), beta, step, generator)
             step *= math.exp(0.5 * (rate - settings.acceptance))
             if way is not None and way.growth(particles.points) < settings.settled:
                 break
-    return Annealed(Draws(particles.points, families), log_normalizer, temperatures)
+    return Annealed(Draws(particles.points, families), log_normalizer, temperatures, step)
 
 
 def _nothing(g: Tensor) -> tuple[Tensor, Tensor]:

@@ -159,7 +159,7 @@ def _reason(notes: dict[str, Any]) -> str:
 def _utility_density(problem: Problem, utility: Utility) -> Fitted:
     annealing = problem.settings.annealing
     found = estimate_log_normalizer(problem.latent, utility, problem.generator, annealing)
-    model = UtilityDensity(problem.latent, utility, found.value, annealing)
+    model = UtilityDensity(problem.latent, utility, found.value, annealing, found.start)
     return Fitted(model, found, {})
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from llm_elicit.density.density_model import Draws
 from llm_elicit.density.latent import Latent
-from llm_elicit.density.utility_density import LogNormalizer, draw_sampling
+from llm_elicit.density.proposal import draw_sampling
+from llm_elicit.density.utility_density import LogNormalizer
 
 _SHARE_SAMPLING = 0.3
 

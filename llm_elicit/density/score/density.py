@@ -11,6 +11,7 @@ from torch import Tensor
 from llm_elicit.density.annealing import AnnealingSettings
 from llm_elicit.density.density_model import Draws, EvaluationError
 from llm_elicit.density.latent import Latent
+from llm_elicit.density.proposal import Proposal
 from llm_elicit.density.ratio import rounding
 from llm_elicit.density.score.accuracy import combined, finer, path_error, ray_error, spread
 from llm_elicit.density.score.cube import CubeLatent
@@ -22,7 +23,9 @@ from llm_elicit.density.score.parts import Mode, ScoreParts, flow_score, utility
 from llm_elicit.density.score.training import TrainingSettings
 from llm_elicit.density.tempering import Tempering
 from llm_elicit.density.utility_density import (
-    anneal_from_sampling,
+    anneal_belief,
+    start_from_tensors,
+    start_tensors,
     utility_from_tensors,
     utility_tensors,
 )
@@ -47,6 +50,7 @@ class ScoreDensity:
     by_flow: bool
     resampler: Resampler | None = None
     log_normalizer: float = 0.0
+    start: Proposal | None = None
 
     @property
     def name(self) -> str:
@@ -78,7 +82,7 @@ class ScoreDensity:
             return Draws.independent(self.langevin.sigma_start * white)
         outer = latent.outer if isinstance(latent, CubeLatent) else latent
         base = parts.base if parts.mode.controlled else parts.utility
-        draws = anneal_from_sampling(outer, base, n, generator, self.annealing).draws
+        draws = anneal_belief(outer, base, n, generator, self.annealing, self.start).draws
         if isinstance(latent, CubeLatent):
             return Draws(latent.from_outer(draws.points), draws.families)
         return draws
@@ -142,7 +146,7 @@ class ScoreDensity:
     def tensors(self) -> dict[str, Tensor]:
         """Utility, networks, tempering table and flow priors."""
         parts = self.parts
-        named = utility_tensors(parts.utility)
+        named = {**utility_tensors(parts.utility), **start_tensors(self.start)}
         named.update(_network_tensors("network", parts.network))
         named.update({f"tempering.{k}": getattr(parts.tempering, k) for k in _TABLES})
         for side, prior in enumerate(parts.priors):
@@ -193,6 +197,7 @@ class ScoreDensity:
             config["by_flow"],
             resampler,
             config["log_normalizer"],
+            start_from_tensors(tensors),
         )
 
 

@@ -193,7 +193,7 @@ def _normalized(
     if parts.mode.controlled and langevin.start == "utility":
         langevin = replace(langevin, levels=1)  # it starts from the base: no way down is needed
     by_flow = {"rays": False, "flow": True, "auto": settings.control is None}[settings.density]
-    model = ScoreDensity(parts, langevin, likelihood, annealing, by_flow)
+    model = ScoreDensity(parts, langevin, likelihood, annealing, by_flow, start=belief.start)
     if settings.resample is not None:
         learned_from = model.sample_latent(settings.heun.draws, generator).points
         seed = int(problem.rng.integers(2**62))
