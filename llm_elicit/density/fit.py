@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.choice import Noise
@@ -143,6 +144,7 @@ def _fit_utility(problem: Problem) -> tuple[Utility, dict[str, Any]]:
     settings = problem.settings.utility
     utility, notes = fit_utility(data, problem.noise, problem.rng, settings, problem.progress)
     held_out = notes["held_out"][notes["form"]]
+    utility = utility.to(torch.empty(0, device=problem.settings.device))
     return utility, {"held_out_log_likelihood": held_out, "utility": notes}
 
 
@@ -171,5 +173,6 @@ def _facts(problem: Problem, method: str, seed: int) -> dict[str, Any]:
         "total_weight": float(problem.judgments.weights.sum()),
         "dimension": problem.dimension,
         "seed": seed,
+        "device": problem.settings.device,
         "coin_log_likelihood": float(np.log(0.5)),
     }

@@ -3,7 +3,8 @@
 One function f serves twice: exp(f) is the Bradley–Terry utility density, and f is what the
 tempering field of the score method integrates. f is a quadratic form, or the logarithm of a
 mixture, plus the mean of an ensemble of small networks (three hidden layers, SiLU), evaluated
-on the features of `llm_elicit.density.latent` in single precision.
+on the features of `llm_elicit.density.latent` in single precision, on the device that the
+coefficients are on; values come back where the features were.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from llm_elicit.density.components import ComponentStack
 
 Array = npt.NDArray[np.float64]
 # What is in flight then fits in the cache: larger chunks took up to three times as long.
-_CHUNK = 1024
+_CHUNK, _CHUNK_GPU = 1024, 65_536
 
 
 class NetworkStack:
@@ -150,15 +151,19 @@ class Utility:
         )
         return Utility(self.linear.to(like), self.curvature.to(like), networks, components)
 
+    def _chunks(self, t: Tensor) -> tuple[Tensor, ...]:
+        """Features in pieces, on the device and in the precision of the coefficients."""
+        moved = t.to(self.linear)
+        return torch.split(moved, _CHUNK_GPU if moved.is_cuda else _CHUNK)
+
     def _stacks(self) -> list[ComponentStack | NetworkStack]:
         return [*self.components, *([] if self.networks is None else [self.networks])]
 
     def __call__(self, t: Tensor) -> Tensor:
         """Values (n,) at features (n, d)."""
         with torch.no_grad():
-            single = t.to(self.linear.dtype)
-            parts = [self._value(chunk) for chunk in torch.split(single, _CHUNK)]
-        return torch.cat(parts).to(t.dtype)
+            parts = [self._value(chunk) for chunk in self._chunks(t)]
+        return torch.cat(parts).to(t)
 
     def _value(self, t: Tensor) -> Tensor:
         value = t @ self.linear + ((t @ self.curvature) * t).sum(-1)
@@ -169,10 +174,9 @@ class Utility:
     def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Values (n,) and gradients (n, d) at features (n, d)."""
         with torch.no_grad():
-            single = t.to(self.linear.dtype)
-            parts = [self._value_and_slope(chunk) for chunk in torch.split(single, _CHUNK)]
+            parts = [self._value_and_slope(chunk) for chunk in self._chunks(t)]
         values, slopes = zip(*parts, strict=True)
-        return torch.cat(values).to(t.dtype), torch.cat(slopes).to(t.dtype)
+        return torch.cat(values).to(t), torch.cat(slopes).to(t)
 
     def _value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
         half = t @ self.curvature

@@ -177,7 +177,7 @@ def utility_tensors(utility: Utility) -> dict[str, Tensor]:
         for parameter in (*stack.parameters, torch.tensor(stack.share)):
             at = sum(name.startswith("utility.components.") for name in named)
             named[f"utility.components.{at}"] = parameter
-    return named
+    return {name: tensor.cpu() for name, tensor in named.items()}
 
 
 def utility_from_tensors(tensors: dict[str, Tensor]) -> Utility:

@@ -206,7 +206,7 @@ def _network_config(network: ScoreNetwork) -> dict[str, Any]:
 
 
 def _network_tensors(name: str, network: ScoreNetwork) -> dict[str, Tensor]:
-    return {f"{name}.{k}": v for k, v in network.state_dict().items()}
+    return {f"{name}.{k}": v.cpu() for k, v in network.state_dict().items()}
 
 
 def _network(d: int, name: str, config: dict[str, Any], tensors: dict[str, Tensor]) -> ScoreNetwork:

@@ -118,7 +118,9 @@ def _train(problem: Problem, parts: ScoreParts, data: PairData) -> TrainedScore:
     if parts.mode.controlled:
         control = Control(parts.latent, parts.utility, parts.tempering).pair
     training, progress = settings.training, problem.progress
-    return train_score(data, training, seed, progress, control=control, judge=judge)
+    return train_score(
+        data, training, seed, progress, control=control, judge=judge, device=problem.settings.device
+    )
 
 
 def _chosen(parts: ScoreParts, choice: Choice | None) -> ScoreParts:
@@ -198,7 +200,7 @@ def _normalized(
         learned_from = model.sample_latent(settings.heun.draws, generator).points
         seed = int(problem.rng.integers(2**62))
         ends = replace(settings.likelihood, sigma_min=settings.heun.sigma_min)
-        second = Resampler.train(learned_from, settings.heun, ends, seed)
+        second = Resampler.train(learned_from, settings.heun, ends, seed, problem.settings.device)
         model = replace(model, resampler=second)
     elif parts.exact and parts.mode.constant is None and not model.by_flow:
         return model, belief

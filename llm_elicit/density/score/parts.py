@@ -155,9 +155,10 @@ class ScoreParts:
     def _sides(
         self, g: Tensor, masked: Tensor, sigma: float, control: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, Tensor]:
-        single = None if control is None else (control[0].float(), control[1].float())
-        sides = self.network.side_scores(g.float(), masked.float(), sigma, single)
-        return sides[0].to(g.dtype), sides[1].to(g.dtype)
+        like = self.network.gain
+        single = None if control is None else (control[0].to(like), control[1].to(like))
+        sides = self.network.side_scores(g.to(like), masked.to(like), sigma, single)
+        return sides[0].to(g), sides[1].to(g)
 
 
 def fixed_mask(g: Tensor, sigma: float) -> Tensor:
