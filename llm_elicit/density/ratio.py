@@ -161,7 +161,7 @@ class Utility:
 
     def __call__(self, t: Tensor) -> Tensor:
         """Values (n,) at features (n, d)."""
-        with torch.no_grad():
+        with torch.no_grad(), self.linear.device:
             parts = [self._value(chunk) for chunk in self._chunks(t)]
         return torch.cat(parts).to(t)
 
@@ -173,7 +173,7 @@ class Utility:
 
     def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Values (n,) and gradients (n, d) at features (n, d)."""
-        with torch.no_grad():
+        with torch.no_grad(), self.linear.device:
             parts = [self._value_and_slope(chunk) for chunk in self._chunks(t)]
         values, slopes = zip(*parts, strict=True)
         return torch.cat(values).to(t), torch.cat(slopes).to(t)

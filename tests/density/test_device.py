@@ -31,11 +31,15 @@ def test_a_device_that_is_not_there_is_named_in_one_line() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_values_come_back_in_the_precision_of_the_features() -> None:
-    generator = torch.Generator().manual_seed(0)
+def _utility(generator: torch.Generator) -> Utility:
     networks = NetworkStack.create(2, 3, 8, generator)
     networks.parameters[-1].normal_(generator=generator)
-    utility = Utility(torch.ones(3), torch.eye(3), networks)
+    return Utility(torch.ones(3), torch.eye(3), networks)
+
+
+def test_values_come_back_in_the_precision_of_the_features() -> None:
+    generator = torch.Generator().manual_seed(0)
+    utility = _utility(generator)
     t = torch.randn(50, 3, generator=generator, dtype=torch.float64)
     exact = utility.to(t)(t)
     assert utility(t).dtype == torch.float64
