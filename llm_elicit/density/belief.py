@@ -49,7 +49,19 @@ class BeliefDensity:
     """A judge's belief as a probability density over the features, in natural units.
 
     Made by `llm_elicit.density.fit_belief`, or read back by `load`. ``diagnostics`` is a JSON-able
-    dict that says how the fit went and how well `log_prob` is normalized.
+    dict that says how the fit went. Whatever the method it has
+
+    * ``held_out_log_likelihood``, nats a comparison, beside ``coin_log_likelihood`` = −log 2. The
+      score methods state that of the utility they start from, or, with ``control=None``, of the
+      learned score itself; the flow that of its members;
+    * ``sampler``: how many ``draws`` the fit made, of how many ``families`` (initial particles),
+      the number of independent draws they are worth (``effective``) and the
+      ``effective_share``, which `sample` has too;
+    * ``bounds``: the shares of the belief within 1 % of a feature's range of its bounds and beyond
+      the compared points, see `llm_elicit.density.diagnostics.bound_facts`;
+    * ``log_prob_error``, nats: the standard error of log Z (``log_normalizer``, also
+      ``log_normalizer_se``), the measured errors of ``evaluation`` and of the ``path``, and their
+      ``total``.
 
     Examples
     --------

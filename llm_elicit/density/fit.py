@@ -59,8 +59,11 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
     weights : (n,) >= 0. A soft judgment that a beats b with probability q is two rows: (a, b)
         with weight q and (b, a) with weight 1 − q.
     seed : of every random number of the fit; the same inputs and seed give the same belief.
-    settings : `FitSettings`; the default serves every target.
+    settings : `FitSettings`; the default serves every target. Its ``device`` says where networks
+        are evaluated.
     progress : called as progress(stage, done, total).
+
+    What the fit says of itself is in ``diagnostics``; see `BeliefDensity`.
 
     Raises
     ------
