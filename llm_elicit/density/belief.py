@@ -23,6 +23,7 @@ from llm_elicit.density.latent import Latent, make_latent
 from llm_elicit.density.mixture import GaussianMixture
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.density import ScoreDensity
+from llm_elicit.density.threads import one_thread
 from llm_elicit.density.utility_density import UtilityDensity
 
 Array = npt.NDArray[np.float64]
@@ -127,7 +128,9 @@ class BeliefDensity:
         if n == 0:
             return np.empty((0, self.dimension))
         generator = torch.Generator().manual_seed(seed)
-        return self._latent.from_latent(self._model.sample_latent(n, generator).points.numpy())
+        with one_thread():
+            points = self._model.sample_latent(n, generator).points
+        return self._latent.from_latent(points.numpy())
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Log density (n,) at points (n, d), nats per natural unit; −inf outside the support.
@@ -142,7 +145,8 @@ class BeliefDensity:
         if inside.any():
             kept = points[inside]
             g = torch.from_numpy(self._latent.to_latent(kept))
-            per_scale = self._model.log_density(g).numpy()
+            with one_thread():
+                per_scale = self._model.log_density(g).numpy()
             result[inside] = per_scale + self.sampling.log_scale_slope(kept)
         return result
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -107,10 +108,6 @@ def anneal_belief(
     def from_sampling(g: Tensor) -> tuple[Tensor, Tensor]:
         return latent.log_sampling(g), latent.sampling_score(g, 0.0)
 
-    def from_start(g: Tensor) -> tuple[Tensor, Tensor]:
-        assert start is not None
-        return start.log_density(latent, g)
-
     def target(g: Tensor) -> tuple[Tensor, Tensor]:
         value, slope = utility_and_slope(latent, utility, g)
         return value + latent.log_volume(g), slope + latent.log_volume_slope(g)
@@ -118,8 +115,8 @@ def anneal_belief(
     if start is None:
         points = draw_sampling(latent, n, generator)
         return anneal(points, from_sampling, target, generator, settings)
-    points = start.draw(latent, n, generator)
-    return anneal(points, from_start, target, generator, settings, float(start.step))
+    points, density = start.draw(latent, n, generator), partial(start.log_density, latent)
+    return anneal(points, density, target, generator, settings, float(start.step))
 
 
 def estimate_log_normalizer(

@@ -13,11 +13,13 @@ from llm_elicit.density.score.likelihood import FIXED, LikelihoodSettings
 from llm_elicit.density.score.parts import NODES, ScoreParts, path_integral
 
 _FINER = 4
-_TIGHTER = 1e-2
+_TIGHTER = 0.1
 
 
 def finer(settings: LikelihoodSettings) -> LikelihoodSettings:
-    """Settings whose error is negligible beside that of ``settings``.
+    """Settings whose error is small beside that of ``settings``, and no tighter.
+
+    Single-precision networks are noisy at the scale of 1e-6, which stops an adaptive solver.
 
     Examples
     --------
@@ -25,8 +27,8 @@ def finer(settings: LikelihoodSettings) -> LikelihoodSettings:
     'exact'
     """
     if settings.solver in FIXED:
-        return replace(settings, solver="dopri5", divergence="exact", rtol=1e-6, atol=1e-6)
-    tight = max(settings.rtol * _TIGHTER, 1e-8), max(settings.atol * _TIGHTER, 1e-8)
+        return replace(settings, solver="dopri5", divergence="exact", rtol=1e-5, atol=1e-5)
+    tight = max(settings.rtol * _TIGHTER, 1e-6), max(settings.atol * _TIGHTER, 1e-6)
     return replace(settings, divergence="exact", rtol=tight[0], atol=tight[1])
 
 
