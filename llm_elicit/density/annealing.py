@@ -1,10 +1,11 @@
-"""Sample an unnormalized density by annealing particles from λ to it.
+"""Sample an unnormalized density by annealing particles to it from λ, or from a better start.
 
-Sequential Monte Carlo (Del Moral, Doucet and Jasra, 2006): exact draws from λ are moved along
-λ^(1−β) π^β. Each next β is where the effective sample size falls to a set share; particles
-are then resampled systematically and moved by the Metropolis-adjusted Langevin algorithm,
-preconditioned by their own covariance. Far-apart modes keep their weights, since weights and
-not walks carry mass between them, and the increments give log Z = log ∫ π.
+Sequential Monte Carlo (Del Moral, Doucet and Jasra, 2006): exact draws of a start q (λ, or
+`llm_elicit.density.proposal`) are moved along q^(1−β) π^β. Each next β is where the effective
+sample size falls to a set share; particles are then resampled systematically and moved by the
+Metropolis-adjusted Langevin algorithm, preconditioned by their own covariance. Far-apart modes
+keep their weights, since weights and not walks carry mass between them, and the increments give
+log Z = log ∫ π.
 """
 
 from __future__ import annotations
@@ -16,26 +17,38 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from llm_elicit.density.density_model import Draws
+
 LogDensity = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class AnnealingSettings:
-    """``ess`` share kept at each temperature; MALA moves per temperature and at the end."""
+    """``ess`` share kept at each temperature; MALA moves per temperature and at the end.
+
+    The last moves stop, after at most ``final_moves``, once particles have left where they were
+    resampled: when a further move lengthens their mean squared way from there, in no direction,
+    by more than the share ``settled``.
+    """
 
     ess: float = 0.5
     moves: int = 4
     final_moves: int = 20
     acceptance: float = 0.6
+    settled: float = 0.1
 
 
 @dataclass(frozen=True)
 class Annealed:
-    """Particles (n, d) from the target, log Z in nats, and the number of temperatures."""
+    """Particles from the target, log Z in nats, number of temperatures, the step adapted to it.
 
-    points: Tensor
+    Particles of one family descend from the same draw of the start.
+    """
+
+    draws: Draws
     log_normalizer: float
     temperatures: int
+    step: float
 
 
 @dataclass
@@ -56,26 +69,56 @@ def anneal(
     target: LogDensity,
     generator: torch.Generator,
     settings: AnnealingSettings,
+    step: float = 0.5,
 ) -> Annealed:
     """Carry exact draws ``points`` (n, d) of ``start`` (normalized) to ``target``.
 
-    Both densities map (n, d) to log-densities (n,) and their gradients (n, d).
+    Both densities map (n, d) to log-densities (n,) and their gradients (n, d). ``step`` is the
+    first Langevin step, in units of the particles' covariance.
     """
     particles = _Particles(points, start(points), target(points))
-    beta, log_normalizer, temperatures, step = 0.0, 0.0, 0, 0.5
+    beta, log_normalizer, temperatures = 0.0, 0.0, 0
+    families = torch.arange(len(points))
     while beta < 1.0:
         ratio = particles.target[0] - particles.start[0]
         increment = _next_increment(ratio, 1.0 - beta, settings.ess)
         log_weights = increment * ratio
         log_normalizer += float(torch.logsumexp(log_weights, 0)) - math.log(len(ratio))
         beta = 1.0 if increment >= 1.0 - beta else beta + increment
-        particles = particles.take(_systematic(log_weights, generator))
+        parents = _systematic(log_weights, generator)
+        particles, families = particles.take(parents), families[parents]
         temperatures += 1
-        moves = settings.final_moves if beta == 1.0 else settings.moves
+        moves, way = settings.moves, None
+        if beta == 1.0:
+            # The start no longer counts, so it need not be evaluated.
+            start, moves, way = _nothing, settings.final_moves, _Way(particles.points)
         for _ in range(moves):
             particles, rate = _mala(particles, (start, target), beta, step, generator)
             step *= math.exp(0.5 * (rate - settings.acceptance))
-    return Annealed(particles.points, log_normalizer, temperatures)
+            if way is not None and way.growth(particles.points) < settings.settled:
+                break
+    return Annealed(Draws(particles.points, families), log_normalizer, temperatures, step)
+
+
+def _nothing(g: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.zeros_like(g[:, 0]), torch.zeros_like(g)
+
+
+class _Way:
+    """How far particles have come from where they were resampled, in their own units."""
+
+    def __init__(self, points: Tensor) -> None:
+        self.origin, self.low = points, _spread(points)
+        self.squared = torch.zeros_like(points[0])
+
+    def growth(self, points: Tensor) -> float:
+        """By what share the mean squared way grew since the last call; of all directions the
+        largest."""
+        moved = (points - self.origin).T
+        squared = torch.linalg.solve_triangular(self.low, moved, upper=False).square().mean(1)
+        growth = 1.0 - self.squared / squared.clamp(min=1e-30)
+        self.squared = squared
+        return float(growth.max())
 
 
 def _next_increment(ratio: Tensor, remaining: float, share: float) -> float:

@@ -23,6 +23,7 @@ from llm_elicit.density.latent import Latent, make_latent
 from llm_elicit.density.mixture import GaussianMixture
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.density import ScoreDensity
+from llm_elicit.density.threads import one_thread
 from llm_elicit.density.utility_density import UtilityDensity
 
 Array = npt.NDArray[np.float64]
@@ -49,7 +50,19 @@ class BeliefDensity:
     """A judge's belief as a probability density over the features, in natural units.
 
     Made by `llm_elicit.density.fit_belief`, or read back by `load`. ``diagnostics`` is a JSON-able
-    dict that says how the fit went and how well `log_prob` is normalized.
+    dict that says how the fit went. Whatever the method it has
+
+    * ``held_out_log_likelihood``, nats a comparison, beside ``coin_log_likelihood`` = −log 2. The
+      score methods state that of the utility they start from, or, with ``control=None``, of the
+      learned score itself; the flow that of its members;
+    * ``sampler``: how many ``draws`` the fit made, of how many ``families`` (initial particles),
+      the number of independent draws they are worth (``effective``) and the
+      ``effective_share``, which `sample` has too;
+    * ``bounds``: the shares of the belief within 1 % of a feature's range of its bounds and beyond
+      the compared points, see `llm_elicit.density.diagnostics.bound_facts`;
+    * ``log_prob_error``, nats: the standard error of log Z (``log_normalizer``, also
+      ``log_normalizer_se``), the measured errors of ``evaluation`` and of the ``path``, and their
+      ``total``.
 
     Examples
     --------
@@ -115,7 +128,9 @@ class BeliefDensity:
         if n == 0:
             return np.empty((0, self.dimension))
         generator = torch.Generator().manual_seed(seed)
-        return self._latent.from_latent(self._model.sample_latent(n, generator).numpy())
+        with one_thread():
+            points = self._model.sample_latent(n, generator).points
+        return self._latent.from_latent(points.numpy())
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Log density (n,) at points (n, d), nats per natural unit; −inf outside the support.
@@ -130,7 +145,8 @@ class BeliefDensity:
         if inside.any():
             kept = points[inside]
             g = torch.from_numpy(self._latent.to_latent(kept))
-            per_scale = self._model.log_density(g).numpy()
+            with one_thread():
+                per_scale = self._model.log_density(g).numpy()
             result[inside] = per_scale + self.sampling.log_scale_slope(kept)
         return result
 

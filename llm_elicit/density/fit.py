@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.choice import Noise
+from llm_elicit.density.diagnostics import self_report
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.flow.fit import fit_flow
@@ -57,8 +59,11 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
     weights : (n,) >= 0. A soft judgment that a beats b with probability q is two rows: (a, b)
         with weight q and (b, a) with weight 1 − q.
     seed : of every random number of the fit; the same inputs and seed give the same belief.
-    settings : `FitSettings`; the default serves every target.
+    settings : `FitSettings`; the default serves every target. Its ``device`` says where networks
+        are evaluated.
     progress : called as progress(stage, done, total).
+
+    What the fit says of itself is in ``diagnostics``; see `BeliefDensity`.
 
     Raises
     ------
@@ -85,14 +90,13 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
     with one_thread():
         fitted, marks = _fit(problem, method)
     diagnostics = {**_facts(problem, method, seed), **fitted.notes}
-    diagnostics["log_normalizer"] = fitted.normalizer.value
-    diagnostics["log_normalizer_se"] = fitted.normalizer.standard_error
+    diagnostics |= self_report(problem.latent, fitted.model, fitted.normalizer)
     diagnostics["seconds"] = {
         "utility": round(marks[0] - began, 3),
         "density": round(marks[1] - marks[0], 3),
         "total": round(marks[1] - began, 3),
     }
-    reference = fitted.normalizer.draws[:_REFERENCE].clone()
+    reference = fitted.normalizer.draws.points[:_REFERENCE].clone()
     return BeliefDensity(problem.latent, fitted.model, reference, diagnostics)
 
 
@@ -143,6 +147,7 @@ def _fit_utility(problem: Problem) -> tuple[Utility, dict[str, Any]]:
     settings = problem.settings.utility
     utility, notes = fit_utility(data, problem.noise, problem.rng, settings, problem.progress)
     held_out = notes["held_out"][notes["form"]]
+    utility = utility.to(torch.empty(0, device=problem.settings.device))
     return utility, {"held_out_log_likelihood": held_out, "utility": notes}
 
 
@@ -159,7 +164,7 @@ def _reason(notes: dict[str, Any]) -> str:
 def _utility_density(problem: Problem, utility: Utility) -> Fitted:
     annealing = problem.settings.annealing
     found = estimate_log_normalizer(problem.latent, utility, problem.generator, annealing)
-    model = UtilityDensity(problem.latent, utility, found.value, annealing)
+    model = UtilityDensity(problem.latent, utility, found.value, annealing, found.start)
     return Fitted(model, found, {})
 
 
@@ -171,5 +176,6 @@ def _facts(problem: Problem, method: str, seed: int) -> dict[str, Any]:
         "total_weight": float(problem.judgments.weights.sum()),
         "dimension": problem.dimension,
         "seed": seed,
+        "device": problem.settings.device,
         "coin_log_likelihood": float(np.log(0.5)),
     }

@@ -8,8 +8,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from llm_elicit.density.density_model import Draws
 from llm_elicit.density.latent import Latent
-from llm_elicit.density.utility_density import LogNormalizer, draw_sampling
+from llm_elicit.density.proposal import draw_sampling
+from llm_elicit.density.utility_density import LogNormalizer
 
 _SHARE_SAMPLING = 0.3
 
@@ -17,21 +19,21 @@ _SHARE_SAMPLING = 0.3
 def importance_log_normalizer(
     latent: Latent,
     unnormalized: Callable[[Tensor], Tensor],
-    draws: Tensor,
+    draws: Draws,
     generator: torch.Generator,
     points: int = 1500,
 ) -> LogNormalizer:
     """log ∫ exp(u) dz in nats, with its standard error by the delta method.
 
-    The proposal is 30 % λ and 70 % a Gaussian kernel estimate on ``draws`` (m, d) of the belief
+    The proposal is 30 % λ and 70 % a Gaussian kernel estimate on ``draws`` of the belief
     itself: the kernels put points where the mass is, λ keeps every weight bounded where it is
     not (Hesterberg, 1995).
     """
     from_sampling = round(_SHARE_SAMPLING * points)
-    low, centres = _kernel(draws)
-    index = torch.randint(len(draws), (points - from_sampling,), generator=generator)
-    white = torch.randn(len(index), draws.shape[1], generator=generator, dtype=draws.dtype)
-    g = torch.cat([draw_sampling(latent, from_sampling, generator), draws[index] + white @ low.T])
+    low, centres = _kernel(draws.points)
+    index = torch.randint(len(centres), (points - from_sampling,), generator=generator)
+    white = torch.randn(len(index), centres.shape[1], generator=generator, dtype=centres.dtype)
+    g = torch.cat([draw_sampling(latent, from_sampling, generator), centres[index] + white @ low.T])
     log_proposal = torch.logaddexp(
         math.log(_SHARE_SAMPLING) + latent.log_sampling(g),
         math.log(1.0 - _SHARE_SAMPLING) + _kernel_log_prob(g, low, centres),

@@ -1,4 +1,4 @@
-"""How many threads PyTorch uses while a belief is fitted."""
+"""How many threads PyTorch uses while a belief is fitted or evaluated."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def _indifferent(density: Empirical, points: Array) -> tuple[BeliefDensity, Late
     generator = torch.Generator().manual_seed(0)
     found = estimate_log_normalizer(latent, nothing, generator, AnnealingSettings())
     model = UtilityDensity(latent, nothing, found.value, AnnealingSettings())
-    return BeliefDensity(latent, model, found.draws, {}), latent
+    return BeliefDensity(latent, model, found.draws.points, {}), latent
 
 
 def test_a_judge_without_preferences_is_uniform_where_pairs_were_asked(wide: Empirical) -> None:

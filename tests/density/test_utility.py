@@ -184,10 +184,10 @@ def test_annealing_keeps_the_weights_of_separated_modes() -> None:
     generator = torch.Generator().manual_seed(0)
     points = 3 * torch.randn(6000, 2, generator=generator, dtype=torch.float64)
     found = anneal(points, start, target, generator, AnnealingSettings())
-    assert (found.points[:, 0] < 0).double().mean().item() == pytest.approx(0.8, abs=0.03)
+    assert (found.draws.points[:, 0] < 0).double().mean().item() == pytest.approx(0.8, abs=0.03)
     expected = 1.5 + np.log(2 * np.pi * 0.09)
     assert found.log_normalizer == pytest.approx(expected, abs=0.1)
-    left = found.points[found.points[:, 0] < 0]
+    left = found.draws.points[found.draws.points[:, 0] < 0]
     assert left.std(0).numpy() == pytest.approx([0.3, 0.3], abs=0.02)
 
 

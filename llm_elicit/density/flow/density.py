@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from llm_elicit.density.density_model import Draws, EvaluationError
 from llm_elicit.density.flow.network import BeliefFlow, FlowShape
 from llm_elicit.density.latent import Latent
 
@@ -31,8 +32,8 @@ class FlowDensity:
         """The method's name."""
         return "flow"
 
-    def sample_latent(self, n: int, generator: torch.Generator) -> Tensor:
-        """Draw (n, d) latent points: base noise pushed through the flows, independent draws."""
+    def sample_latent(self, n: int, generator: torch.Generator) -> Draws:
+        """Draw n latent points: base noise pushed through the flows, independent draws."""
         d = self.flows[0].shape.dimension
         which = torch.randint(len(self.flows), (n,), generator=generator)
         z = torch.randn(n, d, generator=generator, dtype=torch.float64)
@@ -41,7 +42,7 @@ class FlowDensity:
             rows = which == k
             if rows.any():
                 points[rows] = flow.push(z[rows])
-        return points
+        return Draws.independent(points)
 
     @torch.no_grad()
     def log_density(self, g: Tensor) -> Tensor:
@@ -52,6 +53,10 @@ class FlowDensity:
         ]
         log_mixture = torch.logsumexp(torch.cat(parts, dim=1), 0) - math.log(len(self.flows))
         return log_mixture - self.latent.log_volume(g)
+
+    def evaluation_error(self, g: Tensor) -> EvaluationError:  # noqa: ARG002 - a protocol
+        """None: the flows' densities are closed forms, in double precision."""
+        return EvaluationError()
 
     def tensors(self) -> dict[str, Tensor]:
         """The parameters of every flow."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from llm_elicit.density.annealing import AnnealingSettings
+from llm_elicit.density.density_model import Draws, EvaluationError
 from llm_elicit.density.latent import Latent
+from llm_elicit.density.proposal import Proposal
+from llm_elicit.density.ratio import rounding
+from llm_elicit.density.score.accuracy import combined, finer, path_error, ray_error, spread
 from llm_elicit.density.score.cube import CubeLatent
 from llm_elicit.density.score.heun import HeunSettings, Resampler
 from llm_elicit.density.score.langevin import LangevinSettings, sample_langevin
@@ -19,13 +23,16 @@ from llm_elicit.density.score.parts import Mode, ScoreParts, flow_score, utility
 from llm_elicit.density.score.training import TrainingSettings
 from llm_elicit.density.tempering import Tempering
 from llm_elicit.density.utility_density import (
-    anneal_from_sampling,
+    anneal_belief,
+    start_from_tensors,
+    start_tensors,
     utility_from_tensors,
     utility_tensors,
 )
 
 _TABLES = ("grid", "log_win", "log_lose", "log_slope")
 _CROWD = 1024
+_SOLVED, _SUMMED = 128, 512
 
 
 @dataclass(frozen=True)
@@ -43,37 +50,42 @@ class ScoreDensity:
     by_flow: bool
     resampler: Resampler | None = None
     log_normalizer: float = 0.0
+    start: Proposal | None = None
 
     @property
     def name(self) -> str:
         """The method's name."""
         return "score" if self.parts.mode.constant is None else "score-constant"
 
-    def sample_latent(self, n: int, generator: torch.Generator) -> Tensor:
-        """Draw (n, d) latent points: by Langevin dynamics, or by the second network."""
+    def sample_latent(self, n: int, generator: torch.Generator) -> Draws:
+        """Draw n latent points: by Langevin dynamics, or by the second network."""
         if self.resampler is not None:
-            return self.resampler.sample(n, generator)
+            return Draws.independent(self.resampler.sample(n, generator))
         # The step's preconditioner is an average over particles: never let it see only a few.
         crowd = max(n, _CROWD)
-        points = self._start(crowd, generator)
+        start = self._start(crowd, generator)
+        points = start.points
         if not self.parts.exact:
             points = self._dynamics(points, generator)
         latent = self.parts.latent
         if isinstance(latent, CubeLatent):
             points = latent.to_outer(points)
-        return points[torch.randperm(crowd, generator=generator)[:n]]
+        moved = Draws(points, start.families)
+        return moved.take(torch.randperm(crowd, generator=generator)[:n])
 
-    def _start(self, n: int, generator: torch.Generator) -> Tensor:
+    def _start(self, n: int, generator: torch.Generator) -> Draws:
         """Noise, or draws of the belief that the utility implies: its modes have their weights."""
         parts, latent = self.parts, self.parts.latent
         if self.langevin.start == "noise" and not parts.exact:
             shape = n, latent.sampling.dimension
             white = torch.randn(shape, generator=generator, dtype=torch.float64)
-            return self.langevin.sigma_start * white
+            return Draws.independent(self.langevin.sigma_start * white)
         outer = latent.outer if isinstance(latent, CubeLatent) else latent
         base = parts.base if parts.mode.controlled else parts.utility
-        points = anneal_from_sampling(outer, base, n, generator, self.annealing).points
-        return latent.from_outer(points) if isinstance(latent, CubeLatent) else points
+        draws = anneal_belief(outer, base, n, generator, self.annealing, self.start).draws
+        if isinstance(latent, CubeLatent):
+            return Draws(latent.from_outer(draws.points), draws.families)
+        return draws
 
     def _dynamics(self, points: Tensor, generator: torch.Generator) -> Tensor:
         def drift(g: Tensor, sigma: float) -> Tensor:
@@ -94,14 +106,37 @@ class ScoreDensity:
             outer = latent.outer if isinstance(latent, CubeLatent) else latent
             return self.resampler.log_prob(g) - outer.log_volume(g)
         latent = self.parts.latent
-        inner = latent.from_outer(g) if isinstance(latent, CubeLatent) else g
-        if self.by_flow:
-            u = utility_by_flow(self.parts, self.log_flow, inner)
-        else:
-            u = self.parts.along_rays(inner)
+        inner = self._inner(g)
+        u = self._potential(inner)
         if not self.parts.mode.jacobian:
             u = u + latent.log_sampling(inner) - latent.log_volume(inner)
         return u
+
+    def _inner(self, g: Tensor) -> Tensor:
+        """Outer latent points in the coordinates the score was learned in."""
+        latent = self.parts.latent
+        return latent.from_outer(g) if isinstance(latent, CubeLatent) else g
+
+    def _potential(self, inner: Tensor) -> Tensor:
+        if self.by_flow:
+            return utility_by_flow(self.parts, self.log_flow, inner)
+        return self.parts.along_rays(inner)
+
+    def evaluation_error(self, g: Tensor) -> EvaluationError:
+        """What quadrature or solver leave, and how far the learned field is from a gradient."""
+        tight = replace(self, likelihood=finer(self.likelihood))
+        if self.resampler is not None:
+            few, second = g[:_SOLVED], self.resampler
+            better = replace(second, likelihood=finer(second.likelihood))
+            return combined(spread(second.log_prob(few) - better.log_prob(few)), 0.0)
+        inner = self._inner(g[: _SOLVED if self.by_flow else _SUMMED])
+        if self.by_flow:
+            numerical = spread(self._potential(inner) - tight._potential(inner))
+        elif self.parts.mode.share > 0.0:
+            numerical = ray_error(self.parts, inner)
+        else:
+            return EvaluationError(rounding(self.parts.utility, self.parts.latent.features(inner)))
+        return combined(numerical, path_error(self.parts, self._potential, inner))
 
     def log_flow(self, g: Tensor, side: int) -> Tensor:
         """log p_w (side 0) or log p_l (side 1) by the probability flow, (n,)."""
@@ -111,7 +146,7 @@ class ScoreDensity:
     def tensors(self) -> dict[str, Tensor]:
         """Utility, networks, tempering table and flow priors."""
         parts = self.parts
-        named = utility_tensors(parts.utility)
+        named = {**utility_tensors(parts.utility), **start_tensors(self.start)}
         named.update(_network_tensors("network", parts.network))
         named.update({f"tempering.{k}": getattr(parts.tempering, k) for k in _TABLES})
         for side, prior in enumerate(parts.priors):
@@ -162,6 +197,7 @@ class ScoreDensity:
             config["by_flow"],
             resampler,
             config["log_normalizer"],
+            start_from_tensors(tensors),
         )
 
 
@@ -170,7 +206,7 @@ def _network_config(network: ScoreNetwork) -> dict[str, Any]:
 
 
 def _network_tensors(name: str, network: ScoreNetwork) -> dict[str, Tensor]:
-    return {f"{name}.{k}": v for k, v in network.state_dict().items()}
+    return {f"{name}.{k}": v.cpu() for k, v in network.state_dict().items()}
 
 
 def _network(d: int, name: str, config: dict[str, Any], tensors: dict[str, Tensor]) -> ScoreNetwork:

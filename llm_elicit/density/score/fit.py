@@ -50,7 +50,7 @@ def fit_score(problem: Problem, utility: Utility, constant: bool) -> Fitted:
     belief = estimate_log_normalizer(
         problem.latent, utility, problem.generator, problem.settings.annealing
     )
-    star = _optimal_constants(problem, utility, tempering, belief.draws)
+    star = _optimal_constants(problem, utility, tempering, belief.draws.points)
     mode = replace(parts.mode, cap=cap, constant=star[settings.side] if constant else None)
     model, found = _normalized(problem, replace(parts, tempering=tempering, mode=mode), belief)
     notes = {
@@ -64,6 +64,9 @@ def fit_score(problem: Problem, utility: Utility, constant: bool) -> Fitted:
         "score_held_out_loss": trained.held_out_loss,
         "score_steps": trained.steps,
     }
+    if not (parts.mode.controlled or constant) and trained.choice is not None:
+        # A score learned from nothing is judged on pairs it never saw, as the utility is.
+        notes["held_out_log_likelihood"] = trained.choice.log_likelihood
     return Fitted(replace(model, log_normalizer=found.value), found, notes)
 
 
@@ -115,7 +118,9 @@ def _train(problem: Problem, parts: ScoreParts, data: PairData) -> TrainedScore:
     if parts.mode.controlled:
         control = Control(parts.latent, parts.utility, parts.tempering).pair
     training, progress = settings.training, problem.progress
-    return train_score(data, training, seed, progress, control=control, judge=judge)
+    return train_score(
+        data, training, seed, progress, control=control, judge=judge, device=problem.settings.device
+    )
 
 
 def _chosen(parts: ScoreParts, choice: Choice | None) -> ScoreParts:
@@ -190,12 +195,12 @@ def _normalized(
     if parts.mode.controlled and langevin.start == "utility":
         langevin = replace(langevin, levels=1)  # it starts from the base: no way down is needed
     by_flow = {"rays": False, "flow": True, "auto": settings.control is None}[settings.density]
-    model = ScoreDensity(parts, langevin, likelihood, annealing, by_flow)
+    model = ScoreDensity(parts, langevin, likelihood, annealing, by_flow, start=belief.start)
     if settings.resample is not None:
-        draws = model.sample_latent(settings.heun.draws, generator)
+        learned_from = model.sample_latent(settings.heun.draws, generator).points
         seed = int(problem.rng.integers(2**62))
         ends = replace(settings.likelihood, sigma_min=settings.heun.sigma_min)
-        second = Resampler.train(draws, settings.heun, ends, seed)
+        second = Resampler.train(learned_from, settings.heun, ends, seed, problem.settings.device)
         model = replace(model, resampler=second)
     elif parts.exact and parts.mode.constant is None and not model.by_flow:
         return model, belief

@@ -112,13 +112,18 @@ class Resampler:
 
     @classmethod
     def train(
-        cls, draws: Tensor, settings: HeunSettings, likelihood: LikelihoodSettings, seed: int
+        cls,
+        draws: Tensor,
+        settings: HeunSettings,
+        likelihood: LikelihoodSettings,
+        seed: int,
+        device: str = "cpu",
     ) -> Resampler:
         """Learn the score of draws (n, d) at every noise level."""
         ids = np.arange(len(draws))
         ones = torch.ones(len(draws), dtype=torch.float64)
         data = PairData(draws, torch.zeros_like(draws), ones, ids)
-        trained = train_score(data, settings.training, seed)
+        trained = train_score(data, settings.training, seed, device=device)
         return cls(trained.network, FlowPrior.of(draws, ones), settings, likelihood)
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
@@ -131,5 +136,5 @@ class Resampler:
 
     def score(self, g: Tensor, sigma: float) -> Tensor:
         """∇log of the smoothed density (n, d)."""
-        point = g.float()
-        return self.network.side_scores(point, torch.zeros_like(point), sigma)[0].to(g.dtype)
+        point = g.to(self.network.gain)
+        return self.network.side_scores(point, torch.zeros_like(point), sigma)[0].to(g)

@@ -120,8 +120,8 @@ class ScoreNetwork(nn.Module):
         holds the scores of winners and of losers to add to.
         """
         n, d = point.shape
-        level = torch.full((2 * n, 1), sigma, dtype=point.dtype)
-        seen = torch.eye(2, dtype=point.dtype).repeat_interleave(n, 0)
+        level = point.new_full((2 * n, 1), sigma)
+        seen = torch.eye(2, dtype=point.dtype, device=point.device).repeat_interleave(n, 0)
         pairs = torch.cat([torch.cat([point, masked], 1), torch.cat([masked, point], 1)])
         variance = self.sigma_data**2
         total = sigma**2 + variance

@@ -20,7 +20,7 @@ from llm_elicit.density.score.network import ScoreNetwork
 from llm_elicit.density.tempering import Tempering
 from llm_elicit.density.utility_density import utility_and_slope, utility_at
 
-_NODES = 24
+NODES = 24
 _CHUNK = 4096
 
 
@@ -132,7 +132,7 @@ class ScoreParts:
         volume = latent.log_volume_slope(g) if mode.jacobian else latent.sampling_score(g, 0.0)
         return force + volume
 
-    def along_rays(self, g: Tensor) -> Tensor:
+    def along_rays(self, g: Tensor, nodes: int = NODES) -> Tensor:
         """u(g) (n,) up to a constant: the base plus the learned part summed from the middle of λ.
 
         With a learned field that is no gradient this is its potential along rays.
@@ -142,7 +142,7 @@ class ScoreParts:
         base = self.base(latent.features(g)) if mode.controlled else torch.zeros_like(g[:, 0])
         if mode.share > 0.0:
             pieces = [
-                path_integral(self.still(mode.sigma), torch.zeros_like(part), part)
+                path_integral(self.still(mode.sigma), torch.zeros_like(part), part, nodes)
                 for part in torch.split(g * shrink, _CHUNK)
             ]
             base = base + mode.share * torch.cat(pieces)
@@ -155,9 +155,10 @@ class ScoreParts:
     def _sides(
         self, g: Tensor, masked: Tensor, sigma: float, control: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, Tensor]:
-        single = None if control is None else (control[0].float(), control[1].float())
-        sides = self.network.side_scores(g.float(), masked.float(), sigma, single)
-        return sides[0].to(g.dtype), sides[1].to(g.dtype)
+        like = self.network.gain
+        single = None if control is None else (control[0].to(like), control[1].to(like))
+        sides = self.network.side_scores(g.to(like), masked.to(like), sigma, single)
+        return sides[0].to(g), sides[1].to(g)
 
 
 def fixed_mask(g: Tensor, sigma: float) -> Tensor:
@@ -167,7 +168,7 @@ def fixed_mask(g: Tensor, sigma: float) -> Tensor:
 
 
 def path_integral(
-    field: Callable[[Tensor], Tensor], start: Tensor, end: Tensor, nodes: int = _NODES
+    field: Callable[[Tensor], Tensor], start: Tensor, end: Tensor, nodes: int = NODES
 ) -> Tensor:
     """∫ field·dx along the straight lines from ``start`` to ``end``, (n, d) each; (n,).
 

@@ -168,10 +168,21 @@ class _Noisy:
     seen: Tensor
     control: Tensor | None
 
+    def to(self, like: Tensor) -> _Noisy:
+        """The same rows on the device and in the precision of ``like``."""
+        control = None if self.control is None else self.control.to(like)
+        clean, noisy = self.clean.to(like), self.noisy.to(like)
+        return _Noisy(clean, noisy, self.sigma.to(like), self.seen.to(like), control)
+
 
 class _Trainer:
     def __init__(
-        self, data: PairData, settings: TrainingSettings, seed: int, control: PairControl | None
+        self,
+        data: PairData,
+        settings: TrainingSettings,
+        seed: int,
+        control: PairControl | None,
+        device: str = "cpu",
     ) -> None:
         self.settings, self.control = settings, control
         self.generator = torch.Generator().manual_seed(seed)
@@ -181,7 +192,7 @@ class _Trainer:
         variance = share @ (pooled - share @ pooled).square()
         sigma_data = float(variance.mean().sqrt())
         d = data.winners.shape[1]
-        self.network = ScoreNetwork(d, settings.width, sigma_data, self.generator)
+        self.network = ScoreNetwork(d, settings.width, sigma_data, self.generator).to(device)
         self.average = [p.detach().clone() for p in self.network.parameters()]
         self.adam = torch.optim.Adam(
             self.network.parameters(), settings.learning_rate, betas=(0.9, 0.99)
@@ -217,13 +228,14 @@ class _Trainer:
         return _Noisy(pair, noisy, sigma, seen, control)
 
     def loss(self, rows: _Noisy) -> Tensor:
-        """EDM-weighted denoising loss of each row (n,)."""
+        """EDM-weighted denoising loss of each row (n,), on the CPU as the rows are."""
+        rows = rows.to(self.network.gain)
         counts = _spread_flags(rows.seen, rows.clean)
         variance = self.network.sigma_data**2
         weight = (rows.sigma.square() + variance) / (rows.sigma.square() * variance)
         denoised = self.network(rows.noisy, rows.sigma, rows.seen, rows.control)
         error: Tensor = (denoised - rows.clean).square() * counts
-        return (weight * error).sum(1) / counts.sum(1)
+        return ((weight * error).sum(1) / counts.sum(1)).cpu()
 
     def step(self, step: int) -> None:
         settings = self.settings
@@ -277,6 +289,7 @@ def train_score(
     *,
     control: PairControl | None = None,
     judge: Judge | None = None,
+    device: str = "cpu",
 ) -> TrainedScore:
     """Train on latent pairs; keep the averaged weights that held-out pairs like best.
 
@@ -284,8 +297,9 @@ def train_score(
     Training stops once that has not improved for a while; a network that learns the scores from
     nothing stops by the denoising loss, which is the steadier of the two.
     ``control`` maps noisy pairs (n, 2d) and σ (n, 1) to the score (n, 2d) the network adds to.
+    ``device`` is where the network is trained and stays; random numbers are the CPU's.
     """
-    trainer = _Trainer(data, settings, seed, control)
+    trainer = _Trainer(data, settings, seed, control, device)
     if control is not None:
         trainer.network.gain.data.zero_()
     best = _Best(-math.inf, settings.steps, trainer.average, None)

@@ -1,0 +1,143 @@
+"""What a belief says of itself: how good its sampler is, its bounds, and its log-density.
+
+*Effective sample size.* An annealed particle shares its luck with those that descend from the
+same initial draw, its family. Moves make relatives independent where they mix; what moves cannot
+change, such as the mode a particle is in, relatives keep in common. So the variance of a mean
+over particles is estimated with families as the unit,
+
+    V = F/(F − 1) · Σ_f S_f²/n²,   S_f = Σ_{i in family f} (φ(x_i) − mean φ),
+
+the estimator of Lee and Whiteley (2018, "Variance estimation in the particle filter") for a
+normalized mean, with n²/Σ n_f² for the F of the small-sample factor. The effective sample size
+is the number of independent draws that would have this variance: Var φ/V. Reported is the
+smallest over the mean and the mean square of every feature. It is about spread alone and says
+nothing of a mode that no particle ever found. Systematic resampling is less noisy than the
+multinomial one that the estimator supposes, so it errs on the low side.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from llm_elicit.density.density_model import DensityModel, Draws
+from llm_elicit.density.empirical import Empirical
+from llm_elicit.density.latent import Array, Latent
+from llm_elicit.density.sampling import SamplingDensity, Uniform
+from llm_elicit.density.utility_density import LogNormalizer
+
+AT_BOUND = 0.01
+_MEASURED = 512
+
+
+def effective_size(families: Tensor, values: Tensor) -> float:
+    """Effective number of the draws for the means of values (n, k), the smallest of the k.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.tensor([0.0, 1.0, 2.0, 3.0]).repeat_interleave(2)[:, None]
+    >>> effective_size(torch.arange(8), x)                       # eight unrelated draws
+    8.0
+    >>> effective_size(torch.arange(4).repeat_interleave(2), x)  # each of four given twice
+    3.0
+    """
+    n = len(values)
+    centred = (values - values.mean(0)).double()
+    labels = torch.from_numpy(np.unique(families.numpy(), return_inverse=True)[1])
+    count = int(labels.max()) + 1
+    if count == n:
+        return float(n)
+    sizes = torch.bincount(labels, minlength=count).double()
+    members = n**2 / float(sizes.square().sum())
+    if members <= 1.0:
+        return 1.0
+    sums = torch.zeros(count, centred.shape[1], dtype=torch.float64).index_add_(0, labels, centred)
+    between, within = sums.square().sum(0), centred.square().sum(0)
+    varies = within > 1e-12 * n
+    if not varies.any():
+        return float(members)
+    least = float((within[varies] / between[varies].clamp(min=1e-300)).min())
+    return max(1.0, min(n * least, float(n)) * (1.0 - 1.0 / members))
+
+
+def sampler_facts(latent: Latent, draws: Draws) -> dict[str, Any]:
+    """How many draws the fit made, from how many families, and how many they are worth."""
+    t = latent.features(draws.points)
+    size = effective_size(draws.families, torch.cat([t, t.square()], 1))
+    n = len(draws.points)
+    return {
+        "draws": n,
+        "families": len(np.unique(draws.families.numpy())),
+        "effective": round(size, 1),
+        "effective_share": round(size / n, 4),
+    }
+
+
+def bound_facts(latent: Latent, draws: Draws) -> dict[str, Any]:
+    """Shares of draws near the bounds of λ's support and beyond the compared points.
+
+    ``each`` (d,) is the share within 1 % of a feature's range, on its scale, from either bound;
+    None where the feature has none. A flat belief has 0.02 of its mass there. ``any`` is the share
+    with at least one feature there. ``beyond_comparisons`` is the share farther out than every
+    compared point, where the utility is frozen and tapered and no answer was heard; 0 in a box.
+    """
+    near = near_bounds(latent.sampling, latent.from_latent(draws.points.numpy()))
+    beyond = draws.points.norm(dim=1) > latent.radius
+    in_box = isinstance(latent.sampling, Uniform)
+    return {
+        "each": [None if math.isnan(s) else s for s in near.mean(0).tolist()],
+        "any": None if np.isnan(near).all() else float((near == 1.0).any(1).mean()),
+        "beyond_comparisons": 0.0 if in_box else float(beyond.double().mean()),
+    }
+
+
+def near_bounds(sampling: SamplingDensity, x: Array) -> Array:
+    """1 where a feature of x (n, d) lies within 1 % of its range of a bound, 0 elsewhere.
+
+    NaN where a feature has no bound. The range of a feature bounded on one side alone is that of
+    the central 99.9 % of λ.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> near_bounds(Uniform([1.0], [100.0], log=[True]), np.array([[1.01], [50.0]])).tolist()
+    [[1.0], [0.0]]
+    """
+    if isinstance(sampling, Uniform):
+        cube = sampling.to_cube(x)
+        return np.asarray(np.minimum(cube, 1.0 - cube) < AT_BOUND, dtype=np.float64)
+    if not isinstance(sampling, Empirical):
+        return np.full(x.shape, np.nan)
+    low, high = sampling.marginals.low, sampling.marginals.high
+    tails = torch.tensor([[-3.29], [3.29]], dtype=torch.float64).expand(2, sampling.dimension)
+    first, last = sampling.marginals.value(tails).numpy()
+    width = np.where(np.isfinite(high), high, last) - np.where(np.isfinite(low), low, first)
+    near = np.minimum(x - low, high - x) < AT_BOUND * width
+    bounded = np.isfinite(low) | np.isfinite(high)
+    return np.where(bounded, near.astype(np.float64), np.nan)
+
+
+def self_report(latent: Latent, model: DensityModel, found: LogNormalizer) -> dict[str, Any]:
+    """The part of ``diagnostics`` that every method fills alike; JSON-able.
+
+    ``log_prob_error`` (nats): the standard error of log Z, the root mean square error of
+    evaluation and of the path (see `llm_elicit.density.density_model.EvaluationError`), and
+    the root of the sum of their squares; None where a solver failed.
+    """
+    chosen = torch.linspace(0, len(found.draws.points) - 1, _MEASURED).long()
+    error = model.evaluation_error(found.draws.points[chosen])
+    parts = (found.standard_error, error.numerical, error.path)
+    names = ("log_normalizer", "evaluation", "path", "total")
+    stated = zip(names, (*parts, math.hypot(*parts)), strict=True)
+    return {
+        "log_normalizer": found.value,
+        "log_normalizer_se": found.standard_error,
+        "log_prob_error": {k: v if math.isfinite(v) else None for k, v in stated},
+        "sampler": sampler_facts(latent, found.draws),
+        "bounds": bound_facts(latent, found.draws),
+    }

@@ -1,0 +1,172 @@
+"""What a belief says of itself: its sampler's worth, its bounds, its log-density's error."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from llm_elicit.density import (
+    AnnealingSettings,
+    BeliefDensity,
+    Empirical,
+    FlowSettings,
+    GaussianMixture,
+    LikelihoodSettings,
+    Uniform,
+    fit_belief,
+)
+from llm_elicit.density.annealing import anneal
+from llm_elicit.density.density_model import Draws
+from llm_elicit.density.diagnostics import effective_size, near_bounds
+from llm_elicit.density.score.accuracy import finer
+from tests.density.conftest import QUICK
+from tests.density.targets import Array, ask
+
+LINE = Uniform([-1.0], [1.0])
+FLOW = FlowSettings(members=2, affine_steps=200, short_steps=25, steps=100, width=16)
+BARE = replace(QUICK.score, control=None)
+VARIANTS = {
+    "utility": ("utility", QUICK),
+    "auto": ("auto", QUICK),
+    "score": ("score", QUICK),
+    "score-constant": ("score-constant", QUICK),
+    "score from nothing": ("score", replace(QUICK, score=BARE)),
+    "flow": ("flow", replace(QUICK, flow=FLOW)),
+}
+
+
+@pytest.fixture(scope="module", params=list(VARIANTS))
+def belief(request: pytest.FixtureRequest, line_judge: tuple[Array, Array]) -> BeliefDensity:
+    method, settings = VARIANTS[request.param]
+    return fit_belief(*line_judge, sampling=LINE, method=method, seed=3, settings=settings)
+
+
+def test_every_method_says_the_same_things_in_plain_json(belief: BeliefDensity) -> None:
+    notes = json.loads(json.dumps(belief.diagnostics, allow_nan=False))
+    assert notes["coin_log_likelihood"] < notes["held_out_log_likelihood"] < 0
+    sampler, bounds, error = notes["sampler"], notes["bounds"], notes["log_prob_error"]
+    assert 0.5 * sampler["draws"] < sampler["effective"] <= sampler["draws"]
+    assert sampler["families"] <= sampler["draws"]
+    assert bounds["each"] == [bounds["any"]]
+    assert 0 <= bounds["any"] < 0.02
+    parts = [error[k] for k in ("log_normalizer", "evaluation", "path")]
+    assert error["total"] == pytest.approx(np.linalg.norm(parts))
+    assert error["log_normalizer"] == notes["log_normalizer_se"]
+    if notes["method"] == "flow":
+        assert sampler["effective"] == sampler["draws"]
+        assert error["total"] == 0.0
+
+
+def test_the_density_integrates_to_one_within_the_stated_error(belief: BeliefDensity) -> None:
+    # Midpoints: a flow's density may have an integrable pole at a bound.
+    middle = (np.arange(4000) + 0.5) / 2000 - 1
+    total = np.exp(belief.log_prob(middle[:, None])).mean() * 2
+    assert abs(np.log(total)) < 4 * belief.diagnostics["log_prob_error"]["total"] + 1e-3
+
+
+def test_effective_size_of_families_with_a_common_part() -> None:
+    """Families of m with correlation ρ: n/(1 + (m − 1)ρ) effective draws."""
+    generator = torch.Generator().manual_seed(0)
+    count, m, rho = 4000, 5, 0.3
+    common = torch.randn(count, 1, generator=generator).repeat_interleave(m, 0)
+    own = torch.randn(count * m, 1, generator=generator)
+    values = rho**0.5 * common + (1 - rho) ** 0.5 * own
+    families = torch.arange(count).repeat_interleave(m)
+    expected = count * m / (1 + (m - 1) * rho)
+    assert effective_size(families, values) == pytest.approx(expected, rel=0.06)
+    assert effective_size(torch.zeros(20_000), values) == 1.0
+
+
+def _two_modes(n: int, seed: int) -> Draws:
+    """Particles from N(0, 9I) to 0.8 N(−4, 0.3²) + 0.2 N(4, 0.3²) in two dimensions."""
+    centres = torch.tensor([[-4.0, 0.0], [4.0, 0.0]], dtype=torch.float64)
+    logs = torch.log(torch.tensor([0.8, 0.2], dtype=torch.float64))
+
+    def start(g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return -g.square().sum(1) / 18 - np.log(2 * np.pi * 9), -g / 9
+
+    def target(g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        gap = g[:, None] - centres
+        parts = logs - gap.square().sum(2) / (2 * 0.09)
+        share = torch.softmax(parts, 1)
+        return torch.logsumexp(parts, 1), -(share[..., None] * gap).sum(1) / 0.09
+
+    generator = torch.Generator().manual_seed(seed)
+    points = 3 * torch.randn(n, 2, generator=generator, dtype=torch.float64)
+    return anneal(points, start, target, generator, AnnealingSettings()).draws
+
+
+def test_effective_size_foretells_the_spread_of_a_mode_s_weight_over_runs() -> None:
+    """No move crosses between the modes: the weight's variance is p(1 − p)/effective size."""
+    shares, sizes = [], []
+    for seed in range(60):
+        draws = _two_modes(600, seed)
+        left = (draws.points[:, :1] < 0).double()
+        shares.append(float(left.mean()))
+        sizes.append(effective_size(draws.families, left))
+    assert np.mean(shares) == pytest.approx(0.8, abs=0.02)
+    actual = 0.8 * 0.2 / np.var(shares)
+    assert actual < 300  # far fewer than the 600 particles
+    assert 0.5 < np.mean(sizes) / actual < 1.5
+
+
+def test_effective_size_grows_with_the_particles() -> None:
+    sizes = []
+    for n in (500, 2000, 8000):
+        draws = _two_modes(n, seed=1)
+        sizes.append(effective_size(draws.families, draws.points))
+    assert sizes[0] < sizes[1] < sizes[2]
+    assert sizes[2] / sizes[0] == pytest.approx(16, rel=0.6)
+
+
+def test_a_belief_that_piles_up_at_a_bound_says_so() -> None:
+    """p ∝ exp(6x) on [−1, 1] has 1 − exp(−0.12) of its mass in the last hundredth."""
+    winners, losers = ask(lambda x: 6.0 * x[:, 0], LINE, 2000, seed=9)
+    found = fit_belief(winners, losers, sampling=LINE, method="utility", settings=QUICK)
+    expected = 1 - np.exp(-6 * 0.02)
+    assert found.diagnostics["bounds"]["any"] == pytest.approx(expected, abs=0.025)
+    x = found.sample(8000, seed=1)
+    assert near_bounds(LINE, x).mean() == pytest.approx(expected, abs=0.025)
+
+
+def test_an_unbounded_belief_says_what_lies_beyond_the_questions() -> None:
+    """A judge who prefers the outskirts of λ; a judge who prefers its middle."""
+    sampling = GaussianMixture([1.0], [[0.0, 0.0]], [np.eye(2)])
+    beyond = {}
+    for sign in (-1.0, 0.5):
+        judge = ask(lambda x, sign=sign: sign * (x**2).sum(1), sampling, 600, seed=3)
+        found = fit_belief(*judge, sampling=sampling, method="utility", settings=QUICK)
+        assert found.diagnostics["bounds"]["each"] == [None, None]
+        assert found.diagnostics["bounds"]["any"] is None
+        beyond[sign] = found.diagnostics["bounds"]["beyond_comparisons"]
+    assert beyond[-1.0] < 0.001
+    assert beyond[0.5] > 0.1
+
+
+def test_bounds_on_one_side_and_on_none_of_an_empirical_sampling_density() -> None:
+    rng = np.random.default_rng(0)
+    data = np.stack([rng.gamma(2.0, size=2000), rng.standard_normal(2000)], axis=1)
+    sampling = Empirical(data, low=[0.0, -np.inf])
+    near = near_bounds(sampling, np.array([[0.01, 0.0], [1.0, 0.0]]))
+    assert near[:, 0].tolist() == [1.0, 0.0]
+    assert np.isnan(near[:, 1]).all()
+
+
+def test_the_stated_error_of_the_flow_likelihood_falls_with_its_tolerance(
+    line_judge: tuple[Array, Array],
+) -> None:
+    errors = []
+    for tolerance in (3e-2, 1e-5):
+        likelihood = LikelihoodSettings(rtol=tolerance, atol=tolerance)
+        training = replace(BARE.training, steps=200)
+        score = replace(BARE, likelihood=likelihood, training=training)
+        found = fit_belief(
+            *line_judge, sampling=LINE, method="score", settings=replace(QUICK, score=score)
+        )
+        errors.append(found.diagnostics["log_prob_error"]["evaluation"])
+    assert errors[1] < 0.1 * errors[0]
+    assert finer(LikelihoodSettings(solver="implicit_adams")).solver == "dopri5"

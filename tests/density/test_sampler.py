@@ -1,0 +1,122 @@
+"""Annealing from a fitted start: the law of the draws is that of the belief, whatever it missed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from llm_elicit.density import AnnealingSettings, GaussianMixture, Uniform
+from llm_elicit.density.components import ComponentStack
+from llm_elicit.density.latent import Latent, make_latent
+from llm_elicit.density.proposal import Proposal
+from llm_elicit.density.ratio import Utility
+from llm_elicit.density.utility_density import anneal_belief, estimate_log_normalizer
+from tests.density.targets import Array
+
+SETTINGS = AnnealingSettings()
+CENTRES = torch.tensor([[-0.9, -0.6], [0.8, 0.7]])
+WEIGHTS = torch.tensor([0.8, 0.2])
+SD = 0.12
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _two_bumps() -> tuple[Latent, Utility]:
+    """0.8 N(c_0, SD²I) + 0.2 N(c_1, SD²I) on the features of a unit square, whose range is 2√3."""
+    latent = make_latent(Uniform([0.0, 0.0], [1.0, 1.0]))
+    whiten = torch.eye(2).expand(1, 2, 2, 2) / SD
+    stack = ComponentStack(whiten, CENTRES[None] / SD, torch.log(WEIGHTS)[None])
+    return latent, Utility(torch.zeros(2), torch.zeros(2, 2), None, (stack,))
+
+
+def _in_units_of_features(latent: Latent, points: torch.Tensor) -> Array:
+    return np.asarray(latent.features(points).numpy())
+
+
+def _share_left(
+    latent: Latent, utility: Utility, n: int, seed: int, start: Proposal | None
+) -> float:
+    draws = anneal_belief(latent, utility, n, _generator(seed), SETTINGS, start).draws
+    return float((draws.points[:, 0] < 0).double().mean())
+
+
+def test_log_z_weights_means_and_spreads_of_far_bumps_are_right() -> None:
+    """∫ exp(f) over the unit square is 2π SD²/12, each feature being 2√3 wide."""
+    latent, utility = _two_bumps()
+    found = estimate_log_normalizer(latent, utility, _generator(0), SETTINGS)
+    expected = math.log(2 * math.pi * SD**2 / 12)
+    assert abs(found.value - expected) < 4 * found.standard_error
+    assert found.standard_error < 0.01
+    draws = anneal_belief(latent, utility, 8000, _generator(1), SETTINGS, found.start).draws
+    t = _in_units_of_features(latent, draws.points)
+    left = t[:, 0] < 0
+    assert left.mean() == pytest.approx(0.8, abs=0.02)
+    for rows, centre in ((left, CENTRES[0]), (~left, CENTRES[1])):
+        assert t[rows].mean(0) == pytest.approx(centre.numpy(), abs=0.02)
+        assert t[rows].std(0) == pytest.approx([SD, SD], abs=0.01)
+
+
+def test_a_fitted_start_makes_the_weights_of_bumps_less_noisy_than_a_start_from_lambda() -> None:
+    latent, utility = _two_bumps()
+    start = estimate_log_normalizer(latent, utility, _generator(0), SETTINGS).start
+    spread = []
+    for where in (None, start):
+        shares = [_share_left(latent, utility, 600, seed, where) for seed in range(25)]
+        assert np.mean(shares) == pytest.approx(0.8, abs=3 * np.std(shares) / 5 + 0.002)
+        spread.append(np.std(shares))
+    assert spread[1] < 0.7 * spread[0]
+
+
+def test_a_start_that_missed_a_bump_is_corrected() -> None:
+    latent, utility = _two_bumps()
+    whole = anneal_belief(latent, utility, 4000, _generator(0), SETTINGS)
+    left = whole.draws.points[whole.draws.points[:, 0] < 0]
+    start = Proposal.fit(left, whole.step, _generator(1))
+    shares = [_share_left(latent, utility, 4000, seed, start) for seed in range(16)]
+    assert np.mean(shares) == pytest.approx(0.8, abs=3 * np.std(shares) / 4)
+    assert np.std(shares) < 0.15
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Uniform([0.0, 0.0], [1.0, 1.0]),
+        GaussianMixture([0.4, 0.6], [[0.0, 0.0], [3.0, 1.0]], [np.eye(2), 0.5 * np.eye(2)]),
+    ],
+)
+def test_the_start_is_normalized_and_draws_follow_it(
+    sampling: Uniform | GaussianMixture,
+) -> None:
+    latent = make_latent(sampling)
+    white = torch.randn(3000, 2, generator=_generator(3), dtype=torch.float64)
+    curved = torch.stack([white[:, 0], 0.3 * white[:, 1] + 0.5 * white[:, 0].square()], 1)
+    start = Proposal.fit(curved, 0.2, _generator(4))
+    side = torch.linspace(-7, 7, 561, dtype=torch.float64)
+    grid = torch.stack(torch.meshgrid(side, side, indexing="ij"), -1).reshape(-1, 2)
+    log_q = start.log_density(latent, grid)[0]
+    mass = torch.exp(log_q) * (side[1] - side[0]) ** 2
+    assert mass.sum().item() == pytest.approx(1.0, abs=2e-3)
+    draws = start.draw(latent, 20_000, _generator(5))
+    expected = torch.stack([mass @ grid, mass @ grid.square()])
+    found = torch.stack([draws.mean(0), draws.square().mean(0)])
+    assert found.numpy() == pytest.approx(expected.numpy(), abs=0.08)
+
+
+def test_the_start_s_gradient_is_that_of_its_log_density() -> None:
+    latent, utility = _two_bumps()
+    start = Proposal.fit(
+        anneal_belief(latent, utility, 2000, _generator(0), SETTINGS).draws.points, 0.2,
+        _generator(1),
+    )  # fmt: skip
+    g = torch.randn(200, 2, generator=_generator(2), dtype=torch.float64)
+    slope = start.log_density(latent, g)[1]
+    for axis in range(2):
+        step = torch.zeros(2, dtype=torch.float64)
+        step[axis] = 1e-5
+        up, down = (start.log_density(latent, g + s * step)[0] for s in (1.0, -1.0))
+        assert slope[:, axis].numpy() == pytest.approx(((up - down) / 2e-5).numpy(), abs=1e-4)
