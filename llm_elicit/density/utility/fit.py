@@ -4,8 +4,8 @@ The compared points are drawn from λ independently of the belief p, so all the 
 p is in Π F(f(winner) − f(loser)): the choice likelihood of f = log p is sufficient. The judge
 is described as a constant (a coin), as a quadratic form with ridge (a Gaussian belief on the
 feature scale), as the logarithm of a mixture, and as a quadratic form with an ensemble of small
-networks on top; the last three are stacked. Of the constant, the quadratic form and the stack
-the simplest that is not clearly beaten on held-out comparisons is kept.
+networks on top; the last three are stacked. Of the constant, the quadratic form, each mixture
+and the stack the simplest that is not clearly beaten on held-out comparisons is kept.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from llm_elicit.density.utility.stacking import stack_weights
 
 Progress = Callable[[str, int, int], None]
 _MIXTURE_STEPS = 200
+_STANDARD_ERRORS = 2.0
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,9 @@ def fit_utility(
 ) -> tuple[Utility, dict[str, Any]]:
     """Fit f and say how: the fitted `Utility` and its diagnostics (JSON-able).
 
-    Diagnostics: ``form`` ("constant", "quadratic" or "stack"), ``held_out`` (mean held-out
-    log-likelihood of each description, nats per comparison; a coin scores −log 2), ``stack`` (the
-    weights), the chosen ``ridge``, ``decay`` and ``steps``.
+    Diagnostics: ``form`` ("constant", "quadratic", "mixture of K" or "stack"), ``held_out`` (mean
+    held-out log-likelihood of each description, nats per comparison; a coin scores −log 2),
+    ``stack`` (the weights), the chosen ``ridge``, ``decay`` and ``steps``.
     """
     step = _Steps(settings, progress)
     validation = CrossValidation(data, noise, settings.folds, rng)
@@ -73,11 +74,14 @@ def fit_utility(
     everything = {**parts, "stack": shares @ differences}
     scores = {"constant": np.full(len(judged), np.log(0.5))}
     scores |= {k: noise.log_cdf(torch.from_numpy(v)).numpy() for k, v in everything.items()}
-    form = simplest({k: scores[k] for k in ("constant", "quadratic", "stack")}, weights)
+    by_name = {f"mixture of {m.count}": m.components for m in mixtures}
+    form = simplest({k: scores[k] for k in ("constant", "quadratic", *by_name, "stack")}, weights)
     if form == "constant":
         utility = Utility.flat(validation.dimension)
     elif form == "quadratic":
         utility = Utility.from_coefficients(quadratic.fit(ridge), validation.dimension)
+    elif form in by_name:
+        utility = replace(Utility.flat(validation.dimension), components=(by_name[form],))
     else:
         utility = _stacked(betas, residual, mixtures, shares)
     notes = {
@@ -128,15 +132,21 @@ class _Steps:
 
 
 def simplest(scores: dict[str, Array], weights: Array) -> str:
-    """Move to a richer form only when it wins by more than one standard error.
+    """The first form that no later one beats by more than two standard errors.
 
     ``scores`` holds the log-likelihood of every judged row by each form, simplest form first.
+    Held-out choices, most of them between improbable points, hardly feel the width a needless
+    freedom adds where the belief is: a richer form must win clearly.
     """
-    best = next(iter(scores))
-    for form in list(scores)[1:]:
-        gain = scores[form] - scores[best]
-        mean = np.average(gain, weights=weights)
-        spread = np.sqrt(np.sum(weights**2 * (gain - mean) ** 2)) / weights.sum()
-        if mean > spread:
-            best = form
-    return best
+    names = list(scores)
+    for at, form in enumerate(names):
+        if not any(_beats(scores[richer], scores[form], weights) for richer in names[at + 1 :]):
+            return form
+    return names[-1]
+
+
+def _beats(richer: Array, simple: Array, weights: Array) -> bool:
+    gain = richer - simple
+    mean = np.average(gain, weights=weights)
+    spread = np.sqrt(np.sum(weights**2 * (gain - mean) ** 2)) / weights.sum()
+    return bool(mean > _STANDARD_ERRORS * spread)

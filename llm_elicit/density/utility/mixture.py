@@ -2,8 +2,9 @@
 
 The likelihood of a mixture has many local maxima. For each number of components several starts
 are climbed on part of the comparisons, and the one that best foretells the rest is climbed
-again for every fold: which maximum to climb is all that the folds share. More components are
-tried until two numbers in a row do not help; the stack settles how much each number counts.
+again for every fold, under the strength of prior that foretells best: which maximum to climb,
+and how strongly it is held, is all that the folds share. More components are tried until two
+numbers in a row do not help; the stack settles how much each number counts.
 
 Masses of far-apart components are hardly identified, since few comparisons join them. A
 symmetric Dirichlet prior on the masses draws them together unless the data speak against it.
@@ -12,7 +13,7 @@ symmetric Dirichlet prior on the masses draws them together unless the data spea
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -38,7 +39,8 @@ class MixtureSettings:
     counts: tuple[int, ...] = (2, 3, 4, 6, 8, 12)
     starts: int = 16
     search_steps: int = 12
-    search_rows: int = 6000
+    search_rows: int = 20_000
+    strengths: tuple[float, ...] = (0.3, 1.0, 3.0, 10.0, 30.0)
     steps: int = 30
     prior: MixturePrior = field(default_factory=MixturePrior)
 
@@ -64,7 +66,7 @@ def fit_mixtures(
     for tried, count in enumerate(settings.counts, 1):
         if count * _enough(validation.dimension) > validation.size:
             break
-        fits.append(_fit_folds(validation, _search(validation, settings, count), settings))
+        fits.append(_fit_folds(validation, *_search(validation, settings, count), settings.steps))
         judged = fits[-1].differences.out_of_fold[validation.judged.numpy()]
         scores.append(validation.log_likelihood_of_judged(judged))
         if on_step is not None:
@@ -79,12 +81,13 @@ def _enough(d: int) -> int:
     return 5 * (d * (d + 3) // 2 + 1)
 
 
-def _search(validation: CrossValidation, settings: MixtureSettings, count: int) -> Mixture:
-    """The climbed start that best foretells the comparisons it was not climbed on."""
+def _search(
+    validation: CrossValidation, settings: MixtureSettings, count: int
+) -> tuple[Mixture, MixturePrior]:
+    """The climbed start, then the prior, that best foretell comparisons they were not given."""
     held = validation.fold_of < max(1, validation.count // 4)
     rows = torch.nonzero(~held)[:, 0]
-    shuffled = rows[torch.randperm(len(rows), generator=validation.generator)]
-    posterior = _posterior(validation, shuffled[: settings.search_rows], settings.prior)
+    rows = rows[torch.randperm(len(rows), generator=validation.generator)[: settings.search_rows]]
     judged = validation.judged[held[validation.judged]]
 
     def foretells(mixture: Mixture) -> float:
@@ -92,8 +95,17 @@ def _search(validation: CrossValidation, settings: MixtureSettings, count: int) 
         logs = validation.noise.log_cdf(winners - losers)
         return float((logs * validation.weights[judged]).sum())
 
+    posterior = _posterior(validation, rows, settings.prior)
     starts = draw_starts(validation, count, settings.starts)
-    return max((climb(posterior, s, settings.search_steps)[0] for s in starts), key=foretells)
+    climbed = [climb(posterior, start, settings.search_steps)[0] for start in starts]
+    best = max(climbed, key=foretells)
+    # Components alike in shape are told so by their own average, and may then be held to it.
+    shapes = settings.prior, replace(settings.prior, scatter=best.pooled())
+    priors = [replace(shape, strength=s) for shape in shapes for s in settings.strengths]
+    refits = [climb(replace(posterior, prior=p), best, settings.steps)[0] for p in priors]
+    scores = [foretells(mixture) for mixture in refits]
+    chosen = int(np.argmax(scores))
+    return refits[chosen], priors[chosen]
 
 
 def _posterior(validation: CrossValidation, rows: Tensor, prior: MixturePrior) -> MixturePosterior:
@@ -103,13 +115,12 @@ def _posterior(validation: CrossValidation, rows: Tensor, prior: MixturePrior) -
 
 
 def _fit_folds(
-    validation: CrossValidation, start: Mixture, settings: MixtureSettings
+    validation: CrossValidation, start: Mixture, prior: MixturePrior, steps: int
 ) -> MixtureFit:
     members = []
     for fold in range(validation.count):
         rows = torch.nonzero(validation.fold_of != fold)[:, 0]
-        posterior = _posterior(validation, rows, settings.prior)
-        members.append(climb(posterior, start, settings.steps)[0])
+        members.append(climb(_posterior(validation, rows, prior), start, steps)[0])
     stack = ComponentStack(
         torch.stack([m.whiten for m in members]),
         torch.stack([m.offset for m in members]),

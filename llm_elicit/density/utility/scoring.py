@@ -49,6 +49,13 @@ class Mixture:
         """f (n,) at features (n, d)."""
         return torch.logsumexp(self.forms(self.whitened(t)), -1)
 
+    def pooled(self) -> Tensor:
+        """The components' covariances averaged by mass (d, d)."""
+        log_mass = self.height - torch.linalg.slogdet(self.whiten).logabsdet
+        inverse = torch.linalg.inv(self.whiten)
+        covariances = inverse.transpose(1, 2) @ inverse
+        return torch.einsum("k,kde->de", torch.softmax(log_mass, 0), covariances)
+
     def moved(self, step: Tensor) -> Mixture:
         """The mixture after a step (K·p,), p = 1 + d + d(d + 1)/2."""
         k, d = self.offset.shape
@@ -67,24 +74,35 @@ class MixturePrior:
     """What is believed of a mixture before any choice.
 
     Masses are Dirichlet with parameter 1 + ``concentration``; precisions Wishart-like with
-    ``strength`` degrees of freedom around components of standard deviation ``width``; centres
-    normal with precision ``centring``, all in features, whose variance under λ is one.
+    ``strength`` degrees of freedom around components of covariance ``scatter`` (d, d), or of
+    standard deviation ``width`` where that is None; centres normal with precision ``centring``;
+    all in features, whose variance under λ is one.
     """
 
     concentration: float = 3.0
-    strength: float = 0.5
+    strength: float = 2.0
     width: float = 0.5
     centring: float = 0.1
+    scatter: Tensor | None = None
+
+    def _scatter(self, whiten: Tensor) -> Tensor:
+        """Wᵀ S W (K, d, d): a component's expected covariance in its own coordinates."""
+        if self.scatter is None:
+            return self.width**2 * whiten.transpose(1, 2) @ whiten
+        return whiten.transpose(1, 2) @ self.scatter @ whiten
 
     def value(self, mixture: Mixture) -> Tensor:
         """Log-density up to a constant."""
         half_log_precision = torch.linalg.slogdet(mixture.whiten).logabsdet
         log_mass = torch.log_softmax(mixture.height - half_log_precision, 0)
-        trace = self.width**2 * mixture.whiten.square().sum((1, 2))
+        trace = self._scatter(mixture.whiten).diagonal(dim1=1, dim2=2).sum(1)
         shape = self.strength * (half_log_precision - 0.5 * trace)
         centre = torch.linalg.solve(mixture.whiten.transpose(1, 2), mixture.offset)
-        total: Tensor = self.concentration * log_mass.sum() + shape.sum()
-        total = total - 0.5 * self.centring * centre.square().sum()
+        total: Tensor = (
+            self.concentration * log_mass.sum()
+            + shape.sum()
+            - 0.5 * self.centring * centre.square().sum()
+        )
         return total
 
     def derivatives(self, mixture: Mixture) -> tuple[Tensor, Tensor]:
@@ -101,9 +119,9 @@ class MixturePrior:
         spread = self.concentration * k * (torch.diag(mass) - torch.outer(mass, mass))
         together = torch.kron(spread, torch.outer(along, along))
 
-        trace = self.width**2 * mixture.whiten.transpose(1, 2) @ mixture.whiten
-        gradient[:, 1 + d :] += self.strength * twice * (torch.eye(d) - trace)[:, i, j]
-        of_trace = trace.diagonal(dim1=1, dim2=2)
+        scatter = self._scatter(mixture.whiten)
+        gradient[:, 1 + d :] += self.strength * twice * (torch.eye(d) - scatter)[:, i, j]
+        of_trace = scatter.diagonal(dim1=1, dim2=2)
         curvature[:, 1 + d :] = (
             self.strength * twice * (1 + 0.5 * (of_trace[:, i] + of_trace[:, j]))
         )
