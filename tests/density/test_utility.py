@@ -67,7 +67,7 @@ def test_two_far_bumps_are_found_and_described_by_a_mixture() -> None:
     winners, losers = ask(law.log_prob, box, 2000, seed=17)
     belief = fit_belief(winners, losers, sampling=box, method="auto", settings=QUICK)
     notes = belief.diagnostics["utility"]
-    assert notes["form"] == "stack"
+    assert notes["form"] == "mixture of 2"
     assert notes["held_out"]["mixture of 2"] > notes["held_out"]["quadratic"] + 0.1
     assert "held-out" in belief.diagnostics["reason"]
     x = belief.sample(4000, seed=1)
