@@ -21,6 +21,9 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
 class Design(Strict):
     """Which questions are asked: pairs drawn from λ, in both orders, so many times each."""
 
@@ -28,6 +31,19 @@ class Design(Strict):
     template: str = "v1/zero-shot"
     both_orders: bool = True
     replicates: Annotated[int, Field(ge=1, le=1000)] = 1
+
+
+class TokenPrice(Strict):
+    """What a judge's tokens cost, in USD per million, where the price list does not know better.
+
+    `cached` are prompt tokens read from the provider's cache, by default as dear as others;
+    `batch` is the share of these prices that is paid in batch mode.
+    """
+
+    input: NotNegative
+    output: NotNegative
+    cached: NotNegative | None = None
+    batch: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
 class _Judge(Strict):
@@ -38,7 +54,7 @@ class _Judge(Strict):
 
     def identity(self) -> dict[str, Any]:
         """The settings that can change an answer: the operational ones and the name left out."""
-        operational = {"name", "concurrency", "timeout", "attempts", "api_key_env"}
+        operational = {"name", "concurrency", "timeout", "attempts", "api_key_env", "price"}
         return self.model_dump(mode="json", exclude=operational)
 
 
@@ -54,6 +70,7 @@ class AnthropicJudge(_Model):
     backend: Literal["anthropic"]
     base_url: str | None = None
     api_key_env: str = "ANTHROPIC_API_KEY"
+    price: TokenPrice | None = None
 
 
 class OpenAIJudge(_Model):
@@ -66,6 +83,7 @@ class OpenAIJudge(_Model):
     backend: Literal["openai"]
     base_url: str | None = None
     api_key_env: str | None = "OPENAI_API_KEY"
+    price: TokenPrice | None = None
     logprobs: bool = True
     seed: int | None = None
 

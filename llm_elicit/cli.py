@@ -36,7 +36,8 @@ Where = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder or nam
 CampaignName = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="A path, or an example.")]
 MaxCost = Annotated[float | None, typer.Option(metavar="USD", min=0.0, help="Spend no more.")]
 
-_out = Console(highlight=False, soft_wrap=True)
+# Where no terminal says how wide it is, tables keep their natural width: no name is cut.
+_out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
 
 
 @app.command("run")
@@ -52,6 +53,12 @@ def run_command(
         _dry_run(stages.Run.open(campaign))
         return
     _conclude(stages.run(campaign, max_cost=max_cost))
+
+
+@app.command("estimate")
+def estimate_command(campaign: CampaignName) -> None:
+    """Questions, tokens and USD by judge and model, before anything is sent."""
+    _estimate(stages.Run.open(campaign))
 
 
 @app.command("plan")
@@ -165,12 +172,28 @@ def _dry_run(result: stages.Run) -> None:
             _out.print(f"[{message.role}]", markup=False, style="bold")
             _out.print(message.content, markup=False)
         _out.rule()
-    table = Table("judge", "requests", "prompt tokens", "answer tokens", "USD", "at most", box=None)
-    for line in orchestrator.estimate(result.campaign, result.space, result.plan):
-        counts = f"~{line.prompt_tokens:,}", f"~{line.completion_tokens:,}"
-        table.add_row(line.judge, f"{line.requests:,}", *counts, _usd(line.cost), _usd(line.most))
+    _estimate(result)
+
+
+def _estimate(result: stages.Run) -> None:
+    """What the questions that are still open would take."""
+    answered = result.answered
+    lines = orchestrator.estimate(result.campaign, result.space, result.plan, answered)
+    names = ("judge", "model", "questions", "prompt tokens", "cached", "answer tokens")
+    table = Table(*names, "USD", "at most", "in batch mode", box=None)
+    for line in lines:
+        near = "" if line.exact else "~"
+        counts = f"{near}{line.prompt_tokens:,}", f"~{line.cached_tokens:,}"
+        answers = f"~{line.completion_tokens:,}"
+        prices = [_usd(line.cost), _usd(line.most), _usd(line.batch) if line.batch else "-"]
+        table.add_row(line.judge, line.model, f"{line.requests:,}", *counts, answers, *prices)
     _out.print(table)
-    _out.print("Nothing was sent.")
+    known = [line for line in lines if line.cost is not None]
+    total, most = (sum(getattr(line, key) for line in known) for key in ("cost", "most"))
+    unknown = "" if len(known) == len(lines) else ", without the models of unknown price"
+    _out.print(f"In all {_usd(total)} USD, at most {_usd(most)}{unknown}. Nothing was sent.")
+    if any(answered.values()):
+        _out.print(f"{sum(answered.values()):,} questions are answered already and left out.")
 
 
 def _usd(amount: float | None) -> str:

@@ -74,6 +74,15 @@ class Run:
         return make_plan(self.space, self.campaign.design, self.campaign.seed)
 
     @property
+    def answered(self) -> dict[str, int]:
+        """How many questions each judge has answered; empty before the first is asked."""
+        if not (self.folder / orchestrator.JOURNAL).is_file():
+            return {}
+        return {
+            judge: t.done for judge, t in orchestrator.status(self.folder, self.campaign).items()
+        }
+
+    @property
     def comparisons(self) -> Comparisons:
         """The table of judgments."""
         return Comparisons.read(self.folder / "comparisons.parquet")

@@ -2,12 +2,14 @@
 
 from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, ask
 from llm_elicit.orchestrator.estimate import JudgeEstimate, estimate, prompts
+from llm_elicit.orchestrator.journal import FILE as JOURNAL
 from llm_elicit.orchestrator.journal import Totals
 from llm_elicit.orchestrator.judgments import comparisons, status
 from llm_elicit.orchestrator.progress import Display, Progress, Silent, Tally
 from llm_elicit.orchestrator.retries import Patience
 
 __all__ = [
+    "JOURNAL",
     "AskSummary",
     "Display",
     "JudgeEstimate",

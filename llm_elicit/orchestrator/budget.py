@@ -3,67 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from dataclasses import dataclass
 
-from genai_prices import Usage, calc_price
-
-from llm_elicit.campaign import AnthropicJudge, Judge, OpenAIJudge
 from llm_elicit.errors import InputError, JudgeError
-
-_OPENAI_URL_VARIABLE = "OPENAI_BASE_URL"
-
-
-@dataclass(frozen=True)
-class Price:
-    """What a judge's tokens cost. Without a model they are free.
-
-    Attributes:
-        model: the model's name in the price list.
-        provider: the provider's name there.
-        url: the server's address, by which the list knows other providers.
-    """
-
-    model: str = ""
-    provider: str | None = None
-    url: str | None = None
-
-    def cost(self, prompt: int, completion: int, cached: int = 0) -> float:
-        """USD for these tokens; `cached` tokens are a part of the prompt's.
-
-        Example:
-            >>> Price().cost(1000, 10)
-            0.0
-        """
-        if not self.model:
-            return 0.0
-        usage = Usage(input_tokens=prompt, output_tokens=completion, cache_read_tokens=cached)
-        if self.provider is not None:
-            price = calc_price(usage, self.model, provider_id=self.provider)
-        else:
-            price = calc_price(usage, self.model, provider_api_url=self.url)
-        return float(price.total_price)
-
-
-def price_of(judge: Judge) -> Price | None:
-    """The price of a judge's tokens; None where no price is known.
-
-    Local and simulated judges are free. A server of one's own has no known price.
-    """
-    match judge:
-        case AnthropicJudge():
-            price = Price(judge.model, provider="anthropic")
-        case OpenAIJudge():
-            url = judge.base_url or os.environ.get(_OPENAI_URL_VARIABLE)
-            provider = None if url else "openai"
-            price = Price(judge.model, provider=provider, url=url)
-        case _:
-            return Price()
-    try:
-        price.cost(1, 1)
-    except LookupError:
-        return None
-    return price
+from llm_elicit.orchestrator.prices import Price
 
 
 def check_cap(cap: float | None, judges: dict[str, Price | None]) -> None:
@@ -76,16 +18,8 @@ def check_cap(cap: float | None, judges: dict[str, Price | None]) -> None:
     if cap is not None and unknown:
         raise InputError(
             f"limits.max_cost: no price is known for the model of judge {unknown[0]!r}, so a cap "
-            "cannot be held; remove the cap, or that judge"
+            "cannot be held; state its `price`, or remove the cap or that judge"
         )
-
-
-def worst_case(price: Price | None, text_bytes: int, turns: int, max_tokens: int) -> float:
-    """The most that a request can cost, in USD; 0 where no price is known.
-
-    A token holds at least a byte of text; each turn has a few tokens of its own.
-    """
-    return price.cost(text_bytes + 32 * (turns + 1), max_tokens) if price else 0.0
 
 
 class Budget:

@@ -16,11 +16,12 @@ from llm_elicit.campaign import Campaign, Judge
 from llm_elicit.errors import ElicitError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import cache
-from llm_elicit.orchestrator.budget import Budget, check_cap, price_of
+from llm_elicit.orchestrator.budget import Budget, check_cap
 from llm_elicit.orchestrator.cache import Cache
 from llm_elicit.orchestrator.journal import Journal
 from llm_elicit.orchestrator.lock import RunLock
 from llm_elicit.orchestrator.pool import Desk, Pool
+from llm_elicit.orchestrator.prices import price_of
 from llm_elicit.orchestrator.progress import Progress, Silent, Tally
 from llm_elicit.orchestrator.retries import Patience
 from llm_elicit.orchestrator.writer import Writer

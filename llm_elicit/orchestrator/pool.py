@@ -15,11 +15,12 @@ from llm_elicit.backends.base import AdaptedError
 from llm_elicit.campaign import Judge
 from llm_elicit.errors import ElicitError, JudgeError
 from llm_elicit.features import FeatureSpace
-from llm_elicit.orchestrator import journal
-from llm_elicit.orchestrator.budget import Budget, Price, worst_case
+from llm_elicit.orchestrator import journal, tokens
+from llm_elicit.orchestrator.budget import Budget
 from llm_elicit.orchestrator.cache import Cache, cache_key, worth_keeping
 from llm_elicit.orchestrator.journal import Question, Totals
 from llm_elicit.orchestrator.judgments import judge_reply, settings_of
+from llm_elicit.orchestrator.prices import Price
 from llm_elicit.orchestrator.progress import Progress, Tally
 from llm_elicit.orchestrator.retries import Decision, Patience, classify
 from llm_elicit.orchestrator.writer import Writer
@@ -329,9 +330,8 @@ class Pool:
 
     def _worst(self, request: Request) -> float:
         body = self._backend.body(request)
-        tokens = int(body.get("max_tokens") or body.get("max_completion_tokens") or 0)
-        size = sum(len(message.content.encode()) for message in request.prompt.messages)
-        return worst_case(self._price, size, len(request.prompt.messages), tokens)
+        answer = int(body.get("max_tokens") or body.get("max_completion_tokens") or 0)
+        return self._price.most(tokens.most(request.prompt), answer) if self._price else 0.0
 
     def _show(self) -> None:
         self._desk.progress.tally(self._judge.name, self.tally)
