@@ -128,6 +128,7 @@ class Limits(Strict):
     """What a run may spend; holds across resumes. Not part of a campaign's identity."""
 
     max_cost: Positive | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
 
 
 Method = Literal["auto", "score", "score-constant", "utility", "flow"]

@@ -21,3 +21,9 @@ class JudgeError(ElicitError):
     """A judge cannot be asked any further; the answers it gave so far are kept."""
 
     exit_code = 3
+
+
+class CapError(JudgeError):
+    """A cap of the campaign leaves no room for another request."""
+
+    exit_code = 4

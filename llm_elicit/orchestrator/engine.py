@@ -16,7 +16,7 @@ from llm_elicit.campaign import Campaign, Judge
 from llm_elicit.errors import ElicitError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import cache
-from llm_elicit.orchestrator.budget import Budget, check_cap
+from llm_elicit.orchestrator.budget import Amount, Budget, check_cap
 from llm_elicit.orchestrator.cache import Cache
 from llm_elicit.orchestrator.journal import Journal
 from llm_elicit.orchestrator.lock import RunLock
@@ -121,7 +121,7 @@ async def ask(
     shown = progress or Silent()
     template = Template.load(campaign.design.template)
     prices = {judge.name: price_of(judge) for judge in campaign.judges}
-    check_cap(campaign.limits.max_cost, prices)
+    check_cap(campaign.limits, prices)
     backends = {judge.name: _open(judge, space, shown) for judge in campaign.judges}
     identity = {
         "fingerprint": campaign.fingerprint(space),
@@ -134,7 +134,9 @@ async def ask(
         answers = Cache(folder.parent / cache.FILE)
         stack.callback(answers.close)
         lost = book.prepare(prices, plan)
-        budget = Budget(campaign.limits.max_cost, book.spent())
+        used = [book.totals(name) for name in prices]
+        tokens = sum(judge.prompt_tokens + judge.completion_tokens for judge in used)
+        budget = Budget(campaign.limits, Amount(book.spent(), tokens))
         async with Writer(book) as writer:
             desk = Desk(
                 space=space, plan=plan, template=template, writer=writer, cache=answers,
@@ -147,7 +149,7 @@ async def ask(
             with _interruptible(desk):
                 stops = await _run(pools, book)
     judges = {name: JudgeSummary(pool.tally, stops[name]) for name, pool in pools.items()}
-    return AskSummary(judges, lost, desk.stopping.is_set(), budget.spent)
+    return AskSummary(judges, lost, desk.stopping.is_set(), budget.spent.usd)
 
 
 def _digest(plan: Plan) -> str:

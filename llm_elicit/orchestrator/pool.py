@@ -16,7 +16,7 @@ from llm_elicit.campaign import Judge
 from llm_elicit.errors import ElicitError, JudgeError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import journal, tokens
-from llm_elicit.orchestrator.budget import Budget
+from llm_elicit.orchestrator.budget import Amount, Budget
 from llm_elicit.orchestrator.cache import Cache, cache_key, worth_keeping
 from llm_elicit.orchestrator.journal import Question, Totals
 from llm_elicit.orchestrator.judgments import judge_reply, settings_of
@@ -180,11 +180,11 @@ class Pool:
         await self._cool_down()
         worst = self._worst(request)
         await self._desk.budget.reserve(worst)
-        paid = 0.0
+        paid = Amount()
         try:
             if self._halted:
                 raise _HaltedError
-            await self._desk.writer.write(journal.intent(question.id, worst))
+            await self._desk.writer.write(journal.intent(question.id, worst.usd))
             self.tally.requests += 1
             began = time.monotonic()
             # Until it is known that nothing was charged, it counts as paid.
@@ -192,25 +192,26 @@ class Pool:
             try:
                 reply = await self._backend.ask(request)
             except AdaptedError:
-                paid = 0.0
+                paid = Amount()
                 await self._desk.writer.write(journal.missed(question.id, 0.0))
                 raise
             except Exception as error:
                 decision = classify(error)
                 if decision is None:
                     raise
-                paid = worst if decision.maybe_paid else 0.0
+                paid = worst if decision.maybe_paid else Amount()
                 await self._missed(question, paid)
                 raise _FailedError(self._clean(decision)) from None
-            paid = self._cost(reply) or 0.0
+            used = reply.prompt_tokens + reply.completion_tokens
+            paid = Amount(self._cost(reply) or 0.0, used)
             text = self._backend.scrub(reply.text)
             return replace(reply, text=text), time.monotonic() - began
         finally:
             await self._desk.budget.settle(worst, paid)
 
-    async def _missed(self, question: Question, lost: float) -> None:
+    async def _missed(self, question: Question, lost: Amount) -> None:
         self.tally.errors += 1
-        await self._desk.writer.write(journal.missed(question.id, lost))
+        await self._desk.writer.write(journal.missed(question.id, lost.usd))
         self._show()
 
     def _clean(self, decision: Decision) -> Decision:
@@ -328,10 +329,13 @@ class Pool:
             return None
         return self._price.cost(reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)
 
-    def _worst(self, request: Request) -> float:
+    def _worst(self, request: Request) -> Amount:
         body = self._backend.body(request)
         answer = int(body.get("max_tokens") or body.get("max_completion_tokens") or 0)
-        return self._price.most(tokens.most(request.prompt), answer) if self._price else 0.0
+        if not answer:
+            return Amount()  # a judge that is no language model
+        prompt = tokens.most(request.prompt)
+        return Amount(self._price.most(prompt, answer) if self._price else 0.0, prompt + answer)
 
     def _show(self) -> None:
         self._desk.progress.tally(self._judge.name, self.tally)

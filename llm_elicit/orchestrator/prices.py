@@ -12,7 +12,7 @@ from genai_prices import Usage, calc_price
 from llm_elicit.campaign import AnthropicJudge, Judge, OpenAIJudge, TokenPrice
 
 _OPENAI_URL_VARIABLE = "OPENAI_BASE_URL"
-_PICO = 10**12
+PICO = 10**12
 """Money is counted in whole picodollars, in which every listed price of a token is a whole
 number: sums are exact, whatever their order."""
 
@@ -58,12 +58,12 @@ class Price:
             0.00105
         """
         rates = next(r for r in reversed(self.tiers) if prompt > r.above or r.above == 0)
-        return rates.cost(prompt, completion, min(cached, prompt)) / _PICO
+        return rates.cost(prompt, completion, min(cached, prompt)) / PICO
 
     def most(self, prompt: int, completion: int) -> float:
         """USD of the dearest request with so many tokens or fewer."""
         reached = (r for r in self.tiers if prompt > r.above or r.above == 0)
-        return max(r.cost(prompt, completion, 0) for r in reached) / _PICO
+        return max(r.cost(prompt, completion, 0) for r in reached) / PICO
 
 
 def price_of(judge: Judge, batch: bool = False) -> Price | None:

@@ -24,6 +24,8 @@ class Says:
     refusal: str | None = None
     delay: float = 0.0
     cached: int = 0
+    prompt_tokens: int | None = None
+    completion_tokens: int = 2
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,9 @@ async def _read(reader: asyncio.StreamReader) -> Seen | None:
     return Seen(first.split()[1], headers, json.loads(raw or b"{}"))
 
 
-def _tokens(body: dict[str, Any]) -> int:
+def _tokens(says: Says, body: dict[str, Any]) -> int:
+    if says.prompt_tokens is not None:
+        return says.prompt_tokens
     texts = [str(turn["content"]) for turn in body["messages"]] + [str(body.get("system", ""))]
     return sum(len(text) for text in texts) // 4
 
@@ -173,8 +177,8 @@ def _message(says: Says, body: dict[str, Any]) -> dict[str, Any]:
         "stop_reason": ANTHROPIC_STOPS.get(says.stop, says.stop),
         "stop_sequence": None,
         "usage": {
-            "input_tokens": _tokens(body) - says.cached,
-            "output_tokens": 2,
+            "input_tokens": _tokens(says, body) - says.cached,
+            "output_tokens": says.completion_tokens,
             "cache_read_input_tokens": says.cached,
             "cache_creation_input_tokens": 0,
         },
@@ -204,9 +208,9 @@ def _completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
             }
         ],
         "usage": {
-            "prompt_tokens": _tokens(body),
-            "completion_tokens": 2,
-            "total_tokens": _tokens(body) + 2,
+            "prompt_tokens": _tokens(says, body),
+            "completion_tokens": says.completion_tokens,
+            "total_tokens": _tokens(says, body) + says.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": says.cached},
         },
     }

@@ -1,17 +1,13 @@
 """A cap that holds."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.provider import Action, Hangs, Provider, Says
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from llm_elicit.errors import InputError, JudgeError
+from llm_elicit.errors import CapError, InputError
 from llm_elicit.orchestrator import status
-from llm_elicit.orchestrator.budget import Budget
 from orchestrator.conftest import EXPERT, claude, gpt
 from orchestrator.running import campaign, run, table
 
@@ -34,7 +30,7 @@ def test_the_cap_is_never_passed_and_what_was_paid_is_kept(tmp_path: Path) -> No
         summary = run(capped, tmp_path / "capped")
         assert 0 < summary.spent <= cap
         (problem,) = summary.problems
-        assert isinstance(problem, JudgeError)
+        assert isinstance(problem, CapError)
         assert "max_cost" in str(problem)
         assert summary.judges["expert"].complete
         kept = table(capped, tmp_path / "capped").of("claude")
@@ -59,32 +55,3 @@ def test_a_request_that_may_have_been_charged_counts(tmp_path: Path) -> None:
     line = status(tmp_path / "try", study)["claude"]
     assert line.lost > 0
     assert summary.spent == pytest.approx(paid + line.lost)
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    st.floats(0.1, 10),
-    st.lists(st.tuples(st.floats(0.001, 1), st.floats(0, 1)), min_size=1, max_size=30),
-)
-def test_spending_stays_under_any_cap(cap: float, requests: list[tuple[float, float]]) -> None:
-    async def go() -> tuple[float, int]:
-        budget = Budget(cap, 0.0)
-        refused = 0
-
-        async def one(worst: float, share: float) -> None:
-            nonlocal refused
-            try:
-                await budget.reserve(worst)
-            except JudgeError:
-                refused += 1
-                return
-            await asyncio.sleep(0)
-            await budget.settle(worst, worst * share)
-
-        await asyncio.gather(*(one(worst, share) for worst, share in requests))
-        return budget.spent, refused
-
-    spent, refused = asyncio.run(go())
-    assert spent <= cap * (1 + 1e-9)
-    if sum(worst for worst, _ in requests) <= cap:
-        assert refused == 0
