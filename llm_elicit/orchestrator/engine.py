@@ -20,10 +20,12 @@ from llm_elicit.orchestrator.budget import Amount, Budget, check_cap
 from llm_elicit.orchestrator.cache import Cache
 from llm_elicit.orchestrator.journal import Journal
 from llm_elicit.orchestrator.lock import RunLock
+from llm_elicit.orchestrator.log import Logged, counted, event, logged
 from llm_elicit.orchestrator.pool import Desk, Pool
 from llm_elicit.orchestrator.prices import price_of
 from llm_elicit.orchestrator.progress import Progress, Silent, Tally
 from llm_elicit.orchestrator.retries import Patience
+from llm_elicit.orchestrator.spans import span
 from llm_elicit.orchestrator.writer import Writer
 from llm_elicit.plan import Plan
 from llm_elicit.questions import Template
@@ -118,7 +120,7 @@ async def ask(
         >>> summary.complete, summary.judges["expert"].tally.done
         (True, 10)
     """
-    shown = progress or Silent()
+    shown = Logged(progress or Silent())
     template = Template.load(campaign.design.template)
     prices = {judge.name: price_of(judge) for judge in campaign.judges}
     check_cap(campaign.limits, prices)
@@ -128,7 +130,8 @@ async def ask(
         "template": template.digest,
         "plan": _digest(plan),
     }
-    with RunLock(folder), contextlib.ExitStack() as stack:
+    with RunLock(folder), logged(folder, campaign), contextlib.ExitStack() as stack:
+        event("run began", campaign=campaign.name, judges=list(prices), questions=len(plan))
         book = Journal(folder, identity)
         stack.callback(book.close)
         answers = Cache(folder.parent / cache.FILE)
@@ -146,10 +149,25 @@ async def ask(
                 judge.name: Pool(judge, backends[judge.name], prices[judge.name], desk)
                 for judge in campaign.judges
             }
-            with _interruptible(desk):
+            with _interruptible(desk), span("ask", {"elicit.campaign": campaign.name}):
                 stops = await _run(pools, book)
-    judges = {name: JudgeSummary(pool.tally, stops[name]) for name, pool in pools.items()}
-    return AskSummary(judges, lost, desk.stopping.is_set(), budget.spent.usd)
+        judges = {name: JudgeSummary(pool.tally, stops[name]) for name, pool in pools.items()}
+        summary = AskSummary(judges, lost, desk.stopping.is_set(), budget.spent.usd)
+        _log_end(summary)
+    return summary
+
+
+def _log_end(summary: AskSummary) -> None:
+    for name, judge in summary.judges.items():
+        counted(name, judge.tally)
+    event(
+        "run ended",
+        complete=summary.complete,
+        interrupted=summary.interrupted,
+        lost_in_flight=summary.lost_in_flight,
+        spent=summary.spent,
+        problems=[str(problem) for problem in summary.problems],
+    )
 
 
 def _digest(plan: Plan) -> str:

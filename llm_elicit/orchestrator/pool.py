@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from logging import WARNING
 
 import tenacity
 
@@ -20,9 +21,11 @@ from llm_elicit.orchestrator.budget import Amount, Budget
 from llm_elicit.orchestrator.cache import Cache, cache_key, worth_keeping
 from llm_elicit.orchestrator.journal import Question, Totals
 from llm_elicit.orchestrator.judgments import judge_reply, settings_of
+from llm_elicit.orchestrator.log import event
 from llm_elicit.orchestrator.prices import Price
 from llm_elicit.orchestrator.progress import Progress, Tally
 from llm_elicit.orchestrator.retries import Decision, Patience, classify
+from llm_elicit.orchestrator.spans import span
 from llm_elicit.orchestrator.writer import Writer
 from llm_elicit.plan import Plan, Query
 from llm_elicit.questions import Template, render
@@ -190,7 +193,7 @@ class Pool:
             # Until it is known that nothing was charged, it counts as paid.
             paid = worst
             try:
-                reply = await self._backend.ask(request)
+                reply = await self._asked(request)
             except AdaptedError:
                 paid = Amount()
                 await self._desk.writer.write(journal.missed(question.id, 0.0))
@@ -201,13 +204,30 @@ class Pool:
                     raise
                 paid = worst if decision.maybe_paid else Amount()
                 await self._missed(question, paid)
-                raise _FailedError(self._clean(decision)) from None
+                clean = self._clean(decision)
+                event("request failed", WARNING, judge=self._judge.name, question=question.id,
+                      kind=clean.kind, reason=clean.reason)  # fmt: skip
+                raise _FailedError(clean) from None
             used = reply.prompt_tokens + reply.completion_tokens
             paid = Amount(self._cost(reply) or 0.0, used)
             text = self._backend.scrub(reply.text)
             return replace(reply, text=text), time.monotonic() - began
         finally:
             await self._desk.budget.settle(worst, paid)
+
+    async def _asked(self, request: Request) -> Reply:
+        """One request under its span."""
+        model = self._backend.model
+        with span(f"chat {model}", {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": model,
+            "elicit.judge": self._judge.name,
+        }) as current:  # fmt: skip
+            reply = await self._backend.ask(request)
+            current.set_attribute("gen_ai.response.model", reply.model)
+            current.set_attribute("gen_ai.usage.input_tokens", reply.prompt_tokens)
+            current.set_attribute("gen_ai.usage.output_tokens", reply.completion_tokens)
+        return reply
 
     async def _missed(self, question: Question, lost: Amount) -> None:
         self.tally.errors += 1
@@ -258,6 +278,8 @@ class Pool:
             return  # not given up, only interrupted: the next run asks it
         self.tally.failed += 1
         await self._desk.writer.write(journal.failed(question.id, decision.reason))
+        event("question given up", WARNING, judge=self._judge.name, question=question.id,
+              reason=decision.reason)  # fmt: skip
         self._in_a_row += 1
         from_the_start = decision.kind == "no" and self.tally.answered == 0
         if decision.stops is not None or from_the_start or self._in_a_row >= DOWN_AFTER:
