@@ -16,7 +16,7 @@ from llm_elicit import backends, orchestrator, stages
 from llm_elicit.benchmarks.command import bench_command
 from llm_elicit.density import DensityError
 from llm_elicit.drafting import draft_space
-from llm_elicit.errors import ElicitError, InputError
+from llm_elicit.errors import STOPPED, ElicitError, InputError
 from llm_elicit.orchestrator import Display
 from llm_elicit.questions import Template
 
@@ -73,8 +73,9 @@ def ask_command(where: Where, max_cost: MaxCost = None) -> None:
     """Ask what is not answered yet."""
     result = stages.plan(where)
     with Display() as progress:
-        asyncio.run(stages.ask(result, max_cost=max_cost, progress=progress))
+        result = asyncio.run(stages.ask(result, max_cost=max_cost, progress=progress))
     _out.print(f"{result.folder / 'comparisons.parquet'}: {len(result.comparisons)} judgments")
+    _raise_problems(result)
 
 
 @app.command("fit")
@@ -201,9 +202,14 @@ def _usd(amount: float | None) -> str:
 
 
 def _conclude(result: stages.Run) -> None:
-    """Verdicts and the page; what stopped a judge decides the exit code."""
+    """Verdicts and the page; a run with answers missing does not end like a complete one."""
     _verdicts(result)
     _out.print(f"report: {result.report_path}")
+    _raise_problems(result)
+
+
+def _raise_problems(result: stages.Run) -> None:
+    """The first problem decides the exit code."""
     if result.problems:
         raise result.problems[0]
 
@@ -222,4 +228,4 @@ def main() -> None:
         sys.exit(getattr(error, "exit_code", 2))
     except KeyboardInterrupt:
         sys.stderr.write("stopped; every answer received is kept: run again to resume\n")
-        sys.exit(130)
+        sys.exit(STOPPED)

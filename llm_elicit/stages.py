@@ -26,7 +26,7 @@ from llm_elicit.audit import Audit, JudgeEvidence, Reference, audit_run
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Choices, Comparisons
 from llm_elicit.density import BeliefDensity, Noise, Uniform, fit_belief
-from llm_elicit.errors import ElicitError, InputError
+from llm_elicit.errors import ElicitError, IncompleteError, InputError
 from llm_elicit.features import FeatureSpace, Floats, read_yaml, validated
 from llm_elicit.orchestrator import Display, Progress, Silent
 from llm_elicit.plan import Plan, make_plan
@@ -45,7 +45,7 @@ class Run:
         folder: where everything is kept.
         campaign: what is asked, of whom.
         space: the feature space.
-        problems: what stopped a judge before its last question; the others went on.
+        problems: why questions have no answer: what stopped a judge, the others going on.
     """
 
     folder: Path
@@ -86,6 +86,13 @@ class Run:
     def comparisons(self) -> Comparisons:
         """The table of judgments."""
         return Comparisons.read(self.folder / "comparisons.parquet")
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """How many questions of the plan have no answer in the table, for judges with any."""
+        counts = self.comparisons.frame["judge"].value_counts()
+        gaps = {j.name: len(self.plan) - int(counts.get(j.name, 0)) for j in self.campaign.judges}
+        return {judge: gap for judge, gap in gaps.items() if gap}
 
     @property
     def beliefs(self) -> Mapping[str, BeliefDensity]:
@@ -233,7 +240,26 @@ async def ask(result: Run, *, max_cost: float | None = None, progress: Progress 
         raise KeyboardInterrupt
     if len(summary.problems) == len(campaign.judges):
         raise summary.problems[0]
-    return replace(result, problems=tuple(summary.problems))
+    return replace(result, problems=(*summary.problems, *_gaps(result, summary)))
+
+
+def _gaps(result: Run, summary: orchestrator.AskSummary) -> list[ElicitError]:
+    """An error for each judge that was asked to the end and left questions unanswered."""
+    return [
+        IncompleteError(
+            f"{result.folder}: {judge.tally.total - judge.tally.done:,} of {judge.tally.total:,} "
+            f"questions to {name!r} have no answer; see log.jsonl for why, and run again"
+        )
+        for name, judge in summary.judges.items()
+        if not judge.complete and judge.stopped is None
+    ]
+
+
+def _warn_of_gaps(result: Run, stage: str, progress: Progress) -> None:
+    """Say, before a later stage begins, that it rests on a part of the answers."""
+    for judge, gap in result.missing.items():
+        of_all = f"{gap:,} of {len(result.plan):,} questions have no answer"
+        progress.note(judge, f"{stage}: {of_all}; the result rests on the others")
 
 
 def export(result: Run, path: Path) -> Path:
@@ -248,6 +274,7 @@ def fit(result: Run, progress: Progress = _SILENT) -> None:
     A judge who made fewer choices than there are features gets no belief; the audit says so.
     """
     comparisons = result.comparisons
+    _warn_of_gaps(result, "fit", progress)
     for judge in result.campaign.judges:
         choices = comparisons.choices(judge.name)
         if len(choices) < result.space.dimension:
@@ -291,14 +318,12 @@ def _fit_one(result: Run, choices: Choices, judge: str, method: str, progress: P
 
 def audit(result: Run, progress: Progress = _SILENT) -> None:
     """Compare each belief with the data and with the sampling density; write audit.json."""
+    _warn_of_gaps(result, "audit", progress)
     samples = _samples(result)
     reference = Reference(result.space, samples.sampling, samples.data)
-    comparisons = result.comparisons
-    evidence = [
-        _evidence(result, comparisons, judge.name)
-        for judge in result.campaign.judges
-        if judge.name in comparisons.judges
-    ]
+    table = result.comparisons
+    names = [judge.name for judge in result.campaign.judges if judge.name in table.judges]
+    evidence = [_evidence(result, table, name) for name in names]
     shown = partial(progress.stage, "audit", "distances and tests")
     numbers = audit_run(evidence, reference, result.campaign.seed, shown)
     numbers.save(result.folder / "audit.json")
@@ -348,8 +373,10 @@ def report(result: Run, progress: Progress = _SILENT) -> None:
         samples=_samples(result),
         versions=provenance.versions(),
         prompts=_prompts(result),
+        missing=result.missing,
         created=datetime.now(UTC).isoformat(timespec="minutes"),
     )
+    _warn_of_gaps(result, "report", progress)
     progress.stage("report", "figures", 0, 1)
     write_report(study, result.folder)
     _write_tables(study.audit, result.folder / "tables")
