@@ -11,8 +11,9 @@ import hashlib
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import parse_qs, urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from llm_elicit import resources
 from llm_elicit.features import FeatureSpace, Strict, read_yaml, validated
@@ -169,6 +170,20 @@ class Campaign(Strict):
     fit: Fit = Fit(methods=("utility",))
     limits: Limits = Limits()
     runs: Path = Path("runs")
+    journal: str | None = None
+
+    @field_validator("journal")
+    @classmethod
+    def _no_secret(cls, address: str | None) -> str | None:
+        """A journal that machines share: `postgresql://USER@HOST/DATABASE`, no password."""
+        if address is None:
+            return None
+        parts = urlsplit(address)
+        if parts.scheme != "postgresql":
+            raise ValueError("must begin with postgresql://; leave it out for a file in the run")
+        if parts.password is not None or "password" in parse_qs(parts.query):
+            raise ValueError("holds a password, which runs write down; set PGPASSWORD instead")
+        return address
 
     @model_validator(mode="after")
     def _judges_have_names(self) -> Campaign:

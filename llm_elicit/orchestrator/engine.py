@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import cache
 from llm_elicit.orchestrator.budget import Amount, Budget, check_cap
 from llm_elicit.orchestrator.cache import Cache
-from llm_elicit.orchestrator.journal import Journal
+from llm_elicit.orchestrator.journal import Journal, Place
 from llm_elicit.orchestrator.lock import RunLock
 from llm_elicit.orchestrator.log import Logged, counted, event, logged
 from llm_elicit.orchestrator.pool import Desk, Pool
@@ -26,7 +26,7 @@ from llm_elicit.orchestrator.prices import price_of
 from llm_elicit.orchestrator.progress import Progress, Silent, Tally
 from llm_elicit.orchestrator.retries import Patience
 from llm_elicit.orchestrator.spans import span
-from llm_elicit.orchestrator.writer import Writer
+from llm_elicit.orchestrator.writer import Claims, Writer
 from llm_elicit.plan import Plan
 from llm_elicit.questions import Template
 
@@ -130,16 +130,17 @@ async def ask(
         "template": template.digest,
         "plan": _digest(plan),
     }
-    with RunLock(folder), logged(folder, campaign), contextlib.ExitStack() as stack:
+    place = Place(folder, campaign.journal)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(RunLock(folder, shared=place.shared))
+        stack.enter_context(logged(folder, campaign))
         event("run began", campaign=campaign.name, judges=list(prices), questions=len(plan))
-        book = Journal(folder, identity)
+        book = Journal(place, identity, campaign.limits)
         stack.callback(book.close)
         answers = Cache(folder.parent / cache.FILE)
         stack.callback(answers.close)
         lost = book.prepare(prices, plan)
-        used = [book.totals(name) for name in prices]
-        tokens = sum(judge.prompt_tokens + judge.completion_tokens for judge in used)
-        budget = Budget(campaign.limits, Amount(book.spent(), tokens))
+        budget = Budget(campaign.limits, Amount(*book.spent()))
         async with Writer(book) as writer:
             desk = Desk(
                 space=space, plan=plan, template=template, writer=writer, cache=answers,
@@ -150,8 +151,11 @@ async def ask(
                 for judge in campaign.judges
             }
             with _interruptible(desk), span("ask", {"elicit.campaign": campaign.name}):
-                stops = await _run(pools, book)
-        judges = {name: JudgeSummary(pool.tally, stops[name]) for name, pool in pools.items()}
+                stops = await _run(pools, book, desk)
+        judges = {
+            name: JudgeSummary(replace(pool.tally, done=book.totals(name).done), stops[name])
+            for name, pool in pools.items()
+        }
         summary = AskSummary(judges, lost, desk.stopping.is_set(), budget.spent.usd)
         _log_end(summary)
     return summary
@@ -180,13 +184,15 @@ def _open(judge: Judge, space: FeatureSpace, progress: Progress) -> Backend:
     return open_backend(judge, space, partial(progress.note, judge.name))
 
 
-async def _run(pools: dict[str, Pool], book: Journal) -> dict[str, ElicitError | None]:
+async def _run(pools: dict[str, Pool], book: Journal, desk: Desk) -> dict[str, ElicitError | None]:
     """All pools at once; a defect in one (not a judge's failure) ends them all."""
     tasks: dict[str, asyncio.Task[ElicitError | None]] = {}
+    for name, pool in pools.items():
+        pool.begin(book.totals(name))
     async with asyncio.TaskGroup() as group:
         for name, pool in pools.items():
-            pool.begin(book.totals(name))
-            tasks[name] = group.create_task(pool.run(book.pending(name)))
+            claims = Claims(desk.writer, name, desk.stopping)
+            tasks[name] = group.create_task(pool.run(claims))
     return {name: task.result() for name, task in tasks.items()}
 
 

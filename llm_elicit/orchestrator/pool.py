@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from logging import WARNING
 
@@ -26,7 +25,7 @@ from llm_elicit.orchestrator.prices import Price
 from llm_elicit.orchestrator.progress import Progress, Tally
 from llm_elicit.orchestrator.retries import Decision, Patience, classify
 from llm_elicit.orchestrator.spans import span
-from llm_elicit.orchestrator.writer import Writer
+from llm_elicit.orchestrator.writer import Claims, Writer
 from llm_elicit.plan import Plan, Query
 from llm_elicit.questions import Template, render
 
@@ -84,19 +83,18 @@ class Pool:
         if self.tally.cost is not None:
             self.tally.cost = so_far.cost
 
-    async def run(self, questions: list[Question]) -> ElicitError | None:
+    async def run(self, claims: Claims) -> ElicitError | None:
         """Ask all of them; returns the error that stopped the judge before the end, if any."""
         self._show()
-        if not questions or self._desk.stopping.is_set():
+        if self.tally.done == self.tally.total or self._desk.stopping.is_set():
             return None
         try:
             async with self._backend:
                 self.tally.began = time.monotonic()
-                queue = iter(questions)
-                workers = min(self._judge.concurrency, len(questions))
+                workers = min(self._judge.concurrency, self.tally.total - self.tally.done)
                 async with asyncio.TaskGroup() as group:
                     for _ in range(workers):
-                        group.create_task(self._work(queue))
+                        group.create_task(self._work(claims))
         except ElicitError as error:
             self._stopped = error
         self._show()
@@ -104,11 +102,12 @@ class Pool:
             self._desk.progress.note(self._judge.name, str(self._stopped))
         return self._stopped
 
-    async def _work(self, queue: Iterator[Question]) -> None:
-        for question in queue:
-            if self._halted:
-                return
+    async def _work(self, claims: Claims) -> None:
+        while not self._halted:
             try:
+                question = await claims.next()
+                if question is None or self._halted:
+                    return
                 await self._see_to(question)
             except ElicitError as error:
                 # The other workers' answers are under way: they are waited for, not thrown away.
@@ -187,7 +186,7 @@ class Pool:
         try:
             if self._halted:
                 raise _HaltedError
-            await self._desk.writer.write(journal.intent(question.id, worst.usd))
+            await self._desk.writer.write(journal.intent(question.id, worst.usd, worst.tokens))
             self.tally.requests += 1
             began = time.monotonic()
             # Until it is known that nothing was charged, it counts as paid.
@@ -231,7 +230,7 @@ class Pool:
 
     async def _missed(self, question: Question, lost: Amount) -> None:
         self.tally.errors += 1
-        await self._desk.writer.write(journal.missed(question.id, lost.usd))
+        await self._desk.writer.write(journal.missed(question.id, lost.usd, lost.tokens))
         self._show()
 
     def _clean(self, decision: Decision) -> Decision:
