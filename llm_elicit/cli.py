@@ -6,7 +6,7 @@ import asyncio
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -19,6 +19,7 @@ from llm_elicit.drafting import draft_space
 from llm_elicit.errors import STOPPED, ElicitError, InputError
 from llm_elicit.orchestrator import Display
 from llm_elicit.questions import Template
+from llm_elicit.runs import Run
 
 app = typer.Typer(
     help="What does a language model believe, as a probability density?",
@@ -50,7 +51,7 @@ def run_command(
 ) -> None:
     """The whole job: plan, ask, fit, audit, report. Run it again to resume."""
     if dry_run:
-        _dry_run(stages.Run.open(campaign))
+        _dry_run(Run.open(campaign))
         return
     _conclude(stages.run(campaign, max_cost=max_cost))
 
@@ -58,7 +59,7 @@ def run_command(
 @app.command("estimate")
 def estimate_command(campaign: CampaignName) -> None:
     """Questions, tokens and USD by judge and model, before anything is sent."""
-    _estimate(stages.Run.open(campaign))
+    _estimate(Run.open(campaign))
 
 
 @app.command("plan")
@@ -69,19 +70,42 @@ def plan_command(campaign: CampaignName) -> None:
 
 
 @app.command("ask")
-def ask_command(where: Where, max_cost: MaxCost = None) -> None:
+def ask_command(
+    where: Where,
+    max_cost: MaxCost = None,
+    batch: Annotated[
+        Literal["submit", "status", "collect", "wait"] | None,
+        typer.Option(help="Through the providers' batch endpoints, at half the price."),
+    ] = None,
+    every: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.01, help="Between looks, for --batch wait.")
+    ] = 60.0,
+) -> None:
     """Ask what is not answered yet."""
+    if batch == "status":
+        _batches(Run.open(where))
+        return
     result = stages.plan(where)
     with Display() as progress:
-        result = asyncio.run(stages.ask(result, max_cost=max_cost, progress=progress))
-    _out.print(f"{result.folder / 'comparisons.parquet'}: {len(result.comparisons)} judgments")
+        if batch is None:
+            asking = stages.ask(result, max_cost=max_cost, progress=progress)
+        else:
+            asking = stages.ask_in_batches(
+                result, batch, max_cost=max_cost, every=every, progress=progress
+            )
+        result = asyncio.run(asking)
+    if batch == "submit":
+        _batches(result)
+    else:
+        table = result.folder / "comparisons.parquet"
+        _out.print(f"{table}: {len(result.comparisons)} judgments")
     _raise_problems(result)
 
 
 @app.command("fit")
 def fit_command(where: Where) -> None:
     """Estimate every judge's belief from its answers."""
-    result = stages.Run.open(where)
+    result = Run.open(where)
     with Display() as progress:
         stages.fit(result, progress)
     for judge, belief in result.beliefs.items():
@@ -91,7 +115,7 @@ def fit_command(where: Where) -> None:
 @app.command("audit")
 def audit_command(where: Where) -> None:
     """Compare the beliefs with the data."""
-    result = stages.Run.open(where)
+    result = Run.open(where)
     with Display() as progress:
         stages.audit(result, progress)
     _verdicts(result)
@@ -100,7 +124,7 @@ def audit_command(where: Where) -> None:
 @app.command("report")
 def report_command(where: Where) -> None:
     """Write the page, its figures and its tables."""
-    result = stages.Run.open(where)
+    result = Run.open(where)
     with Display() as progress:
         stages.report(result, progress)
     _out.print(result.report_path)
@@ -109,7 +133,7 @@ def report_command(where: Where) -> None:
 @app.command("status")
 def status_command(where: Where) -> None:
     """How far a run is: questions done, failed and open, tokens and cost, by judge."""
-    result = stages.Run.open(where)
+    result = Run.open(where)
     table = Table("judge", "done", "failed", "open", "tokens", "cost USD", box=None)
     for judge, line in orchestrator.status(result.folder, result.campaign).items():
         tokens = line.prompt_tokens + line.completion_tokens
@@ -125,7 +149,7 @@ def export_command(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Ends in .parquet, .jsonl or .csv.")],
 ) -> None:
     """Write the judgments as Parquet, JSONL or CSV."""
-    result = stages.Run.open(where)
+    result = Run.open(where)
     _out.print(stages.export(result, path))
 
 
@@ -165,7 +189,7 @@ def init_command(
     )
 
 
-def _dry_run(result: stages.Run) -> None:
+def _dry_run(result: Run) -> None:
     """Three questions as they would be sent, and what all of them would take."""
     template = Template.load(result.campaign.design.template)
     for prompt in orchestrator.prompts(result.space, result.plan, template, 3):
@@ -176,7 +200,17 @@ def _dry_run(result: stages.Run) -> None:
     _estimate(result)
 
 
-def _estimate(result: stages.Run) -> None:
+def _batches(result: Run) -> None:
+    """Every batch of a run."""
+    study = orchestrator.Study(result.campaign, result.space, result.plan, result.folder)
+    table = Table("judge", "batch", "state", "questions", "done", box=None)
+    for line in asyncio.run(orchestrator.batch_lines(study)):
+        counts = ["-" if n is None else f"{n:,}" for n in (line.total, line.done)]
+        table.add_row(line.judge, line.batch, line.state, *counts)
+    _out.print(table)
+
+
+def _estimate(result: Run) -> None:
     """What the questions that are still open would take."""
     answered = result.answered
     lines = orchestrator.estimate(result.campaign, result.space, result.plan, answered)
@@ -201,20 +235,20 @@ def _usd(amount: float | None) -> str:
     return "unknown price" if amount is None else f"{amount:.4f}"
 
 
-def _conclude(result: stages.Run) -> None:
+def _conclude(result: Run) -> None:
     """Verdicts and the page; a run with answers missing does not end like a complete one."""
     _verdicts(result)
     _out.print(f"report: {result.report_path}")
     _raise_problems(result)
 
 
-def _raise_problems(result: stages.Run) -> None:
+def _raise_problems(result: Run) -> None:
     """The first problem decides the exit code."""
     if result.problems:
         raise result.problems[0]
 
 
-def _verdicts(result: stages.Run) -> None:
+def _verdicts(result: Run) -> None:
     for judge in result.audit.judges:
         _out.print(f"{judge.name}: {judge.verdict}", markup=False)
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,111 +26,13 @@ from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Choices, Comparisons
 from llm_elicit.density import BeliefDensity, Noise, Uniform, fit_belief
 from llm_elicit.errors import ElicitError, IncompleteError, InputError
-from llm_elicit.features import FeatureSpace, Floats, read_yaml, validated
+from llm_elicit.features import Floats, read_yaml, validated
 from llm_elicit.orchestrator import Display, Progress, Silent
-from llm_elicit.plan import Plan, make_plan
 from llm_elicit.questions import Template, render
 from llm_elicit.report import Samples, Study, write_report
+from llm_elicit.runs import SAMPLES, Run
 
 _SILENT = Silent()
-_SAMPLES = "samples.parquet"
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run's folder and what its stages left there.
-
-    Attributes:
-        folder: where everything is kept.
-        campaign: what is asked, of whom.
-        space: the feature space.
-        problems: why questions have no answer: what stopped a judge, the others going on.
-    """
-
-    folder: Path
-    campaign: Campaign
-    space: FeatureSpace
-    problems: tuple[ElicitError, ...] = ()
-
-    @classmethod
-    def open(cls, where: str | Path) -> Run:
-        """A run by its folder, its name under runs/, or its campaign.
-
-        Raises:
-            InputError: none of the three exists.
-        """
-        for folder in (Path(where), Path("runs") / where):
-            if (folder / "campaign.yaml").is_file():
-                frozen = folder / "campaign.yaml"
-                campaign = validated(Campaign, read_yaml(frozen), str(frozen))
-                return cls(folder, campaign, campaign.load_space())
-        campaign = Campaign.load(where)
-        return cls(campaign.folder, campaign, campaign.load_space())
-
-    @cached_property
-    def plan(self) -> Plan:
-        """The pairs, drawn anew from the seed: the same every time."""
-        return make_plan(self.space, self.campaign.design, self.campaign.seed)
-
-    @property
-    def answered(self) -> dict[str, int]:
-        """How many questions each judge has answered; empty before the first is asked."""
-        if not (self.folder / orchestrator.JOURNAL).is_file():
-            return {}
-        return {
-            judge: t.done for judge, t in orchestrator.status(self.folder, self.campaign).items()
-        }
-
-    @property
-    def comparisons(self) -> Comparisons:
-        """The table of judgments."""
-        return Comparisons.read(self.folder / "comparisons.parquet")
-
-    @property
-    def missing(self) -> dict[str, int]:
-        """How many questions of the plan have no answer in the table, for judges with any."""
-        counts = self.comparisons.frame["judge"].value_counts()
-        gaps = {j.name: len(self.plan) - int(counts.get(j.name, 0)) for j in self.campaign.judges}
-        return {judge: gap for judge, gap in gaps.items() if gap}
-
-    @property
-    def beliefs(self) -> Mapping[str, BeliefDensity]:
-        """Each judge's belief, by the campaign's first method; judges without one are left out."""
-        return Beliefs(self, self.campaign.fit.methods[0])
-
-    @property
-    def audit(self) -> Audit:
-        """The numbers of the report."""
-        return Audit.load(self.folder / "audit.json")
-
-    @property
-    def report_path(self) -> Path:
-        """The self-contained page."""
-        return self.folder / "report.html"
-
-    def belief_folder(self, judge: str, method: str) -> Path:
-        """Where one belief is kept."""
-        return self.folder / "beliefs" / judge / method
-
-
-class Beliefs(Mapping[str, BeliefDensity]):
-    """The beliefs of a run by judge, loaded when looked at."""
-
-    def __init__(self, run: Run, method: str) -> None:
-        self._folders = {
-            judge.name: run.belief_folder(judge.name, method)
-            for judge in run.campaign.judges
-            if (run.belief_folder(judge.name, method) / _SAMPLES).is_file()
-        }
-
-    def __getitem__(self, judge: str) -> BeliefDensity:
-        return BeliefDensity.load(self._folders[judge])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._folders)
-
-    def __len__(self) -> int:
-        return len(self._folders)
 
 
 def run(
@@ -229,16 +130,56 @@ async def ask(result: Run, *, max_cost: float | None = None, progress: Progress 
         JudgeError, InputError: every judge was stopped, or nothing could be sent.
         KeyboardInterrupt: the user stopped it.
     """
-    campaign = result.campaign
-    if max_cost is not None:
-        limits = campaign.limits.model_copy(update={"max_cost": max_cost})
-        campaign = campaign.model_copy(update={"limits": limits})
+    campaign = _capped(result.campaign, max_cost)
     summary = await orchestrator.ask(campaign, result.space, result.plan, result.folder, progress)
-    # Whatever stopped the asking, what was answered is readable.
+    return _asked(result, summary)
+
+
+async def ask_in_batches(
+    result: Run,
+    step: orchestrator.Step,
+    *,
+    max_cost: float | None = None,
+    every: float = 60.0,
+    progress: Progress = _SILENT,
+) -> Run:
+    """Ask what is not answered yet through the providers' batch endpoints.
+
+    Args:
+        result: the run.
+        step: "submit", "collect", or "wait" for both until all is collected.
+        max_cost: a cap in USD that replaces the campaign's own.
+        every: seconds between looks at the provider.
+        progress: told what could not be done.
+
+    Returns:
+        The run, with the problems that stopped some judges; after "submit", nothing else is one.
+
+    Raises:
+        JudgeError, InputError: every judge was stopped, or nothing could be sent.
+    """
+    campaign = _capped(result.campaign, max_cost)
+    study = orchestrator.Study(campaign, result.space, result.plan, result.folder)
+    summary = await orchestrator.ask_in_batches(study, step, progress, every)
+    if step == "submit":
+        return replace(result, problems=tuple(summary.problems))
+    return _asked(result, summary)
+
+
+def _capped(campaign: Campaign, max_cost: float | None) -> Campaign:
+    """The campaign under another cap, if there is one."""
+    if max_cost is None:
+        return campaign
+    limits = campaign.limits.model_copy(update={"max_cost": max_cost})
+    return campaign.model_copy(update={"limits": limits})
+
+
+def _asked(result: Run, summary: orchestrator.AskSummary) -> Run:
+    """The run with its table of judgments, whatever stopped the asking."""
     export(result, result.folder / "comparisons.parquet")
     if summary.interrupted:
         raise KeyboardInterrupt
-    if len(summary.problems) == len(campaign.judges):
+    if len(summary.problems) == len(summary.judges):
         raise summary.problems[0]
     return replace(result, problems=(*summary.problems, *_gaps(result, summary)))
 
@@ -292,7 +233,7 @@ def _fit_one(result: Run, choices: Choices, judge: str, method: str, progress: P
         digest.update(np.ascontiguousarray(array).tobytes())
     digest.update(settings.model_dump_json(exclude={"methods"}).encode())
     digest.update(json.dumps([result.campaign.seed, provenance.version()]).encode())
-    stamp, samples = folder / "inputs.sha256", folder / _SAMPLES
+    stamp, samples = folder / "inputs.sha256", folder / SAMPLES
     if samples.is_file() and stamp.is_file() and stamp.read_text() == digest.hexdigest():
         return
     samples.unlink(missing_ok=True)
@@ -348,7 +289,7 @@ def _samples(result: Run) -> Samples:
 
 def _read_points(folder: Path) -> Floats | None:
     """A belief's samples, if it was fitted."""
-    path = folder / _SAMPLES
+    path = folder / SAMPLES
     return pd.read_parquet(path).to_numpy(np.float64) if path.is_file() else None
 
 

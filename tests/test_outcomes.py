@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from fakes.batches import BatchProvider
 from fakes.provider import Fails, Hangs, Provider, Says
 
 from llm_elicit import cli, errors, stages
-from llm_elicit.orchestrator.journal import read_only
+from llm_elicit.orchestrator.journal import Place, reading, totals
 
 DOCS = Path(__file__).parent.parent / "docs" / "running.md"
 ROWS = re.findall(r"^\| (\d+) \| ([a-z ]+) \|", DOCS.read_text(), re.M)
@@ -102,6 +103,30 @@ def test_answers_missing(monkeypatch, capsys):
         assert len(p.seen) == 42
 
 
+def test_batch_mode_is_complete_when_all_is_collected(monkeypatch, capsys):
+    """`submit` ends well when all is handed in; `collect` not before every answer is there."""
+    with BatchProvider() as provider:
+        path = campaign(provider.url)
+        assert command(monkeypatch, capsys, "ask", path, "--batch", "submit")[0] == 0
+        monkeypatch.setattr(sys, "argv", ["llm-elicit", "ask", path, "--batch", "status"])
+        with pytest.raises(SystemExit):
+            cli.main()
+        shown = capsys.readouterr().out.splitlines()[1].split()
+        assert shown == ["claude", "batch_1", "in_progress", "40", "0"]
+        code, said = command(monkeypatch, capsys, "ask", path, "--batch", "collect")
+        assert code == CODES["answers missing"]
+        assert "40 of 40 questions to 'claude' have no answer" in said
+        provider.end()
+        code, _ = command(monkeypatch, capsys, "ask", path, "--batch", "collect")
+        assert code == CODES["complete"]
+        assert len(provider.batches) == 1
+        provider.refuses = Fails(401, "bad key")
+        path = campaign(provider.url, rest="seed: 2\nruns: other\n")
+        code, said = command(monkeypatch, capsys, "ask", path, "--batch", "wait")
+        assert code == CODES["judge stopped"]
+        assert "bad key" in said
+
+
 def test_defect(monkeypatch, capsys):
     """Python's own exit code for a traceback."""
     monkeypatch.setattr(stages, "plan", lambda campaign: 1 / 0)
@@ -130,11 +155,8 @@ def _wait(condition, child):
 
 
 def _answered():
-    db = read_only(Path("runs/c"))
-    try:
-        return db.execute("SELECT COUNT(*) FROM questions WHERE state = 'done'").fetchone()[0]
-    finally:
-        db.close()
+    with reading(Place(Path("runs/c"))) as db:
+        return totals(db, "claude").done
 
 
 def test_stopped(monkeypatch, capsys):

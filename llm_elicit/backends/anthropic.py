@@ -21,7 +21,7 @@ from llm_elicit.campaign import AnthropicJudge
 THINKING_ROOM = 2048
 """Newer models think before they answer, and their thinking counts towards max_tokens."""
 
-_SAMPLING_VERSION = "2023-06-01"
+SAMPLING_VERSION = "2023-06-01"
 """The last version of the API that takes a temperature, which older models understand."""
 
 _FINISH = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length"}
@@ -70,9 +70,9 @@ class AnthropicBackend:
         extra: dict[str, Any] = {}
         if "temperature" in body:
             extra["extra_body"] = {"temperature": body["temperature"]}
-            extra["extra_headers"] = {"anthropic-version": _SAMPLING_VERSION}
+            extra["extra_headers"] = {"anthropic-version": SAMPLING_VERSION}
         answer = await self._client.messages.create(**sent, **extra)
-        return _reply(answer, body)
+        return read_message(answer, body)
 
     def scrub(self, text: str) -> str:
         """`text` without the key."""
@@ -85,7 +85,7 @@ class AnthropicBackend:
         await self._client.close()
 
 
-def _reply(answer: object, body: dict[str, Any]) -> Reply:
+def read_message(answer: object, body: dict[str, Any]) -> Reply:
     """The SDK's message as a reply; the SDK hands unexpected JSON on without checking it."""
     if not isinstance(answer, Answer) or not isinstance(answer.content, list) or not answer.usage:
         raise MalformedReplyError("the answer is not a Messages response")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,12 +14,10 @@ from llm_elicit.backends import Backend, open_backend
 from llm_elicit.campaign import Campaign, Judge
 from llm_elicit.errors import ElicitError
 from llm_elicit.features import FeatureSpace
-from llm_elicit.orchestrator import cache
 from llm_elicit.orchestrator.budget import Amount, Budget, check_cap
-from llm_elicit.orchestrator.cache import Cache
-from llm_elicit.orchestrator.journal import Journal, Place
-from llm_elicit.orchestrator.lock import RunLock
-from llm_elicit.orchestrator.log import Logged, counted, event, logged
+from llm_elicit.orchestrator.journal import Journal
+from llm_elicit.orchestrator.log import Logged, counted, event
+from llm_elicit.orchestrator.opening import Study, opened
 from llm_elicit.orchestrator.pool import Desk, Pool
 from llm_elicit.orchestrator.prices import price_of
 from llm_elicit.orchestrator.progress import Progress, Silent, Tally
@@ -125,25 +122,13 @@ async def ask(
     prices = {judge.name: price_of(judge) for judge in campaign.judges}
     check_cap(campaign.limits, prices)
     backends = {judge.name: _open(judge, space, shown) for judge in campaign.judges}
-    identity = {
-        "fingerprint": campaign.fingerprint(space),
-        "template": template.digest,
-        "plan": _digest(plan),
-    }
-    place = Place(folder, campaign.journal)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(RunLock(folder, shared=place.shared))
-        stack.enter_context(logged(folder, campaign))
-        event("run began", campaign=campaign.name, judges=list(prices), questions=len(plan))
-        book = Journal(place, identity, campaign.limits)
-        stack.callback(book.close)
-        answers = Cache(folder.parent / cache.FILE)
-        stack.callback(answers.close)
-        lost = book.prepare(prices, plan)
+    study = Study(campaign, space, plan, folder)
+    with opened(study, template) as here:
+        book = here.book
         budget = Budget(campaign.limits, Amount(*book.spent()))
         async with Writer(book) as writer:
             desk = Desk(
-                space=space, plan=plan, template=template, writer=writer, cache=answers,
+                space=space, plan=plan, template=template, writer=writer, cache=here.cache,
                 budget=budget, progress=shown, patience=patience or Patience(),
             )  # fmt: skip
             pools = {
@@ -156,12 +141,13 @@ async def ask(
             name: JudgeSummary(replace(pool.tally, done=book.totals(name).done), stops[name])
             for name, pool in pools.items()
         }
-        summary = AskSummary(judges, lost, desk.stopping.is_set(), budget.spent.usd)
-        _log_end(summary)
+        summary = AskSummary(judges, here.lost, desk.stopping.is_set(), budget.spent.usd)
+        log_end(summary)
     return summary
 
 
-def _log_end(summary: AskSummary) -> None:
+def log_end(summary: AskSummary) -> None:
+    """Log every judge's counts and how asking ended."""
     for name, judge in summary.judges.items():
         counted(name, judge.tally)
     event(
@@ -172,12 +158,6 @@ def _log_end(summary: AskSummary) -> None:
         spent=summary.spent,
         problems=[str(problem) for problem in summary.problems],
     )
-
-
-def _digest(plan: Plan) -> str:
-    """SHA-256 of the plan: a library that draws other numbers must not mix two plans in a run."""
-    shape = f"{plan.orders} {plan.replicates}".encode()
-    return hashlib.sha256(plan.a.tobytes() + plan.b.tobytes() + shape).hexdigest()
 
 
 def _open(judge: Judge, space: FeatureSpace, progress: Progress) -> Backend:

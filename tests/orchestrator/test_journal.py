@@ -45,6 +45,7 @@ ANSWER = Answer(
 GOLDEN = {
     "0001-questions-and-answers": ("8ff2ea4debd963e9", "2a41956e9ddffaac"),
     "0002-workers-claims-and-quarantine": ("7ec3402d0226d7b9", "c33d1d21198a3abe"),
+    "0003-batches": ("29b3b35075e6bad8", "97d3b9733919e2a0"),
 }
 
 
@@ -155,12 +156,12 @@ def test_a_question_goes_from_state_to_state(place: Place) -> None:
     book = _open(place)
     assert book.prepare(["expert"], _plan()) == 0
     q = [question.id for question in book.claim("expert", 6)]
-    book.commit([intent(number, 0.5) for number in q[:5]])
-    assert book.held() == (pytest.approx(2.5), 0)
+    book.commit([intent(number, 0.5) for number in q[:4]])
+    assert book.held() == (pytest.approx(2.0), 0)
     book.commit(
         [
             answered(q[0], ANSWER), missed(q[1], 0.125), failed(q[2], "no\0"),
-            quarantined(q[3], "boom"), submitted(q[4]),
+            quarantined(q[3], "boom"), submitted(q[4], 0.5, 7, "tag"),
         ]
     )  # fmt: skip
     assert _states(place)[:6] == [

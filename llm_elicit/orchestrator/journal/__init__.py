@@ -1,5 +1,6 @@
 """The journal: one database a run, behind one small door, written by SQLAlchemy Core."""
 
+from llm_elicit.orchestrator.journal.batches import BatchFate, BatchRow, batch_rows
 from llm_elicit.orchestrator.journal.changes import (
     Answer,
     Change,
@@ -20,12 +21,15 @@ from llm_elicit.orchestrator.journal.store import Journal
 __all__ = [
     "FILE",
     "Answer",
+    "BatchFate",
+    "BatchRow",
     "Change",
     "Journal",
     "Place",
     "Question",
     "Totals",
     "answered",
+    "batch_rows",
     "failed",
     "intent",
     "missed",

@@ -61,6 +61,8 @@ class Totals:
     done: int = 0
     failed: int = 0
     quarantined: int = 0
+    submitted: int = 0
+    in_flight: int = 0
     cached: int = 0
     requests: int = 0
     prompt_tokens: int = 0
@@ -94,9 +96,11 @@ def intent(question: int, reserved: float, tokens: int = 0) -> Change:
     return Change("intent", question, {"reserved": reserved, "tokens": tokens})
 
 
-def submitted(question: int) -> Change:
-    """The question went out in a batch: it is not asked again until the batch is known to fail."""
-    return Change("submitted", question)
+def submitted(question: int, reserved: float, tokens: int, batch: str) -> Change:
+    """The question is about to leave in a batch, and is not asked again until it is known how
+    that ended; it may take `reserved` USD and so many tokens at most."""
+    values = {"reserved": reserved, "tokens": tokens, "batch": batch}
+    return Change("submitted", question, values)
 
 
 def answered(question: int, answer: Answer) -> Change:

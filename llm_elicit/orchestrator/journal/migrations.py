@@ -174,6 +174,36 @@ MIGRATIONS: tuple[Migration, ...] = (
         CREATE INDEX held ON questions (worker) WHERE state = 'in flight';
         """,
     ),
+    # A question in a batch knows which; a batch is on record before it is handed in.
+    Migration(
+        "0003-batches",
+        sqlite="""
+        CREATE TABLE batches (
+            tag TEXT PRIMARY KEY,
+            judge TEXT NOT NULL,
+            batch TEXT,
+            fate TEXT NOT NULL CHECK (fate IN
+                ('intended', 'submitted', 'collected', 'refused', 'released')),
+            made REAL NOT NULL,
+            note TEXT NOT NULL
+        ) STRICT;
+        ALTER TABLE questions ADD COLUMN batch TEXT;
+        CREATE INDEX submitted ON questions (batch) WHERE state = 'submitted';
+        """,
+        postgresql="""
+        CREATE TABLE batches (
+            tag TEXT PRIMARY KEY,
+            judge TEXT NOT NULL,
+            batch TEXT,
+            fate TEXT NOT NULL CHECK (fate IN
+                ('intended', 'submitted', 'collected', 'refused', 'released')),
+            made DOUBLE PRECISION NOT NULL,
+            note TEXT NOT NULL
+        );
+        ALTER TABLE questions ADD COLUMN batch TEXT;
+        CREATE INDEX submitted ON questions (batch) WHERE state = 'submitted';
+        """,
+    ),
 )
 """Named, append-only."""
 

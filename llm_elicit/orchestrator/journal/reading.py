@@ -35,6 +35,8 @@ def totals(db: sa.Connection, judge: str) -> Totals:
         "done": _count("done"),
         "failed": _count("failed"),
         "quarantined": _count("quarantined"),
+        "submitted": _count("submitted"),
+        "in_flight": _count("in flight"),
         "cached": answers.c.cached,
         "requests": questions.c.attempts,
         "prompt_tokens": answers.c.prompt_tokens,

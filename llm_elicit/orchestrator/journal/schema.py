@@ -46,6 +46,18 @@ questions = Table(
     Column("worker", Text),
     Column("reserved_tokens", BigInteger),
     Column("lost_tokens", BigInteger),
+    Column("batch", Text),
+)
+
+batches = Table(
+    "batches",
+    _METADATA,
+    Column("tag", Text, primary_key=True),
+    Column("judge", Text),
+    Column("batch", Text),
+    Column("fate", Text),
+    Column("made", Double),
+    Column("note", Text),
 )
 
 answers = Table(
@@ -77,6 +89,7 @@ answers = Table(
 # in the statement.
 PLANNED = literal_column("'planned'", Text)
 IN_FLIGHT = literal_column("'in flight'", Text)
+SUBMITTED = literal_column("'submitted'", Text)
 
 
 class clock(FunctionElement[float]):  # noqa: N801 - a SQL function

@@ -14,6 +14,7 @@ from llm_elicit.orchestrator.journal.changes import Change, Kind
 from llm_elicit.orchestrator.journal.schema import (
     IN_FLIGHT,
     PLANNED,
+    SUBMITTED,
     answers,
     clock,
     questions,
@@ -39,7 +40,15 @@ _STEPS: dict[Kind, sa.Update] = {
         error=None,
         worker=_ME,
     ),
-    "submitted": _to(state="submitted", worker=None),
+    "submitted": _to(
+        state="submitted",
+        attempts=_columns.attempts + 1,
+        reserved=bindparam("new_reserved"),
+        reserved_tokens=bindparam("new_tokens"),
+        batch=bindparam("new_batch"),
+        error=None,
+        worker=None,
+    ),
     "answered": _to(state="done", worker=None, **_NOTHING),
     "missed": _to(
         state=PLANNED,
@@ -93,10 +102,13 @@ CLAIM = (
     )
 )
 
-HELD = select(func.sum(_columns.reserved), func.sum(_columns.reserved_tokens)).where(
-    _columns.state == IN_FLIGHT
-)
+_RESERVED = select(func.sum(_columns.reserved), func.sum(_columns.reserved_tokens))
+
+HELD = _RESERVED.where(_columns.state == IN_FLIGHT)
 """USD and tokens that the requests in flight may take, all workers together."""
+
+HANDED_IN = _RESERVED.where(_columns.state == SUBMITTED)
+"""The same of the questions in batches, which may take a day to be answered."""
 
 SPENT = select(func.sum(workers.c.spent), func.sum(workers.c.tokens))
 """USD and tokens spent, as the workers counted it: a row a worker, however many questions."""

@@ -21,7 +21,15 @@ from sqlalchemy import func, or_, select, update
 
 from llm_elicit.campaign import Limits
 from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.orchestrator.journal.changes import Change, Question, Totals, now
+from llm_elicit.orchestrator.journal.batches import (
+    BatchFate,
+    BatchRow,
+    add_batch,
+    batch_questions,
+    batch_rows,
+    set_batch,
+)
+from llm_elicit.orchestrator.journal.changes import Change, Question, Totals, now, storable
 from llm_elicit.orchestrator.journal.door import Place
 from llm_elicit.orchestrator.journal.migrations import migrate
 from llm_elicit.orchestrator.journal.reading import spent, totals
@@ -35,6 +43,7 @@ from llm_elicit.orchestrator.journal.schema import (
 )
 from llm_elicit.orchestrator.journal.statements import (
     CLAIM,
+    HANDED_IN,
     HELD,
     REGISTER,
     RENEW,
@@ -228,13 +237,13 @@ class Journal:
     def _over_the_cap(self, changes: Sequence[Change]) -> list[Change]:
         """The intents that do not fit under the cap with what all workers hold and spent."""
         caps = (self._limits.max_cost, self._limits.max_tokens)
-        intents = [change for change in changes if change.kind == "intent"]
+        intents = [change for change in changes if change.kind in ("intent", "submitted")]
         if caps == (None, None) or not intents:
             return []
         # One worker at a time looks and takes, or two could take the same rest.
         self._db.execute(select(meta.c.key).with_for_update())
-        spent, held = amounts(self._db, SPENT), amounts(self._db, HELD)
-        taken = [spent[0] + held[0], spent[1] + held[1]]
+        sums = (amounts(self._db, part) for part in (SPENT, HELD, HANDED_IN))
+        taken = [sum(kind) for kind in zip(*sums, strict=True)]
         refused = []
         for change in intents:
             asked = change.values["reserved"], change.values["tokens"]
@@ -248,6 +257,28 @@ class Journal:
         """USD and tokens set aside for requests in flight, all workers together."""
         with self.place.guarded(), self._db.begin():
             return amounts(self._db, HELD)
+
+    def open_batch(self, row: BatchRow) -> None:
+        """Write a new batch down."""
+        with self.place.guarded(), self._db.begin():
+            add_batch(self._db, row)
+
+    def set_batch(
+        self, tag: str, fate: BatchFate, batch: str | None = None, note: str = ""
+    ) -> None:
+        """What has become of a batch."""
+        with self.place.guarded(), self._db.begin():
+            set_batch(self._db, tag, fate, batch, storable(note))
+
+    def batches(self, judge: str, fate: BatchFate | None = None) -> list[BatchRow]:
+        """A judge's batches, the oldest first; those of one fate alone, if it is given."""
+        with self.place.guarded(), self._db.begin():
+            return batch_rows(self._db, judge, fate)
+
+    def in_batch(self, tag: str) -> list[Question]:
+        """The questions that wait for a batch, in the plan's order."""
+        with self.place.guarded(), self._db.begin():
+            return batch_questions(self._db, tag)
 
     def totals(self, judge: str) -> Totals:
         """Where the judge stands."""
