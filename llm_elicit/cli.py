@@ -132,14 +132,15 @@ def report_command(where: Where) -> None:
 
 @app.command("status")
 def status_command(where: Where) -> None:
-    """How far a run is: questions done, failed and open, tokens and cost, by judge."""
+    """How far a run is, by judge; from another terminal too, while it runs."""
     result = Run.open(where)
-    table = Table("judge", "done", "failed", "open", "tokens", "cost USD", box=None)
+    states = ("done", "failed", "planned", "in flight", "submitted", "quarantined")
+    table = Table("judge", *states, "tokens", "cost USD", "last answer", box=None)
     for judge, line in orchestrator.status(result.folder, result.campaign).items():
+        counts = [getattr(line, state.replace(" ", "_")) for state in states]
         tokens = line.prompt_tokens + line.completion_tokens
-        waiting = line.total - line.done - line.failed
-        counts = [f"{count:,}" for count in (line.done, line.failed, waiting, tokens)]
-        table.add_row(judge, *counts, f"{line.cost:.4f}")
+        numbers = [f"{count:,}" for count in (*counts, tokens)]
+        table.add_row(judge, *numbers, f"{line.cost:.4f}", line.last or "-")
     _out.print(table)
 
 

@@ -28,6 +28,7 @@ from llm_elicit.density import BeliefDensity, Noise, Uniform, fit_belief
 from llm_elicit.errors import ElicitError, IncompleteError, InputError
 from llm_elicit.features import Floats, read_yaml, validated
 from llm_elicit.orchestrator import Display, Progress, Silent
+from llm_elicit.orchestrator.spans import span
 from llm_elicit.questions import Template, render
 from llm_elicit.report import Samples, Study, write_report
 from llm_elicit.runs import SAMPLES, Run
@@ -209,6 +210,7 @@ def export(result: Run, path: Path) -> Path:
     return table.write(path)
 
 
+@span("fit")
 def fit(result: Run, progress: Progress = _SILENT) -> None:
     """Estimate every judge's belief by every method of the campaign and draw its samples.
 
@@ -257,6 +259,7 @@ def _fit_one(result: Run, choices: Choices, judge: str, method: str, progress: P
     pd.DataFrame(drawn, columns=space.names).to_parquet(samples)
 
 
+@span("audit")
 def audit(result: Run, progress: Progress = _SILENT) -> None:
     """Compare each belief with the data and with the sampling density; write audit.json."""
     _warn_of_gaps(result, "audit", progress)
@@ -305,6 +308,7 @@ def _evidence(result: Run, comparisons: Comparisons, judge: str) -> JudgeEvidenc
     return JudgeEvidence(judge, comparisons, beliefs, diagnostics)
 
 
+@span("report")
 def report(result: Run, progress: Progress = _SILENT) -> None:
     """Write report.html, its figures and its tables."""
     study = Study(

@@ -83,8 +83,16 @@ def test_cap_reached(monkeypatch, capsys):
 
 def test_answers_missing(monkeypatch, capsys):
     """Later stages go on with a warning, and nothing calls the run complete until it is."""
+    canary = "sk-canary-0123456789"
+    monkeypatch.setenv("ANTHROPIC_API_KEY", canary)
     broken = True
-    with Provider(lambda n, body: Fails(400, "no") if broken and n in (9, 12) else Says()) as p:
+
+    def behave(number, body):
+        if broken and number in (9, 12):
+            return Fails(400, f"no, {canary}")
+        return Says(f"A, not {canary}" if number == 5 else "A")
+
+    with Provider(behave) as p:
         path = campaign(p.url, concurrency=1)
         code, said = command(monkeypatch, capsys, "ask", path)
         assert code == CODES["answers missing"]
@@ -101,6 +109,9 @@ def test_answers_missing(monkeypatch, capsys):
         assert "no answer" not in said
         assert "The campaign is not complete" not in page.read_text()
         assert len(p.seen) == 42
+    files = [file for file in Path().rglob("*") if file.is_file()]
+    assert page in files
+    assert [file for file in files if canary.encode() in file.read_bytes()] == []
 
 
 def test_batch_mode_is_complete_when_all_is_collected(monkeypatch, capsys):
@@ -170,6 +181,13 @@ def test_stopped(monkeypatch, capsys):
         path = campaign(provider.url, pairs=100, concurrency=4)
         child = _start(path)
         _wait(lambda: len(provider.seen) >= 20, child)
+        monkeypatch.setattr(sys, "argv", ["llm-elicit", "status", "runs/c"])
+        with pytest.raises(SystemExit):
+            cli.main()
+        rows = [re.split(r"\s\s+", line.strip()) for line in capsys.readouterr().out.splitlines()]
+        shown = dict(zip(rows[0], rows[1], strict=True))
+        assert 0 < int(shown["in flight"]) <= 4
+        assert int(shown["done"]) + int(shown["in flight"]) + int(shown["planned"]) == 200
         child.send_signal(signal.SIGINT)
         _, said = child.communicate(timeout=60)
         assert child.returncode == CODES["stopped"], said

@@ -55,7 +55,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Totals:
-    """One judge's state in the journal."""
+    """One judge's state in the journal: its questions by state, and what they took.
+
+    Attributes:
+        submitted: questions in batches that are out.
+        lost: USD that may have been charged for requests that came to nothing.
+        last: when the last answer came, ISO 8601; empty before the first.
+    """
 
     total: int = 0
     done: int = 0
@@ -69,6 +75,13 @@ class Totals:
     completion_tokens: int = 0
     cost: float = 0.0
     lost: float = 0.0
+    last: str = ""
+
+    @property
+    def planned(self) -> int:
+        """Questions that nobody has put yet."""
+        settled = self.done + self.failed + self.quarantined
+        return self.total - settled - self.submitted - self.in_flight
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,7 +45,7 @@ def totals(db: sa.Connection, judge: str) -> Totals:
     money = {"cost": answers.c.cost, "lost": questions.c.lost}
     row = (
         db.execute(
-            select(func.count().label("total"))
+            select(func.count().label("total"), func.max(answers.c.asked_at).label("last"))
             .add_columns(*(func.sum(column).label(name) for name, column in (sums | money).items()))
             .select_from(questions.outerjoin(answers, answers.c.question == questions.c.id))
             .where(questions.c.judge == judge)
@@ -55,7 +55,7 @@ def totals(db: sa.Connection, judge: str) -> Totals:
     )
     counts: dict[str, int] = {name: int(row[name] or 0) for name in ("total", *sums)}
     amounts: dict[str, Any] = {name: float(row[name] or 0.0) for name in money}
-    return Totals(**counts, **amounts)
+    return Totals(**counts, **amounts, last=row["last"] or "")
 
 
 def _count(state: str) -> sa.ColumnElement[int]:
