@@ -56,11 +56,14 @@ class _Judge(Strict):
     def identity(self) -> dict[str, Any]:
         """The settings that can change an answer: the operational ones and the name left out."""
         operational = {"name", "concurrency", "timeout", "attempts", "api_key_env", "price"}
+        operational |= {"requests_per_minute", "tokens_per_minute"}
         return self.model_dump(mode="json", exclude=operational)
 
 
 class _Model(_Judge):
     model: Annotated[str, Field(min_length=1)]
+    requests_per_minute: Positive | None = None
+    tokens_per_minute: Positive | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     max_tokens: Annotated[int, Field(ge=1, le=100_000)] | None = None
 
@@ -126,10 +129,14 @@ Judge = Annotated[
 
 
 class Limits(Strict):
-    """What a run may spend; holds across resumes. Not part of a campaign's identity."""
+    """What a run may spend: USD and tokens over all resumes, and seconds of asking each time.
+
+    Not part of a campaign's identity.
+    """
 
     max_cost: Positive | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
+    deadline: Positive | None = None
 
 
 Method = Literal["auto", "score", "score-constant", "utility", "flow"]

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any
 
 import anthropic
 from anthropic.types import Message as Answer
 
 from llm_elicit.backends.base import (
     Capabilities,
-    MalformedReplyError,
     Reply,
     Request,
     bare_url,
+    limit_headers,
     read_key,
-    scrubbed,
 )
+from llm_elicit.backends.failures import MalformedReplyError
+from llm_elicit.backends.sdk import Keyed
 from llm_elicit.campaign import AnthropicJudge
 
 THINKING_ROOM = 2048
@@ -27,7 +29,7 @@ SAMPLING_VERSION = "2023-06-01"
 _FINISH = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length"}
 
 
-class AnthropicBackend:
+class AnthropicBackend(Keyed):
     """A Claude model behind the Messages API.
 
     A temperature is sent under the older API version that still takes one; a model that has
@@ -41,12 +43,13 @@ class AnthropicBackend:
     cacheable = True
 
     def __init__(self, judge: AnthropicJudge) -> None:
-        self._key = read_key(judge.api_key_env, judge.name)
+        key = read_key(judge.api_key_env, judge.name)
         self._judge = judge
         self.model = judge.model
         self._client = anthropic.AsyncAnthropic(
-            api_key=self._key, base_url=judge.base_url, timeout=judge.timeout, max_retries=0
+            api_key=key, base_url=judge.base_url, timeout=judge.timeout, max_retries=0
         )
+        super().__init__(self._client, key)
         self.endpoint = bare_url(str(self._client.base_url))
 
     def body(self, request: Request) -> dict[str, Any]:
@@ -71,18 +74,9 @@ class AnthropicBackend:
         if "temperature" in body:
             extra["extra_body"] = {"temperature": body["temperature"]}
             extra["extra_headers"] = {"anthropic-version": SAMPLING_VERSION}
-        answer = await self._client.messages.create(**sent, **extra)
-        return read_message(answer, body)
-
-    def scrub(self, text: str) -> str:
-        """`text` without the key."""
-        return scrubbed(text, self._key)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._client.close()
+        answer = await self._client.messages.with_raw_response.create(**sent, **extra)
+        reply = read_message(await answer.parse(), body)
+        return replace(reply, headers=limit_headers(answer.headers))
 
 
 def read_message(answer: object, body: dict[str, Any]) -> Reply:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any
 
 import openai
 from openai.types.chat import ChatCompletion
@@ -10,14 +11,15 @@ from openai.types.chat import ChatCompletion
 from llm_elicit.backends.base import (
     AdaptedError,
     Capabilities,
-    MalformedReplyError,
     Reply,
     Request,
     bare_url,
+    limit_headers,
     read_key,
-    scrubbed,
 )
+from llm_elicit.backends.failures import MalformedReplyError
 from llm_elicit.backends.letters import soft_choice
+from llm_elicit.backends.sdk import Keyed
 from llm_elicit.campaign import OpenAIJudge
 
 THINKING_ROOM = 2048
@@ -30,7 +32,7 @@ _OFFICIAL = "api.openai.com"
 _FINISH = {"content_filter": "refusal", "stop": "stop", "length": "length"}
 
 
-class OpenAIBackend:
+class OpenAIBackend(Keyed):
     """A model behind chat completions.
 
     Two settings are given up, once and for the whole run, if the server says that it does not
@@ -48,15 +50,13 @@ class OpenAIBackend:
     cacheable = True
 
     def __init__(self, judge: OpenAIJudge) -> None:
-        self._key = read_key(judge.api_key_env, judge.name) if judge.api_key_env else None
+        key = read_key(judge.api_key_env, judge.name) if judge.api_key_env else None
         self._judge = judge
         self.model = judge.model
         self._client = openai.AsyncOpenAI(
-            api_key=self._key or "none",
-            base_url=judge.base_url,
-            timeout=judge.timeout,
-            max_retries=0,
+            api_key=key or "none", base_url=judge.base_url, timeout=judge.timeout, max_retries=0
         )
+        super().__init__(self._client, key)
         self.endpoint = bare_url(str(self._client.base_url))
         official = self._client.base_url.host == _OFFICIAL
         self._limit = "max_completion_tokens" if official else "max_tokens"
@@ -83,11 +83,12 @@ class OpenAIBackend:
         """Put one question, once."""
         body = self.body(request)
         try:
-            answer = await self._client.chat.completions.create(**body)
+            answer = await self._client.chat.completions.with_raw_response.create(**body)
         except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
             self._adapt(str(error), body)
             raise
-        return read_completion(answer, body, request.options)
+        reply = read_completion(answer.parse(), body, request.options)
+        return replace(reply, headers=limit_headers(answer.headers))
 
     def _adapt(self, complaint: str, body: dict[str, Any]) -> None:
         """Give up the setting that the server complains of, if it can be done without."""
@@ -110,16 +111,6 @@ class OpenAIBackend:
     def _judge_limit_at_fault(complaint: str) -> bool:
         """Whether the complaint is about the limit's value, which the user must change."""
         return "too large" in complaint or "at most" in complaint or "maximum" in complaint
-
-    def scrub(self, text: str) -> str:
-        """`text` without the key."""
-        return scrubbed(text, self._key)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._client.close()
 
 
 def read_completion(answer: object, body: dict[str, Any], options: tuple[str, str]) -> Reply:

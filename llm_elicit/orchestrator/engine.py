@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +20,8 @@ from llm_elicit.orchestrator.budget import Amount, Budget, check_cap
 from llm_elicit.orchestrator.journal import Journal
 from llm_elicit.orchestrator.log import Logged, counted, event
 from llm_elicit.orchestrator.opening import Study, opened
-from llm_elicit.orchestrator.pool import Desk, Pool
+from llm_elicit.orchestrator.exchange import Desk
+from llm_elicit.orchestrator.pool import Pool
 from llm_elicit.orchestrator.prices import price_of
 from llm_elicit.orchestrator.progress import Progress, Silent, Tally
 from llm_elicit.orchestrator.retries import Patience
@@ -130,6 +133,7 @@ async def ask(
             desk = Desk(
                 space=space, plan=plan, template=template, writer=writer, cache=here.cache,
                 budget=budget, progress=shown, patience=patience or Patience(),
+                deadline=time.monotonic() + (campaign.limits.deadline or math.inf),
             )  # fmt: skip
             pools = {
                 judge.name: Pool(judge, backends[judge.name], prices[judge.name], desk)

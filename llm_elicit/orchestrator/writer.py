@@ -128,6 +128,10 @@ class Claims:
         self._turn = asyncio.Lock()
         self._ended = False
 
+    def at_hand(self) -> Question | None:
+        """The next question, if no page need be turned for it."""
+        return self._page.popleft() if self._page else None
+
     async def next(self) -> Question | None:
         """The next question."""
         if not self._page:

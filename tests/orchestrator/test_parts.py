@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from llm_elicit.backends import Reply
+from llm_elicit.backends.failures import read_failure
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import Display, Patience, Tally
 from llm_elicit.orchestrator.cache import Cache, cache_key, worth_keeping
-from llm_elicit.orchestrator.retries import Decision, classify, retry_after
+from llm_elicit.orchestrator.headers import retry_after
+from llm_elicit.orchestrator.retries import Decision
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -119,7 +121,7 @@ def test_no_wait_is_without_end(attempt: int, wait: float | None, seed: int) -> 
 
 
 def test_a_defect_is_not_taken_for_a_failure() -> None:
-    assert classify(KeyError("x")) is None
+    assert read_failure(KeyError("x")) is None
 
 
 def _shown(terminal: bool) -> str:
