@@ -38,7 +38,13 @@ _ENOUGH = 8
 """So many answers between two refusals make a rate measured."""
 
 _DROP = 0.9
-"""A rate that was measured once falls no faster than to this share of itself."""
+"""A rate that held for long falls no faster than to this share of itself."""
+
+_SOON, _SELDOM = 15.0, 100
+"""Refusals fewer seconds and fewer answers apart than this come soon after each other."""
+
+_TRIED, _FREEZE = 4, 1000
+"""After so many lower rates that did not make them rarer, so many answers pass without another."""
 
 _PROBES = (1.0, 10.0)
 """The first and the longest cool-down, in seconds, where the provider asks for none."""
@@ -137,6 +143,7 @@ class Pace:
         self._window = settings.window
         self._widest = math.inf
         self._in_flight = 0
+        self._crowded = 0
         self._next_at = now - _SLACK
         self._last_at = now
         self._resume_at = now
@@ -145,7 +152,11 @@ class Pace:
         self._grown_at = now
         self._let_through = 0
         self._refusals = 0
+        self._measuring = False
         self._found = False
+        self._soon = 0
+        self._frozen = 0
+        self._before = self._rate
         self._pressed = False
         self._left: dict[str, _Left] = {}
         self._cost: dict[str, float] = {"requests": 1.0}
@@ -204,7 +215,9 @@ class Pace:
             tokens: of the prompt and of the answer.
         """
         self._in_flight -= 1
+        self._crowded = 0
         self._let_through += 1
+        self._frozen = max(self._frozen - 1, 0)
         if sent_at > self._refused_at:
             self._refusals = 0
         if self._window < self._widest:
@@ -266,20 +279,43 @@ class Pace:
 
     def _cut(self, now: float) -> None:
         """Fall back to a little less than what was let through since the last refusal."""
+        if self._frozen > 0:
+            return
         elapsed = max(now - self._measured_from, 1e-3)
-        measured = self._let_through / elapsed
-        if not math.isfinite(self._rate):
-            rate = 0.5 * (self._let_through + self._in_flight) / elapsed
-        elif self._let_through < _ENOUGH:
-            rate = 0.5 * self._rate
+        if self._measuring:
+            rate = self._after(elapsed)
+            if elapsed < _SOON and self._let_through < _SELDOM:
+                rate = self._unless_noise(rate)
+            else:
+                self._soon = 0
+            self._rate = self._base = min(max(rate, 1.0 / self._settings.longest), self._most)
+            self._next_at = max(self._next_at, now + 1.0 / self._rate)
         else:
-            # A measured rate is not far off, even if a window's edges blur the next measure.
-            lowest = _DROP * self._rate if self._found else 0.0
-            rate = _BELOW * max(min(self._rate, measured), lowest)
-            self._found = True
-        self._rate = self._base = min(max(rate, 1.0 / self._settings.longest), self._most)
+            # A first refusal tells nothing of the rate: a bucket may have been full. It starts
+            # the measure, and lets fewer run into the next.
+            self._measuring = True
+            self._window = max(min(self._window, self._in_flight + 1.0) / 2.0, 1.0)
         self._let_through, self._measured_from = 0, now
-        self._next_at = max(self._next_at, now + 1.0 / self._rate)
+
+    def _after(self, elapsed: float) -> float:
+        """The rate that a refusal suggests, `elapsed` seconds after the last one."""
+        measured = self._let_through / elapsed
+        if math.isfinite(self._rate) and self._let_through < _ENOUGH:
+            return 0.5 * self._rate
+        # A rate that held for long is not far off, even if a window's edges blur this measure.
+        held = elapsed >= _SOON and self._found
+        self._found = True
+        return _BELOW * max(min(self._rate, measured), _DROP * self._rate if held else 0.0)
+
+    def _unless_noise(self, rate: float) -> float:
+        """Refusals that come as soon at lower and lower rates have nothing to do with the rate."""
+        if self._soon == 0:
+            self._before = rate
+        self._soon += 1
+        if self._soon <= _TRIED:
+            return rate
+        self._soon, self._frozen = 0, _FREEZE
+        return self._before
 
     def _pause(self) -> float:
         """The cool-down where the provider asks for none: it doubles while refusals go on."""
@@ -289,7 +325,12 @@ class Pace:
         return min(doubled, self._settings.longest)
 
     def lost(self, crowded: bool = False) -> None:
-        """A request came to nothing for another reason; `crowded` if fewer at once would help."""
+        """A request came to nothing for another reason; `crowded` if fewer at once would help.
+
+        One such sign among answers is chance; two with no answer between halve the window.
+        """
         self._in_flight -= 1
-        if crowded:
+        self._crowded = self._crowded + 1 if crowded else self._crowded
+        if self._crowded > 1:
+            self._crowded = 0
             self._window = self._widest = max(1.0, min(self._window, self._in_flight + 1) / 2.0)

@@ -59,7 +59,15 @@ class Resets:
     """The connection is cut."""
 
 
-Action = Says | Fails | Sends | Hangs | Resets
+@dataclass(frozen=True)
+class Trickles:
+    """A byte now and then, so that no single read times out."""
+
+    every: float = 0.1
+    seconds: float = 30.0
+
+
+Action = Says | Fails | Sends | Hangs | Resets | Trickles
 Behaviour = Callable[[int, dict[str, Any]], Action]
 
 ANTHROPIC_STOPS = {"stop": "end_turn", "length": "max_tokens", "refusal": "refusal"}
@@ -128,6 +136,9 @@ class Provider:
         if isinstance(action, Hangs):
             await asyncio.wait([asyncio.create_task(self._stop.wait())], timeout=action.seconds)
             return False
+        if isinstance(action, Trickles):
+            await self._trickle(action, writer)
+            return False
         headers: tuple[tuple[str, str], ...] = ()
         status, kind = 200, "application/json"
         anthropic = seen.path.endswith("/messages")
@@ -147,6 +158,15 @@ class Provider:
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + payload)
         await writer.drain()
         return True
+
+    async def _trickle(self, action: Trickles, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
+        for _ in range(int(action.seconds / action.every)):
+            writer.write(b" ")
+            await writer.drain()
+            await asyncio.wait([asyncio.create_task(self._stop.wait())], timeout=action.every)
+            if self._stop.is_set():
+                return
 
 
 async def _read(reader: asyncio.StreamReader) -> Seen | None:
