@@ -157,6 +157,7 @@ class Pace:
         self._soon = 0
         self._frozen = 0
         self._before = self._rate
+        self._calm = 0.0
         self._pressed = False
         self._left: dict[str, _Left] = {}
         self._cost: dict[str, float] = {"requests": 1.0}
@@ -286,8 +287,8 @@ class Pace:
             rate = self._after(elapsed)
             if elapsed < _SOON and self._let_through < _SELDOM:
                 rate = self._unless_noise(rate)
-            else:
-                self._soon = 0
+            elif elapsed >= _SOON:
+                self._soon, self._calm = 0, 0.0
             self._rate = self._base = min(max(rate, 1.0 / self._settings.longest), self._most)
             self._next_at = max(self._next_at, now + 1.0 / self._rate)
         else:
@@ -315,7 +316,8 @@ class Pace:
         if self._soon <= _TRIED:
             return rate
         self._soon, self._frozen = 0, _FREEZE
-        return self._before
+        self._calm = max(self._calm, self._before)
+        return self._calm
 
     def _pause(self) -> float:
         """The cool-down where the provider asks for none: it doubles while refusals go on."""
