@@ -17,10 +17,10 @@ from llm_elicit.campaign import Campaign, Judge
 from llm_elicit.errors import ElicitError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator.budget import Amount, Budget, check_cap
+from llm_elicit.orchestrator.exchange import Desk
 from llm_elicit.orchestrator.journal import Journal
 from llm_elicit.orchestrator.log import Logged, counted, event
 from llm_elicit.orchestrator.opening import Study, opened
-from llm_elicit.orchestrator.exchange import Desk
 from llm_elicit.orchestrator.pool import Pool
 from llm_elicit.orchestrator.prices import price_of
 from llm_elicit.orchestrator.progress import Progress, Silent, Tally

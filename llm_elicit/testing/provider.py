@@ -175,13 +175,13 @@ class Provider:
         anthropic = seen.path.endswith("/messages")
         if isinstance(action, Fails):
             status, headers = action.status, headers + action.headers
-            payload = json.dumps(_error(action, anthropic)).encode()
+            payload = json.dumps(error_body(action, anthropic)).encode()
         elif isinstance(action, Sends):
             payload, kind = action.payload, action.content_type
         else:
             if action.delay:
                 await asyncio.sleep(action.delay)
-            body = _message(action, seen.body) if anthropic else _completion(action, seen.body)
+            body = message(action, seen.body) if anthropic else completion(action, seen.body)
             payload = json.dumps(body).encode()
         lines = [f"HTTP/1.1 {status} Status", f"content-type: {kind}"]
         lines += [f"content-length: {len(payload)}", *(f"{k}: {v}" for k, v in headers)]
@@ -218,7 +218,7 @@ def _tokens(says: Says, body: dict[str, Any]) -> int:
     return sum(len(text) for text in texts) // 4
 
 
-def _message(says: Says, body: dict[str, Any]) -> dict[str, Any]:
+def message(says: Says, body: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": "msg_1",
         "type": "message",
@@ -236,7 +236,7 @@ def _message(says: Says, body: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
+def completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
     logprobs = None
     if says.logprobs is not None and body.get("logprobs"):
         top = [{"token": t, "logprob": p, "bytes": None} for t, p in says.logprobs.items()]
@@ -267,7 +267,7 @@ def _completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _error(fails: Fails, anthropic: bool) -> dict[str, Any]:
+def error_body(fails: Fails, anthropic: bool) -> dict[str, Any]:
     kinds = {
         400: "invalid_request_error",
         401: "authentication_error",

@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from fakes.provider import Fails, Says, _completion, _error, _message
+from llm_elicit.testing.provider import Fails, Says, completion, error_body, message
 
 Outcome = Says | Fails | None
 """What becomes of a request; None if it expires."""
@@ -94,7 +94,7 @@ class BatchProvider:
             return self._keep_file(kind, raw)
         wire = "openai" if path == "/v1/batches" else "anthropic"
         if self.refuses is not None:
-            return self.refuses.status, _error(self.refuses, wire == "anthropic")
+            return self.refuses.status, error_body(self.refuses, wire == "anthropic")
         body = json.loads(raw)
         if wire == "openai":
             raw = self._files[body["input_file_id"]]
@@ -107,7 +107,7 @@ class BatchProvider:
             asked = {line["custom_id"]: line["params"] for line in lines}
         assert len(asked) == len(lines), "custom ids must differ"
         if len(asked) > self.max_count or len(raw) > self.max_bytes:
-            return 400, _error(Fails(400, "the batch is too large"), wire == "anthropic")
+            return 400, error_body(Fails(400, "the batch is too large"), wire == "anthropic")
         with self._lock:
             number = len(self.batches) + 1
             batch = Batch(f"batch_{number}", wire, asked, body.get("metadata") or {}, 1000 + number)
@@ -128,7 +128,7 @@ class BatchProvider:
         name = parts[-2] if path.endswith("/results") else parts[-1]
         found = [batch for batch in self.batches if batch.id == name]
         if not found:
-            return 404, _error(Fails(404, "no such batch"), "messages" in path)
+            return 404, error_body(Fails(404, "no such batch"), "messages" in path)
         if path.endswith("/results"):
             return 200, self._results(found[0])
         return 200, self._shown(found[0])
@@ -202,10 +202,10 @@ class BatchProvider:
             line: dict[str, Any] = {"id": f"r-{name}", "custom_id": name, "error": None}
             if isinstance(outcome, Says):
                 line["response"] = {"status_code": 200, "request_id": "x",
-                                    "body": _completion(outcome, body)}  # fmt: skip
+                                    "body": completion(outcome, body)}  # fmt: skip
             elif isinstance(outcome, Fails):
                 line["response"] = {"status_code": outcome.status, "request_id": "x",
-                                    "body": _error(outcome, anthropic=False)}  # fmt: skip
+                                    "body": error_body(outcome, anthropic=False)}  # fmt: skip
             else:
                 line["response"] = None
                 line["error"] = {"code": "batch_expired", "message": "not done in time"}
@@ -222,10 +222,10 @@ class BatchProvider:
         lines = []
         for name, outcome in self._outcomes(batch).items():
             if isinstance(outcome, Says):
-                message = _message(outcome, batch.requests[name])
-                result: dict[str, Any] = {"type": "succeeded", "message": message}
+                said = message(outcome, batch.requests[name])
+                result: dict[str, Any] = {"type": "succeeded", "message": said}
             elif isinstance(outcome, Fails):
-                result = {"type": "errored", "error": _error(outcome, anthropic=True)}
+                result = {"type": "errored", "error": error_body(outcome, anthropic=True)}
             else:
                 result = {"type": "expired"}
             lines.append(json.dumps({"custom_id": name, "result": result}))
