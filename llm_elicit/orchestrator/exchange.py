@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from logging import WARNING
 
-from llm_elicit.backends import Backend, Reply, Request
+from llm_elicit.backends import Reply, Request
 from llm_elicit.backends.base import AdaptedError
 from llm_elicit.backends.failures import Failure
 from llm_elicit.campaign import Judge
@@ -17,10 +17,10 @@ from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import journal, tokens
 from llm_elicit.orchestrator.budget import Amount, Budget
 from llm_elicit.orchestrator.cache import Cache
+from llm_elicit.orchestrator.clerk import Clerk
 from llm_elicit.orchestrator.headers import allowances
 from llm_elicit.orchestrator.line import Errand
 from llm_elicit.orchestrator.log import event
-from llm_elicit.orchestrator.prices import Price
 from llm_elicit.orchestrator.progress import Progress, Tally
 from llm_elicit.orchestrator.retries import Decision, History, Patience, classify
 from llm_elicit.orchestrator.spans import span
@@ -68,28 +68,23 @@ class Exchange:
     """Sends one judge's requests, each once.
 
     Args:
-        judge, backend, price: who is asked, how, and for how much.
+        judge: who is asked.
+        clerk: knows the backend and what requests cost.
         desk: what the run shares.
         tally: counts what is sent and what fails.
         halt: nothing more leaves once it is set; call `wake` as well.
     """
 
     def __init__(
-        self,
-        judge: Judge,
-        backend: Backend,
-        price: Price | None,
-        desk: Desk,
-        tally: Tally,
-        halt: asyncio.Event,
+        self, judge: Judge, clerk: Clerk, desk: Desk, tally: Tally, halt: asyncio.Event
     ) -> None:
         self._judge = judge
-        self._backend = backend
-        self._price = price
+        self._clerk = clerk
+        self._backend = clerk.backend
         self._desk = desk
         self._tally = tally
         self._halt = halt
-        self._turnstile = desk.turnstiles.of(judge, backend)
+        self._turnstile = desk.turnstiles.of(judge, clerk.backend)
 
     def wake(self) -> None:
         """Let those who wait for their turn look whether to go on."""
@@ -104,7 +99,7 @@ class Exchange:
             AdaptedError: the server refused a setting that can be done without.
             CapError: the campaign's cap leaves no room for it.
         """
-        question, worst = errand.question.id, self._worst(request)
+        question, worst = errand.question.id, self._clerk.worst(request)
         await self._desk.budget.reserve(worst)
         paid = Amount()
         try:
@@ -125,7 +120,7 @@ class Exchange:
                 # Nobody will know whether it was answered.
                 paid = worst
                 raise
-            paid = Amount(self.cost(reply) or 0.0, reply.prompt_tokens + reply.completion_tokens)
+            paid = self._clerk.paid(reply)
             return reply, self._desk.clock() - sent_at
         finally:
             await self._desk.budget.settle(worst, paid)
@@ -184,17 +179,3 @@ class Exchange:
         await self._desk.writer.write(journal.missed(question, lost.usd, lost.tokens))
         event("request failed", WARNING, judge=self._judge.name, question=question,
               kind=decision.kind, reason=decision.reason)  # fmt: skip
-
-    def cost(self, reply: Reply) -> float | None:
-        """What a reply costs, in USD; None where no price is known."""
-        if self._price is None:
-            return None
-        return self._price.cost(reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)
-
-    def _worst(self, request: Request) -> Amount:
-        body = self._backend.body(request)
-        answer = int(body.get("max_tokens") or body.get("max_completion_tokens") or 0)
-        if not answer:
-            return Amount()  # a judge that is no language model
-        prompt = tokens.most(request.prompt)
-        return Amount(self._price.most(prompt, answer) if self._price else 0.0, prompt + answer)

@@ -14,18 +14,16 @@ from llm_elicit.backends.base import AdaptedError
 from llm_elicit.campaign import Judge
 from llm_elicit.errors import ElicitError, JudgeError
 from llm_elicit.orchestrator import journal
-from llm_elicit.orchestrator.cache import cache_key, worth_keeping
+from llm_elicit.orchestrator.cache import worth_keeping
+from llm_elicit.orchestrator.clerk import Clerk
 from llm_elicit.orchestrator.exchange import Desk, Exchange, HaltedError, RequestFailedError
 from llm_elicit.orchestrator.journal import Question, Totals
-from llm_elicit.orchestrator.judgments import judge_reply, settings_of
 from llm_elicit.orchestrator.line import Errand, Line
 from llm_elicit.orchestrator.log import event
 from llm_elicit.orchestrator.prices import Price
 from llm_elicit.orchestrator.progress import Tally
 from llm_elicit.orchestrator.retries import Decision, weigh
 from llm_elicit.orchestrator.writer import Claims
-from llm_elicit.plan import Query
-from llm_elicit.questions import render
 
 
 class Pool:
@@ -45,7 +43,7 @@ class Pool:
         self._last_answer = desk.clock()
         self._stopped: ElicitError | None = None
         self.tally = Tally(cost=0.0 if price else None)
-        self._price = price
+        self._clerk = Clerk(desk.space, desk.plan, desk.template, backend, price)
 
     def begin(self, so_far: Totals) -> None:
         """Take up the counts of earlier runs."""
@@ -74,9 +72,7 @@ class Pool:
         self.tally.began = time.monotonic()
         self._last_answer = self._desk.clock()
         self._line = Line(claims, self._desk.clock)
-        self._exchange = Exchange(
-            self._judge, self._backend, self._price, self._desk, self.tally, self._halt
-        )
+        self._exchange = Exchange(self._judge, self._clerk, self._desk, self.tally, self._halt)
         workers = min(self._judge.concurrency, self.tally.total - self.tally.done)
         watch = asyncio.create_task(self._watch())
         try:
@@ -141,9 +137,9 @@ class Pool:
 
     async def _put(self, errand: Errand) -> None:
         """Have one question answered: from the cache, from a twin in flight, or by asking."""
-        request = self._request(errand.question)
+        request = self._clerk.request(errand.question)
         while True:
-            key = self._key(request)
+            key = self._clerk.key(request)
             twin = self._desk.flying.get(key) if key else None
             if twin is not None:
                 reply = await asyncio.shield(twin)
@@ -170,7 +166,7 @@ class Pool:
         try:
             reply, latency = await self._exchange.send(errand, request)
             verdict = await self._record(errand.question, request, reply, latency)
-            if key and key == self._key(request) and worth_keeping(reply, verdict):
+            if key and key == self._clerk.key(request) and worth_keeping(reply, verdict):
                 self._desk.cache.put(key, reply, journal.now())
         finally:
             if key:
@@ -221,33 +217,10 @@ class Pool:
         self, question: Question, request: Request, reply: Reply, latency: float | None
     ) -> str:
         """Commit the answer, then count it. No latency means that nothing was sent for it."""
-        verdict, probability = judge_reply(reply, request.options, question.order)
-        cached = latency is None
-        cost = 0.0 if cached else self._exchange.cost(reply)
-        answer = journal.Answer(
-            template=self._desk.template.id,
-            prompt_hash=request.prompt.hash,
-            endpoint=self._backend.endpoint,
-            settings=settings_of(self._backend.body(request)),
-            model_asked=self._backend.model,
-            model_answered=reply.model,
-            reply=reply.text,
-            finish=reply.finish,
-            verdict=verdict,
-            first=reply.first,
-            letter_mass=reply.letter_mass,
-            probability=probability,
-            prompt_tokens=reply.prompt_tokens,
-            completion_tokens=reply.completion_tokens,
-            cached_tokens=reply.cached_tokens,
-            cost=cost,
-            latency=latency or 0.0,
-            cached=cached,
-            asked_at=journal.now(),
-        )
+        answer = self._clerk.answer(question, request, reply, latency)
         await self._desk.writer.write(journal.answered(question.id, answer))
         self._count(answer)
-        return verdict
+        return answer.verdict
 
     def _count(self, answer: journal.Answer) -> None:
         tally = self.tally
@@ -260,24 +233,6 @@ class Pool:
         tally.completion_tokens += answer.completion_tokens
         if tally.cost is not None:
             tally.cost += answer.cost or 0.0
-
-    def _request(self, question: Question) -> Request:
-        desk = self._desk
-        query = Query(question.pair, question.order, question.replicate)
-        first, second = desk.plan.shown(query)
-        return Request(
-            prompt=render(desk.space, first, second, desk.template),
-            points=(first, second),
-            replicate=question.replicate,
-            options=desk.template.options,
-            max_tokens=desk.template.max_tokens,
-        )
-
-    def _key(self, request: Request) -> str | None:
-        if not self._backend.cacheable:
-            return None
-        body = self._backend.body(request)
-        return cache_key(self._backend.endpoint, self._backend.model, body, request.replicate)
 
     def _show(self) -> None:
         self._desk.progress.tally(self._judge.name, self.tally)
