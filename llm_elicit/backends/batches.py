@@ -11,15 +11,20 @@ from typing import Any, Literal, Protocol, Self
 import anthropic
 import openai
 from openai.types.chat import ChatCompletion
+from pydantic import ValidationError
 
 from llm_elicit.backends.anthropic import SAMPLING_VERSION, read_message
 from llm_elicit.backends.base import Reply, read_key, scrubbed
+from llm_elicit.backends.failures import MalformedReplyError, read_failure
 from llm_elicit.backends.openai import read_completion
 from llm_elicit.campaign import AnthropicJudge, Judge, OpenAIJudge
 from llm_elicit.errors import InputError
 
 TAG = "llm_elicit"
 """The metadata key under which a batch carries its tag, where the provider keeps metadata."""
+
+_PATIENCE = 600.0
+"""Seconds for a call, at least: a batch of 200 MB takes its time."""
 
 _OVER = frozenset({"completed", "failed", "expired", "cancelled"})
 
@@ -78,12 +83,14 @@ class Result:
         reply: the answer; None where there is none.
         reason: why there is none.
         refused: whether the same request would be refused again.
+        billed: whether it may have been billed all the same.
     """
 
     custom_id: str
     reply: Reply | None = None
     reason: str = ""
     refused: bool = False
+    billed: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,11 +142,6 @@ class Batches(Protocol):
     async def __aexit__(self, *error: object) -> None: ...
 
 
-_SDK_ERRORS = (anthropic.AnthropicError, openai.OpenAIError)
-_STATUS = (anthropic.APIStatusError, openai.APIStatusError)
-_CONNECTION = (anthropic.APIConnectionError, openai.APIConnectionError)
-
-
 class _Client:
     """What both have in common.
 
@@ -154,17 +156,15 @@ class _Client:
 
     def trouble(self, error: Exception) -> Trouble | None:
         """What an exception of a call means; None for a defect of the program."""
-        if not isinstance(error, (*_SDK_ERRORS, ValueError, OSError)):
+        failure = read_failure(error)
+        if failure is None:
             return None
-        said = scrubbed(" ".join(str(error).split())[:300], self._secret)
-        if isinstance(error, _STATUS):
+        if failure.status is None:
+            never = failure.what in ("refused", "unusable")
+        else:
             # Others may come from a machine on the way, after the batch was taken up.
-            return Trouble(said, 400 <= error.status_code < 500 and error.status_code != 408)
-        if isinstance(error, _CONNECTION):
-            return Trouble(
-                said, type(error.__cause__).__name__ in ("ConnectError", "ConnectTimeout")
-            )
-        return Trouble(f"{type(error).__name__}: {said}", False)
+            never = 400 <= failure.status < 500 and failure.status != 408
+        return Trouble(scrubbed(failure.said, self._secret), never)
 
     async def __aenter__(self) -> Self:
         return self
@@ -198,7 +198,10 @@ class OpenAIBatches(_Client):
     def __init__(self, judge: OpenAIJudge) -> None:
         key = read_key(judge.api_key_env, judge.name) if judge.api_key_env else None
         self._client = openai.AsyncOpenAI(
-            api_key=key or "none", base_url=judge.base_url, timeout=judge.timeout, max_retries=0
+            api_key=key or "none",
+            base_url=judge.base_url,
+            timeout=max(judge.timeout, _PATIENCE),
+            max_retries=0,
         )
         super().__init__(self._client, key)
 
@@ -259,10 +262,18 @@ def _openai_result(row: dict[str, Any], options: tuple[str, str]) -> Result:
         return Result(name, reason=str(error.get("message") or error.get("code") or "no answer"))
     status, body = int(response["status_code"]), response.get("body") or {}
     if status == 200:
-        answer = ChatCompletion.model_validate(body)
-        return Result(name, reply=read_completion(answer, {}, options))
+        try:
+            answer = ChatCompletion.model_validate(body)
+            return Result(name, reply=read_completion(answer, {}, options))
+        except (MalformedReplyError, ValidationError):
+            return _malformed(name)
     said = (body.get("error") or {}).get("message", "no message")
     return Result(name, reason=f"error {status}: {said}", refused=_refused(status))
+
+
+def _malformed(name: str) -> Result:
+    """One bad line must not keep the others of its batch from being collected."""
+    return Result(name, reason="malformed answer", billed=True)
 
 
 def _refused(status: int) -> bool:
@@ -279,7 +290,10 @@ class AnthropicBatches(_Client):
     def __init__(self, judge: AnthropicJudge) -> None:
         key = read_key(judge.api_key_env, judge.name)
         self._client = anthropic.AsyncAnthropic(
-            api_key=key, base_url=judge.base_url, timeout=judge.timeout, max_retries=0
+            api_key=key,
+            base_url=judge.base_url,
+            timeout=max(judge.timeout, _PATIENCE),
+            max_retries=0,
         )
         super().__init__(self._client, key)
 
@@ -324,7 +338,10 @@ class AnthropicBatches(_Client):
 def _anthropic_result(row: anthropic.types.messages.MessageBatchIndividualResponse) -> Result:
     result = row.result
     if result.type == "succeeded":
-        return Result(row.custom_id, reply=read_message(result.message, {}))
+        try:
+            return Result(row.custom_id, reply=read_message(result.message, {}))
+        except MalformedReplyError:
+            return _malformed(row.custom_id)
     if result.type == "errored":
         error = result.error.error
         return Result(

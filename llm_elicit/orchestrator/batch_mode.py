@@ -25,6 +25,9 @@ from llm_elicit.questions import Template
 
 Step = Literal["submit", "collect", "wait"]
 
+_LEASE = 7200.0
+"""Seconds that a step may take, uploads and a pause between two looks included."""
+
 ROUNDS = 3
 """How often `wait` hands in what batches left unanswered."""
 
@@ -81,7 +84,7 @@ class _Office:
             while await self.each(BatchDesk.collect):
                 if len(self.stops) == len(self.desks):
                     return
-                await asyncio.sleep(every)
+                await asyncio.sleep(min(every, _LEASE / 2))
             if not handed_in:
                 return
 
@@ -154,7 +157,7 @@ async def _office(study: Study, progress: Progress) -> AsyncIterator[_Office]:
         }
         backends = {judge.name: open_backend(judge, study.space) for judge in judges}
         # One process hands in and collects, wherever the journal is.
-        here = stack.enter_context(opened(study, template, shared=False))
+        here = stack.enter_context(opened(study, template, shared=False, lease=_LEASE))
         desks = {
             name: BatchDesk(
                 name,

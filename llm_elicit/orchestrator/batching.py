@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from llm_elicit.backends.batches import Batches, BatchState, Line, Result, Room, Trouble
@@ -27,8 +27,8 @@ from llm_elicit.orchestrator.progress import Progress
 GRACE = 900.0
 """Seconds after which a batch that the provider does not list did not arrive."""
 
-_SKEW = 3600.0
-"""Seconds by which the provider's clock may differ from this machine's."""
+_SKEW = 86_400.0
+"""Seconds by which the provider's clock may differ from this machine's, and more."""
 
 _GROUP = 500
 """Answers to a commit."""
@@ -83,24 +83,29 @@ class BatchDesk:
         await self.reconcile()
         count = 0
         while questions := self._book.claim(self._judge, self._client.room.count):
-            entries = [entry for question in questions if (entry := self._entry(question))]
-            for pack in packs(entries, self._client.room):
+            for pack in packs(self._entries(questions), self._client.room):
                 await self._hand_in(pack)
                 count += 1
         return count
 
-    def _entry(self, question: Question) -> Entry | None:
-        """The question's line, or None where the cache has its answer."""
-        request = self._clerk.request(question)
-        key = self._clerk.key(request)
-        reply = self._cache.get(key) if key else None
-        if reply is not None:
+    def _entries(self, questions: Iterable[Question]) -> Iterator[Entry]:
+        """What is to be handed in; questions that the cache knows are answered on the way."""
+        known: list[Change] = []
+        for question in questions:
+            request = self._clerk.request(question)
+            key = self._clerk.key(request)
+            reply = self._cache.get(key) if key else None
+            if reply is None:
+                # The tag comes before the number once it is known which batch it is.
+                line = Line(str(question.id), self._clerk.backend.body(request))
+                yield Entry(question, line, self._clerk.worst(request))
+                continue
             answer = self._clerk.answer(question, request, reply, latency=None)
-            self._book.commit([journal.answered(question.id, answer)])
-            return None
-        # The tag comes before the number once it is known which batch it is.
-        line = Line(str(question.id), self._clerk.backend.body(request))
-        return Entry(question, line, self._clerk.worst(request))
+            known.append(journal.answered(question.id, answer))
+            if len(known) >= _GROUP:
+                self._book.commit(known)
+                known = []
+        self._book.commit(known)
 
     async def _hand_in(self, pack: Sequence[Entry]) -> None:
         """Intent on the disk, then the batch to the provider, then its id on the disk."""
@@ -151,14 +156,10 @@ class BatchDesk:
             return []
         known = {row.batch for row in self._book.batches(self._judge)}
         since = min(row.made for row in unknown) - _SKEW
-        listed = [state async for state in self._since(since) if state.id not in known]
+        # The whole list: that it is in order of time is nowhere promised.
+        recent = [state async for state in self._client.recent()]
+        listed = [s for s in recent if s.created >= since and s.id not in known]
         return [row for row in unknown if not await self._found(row, listed)]
-
-    async def _since(self, moment: float) -> AsyncIterator[BatchState]:
-        async for state in self._client.recent():
-            if state.created < moment:
-                return
-            yield state
 
     async def _found(self, row: BatchRow, listed: Iterable[BatchState]) -> bool:
         """Whether the fate of a batch is known now."""
@@ -232,10 +233,11 @@ class BatchDesk:
     def _change(self, question: Question, result: Result) -> Change:
         if result.reply is None:
             event("question not answered", judge=self._judge, question=question.id,
-                  reason=result.reason)  # fmt: skip
+                  reason=self._clerk.backend.scrub(result.reason))  # fmt: skip
             if result.refused:
-                return journal.failed(question.id, result.reason)
-            return journal.missed(question.id, 0.0)
+                return journal.failed(question.id, self._clerk.backend.scrub(result.reason))
+            lost = self._clerk.worst(self._clerk.request(question)) if result.billed else Amount()
+            return journal.missed(question.id, lost.usd, lost.tokens)
         request = self._clerk.request(question)
         # A server may echo the key.
         reply = replace(result.reply, text=self._clerk.backend.scrub(result.reply.text))

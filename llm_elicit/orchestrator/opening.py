@@ -12,7 +12,7 @@ from llm_elicit.campaign import Campaign
 from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import cache
 from llm_elicit.orchestrator.cache import Cache
-from llm_elicit.orchestrator.journal import Journal, Place
+from llm_elicit.orchestrator.journal import LEASE, Journal, Place
 from llm_elicit.orchestrator.lock import RunLock
 from llm_elicit.orchestrator.log import event, logged
 from llm_elicit.plan import Plan
@@ -61,13 +61,16 @@ class Opened:
 
 
 @contextlib.contextmanager
-def opened(study: Study, template: Template, shared: bool = True) -> Iterator[Opened]:
+def opened(
+    study: Study, template: Template, shared: bool = True, lease: float = LEASE
+) -> Iterator[Opened]:
     """Hold a run's folder while inside, with the plan written down.
 
     Args:
         study: what is asked.
         template: its wording.
         shared: whether other processes may work on the run too, where its journal allows that.
+        lease: seconds for which this process need not be heard of by others.
 
     Raises:
         InputError: the folder is another campaign's, in use, or cannot be written.
@@ -78,7 +81,7 @@ def opened(study: Study, template: Template, shared: bool = True) -> Iterator[Op
         stack.enter_context(RunLock(folder, shared=shared and place.shared))
         stack.enter_context(logged(folder, campaign))
         event("run began", campaign=campaign.name, judges=study.judges, questions=len(study.plan))
-        book = Journal(place, study.identity(template), campaign.limits)
+        book = Journal(place, study.identity(template), campaign.limits, lease)
         stack.callback(book.close)
         answers = Cache(folder.parent / cache.FILE)
         stack.callback(answers.close)

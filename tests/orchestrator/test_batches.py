@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -193,6 +194,39 @@ def test_a_request_that_is_refused_is_given_up(judge: Any, tmp_path: Path) -> No
         assert len(provider.batches) == 1, "it is not handed in again by the same command"
 
 
+@WIRES
+def test_one_malformed_answer_keeps_no_other_back(judge: Any, tmp_path: Path) -> None:
+    """It may have been billed, and counts; its question is open again."""
+    first = True
+
+    class Broken(BatchProvider):
+        def get(self, path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
+            status_, content = super().get(path, query)
+            if first and isinstance(content, bytes):
+                rows = [json.loads(line) for line in content.splitlines()]
+                if judge is gpt:
+                    rows[3]["response"]["body"] = {"object": "surprise"}
+                else:
+                    rows[3]["result"]["message"]["content"] = None
+                content = "\n".join(json.dumps(row) for row in rows).encode()
+            return status_, content
+
+    with Broken(_judge) as provider:
+        study = _study(judge, provider.url)
+        _do("submit", study, tmp_path / "try")
+        provider.end()
+        part = _do("collect", study, tmp_path / "try")
+        assert _right(study, tmp_path / "try") == 19
+        (totals,) = status(tmp_path / "try", study).values()
+        assert totals.lost > 0
+        assert part.spent == pytest.approx(totals.cost + totals.lost)
+        first = False
+        _do("submit", study, tmp_path / "try")
+        provider.end()
+        assert _do("collect", study, tmp_path / "try").complete
+        assert [len(batch.requests) for batch in provider.batches] == [20, 1]
+
+
 def test_lost_between_handing_in_and_the_record_openai_finds_it_by_its_tag(tmp_path: Path) -> None:
     folder = tmp_path / "try"
     with BatchProvider(_judge, resets_after=0) as provider:
@@ -290,7 +324,7 @@ def test_killed_while_it_hands_in(tmp_path: Path) -> None:
             [sys.executable, "-c", CHILD, "gpt", provider.url, str(folder)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
         )
-        until = time.monotonic() + 120
+        until = time.monotonic() + 240
         while not provider.batches:
             assert child.poll() is None
             assert time.monotonic() < until

@@ -121,7 +121,7 @@ def test_a_cap_holds_through_kills_and_resumes(tmp_path: Path) -> None:
                 [sys.executable, cap.__file__, "--child", provider.url, str(folder), "3"],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
             )
-            until = time.monotonic() + 60
+            until = time.monotonic() + 120
             while len(provider.seen) < seen + 15 and child.poll() is None:
                 assert time.monotonic() < until
                 time.sleep(0.002)

@@ -16,10 +16,11 @@ from llm_elicit.orchestrator.journal.changes import (
 )
 from llm_elicit.orchestrator.journal.door import FILE, Place
 from llm_elicit.orchestrator.journal.reading import reading, totals
-from llm_elicit.orchestrator.journal.store import Journal
+from llm_elicit.orchestrator.journal.store import LEASE, Journal
 
 __all__ = [
     "FILE",
+    "LEASE",
     "Answer",
     "BatchFate",
     "BatchRow",
