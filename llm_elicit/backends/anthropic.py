@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
-
-import anthropic
-from anthropic.types import Message as Answer
+from typing import TYPE_CHECKING, Any
 
 from llm_elicit.backends.base import (
+    THINKING_ROOM,
     Capabilities,
     Reply,
     Request,
@@ -19,9 +17,12 @@ from llm_elicit.backends.base import (
 from llm_elicit.backends.failures import MalformedReplyError
 from llm_elicit.backends.sdk import Keyed
 from llm_elicit.campaign import AnthropicJudge
+from llm_elicit.later import Later
 
-THINKING_ROOM = 2048
-"""Newer models think before they answer, and their thinking counts towards max_tokens."""
+if TYPE_CHECKING:
+    import anthropic
+else:
+    anthropic = Later("anthropic")
 
 SAMPLING_VERSION = "2023-06-01"
 """The last version of the API that takes a temperature, which older models understand."""
@@ -81,7 +82,11 @@ class AnthropicBackend(Keyed):
 
 def read_message(answer: object, body: dict[str, Any]) -> Reply:
     """The SDK's message as a reply; the SDK hands unexpected JSON on without checking it."""
-    if not isinstance(answer, Answer) or not isinstance(answer.content, list) or not answer.usage:
+    if (
+        not isinstance(answer, anthropic.types.Message)
+        or not isinstance(answer.content, list)
+        or not answer.usage
+    ):
         raise MalformedReplyError("the answer is not a Messages response")
     usage = answer.usage
     cached = usage.cache_read_input_tokens or 0

@@ -14,6 +14,9 @@ from llm_elicit.errors import InputError
 from llm_elicit.features import Floats
 from llm_elicit.questions import Prompt
 
+THINKING_ROOM = 2048
+"""Many models think before they answer, and their thinking counts towards the token limit."""
+
 Notify = Callable[[str], None]
 
 

@@ -6,11 +6,8 @@ import io
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
-import anthropic
-import openai
-from openai.types.chat import ChatCompletion
 from pydantic import ValidationError
 
 from llm_elicit.backends.anthropic import SAMPLING_VERSION, read_message
@@ -19,6 +16,13 @@ from llm_elicit.backends.failures import MalformedReplyError, read_failure
 from llm_elicit.backends.openai import read_completion
 from llm_elicit.campaign import AnthropicJudge, Judge, OpenAIJudge
 from llm_elicit.errors import InputError
+from llm_elicit.later import Later
+
+if TYPE_CHECKING:
+    import anthropic
+    import openai
+else:
+    anthropic, openai = Later("anthropic"), Later("openai")
 
 TAG = "llm_elicit"
 """The metadata key under which a batch carries its tag, where the provider keeps metadata."""
@@ -263,7 +267,7 @@ def _openai_result(row: dict[str, Any], options: tuple[str, str]) -> Result:
     status, body = int(response["status_code"]), response.get("body") or {}
     if status == 200:
         try:
-            answer = ChatCompletion.model_validate(body)
+            answer = openai.types.chat.ChatCompletion.model_validate(body)
             return Result(name, reply=read_completion(answer, {}, options))
         except (MalformedReplyError, ValidationError):
             return _malformed(name)

@@ -7,9 +7,7 @@ import importlib
 import importlib.metadata
 import os
 from pathlib import Path
-from typing import Any, Self
-
-import openai
+from typing import TYPE_CHECKING, Any, Self
 
 from llm_elicit.backends import weights
 from llm_elicit.backends.base import Capabilities, Notify, Reply, Request, silent
@@ -17,6 +15,12 @@ from llm_elicit.backends.openai import TOP, read_completion
 from llm_elicit.backends.sdk import Keyless
 from llm_elicit.campaign import LocalJudge
 from llm_elicit.errors import InputError
+from llm_elicit.later import Later
+
+if TYPE_CHECKING:
+    import openai
+else:
+    openai = Later("openai")
 
 _CONTEXT = 4096
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
-
-import openai
-from openai.types.chat import ChatCompletion
+from typing import TYPE_CHECKING, Any
 
 from llm_elicit.backends.base import (
+    THINKING_ROOM,
     AdaptedError,
     Capabilities,
     Reply,
@@ -21,9 +19,12 @@ from llm_elicit.backends.failures import MalformedReplyError
 from llm_elicit.backends.letters import soft_choice
 from llm_elicit.backends.sdk import Keyed
 from llm_elicit.campaign import OpenAIJudge
+from llm_elicit.later import Later
 
-THINKING_ROOM = 2048
-"""OpenAI's reasoning models think before they answer, and their thinking counts."""
+if TYPE_CHECKING:
+    import openai
+else:
+    openai = Later("openai")
 
 TOP = 20
 """How many alternatives of the first token are asked for: the most that the API gives."""
@@ -119,7 +120,7 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
     Raises:
         MalformedReplyError: it is not a chat completion with a choice.
     """
-    if not isinstance(answer, ChatCompletion) or not answer.choices:
+    if not isinstance(answer, openai.types.chat.ChatCompletion) or not answer.choices:
         raise MalformedReplyError("the answer is not a chat completion with a choice")
     choice = answer.choices[0]
     first, mass = None, None

@@ -5,19 +5,29 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import pandas as pd
 import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from llm_elicit.benchmarks.measure import machine
-from llm_elicit.benchmarks.run import TABLES, Request, parse_names, parse_seeds, run_table
-from llm_elicit.benchmarks.tables import Table, make_tables
+from llm_elicit.benchmarks.names import TABLES
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator import Display
-from llm_elicit.workers import Workers
+from llm_elicit.later import Later
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from llm_elicit import orchestrator
+    from llm_elicit import workers as jobs
+    from llm_elicit.benchmarks import measure as measuring
+    from llm_elicit.benchmarks import run as running
+    from llm_elicit.benchmarks import tables as tabling
+else:
+    jobs, orchestrator = Later("llm_elicit.workers"), Later("llm_elicit.orchestrator")
+    measuring = Later("llm_elicit.benchmarks.measure")
+    running = Later("llm_elicit.benchmarks.run")
+    tabling = Later("llm_elicit.benchmarks.tables")
 
 
 def bench_command(
@@ -38,23 +48,23 @@ def bench_command(
     markdown: Annotated[Path | None, typer.Option(help="Write the tables here too.")] = None,
 ) -> None:
     """Run one of the paper's tables and print it with the published numbers. Resumes."""
-    request = Request(
+    request = running.Request(
         table,
-        parse_names(targets),
-        parse_seeds(seeds),
-        parse_names(methods),
-        parse_names(variants),
+        running.parse_names(targets),
+        running.parse_seeds(seeds),
+        running.parse_names(methods),
+        running.parse_names(variants),
         comparisons_per_feature,
         points,
     )
     try:
-        with Display() as progress:
-            rows = run_table(request, out, progress, Workers(workers, cluster))
+        with orchestrator.Display() as progress:
+            rows = running.run_table(request, out, progress, jobs.Workers(workers, cluster))
     except KeyboardInterrupt:
         sys.stderr.write(f"stopped; finished rows are in {out}: run again to resume\n")
         raise typer.Exit(130) from None
     console = Console(highlight=False)
-    tables = make_tables(table, rows)
+    tables = tabling.make_tables(table, rows)
     for each in tables:
         console.print(_shown(each))
     for line in _failures(rows):
@@ -64,7 +74,7 @@ def bench_command(
         console.print(markdown)
 
 
-def _shown(table: Table) -> RichTable:
+def _shown(table: tabling.Table) -> RichTable:
     shown = RichTable(title=table.title, box=None, title_justify="left")
     for place, column in enumerate(table.columns):
         shown.add_column(column, no_wrap=place == 0, justify="left" if place < 2 else "right")
@@ -81,11 +91,11 @@ def _failures(rows: pd.DataFrame) -> list[str]:
     ]
 
 
-def _write_markdown(tables: list[Table], path: Path) -> None:
+def _write_markdown(tables: list[tabling.Table], path: Path) -> None:
     try:
         command = " ".join(["llm-elicit", *sys.argv[1:]])
         date = datetime.now(UTC).date().isoformat()
-        head = f"`{command}`, {date}, {machine()}, one thread a job."
+        head = f"`{command}`, {date}, {measuring.machine()}, one thread a job."
         path.write_text(
             "\n\n".join([head, *(t.markdown() for t in tables)]) + "\n", encoding="utf-8"
         )

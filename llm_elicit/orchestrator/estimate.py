@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from llm_elicit.backends.anthropic import THINKING_ROOM
+from llm_elicit.backends.base import THINKING_ROOM
 from llm_elicit.campaign import AnthropicJudge, Campaign, Judge, OpenAIJudge
 from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator.prices import Price, price_of
