@@ -57,7 +57,11 @@ class _Judge(Strict):
         """The settings that can change an answer: the operational ones and the name left out."""
         operational = {"name", "concurrency", "timeout", "attempts", "api_key_env", "price"}
         operational |= {"requests_per_minute", "tokens_per_minute"}
-        return self.model_dump(mode="json", exclude=operational)
+        identity = self.model_dump(mode="json", exclude=operational)
+        if not identity.get("structured"):
+            # Runs begun before there was this setting go on.
+            identity.pop("structured", None)
+        return identity
 
 
 class _Model(_Judge):
@@ -69,11 +73,15 @@ class _Model(_Judge):
 
 
 class AnthropicJudge(_Model):
-    """A Claude model, through the anthropic SDK. The key is read from `api_key_env`."""
+    """A Claude model, through the anthropic SDK. The key is read from `api_key_env`.
+
+    `structured` holds answers to a JSON schema, for models that take one.
+    """
 
     backend: Literal["anthropic"]
     base_url: str | None = None
     api_key_env: str = "ANTHROPIC_API_KEY"
+    structured: bool = False
     price: TokenPrice | None = None
 
 
@@ -81,7 +89,8 @@ class OpenAIJudge(_Model):
     """A model behind OpenAI's API or any server that speaks it (vLLM, llama.cpp, Ollama, ...).
 
     `logprobs` asks for the answer letters' log-probabilities, which make judgments soft.
-    A local server that wants no key takes `api_key_env: null`.
+    A local server that wants no key takes `api_key_env: null`. `structured` holds answers to a
+    JSON schema, for models and servers that take one.
     """
 
     backend: Literal["openai"]
@@ -89,6 +98,7 @@ class OpenAIJudge(_Model):
     api_key_env: str | None = "OPENAI_API_KEY"
     price: TokenPrice | None = None
     logprobs: bool = True
+    structured: bool = False
     seed: int | None = None
 
 

@@ -11,6 +11,7 @@ from llm_elicit.backends.base import (
     Reply,
     Request,
     bare_url,
+    choice_schema,
     limit_headers,
     read_key,
 )
@@ -63,6 +64,9 @@ class AnthropicBackend(Keyed):
         }
         if request.prompt.system:
             body["system"] = request.prompt.system
+        if self._judge.structured:
+            schema = choice_schema(request.options)
+            body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
         if self._judge.temperature is not None:
             body["temperature"] = self._judge.temperature
         return body
@@ -102,4 +106,5 @@ def read_message(answer: object, body: dict[str, Any]) -> Reply:
         completion_tokens=usage.output_tokens,
         cached_tokens=cached,
         body=body,
+        thinking="".join(block.thinking for block in answer.content if block.type == "thinking"),
     )

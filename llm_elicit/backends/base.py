@@ -69,6 +69,7 @@ class Reply:
             cached tokens are a part of the prompt's.
         body: the request body that was sent.
         headers: those of the response that speak of limits; they are not kept.
+        thinking: what a reasoning model showed of its thinking; never read as an answer.
     """
 
     text: str
@@ -81,6 +82,7 @@ class Reply:
     cached_tokens: int
     body: dict[str, Any]
     headers: dict[str, str] = field(default_factory=dict)
+    thinking: str = ""
 
 
 class AdaptedError(Exception):
@@ -158,6 +160,21 @@ def bare_url(url: str) -> str:
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
+
+
+def choice_schema(options: tuple[str, str]) -> dict[str, Any]:
+    """The JSON schema of an answer that is one of two letters.
+
+    Example:
+        >>> choice_schema(("A", "B"))["properties"]["choice"]["enum"]
+        ['A', 'B']
+    """
+    return {
+        "type": "object",
+        "properties": {"choice": {"type": "string", "enum": list(options)}},
+        "required": ["choice"],
+        "additionalProperties": False,
+    }
 
 
 def is_local(endpoint: str) -> bool:

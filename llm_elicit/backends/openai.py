@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from llm_elicit.backends.base import (
     Reply,
     Request,
     bare_url,
+    choice_schema,
     limit_headers,
     read_key,
 )
@@ -28,6 +30,9 @@ else:
 
 TOP = 20
 """How many alternatives of the first token are asked for: the most that the API gives."""
+
+_JSON_ROOM = 32
+"""Tokens that a letter takes in JSON, by any tokenizer."""
 
 _OFFICIAL = "api.openai.com"
 _FINISH = {"content_filter": "refusal", "stop": "stop", "length": "length"}
@@ -61,7 +66,7 @@ class OpenAIBackend(Keyed):
         self.endpoint = bare_url(str(self._client.base_url))
         official = self._client.base_url.host == _OFFICIAL
         self._limit = "max_completion_tokens" if official else "max_tokens"
-        self._room = THINKING_ROOM if official else 0
+        self._room = THINKING_ROOM if official else _JSON_ROOM if judge.structured else 0
         self._logprobs = judge.logprobs
 
     def body(self, request: Request) -> dict[str, Any]:
@@ -76,6 +81,9 @@ class OpenAIBackend(Keyed):
         if self._judge.seed is not None:
             # Replicates at one seed would be copies of each other.
             body["seed"] = self._judge.seed + request.replicate
+        if self._judge.structured:
+            schema = {"name": "choice", "strict": True, "schema": choice_schema(request.options)}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
         if self._logprobs:
             body["logprobs"], body["top_logprobs"] = True, TOP
         return body
@@ -125,13 +133,16 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
     choice = answer.choices[0]
     first, mass = None, None
     if choice.logprobs is not None and choice.logprobs.content:
-        first, mass = soft_choice(_listed(choice.logprobs.content[0]), options)
+        token = _deciding(choice.logprobs.content)
+        if token is not None:
+            first, mass = soft_choice(_listed(token), options)
     usage = answer.usage
     details = usage.prompt_tokens_details if usage else None
     refusal = choice.message.refusal
+    text, thinking = _apart(choice.message)
     finish = str(choice.finish_reason)
     return Reply(
-        text=choice.message.content or refusal or "",
+        text=text or refusal or "",
         finish="refusal" if refusal else _FINISH.get(finish, finish),
         model=answer.model,
         first=first,
@@ -140,7 +151,36 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
         completion_tokens=usage.completion_tokens if usage else 0,
         cached_tokens=(details.cached_tokens or 0) if details else 0,
         body=body,
+        thinking=thinking,
     )
+
+
+def _apart(message: Any) -> tuple[str, str]:
+    """What a message says, and what it shows of the model's thinking.
+
+    Servers put the thinking in a field of its own, by one of two names, or before the answer.
+    """
+    extra = message.model_extra or {}
+    thinking = extra.get("reasoning_content") or extra.get("reasoning") or ""
+    text = message.content or ""
+    thought, closed, answer = text.partition("</think>")
+    if closed:
+        return answer.strip(), thought.replace("<think>", "", 1).strip()
+    if text.lstrip().startswith("<think>"):
+        return "", text.replace("<think>", "", 1).strip()  # cut off before it came to an answer
+    return text, str(thinking)
+
+
+def _deciding(tokens: list[Any]) -> Any | None:
+    """The token that holds the letter: the first, or in a JSON answer the first of the value."""
+    if not tokens[0].token.lstrip().startswith(("{", "<")):
+        return tokens[0]
+    text = ""
+    for token in tokens:
+        if re.search(r'"choice"\s*:\s*"?$', text) and token.token.strip(' ":'):
+            return token
+        text += token.token
+    return None
 
 
 def _listed(token: Any) -> list[tuple[str, float]]:

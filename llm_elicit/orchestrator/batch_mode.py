@@ -10,6 +10,7 @@ from typing import Literal
 
 from llm_elicit.backends import open_backend
 from llm_elicit.backends.batches import Batches, open_batches
+from llm_elicit.backends.capabilities import check_settings
 from llm_elicit.campaign import AnthropicJudge, Judge, OpenAIJudge
 from llm_elicit.errors import ElicitError, InputError, JudgeError
 from llm_elicit.orchestrator.batching import BatchDesk
@@ -150,6 +151,7 @@ async def _office(study: Study, progress: Progress) -> AsyncIterator[_Office]:
     judges = _judges(study, progress)
     template = Template.load(study.campaign.design.template)
     prices = {judge.name: price_of(judge, batch=True) for judge in judges}
+    check_settings(study.campaign.judges)
     check_cap(study.campaign.limits, prices)
     async with AsyncExitStack() as stack:
         clients = {

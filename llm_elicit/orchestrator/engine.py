@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from llm_elicit.backends import Backend, open_backend
+from llm_elicit.backends.capabilities import check_settings
 from llm_elicit.campaign import Campaign, Judge
 from llm_elicit.errors import ElicitError
 from llm_elicit.features import FeatureSpace
@@ -123,6 +124,7 @@ async def ask(
     shown = Logged(progress or Silent())
     template = Template.load(campaign.design.template)
     prices = {judge.name: price_of(judge) for judge in campaign.judges}
+    check_settings(campaign.judges)
     check_cap(campaign.limits, prices)
     backends = {judge.name: _open(judge, space, shown) for judge in campaign.judges}
     study = Study(campaign, space, plan, folder)

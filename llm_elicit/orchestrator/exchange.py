@@ -137,7 +137,10 @@ class Exchange:
             used = (float(reply.prompt_tokens), float(reply.completion_tokens))
             pace.answered(clock(), sent_at, allowances(reply.headers), used)
             told = True
-            return replace(reply, text=self._backend.scrub(reply.text), headers={})
+            scrub = self._backend.scrub
+            return replace(
+                reply, text=scrub(reply.text), thinking=scrub(reply.thinking), headers={}
+            )
         except AdaptedError:
             raise
         except Exception as error:

@@ -20,7 +20,11 @@ from llm_elicit.testing.meters import Gate
 
 @dataclass(frozen=True)
 class Says:
-    """A complete answer."""
+    """A complete answer.
+
+    `before` are tokens ahead of the one whose log-probabilities are given. `thinking` goes in a
+    block of its own at Anthropic; elsewhere in the field `thinking_in`, or between "tags".
+    """
 
     text: str = "A"
     stop: str = "stop"
@@ -30,6 +34,9 @@ class Says:
     cached: int = 0
     prompt_tokens: int | None = None
     completion_tokens: int = 2
+    before: tuple[str, ...] = ()
+    thinking: str = ""
+    thinking_in: str = "reasoning_content"
 
 
 @dataclass(frozen=True)
@@ -219,12 +226,14 @@ def _tokens(says: Says, body: dict[str, Any]) -> int:
 
 
 def message(says: Says, body: dict[str, Any]) -> dict[str, Any]:
+    thought = {"type": "thinking", "thinking": says.thinking, "signature": "x"}
+    thoughts = [thought] if says.thinking else []
     return {
         "id": "msg_1",
         "type": "message",
         "role": "assistant",
         "model": f"{body['model']}-20260101",
-        "content": [{"type": "text", "text": says.text}] if says.text else [],
+        "content": [*thoughts, *([{"type": "text", "text": says.text}] if says.text else [])],
         "stop_reason": ANTHROPIC_STOPS.get(says.stop, says.stop),
         "stop_sequence": None,
         "usage": {
@@ -237,10 +246,12 @@ def message(says: Says, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
-    logprobs = None
+    logprobs, tags = None, bool(says.thinking) and says.thinking_in == "tags"
     if says.logprobs is not None and body.get("logprobs"):
         top = [{"token": t, "logprob": p, "bytes": None} for t, p in says.logprobs.items()]
-        logprobs = {"content": [{**top[0], "top_logprobs": top}], "refusal": None}
+        ahead = [{"token": t, "logprob": 0.0, "bytes": None} for t in says.before]
+        tokens = [{**one, "top_logprobs": [one]} for one in ahead]
+        logprobs = {"content": [*tokens, {**top[0], "top_logprobs": top}], "refusal": None}
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -253,8 +264,9 @@ def completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
                 "logprobs": logprobs,
                 "message": {
                     "role": "assistant",
-                    "content": says.text or None,
+                    "content": f"<think>{says.thinking}</think>{says.text}" if tags else says.text,
                     "refusal": says.refusal,
+                    **({says.thinking_in: says.thinking} if says.thinking and not tags else {}),
                 },
             }
         ],
