@@ -10,6 +10,8 @@ import os
 import random
 import sys
 import tempfile
+import time
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,14 +38,16 @@ class Trial:
         share: the worst case of a request, in caps.
         pairs: of the campaign; enough that the cap ends it.
         faults: the share of requests that go wrong.
+        delay: seconds to an answer: so many that all of `in_flight` are out at once.
     """
 
     seed: int
     cap: float = 5.0
     in_flight: int = 200
-    share: float = 0.004
-    pairs: int = 1000
+    share: float = 0.002
+    pairs: int = 1500
     faults: float = 0.0
+    delay: float = 2.0
 
     def study(self, url: str) -> Campaign:
         """The campaign: a random price a judge, and a token limit that makes it worth its share."""
@@ -70,9 +74,12 @@ class Till:
 
     trial: Trial
     billed: float = 0.0
+    peak: int = 0
+    begun: deque[float] = field(default_factory=deque)
     rng: random.Random = field(default_factory=lambda: random.Random(1))
 
     def __call__(self, number: int, body: dict[str, Any]) -> Action:
+        self._count()
         if self.rng.random() < self.trial.faults:
             return self.rng.choice((Fails(429), Fails(500), Resets()))
         judge = next(
@@ -85,18 +92,26 @@ class Till:
         cached = self.rng.randint(0, prompt)
         completion = self.rng.randint(1, body["max_tokens"])
         self.billed += price.cost(prompt, completion, cached)
-        return Says("A", delay=0.05, prompt_tokens=prompt, completion_tokens=completion,
+        return Says("A", delay=self.trial.delay, prompt_tokens=prompt, completion_tokens=completion,
                     cached=cached)  # fmt: skip
 
+    def _count(self) -> None:
+        """Keep the most requests that were out at once: those that began within one delay."""
+        now = time.monotonic()
+        self.begun.append(now)
+        while self.begun[0] < now - self.trial.delay:
+            self.begun.popleft()
+        self.peak = max(self.peak, len(self.begun))
 
-def spend(trial: Trial, folder: Path) -> tuple[float, float]:
-    """Run a trial to its end: (what the campaign counts as spent, what the provider billed)."""
+
+def spend(trial: Trial, folder: Path) -> tuple[float, Till]:
+    """Run a trial to its end: what the campaign counts as spent, and the provider's side."""
     till = Till(trial)
     with Provider(till) as provider:
         summary = run(trial.study(provider.url), folder)
     assert summary.problems, "the cap was not reached: ask more pairs"
     assert all(isinstance(problem, CapError) for problem in summary.problems)
-    return summary.spent, till.billed
+    return summary.spent, till
 
 
 def main() -> None:
@@ -112,16 +127,18 @@ def main() -> None:
         return
     for seed in range(arguments.prices):
         with tempfile.TemporaryDirectory() as folder:
-            spent, billed = spend(Trial(seed), Path(folder) / "try")
+            spent, till = spend(Trial(seed), Path(folder) / "try")
+        billed = till.billed
         held = billed <= spent * (1 + 1e-9) and spent <= 5.0 and billed >= 0.95 * 5.0
-        sys.stdout.write(f"{seed}: spent {spent:.4f}, billed {billed:.4f}, held: {held}\n")
+        sys.stdout.write(f"{seed}: spent {spent:.4f}, billed {billed:.4f}, "
+                         f"at most {till.peak} in flight, held: {held}\n")  # fmt: skip
         if not held:
             sys.exit(1)
 
 
 def small(seed: int) -> Trial:
     """A trial that is over in a second or two."""
-    return Trial(seed, cap=0.5, in_flight=20, share=0.02, pairs=150)
+    return Trial(seed, cap=0.5, in_flight=20, share=0.02, pairs=150, delay=0.05)
 
 
 if __name__ == "__main__":

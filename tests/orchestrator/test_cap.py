@@ -90,11 +90,12 @@ def test_waiting_requests_get_what_others_leave(cap_usd: float, requests: list) 
 
 
 def test_five_dollars_with_200_in_flight(tmp_path: Path) -> None:
-    """The bar for two prices; `python -m orchestrator.cap` tries twenty."""
-    for seed in (0, 1):
-        spent, billed = spend(Trial(seed), tmp_path / str(seed) / "try")
-        assert billed == pytest.approx(spent)
-        assert 0.95 * 5.0 <= billed <= 5.0
+    """The bar for one price; `python -m orchestrator.cap` tries twenty."""
+    spent, till = spend(Trial(0), tmp_path / "try")
+    assert 0.95 * 5.0 <= till.billed <= spent * (1 + 1e-9)
+    assert spent <= 5.0
+    # As many as a busy machine has out at once; 200 on one that has its cores to itself.
+    assert till.peak >= 100
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -104,9 +105,9 @@ def test_no_price_usage_or_fault_passes_a_cap(
 ) -> None:
     trial = replace(small(seed), cap=cap_usd, faults=faults, share=share)
     with tempfile.TemporaryDirectory() as folder:
-        spent, billed = spend(trial, Path(folder) / "try")
+        spent, till = spend(trial, Path(folder) / "try")
     # What may have been billed counts, so that the campaign's own count is never below the bill.
-    assert billed <= spent * (1 + 1e-9)
+    assert till.billed <= spent * (1 + 1e-9)
     assert spent <= cap_usd
 
 
