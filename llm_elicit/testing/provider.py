@@ -37,6 +37,7 @@ class Says:
     before: tuple[str, ...] = ()
     thinking: str = ""
     thinking_in: str = "reasoning_content"
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,7 @@ class Provider:
         else:
             if action.delay:
                 await asyncio.sleep(action.delay)
+            headers += action.headers
             body = message(action, seen.body) if anthropic else completion(action, seen.body)
             payload = json.dumps(body).encode()
         lines = [f"HTTP/1.1 {status} Status", f"content-type: {kind}"]
