@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from tenacity import AsyncRetrying, RetryCallState, wait_exponential
+
 from llm_elicit.backends.failures import Failure
 from llm_elicit.errors import ElicitError, InputError, JudgeError
 from llm_elicit.orchestrator.headers import retry_after
@@ -69,12 +71,19 @@ class Patience:
 
     def pause(self, decision: Decision, attempt: int, rng: random.Random) -> float:
         """Seconds before the next attempt, `attempt` requests having failed so far."""
-        growing = min(self.longest, self.base * 2.0 ** min(attempt - 1, 30))
+        growing = wait_exponential(multiplier=self.base, max=self.longest)(_attempt(attempt))
         jittered = growing * rng.uniform(0.5, 1.0)
         if decision.wait is None:
             return jittered
         # Jitter on top, so that all do not come back in the same instant.
         return min(decision.wait, self.provider) + min(jittered, self.base)
+
+
+def _attempt(number: int) -> RetryCallState:
+    """The library's record of an attempt; its own loop would keep a waiting question's slot."""
+    state = RetryCallState(AsyncRetrying(), None, (), {})
+    state.attempt_number = number
+    return state
 
 
 @dataclass
