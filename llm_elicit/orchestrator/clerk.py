@@ -8,7 +8,7 @@ from llm_elicit.backends import Backend, Reply, Request
 from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import journal, tokens
 from llm_elicit.orchestrator.budget import Amount
-from llm_elicit.orchestrator.cache import cache_key
+from llm_elicit.orchestrator.cache import Identity, identify
 from llm_elicit.orchestrator.journal import Answer, Question
 from llm_elicit.orchestrator.judgments import judge_reply, settings_of
 from llm_elicit.orchestrator.prices import Price
@@ -44,12 +44,12 @@ class Clerk:
             max_tokens=self.template.max_tokens,
         )
 
-    def key(self, request: Request) -> str | None:
+    def key(self, request: Request) -> Identity | None:
         """What the answer is kept under across runs; None where it is not worth keeping."""
         if not self.backend.cacheable:
             return None
         body = self.backend.body(request)
-        return cache_key(self.backend.endpoint, self.backend.model, body, request.replicate)
+        return identify(self.backend.endpoint, self.backend.model, body, request.replicate)
 
     def worst(self, request: Request) -> Amount:
         """The most that the request can take."""

@@ -131,7 +131,7 @@ async def ask(
     with opened(study, template) as here:
         book = here.book
         budget = Budget(campaign.limits, Amount(*book.spent()))
-        async with Writer(book) as writer:
+        async with Writer(book, answers.flush) as writer:
             desk = Desk(
                 space=space, plan=plan, template=template, writer=writer, cache=here.cache,
                 budget=budget, progress=shown, patience=patience or Patience(),
@@ -177,7 +177,7 @@ async def _run(pools: dict[str, Pool], book: Journal, desk: Desk) -> dict[str, E
         pool.begin(book.totals(name))
     async with asyncio.TaskGroup() as group:
         for name, pool in pools.items():
-            claims = Claims(desk.writer, name, desk.stopping)
+            claims = Claims(desk.writer, name, pool.serve, desk.stopping)
             tasks[name] = group.create_task(pool.run(claims))
     return {name: task.result() for name, task in tasks.items()}
 

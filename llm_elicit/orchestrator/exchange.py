@@ -16,7 +16,7 @@ from llm_elicit.campaign import Judge
 from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import journal, tokens
 from llm_elicit.orchestrator.budget import Amount, Budget
-from llm_elicit.orchestrator.cache import Cache
+from llm_elicit.orchestrator.cache import Cache, Identity
 from llm_elicit.orchestrator.clerk import Clerk
 from llm_elicit.orchestrator.headers import allowances
 from llm_elicit.orchestrator.line import Errand
@@ -45,7 +45,7 @@ class Desk:
     deadline: float = math.inf
     clock: Callable[[], float] = time.monotonic
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    flying: dict[str, asyncio.Future[Reply | None]] = field(default_factory=dict)
+    flying: dict[Identity, asyncio.Future[Reply | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.turnstiles = Turnstiles(self.clock, self.patience.provider)

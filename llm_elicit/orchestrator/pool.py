@@ -14,7 +14,7 @@ from llm_elicit.backends.base import AdaptedError
 from llm_elicit.campaign import Judge
 from llm_elicit.errors import ElicitError, JudgeError
 from llm_elicit.orchestrator import journal
-from llm_elicit.orchestrator.cache import worth_keeping
+from llm_elicit.orchestrator.cache import Identity, worth_keeping
 from llm_elicit.orchestrator.clerk import Clerk
 from llm_elicit.orchestrator.exchange import Desk, Exchange, HaltedError, RequestFailedError
 from llm_elicit.orchestrator.journal import Question, Totals
@@ -125,6 +125,17 @@ class Pool:
         self._stopped = self._stopped or error
         self._close()
 
+    async def serve(self, questions: list[Question]) -> list[Question]:
+        """Answer from the cache what it has, taking no slot; returns the others."""
+        requests = {question: self._clerk.request(question) for question in questions}
+        keys = {question: self._clerk.key(request) for question, request in requests.items()}
+        known = self._desk.cache.get_all([key for key in keys.values() if key is not None])
+        hits = [(q, known[key.key]) for q, key in keys.items() if key and key.key in known]
+        await asyncio.gather(*(self._record(q, requests[q], reply, None) for q, reply in hits))
+        self._show()
+        served = {question for question, _ in hits}
+        return [question for question in questions if question not in served]
+
     async def _see_to(self, errand: Errand) -> float | None:
         """Put a question; returns when it is to be put again, or None when it is over."""
         try:
@@ -157,7 +168,7 @@ class Pool:
                 continue
             return
 
-    async def _fly(self, errand: Errand, request: Request, key: str | None) -> None:
+    async def _fly(self, errand: Errand, request: Request, key: Identity | None) -> None:
         """Ask, record the answer, and let twins have it."""
         landed: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
         reply: Reply | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self, TypeVar
 
@@ -13,6 +13,9 @@ from llm_elicit.errors import CapError
 from llm_elicit.orchestrator.journal import Change, Journal, Question
 
 T = TypeVar("T")
+
+Serve = Callable[[list[Question]], Awaitable[list[Question]]]
+"""Answers what it can of some questions without asking, and returns the others."""
 
 _PAGE = 256
 """Questions claimed at once by the only worker."""
@@ -29,10 +32,15 @@ class Writer:
 
     `await write(change)` returns when it is on the disk; while one commit runs, the changes
     that arrive wait together for the next.
+
+    Args:
+        journal: where to write.
+        after: called in the same thread after each commit.
     """
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, after: Callable[[], None] | None = None) -> None:
         self._journal = journal
+        self._after = after
         self._waiting: list[tuple[Change, asyncio.Future[bool]]] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._task: asyncio.Task[None] | None = None
@@ -70,7 +78,7 @@ class Writer:
         while self._waiting:
             group, self._waiting = self._waiting, []
             try:
-                refused = await self._call(self._journal.commit, [change for change, _ in group])
+                refused = await self._call(self._commit, [change for change, _ in group])
             except Exception as error:
                 for _, done in group:
                     if not done.done():
@@ -79,6 +87,12 @@ class Writer:
                 for change, done in group:
                     if not done.done():
                         done.set_result(change not in refused)
+
+    def _commit(self, changes: list[Change]) -> list[Change]:
+        refused = self._journal.commit(changes)
+        if self._after is not None:
+            self._after()
+        return refused
 
     async def claim(self, judge: str) -> list[Question]:
         """The judge's next open questions; empty when nobody is left who might leave one."""
@@ -116,13 +130,15 @@ class Writer:
 class Claims:
     """A judge's open questions, taken from the journal a page at a time.
 
-    `await claims.next()` may be called by many at once. It is None when all are settled, or
-    held by nobody else, or the run is asked to stop.
+    `await claims.next()` may be called by many at once. It is None when all are settled, or the
+    run is asked to stop. Questions whose answers are known already are served page by page, and
+    never come to one who asks.
     """
 
-    def __init__(self, writer: Writer, judge: str, stopping: asyncio.Event) -> None:
+    def __init__(self, writer: Writer, judge: str, serve: Serve, stopping: asyncio.Event) -> None:
         self._writer = writer
         self._judge = judge
+        self._serve = serve
         self._stopping = stopping
         self._page: deque[Question] = deque()
         self._turn = asyncio.Lock()
@@ -142,9 +158,12 @@ class Claims:
 
     async def _turn_over(self) -> None:
         while not self._stopping.is_set():
-            self._page.extend(await self._writer.claim(self._judge))
+            claimed = await self._writer.claim(self._judge)
+            self._page.extend(await self._serve(claimed))
             if self._page:
                 return
+            if claimed:
+                continue
             # Another worker may die with questions in hand: they are ours then.
             if not await self._writer.held_elsewhere(self._judge):
                 break

@@ -3,84 +3,16 @@
 import io
 import random
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from llm_elicit.backends import Reply
 from llm_elicit.backends.failures import read_failure
-from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import Display, Patience, Tally
-from llm_elicit.orchestrator.cache import Cache, cache_key, worth_keeping
 from llm_elicit.orchestrator.headers import retry_after
 from llm_elicit.orchestrator.retries import Decision
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner,
-                                                                max_size=3),
-    max_leaves=8,
-)  # fmt: skip
-BODY = st.dictionaries(st.text(max_size=5), JSON, max_size=4)
-
-
-def test_a_key_is_the_same_for_ever() -> None:
-    body = {"model": "m", "messages": [{"role": "user", "content": "é"}], "temperature": 0.5}
-    golden = "8709452e59d6e3399c96a7dda7fed85dce964f9772138e6e4e291f58534a50c0"
-    assert cache_key("https://host.example/v1", "m", body, 0) == golden
-
-
-@given(BODY, BODY)
-def test_a_key_follows_the_body_and_not_its_order(one: dict[str, Any], two: dict[str, Any]) -> None:
-    shuffled = dict(reversed(one.items()))
-    assert cache_key("e", "m", one, 0) == cache_key("e", "m", shuffled, 0)
-    if one != two:
-        assert cache_key("e", "m", one, 0) != cache_key("e", "m", two, 0)
-
-
-@given(BODY)
-def test_a_key_follows_everything_else(body: dict[str, Any]) -> None:
-    keys = {
-        cache_key("e", "m", body, 0),
-        cache_key("f", "m", body, 0),
-        cache_key("e", "n", body, 0),
-        cache_key("e", "m", body, 1),
-        cache_key("e", "m", {**body, "a new setting": 1}, 0),
-    }
-    assert len(keys) == 5
-
-
-def _reply(text: str, finish: str = "stop") -> Reply:
-    return Reply(text, finish, "m", 0.25, 0.9, 10, 2, 3, {"a": 1})
-
-
-def test_a_cache_gives_back_what_it_was_given(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "cache.sqlite")
-    cache.put("k", _reply("A"), "now")
-    cache.put("k", _reply("B"), "later")
-    assert cache.get("none") is None
-    kept = cache.get("k")
-    assert kept is not None
-    assert (kept.text, kept.first, kept.cached_tokens) == ("A", 0.25, 3)
-    cache.close()
-    (tmp_path / "bad.sqlite").write_bytes(b"text" * 1000)
-    with pytest.raises(InputError, match="only savings are lost"):
-        Cache(tmp_path / "bad.sqlite")
-
-
-def test_what_is_worth_keeping() -> None:
-    assert worth_keeping(_reply("A"), "A")
-    assert worth_keeping(_reply("x"), "unparsable")
-    assert worth_keeping(_reply("", "refusal"), "refusal")
-    assert worth_keeping(_reply("A", "length"), "A")
-    assert not worth_keeping(_reply("Let", "length"), "truncated")
-    assert not worth_keeping(_reply("", "pause_turn"), "unparsable")
-
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
@@ -60,7 +60,7 @@ class Place:
         """An engine that may write; the run's tables may not be there yet."""
         if self.address is not None:
             return _postgresql(self.address, self.schema)
-        return _sqlite(str(self.folder / FILE), "BEGIN IMMEDIATE", durable=True)
+        return sqlite_engine(str(self.folder / FILE), begin="BEGIN IMMEDIATE", synchronous="FULL")
 
     def readable(self) -> sa.Engine:
         """An engine that only reads, while another process may be writing.
@@ -73,7 +73,7 @@ class Place:
         path = self.folder / FILE
         if not path.is_file():
             raise InputError(f"{self.folder}: no journal here; run the campaign first")
-        return _sqlite(f"{path.resolve().as_uri()}?mode=ro", "BEGIN", durable=False)
+        return sqlite_engine(f"{path.resolve().as_uri()}?mode=ro", begin="BEGIN")
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -112,8 +112,16 @@ def _postgresql(address: str, schema: str) -> sa.Engine:
         ) from None
 
 
-def _sqlite(target: str, begin: str, *, durable: bool) -> sa.Engine:
-    """An engine on a file; `begin` opens its transactions, since the driver's own are lazy."""
+def sqlite_engine(
+    target: str, *, begin: str | None, synchronous: Literal["FULL", "NORMAL"] | None = None
+) -> sa.Engine:
+    """An engine on a file.
+
+    Args:
+        target: a path, or a `file:` URI.
+        begin: what opens a transaction, since the driver's own are lazy; None for none.
+        synchronous: how durable a commit is, in WAL mode; None for files that are only read.
+    """
 
     def connect() -> sqlite3.Connection:
         db = sqlite3.connect(
@@ -123,15 +131,16 @@ def _sqlite(target: str, begin: str, *, durable: bool) -> sa.Engine:
             isolation_level=None,
             uri=target.startswith("file:"),
         )
-        if durable:
+        if synchronous is not None:
             db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
+            db.execute(f"PRAGMA synchronous = {synchronous}")
         return db
 
     engine = sa.create_engine("sqlite+pysqlite://", creator=connect, poolclass=NullPool)
+    if begin is not None:
 
-    @sa.event.listens_for(engine, "begin")
-    def _begin(connection: Any) -> None:
-        connection.exec_driver_sql(begin)
+        @sa.event.listens_for(engine, "begin")
+        def _begin(connection: Any) -> None:
+            connection.exec_driver_sql(begin)
 
     return engine
