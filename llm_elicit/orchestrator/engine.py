@@ -128,13 +128,14 @@ async def ask(
     check_cap(campaign.limits, prices)
     backends = {judge.name: _open(judge, space, shown) for judge in campaign.judges}
     study = Study(campaign, space, plan, folder)
-    with opened(study, template) as here:
+    patience = patience or Patience()
+    with opened(study, template, lease=patience.lease) as here:
         book = here.book
         budget = Budget(campaign.limits, Amount(*book.spent()))
-        async with Writer(book, answers.flush) as writer:
+        async with Writer(book, here.cache.flush) as writer:
             desk = Desk(
                 space=space, plan=plan, template=template, writer=writer, cache=here.cache,
-                budget=budget, progress=shown, patience=patience or Patience(),
+                budget=budget, progress=shown, patience=patience,
                 deadline=time.monotonic() + (campaign.limits.deadline or math.inf),
             )  # fmt: skip
             pools = {

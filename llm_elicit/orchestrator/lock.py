@@ -32,6 +32,8 @@ class RunLock:
     def __enter__(self) -> Self:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            # SQLite would open a file that it may not write for reading, and "lock" that.
+            (self._folder / ".lock").open("ab").close()
             self._db = sqlite3.connect(self._folder / ".lock", timeout=0.0, isolation_level=None)
             if self._shared:
                 # A reader's lock: many hold it, and none while one works alone.

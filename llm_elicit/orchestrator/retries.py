@@ -59,6 +59,7 @@ class Patience:
             mean that it is the question.
         down: so many questions given up in a row, with no answer between, mean that the judge
             is down.
+        lease: how long a worker that shares a journal may be silent before others take over.
     """
 
     base: float = 0.5
@@ -68,6 +69,7 @@ class Patience:
     drought: float = 900.0
     poison: int = 3
     down: int = 5
+    lease: float = 120.0
 
     def pause(self, decision: Decision, attempt: int, rng: random.Random) -> float:
         """Seconds before the next attempt, `attempt` requests having failed so far."""

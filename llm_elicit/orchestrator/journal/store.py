@@ -200,14 +200,14 @@ class Journal:
         return [Question(*row) for row in rows]
 
     def held_elsewhere(self, judge: str) -> int:
-        """How many open questions of a judge other workers hold; frees those of workers gone."""
+        """How many open questions this worker does not hold; frees those of workers gone first."""
         with self.place.guarded(), self._db.begin():
             if not self._renew():
                 raise self._lapsed()
             self._reclaim()
             open_ = or_(questions.c.state == PLANNED, questions.c.state == IN_FLIGHT)
             others = select(func.count()).where(
-                questions.c.judge == judge, open_, questions.c.worker != self._me
+                questions.c.judge == judge, open_, questions.c.worker.is_distinct_from(self._me)
             )
             return int(self._db.execute(others).scalar_one())
 
