@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     from llm_elicit.benchmarks import measure as measuring
     from llm_elicit.benchmarks import run as running
     from llm_elicit.benchmarks import tables as tabling
+    from llm_elicit.benchmarks.asking import bars as barring
 else:
+    barring = Later("llm_elicit.benchmarks.asking.bars")
     jobs, orchestrator = Later("llm_elicit.workers"), Later("llm_elicit.orchestrator")
     measuring = Later("llm_elicit.benchmarks.measure")
     running = Later("llm_elicit.benchmarks.run")
@@ -31,7 +35,9 @@ else:
 
 
 def bench_command(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help=f"One of {', '.join(TABLES)}.")],
+    table: Annotated[
+        str, typer.Argument(metavar="TABLE", help=f"One of {', '.join(TABLES)}, orchestrator.")
+    ],
     targets: Annotated[str, typer.Option(help="Names, or: paper, tuning.")] = "",
     seeds: Annotated[str, typer.Option(help="Such as 1-10 or 1,3,5.")] = "1-10",
     methods: Annotated[str, typer.Option(help="Names; all by default.")] = "",
@@ -46,8 +52,15 @@ def bench_command(
     workers: Annotated[int, typer.Option(help="Jobs side by side on this machine.")] = 1,
     cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the tables here too.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="The orchestrator's bars whole.")] = False,
 ) -> None:
-    """Run one of the paper's tables and print it with the published numbers. Resumes."""
+    """Run one of the paper's tables and print it with the published numbers. Resumes.
+
+    `orchestrator` measures asking against a loopback server instead.
+    """
+    if table == "orchestrator":
+        _print([_bars(full)], markdown)
+        return
     request = running.Request(
         table,
         running.parse_names(targets),
@@ -63,11 +76,20 @@ def bench_command(
     except KeyboardInterrupt:
         sys.stderr.write(f"stopped; finished rows are in {out}: run again to resume\n")
         raise typer.Exit(130) from None
+    _print(tabling.make_tables(table, rows), markdown, _failures(rows))
+
+
+def _bars(full: bool) -> tabling.Table:
+    size = barring.FULL if full else barring.SHORT
+    with orchestrator.Display() as progress:
+        return barring.run_bars(size, partial(progress.note, "orchestrator"))
+
+
+def _print(tables: list[tabling.Table], markdown: Path | None, lines: Sequence[str] = ()) -> None:
     console = Console(highlight=False)
-    tables = tabling.make_tables(table, rows)
     for each in tables:
         console.print(_shown(each))
-    for line in _failures(rows):
+    for line in lines:
         console.print(line, markup=False)
     if markdown:
         _write_markdown(tables, markdown)
