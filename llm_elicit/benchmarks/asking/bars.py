@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from llm_elicit.benchmarks.asking.client import Cost, Job
@@ -121,12 +122,7 @@ def _rate(cost: Cost) -> str:
 
 
 def _has_aiohttp() -> bool:
-    try:
-        import aiohttp  # noqa: F401, PLC0415
-        import httpx_aiohttp  # noqa: F401, PLC0415
-    except ImportError:
-        return False
-    return True
+    return all(find_spec(name) is not None for name in ("aiohttp", "httpx_aiohttp"))
 
 
 def _killed(size: Size, folder: Path) -> list[Bar]:
