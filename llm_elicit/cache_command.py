@@ -33,7 +33,9 @@ RUNS = Path("runs")
 @contextmanager
 def _opened(runs: Path) -> Iterator[Cache]:
     if not (runs / caching.FILE).is_file():
-        raise InputError(f"{runs / caching.FILE}: no answers are kept here; name the folder with --runs")
+        raise InputError(
+            f"{runs / caching.FILE}: no answers are kept here; name the folder with --runs"
+        )
     with closing(caching.Cache(runs / caching.FILE)) as cache:
         yield cache
 
@@ -114,7 +116,7 @@ def verify_command(runs: Runs = RUNS) -> None:
     with _opened(runs) as cache:
         damage = cache.damage()
         if damage is not None:
-            raise InputError(f"{runs / caching.FILE}: {damage}; move the file away: only savings are lost")
+            raise InputError(f"{cache.path}: {damage}; move the file away: only savings are lost")
         count, faults = 0, []
         for entry in cache.entries():
             count += 1
@@ -124,7 +126,7 @@ def verify_command(runs: Runs = RUNS) -> None:
                 _out.print(f"{entry.key[:16]}: {fault}")
     if faults:
         raise InputError(
-            f"{runs / caching.FILE}: {len(faults)} of {count} entries cannot be trusted; forget each with "
+            f"{cache.path}: {len(faults)} of {count} entries cannot be trusted; forget each with "
             f"`llm-elicit cache prune --key {faults[0][:16]}`"
         )
     _out.print(f"{count:,} answers, every one proven")

@@ -100,7 +100,7 @@ class Cache:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._waiting: dict[str, dict[str, str]] = {}
         self._lock = threading.Lock()
         with self._guarded():
@@ -177,7 +177,7 @@ class Cache:
         found = [entry for entry, _ in zip(self.entries(prefix), range(2), strict=False)]
         if len(found) != 1:
             raise InputError(
-                f"{self._path}: {'no key begins' if not found else 'several keys begin'} with "
+                f"{self.path}: {'no key begins' if not found else 'several keys begin'} with "
                 f"{prefix!r}; `llm-elicit cache list` shows them"
             )
         return found[0]
@@ -206,7 +206,7 @@ class Cache:
             yield
         except SQLAlchemyError as error:
             raise InputError(
-                f"{self._path}: the answer cache cannot be used "
+                f"{self.path}: the answer cache cannot be used "
                 f"({getattr(error, 'orig', None) or error}); check the disk's space and "
                 "permissions, or move the file away: only savings are lost with it"
             ) from None
