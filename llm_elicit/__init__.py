@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from llm_elicit.errors import ElicitError, InputError, JudgeError
     from llm_elicit.features import Feature, FeatureSpace
     from llm_elicit.orchestrator import Display, Silent
-    from llm_elicit.stages import Run, arun, run
+    from llm_elicit.runs import Run
+    from llm_elicit.stages import arun, run
 
 _HOMES = {
     "Campaign": "campaign",
@@ -30,7 +31,7 @@ _HOMES = {
     "JudgeError": "errors",
     "Feature": "features",
     "FeatureSpace": "features",
-    "Run": "stages",
+    "Run": "runs",
     "Silent": "orchestrator",
     "arun": "stages",
     "run": "stages",

@@ -11,14 +11,18 @@ import hashlib
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import parse_qs, urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from llm_elicit import resources
 from llm_elicit.features import FeatureSpace, Strict, read_yaml, validated
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Design(Strict):
@@ -30,6 +34,19 @@ class Design(Strict):
     replicates: Annotated[int, Field(ge=1, le=1000)] = 1
 
 
+class TokenPrice(Strict):
+    """What a judge's tokens cost, in USD per million, where the price list does not know better.
+
+    `cached` are prompt tokens read from the provider's cache, by default as dear as others;
+    `batch` is the share of these prices that is paid in batch mode.
+    """
+
+    input: NotNegative
+    output: NotNegative
+    cached: NotNegative | None = None
+    batch: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+
 class _Judge(Strict):
     name: Name
     concurrency: Annotated[int, Field(ge=1, le=1000)] = 8
@@ -38,35 +55,50 @@ class _Judge(Strict):
 
     def identity(self) -> dict[str, Any]:
         """The settings that can change an answer: the operational ones and the name left out."""
-        operational = {"name", "concurrency", "timeout", "attempts", "api_key_env"}
-        return self.model_dump(mode="json", exclude=operational)
+        operational = {"name", "concurrency", "timeout", "attempts", "api_key_env", "price"}
+        operational |= {"requests_per_minute", "tokens_per_minute"}
+        identity = self.model_dump(mode="json", exclude=operational)
+        if not identity.get("structured"):
+            # Runs begun before there was this setting go on.
+            identity.pop("structured", None)
+        return identity
 
 
 class _Model(_Judge):
     model: Annotated[str, Field(min_length=1)]
+    requests_per_minute: Positive | None = None
+    tokens_per_minute: Positive | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     max_tokens: Annotated[int, Field(ge=1, le=100_000)] | None = None
 
 
 class AnthropicJudge(_Model):
-    """A Claude model, through the anthropic SDK. The key is read from `api_key_env`."""
+    """A Claude model, through the anthropic SDK. The key is read from `api_key_env`.
+
+    `structured` holds answers to a JSON schema, for models that take one.
+    """
 
     backend: Literal["anthropic"]
     base_url: str | None = None
     api_key_env: str = "ANTHROPIC_API_KEY"
+    structured: bool = False
+    price: TokenPrice | None = None
 
 
 class OpenAIJudge(_Model):
     """A model behind OpenAI's API or any server that speaks it (vLLM, llama.cpp, Ollama, ...).
 
     `logprobs` asks for the answer letters' log-probabilities, which make judgments soft.
-    A local server that wants no key takes `api_key_env: null`.
+    A local server that wants no key takes `api_key_env: null`. `structured` holds answers to a
+    JSON schema, for models and servers that take one.
     """
 
     backend: Literal["openai"]
     base_url: str | None = None
     api_key_env: str | None = "OPENAI_API_KEY"
+    price: TokenPrice | None = None
     logprobs: bool = True
+    structured: bool = False
     seed: int | None = None
 
 
@@ -107,9 +139,14 @@ Judge = Annotated[
 
 
 class Limits(Strict):
-    """What a run may spend; holds across resumes. Not part of a campaign's identity."""
+    """What a run may spend: USD and tokens over all resumes, and seconds of asking each time.
+
+    Not part of a campaign's identity.
+    """
 
     max_cost: Positive | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    deadline: Positive | None = None
 
 
 Method = Literal["auto", "score", "score-constant", "utility", "flow"]
@@ -150,6 +187,20 @@ class Campaign(Strict):
     fit: Fit = Fit(methods=("utility",))
     limits: Limits = Limits()
     runs: Path = Path("runs")
+    journal: str | None = None
+
+    @field_validator("journal")
+    @classmethod
+    def _no_secret(cls, address: str | None) -> str | None:
+        """A journal that machines share: `postgresql://USER@HOST/DATABASE`, no password."""
+        if address is None:
+            return None
+        parts = urlsplit(address)
+        if parts.scheme != "postgresql":
+            raise ValueError("must begin with postgresql://; leave it out for a file in the run")
+        if parts.password is not None or "password" in parse_qs(parts.query):
+            raise ValueError("holds a password, which runs write down; set PGPASSWORD instead")
+        return address
 
     @model_validator(mode="after")
     def _judges_have_names(self) -> Campaign:

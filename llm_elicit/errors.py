@@ -21,3 +21,19 @@ class JudgeError(ElicitError):
     """A judge cannot be asked any further; the answers it gave so far are kept."""
 
     exit_code = 3
+
+
+class CapError(JudgeError):
+    """A cap of the campaign leaves no room for another request."""
+
+    exit_code = 4
+
+
+class IncompleteError(ElicitError):
+    """Questions have no answer, though every judge was asked to the end; what there is is kept."""
+
+    exit_code = 5
+
+
+STOPPED = 130
+"""The exit code when the user stopped it (Ctrl-C), as shells have it."""

@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,96 +25,15 @@ from llm_elicit.audit import Audit, JudgeEvidence, Reference, audit_run
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Choices, Comparisons
 from llm_elicit.density import BeliefDensity, Noise, Uniform, fit_belief
-from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.features import FeatureSpace, Floats, read_yaml, validated
+from llm_elicit.errors import ElicitError, IncompleteError, InputError
+from llm_elicit.features import Floats, read_yaml, validated
 from llm_elicit.orchestrator import Display, Progress, Silent
-from llm_elicit.plan import Plan, make_plan
+from llm_elicit.orchestrator.spans import span
 from llm_elicit.questions import Template, render
 from llm_elicit.report import Samples, Study, write_report
+from llm_elicit.runs import SAMPLES, Run
 
 _SILENT = Silent()
-_SAMPLES = "samples.parquet"
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run's folder and what its stages left there.
-
-    Attributes:
-        folder: where everything is kept.
-        campaign: what is asked, of whom.
-        space: the feature space.
-        problems: what stopped a judge before its last question; the others went on.
-    """
-
-    folder: Path
-    campaign: Campaign
-    space: FeatureSpace
-    problems: tuple[ElicitError, ...] = ()
-
-    @classmethod
-    def open(cls, where: str | Path) -> Run:
-        """A run by its folder, its name under runs/, or its campaign.
-
-        Raises:
-            InputError: none of the three exists.
-        """
-        for folder in (Path(where), Path("runs") / where):
-            if (folder / "campaign.yaml").is_file():
-                frozen = folder / "campaign.yaml"
-                campaign = validated(Campaign, read_yaml(frozen), str(frozen))
-                return cls(folder, campaign, campaign.load_space())
-        campaign = Campaign.load(where)
-        return cls(campaign.folder, campaign, campaign.load_space())
-
-    @cached_property
-    def plan(self) -> Plan:
-        """The pairs, drawn anew from the seed: the same every time."""
-        return make_plan(self.space, self.campaign.design, self.campaign.seed)
-
-    @property
-    def comparisons(self) -> Comparisons:
-        """The table of judgments."""
-        return Comparisons.read(self.folder / "comparisons.parquet")
-
-    @property
-    def beliefs(self) -> Mapping[str, BeliefDensity]:
-        """Each judge's belief, by the campaign's first method; judges without one are left out."""
-        return Beliefs(self, self.campaign.fit.methods[0])
-
-    @property
-    def audit(self) -> Audit:
-        """The numbers of the report."""
-        return Audit.load(self.folder / "audit.json")
-
-    @property
-    def report_path(self) -> Path:
-        """The self-contained page."""
-        return self.folder / "report.html"
-
-    def belief_folder(self, judge: str, method: str) -> Path:
-        """Where one belief is kept."""
-        return self.folder / "beliefs" / judge / method
-
-
-class Beliefs(Mapping[str, BeliefDensity]):
-    """The beliefs of a run by judge, loaded when looked at."""
-
-    def __init__(self, run: Run, method: str) -> None:
-        self._folders = {
-            judge.name: run.belief_folder(judge.name, method)
-            for judge in run.campaign.judges
-            if (run.belief_folder(judge.name, method) / _SAMPLES).is_file()
-        }
-
-    def __getitem__(self, judge: str) -> BeliefDensity:
-        return BeliefDensity.load(self._folders[judge])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._folders)
-
-    def __len__(self) -> int:
-        return len(self._folders)
 
 
 def run(
@@ -213,18 +131,77 @@ async def ask(result: Run, *, max_cost: float | None = None, progress: Progress 
         JudgeError, InputError: every judge was stopped, or nothing could be sent.
         KeyboardInterrupt: the user stopped it.
     """
-    campaign = result.campaign
-    if max_cost is not None:
-        limits = campaign.limits.model_copy(update={"max_cost": max_cost})
-        campaign = campaign.model_copy(update={"limits": limits})
+    campaign = _capped(result.campaign, max_cost)
     summary = await orchestrator.ask(campaign, result.space, result.plan, result.folder, progress)
-    # Whatever stopped the asking, what was answered is readable.
+    return _asked(result, summary)
+
+
+async def ask_in_batches(
+    result: Run,
+    step: orchestrator.Step,
+    *,
+    max_cost: float | None = None,
+    every: float = 60.0,
+    progress: Progress = _SILENT,
+) -> Run:
+    """Ask what is not answered yet through the providers' batch endpoints.
+
+    Args:
+        result: the run.
+        step: "submit", "collect", or "wait" for both until all is collected.
+        max_cost: a cap in USD that replaces the campaign's own.
+        every: seconds between looks at the provider.
+        progress: told what could not be done.
+
+    Returns:
+        The run, with the problems that stopped some judges; after "submit", nothing else is one.
+
+    Raises:
+        JudgeError, InputError: every judge was stopped, or nothing could be sent.
+    """
+    campaign = _capped(result.campaign, max_cost)
+    study = orchestrator.Study(campaign, result.space, result.plan, result.folder)
+    summary = await orchestrator.ask_in_batches(study, step, progress, every)
+    if step == "submit":
+        return replace(result, problems=tuple(summary.problems))
+    return _asked(result, summary)
+
+
+def _capped(campaign: Campaign, max_cost: float | None) -> Campaign:
+    """The campaign under another cap, if there is one."""
+    if max_cost is None:
+        return campaign
+    limits = campaign.limits.model_copy(update={"max_cost": max_cost})
+    return campaign.model_copy(update={"limits": limits})
+
+
+def _asked(result: Run, summary: orchestrator.AskSummary) -> Run:
+    """The run with its table of judgments, whatever stopped the asking."""
     export(result, result.folder / "comparisons.parquet")
     if summary.interrupted:
         raise KeyboardInterrupt
-    if len(summary.problems) == len(campaign.judges):
+    if len(summary.problems) == len(summary.judges):
         raise summary.problems[0]
-    return replace(result, problems=tuple(summary.problems))
+    return replace(result, problems=(*summary.problems, *_gaps(result, summary)))
+
+
+def _gaps(result: Run, summary: orchestrator.AskSummary) -> list[ElicitError]:
+    """An error for each judge that was asked to the end and left questions unanswered."""
+    return [
+        IncompleteError(
+            f"{result.folder}: {judge.tally.total - judge.tally.done:,} of {judge.tally.total:,} "
+            f"questions to {name!r} have no answer; see log.jsonl for why, and run again"
+        )
+        for name, judge in summary.judges.items()
+        if not judge.complete and judge.stopped is None
+    ]
+
+
+def _warn_of_gaps(result: Run, stage: str, progress: Progress) -> None:
+    """Say, before a later stage begins, that it rests on a part of the answers."""
+    for judge, gap in result.missing.items():
+        of_all = f"{gap:,} of {len(result.plan):,} questions have no answer"
+        progress.note(judge, f"{stage}: {of_all}; the result rests on the others")
 
 
 def export(result: Run, path: Path) -> Path:
@@ -233,12 +210,14 @@ def export(result: Run, path: Path) -> Path:
     return table.write(path)
 
 
+@span("fit")
 def fit(result: Run, progress: Progress = _SILENT) -> None:
     """Estimate every judge's belief by every method of the campaign and draw its samples.
 
     A judge who made fewer choices than there are features gets no belief; the audit says so.
     """
     comparisons = result.comparisons
+    _warn_of_gaps(result, "fit", progress)
     for judge in result.campaign.judges:
         choices = comparisons.choices(judge.name)
         if len(choices) < result.space.dimension:
@@ -256,7 +235,7 @@ def _fit_one(result: Run, choices: Choices, judge: str, method: str, progress: P
         digest.update(np.ascontiguousarray(array).tobytes())
     digest.update(settings.model_dump_json(exclude={"methods"}).encode())
     digest.update(json.dumps([result.campaign.seed, provenance.version()]).encode())
-    stamp, samples = folder / "inputs.sha256", folder / _SAMPLES
+    stamp, samples = folder / "inputs.sha256", folder / SAMPLES
     if samples.is_file() and stamp.is_file() and stamp.read_text() == digest.hexdigest():
         return
     samples.unlink(missing_ok=True)
@@ -280,16 +259,15 @@ def _fit_one(result: Run, choices: Choices, judge: str, method: str, progress: P
     pd.DataFrame(drawn, columns=space.names).to_parquet(samples)
 
 
+@span("audit")
 def audit(result: Run, progress: Progress = _SILENT) -> None:
     """Compare each belief with the data and with the sampling density; write audit.json."""
+    _warn_of_gaps(result, "audit", progress)
     samples = _samples(result)
     reference = Reference(result.space, samples.sampling, samples.data)
-    comparisons = result.comparisons
-    evidence = [
-        _evidence(result, comparisons, judge.name)
-        for judge in result.campaign.judges
-        if judge.name in comparisons.judges
-    ]
+    table = result.comparisons
+    names = [judge.name for judge in result.campaign.judges if judge.name in table.judges]
+    evidence = [_evidence(result, table, name) for name in names]
     shown = partial(progress.stage, "audit", "distances and tests")
     numbers = audit_run(evidence, reference, result.campaign.seed, shown)
     numbers.save(result.folder / "audit.json")
@@ -314,7 +292,7 @@ def _samples(result: Run) -> Samples:
 
 def _read_points(folder: Path) -> Floats | None:
     """A belief's samples, if it was fitted."""
-    path = folder / _SAMPLES
+    path = folder / SAMPLES
     return pd.read_parquet(path).to_numpy(np.float64) if path.is_file() else None
 
 
@@ -330,6 +308,7 @@ def _evidence(result: Run, comparisons: Comparisons, judge: str) -> JudgeEvidenc
     return JudgeEvidence(judge, comparisons, beliefs, diagnostics)
 
 
+@span("report")
 def report(result: Run, progress: Progress = _SILENT) -> None:
     """Write report.html, its figures and its tables."""
     study = Study(
@@ -339,8 +318,10 @@ def report(result: Run, progress: Progress = _SILENT) -> None:
         samples=_samples(result),
         versions=provenance.versions(),
         prompts=_prompts(result),
+        missing=result.missing,
         created=datetime.now(UTC).isoformat(timespec="minutes"),
     )
+    _warn_of_gaps(result, "report", progress)
     progress.stage("report", "figures", 0, 1)
     write_report(study, result.folder)
     _write_tables(study.audit, result.folder / "tables")

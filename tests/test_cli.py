@@ -166,6 +166,28 @@ def test_a_dry_run_sends_nothing(llm_elicit, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_an_estimate_names_every_judge_and_its_model(llm_elicit, tmp_path):
+    judges = "{name: j, backend: openai, model: gpt-4.1-mini}\n  - {name: e, backend: simulated}"
+    path = campaign(tmp_path, CAMPAIGN.replace("{name: expert, backend: simulated}", judges))
+    done = llm_elicit("estimate", path)
+    assert done.returncode == 0, done.stderr
+    _, hosted, expert, total = (line.split() for line in done.stdout.strip().splitlines())
+    assert hosted[:3] == ["j", "gpt-4.1-mini", "120"]
+    assert 0 < float(hosted[6]) < float(hosted[7])
+    assert float(hosted[8]) == pytest.approx(float(hosted[6]) / 2, abs=1e-4)
+    assert expert[:3] == ["e", "simulated", "120"]
+    assert float(total[2]) == pytest.approx(float(hosted[6]), abs=1e-4)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_estimate_leaves_out_what_is_answered(llm_elicit, tmp_path):
+    path = campaign(tmp_path)
+    assert llm_elicit("ask", path).returncode == 0
+    done = llm_elicit("estimate", path)
+    assert done.stdout.splitlines()[1].split()[:3] == ["expert", "simulated", "0"]
+    assert "120 questions are answered already" in done.stdout
+
+
 def test_a_users_csv_becomes_a_space_that_can_be_run(llm_elicit, tmp_path):
     table = pd.DataFrame({"height": range(150, 190), "mass": [50.5 + i / 2 for i in range(40)]})
     table.assign(name="x").to_csv(tmp_path / "people.csv", index=False)

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
-
-import anthropic
-from anthropic.types import Message as Answer
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from llm_elicit.backends.base import (
+    THINKING_ROOM,
     Capabilities,
-    MalformedReplyError,
     Reply,
     Request,
     bare_url,
+    choice_schema,
+    limit_headers,
     read_key,
-    scrubbed,
 )
+from llm_elicit.backends.failures import MalformedReplyError
+from llm_elicit.backends.sdk import Keyed
 from llm_elicit.campaign import AnthropicJudge
+from llm_elicit.later import Later
 
-THINKING_ROOM = 2048
-"""Newer models think before they answer, and their thinking counts towards max_tokens."""
+if TYPE_CHECKING:
+    import anthropic
+else:
+    anthropic = Later("anthropic")
 
-_SAMPLING_VERSION = "2023-06-01"
+SAMPLING_VERSION = "2023-06-01"
 """The last version of the API that takes a temperature, which older models understand."""
 
 _FINISH = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length"}
 
 
-class AnthropicBackend:
+class AnthropicBackend(Keyed):
     """A Claude model behind the Messages API.
 
     A temperature is sent under the older API version that still takes one; a model that has
@@ -41,12 +45,13 @@ class AnthropicBackend:
     cacheable = True
 
     def __init__(self, judge: AnthropicJudge) -> None:
-        self._key = read_key(judge.api_key_env, judge.name)
+        key = read_key(judge.api_key_env, judge.name)
         self._judge = judge
         self.model = judge.model
         self._client = anthropic.AsyncAnthropic(
-            api_key=self._key, base_url=judge.base_url, timeout=judge.timeout, max_retries=0
+            api_key=key, base_url=judge.base_url, timeout=judge.timeout, max_retries=0
         )
+        super().__init__(self._client, key)
         self.endpoint = bare_url(str(self._client.base_url))
 
     def body(self, request: Request) -> dict[str, Any]:
@@ -59,6 +64,9 @@ class AnthropicBackend:
         }
         if request.prompt.system:
             body["system"] = request.prompt.system
+        if self._judge.structured:
+            schema = choice_schema(request.options)
+            body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
         if self._judge.temperature is not None:
             body["temperature"] = self._judge.temperature
         return body
@@ -70,24 +78,19 @@ class AnthropicBackend:
         extra: dict[str, Any] = {}
         if "temperature" in body:
             extra["extra_body"] = {"temperature": body["temperature"]}
-            extra["extra_headers"] = {"anthropic-version": _SAMPLING_VERSION}
-        answer = await self._client.messages.create(**sent, **extra)
-        return _reply(answer, body)
-
-    def scrub(self, text: str) -> str:
-        """`text` without the key."""
-        return scrubbed(text, self._key)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._client.close()
+            extra["extra_headers"] = {"anthropic-version": SAMPLING_VERSION}
+        answer = await self._client.messages.with_raw_response.create(**sent, **extra)
+        reply = read_message(await answer.parse(), body)
+        return replace(reply, headers=limit_headers(answer.headers))
 
 
-def _reply(answer: object, body: dict[str, Any]) -> Reply:
+def read_message(answer: object, body: dict[str, Any]) -> Reply:
     """The SDK's message as a reply; the SDK hands unexpected JSON on without checking it."""
-    if not isinstance(answer, Answer) or not isinstance(answer.content, list) or not answer.usage:
+    if (
+        not isinstance(answer, anthropic.types.Message)
+        or not isinstance(answer.content, list)
+        or not answer.usage
+    ):
         raise MalformedReplyError("the answer is not a Messages response")
     usage = answer.usage
     cached = usage.cache_read_input_tokens or 0
@@ -103,4 +106,5 @@ def _reply(answer: object, body: dict[str, Any]) -> Reply:
         completion_tokens=usage.output_tokens,
         cached_tokens=cached,
         body=body,
+        thinking="".join(block.thinking for block in answer.content if block.type == "thinking"),
     )

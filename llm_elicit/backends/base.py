@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 from urllib.parse import urlsplit, urlunsplit
 
+from llm_elicit.backends.failures import Failure
 from llm_elicit.errors import InputError
 from llm_elicit.features import Floats
 from llm_elicit.questions import Prompt
+
+THINKING_ROOM = 2048
+"""Many models think before they answer, and their thinking counts towards the token limit."""
 
 Notify = Callable[[str], None]
 
@@ -63,6 +68,8 @@ class Reply:
         prompt_tokens, completion_tokens, cached_tokens: as the provider counted them;
             cached tokens are a part of the prompt's.
         body: the request body that was sent.
+        headers: those of the response that speak of limits; they are not kept.
+        thinking: what a reasoning model showed of its thinking; never read as an answer.
     """
 
     text: str
@@ -74,6 +81,8 @@ class Reply:
     completion_tokens: int
     cached_tokens: int
     body: dict[str, Any]
+    headers: dict[str, str] = field(default_factory=dict)
+    thinking: str = ""
 
 
 class AdaptedError(Exception):
@@ -83,10 +92,6 @@ class AdaptedError(Exception):
     """
 
 
-class MalformedReplyError(Exception):
-    """The provider answered with something that is not an answer of its own format."""
-
-
 class Backend(Protocol):
     """A judge that can be asked.
 
@@ -94,12 +99,14 @@ class Backend(Protocol):
         capabilities: what it can do.
         endpoint: where it answers, without credentials; part of an answer's identity.
         model: the model asked.
+        account: tells one key from another, and nothing else about it; limits are an account's.
         cacheable: whether its answers are worth keeping across runs.
     """
 
     capabilities: Capabilities
     endpoint: str
     model: str
+    account: str
     cacheable: bool
 
     def body(self, request: Request) -> dict[str, Any]:
@@ -111,8 +118,12 @@ class Backend(Protocol):
 
         Raises:
             AdaptedError: the server refused a setting that can be done without.
-            Exception: the SDK's own exceptions, for the orchestrator to classify.
+            Exception: whatever goes wrong with a request, for `failure` to read.
         """
+        ...
+
+    def failure(self, error: Exception) -> Failure | None:
+        """What an exception of `ask` says of the request; None for a defect of the program."""
         ...
 
     def scrub(self, text: str) -> str:
@@ -149,3 +160,44 @@ def bare_url(url: str) -> str:
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
+
+
+def choice_schema(options: tuple[str, str]) -> dict[str, Any]:
+    """The JSON schema of an answer that is one of two letters.
+
+    Example:
+        >>> choice_schema(("A", "B"))["properties"]["choice"]["enum"]
+        ['A', 'B']
+    """
+    return {
+        "type": "object",
+        "properties": {"choice": {"type": "string", "enum": list(options)}},
+        "required": ["choice"],
+        "additionalProperties": False,
+    }
+
+
+def is_local(endpoint: str) -> bool:
+    """Whether an endpoint is on this machine or this network, where nobody limits requests.
+
+    Example:
+        >>> is_local("http://localhost:8000/v1"), is_local("https://host.example/v1")
+        (True, False)
+    """
+    host = urlsplit(endpoint).hostname or ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".local")
+    return address.is_private or address.is_loopback
+
+
+def limit_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Those of a response's headers that speak of limits, their names in lower case.
+
+    Example:
+        >>> limit_headers({"X-RateLimit-Remaining-Requests": "9", "Server": "x"})
+        {'x-ratelimit-remaining-requests': '9'}
+    """
+    lower = ((name.lower(), value) for name, value in headers.items())
+    return {name: value for name, value in lower if "ratelimit" in name or name == "date"}

@@ -7,20 +7,25 @@ import importlib
 import importlib.metadata
 import os
 from pathlib import Path
-from typing import Any, Self
-
-import openai
+from typing import TYPE_CHECKING, Any, Self
 
 from llm_elicit.backends import weights
 from llm_elicit.backends.base import Capabilities, Notify, Reply, Request, silent
 from llm_elicit.backends.openai import TOP, read_completion
+from llm_elicit.backends.sdk import Keyless
 from llm_elicit.campaign import LocalJudge
 from llm_elicit.errors import InputError
+from llm_elicit.later import Later
+
+if TYPE_CHECKING:
+    import openai
+else:
+    openai = Later("openai")
 
 _CONTEXT = 4096
 
 
-class LocalBackend:
+class LocalBackend(Keyless):
     """A GGUF model served in this process.
 
     The model is held to the two letters by a grammar, and the log-probabilities are those
@@ -88,10 +93,6 @@ class LocalBackend:
         sent = dict(body)
         extra = {"grammar": sent.pop("grammar")} if "grammar" in sent else {}
         return await client.chat.completions.create(**sent, extra_body=extra)
-
-    def scrub(self, text: str) -> str:
-        """`text`, as it is: there is no key."""
-        return text
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(self._start)

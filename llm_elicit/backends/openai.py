@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
-
-import openai
-from openai.types.chat import ChatCompletion
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from llm_elicit.backends.base import (
+    THINKING_ROOM,
     AdaptedError,
     Capabilities,
-    MalformedReplyError,
     Reply,
     Request,
     bare_url,
+    choice_schema,
+    limit_headers,
     read_key,
-    scrubbed,
 )
+from llm_elicit.backends.failures import MalformedReplyError
 from llm_elicit.backends.letters import soft_choice
+from llm_elicit.backends.sdk import Keyed
 from llm_elicit.campaign import OpenAIJudge
+from llm_elicit.later import Later
 
-THINKING_ROOM = 2048
-"""OpenAI's reasoning models think before they answer, and their thinking counts."""
+if TYPE_CHECKING:
+    import openai
+else:
+    openai = Later("openai")
 
 TOP = 20
 """How many alternatives of the first token are asked for: the most that the API gives."""
+
+_JSON_ROOM = 32
+"""Tokens that a letter takes in JSON, by any tokenizer."""
 
 _OFFICIAL = "api.openai.com"
 _FINISH = {"content_filter": "refusal", "stop": "stop", "length": "length"}
 
 
-class OpenAIBackend:
+class OpenAIBackend(Keyed):
     """A model behind chat completions.
 
     Two settings are given up, once and for the whole run, if the server says that it does not
@@ -48,19 +56,17 @@ class OpenAIBackend:
     cacheable = True
 
     def __init__(self, judge: OpenAIJudge) -> None:
-        self._key = read_key(judge.api_key_env, judge.name) if judge.api_key_env else None
+        key = read_key(judge.api_key_env, judge.name) if judge.api_key_env else None
         self._judge = judge
         self.model = judge.model
         self._client = openai.AsyncOpenAI(
-            api_key=self._key or "none",
-            base_url=judge.base_url,
-            timeout=judge.timeout,
-            max_retries=0,
+            api_key=key or "none", base_url=judge.base_url, timeout=judge.timeout, max_retries=0
         )
+        super().__init__(self._client, key)
         self.endpoint = bare_url(str(self._client.base_url))
         official = self._client.base_url.host == _OFFICIAL
         self._limit = "max_completion_tokens" if official else "max_tokens"
-        self._room = THINKING_ROOM if official else 0
+        self._room = THINKING_ROOM if official else _JSON_ROOM if judge.structured else 0
         self._logprobs = judge.logprobs
 
     def body(self, request: Request) -> dict[str, Any]:
@@ -75,6 +81,9 @@ class OpenAIBackend:
         if self._judge.seed is not None:
             # Replicates at one seed would be copies of each other.
             body["seed"] = self._judge.seed + request.replicate
+        if self._judge.structured:
+            schema = {"name": "choice", "strict": True, "schema": choice_schema(request.options)}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
         if self._logprobs:
             body["logprobs"], body["top_logprobs"] = True, TOP
         return body
@@ -83,11 +92,12 @@ class OpenAIBackend:
         """Put one question, once."""
         body = self.body(request)
         try:
-            answer = await self._client.chat.completions.create(**body)
+            answer = await self._client.chat.completions.with_raw_response.create(**body)
         except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
             self._adapt(str(error), body)
             raise
-        return read_completion(answer, body, request.options)
+        reply = read_completion(answer.parse(), body, request.options)
+        return replace(reply, headers=limit_headers(answer.headers))
 
     def _adapt(self, complaint: str, body: dict[str, Any]) -> None:
         """Give up the setting that the server complains of, if it can be done without."""
@@ -111,16 +121,6 @@ class OpenAIBackend:
         """Whether the complaint is about the limit's value, which the user must change."""
         return "too large" in complaint or "at most" in complaint or "maximum" in complaint
 
-    def scrub(self, text: str) -> str:
-        """`text` without the key."""
-        return scrubbed(text, self._key)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._client.close()
-
 
 def read_completion(answer: object, body: dict[str, Any], options: tuple[str, str]) -> Reply:
     """A chat completion as a reply; the SDK hands unexpected JSON on without checking it.
@@ -128,18 +128,21 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
     Raises:
         MalformedReplyError: it is not a chat completion with a choice.
     """
-    if not isinstance(answer, ChatCompletion) or not answer.choices:
+    if not isinstance(answer, openai.types.chat.ChatCompletion) or not answer.choices:
         raise MalformedReplyError("the answer is not a chat completion with a choice")
     choice = answer.choices[0]
     first, mass = None, None
     if choice.logprobs is not None and choice.logprobs.content:
-        first, mass = soft_choice(_listed(choice.logprobs.content[0]), options)
+        token = _deciding(choice.logprobs.content)
+        if token is not None:
+            first, mass = soft_choice(_listed(token), options)
     usage = answer.usage
     details = usage.prompt_tokens_details if usage else None
     refusal = choice.message.refusal
+    text, thinking = _apart(choice.message)
     finish = str(choice.finish_reason)
     return Reply(
-        text=choice.message.content or refusal or "",
+        text=text or refusal or "",
         finish="refusal" if refusal else _FINISH.get(finish, finish),
         model=answer.model,
         first=first,
@@ -148,7 +151,36 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
         completion_tokens=usage.completion_tokens if usage else 0,
         cached_tokens=(details.cached_tokens or 0) if details else 0,
         body=body,
+        thinking=thinking,
     )
+
+
+def _apart(message: Any) -> tuple[str, str]:
+    """What a message says, and what it shows of the model's thinking.
+
+    Servers put the thinking in a field of its own, by one of two names, or before the answer.
+    """
+    extra = message.model_extra or {}
+    thinking = extra.get("reasoning_content") or extra.get("reasoning") or ""
+    text = message.content or ""
+    thought, closed, answer = text.partition("</think>")
+    if closed:
+        return answer.strip(), thought.replace("<think>", "", 1).strip()
+    if text.lstrip().startswith("<think>"):
+        return "", text.replace("<think>", "", 1).strip()  # cut off before it came to an answer
+    return text, str(thinking)
+
+
+def _deciding(tokens: list[Any]) -> Any | None:
+    """The token that holds the letter: the first, or in a JSON answer the first of the value."""
+    if not tokens[0].token.lstrip().startswith(("{", "<")):
+        return tokens[0]
+    text = ""
+    for token in tokens:
+        if re.search(r'"choice"\s*:\s*"?$', text) and token.token.strip(' ":'):
+            return token
+        text += token.token
+    return None
 
 
 def _listed(token: Any) -> list[tuple[str, float]]:

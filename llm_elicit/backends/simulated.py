@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from scipy.stats import gaussian_kde
 
 from llm_elicit.backends.base import Capabilities, Reply, Request
+from llm_elicit.backends.sdk import Keyless
 from llm_elicit.campaign import SimulatedJudge
 from llm_elicit.density import Noise
 from llm_elicit.errors import InputError
@@ -19,7 +20,7 @@ GUMBEL_LEVEL = math.sqrt(6.0) / math.pi
 """The scale at which Gumbel noise has variance one, and the Bradley–Terry model its usual level."""
 
 
-class SimulatedBackend:
+class SimulatedBackend(Keyless):
     """An expert whose utility is the log density of its belief, plus noise.
 
     The belief is a density per unit of the features' scales on the range asked about: `table` a
@@ -125,13 +126,3 @@ class SimulatedBackend:
         digest = hashlib.sha256(identity.encode()).digest()
         rng = np.random.default_rng(int.from_bytes(digest[:16], "big"))
         return Noise(self._judge.noise, self._level).draw((2,), rng)
-
-    def scrub(self, text: str) -> str:
-        """`text`, as it is: there is no key."""
-        return text
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        return None

@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import pandas as pd
 import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from llm_elicit.benchmarks.measure import machine
-from llm_elicit.benchmarks.run import TABLES, Request, parse_names, parse_seeds, run_table
-from llm_elicit.benchmarks.tables import Table, make_tables
+from llm_elicit.benchmarks.names import TABLES
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator import Display
-from llm_elicit.workers import Workers
+from llm_elicit.later import Later
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from llm_elicit import orchestrator
+    from llm_elicit import workers as jobs
+    from llm_elicit.benchmarks import measure as measuring
+    from llm_elicit.benchmarks import run as running
+    from llm_elicit.benchmarks import tables as tabling
+    from llm_elicit.benchmarks.asking import bars as barring
+else:
+    barring = Later("llm_elicit.benchmarks.asking.bars")
+    jobs, orchestrator = Later("llm_elicit.workers"), Later("llm_elicit.orchestrator")
+    measuring = Later("llm_elicit.benchmarks.measure")
+    running = Later("llm_elicit.benchmarks.run")
+    tabling = Later("llm_elicit.benchmarks.tables")
 
 
 def bench_command(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help=f"One of {', '.join(TABLES)}.")],
+    table: Annotated[
+        str, typer.Argument(metavar="TABLE", help=f"One of {', '.join(TABLES)}, orchestrator.")
+    ],
     targets: Annotated[str, typer.Option(help="Names, or: paper, tuning.")] = "",
     seeds: Annotated[str, typer.Option(help="Such as 1-10 or 1,3,5.")] = "1-10",
     methods: Annotated[str, typer.Option(help="Names; all by default.")] = "",
@@ -36,35 +52,51 @@ def bench_command(
     workers: Annotated[int, typer.Option(help="Jobs side by side on this machine.")] = 1,
     cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the tables here too.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="The orchestrator's bars whole.")] = False,
 ) -> None:
-    """Run one of the paper's tables and print it with the published numbers. Resumes."""
-    request = Request(
+    """Run one of the paper's tables and print it with the published numbers. Resumes.
+
+    `orchestrator` measures asking against a loopback server instead.
+    """
+    if table == "orchestrator":
+        _print([_bars(full)], markdown)
+        return
+    request = running.Request(
         table,
-        parse_names(targets),
-        parse_seeds(seeds),
-        parse_names(methods),
-        parse_names(variants),
+        running.parse_names(targets),
+        running.parse_seeds(seeds),
+        running.parse_names(methods),
+        running.parse_names(variants),
         comparisons_per_feature,
         points,
     )
     try:
-        with Display() as progress:
-            rows = run_table(request, out, progress, Workers(workers, cluster))
+        with orchestrator.Display() as progress:
+            rows = running.run_table(request, out, progress, jobs.Workers(workers, cluster))
     except KeyboardInterrupt:
         sys.stderr.write(f"stopped; finished rows are in {out}: run again to resume\n")
         raise typer.Exit(130) from None
+    _print(tabling.make_tables(table, rows), markdown, _failures(rows))
+
+
+def _bars(full: bool) -> tabling.Table:
+    size = barring.FULL if full else barring.SHORT
+    with orchestrator.Display() as progress:
+        return barring.run_bars(size, partial(progress.note, "orchestrator"))
+
+
+def _print(tables: list[tabling.Table], markdown: Path | None, lines: Sequence[str] = ()) -> None:
     console = Console(highlight=False)
-    tables = make_tables(table, rows)
     for each in tables:
         console.print(_shown(each))
-    for line in _failures(rows):
+    for line in lines:
         console.print(line, markup=False)
     if markdown:
         _write_markdown(tables, markdown)
         console.print(markdown)
 
 
-def _shown(table: Table) -> RichTable:
+def _shown(table: tabling.Table) -> RichTable:
     shown = RichTable(title=table.title, box=None, title_justify="left")
     for place, column in enumerate(table.columns):
         shown.add_column(column, no_wrap=place == 0, justify="left" if place < 2 else "right")
@@ -81,11 +113,11 @@ def _failures(rows: pd.DataFrame) -> list[str]:
     ]
 
 
-def _write_markdown(tables: list[Table], path: Path) -> None:
+def _write_markdown(tables: list[tabling.Table], path: Path) -> None:
     try:
         command = " ".join(["llm-elicit", *sys.argv[1:]])
         date = datetime.now(UTC).date().isoformat()
-        head = f"`{command}`, {date}, {machine()}, one thread a job."
+        head = f"`{command}`, {date}, {measuring.machine()}, one thread a job."
         path.write_text(
             "\n\n".join([head, *(t.markdown() for t in tables)]) + "\n", encoding="utf-8"
         )

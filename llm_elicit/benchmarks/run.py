@@ -12,6 +12,7 @@ from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.job import DEFAULT, Job, Row
 from llm_elicit.benchmarks.marginal import measure_marginal
 from llm_elicit.benchmarks.measure import measure
+from llm_elicit.benchmarks.names import TABLES
 from llm_elicit.benchmarks.paper import PAPER_TARGETS
 from llm_elicit.benchmarks.rows import Rows
 from llm_elicit.benchmarks.variants import VARIANTS, check_methods, check_variants
@@ -19,7 +20,6 @@ from llm_elicit.density.fit import METHODS
 from llm_elicit.errors import InputError
 from llm_elicit.workers import Outcome, Workers, run_jobs
 
-TABLES = ("table1", "marginalization", "ablation", "runtime")
 _MARGINAL = [("score", "joint-half"), ("score", DEFAULT)]
 _WANTED = ("auto", "score", "score-constant", "utility", "flow")
 

@@ -1,23 +1,32 @@
 """The orchestrator: asks a campaign's questions, keeps every answer, pays for none twice."""
 
+from llm_elicit.orchestrator.batch_mode import BatchLine, Step, ask_in_batches, batch_lines
 from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, ask
 from llm_elicit.orchestrator.estimate import JudgeEstimate, estimate, prompts
+from llm_elicit.orchestrator.journal import FILE as JOURNAL
 from llm_elicit.orchestrator.journal import Totals
 from llm_elicit.orchestrator.judgments import comparisons, status
+from llm_elicit.orchestrator.opening import Study
 from llm_elicit.orchestrator.progress import Display, Progress, Silent, Tally
 from llm_elicit.orchestrator.retries import Patience
 
 __all__ = [
+    "JOURNAL",
     "AskSummary",
+    "BatchLine",
     "Display",
     "JudgeEstimate",
     "JudgeSummary",
     "Patience",
     "Progress",
     "Silent",
+    "Step",
+    "Study",
     "Tally",
     "Totals",
     "ask",
+    "ask_in_batches",
+    "batch_lines",
     "comparisons",
     "estimate",
     "prompts",

@@ -1,138 +1,154 @@
-"""Money: what a request costs, and a cap that is never passed."""
+"""A campaign's caps are never passed: a request's worst case is set aside before it leaves."""
 
 from __future__ import annotations
 
 import asyncio
-import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from genai_prices import Usage, calc_price
-
-from llm_elicit.campaign import AnthropicJudge, Judge, OpenAIJudge
-from llm_elicit.errors import InputError, JudgeError
-
-_OPENAI_URL_VARIABLE = "OPENAI_BASE_URL"
+from llm_elicit.campaign import Limits
+from llm_elicit.errors import CapError, InputError
+from llm_elicit.orchestrator.prices import PICO, Price
 
 
 @dataclass(frozen=True)
-class Price:
-    """What a judge's tokens cost. Without a model they are free.
+class Amount:
+    """What a request takes.
 
     Attributes:
-        model: the model's name in the price list.
-        provider: the provider's name there.
-        url: the server's address, by which the list knows other providers.
+        usd: dollars; 0 where no price is known.
+        tokens: of the prompt and the answer together.
     """
 
-    model: str = ""
-    provider: str | None = None
-    url: str | None = None
-
-    def cost(self, prompt: int, completion: int, cached: int = 0) -> float:
-        """USD for these tokens; `cached` tokens are a part of the prompt's.
-
-        Example:
-            >>> Price().cost(1000, 10)
-            0.0
-        """
-        if not self.model:
-            return 0.0
-        usage = Usage(input_tokens=prompt, output_tokens=completion, cache_read_tokens=cached)
-        if self.provider is not None:
-            price = calc_price(usage, self.model, provider_id=self.provider)
-        else:
-            price = calc_price(usage, self.model, provider_api_url=self.url)
-        return float(price.total_price)
+    usd: float = 0.0
+    tokens: int = 0
 
 
-def price_of(judge: Judge) -> Price | None:
-    """The price of a judge's tokens; None where no price is known.
-
-    Local and simulated judges are free. A server of one's own has no known price.
-    """
-    match judge:
-        case AnthropicJudge():
-            price = Price(judge.model, provider="anthropic")
-        case OpenAIJudge():
-            url = judge.base_url or os.environ.get(_OPENAI_URL_VARIABLE)
-            provider = None if url else "openai"
-            price = Price(judge.model, provider=provider, url=url)
-        case _:
-            return Price()
-    try:
-        price.cost(1, 1)
-    except LookupError:
-        return None
-    return price
-
-
-def check_cap(cap: float | None, judges: dict[str, Price | None]) -> None:
+def check_cap(limits: Limits, judges: Mapping[str, Price | None]) -> None:
     """Refuse a cap that could not be held.
 
     Raises:
-        InputError: there is a cap, and a judge whose price is unknown.
+        InputError: there is a cap in USD, and a judge whose price is unknown.
     """
     unknown = [name for name, price in judges.items() if price is None]
-    if cap is not None and unknown:
+    if limits.max_cost is not None and unknown:
         raise InputError(
             f"limits.max_cost: no price is known for the model of judge {unknown[0]!r}, so a cap "
-            "cannot be held; remove the cap, or that judge"
+            "cannot be held; state its `price`, or remove the cap or that judge"
         )
 
 
-def worst_case(price: Price | None, text_bytes: int, turns: int, max_tokens: int) -> float:
-    """The most that a request can cost, in USD; 0 where no price is known.
+class Purse:
+    """What may still be spent, in whole picodollars and tokens: sums are exact in any order.
 
-    A token holds at least a byte of text; each turn has a few tokens of its own.
+    At any moment spent and set aside together are no more than the caps, provided that nothing
+    costs more than was set aside for it.
+
+    Args:
+        limits: the caps; a cap that is None is no cap.
+        spent: in earlier runs on the same journal.
+
+    Example:
+        >>> purse = Purse(Limits(max_cost=1.0), Amount(usd=0.5))
+        >>> purse.take(Amount(usd=0.4)), purse.take(Amount(usd=0.2))
+        (True, False)
+        >>> purse.settle(Amount(usd=0.4), Amount(usd=0.1)); purse.spent.usd
+        0.6
     """
-    return price.cost(text_bytes + 32 * (turns + 1), max_tokens) if price else 0.0
+
+    def __init__(self, limits: Limits, spent: Amount) -> None:
+        self._caps = (_pico(limits.max_cost), limits.max_tokens)
+        self._spent = _whole(spent)
+        self._held = (0, 0)
+
+    @property
+    def spent(self) -> Amount:
+        """Spent so far, in earlier runs too."""
+        usd, tokens = self._spent
+        return Amount(usd / PICO, tokens)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is set aside, so that nothing more can become free."""
+        return self._held == (0, 0)
+
+    def take(self, worst: Amount) -> bool:
+        """Set `worst` aside; False if a cap has no room for it now."""
+        asked = _whole(worst)
+        sums = (s + h + a for s, h, a in zip(self._spent, self._held, asked, strict=True))
+        # What takes nothing of a cap's kind is not held up by it: a free judge goes on.
+        if any(a and cap is not None and total > cap
+               for a, cap, total in zip(asked, self._caps, sums, strict=True)):  # fmt: skip
+            return False
+        self._held = _add(self._held, asked)
+        return True
+
+    def settle(self, worst: Amount, paid: Amount) -> None:
+        """Turn what was set aside into what was paid."""
+        self._held = _add(self._held, _whole(worst), -1)
+        self._spent = _add(self._spent, _whole(paid))
 
 
 class Budget:
-    """What may still be spent. Each request reserves its worst case before it is sent.
+    """A purse that many requests share: each waits for its turn.
 
     Args:
-        cap: USD; None for no cap.
-        spent: USD spent in earlier runs on the same journal.
+        limits: the caps.
+        spent: in earlier runs on the same journal.
     """
 
-    def __init__(self, cap: float | None, spent: float) -> None:
-        self._cap = cap
-        self._spent = spent
-        self._reserved = 0.0
+    def __init__(self, limits: Limits, spent: Amount) -> None:
+        self._limits = limits
+        self._purse = Purse(limits, spent)
         self._changed = asyncio.Condition()
 
     @property
-    def spent(self) -> float:
-        """USD spent so far, in earlier runs too."""
-        return self._spent
+    def spent(self) -> Amount:
+        """Spent so far, in earlier runs too."""
+        return self._purse.spent
 
-    async def reserve(self, worst: float) -> None:
-        """Set `worst` USD aside; waits while answers in flight may still free enough.
+    async def reserve(self, worst: Amount) -> None:
+        """Set `worst` aside; waits while answers in flight may still free enough.
 
         Raises:
-            JudgeError: the cap leaves no room for this request.
+            CapError: a cap leaves no room for this request.
         """
         async with self._changed:
-            while not self._fits(worst):
-                if self._reserved <= 0.0:
-                    raise JudgeError(
-                        f"limits.max_cost of {self._cap:g} USD: {self._spent:.4f} is spent and the "
-                        f"next request may cost {worst:.4f}; raise the cap and run again"
-                    )
+            while not self._purse.take(worst):
+                if self._purse.idle:
+                    raise self._refusal(worst)
                 await self._changed.wait()
-            self._reserved += worst
 
-    async def settle(self, worst: float, paid: float) -> None:
+    async def settle(self, worst: Amount, paid: Amount) -> None:
         """Turn a reservation into what was paid."""
         async with self._changed:
-            self._reserved = max(self._reserved - worst, 0.0)
-            if self._reserved < 1e-12:
-                self._reserved = 0.0
-            self._spent += paid
+            self._purse.settle(worst, paid)
             self._changed.notify_all()
 
-    def _fits(self, worst: float) -> bool:
-        if self._cap is None or worst == 0.0:
-            return True
-        return self._spent + self._reserved + worst <= self._cap
+    def _refusal(self, worst: Amount) -> CapError:
+        cap, spent = self._limits.max_cost, self.spent
+        if cap is not None and worst.usd and spent.usd + worst.usd > cap:
+            return CapError(
+                f"limits.max_cost of {cap:g} USD: {spent.usd:.4f} is spent and the next request "
+                f"may cost {worst.usd:.4f}; raise the cap and run again"
+            )
+        return CapError(
+            f"limits.max_tokens of {self._limits.max_tokens:,}: {spent.tokens:,} are used and the "
+            f"next request may take {worst.tokens:,}; raise the cap and run again"
+        )
+
+
+Whole = tuple[int, int]
+"""Picodollars and tokens."""
+
+
+def _pico(usd: float | None) -> int | None:
+    return None if usd is None else round(usd * PICO)
+
+
+def _whole(amount: Amount) -> Whole:
+    return round(amount.usd * PICO), amount.tokens
+
+
+def _add(one: Whole, other: Whole, sign: int = 1) -> Whole:
+    return one[0] + sign * other[0], one[1] + sign * other[1]

@@ -1,41 +1,88 @@
-"""Answers across runs: the same question to the same model is not paid twice."""
+"""Answers across runs: the same request to the same model is not paid twice.
+
+A key is SHA-256 over the canonical JSON (RFC 8785) of all that decides an answer, and that text
+is kept beside the answer: what a key stands for can be read, compared and proven.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
-from dataclasses import asdict
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import rfc8785
+import sqlalchemy as sa
+from sqlalchemy import select
+from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.exc import SQLAlchemyError
+
 from llm_elicit.backends import Reply
 from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal.changes import storable
+from llm_elicit.orchestrator.journal.door import sqlite_engine
 
 FILE = "cache.sqlite"
-SCHEMA = 1
+SCHEMA = 2
 """Part of every key: a change of what a reply means changes it, and old answers rest."""
 
+_METADATA = sa.MetaData()
+_entries = sa.Table(
+    "entries",
+    _METADATA,
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("identity", sa.Text, nullable=False),
+    sa.Column("reply", sa.Text, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("kept_at", sa.Text, nullable=False),
+    sqlite_strict=True,
+)
 
-def cache_key(endpoint: str, model: str, body: dict[str, Any], replicate: int) -> str:
-    """SHA-256 over canonical JSON of all that decides an answer.
+
+@dataclass(frozen=True)
+class Identity:
+    """All that decides an answer, as canonical JSON, and its digest."""
+
+    key: str
+    text: str = field(compare=False, repr=False)
+
+
+def identify(endpoint: str, model: str, body: dict[str, Any], replicate: int) -> Identity:
+    """The identity of a request.
+
+    Args:
+        endpoint: where it is sent.
+        model: whom it asks.
+        body: the request body as it is sent.
+        replicate: the replicate's number; replicates are asked separately by design.
+
+    Raises:
+        InputError: the body holds a number that JSON cannot carry exactly.
 
     Example:
-        >>> a = cache_key("e", "m", {"x": 1, "y": 2}, 0)
-        >>> a == cache_key("e", "m", {"y": 2, "x": 1}, 0), a == cache_key("e", "m", {"x": 1}, 0)
+        >>> a = identify("e", "m", {"x": 1, "y": 2}, 0)
+        >>> a == identify("e", "m", {"y": 2, "x": 1.0}, 0), a == identify("e", "m", {"x": 1}, 0)
         (True, False)
     """
-    identity = {
+    whole: Any = {
         "schema": SCHEMA,
         "endpoint": endpoint,
         "model": model,
         "body": body,
         "replicate": replicate,
     }
-    text = json.dumps(
-        identity, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
-    return hashlib.sha256(text.encode()).hexdigest()
+    try:
+        canonical = rfc8785.dumps(whole)
+    except rfc8785.CanonicalizationError as error:
+        raise InputError(
+            f"{model}: the request has no canonical JSON ({error}); keep whole numbers (a seed) "
+            "below 2^53 and text without halves of characters"
+        ) from None
+    return Identity(hashlib.sha256(canonical).hexdigest(), canonical.decode())
 
 
 def worth_keeping(reply: Reply, verdict: str) -> bool:
@@ -46,47 +93,174 @@ def worth_keeping(reply: Reply, verdict: str) -> bool:
 class Cache:
     """The answers kept in one SQLite file, shared by the runs beside it.
 
+    `put` may be called in one thread and `flush` in another.
+
     Raises:
         InputError: the file cannot be opened or written.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            self._db = sqlite3.connect(path, timeout=30.0, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")
-            self._db.execute(
-                "CREATE TABLE IF NOT EXISTS answers "
-                "(key TEXT PRIMARY KEY, reply TEXT NOT NULL, kept_at TEXT NOT NULL) "
-                "STRICT, WITHOUT ROWID"
-            )
-        except sqlite3.Error as error:
-            raise self._unusable(error) from None
+        self.path = path
+        self._waiting: dict[str, dict[str, str]] = {}
+        self._lock = threading.Lock()
+        with self._guarded():
+            writing = sqlite_engine(str(path), begin="BEGIN IMMEDIATE", synchronous="NORMAL")
+            self._writing = writing.connect()
+            with self._writing.begin():
+                _METADATA.create_all(self._writing)
+            self._reading = sqlite_engine(str(path), begin=None, synchronous="NORMAL").connect()
 
-    def get(self, key: str) -> Reply | None:
-        """The answer kept under `key`."""
-        try:
-            row = self._db.execute("SELECT reply FROM answers WHERE key = ?", (key,)).fetchone()
-        except sqlite3.Error as error:
-            raise self._unusable(error) from None
-        return Reply(**json.loads(row[0])) if row else None
+    def get(self, identity: Identity) -> Reply | None:
+        """The answer kept for a request."""
+        return self.get_all([identity]).get(identity.key)
 
-    def put(self, key: str, reply: Reply, kept_at: str) -> None:
-        """Keep an answer. The journal has it already, so a crash here costs a saving at most."""
-        # The body is in the key; its text is not kept twice.
-        text = json.dumps({**asdict(reply), "body": {}}, ensure_ascii=False)
-        try:
-            self._db.execute("INSERT OR IGNORE INTO answers VALUES (?, ?, ?)", (key, text, kept_at))
-        except sqlite3.Error as error:
-            raise self._unusable(error) from None
+    def get_all(self, identities: Sequence[Identity]) -> dict[str, Reply]:
+        """The answers kept for many requests, by key."""
+        keys = [identity.key for identity in identities]
+        with self._lock:
+            found = {key: self._waiting[key]["reply"] for key in keys if key in self._waiting}
+        query = select(_entries.c.key, _entries.c.reply).where(_entries.c.key.in_(keys))
+        with self._guarded():
+            found.update(self._reading.execute(query).all())
+        return {key: Reply(**json.loads(reply)) for key, reply in found.items()}
+
+    def put(self, identity: Identity, reply: Reply, kept_at: str) -> None:
+        """Keep an answer from the next flush on; until then it is served from memory.
+
+        The journal has it already, so a crash here costs a saving at most.
+        """
+        # The body is in the identity; its text is not kept twice.
+        text = storable(json.dumps({**asdict(reply), "body": {}}, ensure_ascii=False))
+        row = {
+            "key": identity.key,
+            "identity": identity.text,
+            "reply": text,
+            "digest": _digest(text),
+            "kept_at": kept_at,
+        }
+        with self._lock:
+            self._waiting.setdefault(identity.key, row)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        with self._lock:
+            if not self._waiting:
+                return
+            add = insert(_entries).on_conflict_do_nothing()
+            with self._guarded(), self._writing.begin():
+                self._writing.execute(add, list(self._waiting.values()))
+            self._waiting = {}
 
     def close(self) -> None:
-        """Close the file."""
-        self._db.close()
+        """Write what waits and close the file."""
+        try:
+            self.flush()
+        finally:
+            self._writing.close()
+            self._reading.close()
 
-    def _unusable(self, error: sqlite3.Error) -> InputError:
-        return InputError(
-            f"{self._path}: the answer cache cannot be used ({error}); check the disk's space and "
-            "permissions, or move the file away: only savings are lost with it"
-        )
+    def entries(self, prefix: str = "") -> Iterator[Entry]:
+        """What is kept, in the order it came; of the keys that begin with `prefix`."""
+        begins = _entries.c.key.startswith(prefix, autoescape=True)
+        query = select(_entries).where(begins).order_by(sa.text("rowid"))
+        with self._guarded():
+            rows = self._reading.execution_options(yield_per=500).execute(query)
+            for row in rows:
+                yield Entry(**row._mapping)
+
+    def find(self, prefix: str) -> Entry:
+        """The one entry whose key begins with `prefix`.
+
+        Raises:
+            InputError: there is none, or more than one.
+        """
+        found = [entry for entry, _ in zip(self.entries(prefix), range(2), strict=False)]
+        if len(found) != 1:
+            raise InputError(
+                f"{self.path}: {'no key begins' if not found else 'several keys begin'} with "
+                f"{prefix!r}; `llm-elicit cache list` shows them"
+            )
+        return found[0]
+
+    def remove(self, keys: Iterable[str]) -> int:
+        """Forget entries, and answers of earlier formats; give the space back. How many went."""
+        gone = [{"gone": key} for key in keys]
+        with self._guarded():
+            with self._writing.begin():
+                if gone:
+                    statement = sa.delete(_entries).where(_entries.c.key == sa.bindparam("gone"))
+                    self._writing.execute(statement, gone)
+                self._writing.exec_driver_sql("DROP TABLE IF EXISTS answers")
+            self._reading.exec_driver_sql("VACUUM")
+        return len(gone)
+
+    def damage(self) -> str | None:
+        """What SQLite itself finds wrong with the file; None for nothing."""
+        with self._guarded():
+            said = self._reading.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
+        return None if said == "ok" else str(said)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            raise InputError(
+                f"{self.path}: the answer cache cannot be used "
+                f"({getattr(error, 'orig', None) or error}); check the disk's space and "
+                "permissions, or move the file away: only savings are lost with it"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One answer as it is kept.
+
+    Attributes:
+        key: SHA-256 of `identity`.
+        identity: the request's canonical JSON.
+        reply: the answer, as JSON; `digest` is its SHA-256.
+        kept_at: UTC time, ISO 8601.
+    """
+
+    key: str
+    identity: str
+    reply: str
+    digest: str
+    kept_at: str
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """The identity's fields: schema, endpoint, model, body, replicate."""
+        fields: dict[str, Any] = json.loads(self.identity)
+        return fields
+
+    def fault(self) -> str | None:
+        """Why the entry cannot be trusted; None if it proves right."""
+        if _digest(self.identity) != self.key:
+            return "the key is not that of the request kept with it"
+        if _digest(self.reply) != self.digest:
+            return "the answer is not the one that was kept"
+        return None
+
+
+def differences(one: Any, two: Any, path: str = "") -> list[tuple[str, Any, Any]]:
+    """Where two JSON values differ: (path, value in one, value in two); a missing one is None.
+
+    Example:
+        >>> differences({"a": [1, 2], "b": 3}, {"a": [1, 5]})
+        [('a[1]', 2, 5), ('b', 3, None)]
+    """
+    if isinstance(one, dict) and isinstance(two, dict):
+        names = list(dict.fromkeys([*one, *two]))
+        parts = [(f"{path}.{name}".lstrip("."), one.get(name), two.get(name)) for name in names]
+        return [found for at, a, b in parts for found in differences(a, b, at)]
+    if isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
+        pairs = enumerate(zip(one, two, strict=True))
+        return [found for i, (a, b) in pairs for found in differences(a, b, f"{path}[{i}]")]
+    same = type(one) is type(two) and one == two
+    return [] if same else [(path, one, two)]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
+import math
 import signal
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from llm_elicit.backends import Backend, open_backend
+from llm_elicit.backends.capabilities import check_settings
 from llm_elicit.campaign import Campaign, Judge
 from llm_elicit.errors import ElicitError
 from llm_elicit.features import FeatureSpace
-from llm_elicit.orchestrator import cache
-from llm_elicit.orchestrator.budget import Budget, check_cap, price_of
-from llm_elicit.orchestrator.cache import Cache
+from llm_elicit.orchestrator.budget import Amount, Budget, check_cap
+from llm_elicit.orchestrator.exchange import Desk
 from llm_elicit.orchestrator.journal import Journal
-from llm_elicit.orchestrator.lock import RunLock
-from llm_elicit.orchestrator.pool import Desk, Pool
+from llm_elicit.orchestrator.log import Logged, counted, event
+from llm_elicit.orchestrator.opening import Study, opened
+from llm_elicit.orchestrator.pool import Pool
+from llm_elicit.orchestrator.prices import price_of
 from llm_elicit.orchestrator.progress import Progress, Silent, Tally
 from llm_elicit.orchestrator.retries import Patience
-from llm_elicit.orchestrator.writer import Writer
+from llm_elicit.orchestrator.spans import span
+from llm_elicit.orchestrator.writer import Claims, Writer
 from llm_elicit.plan import Plan
 from llm_elicit.questions import Template
 
@@ -117,55 +121,65 @@ async def ask(
         >>> summary.complete, summary.judges["expert"].tally.done
         (True, 10)
     """
-    shown = progress or Silent()
+    shown = Logged(progress or Silent())
     template = Template.load(campaign.design.template)
     prices = {judge.name: price_of(judge) for judge in campaign.judges}
-    check_cap(campaign.limits.max_cost, prices)
+    check_settings(campaign.judges)
+    check_cap(campaign.limits, prices)
     backends = {judge.name: _open(judge, space, shown) for judge in campaign.judges}
-    identity = {
-        "fingerprint": campaign.fingerprint(space),
-        "template": template.digest,
-        "plan": _digest(plan),
-    }
-    with RunLock(folder), contextlib.ExitStack() as stack:
-        book = Journal(folder, identity)
-        stack.callback(book.close)
-        answers = Cache(folder.parent / cache.FILE)
-        stack.callback(answers.close)
-        lost = book.prepare(prices, plan)
-        budget = Budget(campaign.limits.max_cost, book.spent())
-        async with Writer(book) as writer:
+    study = Study(campaign, space, plan, folder)
+    patience = patience or Patience()
+    with opened(study, template, lease=patience.lease) as here:
+        book = here.book
+        budget = Budget(campaign.limits, Amount(*book.spent()))
+        async with Writer(book, here.cache.flush) as writer:
             desk = Desk(
-                space=space, plan=plan, template=template, writer=writer, cache=answers,
-                budget=budget, progress=shown, patience=patience or Patience(),
+                space=space, plan=plan, template=template, writer=writer, cache=here.cache,
+                budget=budget, progress=shown, patience=patience,
+                deadline=time.monotonic() + (campaign.limits.deadline or math.inf),
             )  # fmt: skip
             pools = {
                 judge.name: Pool(judge, backends[judge.name], prices[judge.name], desk)
                 for judge in campaign.judges
             }
-            with _interruptible(desk):
-                stops = await _run(pools, book)
-    judges = {name: JudgeSummary(pool.tally, stops[name]) for name, pool in pools.items()}
-    return AskSummary(judges, lost, desk.stopping.is_set(), budget.spent)
+            with _interruptible(desk), span("ask", {"elicit.campaign": campaign.name}):
+                stops = await _run(pools, book, desk)
+        judges = {
+            name: JudgeSummary(replace(pool.tally, done=book.totals(name).done), stops[name])
+            for name, pool in pools.items()
+        }
+        summary = AskSummary(judges, here.lost, desk.stopping.is_set(), budget.spent.usd)
+        log_end(summary)
+    return summary
 
 
-def _digest(plan: Plan) -> str:
-    """SHA-256 of the plan: a library that draws other numbers must not mix two plans in a run."""
-    shape = f"{plan.orders} {plan.replicates}".encode()
-    return hashlib.sha256(plan.a.tobytes() + plan.b.tobytes() + shape).hexdigest()
+def log_end(summary: AskSummary) -> None:
+    """Log every judge's counts and how asking ended."""
+    for name, judge in summary.judges.items():
+        counted(name, judge.tally)
+    event(
+        "run ended",
+        complete=summary.complete,
+        interrupted=summary.interrupted,
+        lost_in_flight=summary.lost_in_flight,
+        spent=summary.spent,
+        problems=[str(problem) for problem in summary.problems],
+    )
 
 
 def _open(judge: Judge, space: FeatureSpace, progress: Progress) -> Backend:
     return open_backend(judge, space, partial(progress.note, judge.name))
 
 
-async def _run(pools: dict[str, Pool], book: Journal) -> dict[str, ElicitError | None]:
+async def _run(pools: dict[str, Pool], book: Journal, desk: Desk) -> dict[str, ElicitError | None]:
     """All pools at once; a defect in one (not a judge's failure) ends them all."""
     tasks: dict[str, asyncio.Task[ElicitError | None]] = {}
+    for name, pool in pools.items():
+        pool.begin(book.totals(name))
     async with asyncio.TaskGroup() as group:
         for name, pool in pools.items():
-            pool.begin(book.totals(name))
-            tasks[name] = group.create_task(pool.run(book.pending(name)))
+            claims = Claims(desk.writer, name, pool.serve, desk.stopping)
+            tasks[name] = group.create_task(pool.run(claims))
     return {name: task.result() for name, task in tasks.items()}
 
 

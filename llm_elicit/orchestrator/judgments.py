@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import sqlalchemy as sa
 
 from llm_elicit.backends import Reply
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace
-from llm_elicit.orchestrator.journal import Totals, read_only, totals
+from llm_elicit.orchestrator.journal import Place, Totals, reading, totals
+from llm_elicit.orchestrator.journal.schema import answers, meta, questions
 from llm_elicit.plan import Order, Plan
 from llm_elicit.questions import Verdict, parse
 
@@ -43,15 +45,19 @@ def settings_of(body: dict[str, Any]) -> str:
     return json.dumps({k: v for k, v in body.items() if k not in texts}, sort_keys=True)
 
 
-_QUERY = """
-SELECT q.judge, q.pair, q.presentation AS "order", q.replicate, a.template, a.prompt_hash,
-       a.model_asked, a.model_answered, a.reply, a.verdict, a.probability,
-       a.first IS NOT NULL AND a.verdict IN ('A', 'B') AS soft,
-       a.prompt_tokens, a.completion_tokens, a.cached_tokens, a.cost, a.latency, q.attempts,
-       a.cached, a.asked_at, a.letter_mass
-FROM questions q JOIN answers a ON a.question = q.id
-ORDER BY q.id
-"""
+def _table() -> sa.Select[Any]:
+    """The journal's part of the table of comparisons."""
+    q, a = questions.c, answers.c
+    soft = a.first.is_not(None) & a.verdict.in_(("A", "B"))
+    said = (a.template, a.prompt_hash, a.model_asked, a.model_answered, a.reply, a.verdict)
+    counts = (a.prompt_tokens, a.completion_tokens, a.cached_tokens, a.cost, a.latency)
+    return (
+        sa.select(q.judge, q.pair, q.presentation.label("order"), q.replicate, *said)
+        .add_columns(a.probability, soft.label("soft"), *counts, q.attempts, a.cached)
+        .add_columns(a.asked_at, a.letter_mass)
+        .join_from(questions, answers, q.id == a.question)
+        .order_by(q.id)
+    )
 
 
 def status(folder: Path, campaign: Campaign) -> dict[str, Totals]:
@@ -60,11 +66,8 @@ def status(folder: Path, campaign: Campaign) -> dict[str, Totals]:
     Raises:
         InputError: there is no journal in the folder.
     """
-    db = read_only(folder)
-    try:
+    with reading(Place(folder, campaign.journal)) as db:
         return {judge.name: totals(db, judge.name) for judge in campaign.judges}
-    finally:
-        db.close()
 
 
 def comparisons(folder: Path, campaign: Campaign, space: FeatureSpace, plan: Plan) -> Comparisons:
@@ -75,17 +78,14 @@ def comparisons(folder: Path, campaign: Campaign, space: FeatureSpace, plan: Pla
     Raises:
         InputError: there is no journal in the folder, or it is another campaign's.
     """
-    db = read_only(folder)
-    try:
-        kept = dict(db.execute("SELECT key, value FROM meta").fetchall())
+    with reading(Place(folder, campaign.journal)) as db:
+        kept = dict(db.execute(sa.select(meta.c.key, meta.c.value)).all())
         if kept.get("fingerprint") != campaign.fingerprint(space):
             raise InputError(
                 f"{folder}: this folder holds the run of another campaign; give the campaign "
                 "another name, or move the folder away"
             )
-        frame = pd.read_sql_query(_QUERY, db)
-    finally:
-        db.close()
+        frame = pd.read_sql_query(_table(), db)
     frame["cost"] = frame["cost"].astype(float)
     frame["probability"] = frame["probability"].astype(float)
     pairs = frame["pair"].to_numpy(dtype=np.int64)

@@ -15,19 +15,31 @@ class RunLock:
     It is the operating system's lock on a file, taken by SQLite, so that it works alike on
     every system and is gone when the process is, however it ended.
 
+    Args:
+        folder: the run's folder; made if it is not there.
+        shared: the journal is elsewhere and several processes may work at once, so that they
+            hold the folder together.
+
     Raises:
         InputError: another process is at work on the folder, or it cannot be written.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, shared: bool = False) -> None:
         self._folder = folder
+        self._shared = shared
         self._db: sqlite3.Connection | None = None
 
     def __enter__(self) -> Self:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            # SQLite would open a file that it may not write for reading, and "lock" that.
+            (self._folder / ".lock").open("ab").close()
             self._db = sqlite3.connect(self._folder / ".lock", timeout=0.0, isolation_level=None)
-            self._db.execute("BEGIN EXCLUSIVE")
+            if self._shared:
+                # A reader's lock: many hold it, and none while one works alone.
+                self._db.execute("BEGIN").execute("SELECT COUNT(*) FROM sqlite_schema").fetchall()
+            else:
+                self._db.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError as error:
             if self._db is not None:
                 self._db.close()

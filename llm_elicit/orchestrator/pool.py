@@ -3,74 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-
-import tenacity
+from dataclasses import replace
+from logging import WARNING
 
 from llm_elicit.backends import Backend, Reply, Request
 from llm_elicit.backends.base import AdaptedError
 from llm_elicit.campaign import Judge
 from llm_elicit.errors import ElicitError, JudgeError
-from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import journal
-from llm_elicit.orchestrator.budget import Budget, Price, worst_case
-from llm_elicit.orchestrator.cache import Cache, cache_key, worth_keeping
+from llm_elicit.orchestrator.cache import Identity, worth_keeping
+from llm_elicit.orchestrator.clerk import Clerk
+from llm_elicit.orchestrator.exchange import Desk, Exchange, HaltedError, RequestFailedError
 from llm_elicit.orchestrator.journal import Question, Totals
-from llm_elicit.orchestrator.judgments import judge_reply, settings_of
-from llm_elicit.orchestrator.progress import Progress, Tally
-from llm_elicit.orchestrator.retries import Decision, Patience, classify
-from llm_elicit.orchestrator.writer import Writer
-from llm_elicit.plan import Plan, Query
-from llm_elicit.questions import Template, render
-
-DOWN_AFTER = 5
-"""So many questions given up in a row, with no answer between, mean that the judge is down."""
-
-
-@dataclass
-class Desk:
-    """What the judges of a run share."""
-
-    space: FeatureSpace
-    plan: Plan
-    template: Template
-    writer: Writer
-    cache: Cache
-    budget: Budget
-    progress: Progress
-    patience: Patience
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    flying: dict[str, asyncio.Future[Reply | None]] = field(default_factory=dict)
-
-
-class _FailedError(Exception):
-    """A request that failed, with what that means."""
-
-    def __init__(self, decision: Decision) -> None:
-        super().__init__(decision.reason)
-        self.decision = decision
-
-
-class _HaltedError(Exception):
-    """The run, or the judge, was stopped before this request left."""
+from llm_elicit.orchestrator.line import Errand, Line
+from llm_elicit.orchestrator.log import event
+from llm_elicit.orchestrator.prices import Price
+from llm_elicit.orchestrator.progress import Tally
+from llm_elicit.orchestrator.retries import Decision, weigh
+from llm_elicit.orchestrator.writer import Claims
 
 
 class Pool:
-    """One judge's questions, asked by as many workers as it takes at once."""
+    """One judge's questions, asked by as many workers as it takes at once.
+
+    A question that has to wait for its next attempt goes back into the line, and its worker
+    takes another.
+    """
 
     def __init__(self, judge: Judge, backend: Backend, price: Price | None, desk: Desk) -> None:
         self._judge = judge
         self._backend = backend
-        self._price = price
         self._desk = desk
         self._rng = random.Random()
-        self._resume_at = 0.0
+        self._halt = asyncio.Event()
         self._in_a_row = 0
+        self._last_answer = desk.clock()
         self._stopped: ElicitError | None = None
         self.tally = Tally(cost=0.0 if price else None)
+        self._clerk = Clerk(desk.space, desk.plan, desk.template, backend, price)
 
     def begin(self, so_far: Totals) -> None:
         """Take up the counts of earlier runs."""
@@ -80,19 +53,14 @@ class Pool:
         if self.tally.cost is not None:
             self.tally.cost = so_far.cost
 
-    async def run(self, questions: list[Question]) -> ElicitError | None:
+    async def run(self, claims: Claims) -> ElicitError | None:
         """Ask all of them; returns the error that stopped the judge before the end, if any."""
         self._show()
-        if not questions or self._desk.stopping.is_set():
+        if self.tally.done == self.tally.total or self._desk.stopping.is_set():
             return None
         try:
             async with self._backend:
-                self.tally.began = time.monotonic()
-                queue = iter(questions)
-                workers = min(self._judge.concurrency, len(questions))
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(workers):
-                        group.create_task(self._work(queue))
+                await self._ask_all(claims)
         except ElicitError as error:
             self._stopped = error
         self._show()
@@ -100,35 +68,89 @@ class Pool:
             self._desk.progress.note(self._judge.name, str(self._stopped))
         return self._stopped
 
-    async def _work(self, queue: Iterator[Question]) -> None:
-        for question in queue:
-            if self._halted:
-                return
-            try:
-                await self._see_to(question)
-            except ElicitError as error:
-                # The other workers' answers are under way: they are waited for, not thrown away.
-                self._stopped = self._stopped or error
-            self._show()
-
-    async def _see_to(self, question: Question) -> None:
+    async def _ask_all(self, claims: Claims) -> None:
+        self.tally.began = time.monotonic()
+        self._last_answer = self._desk.clock()
+        self._line = Line(claims, self._desk.clock)
+        self._exchange = Exchange(self._judge, self._clerk, self._desk, self.tally, self._halt)
+        workers = min(self._judge.concurrency, self.tally.total - self.tally.done)
+        watch = asyncio.create_task(self._watch())
         try:
-            await self._put(question)
-        except _FailedError as failure:
-            await self._give_up(question, failure.decision)
-        except _HaltedError:
-            return  # it was not sent, so it stays as it was
+            async with asyncio.TaskGroup() as group:
+                for _ in range(workers):
+                    group.create_task(self._work())
+        finally:
+            watch.cancel()
+            self._line.close()
 
-    @property
-    def _halted(self) -> bool:
-        """Whether nothing more is to be sent."""
-        return self._stopped is not None or self._desk.stopping.is_set()
+    async def _watch(self) -> None:
+        """Halt when the user stops the run or its time is over."""
+        left = self._desk.deadline - self._desk.clock()
+        try:
+            await asyncio.wait_for(
+                self._desk.stopping.wait(), left if math.isfinite(left) else None
+            )
+        except TimeoutError:
+            self._stopped = self._stopped or JudgeError(
+                f"judge {self._judge.name!r}: limits.deadline is over; its answers so far are "
+                "kept: run again to go on"
+            )
+        self._close()
 
-    async def _put(self, question: Question) -> None:
+    def _close(self) -> None:
+        """Send nothing more; answers under way are waited for, not thrown away."""
+        self._halt.set()
+        self._line.close()
+        self._exchange.wake()
+
+    async def _work(self) -> None:
+        try:
+            while (errand := await self._line.take()) is not None:
+                due: float | None = None
+                try:
+                    due = await self._see_to(errand)
+                except ElicitError as error:
+                    # The other workers' answers are under way: they are waited for.
+                    self._stop(error)
+                finally:
+                    if due is None:
+                        self._line.finish()
+                    else:
+                        self._line.put_back(errand, due)
+                self._show()
+        except ElicitError as error:
+            self._stop(error)
+
+    def _stop(self, error: ElicitError) -> None:
+        self._stopped = self._stopped or error
+        self._close()
+
+    async def serve(self, questions: list[Question]) -> list[Question]:
+        """Answer from the cache what it has, taking no slot; returns the others."""
+        requests = {question: self._clerk.request(question) for question in questions}
+        keys = {question: self._clerk.key(request) for question, request in requests.items()}
+        known = self._desk.cache.get_all([key for key in keys.values() if key is not None])
+        hits = [(q, known[key.key]) for q, key in keys.items() if key and key.key in known]
+        await asyncio.gather(*(self._record(q, requests[q], reply, None) for q, reply in hits))
+        self._show()
+        served = {question for question, _ in hits}
+        return [question for question in questions if question not in served]
+
+    async def _see_to(self, errand: Errand) -> float | None:
+        """Put a question; returns when it is to be put again, or None when it is over."""
+        try:
+            await self._put(errand)
+        except RequestFailedError as error:
+            return await self._failed(errand, error)
+        except HaltedError:
+            pass  # it was not sent, so it stays as it was
+        return None
+
+    async def _put(self, errand: Errand) -> None:
         """Have one question answered: from the cache, from a twin in flight, or by asking."""
-        request = self._request(question)
+        request = self._clerk.request(errand.question)
         while True:
-            key = self._key(request)
+            key = self._clerk.key(request)
             twin = self._desk.flying.get(key) if key else None
             if twin is not None:
                 reply = await asyncio.shield(twin)
@@ -137,165 +159,84 @@ class Pool:
             else:
                 reply = self._desk.cache.get(key) if key else None
             if reply is not None:
-                await self._record(question, request, reply, latency=None)
+                await self._record(errand.question, request, reply, latency=None)
                 return
             try:
-                await self._fly(question, request, key)
+                await self._fly(errand, request, key)
             except AdaptedError as change:
                 self._desk.progress.note(self._judge.name, str(change))
                 continue
             return
 
-    async def _fly(self, question: Question, request: Request, key: str | None) -> None:
+    async def _fly(self, errand: Errand, request: Request, key: Identity | None) -> None:
         """Ask, record the answer, and let twins have it."""
         landed: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
         reply: Reply | None = None
         if key:
             self._desk.flying[key] = landed
         try:
-            reply, latency = await self._ask(question, request)
-            verdict = await self._record(question, request, reply, latency)
-            if key and key == self._key(request) and worth_keeping(reply, verdict):
+            reply, latency = await self._exchange.send(errand, request)
+            verdict = await self._record(errand.question, request, reply, latency)
+            if key and key == self._clerk.key(request) and worth_keeping(reply, verdict):
                 self._desk.cache.put(key, reply, journal.now())
         finally:
             if key:
                 del self._desk.flying[key]
             landed.set_result(reply)
 
-    async def _ask(self, question: Question, request: Request) -> tuple[Reply, float]:
-        """Ask until there is an answer or no sense in going on."""
-        retrying = tenacity.AsyncRetrying(
-            stop=self._enough,
-            retry=tenacity.retry_if_exception(self._again),
-            wait=self._pause,
-            sleep=self._sleep,
-            reraise=True,
-        )
-        answer: tuple[Reply, float] = await retrying(self._send, question, request)
-        return answer
+    async def _failed(self, errand: Errand, error: RequestFailedError) -> float | None:
+        """What becomes of the question: the clock of its next attempt, or None for no other."""
+        history, desk = errand.history, self._desk
+        assert history is not None
+        history.add(error.decision, error.failure, self.tally.answered)
+        now = desk.clock()
+        decision = weigh(error.decision, history, self._judge.attempts, desk.patience, now)
+        if decision.kind in ("transient", "rate limited"):
+            drought = now - self._last_answer
+            if drought < desk.patience.drought:
+                pause = desk.patience.pause(decision, max(history.attempts, 1), self._rng)
+                # A rate limit is the account's: the turnstile holds all back, not the line one.
+                return now if decision.kind == "rate limited" else now + pause
+            reason = f"no answer for {drought:.0f} s: {decision.reason}"
+            decision = replace(decision, kind="backend is down", reason=reason, stops=JudgeError)
+        if self._halt.is_set() and error.decision.kind in ("transient", "rate limited"):
+            return None  # not given up, only interrupted: the next run asks it
+        refused_from_the_start = error.decision.kind == "no" and self.tally.answered == 0
+        await self._give_up(errand.question, decision, refused_from_the_start)
+        return None
 
-    async def _send(self, question: Question, request: Request) -> tuple[Reply, float]:
-        """One request: money set aside, intent on the disk, then off it goes."""
-        await self._cool_down()
-        worst = self._worst(request)
-        await self._desk.budget.reserve(worst)
-        paid = 0.0
-        try:
-            if self._halted:
-                raise _HaltedError
-            await self._desk.writer.write(journal.intent(question.id, worst))
-            self.tally.requests += 1
-            began = time.monotonic()
-            # Until it is known that nothing was charged, it counts as paid.
-            paid = worst
-            try:
-                reply = await self._backend.ask(request)
-            except AdaptedError:
-                paid = 0.0
-                await self._desk.writer.write(journal.missed(question.id, 0.0))
-                raise
-            except Exception as error:
-                decision = classify(error)
-                if decision is None:
-                    raise
-                paid = worst if decision.maybe_paid else 0.0
-                await self._missed(question, paid)
-                raise _FailedError(self._clean(decision)) from None
-            paid = self._cost(reply) or 0.0
-            text = self._backend.scrub(reply.text)
-            return replace(reply, text=text), time.monotonic() - began
-        finally:
-            await self._desk.budget.settle(worst, paid)
-
-    async def _missed(self, question: Question, lost: float) -> None:
-        self.tally.errors += 1
-        await self._desk.writer.write(journal.missed(question.id, lost))
-        self._show()
-
-    def _clean(self, decision: Decision) -> Decision:
-        """The decision with no key in its reason, should a server have echoed it."""
-        return replace(decision, reason=self._backend.scrub(decision.reason))
-
-    def _again(self, error: BaseException) -> bool:
-        return isinstance(error, _FailedError) and error.decision.kind != "no"
-
-    def _enough(self, state: tenacity.RetryCallState) -> bool:
-        return self._halted or state.attempt_number >= self._judge.attempts
-
-    def _pause(self, state: tenacity.RetryCallState) -> float:
-        error = state.outcome.exception() if state.outcome else None
-        if not isinstance(error, _FailedError):
-            return 0.0
-        pause = self._desk.patience.pause(error.decision, state.attempt_number, self._rng)
-        if error.decision.kind == "rate limited":
-            # The limit is the judge's, not the question's: all workers wait.
-            self._resume_at = max(self._resume_at, time.monotonic() + pause)
-            return 0.0
-        return pause
-
-    async def _cool_down(self) -> None:
-        while (left := self._resume_at - time.monotonic()) > 0 and not self._desk.stopping.is_set():
-            await self._sleep(left)
-
-    async def _sleep(self, seconds: float) -> None:
-        """Sleep, or return at once when the run is asked to stop."""
-        try:
-            await asyncio.wait_for(self._desk.stopping.wait(), seconds)
-        except TimeoutError:
-            return
-
-    def _stop(self, decision: Decision) -> ElicitError:
-        kind = decision.stops or JudgeError
-        return kind(
-            f"judge {self._judge.name!r} ({self._backend.model}): {decision.reason}; "
-            "its answers so far are kept: correct this and run again"
-        )
-
-    async def _give_up(self, question: Question, decision: Decision) -> None:
-        if self._desk.stopping.is_set() and decision.kind != "no":
-            return  # not given up, only interrupted: the next run asks it
+    async def _give_up(self, question: Question, decision: Decision, stop: bool) -> None:
         self.tally.failed += 1
-        await self._desk.writer.write(journal.failed(question.id, decision.reason))
+        poisoned = decision.kind == "question is poisoned"
+        change = journal.quarantined if poisoned else journal.failed
+        await self._desk.writer.write(change(question.id, decision.reason))
+        event("question given up", WARNING, judge=self._judge.name, question=question.id,
+              kind=decision.kind, reason=decision.reason)  # fmt: skip
         self._in_a_row += 1
-        from_the_start = decision.kind == "no" and self.tally.answered == 0
-        if decision.stops is not None or from_the_start or self._in_a_row >= DOWN_AFTER:
-            self._stopped = self._stopped or self._stop(decision)
+        stops = decision.stops
+        if stops is None and (stop or self._in_a_row >= self._desk.patience.down):
+            stops = JudgeError
+        if stops is not None:
+            self._stop(
+                stops(
+                    f"judge {self._judge.name!r} ({self._backend.model}): {decision.reason}; "
+                    "its answers so far are kept: correct this and run again"
+                )
+            )
 
     async def _record(
         self, question: Question, request: Request, reply: Reply, latency: float | None
     ) -> str:
         """Commit the answer, then count it. No latency means that nothing was sent for it."""
-        verdict, probability = judge_reply(reply, request.options, question.order)
-        cached = latency is None
-        cost = 0.0 if cached else self._cost(reply)
-        answer = journal.Answer(
-            template=self._desk.template.id,
-            prompt_hash=request.prompt.hash,
-            endpoint=self._backend.endpoint,
-            settings=settings_of(self._backend.body(request)),
-            model_asked=self._backend.model,
-            model_answered=reply.model,
-            reply=reply.text,
-            finish=reply.finish,
-            verdict=verdict,
-            first=reply.first,
-            letter_mass=reply.letter_mass,
-            probability=probability,
-            prompt_tokens=reply.prompt_tokens,
-            completion_tokens=reply.completion_tokens,
-            cached_tokens=reply.cached_tokens,
-            cost=cost,
-            latency=latency or 0.0,
-            cached=cached,
-            asked_at=journal.now(),
-        )
+        answer = self._clerk.answer(question, request, reply, latency)
         await self._desk.writer.write(journal.answered(question.id, answer))
         self._count(answer)
-        return verdict
+        return answer.verdict
 
     def _count(self, answer: journal.Answer) -> None:
         tally = self.tally
         self._in_a_row = 0
+        self._last_answer = self._desk.clock()
         tally.done += 1
         tally.answered += 1
         tally.cached += answer.cached
@@ -303,35 +244,6 @@ class Pool:
         tally.completion_tokens += answer.completion_tokens
         if tally.cost is not None:
             tally.cost += answer.cost or 0.0
-
-    def _request(self, question: Question) -> Request:
-        desk = self._desk
-        query = Query(question.pair, question.order, question.replicate)
-        first, second = desk.plan.shown(query)
-        return Request(
-            prompt=render(desk.space, first, second, desk.template),
-            points=(first, second),
-            replicate=question.replicate,
-            options=desk.template.options,
-            max_tokens=desk.template.max_tokens,
-        )
-
-    def _key(self, request: Request) -> str | None:
-        if not self._backend.cacheable:
-            return None
-        body = self._backend.body(request)
-        return cache_key(self._backend.endpoint, self._backend.model, body, request.replicate)
-
-    def _cost(self, reply: Reply) -> float | None:
-        if self._price is None:
-            return None
-        return self._price.cost(reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)
-
-    def _worst(self, request: Request) -> float:
-        body = self._backend.body(request)
-        tokens = int(body.get("max_tokens") or body.get("max_completion_tokens") or 0)
-        size = sum(len(message.content.encode()) for message in request.prompt.messages)
-        return worst_case(self._price, size, len(request.prompt.messages), tokens)
 
     def _show(self) -> None:
         self._desk.progress.tally(self._judge.name, self.tally)

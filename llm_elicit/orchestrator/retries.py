@@ -1,36 +1,24 @@
-"""What a failure means, and how long to wait: decided once, from the SDKs' real exceptions."""
+"""What a failure means, and how long to wait: the one place that decides whether to ask again."""
 
 from __future__ import annotations
 
-import email.utils
-import json
-import math
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
-import anthropic
-import openai
+from tenacity import AsyncRetrying, RetryCallState, wait_exponential
 
-from llm_elicit.backends.base import MalformedReplyError
+from llm_elicit.backends.failures import Failure
 from llm_elicit.errors import ElicitError, InputError, JudgeError
+from llm_elicit.orchestrator.headers import retry_after
 
-Kind = Literal["no", "transient", "rate limited"]
+Kind = Literal["no", "transient", "rate limited", "backend is down", "question is poisoned"]
 
-_STATUS = (anthropic.APIStatusError, openai.APIStatusError)
-_TIMEOUT = (anthropic.APITimeoutError, openai.APITimeoutError)
-_CONNECTION = (anthropic.APIConnectionError, openai.APIConnectionError)
-_MALFORMED = (
-    MalformedReplyError,
-    json.JSONDecodeError,
-    UnicodeDecodeError,
-    anthropic.APIResponseValidationError,
-    openai.APIResponseValidationError,
-)
-_NO_CREDIT = ("insufficient_quota", "credit balance", "billing", "exceeded your current quota")
-_RETRIED = frozenset({408, 409, 425, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
+_NO_CREDIT = (
+    "insufficient_quota", "credit balance", "billing", "exceeded your current quota",
+)  # fmt: skip
+_TRANSIENT = frozenset({408, 409, 425})
+_CROWDED = frozenset({503, 529})
 
 
 @dataclass(frozen=True)
@@ -38,11 +26,15 @@ class Decision:
     """What to do about a failure.
 
     Attributes:
-        kind: ask again never, after a growing pause, or when the provider allows.
+        kind: "no": not to be asked again in this run. "transient": ask again after a
+            growing pause. "rate limited": ask again when the provider allows. "backend is down":
+            nothing more can be had from this judge. "question is poisoned": give this question
+            up and go on with the others.
         reason: one line, for the journal and the user.
         wait: seconds the provider asks to wait; None where it says nothing.
         stops: the error to stop the judge with; None where only this question is concerned.
         maybe_paid: whether the provider may have answered, and charged, all the same.
+        crowded: whether fewer requests at once would help.
     """
 
     kind: Kind
@@ -50,25 +42,38 @@ class Decision:
     wait: float | None = None
     stops: type[ElicitError] | None = None
     maybe_paid: bool = False
+    crowded: bool = False
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long is waited between attempts, in seconds.
+    """Ceilings of waiting, in seconds, and of trying.
 
     Attributes:
         base: the first pause after a transient failure; it doubles with each attempt.
         longest: the ceiling of those pauses.
         provider: the ceiling of a wait that a provider asks for.
+        total: how long one question is tried, all waits included.
+        drought: how long a judge is asked without a single answer before it counts as down.
+        poison: so many equal server errors on one question, others being answered meanwhile,
+            mean that it is the question.
+        down: so many questions given up in a row, with no answer between, mean that the judge
+            is down.
+        lease: how long a worker that shares a journal may be silent before others take over.
     """
 
     base: float = 0.5
     longest: float = 30.0
     provider: float = 120.0
+    total: float = 1800.0
+    drought: float = 900.0
+    poison: int = 3
+    down: int = 5
+    lease: float = 120.0
 
     def pause(self, decision: Decision, attempt: int, rng: random.Random) -> float:
         """Seconds before the next attempt, `attempt` requests having failed so far."""
-        growing = min(self.longest, self.base * 2.0 ** min(attempt - 1, 30))
+        growing = wait_exponential(multiplier=self.base, max=self.longest)(_attempt(attempt))
         jittered = growing * rng.uniform(0.5, 1.0)
         if decision.wait is None:
             return jittered
@@ -76,80 +81,107 @@ class Patience:
         return min(decision.wait, self.provider) + min(jittered, self.base)
 
 
-def classify(error: Exception) -> Decision | None:
-    """What a failed request means; None for an exception that is no provider's.
+def _attempt(number: int) -> RetryCallState:
+    """The library's record of an attempt; its own loop would keep a waiting question's slot."""
+    state = RetryCallState(AsyncRetrying(), None, (), {})
+    state.attempt_number = number
+    return state
+
+
+@dataclass
+class History:
+    """One question's failures in this run.
+
+    Attributes:
+        began: the clock at its first request.
+        attempts: requests that failed, those that a rate limit refused left out.
+        strikes: how often each server error came (by status: messages name the request) while
+            other questions were answered.
+    """
+
+    began: float
+    attempts: int = 0
+    strikes: dict[int, int] = field(default_factory=dict)
+    _answered: int | None = None
+
+    def add(self, decision: Decision, failure: Failure, answered: int) -> None:
+        """One more failure, when so many questions of the judge were answered in this run."""
+        if decision.kind == "rate limited":
+            return
+        self.attempts += 1
+        # A server that is down fails every question: that is no question's fault.
+        alive = self._answered is None or answered > self._answered
+        self._answered = answered
+        if alive and failure.status is not None and failure.status >= 500:
+            self.strikes[failure.status] = self.strikes.get(failure.status, 0) + 1
+
+
+def classify(failure: Failure) -> Decision:
+    """What one failed request means, taken by itself.
 
     Example:
-        >>> classify(ValueError("a bug")) is None
-        True
+        >>> classify(Failure("status", "slow down", 429, headers={"retry-after": "3"}))
+        Decision(kind='rate limited', reason='rate limited: slow down', wait=3.0, ...)
     """
-    if isinstance(error, _STATUS):
-        return _status(error)
-    if isinstance(error, _TIMEOUT):
-        return Decision("transient", "no answer within the timeout", maybe_paid=True)
-    if isinstance(error, _CONNECTION):
-        cause = error.__cause__
-        refused = type(cause).__name__ in ("ConnectError", "ConnectTimeout")
-        detail = type(cause).__name__ if cause else "no detail"
-        return Decision("transient", f"connection failed ({detail})", maybe_paid=not refused)
-    if isinstance(error, _MALFORMED):
-        return Decision("transient", f"malformed answer ({_line(error)})", maybe_paid=True)
-    if isinstance(error, anthropic.AnthropicError | openai.OpenAIError):
-        return Decision("no", f"{type(error).__name__}: {_line(error)}", stops=JudgeError)
-    return None
+    said = failure.said
+    match failure.what:
+        case "status":
+            return _status(failure)
+        case "timeout":
+            return Decision("transient", said, maybe_paid=True, crowded=True)
+        case "refused":
+            return Decision("transient", f"connection failed ({said})")
+        case "connection":
+            return Decision("transient", f"connection failed ({said})", maybe_paid=True)
+        case "malformed":
+            return Decision("transient", f"malformed answer ({said})", maybe_paid=True)
+        case "unusable":
+            return Decision("backend is down", said, stops=JudgeError)
 
 
-def _status(error: anthropic.APIStatusError | openai.APIStatusError) -> Decision:
-    status, said = error.status_code, _line(error)
-    codes = f"{getattr(error, 'code', '')} {getattr(error, 'type', '')} {said}".lower()
+def _status(failure: Failure) -> Decision:
+    status, said = failure.status or 0, failure.said
+    codes = f"{failure.code} {said}".lower()
     if status == 402 or any(word in codes for word in _NO_CREDIT):
-        return Decision("no", f"no credit left: {said}", stops=JudgeError)
+        return Decision("backend is down", f"no credit left: {said}", stops=JudgeError)
     if status in (401, 403):
-        return Decision("no", f"the key is not accepted: {said}", stops=InputError)
+        return Decision("backend is down", f"the key is not accepted: {said}", stops=InputError)
     if status == 404:
-        return Decision("no", f"no such model or address: {said}", stops=InputError)
-    wait = retry_after(error.response.headers)
+        return Decision("backend is down", f"no such model or address: {said}", stops=InputError)
+    wait = retry_after(failure.headers)
     if status == 429:
         return Decision("rate limited", f"rate limited: {said}", wait)
-    if status in _RETRIED or status >= 500:
-        return Decision("transient", f"server error {status}: {said}", wait)
+    if status in _TRANSIENT or status >= 500:
+        reason = f"server error {status}: {said}"
+        return Decision("transient", reason, wait, crowded=status in _CROWDED)
     return Decision("no", f"request refused: {said}")
 
 
-def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """Seconds that a response asks to wait: Retry-After-Ms, or Retry-After in seconds or as a date.
+def weigh(
+    decision: Decision, history: History, attempts: int, patience: Patience, now: float
+) -> Decision:
+    """The decision in the light of what the question has been through.
 
-    Returns None where there is no such header or it cannot be read; never raises, never negative.
-
-    Example:
-        >>> retry_after({"retry-after": "3"}), retry_after({"retry-after": "soon"})
-        (3.0, None)
+    Args:
+        decision: what the last failure means by itself.
+        history: the question's failures, the last one included.
+        attempts: the ceiling of requests.
+        patience: the ceilings of time.
+        now: the clock that `history.began` was read from.
     """
-    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
-        text = headers.get(name)
-        if text is None:
-            continue
-        try:
-            seconds = float(text) * unit
-        except ValueError:
-            seconds = _until(text, now or datetime.now(UTC))
-        if not math.isnan(seconds):
-            return max(seconds, 0.0)
-    return None
+    if decision.kind not in ("transient", "rate limited"):
+        return decision
+    times = max(history.strikes.values(), default=0)
+    if history.attempts >= attempts:
+        return _given_up(decision, f"given up after {history.attempts} attempts")
+    if times >= patience.poison:
+        reason = f"the same error {times} times: {decision.reason}"
+        return replace(decision, kind="question is poisoned", reason=reason)
+    if now - history.began >= patience.total:
+        return _given_up(decision, f"given up after {now - history.began:.0f} s")
+    return decision
 
 
-def _until(text: str, now: datetime) -> float:
-    """Seconds until an HTTP date; NaN where it is none."""
-    try:
-        moment = email.utils.parsedate_to_datetime(text)
-    except (ValueError, TypeError):
-        return math.nan
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return (moment - now).total_seconds()
-
-
-def _line(error: Any) -> str:
-    """The error's message on one line of readable length."""
-    text = " ".join(str(error).split())
-    return text if len(text) <= 300 else text[:297] + "..."
+def _given_up(decision: Decision, why: str) -> Decision:
+    """Not again in this run; the next one may have more luck."""
+    return replace(decision, kind="no", reason=f"{why}: {decision.reason}")

@@ -3,58 +3,170 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Self
+from typing import Self, TypeVar
 
-from llm_elicit.orchestrator.journal import Journal, Op
+from llm_elicit.errors import CapError
+from llm_elicit.orchestrator.journal import Change, Journal, Question
+
+T = TypeVar("T")
+
+Serve = Callable[[list[Question]], Awaitable[list[Question]]]
+"""Answers what it can of some questions without asking, and returns the others."""
+
+_PAGE = 256
+"""Questions claimed at once by the only worker."""
+
+_SHARED_PAGE = 32
+"""Fewer where workers share: what one holds, another cannot take."""
+
+_LOOK_AGAIN = 1.0
+"""Seconds between looks at what other workers hold."""
 
 
 class Writer:
-    """Writes to a journal from one thread, many callers' operations to a commit.
+    """Writes to a journal from one thread, many callers' changes to a commit.
 
-    `await write(ops)` returns when they are on the disk; while one commit runs, the operations
+    `await write(change)` returns when it is on the disk; while one commit runs, the changes
     that arrive wait together for the next.
+
+    Args:
+        journal: where to write.
+        after: called in the same thread after each commit.
     """
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, after: Callable[[], None] | None = None) -> None:
         self._journal = journal
-        self._waiting: list[tuple[list[Op], asyncio.Future[None]]] = []
+        self._after = after
+        self._waiting: list[tuple[Change, asyncio.Future[bool]]] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._task: asyncio.Task[None] | None = None
+        self._pulse: asyncio.Task[None] | None = None
 
-    async def write(self, ops: list[Op]) -> None:
-        """Make `ops` durable.
+    async def write(self, change: Change) -> None:
+        """Make a change durable; an intent waits while the cap is taken by requests in flight.
 
         Raises:
             InputError: the journal cannot be written any more.
+            CapError: the campaign's cap leaves no room for this intent.
         """
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((ops, done))
+        idle = False
+        while not await self._written(change):
+            # What was in flight when it was refused may have landed since: look once more.
+            was_idle, idle = idle, not any(await self._call(self._journal.held))
+            if was_idle and idle:
+                raise CapError(
+                    "limits: what all workers spent leaves no room for the next request, which "
+                    f"may cost {change.values['reserved']:.4f} USD and take "
+                    f"{change.values['tokens']:,} tokens; raise the cap and run again"
+                )
+            if not idle:
+                await asyncio.sleep(0.1)
+
+    async def _written(self, change: Change) -> bool:
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((change, done))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._drain())
         # An answer that came is written even if the caller is cancelled while it waits.
-        await asyncio.shield(done)
+        return await asyncio.shield(done)
 
     async def _drain(self) -> None:
-        loop = asyncio.get_running_loop()
         while self._waiting:
             group, self._waiting = self._waiting, []
-            ops = [op for some, _ in group for op in some]
             try:
-                await loop.run_in_executor(self._thread, self._journal.commit, ops)
+                refused = await self._call(self._commit, [change for change, _ in group])
             except Exception as error:
                 for _, done in group:
                     if not done.done():
                         done.set_exception(error)
             else:
-                for _, done in group:
+                for change, done in group:
                     if not done.done():
-                        done.set_result(None)
+                        done.set_result(change not in refused)
+
+    def _commit(self, changes: list[Change]) -> list[Change]:
+        refused = self._journal.commit(changes)
+        if self._after is not None:
+            self._after()
+        return refused
+
+    async def claim(self, judge: str) -> list[Question]:
+        """The judge's next open questions; empty when nobody is left who might leave one."""
+        page = _SHARED_PAGE if self._journal.place.shared else _PAGE
+        return await self._call(self._journal.claim, judge, page)
+
+    async def held_elsewhere(self, judge: str) -> int:
+        """How many open questions of the judge other workers hold."""
+        return await self._call(self._journal.held_elsewhere, judge)
+
+    async def _call(self, work: Callable[..., T], *arguments: object) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, work, *arguments)
+
+    async def _beat(self) -> None:
+        """Keep the lease while nothing is written, however long answers take."""
+        while True:
+            await asyncio.sleep(self._journal.lease / 4)
+            await self._call(self._journal.commit, [])
 
     async def __aenter__(self) -> Self:
+        self._pulse = asyncio.create_task(self._beat())
         return self
 
     async def __aexit__(self, *error: object) -> None:
+        if self._pulse is not None:
+            self._pulse.cancel()
+            with contextlib.suppress(BaseException):
+                await self._pulse
         if self._task is not None:
             await asyncio.wait([self._task])
         self._thread.shutdown(wait=True)
+
+
+class Claims:
+    """A judge's open questions, taken from the journal a page at a time.
+
+    `await claims.next()` may be called by many at once. It is None when all are settled, or the
+    run is asked to stop. Questions whose answers are known already are served page by page, and
+    never come to one who asks.
+    """
+
+    def __init__(self, writer: Writer, judge: str, serve: Serve, stopping: asyncio.Event) -> None:
+        self._writer = writer
+        self._judge = judge
+        self._serve = serve
+        self._stopping = stopping
+        self._page: deque[Question] = deque()
+        self._turn = asyncio.Lock()
+        self._ended = False
+
+    def at_hand(self) -> Question | None:
+        """The next question, if no page need be turned for it."""
+        return self._page.popleft() if self._page else None
+
+    async def next(self) -> Question | None:
+        """The next question."""
+        if not self._page:
+            async with self._turn:
+                if not self._page and not self._ended:
+                    await self._turn_over()
+        return self._page.popleft() if self._page else None
+
+    async def _turn_over(self) -> None:
+        while not self._stopping.is_set():
+            claimed = await self._writer.claim(self._judge)
+            self._page.extend(await self._serve(claimed))
+            if self._page:
+                return
+            if claimed:
+                continue
+            # Another worker may die with questions in hand: they are ours then.
+            if not await self._writer.held_elsewhere(self._judge):
+                break
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), _LOOK_AGAIN)
+        self._ended = True

@@ -6,6 +6,7 @@ happens to stand somewhere, and a reply that states both letters states none.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Literal
 
@@ -44,14 +45,30 @@ def parse(reply: str, options: tuple[str, str] = ("A", "B"), finish: str = "stop
     Example:
         >>> parse("**B**"), parse("The answer is A because ..."), parse("I can't say.")
         ('B', 'A', 'refusal')
+        >>> parse('{"choice": "B"}')
+        'B'
     """
-    text = _plain(reply)
     if finish == "refusal":
         return "refusal"
+    structured = _structured(reply, options)
+    if structured is not None:
+        return structured
+    text = _plain(reply)
     verdict = _verdict(text, options)
     if verdict == "unparsable" and finish == "length":
         return "truncated"
     return verdict
+
+
+def _structured(reply: str, options: tuple[str, str]) -> Verdict | None:
+    """A reply that is a JSON object with a choice, read strictly; None for any other reply."""
+    if not reply.lstrip().startswith("{"):
+        return None
+    try:
+        choice = json.loads(reply)["choice"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return _which(choice, options) if choice in options else "unparsable"
 
 
 def _plain(reply: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from llm_elicit.audit.record import Audit
 from llm_elicit.campaign import Campaign
 from llm_elicit.features import Feature
@@ -13,9 +15,17 @@ _NOISE = {
 }
 
 
-def caveats(audit: Audit, campaign: Campaign) -> list[tuple[str, str]]:
-    """(heading, paragraph) pairs, the most consequential first."""
+def caveats(audit: Audit, campaign: Campaign, missing: Mapping[str, int]) -> list[tuple[str, str]]:
+    """(heading, paragraph) pairs, the most consequential first.
+
+    Args:
+        audit: the numbers.
+        campaign: what was asked.
+        missing: how many questions have no answer, for judges with any.
+    """
+    gaps = [("Answers are missing", _gaps(campaign, missing))] if missing else []
     return [
+        *gaps,
         ("Only up to the noise level", _noise(campaign)),
         ("A density per unit of each feature's scale", _scale(audit)),
         ("Within the range asked", _range(audit)),
@@ -23,6 +33,16 @@ def caveats(audit: Audit, campaign: Campaign) -> list[tuple[str, str]]:
         ("When a signal is called one", _signal(audit)),
         ("How distances are measured", _distances(audit)),
     ]
+
+
+def _gaps(campaign: Campaign, missing: Mapping[str, int]) -> str:
+    design = campaign.design
+    asked = design.pairs * (2 if design.both_orders else 1) * design.replicates
+    judges = "; ".join(f"{judge}: {gap:,} of {asked:,}" for judge, gap in missing.items())
+    return (
+        f"The campaign is not complete. Questions without an answer: {judges}. Every number of "
+        "this page rests on the others; run the campaign again to ask what is missing."
+    )
 
 
 def _noise(campaign: Campaign) -> str:

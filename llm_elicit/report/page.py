@@ -35,6 +35,7 @@ class Study:
         versions: software versions by name.
         prompts: rendered questions by their hash, for those that can be shown.
         created: when, as text.
+        missing: how many questions have no answer, for judges with any.
     """
 
     audit: Audit
@@ -44,6 +45,7 @@ class Study:
     versions: Mapping[str, str] = field(default_factory=dict)
     prompts: Mapping[str, str] = field(default_factory=dict)
     created: str = ""
+    missing: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         reference=study.audit.reference,
         space=study.audit.space,
         judges=judges,
-        caveats=caveats(study.audit, study.campaign),
+        caveats=caveats(study.audit, study.campaign, study.missing),
     )
 
 

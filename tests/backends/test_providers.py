@@ -9,7 +9,8 @@ import pytest
 from fakes.provider import Fails, Hangs, Provider, Says, Sends
 
 from llm_elicit.backends import Reply, Request, open_backend
-from llm_elicit.backends.base import AdaptedError, MalformedReplyError, bare_url
+from llm_elicit.backends.base import AdaptedError, bare_url
+from llm_elicit.backends.failures import MalformedReplyError
 from llm_elicit.campaign import AnthropicJudge, OpenAIJudge
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace

@@ -1,8 +1,12 @@
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from llm_elicit.orchestrator import Patience
+from llm_elicit.orchestrator.journal import Place
+from orchestrator.postgres import server
 
 KEY = "sk-canary-0123456789"
 SWIFT = Patience(base=0.01, longest=0.05, provider=0.5)
@@ -14,6 +18,21 @@ def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, KEY)
     for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "ANTHROPIC_AUTH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The address of a PostgreSQL server, or a skip with the reason."""
+    with server() as address:
+        yield address
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A place for a journal, in either database."""
+    if request.param == "sqlite":
+        return Place(tmp_path)
+    return Place(tmp_path, request.getfixturevalue("postgres"))
 
 
 def claude(url: str, **settings: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Comparisons
-from llm_elicit.orchestrator import AskSummary, ask, comparisons
+from llm_elicit.orchestrator import AskSummary, Patience, ask, comparisons
 from llm_elicit.orchestrator.progress import Progress
 from llm_elicit.plan import Plan, make_plan
 from orchestrator.conftest import SWIFT
@@ -30,9 +30,11 @@ def plan_of(study: Campaign) -> Plan:
     return make_plan(study.load_space(), study.design, study.seed)
 
 
-def run(study: Campaign, folder: Path, progress: Progress | None = None) -> AskSummary:
+def run(
+    study: Campaign, folder: Path, progress: Progress | None = None, patience: Patience = SWIFT
+) -> AskSummary:
     space = study.load_space()
-    return asyncio.run(ask(study, space, plan_of(study), folder, progress, SWIFT))
+    return asyncio.run(ask(study, space, plan_of(study), folder, progress, patience))
 
 
 def table(study: Campaign, folder: Path) -> Comparisons:

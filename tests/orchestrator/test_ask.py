@@ -242,8 +242,9 @@ def test_a_disk_that_is_full_is_one_line_and_keeps_what_was_paid(tmp_path: Path)
 
         def prepare(self: Journal, *args: Any) -> int:
             lost = plain(self, *args)
-            (pages,) = self._db.execute("PRAGMA page_count").fetchone()
-            self._db.execute(f"PRAGMA max_page_count = {pages + 3}")
+            with self._raw() as db:
+                (pages,) = db.execute("PRAGMA page_count").fetchone()
+                db.execute(f"PRAGMA max_page_count = {pages + 3}")
             return lost
 
         with pytest.MonkeyPatch.context() as patch:

@@ -1,90 +1,18 @@
 """The orchestrator's parts by themselves: cache keys, failures, waits, migrations, display."""
 
-import asyncio
 import io
 import random
-import sqlite3
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from llm_elicit.backends import Reply
-from llm_elicit.errors import InputError
+from llm_elicit.backends.failures import read_failure
 from llm_elicit.orchestrator import Display, Patience, Tally
-from llm_elicit.orchestrator.cache import Cache, cache_key, worth_keeping
-from llm_elicit.orchestrator.journal import Journal, failed, intent, missed
-from llm_elicit.orchestrator.retries import Decision, classify, retry_after
-from llm_elicit.orchestrator.writer import Writer
-from orchestrator.conftest import EXPERT
-from orchestrator.running import campaign, run
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner,
-                                                                max_size=3),
-    max_leaves=8,
-)  # fmt: skip
-BODY = st.dictionaries(st.text(max_size=5), JSON, max_size=4)
-
-
-def test_a_key_is_the_same_for_ever() -> None:
-    body = {"model": "m", "messages": [{"role": "user", "content": "é"}], "temperature": 0.5}
-    golden = "8709452e59d6e3399c96a7dda7fed85dce964f9772138e6e4e291f58534a50c0"
-    assert cache_key("https://host.example/v1", "m", body, 0) == golden
-
-
-@given(BODY, BODY)
-def test_a_key_follows_the_body_and_not_its_order(one: dict[str, Any], two: dict[str, Any]) -> None:
-    shuffled = dict(reversed(one.items()))
-    assert cache_key("e", "m", one, 0) == cache_key("e", "m", shuffled, 0)
-    if one != two:
-        assert cache_key("e", "m", one, 0) != cache_key("e", "m", two, 0)
-
-
-@given(BODY)
-def test_a_key_follows_everything_else(body: dict[str, Any]) -> None:
-    keys = {
-        cache_key("e", "m", body, 0),
-        cache_key("f", "m", body, 0),
-        cache_key("e", "n", body, 0),
-        cache_key("e", "m", body, 1),
-        cache_key("e", "m", {**body, "a new setting": 1}, 0),
-    }
-    assert len(keys) == 5
-
-
-def _reply(text: str, finish: str = "stop") -> Reply:
-    return Reply(text, finish, "m", 0.25, 0.9, 10, 2, 3, {"a": 1})
-
-
-def test_a_cache_gives_back_what_it_was_given(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "cache.sqlite")
-    cache.put("k", _reply("A"), "now")
-    cache.put("k", _reply("B"), "later")
-    assert cache.get("none") is None
-    kept = cache.get("k")
-    assert kept is not None
-    assert (kept.text, kept.first, kept.cached_tokens) == ("A", 0.25, 3)
-    cache.close()
-    (tmp_path / "bad.sqlite").write_bytes(b"text" * 1000)
-    with pytest.raises(InputError, match="only savings are lost"):
-        Cache(tmp_path / "bad.sqlite")
-
-
-def test_what_is_worth_keeping() -> None:
-    assert worth_keeping(_reply("A"), "A")
-    assert worth_keeping(_reply("x"), "unparsable")
-    assert worth_keeping(_reply("", "refusal"), "refusal")
-    assert worth_keeping(_reply("A", "length"), "A")
-    assert not worth_keeping(_reply("Let", "length"), "truncated")
-    assert not worth_keeping(_reply("", "pause_turn"), "unparsable")
-
+from llm_elicit.orchestrator.headers import retry_after
+from llm_elicit.orchestrator.retries import Decision
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -125,74 +53,7 @@ def test_no_wait_is_without_end(attempt: int, wait: float | None, seed: int) -> 
 
 
 def test_a_defect_is_not_taken_for_a_failure() -> None:
-    assert classify(KeyError("x")) is None
-
-
-def _journal(folder: Path) -> Journal:
-    return Journal(folder, {"fingerprint": "x"})
-
-
-def test_a_failed_commit_changes_nothing(tmp_path: Path) -> None:
-    study = campaign([EXPERT], pairs=5)
-    run(study, tmp_path / "try")
-    book = _journal(tmp_path)
-    with pytest.raises(InputError, match="journal cannot be used"):
-        book.commit(
-            [("INSERT INTO meta VALUES ('a', 'b')", ()), ("INSERT INTO none VALUES (1)", ())]
-        )
-    book.close()
-    with sqlite3.connect(tmp_path / "journal.sqlite") as db:
-        assert db.execute("SELECT COUNT(*) FROM meta WHERE key = 'a'").fetchone() == (0,)
-
-
-def test_a_newer_journal_is_refused(tmp_path: Path) -> None:
-    _journal(tmp_path).close()
-    with sqlite3.connect(tmp_path / "journal.sqlite") as db:
-        db.execute("INSERT INTO migrations VALUES ('9999-future', 'then')")
-    with pytest.raises(InputError, match=r"9999-future.*upgrade"):
-        _journal(tmp_path)
-
-
-def test_the_journal_is_durable(tmp_path: Path) -> None:
-    book = _journal(tmp_path)
-    assert book._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert book._db.execute("PRAGMA synchronous").fetchone() == (2,)
-    book.close()
-
-
-def test_many_writers_share_a_commit(tmp_path: Path) -> None:
-    from llm_elicit.plan import make_plan
-
-    study = campaign([EXPERT], pairs=100)
-    book = _journal(tmp_path)
-    book.prepare(["expert"], make_plan(study.load_space(), study.design, 1))
-    commits = 0
-    plain = book.commit
-
-    def counted(ops: Any) -> None:
-        nonlocal commits
-        commits += 1
-        plain(ops)
-
-    book.commit = counted  # type: ignore[method-assign]
-
-    async def go() -> None:
-        async with Writer(book) as writer:
-            numbers = [question.id for question in book.pending("expert")]
-            await asyncio.gather(*(writer.write(intent(n, 0.1)) for n in numbers))
-            await asyncio.gather(*(writer.write(missed(n, 0.1)) for n in numbers[:50]))
-            await asyncio.gather(*(writer.write(failed(n, "no")) for n in numbers[:10]))
-
-    asyncio.run(go())
-    assert commits < 20
-    totals = book.totals("expert")
-    assert (totals.requests, totals.failed) == (200, 10)
-    assert totals.lost == pytest.approx(5.0)
-    # What is in flight when a run is cut off counts as paid, and is asked again.
-    assert book.prepare([], make_plan(study.load_space(), study.design, 1)) == 150
-    assert book.spent() == pytest.approx(20.0)
-    assert len(book.pending("expert")) == 200
-    book.close()
+    assert read_failure(KeyError("x")) is None
 
 
 def _shown(terminal: bool) -> str:

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 from fakes.provider import Hangs, Provider, Says
+from sqlalchemy import select
 
 from llm_elicit.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import prompts
-from llm_elicit.orchestrator.journal import read_only
+from llm_elicit.orchestrator.journal import Place, reading
+from llm_elicit.orchestrator.journal.schema import questions
 from llm_elicit.questions import Template
 from orchestrator.child import study
 from orchestrator.running import plan_of, run, table
@@ -45,12 +47,9 @@ def _wait(condition: Callable[[], bool], child: "subprocess.Popen[str]") -> None
 
 def _on_disk(folder: Path) -> set[int]:
     """The claude questions with an answer, as another process sees them."""
-    db = read_only(folder)
-    try:
-        rows = db.execute("SELECT id FROM questions WHERE judge = 'claude' AND state = 'done'")
-        return {row[0] for row in rows}
-    finally:
-        db.close()
+    done = select(questions.c.id).where(questions.c.judge == "claude", questions.c.state == "done")
+    with reading(Place(folder)) as db:
+        return set(db.execute(done).scalars())
 
 
 def _texts(campaign: Campaign) -> dict[int, str]:

@@ -89,6 +89,14 @@ def test_both_verdicts_are_said_in_words(reader):
     assert "No signal found" in text
 
 
+def test_a_page_on_a_part_of_the_answers_says_so_at_the_top(study):
+    part = render_page(dataclasses.replace(study, missing={"expert": 7}), {})
+    whole = render_page(study, {})
+    assert "expert: 7 of" in part
+    assert part.index("The campaign is not complete") < part.index("<nav")
+    assert "not complete" not in whole
+
+
 def test_the_caveats_name_the_run(reader):
     text = " ".join("".join(reader.text).split())
     for part in ("p^(1/s)", "logarithmic scale: income", "age 0 years to 50 years", "seed 1"):

@@ -1,0 +1,153 @@
+"""What is measured, in a process of its own: a campaign, or a bare loop over the SDK.
+
+`python -m llm_elicit.benchmarks.asking.client JOB`, a job being a `Job` as JSON; prints a `Cost`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+
+from llm_elicit.campaign import Campaign
+from llm_elicit.features import FeatureSpace
+from llm_elicit.orchestrator import Silent, Tally, ask, prompts
+from llm_elicit.plan import Plan, make_plan
+from llm_elicit.questions import Template
+
+KEY = "BENCH_ORCHESTRATOR_KEY"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One client to measure.
+
+    Attributes:
+        kind: "campaign", or the bare loop "sdk" or "sdk-aiohttp".
+        url: of the server.
+        questions, slots: how many, and how many at once.
+        folder: of the run; the cache lies beside it.
+    """
+
+    kind: str
+    url: str
+    questions: int
+    slots: int
+    folder: str = ""
+
+    def campaign(self) -> Campaign:
+        """The campaign, whose questions the bare loops ask too."""
+        return Campaign.model_validate(
+            {
+                "name": "bench",
+                "space": "penguins",
+                "design": {"pairs": self.questions // 2},
+                "judges": [
+                    {
+                        "name": "bench", "backend": "openai", "model": "bench-1",
+                        "base_url": f"{self.url}/v1", "concurrency": self.slots,
+                        "logprobs": False, "api_key_env": KEY,
+                    }
+                ],
+            }
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a client took, imports left out.
+
+    Attributes:
+        answered: questions with an answer.
+        seconds: of wall time.
+        cpu: seconds of processor time, all threads.
+        mebibytes: of memory, at the most.
+        growth: MiB that memory grew from a tenth of the answers to the last.
+    """
+
+    answered: int
+    seconds: float
+    cpu: float
+    mebibytes: float
+    growth: float = 0.0
+
+
+class _Memory(Silent):
+    """A progress that looks at the process's memory after a tenth of the answers and at the end."""
+
+    def __init__(self) -> None:
+        self.at_a_tenth = 0.0
+        self.last = 0.0
+
+    def tally(self, judge: str, tally: Tally) -> None:  # noqa: ARG002
+        if not self.at_a_tenth and tally.done >= tally.total / 10:
+            self.at_a_tenth = _resident()
+        if tally.done == tally.total:
+            self.last = _resident()
+
+
+def _resident() -> float:
+    """MiB of memory in use now."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+async def _bare(job: Job, client: openai.AsyncOpenAI, plan: Plan, space: FeatureSpace) -> int:
+    """The same questions by the SDK alone: nothing kept, nothing retried."""
+    template = Template.load(job.campaign().design.template)
+    questions = iter(prompts(space, plan, template, len(plan)))
+    answered = 0
+
+    async def work() -> None:
+        nonlocal answered
+        for prompt in questions:
+            messages: Any = [{"role": m.role, "content": m.content} for m in prompt.messages]
+            await client.chat.completions.create(
+                model="bench-1", messages=messages, max_tokens=template.max_tokens
+            )
+            answered += 1
+
+    async with client:
+        await asyncio.gather(*(work() for _ in range(job.slots)))
+    return answered
+
+
+def _sdk(job: Job) -> openai.AsyncOpenAI:
+    http = openai.DefaultAioHttpClient() if job.kind == "sdk-aiohttp" else None
+    return openai.AsyncOpenAI(
+        api_key="none", base_url=f"{job.url}/v1", max_retries=0, http_client=http
+    )
+
+
+async def measure(job: Job) -> Cost:
+    """Run one client to its end."""
+    os.environ.setdefault(KEY, "none")
+    campaign = job.campaign()
+    space = campaign.load_space()
+    plan = make_plan(space, campaign.design, campaign.seed)
+    memory = _Memory()
+    began, cpu = time.perf_counter(), time.process_time()
+    if job.kind == "campaign":
+        summary = await ask(campaign, space, plan, Path(job.folder), memory)
+        answered = summary.judges["bench"].tally.done
+    else:
+        answered = await _bare(job, _sdk(job), plan, space)
+    seconds, used = time.perf_counter() - began, time.process_time() - cpu
+    return Cost(answered, seconds, used, _peak(), memory.last - memory.at_a_tenth)
+
+
+if __name__ == "__main__":
+    cost = asyncio.run(measure(Job(**json.loads(sys.argv[1]))))
+    sys.stdout.write(json.dumps(asdict(cost)) + "\n")

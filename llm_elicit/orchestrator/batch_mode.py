@@ -1,0 +1,206 @@
+"""Batch mode, a step at a time or all at once: hand in, look, collect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+from llm_elicit.backends import open_backend
+from llm_elicit.backends.batches import Batches, open_batches
+from llm_elicit.backends.capabilities import check_settings
+from llm_elicit.campaign import AnthropicJudge, Judge, OpenAIJudge
+from llm_elicit.errors import ElicitError, InputError, JudgeError
+from llm_elicit.orchestrator.batching import BatchDesk
+from llm_elicit.orchestrator.budget import check_cap
+from llm_elicit.orchestrator.clerk import Clerk
+from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, log_end
+from llm_elicit.orchestrator.journal import Place, batch_rows, reading
+from llm_elicit.orchestrator.log import Logged
+from llm_elicit.orchestrator.opening import Opened, Study, opened
+from llm_elicit.orchestrator.prices import price_of
+from llm_elicit.orchestrator.progress import Progress, Tally
+from llm_elicit.questions import Template
+
+Step = Literal["submit", "collect", "wait"]
+
+_LEASE = 7200.0
+"""Seconds that a step may take, uploads and a pause between two looks included."""
+
+ROUNDS = 3
+"""How often `wait` hands in what batches left unanswered."""
+
+
+@dataclass(frozen=True)
+class BatchLine:
+    """One batch, as `status` shows it.
+
+    Attributes:
+        judge: who is asked.
+        batch: the provider's id, or where it has none yet this side's tag.
+        state: the provider's word where it is out, else what became of it.
+        total, done: requests in it, and those with an answer or an error; None where the
+            provider was not asked.
+    """
+
+    judge: str
+    batch: str
+    state: str
+    total: int | None = None
+    done: int | None = None
+
+
+@dataclass
+class _Office:
+    """All judges' batches, with what stopped some of the judges."""
+
+    here: Opened
+    desks: Mapping[str, BatchDesk]
+    clients: Mapping[str, Batches]
+    stops: dict[str, ElicitError] = field(default_factory=dict)
+
+    async def each(self, work: Callable[[BatchDesk], Awaitable[int]]) -> int:
+        """The sum of some work at all desks; one judge's trouble stops that judge alone."""
+        total = 0
+        for name, desk in self.desks.items():
+            try:
+                total += await work(desk)
+            except ElicitError as error:
+                self.stops[name] = error
+            except Exception as error:
+                trouble = self.clients[name].trouble(error)
+                if trouble is None:
+                    raise
+                self.stops[name] = JudgeError(
+                    f"judge {name!r}: {trouble.said}; its batches are on record: run this again"
+                )
+        return total
+
+    async def wait(self, every: float) -> None:
+        """Hand in and collect until there is nothing more to hope for."""
+        for _ in range(ROUNDS):
+            handed_in = await self.each(BatchDesk.submit)
+            while await self.each(BatchDesk.collect):
+                if len(self.stops) == len(self.desks):
+                    return
+                await asyncio.sleep(min(every, _LEASE / 2))
+            if not handed_in:
+                return
+
+
+async def ask_in_batches(
+    study: Study, step: Step, progress: Progress, every: float = 60.0
+) -> AskSummary:
+    """Ask the open questions through the providers' batch endpoints.
+
+    Args:
+        study: what is asked.
+        step: `submit` hands in what is open, `collect` takes the results of what has ended,
+            `wait` does both until all is collected.
+        progress: told what could not be done.
+        every: seconds between looks at the provider, for `wait`.
+
+    Raises:
+        InputError: no judge has a batch mode, a key is missing, the folder is in use.
+    """
+    async with _office(study, Logged(progress)) as office:
+        if step == "wait":
+            await office.wait(every)
+        else:
+            await office.each(BatchDesk.submit if step == "submit" else BatchDesk.collect)
+        summary = _summary(study, office)
+        log_end(summary)
+    return summary
+
+
+async def batch_lines(study: Study) -> list[BatchLine]:
+    """Every batch of a run, those that are out as the provider tells of them; changes nothing.
+
+    Raises:
+        InputError: there is no journal in the folder, or a key is missing.
+        JudgeError: a provider cannot be asked.
+    """
+    lines: list[BatchLine] = []
+    with reading(Place(study.folder, study.campaign.journal)) as db:
+        rows = {judge.name: batch_rows(db, judge.name) for judge in study.campaign.judges}
+    for judge in study.campaign.judges:
+        if not rows[judge.name]:
+            continue
+        async with open_batches(judge) as client:
+            for row in rows[judge.name]:
+                if row.fate != "submitted" or row.batch is None:
+                    lines.append(BatchLine(judge.name, row.batch or row.tag, row.fate))
+                    continue
+                try:
+                    state = await client.state(row.batch)
+                except Exception as error:
+                    trouble = client.trouble(error)
+                    if trouble is None:
+                        raise
+                    raise JudgeError(f"judge {judge.name!r}: {trouble.said}") from None
+                line = BatchLine(judge.name, state.id, state.status, state.total, state.done)
+                lines.append(line)
+    return lines
+
+
+@asynccontextmanager
+async def _office(study: Study, progress: Progress) -> AsyncIterator[_Office]:
+    """The run's folder and every judge's batch endpoints, open."""
+    judges = _judges(study, progress)
+    template = Template.load(study.campaign.design.template)
+    prices = {judge.name: price_of(judge, batch=True) for judge in judges}
+    check_settings(study.campaign.judges)
+    check_cap(study.campaign.limits, prices)
+    async with AsyncExitStack() as stack:
+        clients = {
+            judge.name: await stack.enter_async_context(open_batches(judge)) for judge in judges
+        }
+        backends = {judge.name: open_backend(judge, study.space) for judge in judges}
+        # One process hands in and collects, wherever the journal is.
+        here = stack.enter_context(opened(study, template, shared=False, lease=_LEASE))
+        desks = {
+            name: BatchDesk(
+                name,
+                clients[name],
+                Clerk(study.space, study.plan, template, backend, prices[name]),
+                here.book,
+                here.cache,
+                progress,
+            )
+            for name, backend in backends.items()
+        }
+        yield _Office(here, desks, clients)
+
+
+def _judges(study: Study, progress: Progress) -> list[Judge]:
+    """Those who have a batch mode."""
+    able = [j for j in study.campaign.judges if isinstance(j, AnthropicJudge | OpenAIJudge)]
+    if not able:
+        raise InputError(
+            f"{study.campaign.name}: no judge has a batch mode; ask them without --batch"
+        )
+    for judge in study.campaign.judges:
+        if judge not in able:
+            progress.note(judge.name, "has no batch mode; ask it without --batch")
+    return list(able)
+
+
+def _summary(study: Study, office: _Office) -> AskSummary:
+    judges = {}
+    for name in study.judges:
+        totals = office.here.book.totals(name)
+        tally = Tally(
+            total=totals.total,
+            done=totals.done,
+            cached=totals.cached,
+            failed=totals.failed,
+            requests=totals.requests,
+            prompt_tokens=totals.prompt_tokens,
+            completion_tokens=totals.completion_tokens,
+            cost=totals.cost,
+        )
+        judges[name] = JudgeSummary(tally, office.stops.get(name))
+    spent, _ = office.here.book.spent()
+    return AskSummary(judges, office.here.lost, interrupted=False, spent=spent)

@@ -1,0 +1,274 @@
+"""Asking through the providers' batch endpoints: handed in by one process, collected by another.
+
+**What is guaranteed:** a batch's intent is on the disk before it is handed in, and its id after.
+A process killed between the two leaves a batch of which nobody knows whether it arrived; it is
+looked for at the provider before anything of it is sent again, and is sent again only when it is
+known, or long enough plain, that it did not arrive. Results are matched by their id, in whatever
+order they come, and what a batch leaves unanswered is open again.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from llm_elicit.backends.batches import Batches, BatchState, Line, Result, Room, Trouble
+from llm_elicit.errors import CapError, JudgeError
+from llm_elicit.orchestrator import journal
+from llm_elicit.orchestrator.budget import Amount
+from llm_elicit.orchestrator.cache import Cache, worth_keeping
+from llm_elicit.orchestrator.clerk import Clerk
+from llm_elicit.orchestrator.journal import BatchFate, BatchRow, Change, Journal, Question
+from llm_elicit.orchestrator.log import event
+from llm_elicit.orchestrator.progress import Progress
+
+GRACE = 900.0
+"""Seconds after which a batch that the provider does not list did not arrive."""
+
+_SKEW = 86_400.0
+"""Seconds by which the provider's clock may differ from this machine's, and more."""
+
+_GROUP = 500
+"""Answers to a commit."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A question on its way into a batch."""
+
+    question: Question
+    line: Line
+    worst: Amount
+
+
+class BatchDesk:
+    """One judge's batches.
+
+    Args:
+        judge: the judge's name.
+        client: the provider's batch endpoints, open.
+        clerk: with the price in batch mode.
+        book, cache: the run's.
+        progress: told what could not be done.
+        clock: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        judge: str,
+        client: Batches,
+        clerk: Clerk,
+        book: Journal,
+        cache: Cache,
+        progress: Progress,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._judge = judge
+        self._client = client
+        self._clerk = clerk
+        self._book = book
+        self._cache = cache
+        self._progress = progress
+        self._clock = clock
+
+    async def submit(self) -> int:
+        """Hand in every open question; how many batches that took.
+
+        Raises:
+            JudgeError: the provider refuses, or cannot be reached.
+            CapError: a cap leaves no room for another request.
+        """
+        await self.reconcile()
+        count = 0
+        while questions := self._book.claim(self._judge, self._client.room.count):
+            for pack in packs(self._entries(questions), self._client.room):
+                await self._hand_in(pack)
+                count += 1
+        return count
+
+    def _entries(self, questions: Iterable[Question]) -> Iterator[Entry]:
+        """What is to be handed in; questions that the cache knows are answered on the way."""
+        known: list[Change] = []
+        for question in questions:
+            request = self._clerk.request(question)
+            key = self._clerk.key(request)
+            reply = self._cache.get(key) if key else None
+            if reply is None:
+                # The tag comes before the number once it is known which batch it is.
+                line = Line(str(question.id), self._clerk.backend.body(request))
+                yield Entry(question, line, self._clerk.worst(request))
+                continue
+            answer = self._clerk.answer(question, request, reply, latency=None)
+            known.append(journal.answered(question.id, answer))
+            if len(known) >= _GROUP:
+                self._book.commit(known)
+                known = []
+        self._book.commit(known)
+
+    async def _hand_in(self, pack: Sequence[Entry]) -> None:
+        """Intent on the disk, then the batch to the provider, then its id on the disk."""
+        tag = uuid.uuid4().hex[:16]
+        self._book.open_batch(BatchRow(tag, self._judge, None, "intended", self._clock()))
+        changes = [journal.submitted(e.question.id, e.worst.usd, e.worst.tokens, tag) for e in pack]
+        refused = {change.question for change in self._book.commit(changes)}
+        lines = [
+            Line(f"{tag}-{e.question.id}", e.line.body)
+            for e in pack
+            if e.question.id not in refused
+        ]
+        if lines:
+            await self._send(tag, lines)
+        else:
+            self._book.set_batch(tag, "released")
+        if refused:
+            raise CapError(
+                f"a cap leaves no room for {len(refused):,} questions to {self._judge!r}; "
+                "raise it and hand in again"
+            )
+
+    async def _send(self, tag: str, lines: Sequence[Line]) -> None:
+        try:
+            batch = await self._client.submit(lines, tag)
+        except Exception as error:
+            trouble = self._client.trouble(error)
+            if trouble is None:
+                raise
+            raise self._not_sent(tag, trouble) from None
+        self._book.set_batch(tag, "submitted", batch)
+        event("batch submitted", judge=self._judge, tag=tag, batch=batch, questions=len(lines))
+
+    def _not_sent(self, tag: str, trouble: Trouble) -> JudgeError:
+        """What a failed submission means for its questions."""
+        if trouble.nothing_sent:
+            self._requeue(tag, "refused", trouble.said)
+            return JudgeError(f"judge {self._judge!r}: the batch was refused: {trouble.said}")
+        return JudgeError(
+            f"judge {self._judge!r}: it is not known whether batch {tag} arrived ({trouble.said}); "
+            "it will be looked for before anything of it is sent again"
+        )
+
+    async def reconcile(self) -> list[BatchRow]:
+        """Look for the batches whose fate is not known; returns those that remain so."""
+        unknown = self._book.batches(self._judge, "intended")
+        if not unknown:
+            return []
+        known = {row.batch for row in self._book.batches(self._judge)}
+        since = min(row.made for row in unknown) - _SKEW
+        # The whole list: that it is in order of time is nowhere promised.
+        recent = [state async for state in self._client.recent()]
+        listed = [s for s in recent if s.created >= since and s.id not in known]
+        return [row for row in unknown if not await self._found(row, listed)]
+
+    async def _found(self, row: BatchRow, listed: Iterable[BatchState]) -> bool:
+        """Whether the fate of a batch is known now."""
+        questions = self._book.in_batch(row.tag)
+        doubtful = False
+        for state in listed:
+            same = await self._is(state, row, len(questions))
+            if same:
+                self._book.set_batch(row.tag, "submitted", state.id)
+                event("batch found again", judge=self._judge, tag=row.tag, batch=state.id)
+                return True
+            doubtful = doubtful or same is None
+        if not questions:
+            self._book.set_batch(row.tag, "released")
+            return True
+        if doubtful or self._clock() < row.made + GRACE:
+            self._progress.note(
+                self._judge,
+                f"it is not known yet whether batch {row.tag} ({len(questions):,} questions) "
+                "arrived; nothing of it is sent again before that is known",
+            )
+            return False
+        self._requeue(row.tag, "released", "the provider does not list it")
+        return True
+
+    async def _is(self, state: BatchState, row: BatchRow, count: int) -> bool | None:
+        """Whether a batch is `row`'s; None where that cannot be seen yet."""
+        if self._client.tagged:
+            return state.tag == row.tag
+        if state.total != count:
+            return False
+        if not state.ended:
+            return None
+        async for result in self._client.results(state.id, self._clerk.template.options):
+            return result.custom_id.startswith(f"{row.tag}-")
+        return False
+
+    async def collect(self) -> int:
+        """Take the results of every batch that ended; how many batches are still out."""
+        waiting = len(await self.reconcile())
+        for row in self._book.batches(self._judge, "submitted"):
+            assert row.batch is not None
+            state = await self._client.state(row.batch)
+            if state.ended:
+                await self._take(row, state)
+            else:
+                waiting += 1
+        return waiting
+
+    async def _take(self, row: BatchRow, state: BatchState) -> None:
+        """Match results to questions; what has none is open again."""
+        open_ = {f"{row.tag}-{q.id}": q for q in self._book.in_batch(row.tag)}
+        changes: list[Change] = []
+        answered = 0
+        async for result in self._client.results(state.id, self._clerk.template.options):
+            question = open_.pop(result.custom_id, None)
+            if question is None:
+                continue  # taken before, by a process that was cut off
+            changes.append(self._change(question, result))
+            answered += result.reply is not None
+            if len(changes) >= _GROUP:
+                self._book.commit(changes)
+                changes = []
+        self._book.commit(changes)
+        self._requeue(row.tag, "collected", state.error or "")
+        event("batch collected", judge=self._judge, tag=row.tag, batch=row.batch,
+              status=state.status, answered=answered)  # fmt: skip
+        if state.error:
+            self._progress.note(self._judge, f"batch {row.batch}: {state.status}: {state.error}")
+
+    def _change(self, question: Question, result: Result) -> Change:
+        if result.reply is None:
+            event("question not answered", judge=self._judge, question=question.id,
+                  reason=self._clerk.backend.scrub(result.reason))  # fmt: skip
+            if result.refused:
+                return journal.failed(question.id, self._clerk.backend.scrub(result.reason))
+            lost = self._clerk.worst(self._clerk.request(question)) if result.billed else Amount()
+            return journal.missed(question.id, lost.usd, lost.tokens)
+        request = self._clerk.request(question)
+        # A server may echo the key.
+        reply = replace(result.reply, text=self._clerk.backend.scrub(result.reply.text))
+        answer = self._clerk.answer(question, request, reply, latency=0.0)
+        key = self._clerk.key(request)
+        if key and worth_keeping(reply, answer.verdict):
+            self._cache.put(key, reply, answer.asked_at)
+        return journal.answered(question.id, answer)
+
+    def _requeue(self, tag: str, fate: BatchFate, note: str) -> None:
+        """Open what is left of a batch, then close it: a crash between does it again."""
+        left = self._book.in_batch(tag)
+        self._book.commit([journal.missed(question.id, 0.0) for question in left])
+        self._book.set_batch(tag, fate, note=note)
+
+
+def packs(entries: Iterable[Entry], room: Room) -> Iterator[list[Entry]]:
+    """Entries in as few batches as the provider's limits allow, in their order.
+
+    Example:
+        >>> entry = Entry(Question(1, 0, "ab", 0, 0), Line("1", {}), Amount())
+        >>> [len(pack) for pack in packs([entry] * 5, Room(count=2, size=10**6))]
+        [2, 2, 1]
+    """
+    pack: list[Entry] = []
+    size = 0
+    for entry in entries:
+        if pack and (len(pack) >= room.count or size + entry.line.size > room.size):
+            yield pack
+            pack, size = [], 0
+        pack.append(entry)
+        size += entry.line.size
+    if pack:
+        yield pack

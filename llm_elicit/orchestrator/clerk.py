@@ -1,0 +1,100 @@
+"""What is the same for a question however it is sent: its request, its price, its record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llm_elicit.backends import Backend, Reply, Request
+from llm_elicit.features import FeatureSpace
+from llm_elicit.orchestrator import journal, tokens
+from llm_elicit.orchestrator.budget import Amount
+from llm_elicit.orchestrator.cache import Identity, identify
+from llm_elicit.orchestrator.journal import Answer, Question
+from llm_elicit.orchestrator.judgments import judge_reply, settings_of
+from llm_elicit.orchestrator.prices import Price
+from llm_elicit.plan import Plan, Query
+from llm_elicit.questions import Template, render
+
+
+@dataclass(frozen=True)
+class Clerk:
+    """One judge's paperwork.
+
+    Attributes:
+        space, plan, template: what is asked.
+        backend: who is asked.
+        price: what it costs; None where that is unknown.
+    """
+
+    space: FeatureSpace
+    plan: Plan
+    template: Template
+    backend: Backend
+    price: Price | None
+
+    def request(self, question: Question) -> Request:
+        """The request for a question."""
+        query = Query(question.pair, question.order, question.replicate)
+        first, second = self.plan.shown(query)
+        return Request(
+            prompt=render(self.space, first, second, self.template),
+            points=(first, second),
+            replicate=question.replicate,
+            options=self.template.options,
+            max_tokens=self.template.max_tokens,
+        )
+
+    def key(self, request: Request) -> Identity | None:
+        """What the answer is kept under across runs; None where it is not worth keeping."""
+        if not self.backend.cacheable:
+            return None
+        body = self.backend.body(request)
+        return identify(self.backend.endpoint, self.backend.model, body, request.replicate)
+
+    def worst(self, request: Request) -> Amount:
+        """The most that the request can take."""
+        body = self.backend.body(request)
+        answer = int(body.get("max_tokens") or body.get("max_completion_tokens") or 0)
+        if not answer:
+            return Amount()  # a judge that is no language model
+        prompt = tokens.most(request.prompt)
+        return Amount(self.price.most(prompt, answer) if self.price else 0.0, prompt + answer)
+
+    def paid(self, reply: Reply) -> Amount:
+        """What the reply took."""
+        used = reply.prompt_tokens + reply.completion_tokens
+        return Amount(self.cost(reply) or 0.0, used)
+
+    def cost(self, reply: Reply) -> float | None:
+        """USD of the reply; None where no price is known."""
+        if self.price is None:
+            return None
+        return self.price.cost(reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)
+
+    def answer(
+        self, question: Question, request: Request, reply: Reply, latency: float | None
+    ) -> Answer:
+        """The row to keep. No latency means that nothing was sent for it."""
+        verdict, probability = judge_reply(reply, request.options, question.order)
+        cached = latency is None
+        return Answer(
+            template=self.template.id,
+            prompt_hash=request.prompt.hash,
+            endpoint=self.backend.endpoint,
+            settings=settings_of(self.backend.body(request)),
+            model_asked=self.backend.model,
+            model_answered=reply.model,
+            reply=reply.text,
+            finish=reply.finish,
+            verdict=verdict,
+            first=reply.first,
+            letter_mass=reply.letter_mass,
+            probability=probability,
+            prompt_tokens=reply.prompt_tokens,
+            completion_tokens=reply.completion_tokens,
+            cached_tokens=reply.cached_tokens,
+            cost=0.0 if cached else self.cost(reply),
+            latency=latency or 0.0,
+            cached=cached,
+            asked_at=journal.now(),
+        )

@@ -1,0 +1,184 @@
+"""One request: money set aside, its turn come, intent on the disk, sent, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from logging import WARNING
+
+from llm_elicit.backends import Reply, Request
+from llm_elicit.backends.base import AdaptedError
+from llm_elicit.backends.failures import Failure
+from llm_elicit.campaign import Judge
+from llm_elicit.features import FeatureSpace
+from llm_elicit.orchestrator import journal, tokens
+from llm_elicit.orchestrator.budget import Amount, Budget
+from llm_elicit.orchestrator.cache import Cache, Identity
+from llm_elicit.orchestrator.clerk import Clerk
+from llm_elicit.orchestrator.headers import allowances
+from llm_elicit.orchestrator.line import Errand
+from llm_elicit.orchestrator.log import event
+from llm_elicit.orchestrator.progress import Progress, Tally
+from llm_elicit.orchestrator.retries import Decision, History, Patience, classify
+from llm_elicit.orchestrator.spans import span
+from llm_elicit.orchestrator.turnstile import Turnstiles
+from llm_elicit.orchestrator.writer import Writer
+from llm_elicit.plan import Plan
+from llm_elicit.questions import Template
+
+
+@dataclass
+class Desk:
+    """What the judges of a run share. `deadline` is by `clock`, as everything here is."""
+
+    space: FeatureSpace
+    plan: Plan
+    template: Template
+    writer: Writer
+    cache: Cache
+    budget: Budget
+    progress: Progress
+    patience: Patience
+    deadline: float = math.inf
+    clock: Callable[[], float] = time.monotonic
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    flying: dict[Identity, asyncio.Future[Reply | None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.turnstiles = Turnstiles(self.clock, self.patience.provider)
+
+
+class RequestFailedError(Exception):
+    """A request that failed, with what that means by itself."""
+
+    def __init__(self, decision: Decision, failure: Failure) -> None:
+        super().__init__(decision.reason)
+        self.decision = decision
+        self.failure = failure
+
+
+class HaltedError(Exception):
+    """The run, or the judge, was stopped before this request left."""
+
+
+class Exchange:
+    """Sends one judge's requests, each once.
+
+    Args:
+        judge: who is asked.
+        clerk: knows the backend and what requests cost.
+        desk: what the run shares.
+        tally: counts what is sent and what fails.
+        halt: nothing more leaves once it is set; call `wake` as well.
+    """
+
+    def __init__(
+        self, judge: Judge, clerk: Clerk, desk: Desk, tally: Tally, halt: asyncio.Event
+    ) -> None:
+        self._judge = judge
+        self._clerk = clerk
+        self._backend = clerk.backend
+        self._desk = desk
+        self._tally = tally
+        self._halt = halt
+        self._turnstile = desk.turnstiles.of(judge, clerk.backend)
+
+    def wake(self) -> None:
+        """Let those who wait for their turn look whether to go on."""
+        self._turnstile.wake()
+
+    async def send(self, errand: Errand, request: Request) -> tuple[Reply, float]:
+        """Ask once; returns the reply and how long it took, in seconds.
+
+        Raises:
+            RequestFailedError: it came to nothing.
+            HaltedError: it was not sent.
+            AdaptedError: the server refused a setting that can be done without.
+            CapError: the campaign's cap leaves no room for it.
+        """
+        question, worst = errand.question.id, self._clerk.worst(request)
+        await self._desk.budget.reserve(worst)
+        paid = Amount()
+        try:
+            sent_at = await self._turnstile.enter(self._halt, tokens.most(request.prompt))
+            if sent_at is None:
+                raise HaltedError
+            errand.history = errand.history or History(began=sent_at)
+            try:
+                reply = await self._under_way(question, request, worst, sent_at)
+            except AdaptedError:
+                await self._desk.writer.write(journal.missed(question, 0.0))
+                raise
+            except RequestFailedError as error:
+                paid = worst if error.decision.maybe_paid else Amount()
+                await self._missed(question, error.decision, paid)
+                raise
+            except asyncio.CancelledError:
+                # Nobody will know whether it was answered.
+                paid = worst
+                raise
+            paid = self._clerk.paid(reply)
+            return reply, self._desk.clock() - sent_at
+        finally:
+            await self._desk.budget.settle(worst, paid)
+
+    async def _under_way(
+        self, question: int, request: Request, worst: Amount, sent_at: float
+    ) -> Reply:
+        """Send, wait for the answer, and tell the pace how it went."""
+        pace, clock, told = self._turnstile.pace, self._desk.clock, False
+        try:
+            await self._desk.writer.write(journal.intent(question, worst.usd, worst.tokens))
+            self._tally.requests += 1
+            reply = await self._asked(request)
+            used = (float(reply.prompt_tokens), float(reply.completion_tokens))
+            pace.answered(clock(), sent_at, allowances(reply.headers), used)
+            told = True
+            scrub = self._backend.scrub
+            return replace(
+                reply, text=scrub(reply.text), thinking=scrub(reply.thinking), headers={}
+            )
+        except AdaptedError:
+            raise
+        except Exception as error:
+            failure = self._backend.failure(error)
+            if failure is None:
+                raise
+            decision = classify(failure)
+            if decision.kind == "rate limited":
+                pace.refused(clock(), sent_at, decision.wait, allowances(failure.headers))
+                told = True
+            elif decision.crowded:
+                pace.lost(crowded=True)
+                told = True
+            reason = self._backend.scrub(decision.reason)
+            raise RequestFailedError(replace(decision, reason=reason), failure) from None
+        finally:
+            if not told:
+                pace.lost()
+            self.wake()
+
+    async def _asked(self, request: Request) -> Reply:
+        """One request under its span and its deadline."""
+        model = self._backend.model
+        with span(f"chat {model}", {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": model,
+            "elicit.judge": self._judge.name,
+        }) as current:  # fmt: skip
+            # The SDK's timeout is for each read; a server that trickles would hold a slot.
+            async with asyncio.timeout(self._judge.timeout):
+                reply = await self._backend.ask(request)
+            current.set_attribute("gen_ai.response.model", reply.model)
+            current.set_attribute("gen_ai.usage.input_tokens", reply.prompt_tokens)
+            current.set_attribute("gen_ai.usage.output_tokens", reply.completion_tokens)
+        return reply
+
+    async def _missed(self, question: int, decision: Decision, lost: Amount) -> None:
+        self._tally.errors += 1
+        await self._desk.writer.write(journal.missed(question, lost.usd, lost.tokens))
+        event("request failed", WARNING, judge=self._judge.name, question=question,
+              kind=decision.kind, reason=decision.reason)  # fmt: skip

@@ -1,0 +1,42 @@
+"""The journal: one database a run, behind one small door, written by SQLAlchemy Core."""
+
+from llm_elicit.orchestrator.journal.batches import BatchFate, BatchRow, batch_rows
+from llm_elicit.orchestrator.journal.changes import (
+    Answer,
+    Change,
+    Question,
+    Totals,
+    answered,
+    failed,
+    intent,
+    missed,
+    now,
+    quarantined,
+    submitted,
+)
+from llm_elicit.orchestrator.journal.door import FILE, Place
+from llm_elicit.orchestrator.journal.reading import reading, totals
+from llm_elicit.orchestrator.journal.store import LEASE, Journal
+
+__all__ = [
+    "FILE",
+    "LEASE",
+    "Answer",
+    "BatchFate",
+    "BatchRow",
+    "Change",
+    "Journal",
+    "Place",
+    "Question",
+    "Totals",
+    "answered",
+    "batch_rows",
+    "failed",
+    "intent",
+    "missed",
+    "now",
+    "quarantined",
+    "reading",
+    "submitted",
+    "totals",
+]

@@ -1,0 +1,68 @@
+"""The journal's account of batches: what was handed in, under which tag, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import sqlalchemy as sa
+from sqlalchemy import insert, select, update
+
+from llm_elicit.orchestrator.journal.changes import Question
+from llm_elicit.orchestrator.journal.schema import batches, questions
+
+BatchFate = Literal["intended", "submitted", "collected", "refused", "released"]
+
+
+@dataclass(frozen=True)
+class BatchRow:
+    """One batch.
+
+    Attributes:
+        tag: this side's name for it; its requests' ids begin with it.
+        judge: who is asked.
+        batch: the provider's id; None until it is known.
+        fate: `intended` until it is known that it arrived, then `submitted`, then `collected`;
+            `refused` by the provider; `released` if it never arrived.
+        made: seconds since 1970 when it was intended.
+        note: what was said of it.
+    """
+
+    tag: str
+    judge: str
+    batch: str | None
+    fate: BatchFate
+    made: float
+    note: str = ""
+
+
+def add_batch(db: sa.Connection, row: BatchRow) -> None:
+    """Write a new batch down."""
+    db.execute(insert(batches).values(**asdict(row)))
+
+
+def set_batch(
+    db: sa.Connection, tag: str, fate: BatchFate, batch: str | None = None, note: str = ""
+) -> None:
+    """What has become of a batch; its provider's id, once known, stays."""
+    values = {"fate": fate, "note": note, **({"batch": batch} if batch else {})}
+    db.execute(update(batches).where(batches.c.tag == tag).values(**values))
+
+
+def batch_rows(db: sa.Connection, judge: str, fate: BatchFate | None = None) -> list[BatchRow]:
+    """A judge's batches, the oldest first; those of one fate alone, if it is given."""
+    found = select(batches).where(batches.c.judge == judge).order_by(batches.c.made, batches.c.tag)
+    if fate is not None:
+        found = found.where(batches.c.fate == fate)
+    return [BatchRow(**row._mapping) for row in db.execute(found)]
+
+
+def batch_questions(db: sa.Connection, tag: str) -> list[Question]:
+    """The questions that wait for a batch, in the plan's order."""
+    c = questions.c
+    waiting = (
+        select(c.id, c.pair, c.presentation, c.replicate, c.attempts)
+        .where(c.batch == tag, c.state == "submitted")
+        .order_by(c.id)
+    )
+    return [Question(*row) for row in db.execute(waiting)]

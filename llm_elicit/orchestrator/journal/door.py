@@ -1,0 +1,146 @@
+"""Opening a journal's database: a SQLite file in the run's folder, or a PostgreSQL schema."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from llm_elicit.errors import InputError
+
+FILE = "journal.sqlite"
+
+_BUSY = 30.0
+"""Seconds to wait for another process's lock on the file."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run's journal is.
+
+    Attributes:
+        folder: the run's folder; its name is the run's.
+        address: `postgresql://...` of a server that several machines share; None for the
+            embedded default, a file in the folder.
+    """
+
+    folder: Path
+    address: str | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether several processes may work on it at once."""
+        return self.address is not None
+
+    @property
+    def name(self) -> str:
+        """What error messages call it; it holds no password."""
+        return (
+            str(self.folder / FILE) if self.address is None else f"{self.address} ({self.schema})"
+        )
+
+    @property
+    def schema(self) -> str:
+        """The PostgreSQL schema of this run: its name, cut to what PostgreSQL allows."""
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", self.folder.resolve().name)
+        tail = hashlib.sha256(name.encode()).hexdigest()[:8]
+        return f"elicit_{name}" if len(name) <= 50 else f"elicit_{name[:40]}_{tail}"
+
+    def writable(self) -> sa.Engine:
+        """An engine that may write; the run's tables may not be there yet."""
+        if self.address is not None:
+            return _postgresql(self.address, self.schema)
+        return sqlite_engine(str(self.folder / FILE), begin="BEGIN IMMEDIATE", synchronous="FULL")
+
+    def readable(self) -> sa.Engine:
+        """An engine that only reads, while another process may be writing.
+
+        Raises:
+            InputError: there is no journal in the folder.
+        """
+        if self.address is not None:
+            return _postgresql(self.address, self.schema)
+        path = self.folder / FILE
+        if not path.is_file():
+            raise InputError(f"{self.folder}: no journal here; run the campaign first")
+        return sqlite_engine(f"{path.resolve().as_uri()}?mode=ro", begin="BEGIN")
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Turn whatever the database raises into one clear line.
+
+        Raises:
+            InputError: the disk is full, the place cannot be written or reached, or it is damaged.
+        """
+        try:
+            yield
+        except (SQLAlchemyError, sqlite3.Error) as error:
+            raise self._unusable(error) from None
+
+    def _unusable(self, error: Exception) -> InputError:
+        reason = " ".join(str(getattr(error, "orig", None) or error).split())
+        if self.address is not None:
+            way_out = "check that the server runs and lets this user in (PGPASSWORD, ~/.pgpass)"
+        else:
+            way_out = "check the disk's space and the folder's permissions"
+        return InputError(
+            f"{self.name}: the journal cannot be used ({reason[:300]}); {way_out}; "
+            "what was committed before is kept"
+        )
+
+
+def _postgresql(address: str, schema: str) -> sa.Engine:
+    url: URL = make_url(address).set(drivername="postgresql+psycopg")
+    options = f'-csearch_path="{schema}" -csynchronous_commit=on'
+    try:
+        return sa.create_engine(
+            url, poolclass=NullPool, connect_args={"options": options, "connect_timeout": 10}
+        )
+    except ModuleNotFoundError:
+        raise InputError(
+            "a journal on PostgreSQL needs its driver: pip install 'llm-elicit[postgresql]'"
+        ) from None
+
+
+def sqlite_engine(
+    target: str, *, begin: str | None, synchronous: Literal["FULL", "NORMAL"] | None = None
+) -> sa.Engine:
+    """An engine on a file.
+
+    Args:
+        target: a path, or a `file:` URI.
+        begin: what opens a transaction, since the driver's own are lazy; None for none.
+        synchronous: how durable a commit is, in WAL mode; None for files that are only read.
+    """
+
+    def connect() -> sqlite3.Connection:
+        db = sqlite3.connect(
+            target,
+            timeout=_BUSY,
+            check_same_thread=False,
+            isolation_level=None,
+            uri=target.startswith("file:"),
+        )
+        if synchronous is not None:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute(f"PRAGMA synchronous = {synchronous}")
+        return db
+
+    engine = sa.create_engine("sqlite+pysqlite://", creator=connect, poolclass=NullPool)
+    if begin is not None:
+
+        @sa.event.listens_for(engine, "begin")
+        def _begin(connection: Any) -> None:
+            connection.exec_driver_sql(begin)
+
+    return engine

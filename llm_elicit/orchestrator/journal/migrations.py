@@ -1,0 +1,239 @@
+"""The journal's schema, as an append-only list of named migrations.
+
+A migration that has been released is never edited: a test holds the digests of all of them.
+Each is written once for either database, since the two differ in what can be altered in place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal.changes import now
+
+
+@dataclass(frozen=True)
+class Migration:
+    """One step of the schema: its name, and its statements for either database."""
+
+    name: str
+    sqlite: str
+    postgresql: str
+
+    def statements(self, dialect: str) -> list[str]:
+        """The statements for a dialect, in order."""
+        script = self.sqlite if dialect == "sqlite" else self.postgresql
+        return [part.strip() for part in script.split(";") if part.strip()]
+
+
+MIGRATIONS: tuple[Migration, ...] = (
+    Migration(
+        "0001-questions-and-answers",
+        sqlite="""
+        CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+        CREATE TABLE questions (
+            id INTEGER PRIMARY KEY,
+            judge TEXT NOT NULL,
+            pair INTEGER NOT NULL,
+            presentation TEXT NOT NULL CHECK (presentation IN ('ab', 'ba')),
+            replicate INTEGER NOT NULL,
+            state TEXT NOT NULL DEFAULT 'planned'
+                CHECK (state IN ('planned', 'in flight', 'done', 'failed')),
+            attempts INTEGER NOT NULL DEFAULT 0,
+            reserved REAL NOT NULL DEFAULT 0,
+            lost REAL NOT NULL DEFAULT 0,
+            error TEXT,
+            UNIQUE (judge, pair, presentation, replicate)
+        ) STRICT;
+        CREATE INDEX by_state ON questions (judge, state);
+        CREATE TABLE answers (
+            question INTEGER PRIMARY KEY REFERENCES questions (id),
+            template TEXT NOT NULL,
+            prompt_hash TEXT NOT NULL,
+            endpoint TEXT NOT NULL,
+            settings TEXT NOT NULL,
+            model_asked TEXT NOT NULL,
+            model_answered TEXT NOT NULL,
+            reply TEXT NOT NULL,
+            finish TEXT NOT NULL,
+            verdict TEXT NOT NULL,
+            first REAL,
+            letter_mass REAL,
+            probability REAL,
+            prompt_tokens INTEGER NOT NULL,
+            completion_tokens INTEGER NOT NULL,
+            cached_tokens INTEGER NOT NULL,
+            cost REAL,
+            latency REAL NOT NULL,
+            cached INTEGER NOT NULL,
+            asked_at TEXT NOT NULL
+        ) STRICT;
+        """,
+        postgresql="""
+        CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+        CREATE TABLE questions (
+            id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            judge TEXT NOT NULL,
+            pair BIGINT NOT NULL,
+            presentation TEXT NOT NULL CHECK (presentation IN ('ab', 'ba')),
+            replicate BIGINT NOT NULL,
+            state TEXT NOT NULL DEFAULT 'planned',
+            attempts BIGINT NOT NULL DEFAULT 0,
+            reserved DOUBLE PRECISION NOT NULL DEFAULT 0,
+            lost DOUBLE PRECISION NOT NULL DEFAULT 0,
+            error TEXT,
+            UNIQUE (judge, pair, presentation, replicate)
+        );
+        CREATE TABLE answers (
+            question BIGINT PRIMARY KEY REFERENCES questions (id),
+            template TEXT NOT NULL,
+            prompt_hash TEXT NOT NULL,
+            endpoint TEXT NOT NULL,
+            settings TEXT NOT NULL,
+            model_asked TEXT NOT NULL,
+            model_answered TEXT NOT NULL,
+            reply TEXT NOT NULL,
+            finish TEXT NOT NULL,
+            verdict TEXT NOT NULL,
+            first DOUBLE PRECISION,
+            letter_mass DOUBLE PRECISION,
+            probability DOUBLE PRECISION,
+            prompt_tokens BIGINT NOT NULL,
+            completion_tokens BIGINT NOT NULL,
+            cached_tokens BIGINT NOT NULL,
+            cost DOUBLE PRECISION,
+            latency DOUBLE PRECISION NOT NULL,
+            cached INTEGER NOT NULL,
+            asked_at TEXT NOT NULL
+        );
+        """,
+    ),
+    # Questions are claimed by workers, may be submitted in a batch, and may be set aside as
+    # poisoned. SQLite cannot alter a CHECK, so the table is made anew and renamed; rows in
+    # flight belong to no worker that lives, and the next run takes them back.
+    Migration(
+        "0002-workers-claims-and-quarantine",
+        sqlite="""
+        CREATE TABLE workers (
+            id TEXT PRIMARY KEY,
+            name TEXT NOT NULL,
+            began TEXT NOT NULL,
+            expires REAL NOT NULL,
+            spent REAL NOT NULL DEFAULT 0,
+            tokens INTEGER NOT NULL DEFAULT 0
+        ) STRICT;
+        INSERT INTO workers
+            SELECT 'before', 'runs before 0002', '', 1, COALESCE(SUM(usd), 0),
+                   COALESCE(SUM(tokens), 0)
+            FROM (SELECT cost AS usd, (1 - cached) * (prompt_tokens + completion_tokens) AS tokens
+                  FROM answers UNION ALL SELECT lost, 0 FROM questions);
+        CREATE TABLE questions_new (
+            id INTEGER PRIMARY KEY,
+            judge TEXT NOT NULL,
+            pair INTEGER NOT NULL,
+            presentation TEXT NOT NULL CHECK (presentation IN ('ab', 'ba')),
+            replicate INTEGER NOT NULL,
+            state TEXT NOT NULL DEFAULT 'planned' CHECK (state IN
+                ('planned', 'in flight', 'submitted', 'done', 'failed', 'quarantined')),
+            attempts INTEGER NOT NULL DEFAULT 0,
+            reserved REAL NOT NULL DEFAULT 0,
+            lost REAL NOT NULL DEFAULT 0,
+            error TEXT,
+            worker TEXT,
+            reserved_tokens INTEGER NOT NULL DEFAULT 0,
+            lost_tokens INTEGER NOT NULL DEFAULT 0,
+            UNIQUE (judge, pair, presentation, replicate)
+        ) STRICT;
+        INSERT INTO questions_new
+            SELECT id, judge, pair, presentation, replicate, state, attempts, reserved, lost,
+                   error, CASE state WHEN 'in flight' THEN 'before' END, 0, 0
+            FROM questions;
+        DROP TABLE questions;
+        ALTER TABLE questions_new RENAME TO questions;
+        CREATE INDEX unclaimed ON questions (judge, id) WHERE state = 'planned' AND worker IS NULL;
+        CREATE INDEX held ON questions (worker) WHERE state = 'in flight';
+        """,
+        postgresql="""
+        CREATE TABLE workers (
+            id TEXT PRIMARY KEY,
+            name TEXT NOT NULL,
+            began TEXT NOT NULL,
+            expires DOUBLE PRECISION NOT NULL,
+            spent DOUBLE PRECISION NOT NULL DEFAULT 0,
+            tokens BIGINT NOT NULL DEFAULT 0
+        );
+        ALTER TABLE questions
+            ADD COLUMN worker TEXT,
+            ADD COLUMN reserved_tokens BIGINT NOT NULL DEFAULT 0,
+            ADD COLUMN lost_tokens BIGINT NOT NULL DEFAULT 0,
+            ADD CHECK (state IN
+                ('planned', 'in flight', 'submitted', 'done', 'failed', 'quarantined'));
+        CREATE INDEX unclaimed ON questions (judge, id) WHERE state = 'planned' AND worker IS NULL;
+        CREATE INDEX held ON questions (worker) WHERE state = 'in flight';
+        """,
+    ),
+    # A question in a batch knows which; a batch is on record before it is handed in.
+    Migration(
+        "0003-batches",
+        sqlite="""
+        CREATE TABLE batches (
+            tag TEXT PRIMARY KEY,
+            judge TEXT NOT NULL,
+            batch TEXT,
+            fate TEXT NOT NULL CHECK (fate IN
+                ('intended', 'submitted', 'collected', 'refused', 'released')),
+            made REAL NOT NULL,
+            note TEXT NOT NULL
+        ) STRICT;
+        ALTER TABLE questions ADD COLUMN batch TEXT;
+        CREATE INDEX submitted ON questions (batch) WHERE state = 'submitted';
+        """,
+        postgresql="""
+        CREATE TABLE batches (
+            tag TEXT PRIMARY KEY,
+            judge TEXT NOT NULL,
+            batch TEXT,
+            fate TEXT NOT NULL CHECK (fate IN
+                ('intended', 'submitted', 'collected', 'refused', 'released')),
+            made DOUBLE PRECISION NOT NULL,
+            note TEXT NOT NULL
+        );
+        ALTER TABLE questions ADD COLUMN batch TEXT;
+        CREATE INDEX submitted ON questions (batch) WHERE state = 'submitted';
+        """,
+    ),
+)
+"""Named, append-only."""
+
+
+def migrate(db: Connection) -> None:
+    """Bring the schema up to date, inside the caller's transaction: all of it or nothing.
+
+    Raises:
+        InputError: the journal was written by a newer version.
+    """
+    strict = " STRICT" if db.dialect.name == "sqlite" else ""
+    db.execute(
+        text(
+            "CREATE TABLE IF NOT EXISTS migrations "
+            f"(name TEXT PRIMARY KEY, at TEXT NOT NULL){strict}"
+        )
+    )
+    applied = set(db.execute(text("SELECT name FROM migrations")).scalars())
+    unknown = applied - {migration.name for migration in MIGRATIONS}
+    if unknown:
+        raise InputError(
+            f"the journal was written by a newer version (it has {sorted(unknown)[0]}); "
+            "upgrade llm-elicit"
+        )
+    for migration in MIGRATIONS:
+        if migration.name in applied:
+            continue
+        for statement in migration.statements(db.dialect.name):
+            db.exec_driver_sql(statement)
+        db.execute(
+            text("INSERT INTO migrations VALUES (:name, :at)"),
+            {"name": migration.name, "at": now()},
+        )

@@ -1,0 +1,72 @@
+"""Reading a journal, while a run may be writing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import case, func, select
+
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal.changes import Totals
+from llm_elicit.orchestrator.journal.door import Place
+from llm_elicit.orchestrator.journal.schema import answers, questions
+
+
+@contextmanager
+def reading(place: Place) -> Iterator[sa.Connection]:
+    """A connection to a run's journal that sees one moment of it.
+
+    Raises:
+        InputError: there is no journal, or it cannot be read.
+    """
+    engine = place.readable()
+    with place.guarded(), engine.connect() as db, db.begin():
+        if place.shared and not sa.inspect(db).has_table("questions"):
+            raise InputError(f"{place.name}: no journal here; run the campaign first")
+        yield db
+
+
+def totals(db: sa.Connection, judge: str) -> Totals:
+    """Where a judge stands, from an open journal."""
+    sums = {
+        "done": _count("done"),
+        "failed": _count("failed"),
+        "quarantined": _count("quarantined"),
+        "submitted": _count("submitted"),
+        "in_flight": _count("in flight"),
+        "cached": answers.c.cached,
+        "requests": questions.c.attempts,
+        "prompt_tokens": answers.c.prompt_tokens,
+        "completion_tokens": answers.c.completion_tokens,
+    }
+    money = {"cost": answers.c.cost, "lost": questions.c.lost}
+    row = (
+        db.execute(
+            select(func.count().label("total"), func.max(answers.c.asked_at).label("last"))
+            .add_columns(*(func.sum(column).label(name) for name, column in (sums | money).items()))
+            .select_from(questions.outerjoin(answers, answers.c.question == questions.c.id))
+            .where(questions.c.judge == judge)
+        )
+        .one()
+        ._mapping
+    )
+    counts: dict[str, int] = {name: int(row[name] or 0) for name in ("total", *sums)}
+    amounts: dict[str, Any] = {name: float(row[name] or 0.0) for name in money}
+    return Totals(**counts, **amounts, last=row["last"] or "")
+
+
+def _count(state: str) -> sa.ColumnElement[int]:
+    """One where a question is in a state, to be added up."""
+    return case((questions.c.state == state, 1), else_=0)
+
+
+def spent(db: sa.Connection) -> tuple[float, int]:
+    """USD and tokens so far, with what may have been charged for requests that came to nothing."""
+    used = answers.c.prompt_tokens + answers.c.completion_tokens
+    fresh = case((answers.c.cached == 0, used), else_=0)
+    paid = db.execute(select(func.sum(answers.c.cost), func.sum(fresh))).one()
+    lost = db.execute(select(func.sum(questions.c.lost), func.sum(questions.c.lost_tokens))).one()
+    return float(paid[0] or 0.0) + float(lost[0] or 0.0), int(paid[1] or 0) + int(lost[1] or 0)

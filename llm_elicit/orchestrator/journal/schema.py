@@ -1,0 +1,109 @@
+"""The journal's tables as the newest migration leaves them."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    literal_column,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+_METADATA = MetaData()
+
+meta = Table("meta", _METADATA, Column("key", Text, primary_key=True), Column("value", Text))
+
+workers = Table(
+    "workers",
+    _METADATA,
+    Column("id", Text, primary_key=True),
+    Column("name", Text),
+    Column("began", Text),
+    Column("expires", Double),
+    Column("spent", Double),
+    Column("tokens", BigInteger),
+)
+
+questions = Table(
+    "questions",
+    _METADATA,
+    Column("id", BigInteger, primary_key=True),
+    Column("judge", Text),
+    Column("pair", BigInteger),
+    Column("presentation", Text),
+    Column("replicate", BigInteger),
+    Column("state", Text),
+    Column("attempts", BigInteger),
+    Column("reserved", Double),
+    Column("lost", Double),
+    Column("error", Text),
+    Column("worker", Text),
+    Column("reserved_tokens", BigInteger),
+    Column("lost_tokens", BigInteger),
+    Column("batch", Text),
+)
+
+batches = Table(
+    "batches",
+    _METADATA,
+    Column("tag", Text, primary_key=True),
+    Column("judge", Text),
+    Column("batch", Text),
+    Column("fate", Text),
+    Column("made", Double),
+    Column("note", Text),
+)
+
+answers = Table(
+    "answers",
+    _METADATA,
+    Column("question", BigInteger, primary_key=True, autoincrement=False),
+    Column("template", Text),
+    Column("prompt_hash", Text),
+    Column("endpoint", Text),
+    Column("settings", Text),
+    Column("model_asked", Text),
+    Column("model_answered", Text),
+    Column("reply", Text),
+    Column("finish", Text),
+    Column("verdict", Text),
+    Column("first", Double),
+    Column("letter_mass", Double),
+    Column("probability", Double),
+    Column("prompt_tokens", BigInteger),
+    Column("completion_tokens", BigInteger),
+    Column("cached_tokens", BigInteger),
+    Column("cost", Double),
+    Column("latency", Double),
+    Column("cached", Integer),
+    Column("asked_at", Text),
+)
+
+# Written out, not bound: an index over some of the rows is used only where its condition stands
+# in the statement.
+PLANNED = literal_column("'planned'", Text)
+IN_FLIGHT = literal_column("'in flight'", Text)
+SUBMITTED = literal_column("'submitted'", Text)
+
+
+class clock(FunctionElement[float]):  # noqa: N801 - a SQL function
+    """The database's own time in seconds: the clocks of several machines differ."""
+
+    type = Double()
+    inherit_cache = True
+
+
+@compiles(clock, "sqlite")
+def _sqlite_clock(*_: object, **__: object) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(clock, "postgresql")
+def _postgresql_clock(*_: object, **__: object) -> str:
+    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"

@@ -1,0 +1,119 @@
+"""A judge's questions in the order they fall due."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llm_elicit.errors import ElicitError
+from llm_elicit.orchestrator.journal import Question
+from llm_elicit.orchestrator.retries import History
+from llm_elicit.orchestrator.writer import Claims
+
+
+@dataclass(eq=False)
+class Errand:
+    """A question on its way to an answer.
+
+    Attributes:
+        question: which one.
+        history: its failures so far; None before its first request.
+    """
+
+    question: Question
+    history: History | None = None
+
+
+class Line:
+    """Hands out questions; one that has to wait goes back and takes nobody's place meanwhile.
+
+    Args:
+        claims: questions in the plan's order, which may take a while to come.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, claims: Claims, clock: Callable[[], float]) -> None:
+        self._claims = claims
+        self._claiming: asyncio.Task[None] | None = None
+        self._fresh: deque[Question] = deque()
+        self._exhausted = False
+        self._clock = clock
+        self._later: list[tuple[float, int, Errand]] = []
+        self._count = 0
+        self._out = 0
+        self._closed = False
+        self._error: ElicitError | None = None
+        self._changed = asyncio.Event()
+
+    async def take(self) -> Errand | None:
+        """The next errand that is due; None when all are done, or the line was closed.
+
+        Raises:
+            InputError: the journal cannot be used any more.
+        """
+        while not self._closed:
+            if self._error is not None:
+                raise self._error
+            errand = self._next()
+            if errand is not None:
+                self._out += 1
+                return errand
+            if self._exhausted and not self._later and not self._out:
+                break
+            await self._wait()
+        return None
+
+    def _next(self) -> Errand | None:
+        if self._later and self._later[0][0] <= self._clock():
+            return heapq.heappop(self._later)[2]
+        if self._fresh:
+            return Errand(self._fresh.popleft())
+        question = self._claims.at_hand()
+        if question is not None:
+            return Errand(question)
+        if self._claiming is None and not self._exhausted:
+            self._claiming = asyncio.create_task(self._claim())
+        return None
+
+    async def _claim(self) -> None:
+        """Wait for more questions beside those that wait for their next attempt."""
+        try:
+            question = await self._claims.next()
+        except ElicitError as error:
+            self._error, question = error, None
+        if question is None:
+            self._exhausted = True
+        else:
+            self._fresh.append(question)
+        self._claiming = None
+        self._changed.set()
+
+    async def _wait(self) -> None:
+        """Until the next errand falls due, or something changes."""
+        left = self._later[0][0] - self._clock() if self._later else None
+        self._changed.clear()
+        try:
+            await asyncio.wait_for(self._changed.wait(), left)
+        except TimeoutError:
+            return
+
+    def put_back(self, errand: Errand, due: float) -> None:
+        """Hand the errand out again when the clock says `due`."""
+        self._count += 1
+        heapq.heappush(self._later, (due, self._count, errand))
+        self.finish()
+
+    def finish(self) -> None:
+        """An errand that was taken is over."""
+        self._out -= 1
+        self._changed.set()
+
+    def close(self) -> None:
+        """Hand out nothing more."""
+        self._closed = True
+        if self._claiming is not None:
+            self._claiming.cancel()
+        self._changed.set()

@@ -1,0 +1,130 @@
+"""A run's log: JSON lines in its folder, one an event, for people and for machines.
+
+The package logs through Python's own `logging`, under the logger `llm_elicit`; an application
+may attach handlers of its own to it. While a campaign is asked, this module's handler writes what
+that campaign logs to `log.jsonl`. No key is in it: what the judges' key variables hold is blotted
+out, wherever it turned up, tracebacks included.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from llm_elicit.campaign import Campaign
+from llm_elicit.orchestrator.progress import Progress, Tally
+
+FILE = "log.jsonl"
+
+_ROOT = logging.getLogger("llm_elicit")
+_ROOT.addHandler(logging.NullHandler())  # a library is silent unless told otherwise
+if _ROOT.level == logging.NOTSET:
+    _ROOT.setLevel(logging.INFO)
+_FOLDER: ContextVar[Path | None] = ContextVar("run folder", default=None)
+"""The run that the current task works on: two may be asked in one process."""
+
+
+def event(name: str, level: int = logging.INFO, error: BaseException | None = None,
+          **fields: Any) -> None:  # fmt: skip
+    """Log an event of the current run with its fields."""
+    _ROOT.log(level, name, extra={"fields": fields}, exc_info=error)
+
+
+@contextmanager
+def logged(folder: Path, campaign: Campaign) -> Iterator[None]:
+    """Write what is logged inside to the folder's log; what goes wrong is in it, with traceback."""
+    handler = _LogFile(folder, _keys(campaign))
+    token = _FOLDER.set(folder)
+    _ROOT.addHandler(handler)
+    try:
+        yield
+    except BaseException as error:
+        event("run failed", logging.ERROR, error)
+        raise
+    finally:
+        _ROOT.removeHandler(handler)
+        _FOLDER.reset(token)
+        handler.close()
+
+
+class Logged:
+    """A progress that is logged too: notes as they come, counts now and then.
+
+    Args:
+        shown: the progress that is told as well.
+        every: seconds between two lines of one judge's counts.
+    """
+
+    def __init__(self, shown: Progress, every: float = 30.0) -> None:
+        self._shown = shown
+        self._every = every
+        self._due: dict[str, float] = {}
+
+    def tally(self, judge: str, tally: Tally) -> None:
+        """Pass a judge's counts on."""
+        self._shown.tally(judge, tally)
+        if time.monotonic() >= self._due.get(judge, 0.0):
+            self._due[judge] = time.monotonic() + self._every
+            counted(judge, tally)
+
+    def stage(self, label: str, step: str, done: int, total: int) -> None:
+        """Pass a stage's progress on."""
+        self._shown.stage(label, step, done, total)
+
+    def note(self, judge: str, line: str) -> None:
+        """Pass a note on."""
+        self._shown.note(judge, line)
+        event("note", logging.WARNING, judge=judge, line=line)
+
+
+def counted(judge: str, tally: Tally) -> None:
+    """Log a judge's counts."""
+    counts = asdict(tally)
+    del counts["began"]  # a monotonic clock says nothing outside its process
+    event("counts", judge=judge, **counts)
+
+
+def _keys(campaign: Campaign) -> list[str]:
+    """What the judges' key variables hold."""
+    variables = {getattr(judge, "api_key_env", None) for judge in campaign.judges}
+    return [key for name in variables if name and (key := os.environ.get(name, "").strip())]
+
+
+class _LogFile(logging.FileHandler):
+    """One run's records as JSON lines."""
+
+    def __init__(self, folder: Path, keys: Sequence[str]) -> None:
+        super().__init__(folder / FILE, encoding="utf-8")
+        self._folder = folder
+        self._keys = keys
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is this run's."""
+        return _FOLDER.get() == self._folder and bool(super().filter(record))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A record as one line of JSON without keys."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["traceback"] = logging.Formatter().formatException(record.exc_info)
+        text = json.dumps(line, ensure_ascii=False, default=str)
+        for key in self._keys:
+            text = text.replace(key, "[key]")
+        return text
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Go on: a log that cannot be written must not end a paid run; the journal says why."""

@@ -1,0 +1,145 @@
+"""What tokens cost: from a price list that is bundled with genai-prices, or from the campaign."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
+from typing import Any
+
+from genai_prices import Usage, calc_price
+
+from llm_elicit.campaign import AnthropicJudge, Judge, OpenAIJudge, TokenPrice
+
+_OPENAI_URL_VARIABLE = "OPENAI_BASE_URL"
+PICO = 10**12
+"""Money is counted in whole picodollars, in which every listed price of a token is a whole
+number: sums are exact, whatever their order."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Picodollars a token, for prompts of more than `above` tokens.
+
+    Attributes:
+        input, output, cached: a token of the prompt, of the answer, of the prompt read from the
+            provider's cache.
+        request: a request, whatever its length.
+        above: these rates hold for the whole of a request whose prompt is longer than this.
+    """
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+    request: int = 0
+    above: int = 0
+
+    def cost(self, prompt: int, completion: int, cached: int) -> int:
+        """Picodollars of one request."""
+        fresh = (prompt - cached) * self.input + cached * self.cached
+        return self.request + fresh + completion * self.output
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a judge's requests cost, as of the moment it was looked up. By default nothing.
+
+    Attributes:
+        tiers: rates by the prompt's length, the shortest first; its `above` is 0.
+    """
+
+    tiers: tuple[Rates, ...] = (Rates(),)
+
+    def cost(self, prompt: int, completion: int, cached: int = 0) -> float:
+        """USD of one request; `cached` tokens are a part of the prompt's.
+
+        Example:
+            >>> Price((Rates(input=1_000_000, output=5_000_000),)).cost(1000, 10)
+            0.00105
+        """
+        rates = next(r for r in reversed(self.tiers) if prompt > r.above or r.above == 0)
+        return rates.cost(prompt, completion, min(cached, prompt)) / PICO
+
+    def most(self, prompt: int, completion: int) -> float:
+        """USD of the dearest request with so many tokens or fewer."""
+        reached = (r for r in self.tiers if prompt > r.above or r.above == 0)
+        return max(r.cost(prompt, completion, 0) for r in reached) / PICO
+
+
+def price_of(judge: Judge, batch: bool = False) -> Price | None:
+    """The price of a judge's tokens; None where no price is known.
+
+    A price in the campaign comes before the list's. Local and simulated judges are free; a
+    server of one's own has no known price.
+
+    Args:
+        judge: who is asked.
+        batch: the price in the provider's batch mode.
+    """
+    if not isinstance(judge, AnthropicJudge | OpenAIJudge):
+        return Price()
+    if judge.price is not None:
+        return _stated(judge.price, batch)
+    url: str | None = None
+    if isinstance(judge, OpenAIJudge):
+        url = judge.base_url or os.environ.get(_OPENAI_URL_VARIABLE)
+    context = {"processing": "batch"} if batch else None
+    try:
+        if url:
+            found = calc_price(_ONE, judge.model, provider_api_url=url, price_context=context)
+        else:
+            found = calc_price(_ONE, judge.model, provider_id=judge.backend, price_context=context)
+    except LookupError:
+        return None
+    return _listed(found.model_price)
+
+
+_ONE = Usage(input_tokens=1, output_tokens=1)
+
+
+def _stated(price: TokenPrice, batch: bool) -> Price:
+    """A campaign's own price: USD per million tokens."""
+    share = price.batch if batch else 1.0
+    cached = price.input if price.cached is None else price.cached
+    numbers = (_pico(Decimal(str(v)) * Decimal(str(share))) for v in (price.input, price.output))
+    input_, output = numbers
+    return Price((Rates(input_, output, _pico(Decimal(str(cached)) * Decimal(str(share)))),))
+
+
+def _listed(entry: Any) -> Price:
+    """An entry of the price list; each of its prices is a number, or has tiers of its own."""
+    prices = {
+        "input": entry.input_mtok,
+        "output": entry.output_mtok,
+        "cached": entry.input_mtok if entry.cache_read_mtok is None else entry.cache_read_mtok,
+    }
+    starts = {0}
+    for price in prices.values():
+        starts.update(tier.start for tier in getattr(price, "tiers", ()))
+    # A price for a thousand requests is a thousand times as fine as one for a million tokens.
+    request = _pico(Decimal(entry.requests_kcount or 0) * 1000)
+    return Price(
+        tuple(
+            Rates(
+                **{name: _pico(_at(price, start)) for name, price in prices.items()},
+                request=request,
+                above=start,
+            )
+            for start in sorted(starts)
+        )
+    )
+
+
+def _at(price: Any, start: int) -> Decimal:
+    """A price for prompts just longer than `start`, in USD per million tokens."""
+    if price is None:
+        return Decimal(0)
+    if not hasattr(price, "tiers"):
+        return Decimal(price)
+    reached = [tier.price for tier in price.tiers if tier.start <= start]
+    return Decimal(reached[-1] if reached else price.base)
+
+
+def _pico(usd_per_million: Decimal) -> int:
+    """Picodollars a token, rounded up."""
+    return int((usd_per_million * 10**6).to_integral_value(ROUND_CEILING))

@@ -1,0 +1,99 @@
+"""How many tokens a question has, before it is sent.
+
+OpenAI's models are counted by their own tokenizer where the extra `tokens` is installed (its
+vocabularies are bundled: nothing is fetched). Anthropic publishes no tokenizer, and a server of
+one's own may run any model: their prompts are estimated, rather too long than too short.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from llm_elicit.campaign import Judge, OpenAIJudge
+from llm_elicit.questions import Prompt
+
+_CHARACTERS_A_TOKEN = 2.7
+"""The templates' questions have 3.5 to 3.7 in OpenAI's newest vocabulary: a third is added."""
+
+_TOKENS_A_TURN = 5
+_ROOM_A_TURN = 32
+_CACHED_FROM, _CACHED_STEP = 1024, 128
+"""OpenAI caches the beginning that prompts share by itself, from so many tokens, in such steps."""
+
+_ENCODINGS = (
+    ("o200k_base", re.compile(r"(gpt-4o|gpt-4\.[15]|gpt-5|o[134]\b|chatgpt-4o)")),
+    ("cl100k_base", re.compile(r"(gpt-4|gpt-3\.5)(-|$)")),
+)
+"""OpenAI's vocabularies, by the models that read in them."""
+
+Counter = Callable[[Prompt], int]
+"""Tokens of a prompt."""
+
+
+def counter(judge: Judge) -> tuple[Counter, bool]:
+    """How to count the tokens of a judge's prompts, and whether as the provider counts them.
+
+    Example:
+        >>> from llm_elicit.campaign import SimulatedJudge
+        >>> from llm_elicit.questions import Message
+        >>> count, exact = counter(SimulatedJudge(name="expert", backend="simulated"))
+        >>> count(Prompt((Message("user", "A or B?"),))), exact
+        (9, False)
+    """
+    encode = _encoder(judge)
+    if encode is None:
+        return _estimated, False
+    return lambda prompt: _chat(prompt, encode), True
+
+
+def most(prompt: Prompt) -> int:
+    """More tokens than any tokenizer makes of a prompt.
+
+    A token holds at least a byte of text; each turn has a few tokens of its own.
+    """
+    texts = sum(len(message.content.encode()) for message in prompt.messages)
+    return texts + _ROOM_A_TURN * (len(prompt.messages) + 1)
+
+
+def cached_beginning(prompts: Sequence[Prompt], judge: Judge, count: Counter) -> int:
+    """Tokens at the beginning of every prompt that the provider will bill as cached.
+
+    OpenAI caches by itself what prompts share; Anthropic only on a mark that is not sent here.
+    """
+    if not isinstance(judge, OpenAIJudge) or judge.base_url or len(prompts) < 2:
+        return 0
+    shared = 0
+    for turns in zip(*(prompt.messages for prompt in prompts), strict=False):
+        if len({turn.content for turn in turns}) > 1:
+            break
+        shared += 1
+    length = count(Prompt(prompts[0].messages[:shared])) if shared else 0
+    return length // _CACHED_STEP * _CACHED_STEP if length >= _CACHED_FROM else 0
+
+
+def _estimated(prompt: Prompt) -> int:
+    texts = sum(len(message.content) for message in prompt.messages)
+    return round(texts / _CHARACTERS_A_TOKEN) + _TOKENS_A_TURN * len(prompt.messages) + 1
+
+
+def _chat(prompt: Prompt, encode: Callable[[str], Sequence[int]]) -> int:
+    """As OpenAI counts a chat: three tokens and the role a turn, three for the answer."""
+    turns = (3 + len(encode(m.role)) + len(encode(m.content)) for m in prompt.messages)
+    return 3 + sum(turns)
+
+
+def _encoder(judge: Judge) -> Callable[[str], Sequence[int]] | None:
+    """The tokenizer of OpenAI's own models; None for others, or where it is not installed."""
+    if not isinstance(judge, OpenAIJudge) or judge.base_url:
+        return None
+    name = next((name for name, models in _ENCODINGS if models.match(judge.model)), None)
+    try:
+        library = import_module("bpe_openai")
+    except ImportError:
+        return None
+    if name is None:
+        return None
+    encode: Callable[[str], Sequence[int]] = library.get_encoding(name).encode_ordinary
+    return encode

@@ -1,0 +1,149 @@
+"""What the orchestrator relies on in every backend, as tests to inherit.
+
+A backend that asks a server over one of the two wire formats inherits `ServedContract`, any other
+`BackendContract`; both need pytest, and the first the fixture of `llm_elicit.testing.plugin`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llm_elicit.backends import Backend, Capabilities, Reply, Request
+from llm_elicit.backends.failures import Failure
+from llm_elicit.questions import Message, Prompt
+from llm_elicit.testing.plugin import Loopback
+from llm_elicit.testing.provider import Fails, Resets, Says, Sends
+
+KEY = "sk-contract-0123456789"
+"""Give the backend this key, where it takes one."""
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+def a_request(replicate: int = 0) -> Request:
+    """A question that any backend can be asked."""
+    messages = (
+        Message("system", "You compare two descriptions. Answer with one letter, A or B."),
+        Message("user", "A: mass 4000 g\n\nB: mass 40 g"),
+    )
+    points = (np.array([50.0, 15.0, 200.0, 4000.0]), np.array([35.0, 21.0, 180.0, 2800.0]))
+    return Request(Prompt(messages), points, replicate)
+
+
+class BackendContract(ABC):
+    """What holds for every backend, served or not."""
+
+    @abstractmethod
+    def backend(self, url: str) -> Backend:
+        """The backend, asking a server at `url` if it asks any; its key is `KEY`."""
+
+    def ask(self, url: str, request: Request) -> Reply:
+        """Ask once, inside `async with`."""
+
+        async def go() -> Reply:
+            async with self.backend(url) as backend:
+                return await backend.ask(request)
+
+        return asyncio.run(go())
+
+    def test_it_says_what_it_is(self) -> None:
+        """Its identity is text without credentials, its capabilities are declared."""
+        backend = self.backend(NOWHERE)
+        assert isinstance(backend.capabilities, Capabilities)
+        for text in (backend.endpoint, backend.model, backend.account):
+            assert isinstance(text, str)
+            assert KEY not in text
+        assert "@" not in backend.endpoint
+
+    def test_a_body_is_a_pure_function_of_the_request(self) -> None:
+        """Cache keys are made of it: the same again, JSON, and without the key."""
+        backend, request = self.backend(NOWHERE), a_request()
+        body = json.dumps(backend.body(request), sort_keys=True, allow_nan=False)
+        assert body == json.dumps(backend.body(request), sort_keys=True)
+        assert KEY not in body
+
+    def test_a_defect_is_not_taken_for_a_failure(self) -> None:
+        """Only what a request met with is read; a timeout from outside is such a thing."""
+        backend = self.backend(NOWHERE)
+        assert backend.failure(KeyError("a bug")) is None
+        failure = backend.failure(TimeoutError())
+        assert failure is not None
+        assert failure.what == "timeout"
+
+
+class ServedContract(BackendContract):
+    """What holds besides for a backend that asks a server over a wire format known here."""
+
+    def failed(self, url: str) -> Failure:
+        """What the backend reads from a request that fails."""
+
+        async def go() -> Failure | None:
+            async with self.backend(url) as backend:
+                with pytest.raises(Exception, match=r"(?s).*") as raised:
+                    await backend.ask(a_request())
+                return backend.failure(raised.value)
+
+        failure = asyncio.run(go())
+        assert failure is not None, "the failure was taken for a defect"
+        return failure
+
+    def test_what_is_sent_is_the_body(self, loopback: Loopback) -> None:
+        """The reply tells what was sent, and the provider saw just that, once."""
+        provider = loopback(lambda _number, _body: Says("B"))
+        reply = self.ask(provider.url, a_request())
+        (seen,) = provider.seen
+        assert seen.body == reply.body == self.backend(provider.url).body(a_request())
+        assert (reply.text, reply.finish) == ("B", "stop")
+        assert reply.prompt_tokens > 0
+        assert reply.completion_tokens > 0
+
+    def test_refusals_and_truncations_are_replies(self, loopback: Loopback) -> None:
+        """They are verdicts, not failures."""
+        stops = {"refusal": Says("", stop="refusal", refusal="no"), "length": Says("", "length")}
+        for finish, says in stops.items():
+            provider = loopback(lambda _number, _body, says=says: says)
+            assert self.ask(provider.url, a_request()).finish == finish
+
+    @pytest.mark.parametrize("status", [400, 401, 404, 429, 500, 503])
+    def test_an_error_response_is_read_and_not_retried(
+        self, status: int, loopback: Loopback
+    ) -> None:
+        """The orchestrator owns retries; it needs the status and the headers."""
+        fails = Fails(status, f"no, {KEY}", headers=(("Retry-After", "7"),))
+        provider = loopback(lambda _number, _body: fails)
+        failure = self.failed(provider.url)
+        assert (failure.what, failure.status) == ("status", status)
+        assert failure.headers["retry-after"] == "7"
+        assert len(provider.seen) == 1
+        assert KEY not in self.backend(provider.url).scrub(failure.said)
+
+    @pytest.mark.parametrize(
+        ("action", "what"),
+        [(Resets(), "connection"), (Sends(b"{}"), "malformed"), (Sends(b'{"half'), "malformed")],
+        ids=["reset", "no answer", "half an answer"],
+    )
+    def test_what_is_no_answer_is_a_failure(
+        self, action: Any, what: str, loopback: Loopback
+    ) -> None:
+        """A broken connection, and JSON that is none or means nothing."""
+        provider = loopback(lambda _number, _body: action)
+        assert self.failed(provider.url).what == what
+        assert len(provider.seen) == 1
+
+    def test_nobody_there_is_told_apart(self) -> None:
+        """Nothing can have been charged for such a request."""
+        assert self.failed(NOWHERE).what == "refused"
+
+    def test_what_the_provider_says_of_limits_is_handed_on(self, loopback: Loopback) -> None:
+        """The pace is made of it."""
+        headers = (("X-RateLimit-Remaining-Requests", "9"),)
+        provider = loopback(lambda _number, _body: replace(Says("A"), headers=headers))
+        reply = self.ask(provider.url, a_request())
+        assert reply.headers["x-ratelimit-remaining-requests"] == "9"

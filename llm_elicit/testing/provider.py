@@ -1,0 +1,303 @@
+"""A loopback provider that speaks the real wire formats of Anthropic and OpenAI.
+
+It runs in a thread of the test's process and answers real sockets; what it does with a request
+is decided by a function of (number of the request, its body), so that faults can be placed, and
+by the limits of a `Gate`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from llm_elicit.testing.meters import Gate
+
+
+@dataclass(frozen=True)
+class Says:
+    """A complete answer.
+
+    `before` are tokens ahead of the one whose log-probabilities are given. `thinking` goes in a
+    block of its own at Anthropic; elsewhere in the field `thinking_in`, or between "tags".
+    """
+
+    text: str = "A"
+    stop: str = "stop"
+    logprobs: dict[str, float] | None = None
+    refusal: str | None = None
+    delay: float = 0.0
+    cached: int = 0
+    prompt_tokens: int | None = None
+    completion_tokens: int = 2
+    before: tuple[str, ...] = ()
+    thinking: str = ""
+    thinking_in: str = "reasoning_content"
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Fails:
+    """An error response in the provider's own form."""
+
+    status: int
+    message: str = "something went wrong"
+    code: str | None = None
+    param: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Sends:
+    """Any bytes with status 200."""
+
+    payload: bytes
+    content_type: str = "application/json"
+
+
+@dataclass(frozen=True)
+class Hangs:
+    """No answer for so long."""
+
+    seconds: float = 30.0
+
+
+@dataclass(frozen=True)
+class Resets:
+    """The connection is cut."""
+
+
+@dataclass(frozen=True)
+class Trickles:
+    """A byte now and then, so that no single read times out."""
+
+    every: float = 0.1
+    seconds: float = 30.0
+
+
+Action = Says | Fails | Sends | Hangs | Resets | Trickles
+Behaviour = Callable[[int, dict[str, Any]], Action]
+
+ANTHROPIC_STOPS = {"stop": "end_turn", "length": "max_tokens", "refusal": "refusal"}
+
+
+@dataclass
+class Seen:
+    """A request as it arrived, and whether its answer went out."""
+
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+    answered: bool = False
+
+    @property
+    def question(self) -> str:
+        """What tells one question from another: the last turn."""
+        return str(self.body["messages"][-1]["content"])
+
+
+@dataclass
+class Provider:
+    """The server. `with Provider(behave) as provider: provider.url`.
+
+    Attributes:
+        behave: what to do with a request.
+        gate: limits that it enforces, and whose headers it sends; None for none.
+        seen: the requests so far.
+        url: where it answers.
+
+    Example:
+        >>> with Provider() as provider:
+        ...     provider.url.startswith("http://127.0.0.1:")
+        True
+    """
+
+    behave: Behaviour = lambda _number, _body: Says()
+    gate: Gate | None = None
+    seen: list[Seen] = field(default_factory=list)
+    url: str = ""
+
+    def __enter__(self) -> Self:
+        self._ready = threading.Event()
+        self._began = time.monotonic()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._thread.start()
+        if not self._ready.wait(10):
+            raise RuntimeError("the loopback provider did not start")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        server = await asyncio.start_server(self._connection, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()[:2]
+        self.url = f"http://{host}:{port}"
+        self._ready.set()
+        await self._stop.wait()
+        server.close()
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while (seen := await _read(reader)) is not None:
+                self.seen.append(seen)
+                action = self.behave(len(self.seen), seen.body)
+                if not await self._act(*self._limited(action, seen), seen, writer):
+                    break
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # cancelled when the server stops
+        finally:
+            writer.close()
+
+    def _limited(self, action: Action, seen: Seen) -> tuple[Action, dict[str, str]]:
+        """The action, unless the limits forbid it, and the headers that speak of them."""
+        if self.gate is None:
+            return action, {}
+        used = 0
+        if isinstance(action, Says):
+            used = action.completion_tokens + _tokens(action, seen.body)
+        admitted, headers = self.gate.admit(time.monotonic() - self._began, used)
+        return (action if admitted else Fails(429, "slow down")), headers
+
+    async def _act(
+        self, action: Action, limits: dict[str, str], seen: Seen, writer: asyncio.StreamWriter
+    ) -> bool:
+        """Answer; returns whether the connection lives on."""
+        if isinstance(action, Resets):
+            return False
+        if isinstance(action, Hangs):
+            await asyncio.wait([asyncio.create_task(self._stop.wait())], timeout=action.seconds)
+            return False
+        if isinstance(action, Trickles):
+            await self._trickle(action, writer)
+            return False
+        headers = tuple(limits.items())
+        status, kind = 200, "application/json"
+        anthropic = seen.path.endswith("/messages")
+        if isinstance(action, Fails):
+            status, headers = action.status, headers + action.headers
+            payload = json.dumps(error_body(action, anthropic)).encode()
+        elif isinstance(action, Sends):
+            payload, kind = action.payload, action.content_type
+        else:
+            if action.delay:
+                await asyncio.sleep(action.delay)
+            headers += action.headers
+            body = message(action, seen.body) if anthropic else completion(action, seen.body)
+            payload = json.dumps(body).encode()
+        lines = [f"HTTP/1.1 {status} Status", f"content-type: {kind}"]
+        lines += [f"content-length: {len(payload)}", *(f"{k}: {v}" for k, v in headers)]
+        seen.answered = isinstance(action, Says)
+        writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + payload)
+        await writer.drain()
+        return True
+
+    async def _trickle(self, action: Trickles, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")
+        for _ in range(int(action.seconds / action.every)):
+            writer.write(b" ")
+            await writer.drain()
+            await asyncio.wait([asyncio.create_task(self._stop.wait())], timeout=action.every)
+            if self._stop.is_set():
+                return
+
+
+async def _read(reader: asyncio.StreamReader) -> Seen | None:
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    first, *rest = head.strip().split("\r\n")
+    headers = {k.strip().lower(): v.strip() for k, v in (line.split(":", 1) for line in rest)}
+    raw = await reader.readexactly(int(headers.get("content-length", 0)))
+    return Seen(first.split()[1], headers, json.loads(raw or b"{}"))
+
+
+def _tokens(says: Says, body: dict[str, Any]) -> int:
+    if says.prompt_tokens is not None:
+        return says.prompt_tokens
+    texts = [str(turn["content"]) for turn in body["messages"]] + [str(body.get("system", ""))]
+    return sum(len(text) for text in texts) // 4
+
+
+def message(says: Says, body: dict[str, Any]) -> dict[str, Any]:
+    thought = {"type": "thinking", "thinking": says.thinking, "signature": "x"}
+    thoughts = [thought] if says.thinking else []
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": f"{body['model']}-20260101",
+        "content": [*thoughts, *([{"type": "text", "text": says.text}] if says.text else [])],
+        "stop_reason": ANTHROPIC_STOPS.get(says.stop, says.stop),
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": _tokens(says, body) - says.cached,
+            "output_tokens": says.completion_tokens,
+            "cache_read_input_tokens": says.cached,
+            "cache_creation_input_tokens": 0,
+        },
+    }
+
+
+def completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
+    logprobs, tags = None, bool(says.thinking) and says.thinking_in == "tags"
+    if says.logprobs is not None and body.get("logprobs"):
+        top = [{"token": t, "logprob": p, "bytes": None} for t, p in says.logprobs.items()]
+        ahead = [{"token": t, "logprob": 0.0, "bytes": None} for t in says.before]
+        tokens = [{**one, "top_logprobs": [one]} for one in ahead]
+        logprobs = {"content": [*tokens, {**top[0], "top_logprobs": top}], "refusal": None}
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": f"{body['model']}-2026-01-01",
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": says.stop,
+                "logprobs": logprobs,
+                "message": {
+                    "role": "assistant",
+                    "content": f"<think>{says.thinking}</think>{says.text}" if tags else says.text,
+                    "refusal": says.refusal,
+                    **({says.thinking_in: says.thinking} if says.thinking and not tags else {}),
+                },
+            }
+        ],
+        "usage": {
+            "prompt_tokens": _tokens(says, body),
+            "completion_tokens": says.completion_tokens,
+            "total_tokens": _tokens(says, body) + says.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": says.cached},
+        },
+    }
+
+
+def error_body(fails: Fails, anthropic: bool) -> dict[str, Any]:
+    kinds = {
+        400: "invalid_request_error",
+        401: "authentication_error",
+        404: "not_found_error",
+        429: "rate_limit_error",
+        529: "overloaded_error",
+    }
+    kind = kinds.get(fails.status, "api_error")
+    if anthropic:
+        error = {"type": kind, "message": fails.message}
+        return {"type": "error", "error": error, "request_id": "req_1"}
+    return {
+        "error": {
+            "message": fails.message,
+            "type": fails.code or kind,
+            "param": fails.param,
+            "code": fails.code,
+        }
+    }

@@ -1,0 +1,384 @@
+"""Batch mode against loopback providers: split, killed, lost, expired, and never sent twice."""
+
+import asyncio
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.batches import BatchProvider
+from fakes.provider import Fails, Provider, Says
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_elicit.backends.batches import AnthropicBatches, Line, OpenAIBatches, Room
+from llm_elicit.campaign import Campaign
+from llm_elicit.errors import CapError, InputError, JudgeError
+from llm_elicit.orchestrator import (
+    AskSummary,
+    Silent,
+    Step,
+    Study,
+    ask_in_batches,
+    batch_lines,
+    batching,
+    prompts,
+    status,
+)
+from llm_elicit.orchestrator.batching import Entry, packs
+from llm_elicit.orchestrator.budget import Amount
+from llm_elicit.orchestrator.journal import Question
+from llm_elicit.orchestrator.prices import price_of
+from llm_elicit.questions import Template
+from orchestrator.conftest import EXPERT, claude, gpt
+from orchestrator.running import campaign, plan_of, run, table
+
+PRICE = {"input": 1.0, "output": 4.0, "batch": 0.5}
+WIRES = pytest.mark.parametrize("judge", [claude, gpt], ids=["anthropic", "openai"])
+
+
+def _letter(body: dict[str, Any]) -> str:
+    """Each question has an answer of its own, so that a mix-up shows."""
+    digest = hashlib.sha256(str(body["messages"][-1]["content"]).encode()).digest()
+    return "AB"[digest[0] % 2]
+
+
+def _judge(body: dict[str, Any]) -> Says:
+    return Says(_letter(body))
+
+
+def _study(judge: Any, url: str, pairs: int = 10, **rest: Any) -> Campaign:
+    return campaign([judge(url, price=PRICE)], pairs=pairs, **rest)
+
+
+def _do(step: Step, study: Campaign, folder: Path) -> AskSummary:
+    whole = Study(study, study.load_space(), plan_of(study), folder)
+    return asyncio.run(ask_in_batches(whole, step, Silent(), every=0.02))
+
+
+def _lines(study: Campaign, folder: Path) -> list[tuple[str, int | None, int | None]]:
+    whole = Study(study, study.load_space(), plan_of(study), folder)
+    return [(line.state, line.total, line.done) for line in asyncio.run(batch_lines(whole))]
+
+
+def _right(study: Campaign, folder: Path) -> int:
+    """How many answers there are; each must be its own question's."""
+    frame = table(study, folder).frame
+    plan = plan_of(study)
+    asked = prompts(study.load_space(), plan, Template.load("v1/zero-shot"), len(plan))
+    expected = {
+        prompt.hash: _letter({"messages": [{"content": prompt.messages[-1].content}]})
+        for prompt in asked
+    }
+    assert all(row.reply == expected[row.prompt_hash] for row in frame.itertuples())
+    return len(frame)
+
+
+def _small(monkeypatch: pytest.MonkeyPatch, room: Room) -> None:
+    for kind in (AnthropicBatches, OpenAIBatches):
+        monkeypatch.setattr(kind, "room", room)
+
+
+@WIRES
+def test_handed_in_and_collected_apart(judge: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "try"
+    with BatchProvider(_judge) as provider:
+        study = _study(judge, provider.url)
+        handed = _do("submit", study, folder)
+        assert not handed.problems
+        assert (handed.complete, len(provider.batches)) == (False, 1)
+        assert len(provider.submitted) == len(set(provider.submitted)) == 20
+        assert _lines(study, folder) == [("in_progress", 20, 0)]
+        assert not _do("collect", study, folder).complete
+        (totals,) = status(folder, study).values()
+        assert (totals.submitted, totals.done, totals.requests) == (20, 0, 20)
+        # What is handed in is handed in once, and nobody else asks it.
+        _do("submit", study, folder)
+        assert len(provider.batches) == 1
+        provider.end()
+        assert _lines(study, folder) == [("completed" if judge is gpt else "ended", 20, 20)]
+        done = _do("collect", study, folder)
+        assert done.complete
+        assert _right(study, folder) == 20
+        assert _lines(study, folder) == [("collected", None, None)]
+        assert _do("wait", study, folder).complete
+        assert len(provider.batches) == 1
+    frame = table(study, folder).frame
+    price = price_of(study.judges[0])
+    assert price is not None
+    whole = sum(price.cost(p, 2) for p in frame["prompt_tokens"])
+    assert frame["cost"].sum() == pytest.approx(whole / 2)
+    assert done.spent == pytest.approx(whole / 2)
+
+
+@WIRES
+def test_batches_keep_to_the_provider_s_limits(
+    judge: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_count, by_size = Room(7, 10**9), Room(1000, 4000)
+    for number, room in enumerate((by_count, by_size)):
+        _small(monkeypatch, room)
+        folder = tmp_path / str(number) / "try"
+        with BatchProvider(_judge, room.count, room.size, at_once=True) as provider:
+            assert _do("wait", _study(judge, provider.url), folder).complete
+            assert len(provider.batches) > 2
+            assert len(provider.submitted) == len(set(provider.submitted)) == 20
+            assert _right(_study(judge, provider.url), folder) == 20
+
+
+@given(st.lists(st.integers(0, 400), max_size=40), st.integers(1, 10), st.integers(700, 2000))
+def test_packs_hold_everything_in_order_within_the_limits(
+    sizes: list[int], count: int, size: int
+) -> None:
+    entries = [
+        Entry(Question(n, 0, "ab", 0, 0), Line(str(n), {"x": "y" * length}), Amount())
+        for n, length in enumerate(sizes)
+    ]
+    made = list(packs(entries, Room(count, size)))
+    assert [entry for pack in made for entry in pack] == entries
+    for pack in made:
+        assert 0 < len(pack) <= count
+        assert sum(entry.line.size for entry in pack) <= size
+    for pack, following in pairwise(made):
+        both = sum(entry.line.size for entry in [*pack, following[0]])
+        assert len(pack) == count or both > size, "a batch could have held one more"
+
+
+@WIRES
+def test_what_expired_is_handed_in_again_and_nothing_else(judge: Any, tmp_path: Path) -> None:
+    folder, late = tmp_path / "try", True
+
+    def answer(body: dict[str, Any]) -> Says | None:
+        return None if late and _letter(body) == "B" else _judge(body)
+
+    with BatchProvider(answer) as provider:
+        study = _study(judge, provider.url)
+        _do("submit", study, folder)
+        provider.end()
+        first = _do("collect", study, folder)
+        kept = _right(study, folder)
+        assert 0 < kept < 20
+        assert not first.complete
+        late = False
+        _do("submit", study, folder)
+        provider.end()
+        assert _do("collect", study, folder).complete
+        assert _right(study, folder) == 20
+        assert [len(batch.requests) for batch in provider.batches] == [20, 20 - kept]
+
+
+@WIRES
+def test_a_request_that_is_refused_is_given_up(judge: Any, tmp_path: Path) -> None:
+    bad: list[str] = []
+
+    def answer(body: dict[str, Any]) -> Says | Fails:
+        text = str(body["messages"][-1]["content"])
+        if not bad:
+            bad.append(text)
+        return Fails(400, "not this one") if text in bad else _judge(body)
+
+    with BatchProvider(answer, at_once=True) as provider:
+        study = _study(judge, provider.url)
+        summary = _do("wait", study, tmp_path / "try")
+        (totals,) = status(tmp_path / "try", study).values()
+        assert (totals.done, totals.failed) == (19, 1)
+        assert not summary.complete
+        assert len(provider.batches) == 1, "it is not handed in again by the same command"
+
+
+@WIRES
+def test_one_malformed_answer_keeps_no_other_back(judge: Any, tmp_path: Path) -> None:
+    """It may have been billed, and counts; its question is open again."""
+    first = True
+
+    class Broken(BatchProvider):
+        def get(self, path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
+            status_, content = super().get(path, query)
+            if first and isinstance(content, bytes):
+                rows = [json.loads(line) for line in content.splitlines()]
+                if judge is gpt:
+                    rows[3]["response"]["body"] = {"object": "surprise"}
+                else:
+                    rows[3]["result"]["message"]["content"] = None
+                content = "\n".join(json.dumps(row) for row in rows).encode()
+            return status_, content
+
+    with Broken(_judge) as provider:
+        study = _study(judge, provider.url)
+        _do("submit", study, tmp_path / "try")
+        provider.end()
+        part = _do("collect", study, tmp_path / "try")
+        assert _right(study, tmp_path / "try") == 19
+        (totals,) = status(tmp_path / "try", study).values()
+        assert totals.lost > 0
+        assert part.spent == pytest.approx(totals.cost + totals.lost)
+        first = False
+        _do("submit", study, tmp_path / "try")
+        provider.end()
+        assert _do("collect", study, tmp_path / "try").complete
+        assert [len(batch.requests) for batch in provider.batches] == [20, 1]
+
+
+def test_lost_between_handing_in_and_the_record_openai_finds_it_by_its_tag(tmp_path: Path) -> None:
+    folder = tmp_path / "try"
+    with BatchProvider(_judge, resets_after=0) as provider:
+        study = _study(gpt, provider.url)
+        (problem,) = _do("submit", study, folder).problems
+        assert "not known whether batch" in str(problem)
+        assert _lines(study, folder) == [("intended", None, None)]
+        provider.resets_after = None
+        # Others of the account's batches stand before it in the list.
+        other = _study(gpt, provider.url, seed=2)
+        for name in ("one", "two", "three"):
+            _do("submit", other, tmp_path / name / "try")
+        before = len(provider.batches)
+        again = _do("submit", study, folder)
+        assert not again.problems
+        assert len(provider.batches) == before
+        provider.end()
+        assert _do("collect", study, folder).complete
+        assert _right(study, folder) == 20
+
+
+def test_lost_between_handing_in_and_the_record_anthropic_knows_it_when_it_ended(
+    tmp_path: Path,
+) -> None:
+    """No metadata there: it waits, and asks nothing again, until the results say whose they are."""
+    folder = tmp_path / "try"
+    with BatchProvider(_judge, resets_after=0) as provider:
+        study = _study(claude, provider.url)
+        assert _do("submit", study, folder).problems
+        provider.resets_after = None
+        other = _study(claude, provider.url, seed=2)
+        _do("submit", other, tmp_path / "other" / "try")
+        for step in ("submit", "collect", "submit"):
+            assert not _do(step, study, folder).complete  # type: ignore[arg-type]
+            assert len(provider.batches) == 2
+        provider.end()
+        assert _do("collect", study, folder).complete
+        assert _right(study, folder) == 20
+        assert _do("collect", other, tmp_path / "other" / "try").complete
+        assert len(provider.batches) == 2
+
+
+@WIRES
+def test_a_batch_that_never_arrived_is_sent_again_after_a_while(
+    judge: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "try"
+    with BatchProvider(_judge, refuses=Fails(503, "overloaded")) as provider:
+        study = _study(judge, provider.url)
+        (problem,) = _do("submit", study, folder).problems
+        assert "not known" in str(problem), "the 503 may come from a machine on the way"
+        provider.refuses = None
+        _do("submit", study, folder)
+        assert not provider.batches, "too early to tell"
+        monkeypatch.setattr(batching, "GRACE", 0.0)
+        _do("submit", study, folder)
+        assert len(provider.submitted) == 20
+        provider.end()
+        assert _do("collect", study, folder).complete
+        states = [state for state, _, _ in _lines(study, folder)]
+        assert sorted(states) == ["collected", "released"]
+
+
+@WIRES
+def test_a_batch_that_is_refused_is_open_again(judge: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "try"
+    with BatchProvider(_judge, refuses=Fails(400, "no batches today"), at_once=True) as provider:
+        study = _study(judge, provider.url)
+        (problem,) = _do("submit", study, folder).problems
+        assert isinstance(problem, JudgeError)
+        assert "no batches today" in str(problem)
+        provider.refuses = None
+        assert _do("wait", study, folder).complete
+        assert len(provider.batches) == 1
+
+
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from llm_elicit.orchestrator import Silent, Study, ask_in_batches
+from orchestrator.conftest import claude, gpt
+from orchestrator.running import campaign, plan_of
+from orchestrator.test_batches import PRICE
+judge = {"claude": claude, "gpt": gpt}[sys.argv[1]]
+study = campaign([judge(sys.argv[2], price=PRICE)])
+whole = Study(study, study.load_space(), plan_of(study), Path(sys.argv[3]))
+asyncio.run(ask_in_batches(whole, "submit", Silent()))
+"""
+
+
+def test_killed_while_it_hands_in(tmp_path: Path) -> None:
+    folder = tmp_path / "try"
+    with BatchProvider(_judge, stalls=threading.Event()) as provider:
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, "gpt", provider.url, str(folder)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
+        )
+        until = time.monotonic() + 240
+        while not provider.batches:
+            assert child.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        child.kill()
+        child.wait()
+        assert provider.stalls is not None
+        provider.stalls.set()
+        study = _study(gpt, provider.url)
+        _do("submit", study, folder)
+        assert len(provider.batches) == 1
+        provider.end()
+        assert _do("collect", study, folder).complete
+        assert _right(study, folder) == 20
+
+
+@WIRES
+def test_a_cap_holds_in_batch_mode(judge: Any, tmp_path: Path) -> None:
+    with BatchProvider(lambda body: Says("A", completion_tokens=body["max_tokens"])) as provider:
+        limits = {"max_cost": 0.002}
+        study = campaign([judge(provider.url, price=PRICE, max_tokens=50)], pairs=20, limits=limits)
+        folder = tmp_path / "try"
+        (problem,) = _do("submit", study, folder).problems
+        assert isinstance(problem, CapError)
+        sent = len(provider.submitted)
+        assert 0 < sent < 40
+        _do("submit", study, folder)
+        assert len(provider.submitted) == sent, "what is out counts"
+        provider.end()
+        _do("collect", study, folder)
+        summary = _do("submit", study, folder)
+        assert len(provider.submitted) > sent, "what was not billed is free again"
+        provider.end()
+        assert _do("collect", study, folder).spent <= 0.002
+        assert summary.spent <= 0.002
+
+
+def test_plain_asking_leaves_what_is_handed_in_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "try"
+    with BatchProvider(_judge) as provider, Provider() as plain:
+        study = _study(gpt, provider.url)
+        _do("submit", study, folder)
+        moved = study.judges[0].model_copy(update={"base_url": provider.url + "/v1"})
+        summary = run(study.model_copy(update={"judges": (moved,)}), folder)
+        assert summary.judges["gpt"].tally.done == 0
+        assert not plain.seen
+        assert Counter(method for method, _ in provider.requests)["POST"] == 2
+
+
+def test_judges_without_a_batch_mode_are_left_out(tmp_path: Path) -> None:
+    with BatchProvider(_judge, at_once=True) as provider:
+        mixed = campaign([gpt(provider.url, price=PRICE), EXPERT])
+        summary = _do("wait", mixed, tmp_path / "try")
+        assert summary.judges["gpt"].complete
+        assert summary.judges["expert"].tally.done == 0
+    with pytest.raises(InputError, match="no judge has a batch mode"):
+        _do("wait", campaign([EXPERT]), tmp_path / "other")

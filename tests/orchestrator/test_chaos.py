@@ -1,0 +1,143 @@
+"""Real processes killed, full disks, torn files: what was paid is there, and paid once."""
+
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fakes.provider import Provider, Says
+
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator import status
+from llm_elicit.orchestrator.journal import Place, reading
+from orchestrator.chaos import SLOTS, Nursery, study, torment
+from orchestrator.conftest import claude
+from orchestrator.running import campaign, run, table
+
+KILLS = int(os.environ.get("ELICIT_KILLS", "8"))
+"""The full form has 50."""
+
+
+def test_killed_at_random_moments_every_question_is_answered_once(place: Place) -> None:
+    inside = Place(place.folder / "try", place.address)
+    books = torment(KILLS, inside, pairs=50 * KILLS)
+    assert books.held, books
+    assert books.kept[-1] > 0, "no kill came late enough to find an answer"
+
+
+def test_two_workers_share_a_campaign(postgres: str, tmp_path: Path) -> None:
+    """Both ask, no question is asked twice, and one that is killed is taken over."""
+    folder = tmp_path / "shared"
+    with Nursery() as nursery, Provider(lambda n, body: Says("A", delay=0.05)) as provider:
+        what = study(provider.url, 200, postgres)
+        first, second = (nursery.start(what, folder) for _ in range(2))
+        _until(lambda: len(provider.seen) > 150)
+        nursery.end(first, kill=True)
+        assert nursery.end(second) == ""
+        asked = Counter(request.question for request in provider.seen)
+    assert len(asked) == 400
+    assert sum(asked.values()) <= 400 + SLOTS
+    assert status(folder, what)["claude"].done == 400
+    with reading(Place(folder, postgres)) as db:
+        assert db.exec_driver_sql("SELECT COUNT(*) FROM workers").scalar_one() == 2
+
+
+def test_a_cap_holds_over_workers(postgres: str, tmp_path: Path) -> None:
+    """Each by itself would stay under the cap; together they must."""
+    says = Says("A", delay=0.03, prompt_tokens=300)
+    with Nursery() as nursery, Provider(lambda n, body: says) as provider:
+        price = {"input": 10.0, "output": 50.0}
+        judge = claude(provider.url, concurrency=8, price=price, max_tokens=50)
+        limits = {"max_cost": 0.5}
+        what = campaign([judge], pairs=300, journal=postgres, limits=limits)
+        workers = [nursery.start(what, tmp_path / "capped") for _ in range(3)]
+        said = [nursery.end(worker) for worker in workers]
+        billed = len(provider.seen) * (300 * 10.0 + 2 * 50.0) / 1e6
+    assert all("raise the cap" in line for line in said)
+    assert 0.95 * 0.5 <= billed <= 0.5
+    assert status(tmp_path / "capped", what)["claude"].cost == pytest.approx(billed)
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until, "the children do not come on"
+        time.sleep(0.005)
+
+
+def test_a_disk_that_is_full_is_one_line_and_keeps_what_was_paid(tmp_path: Path) -> None:
+    with Nursery() as nursery, Provider(lambda n, body: Says("A")) as provider:
+        what = study(provider.url, 150)
+        said = nursery.end(nursery.start(what, tmp_path / "try", "full disk"))
+        assert "cannot be used" in said
+        assert "check the disk's space" in said
+        assert "\n" not in said
+        kept = len(table(what, tmp_path / "try"))
+        assert 0 < kept < 300
+        assert run(what, tmp_path / "try").complete
+        assert len(provider.seen) <= 300 + SLOTS
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user to be refused")
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_folder_that_cannot_be_written_is_one_line(begun: bool) -> None:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        folder.chmod(0o755)
+        with Nursery() as nursery, Provider(lambda n, body: Says("A")) as provider:
+            what = study(provider.url, 5)
+            if begun:
+                run(what, folder / "try")
+            before = len(provider.seen)
+            said = nursery.end(nursery.start(what, folder / "try", "nobody"))
+            assert "cannot be written" in said
+            assert "permissions" in said
+            assert "\n" not in said
+            assert len(provider.seen) == before
+            assert run(what, folder / "try").complete
+            assert len(provider.seen) == 10
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_a_torn_file_loses_the_last_commits_at_most(tmp_path: Path) -> None:
+    """The write-ahead log is cut or scrambled near its end, as by a crash of the machine."""
+    rng = random.Random(5)
+    with Nursery() as nursery, Provider(lambda n, body: Says("A", delay=0.01)) as provider:
+        what = study(provider.url, 60)
+        child = nursery.start(what, tmp_path / "whole")
+        _until(lambda: len(provider.seen) > 60)
+        nursery.end(child, kill=True)
+        log = tmp_path / "whole" / "journal.sqlite-wal"
+        size = log.stat().st_size
+        assert size > 20_000
+        for trial in range(4):
+            folder = tmp_path / f"torn{trial}"
+            shutil.copytree(tmp_path / "whole", folder)
+            torn = bytearray(log.read_bytes())
+            at = size - rng.randint(1, 12_000)
+            torn = torn[:at] if trial % 2 else torn[:at] + bytes(b ^ 0x5A for b in torn[at:])
+            (folder / log.name).write_bytes(torn)
+            kept = len(table(what, folder))
+            assert kept > 0
+            seen = len(provider.seen)
+            assert run(what, folder).complete
+            assert len(table(what, folder)) == 120
+            assert len(provider.seen) - seen <= 120 - kept
+
+
+def test_a_file_that_is_no_journal_any_more_is_one_line(tmp_path: Path) -> None:
+    with Provider(lambda n, body: Says("A")) as provider:
+        what = study(provider.url, 60)
+        run(what, tmp_path / "try")
+    book = tmp_path / "try" / "journal.sqlite"
+    whole = book.read_bytes()
+    book.write_bytes(whole[: len(whole) // 2 + 100])
+    with pytest.raises(InputError, match=r"cannot be used .*malformed") as caught:
+        run(what, tmp_path / "try")
+    assert "\n" not in str(caught.value)

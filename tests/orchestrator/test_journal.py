@@ -1,0 +1,339 @@
+"""The journal by itself: migrations, group commits, claims, accounts."""
+
+import asyncio
+import hashlib
+import sqlite3
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from llm_elicit.campaign import Limits
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal import (
+    Answer,
+    Journal,
+    Place,
+    answered,
+    failed,
+    intent,
+    missed,
+    quarantined,
+    reading,
+    submitted,
+)
+from llm_elicit.orchestrator.journal.changes import storable
+from llm_elicit.orchestrator.journal.migrations import MIGRATIONS
+from llm_elicit.orchestrator.journal.schema import answers, questions
+from llm_elicit.orchestrator.journal.statements import SPENT, amounts
+from llm_elicit.orchestrator.lock import RunLock
+from llm_elicit.orchestrator.writer import Writer
+from llm_elicit.plan import Plan
+from orchestrator.conftest import EXPERT
+from orchestrator.running import campaign, plan_of, run, table
+
+ANSWER = Answer(
+    "t", "hash", "e", "{}", "m", "m-1", "A", "stop", "A",
+    None, None, 1.0, 10, 2, 0, 0.25, 0.05, False, "2026-01-01T00:00:00.000+00:00",
+)  # fmt: skip
+
+GOLDEN = {
+    "0001-questions-and-answers": ("8ff2ea4debd963e9", "2a41956e9ddffaac"),
+    "0002-workers-claims-and-quarantine": ("7ec3402d0226d7b9", "c33d1d21198a3abe"),
+    "0003-batches": ("29b3b35075e6bad8", "97d3b9733919e2a0"),
+}
+
+
+def _plan(pairs: int = 10) -> Plan:
+    return plan_of(campaign([EXPERT], pairs=pairs))
+
+
+def _open(place: Place, lease: float = 60.0, **limits: float) -> Journal:
+    return Journal(place, {"fingerprint": "x"}, Limits.model_validate(limits), lease)
+
+
+def _states(place: Place) -> list[str]:
+    with reading(place) as db:
+        return list(db.execute(select(questions.c.state).order_by(questions.c.id)).scalars())
+
+
+def _accounts_agree(book: Journal) -> None:
+    """What the workers counted is what the rows add up to."""
+    with book._db.begin():
+        counted = amounts(book._db, SPENT)
+    assert counted == pytest.approx(book.spent())
+
+
+def test_a_released_migration_is_never_edited() -> None:
+    assert {m.name: _digest(m.statements("sqlite")) for m in MIGRATIONS} == {
+        name: sqlite for name, (sqlite, _) in GOLDEN.items()
+    }
+    assert {m.name: _digest(m.statements("postgresql")) for m in MIGRATIONS} == {
+        name: postgresql for name, (_, postgresql) in GOLDEN.items()
+    }
+
+
+def _digest(statements: list[str]) -> str:
+    words = [" ".join(statement.split()) for statement in statements]
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
+
+
+def test_a_newer_journal_is_refused(tmp_path: Path) -> None:
+    _open(Place(tmp_path)).close()
+    with sqlite3.connect(tmp_path / "journal.sqlite") as db:
+        db.execute("INSERT INTO migrations VALUES ('9999-future', 'then')")
+    with pytest.raises(InputError, match=r"9999-future.*upgrade"):
+        _open(Place(tmp_path))
+
+
+def test_a_journal_of_the_first_format_goes_on(tmp_path: Path) -> None:
+    """As release 0.1 left it when it was killed: answered, in flight, failed and open."""
+    study = campaign([EXPERT], pairs=4)
+    run(study, tmp_path / "now")
+    with reading(Place(tmp_path / "now")) as db:
+        rows = db.execute(select(answers).order_by(answers.c.question)).all()
+        identity = dict(db.exec_driver_sql("SELECT key, value FROM meta").all())
+    folder = tmp_path / "old"
+    folder.mkdir()
+    with sqlite3.connect(folder / "journal.sqlite") as old:
+        old.execute("PRAGMA journal_mode = WAL")
+        old.execute("CREATE TABLE migrations (name TEXT PRIMARY KEY, at TEXT NOT NULL) STRICT")
+        old.executescript(MIGRATIONS[0].sqlite)
+        old.execute("INSERT INTO migrations VALUES (?, 'then')", (MIGRATIONS[0].name,))
+        old.executemany("INSERT INTO meta VALUES (?, ?)", identity.items())
+        for query in plan_of(study):
+            values = ("expert", query.pair, query.order, query.replicate)
+            old.execute(
+                "INSERT INTO questions (judge, pair, presentation, replicate) VALUES (?, ?, ?, ?)",
+                values,
+            )
+        old.execute("UPDATE questions SET state = 'done', attempts = 1 WHERE id <= 3")
+        old.execute("UPDATE questions SET state = 'in flight', reserved = 0.5 WHERE id = 4")
+        old.execute("UPDATE questions SET state = 'failed', lost = 0.25 WHERE id = 5")
+        marks = ", ".join("?" * len(rows[0]))
+        old.executemany(f"INSERT INTO answers VALUES ({marks})", [tuple(row) for row in rows[:3]])
+    summary = run(study, folder)
+    assert summary.complete
+    assert summary.lost_in_flight == 1
+    assert summary.spent == pytest.approx(0.75)
+    assert summary.judges["expert"].tally.requests == 5
+    same = ["pair", "order", "verdict"]
+    assert table(study, folder).frame[same].equals(table(study, tmp_path / "now").frame[same])
+    with sqlite3.connect(folder / "journal.sqlite") as db:
+        assert db.execute("PRAGMA foreign_key_check").fetchall() == []
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_the_journal_is_durable(tmp_path: Path) -> None:
+    book = _open(Place(tmp_path))
+    with book._raw() as db:
+        for pragma, value in (("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)):
+            assert db.execute(f"PRAGMA {pragma}").fetchone() == (value,)
+        assert db.execute("PRAGMA busy_timeout").fetchone() == (30_000,)
+    book.close()
+
+
+def test_a_failed_commit_changes_nothing(place: Place) -> None:
+    book = _open(place)
+    book.prepare(["expert"], _plan())
+    first, second = book.claim("expert", 2)
+    bad = intent(second.id, 0.0)
+    bad.values["reserved"] = None  # the column takes no NULL: the database itself refuses
+    with pytest.raises(InputError, match="journal cannot be used"):
+        book.commit([intent(first.id, 0.1), bad])
+    assert set(_states(place)) == {"planned"}
+    book.commit([intent(first.id, 0.1)])
+    assert _states(place)[0] == "in flight"
+    book.close()
+
+
+def test_a_question_goes_from_state_to_state(place: Place) -> None:
+    book = _open(place)
+    assert book.prepare(["expert"], _plan()) == 0
+    q = [question.id for question in book.claim("expert", 6)]
+    book.commit([intent(number, 0.5) for number in q[:4]])
+    assert book.held() == (pytest.approx(2.0), 0)
+    book.commit(
+        [
+            answered(q[0], ANSWER), missed(q[1], 0.125), failed(q[2], "no\0"),
+            quarantined(q[3], "boom"), submitted(q[4], 0.5, 7, "tag"),
+        ]
+    )  # fmt: skip
+    assert _states(place)[:6] == [
+        "done", "planned", "failed", "quarantined", "submitted", "planned"
+    ]  # fmt: skip
+    totals = book.totals("expert")
+    assert (totals.done, totals.failed, totals.quarantined, totals.requests) == (1, 1, 1, 5)
+    assert book.held() == (0.0, 0)
+    assert book.spent() == (pytest.approx(0.375), 12)
+    _accounts_agree(book)
+    # What this worker holds is not given out again, what it let go of is.
+    assert not {question.id for question in book.claim("expert", 100)} & set(q)
+    book.close()
+    again = _open(place)
+    assert again.prepare(["expert"], _plan()) == 0
+    offered = {question.id for question in again.claim("expert", 100)}
+    assert offered == set(range(1, 21)) - {q[0], q[3], q[4]}
+    again.close()
+
+
+def test_an_answer_committed_twice_is_kept_once(place: Place) -> None:
+    book = _open(place)
+    book.prepare(["expert"], _plan())
+    (question,) = book.claim("expert", 1)
+    for _ in range(2):
+        book.commit([answered(question.id, ANSWER)])
+    assert book.totals("expert").done == 1
+    book.close()
+
+
+def test_claims_follow_the_plan_and_never_overlap(place: Place) -> None:
+    book = _open(place)
+    plan = _plan()
+    book.prepare(["expert", "other"], plan)
+    taken = []
+    while page := book.claim("expert", 7):
+        taken += [(q.pair, q.order, q.replicate) for q in page]
+    assert taken == [(q.pair, q.order, q.replicate) for q in plan]
+    assert len(book.claim("other", 100)) == len(plan)
+    book.close()
+
+
+def test_no_intent_passes_the_cap(place: Place) -> None:
+    book = _open(place, max_cost=1.0)
+    book.prepare(["expert"], _plan())
+    q = [question.id for question in book.claim("expert", 10)]
+    intents = [intent(number, 0.3) for number in q[:5]]
+    assert book.commit(intents) == intents[3:]
+    assert _states(place)[:5] == ["in flight"] * 3 + ["planned"] * 2
+    # Answers that cost less than was set aside make room for one more.
+    cheap = replace(ANSWER, cost=0.1)
+    book.commit([answered(q[0], cheap), answered(q[1], cheap)])
+    assert book.commit(intents[3:]) == [intents[4]]
+    assert book.commit([intent(q[9], 0.0)]) == []
+    assert book.spent()[0] + book.held()[0] <= 1.0
+    _accounts_agree(book)
+    book.close()
+
+
+def test_no_intent_passes_the_cap_on_tokens(place: Place) -> None:
+    book = _open(place, max_tokens=100)
+    book.prepare(["expert"], _plan())
+    q = [question.id for question in book.claim("expert", 10)]
+    intents = [intent(number, 0.0, 40) for number in q[:4]]
+    assert book.commit(intents) == intents[2:]
+    book.commit([missed(q[0], 0.0, 40), answered(q[1], ANSWER)])
+    assert book.spent() == (0.25, 52)
+    assert book.commit(intents[2:]) == intents[3:]
+    _accounts_agree(book)
+    book.close()
+
+
+def test_many_writers_share_a_commit(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = _open(place)
+    book.prepare(["expert"], _plan(100))
+    commits = 0
+    plain = book.commit
+
+    def counted(changes: Any) -> Any:
+        nonlocal commits
+        commits += 1
+        return plain(changes)
+
+    monkeypatch.setattr(book, "commit", counted)
+
+    async def go() -> None:
+        numbers = [q.id for q in book.claim("expert", 1000)]
+        async with Writer(book) as writer:
+            await asyncio.gather(*(writer.write(intent(n, 0.1)) for n in numbers))
+            await asyncio.gather(*(writer.write(missed(n, 0.1)) for n in numbers[:50]))
+            await asyncio.gather(*(writer.write(failed(n, "no")) for n in numbers[:10]))
+
+    asyncio.run(go())
+    assert commits < 20
+    totals = book.totals("expert")
+    assert (totals.requests, totals.failed) == (200, 10)
+    assert totals.lost == pytest.approx(5.0)
+    book.close()
+    # What is in flight when a run is cut off counts as paid, and is asked again.
+    again = _open(place)
+    assert again.prepare([], _plan()) == 150
+    assert again.spent() == (pytest.approx(20.0), 0)
+    _accounts_agree(again)
+    assert len(again.claim("expert", 1000)) == 200
+    again.close()
+
+
+def test_a_worker_that_was_taken_for_gone_keeps_its_answers_and_sends_no_more(
+    place: Place,
+) -> None:
+    asleep = _open(place, lease=0.2)
+    asleep.prepare(["expert"], _plan())
+    paid, unsent = asleep.claim("expert", 2)
+    asleep.commit([intent(paid.id, 0.25)])
+    time.sleep(0.3)
+    other = _open(place)
+    assert other.prepare(["expert"], _plan()) == 1
+    with pytest.raises(InputError, match="another took over"):
+        asleep.commit([answered(paid.id, ANSWER), intent(unsent.id, 0.25)])
+    with pytest.raises(InputError, match="another took over"):
+        asleep.claim("expert", 1)
+    asleep.close()
+    assert _states(place)[:2] == ["done", "planned"]
+    assert len(other.claim("expert", 100)) == 19
+    other.close()
+
+
+@given(st.text(st.characters(codec=None, exclude_categories=())) | st.text("\0\ud800\udc00é"))
+def test_whatever_a_provider_says_can_be_kept(text: str) -> None:
+    kept = storable(text)
+    kept.encode()
+    assert "\0" not in kept
+    if "\0" not in text and not any(0xD800 <= ord(c) < 0xE000 for c in text):
+        assert kept == text
+
+
+def test_an_answer_with_half_a_character_is_kept(place: Place) -> None:
+    book = _open(place)
+    book.prepare(["expert"], _plan())
+    (question,) = book.claim("expert", 1)
+    book.commit([answered(question.id, replace(ANSWER, reply="B\0 \ud83d"))])
+    with reading(place) as db:
+        assert db.execute(select(answers.c.reply)).scalar_one() == "B\ufffd \ufffd"
+    book.close()
+
+
+def test_both_processes_refused_or_together(tmp_path: Path) -> None:
+    with RunLock(tmp_path), pytest.raises(InputError, match="another process is at work"):
+        RunLock(tmp_path).__enter__()
+    together = RunLock(tmp_path, shared=True), RunLock(tmp_path, shared=True)
+    refused = pytest.raises(InputError, match="another process is at work")
+    with together[0], together[1], refused:
+        RunLock(tmp_path).__enter__()
+    with RunLock(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("mysql://db.example/x", "must begin with postgresql://"),
+        ("postgresql://me:secret@db.example/x", "set PGPASSWORD"),
+        ("postgresql://me@db.example/x?password=secret", "set PGPASSWORD"),
+    ],
+)
+def test_an_address_that_cannot_be_is_refused(address: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        campaign([EXPERT], journal=address)
+
+
+def test_a_server_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("psycopg", reason="PostgreSQL's driver psycopg is not installed")
+    study = campaign([EXPERT], journal="postgresql://me@127.0.0.1:9/x")
+    with pytest.raises(InputError, match=r"cannot be used \(.*refused.*check that the server"):
+        run(study, tmp_path / "try")

@@ -1,0 +1,254 @@
+"""What failures of the real SDKs mean, and that none of them can hold a run up."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from fakes.provider import Action, Fails, Hangs, Provider, Resets, Says, Sends, Trickles
+
+from llm_elicit.backends import Request, open_backend
+from llm_elicit.backends.failures import Failure, read_failure
+from llm_elicit.campaign import Campaign
+from llm_elicit.errors import InputError, JudgeError
+from llm_elicit.orchestrator import Patience, status
+from llm_elicit.orchestrator.retries import Decision, History, classify, weigh
+from llm_elicit.questions import Template, render
+from orchestrator.conftest import EXPERT, claude, gpt
+from orchestrator.running import campaign, run, table
+
+DAYS_49 = 49 * 86400
+
+
+def _decide(make: Any, behave: Any, **settings: Any) -> Decision:
+    """What one request's failure means, asked of a loopback server through the real SDK."""
+
+    async def go(study: Campaign) -> Decision:
+        space = study.load_space()
+        a, b = space.sample(2, np.random.default_rng(0))
+        request = Request(render(space, a, b, Template.load("v1/zero-shot")), (a, b))
+        async with open_backend(study.judges[0], space) as backend:
+            with pytest.raises(Exception, match=r".*") as raised:
+                async with asyncio.timeout(study.judges[0].timeout):
+                    await backend.ask(request)
+            failure = backend.failure(raised.value)
+        assert failure is not None, repr(raised.value)
+        return classify(failure)
+
+    with Provider(behave) as provider:
+        return asyncio.run(go(campaign([make(provider.url, **settings)])))
+
+
+RESPONSES = [
+    (Fails(400, "bad"), "no", None),
+    (Fails(413, "too large"), "no", None),
+    (Fails(422, "bad"), "no", None),
+    (Fails(401, "no"), "backend is down", InputError),
+    (Fails(402, "pay"), "backend is down", JudgeError),
+    (Fails(403, "no"), "backend is down", InputError),
+    (Fails(404, "no such model"), "backend is down", InputError),
+    (Fails(429, "You exceeded your current quota", code="insufficient_quota"), "backend is down",
+     JudgeError),
+    (Fails(429, "slow down"), "rate limited", None),
+    (Fails(408), "transient", None),
+    (Fails(409), "transient", None),
+    (Fails(500), "transient", None),
+    (Fails(503), "transient", None),
+    (Fails(529), "transient", None),
+    (Sends(b'{"half": '), "transient", None),
+    (Sends(b"{}"), "transient", None),
+    (Sends(b"\xff\xfe"), "transient", None),
+    (Resets(), "transient", None),
+    (Hangs(), "transient", None),
+    (Trickles(), "transient", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [claude, gpt])
+@pytest.mark.parametrize(("action", "kind", "stops"), RESPONSES, ids=lambda x: str(x)[:40])
+def test_what_a_response_means(make: Any, action: Action, kind: str, stops: Any) -> None:
+    decision = _decide(make, lambda n, body: action, timeout=0.4)
+    assert (decision.kind, decision.stops) == (kind, stops)
+    assert "\n" not in decision.reason
+    # Whether it may have been charged: only what may have been answered.
+    answered = isinstance(action, Sends | Resets | Hangs | Trickles)
+    assert decision.maybe_paid == answered
+
+
+@pytest.mark.parametrize("make", [claude, gpt])
+def test_nobody_there_is_told_from_a_broken_connection(make: Any) -> None:
+    study = campaign([make("http://127.0.0.1:9")])
+
+    async def go() -> Failure | None:
+        space = study.load_space()
+        a, b = space.sample(2, np.random.default_rng(0))
+        request = Request(render(space, a, b, Template.load("v1/zero-shot")), (a, b))
+        async with open_backend(study.judges[0], space) as backend:
+            with pytest.raises(Exception, match="onnection") as raised:
+                await backend.ask(request)
+            return backend.failure(raised.value)
+
+    failure = asyncio.run(go())
+    assert failure is not None
+    assert failure.what == "refused"
+    assert not classify(failure).maybe_paid
+
+
+def test_the_http_clients_own_exceptions_are_read() -> None:
+    whats = {
+        httpx.ConnectError("x"): "refused",
+        httpx.ReadTimeout("x"): "timeout",
+        httpx.RemoteProtocolError("x"): "connection",
+        httpx.DecodingError("x"): "malformed",
+    }
+    for error, what in whats.items():
+        failure = read_failure(error)
+        assert failure is not None
+        assert failure.what == what
+    assert read_failure(ValueError("a bug")) is None
+
+
+def test_the_last_straw() -> None:
+    patience = Patience(total=100.0, poison=3)
+    server, limit = Failure("status", "boom", 500), Failure("status", "slow", 429)
+    history = History(began=0.0)
+    for number, expected in ((1, "transient"), (2, "transient"), (3, "question is poisoned")):
+        history.add(classify(server), server, answered=10 * number)
+        decision = weigh(classify(server), history, 6, patience, float(number))
+        assert decision.kind == expected
+    assert "3 times" in decision.reason
+    down = History(began=0.0)
+    for number in range(1, 6):
+        # Nobody else is answered either: the server is at fault, and the next run asks again.
+        down.add(classify(server), server, answered=10)
+        assert weigh(classify(server), down, 6, patience, float(number)).kind == "transient"
+    down.add(classify(server), server, answered=10)
+    assert weigh(classify(server), down, 6, patience, 6.0).kind == "no"
+    patient = History(began=0.0)
+    for number in range(99):
+        patient.add(classify(limit), limit, answered=number)
+        # A rate limit is not the question's fault: only time ends it.
+        assert weigh(classify(limit), patient, 6, patience, float(number)).kind == "rate limited"
+    assert weigh(classify(limit), patient, 6, patience, 100.0).kind == "no"
+
+
+def test_a_wait_of_49_days_does_not_hold_a_run_up(tmp_path: Path) -> None:
+    def behave(number: int, body: dict[str, Any]) -> Action:
+        wait = ("retry-after", str(DAYS_49))
+        return Fails(429, headers=(wait,)) if number <= 2 else Says()
+
+    began = time.monotonic()
+    with Provider(behave) as provider:
+        assert run(campaign([claude(provider.url)]), tmp_path / "try").complete
+    assert time.monotonic() - began < 10
+
+
+def test_a_provider_that_only_refuses_stops_the_judge(tmp_path: Path) -> None:
+    patience = Patience(base=0.01, longest=0.05, provider=0.1, drought=1.0)
+    began = time.monotonic()
+    with Provider(lambda n, body: Fails(429, headers=(("retry-after", "86400"),))) as provider:
+        summary = run(campaign([claude(provider.url), EXPERT]), tmp_path / "try", patience=patience)
+        assert len(provider.seen) < 40
+    assert time.monotonic() - began < 20
+    assert "no answer for" in str(summary.problems[0])
+    assert summary.judges["expert"].complete
+
+
+@pytest.mark.parametrize("make", [claude, gpt])
+def test_a_poisoned_question_is_given_up_and_the_others_go_on(make: Any, tmp_path: Path) -> None:
+    poisoned = ""
+
+    def behave(number: int, body: dict[str, Any]) -> Action:
+        nonlocal poisoned
+        question = body["messages"][-1]["content"]
+        poisoned = poisoned or question
+        return Fails(500, "boom") if question == poisoned else Says()
+
+    with Provider(behave) as provider:
+        study = campaign([make(provider.url, attempts=20)])
+        summary = run(study, tmp_path / "try")
+        assert sum(seen.question == poisoned for seen in provider.seen) == 3
+    assert not summary.problems
+    (line,) = status(tmp_path / "try", study).values()
+    assert (line.done, line.quarantined, line.total) == (19, 1, 20)
+
+
+def test_a_slot_is_given_back_while_a_question_waits(tmp_path: Path) -> None:
+    """With one slot, the others are answered while the first waits for its next attempt."""
+
+    def behave(number: int, body: dict[str, Any]) -> Action:
+        return Fails(500) if number == 1 else Says()
+
+    with Provider(behave) as provider:
+        study = campaign([claude(provider.url, concurrency=1)])
+        patience = Patience(base=2.0, longest=2.0)
+        assert run(study, tmp_path / "try", patience=patience).complete
+        questions = [seen.question for seen in provider.seen]
+    assert questions.index(questions[0], 1) == len(questions) - 1
+
+
+def test_a_server_that_trickles_is_cut_off(tmp_path: Path) -> None:
+    def behave(number: int, body: dict[str, Any]) -> Action:
+        return Trickles() if number == 1 else Says()
+
+    began = time.monotonic()
+    with Provider(behave) as provider:
+        study = campaign([claude(provider.url, timeout=0.4)], pairs=4)
+        assert run(study, tmp_path / "try").complete
+    assert time.monotonic() - began < 10
+
+
+def test_a_run_has_a_deadline_and_goes_on_another_time(tmp_path: Path) -> None:
+    with Provider(lambda n, body: Says(delay=0.1)) as provider:
+        hurried = campaign([claude(provider.url, concurrency=1)], limits={"deadline": 1.0})
+        summary = run(hurried, tmp_path / "try")
+        (problem,) = summary.problems
+        assert "limits.deadline" in str(problem)
+        assert 0 < summary.judges["claude"].tally.done < 20
+        assert len(provider.seen) == summary.judges["claude"].tally.done
+        free = campaign([claude(provider.url)])
+        assert run(free, tmp_path / "try").complete
+
+
+def _faulty(seed: int) -> Any:
+    """2 % 429, 1 % 500, 0.5 % each of hangs, resets and malformed answers, as they come."""
+    rng = random.Random(seed)
+    faults = Counter[str]()
+
+    def behave(number: int, body: dict[str, Any]) -> Action:
+        draw = rng.random()
+        for edge, name, action in (
+            (0.02, "429", Fails(429, headers=(("retry-after", "0.1"),))),
+            (0.03, "500", Fails(500)),
+            (0.035, "hang", Hangs()),
+            (0.04, "reset", Resets()),
+            (0.045, "malformed", Sends(b'{"half": ')),
+        ):
+            if draw < edge:
+                faults[name] += 1
+                return action
+        return Says("A", delay=0.01)
+
+    behave.faults = faults  # type: ignore[attr-defined]
+    return behave
+
+
+@pytest.mark.parametrize("make", [claude, gpt])
+def test_faults_of_every_kind_cost_only_themselves(make: Any, tmp_path: Path) -> None:
+    pairs = 300
+    behave = _faulty(3)
+    with Provider(behave) as provider:
+        study = campaign([make(provider.url, timeout=0.5, concurrency=32)], pairs=pairs)
+        summary = run(study, tmp_path / "try")
+        sent = len(provider.seen)
+    assert set(behave.faults) == {"429", "500", "hang", "reset", "malformed"}
+    (judge,) = summary.judges.values()
+    assert judge.tally.done + judge.tally.failed == 2 * pairs
+    assert not summary.problems
+    assert (sent - sum(behave.faults.values())) / (2 * pairs) < 1.1
+    assert len(table(study, tmp_path / "try")) == judge.tally.done
