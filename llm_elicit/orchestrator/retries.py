@@ -120,8 +120,9 @@ def classify(failure: Failure) -> Decision:
     """What one failed request means, taken by itself.
 
     Example:
-        >>> classify(Failure("status", "slow down", 429, headers={"retry-after": "3"}))
-        Decision(kind='rate limited', reason='rate limited: slow down', wait=3.0, ...)
+        >>> decision = classify(Failure("status", "slow down", 429, headers={"retry-after": "3"}))
+        >>> decision.kind, decision.wait
+        ('rate limited', 3.0)
     """
     said = failure.said
     match failure.what:
