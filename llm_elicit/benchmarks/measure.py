@@ -74,7 +74,7 @@ def measure(job: Job) -> Row:
     """Run a job in this process and return its row: distances, seconds, memory, provenance.
 
     Example:
-        >>> job = Job("table1", "Ring2D", "utility", seed=11, n=200, points=200, samples=500)
+        >>> job = Job("table1", "Ring2D", "utility", seed=11, n=80, points=200, samples=500)
         >>> row = measure(job)
         >>> row["w1"] > 0 and row["peak_mib"] > 50
         True
