@@ -16,8 +16,7 @@ from scipy import stats
 from llm_elicit.benchmarks.targets import Array, Target, cube, mixture, wide_sampling
 from llm_elicit.density import GaussianMixture, Uniform
 
-_ARC_CENTRES, _LEFT_ARC = np.array([0.0, np.pi]), 0.6
-_ARC_WEIGHTS = (1 - _LEFT_ARC, _LEFT_ARC)
+_ARC_CENTRES, _ARC_WEIGHTS = np.array([0.0, np.pi]), np.array([0.4, 0.6])
 _CORRELATED = 0.3 * np.eye(4) + 0.7 * np.ones((4, 4))
 _STUDENT = stats.multivariate_t(np.zeros(4), 0.5 * _CORRELATED, df=5)
 
@@ -65,8 +64,8 @@ def _draw_student(n: int, rng: np.random.Generator) -> Array:
 def _arcs(x: Array) -> Array:
     """Two arcs of one ring, 0.6 of the mass on the left one."""
     r, angle = np.maximum(np.linalg.norm(x, axis=1), 1e-12), np.arctan2(x[:, 1], x[:, 0])
-    right, left = (5.0 * np.cos(angle - at) for at in _ARC_CENTRES)
-    along = np.logaddexp(np.log(1 - _LEFT_ARC) + right, np.log(_LEFT_ARC) + left)
+    arcs = np.log(_ARC_WEIGHTS) + 5.0 * np.cos(angle[:, None] - _ARC_CENTRES)
+    along = np.logaddexp.reduce(arcs, axis=1)
     return np.asarray(-0.5 * ((r - 2.0) / 0.2) ** 2 - np.log(r) + along)
 
 

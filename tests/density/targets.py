@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from llm_elicit.density import Noise, SamplingDensity, simulate_choices
+from llm_elicit.density import AnnealingSettings, Noise, SamplingDensity, simulate_choices
+from llm_elicit.density.annealing import Annealed, anneal
 
 Array = npt.NDArray[np.float64]
 
@@ -43,6 +45,25 @@ def draw_on_grid(
     mass = np.exp(logs - logs.max())
     chosen = rng.choice(len(grid), size=n, p=mass / mass.sum())
     return grid[chosen] + (rng.random((n, 2)) - 0.5) * (edges[1] - edges[0])
+
+
+def anneal_two_modes(n: int, seed: int, rise: float = 0.0) -> Annealed:
+    """n particles from N(0, 9I) to 0.8 N(−4, 0.3²) + 0.2 N(4, 0.3²) in 2-D, raised by ``rise``."""
+    centres = torch.tensor([[-4.0, 0.0], [4.0, 0.0]], dtype=torch.float64)
+    logs = torch.log(torch.tensor([0.8, 0.2], dtype=torch.float64))
+
+    def start(g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return -g.square().sum(1) / 18 - np.log(2 * np.pi * 9), -g / 9
+
+    def target(g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        gap = g[:, None] - centres
+        parts = logs - gap.square().sum(2) / (2 * 0.09)
+        share = torch.softmax(parts, 1)
+        return torch.logsumexp(parts, 1) + rise, -(share[..., None] * gap).sum(1) / 0.09
+
+    generator = torch.Generator().manual_seed(seed)
+    points = 3 * torch.randn(n, 2, generator=generator, dtype=torch.float64)
+    return anneal(points, start, target, generator, AnnealingSettings())
 
 
 def wasserstein(x: Array, y: Array) -> float:

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from llm_elicit.density import (
-    AnnealingSettings,
     BeliefDensity,
     Empirical,
     FlowSettings,
@@ -19,12 +18,10 @@ from llm_elicit.density import (
     Uniform,
     fit_belief,
 )
-from llm_elicit.density.annealing import anneal
-from llm_elicit.density.density_model import Draws
 from llm_elicit.density.diagnostics import effective_size, near_bounds
 from llm_elicit.density.score.accuracy import finer
 from tests.density.conftest import QUICK
-from tests.density.targets import Array, ask
+from tests.density.targets import Array, anneal_two_modes, ask
 
 LINE = Uniform([-1.0], [1.0])
 FLOW = FlowSettings(members=2, affine_steps=200, short_steps=25, steps=100, width=16)
@@ -81,30 +78,11 @@ def test_effective_size_of_families_with_a_common_part() -> None:
     assert effective_size(torch.zeros(20_000), values) == 1.0
 
 
-def _two_modes(n: int, seed: int) -> Draws:
-    """Particles from N(0, 9I) to 0.8 N(−4, 0.3²) + 0.2 N(4, 0.3²) in two dimensions."""
-    centres = torch.tensor([[-4.0, 0.0], [4.0, 0.0]], dtype=torch.float64)
-    logs = torch.log(torch.tensor([0.8, 0.2], dtype=torch.float64))
-
-    def start(g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return -g.square().sum(1) / 18 - np.log(2 * np.pi * 9), -g / 9
-
-    def target(g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        gap = g[:, None] - centres
-        parts = logs - gap.square().sum(2) / (2 * 0.09)
-        share = torch.softmax(parts, 1)
-        return torch.logsumexp(parts, 1), -(share[..., None] * gap).sum(1) / 0.09
-
-    generator = torch.Generator().manual_seed(seed)
-    points = 3 * torch.randn(n, 2, generator=generator, dtype=torch.float64)
-    return anneal(points, start, target, generator, AnnealingSettings()).draws
-
-
 def test_effective_size_foretells_the_spread_of_a_mode_s_weight_over_runs() -> None:
     """No move crosses between the modes: the weight's variance is p(1 − p)/effective size."""
     shares, sizes = [], []
     for seed in range(60):
-        draws = _two_modes(600, seed)
+        draws = anneal_two_modes(600, seed).draws
         left = (draws.points[:, :1] < 0).double()
         shares.append(float(left.mean()))
         sizes.append(effective_size(draws.families, left))
@@ -117,7 +95,7 @@ def test_effective_size_foretells_the_spread_of_a_mode_s_weight_over_runs() -> N
 def test_effective_size_grows_with_the_particles() -> None:
     sizes = []
     for n in (500, 2000, 8000):
-        draws = _two_modes(n, seed=1)
+        draws = anneal_two_modes(n, seed=1).draws
         sizes.append(effective_size(draws.families, draws.points))
     assert sizes[0] < sizes[1] < sizes[2]
     assert sizes[2] / sizes[0] == pytest.approx(16, rel=0.6)

@@ -9,20 +9,18 @@ import pytest
 import torch
 
 from llm_elicit.density import (
-    AnnealingSettings,
     GaussianMixture,
     Noise,
     ResidualSettings,
     Uniform,
     fit_belief,
 )
-from llm_elicit.density.annealing import anneal
 from llm_elicit.density.components import ComponentStack
 from llm_elicit.density.judgments import assign_folds, check_judgments
 from llm_elicit.density.ratio import NetworkStack, Utility, quadratic_features
 from llm_elicit.density.utility import ChoiceData, fit_utility
 from tests.density.conftest import QUICK
-from tests.density.targets import Array, ask, wasserstein
+from tests.density.targets import Array, anneal_two_modes, ask, wasserstein
 
 
 def _stack() -> NetworkStack:
@@ -169,21 +167,7 @@ def test_other_noise_families_recover_a_normal_belief(noise: Noise) -> None:
 
 def test_annealing_keeps_the_weights_of_separated_modes() -> None:
     """From N(0, 9I) to 0.8 N(−4, 0.3²) + 0.2 N(4, 0.3²) in two dimensions; Z known."""
-    centres = torch.tensor([[-4.0, 0.0], [4.0, 0.0]], dtype=torch.float64)
-    logs = torch.log(torch.tensor([0.8, 0.2], dtype=torch.float64))
-
-    def start(g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return -g.square().sum(1) / 18 - np.log(2 * np.pi * 9), -g / 9
-
-    def target(g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        gap = g[:, None] - centres
-        parts = logs - gap.square().sum(2) / (2 * 0.09)
-        share = torch.softmax(parts, 1)
-        return torch.logsumexp(parts, 1) + 1.5, -(share[..., None] * gap).sum(1) / 0.09
-
-    generator = torch.Generator().manual_seed(0)
-    points = 3 * torch.randn(6000, 2, generator=generator, dtype=torch.float64)
-    found = anneal(points, start, target, generator, AnnealingSettings())
+    found = anneal_two_modes(6000, seed=0, rise=1.5)
     assert (found.draws.points[:, 0] < 0).double().mean().item() == pytest.approx(0.8, abs=0.03)
     expected = 1.5 + np.log(2 * np.pi * 0.09)
     assert found.log_normalizer == pytest.approx(expected, abs=0.1)

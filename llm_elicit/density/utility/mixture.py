@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from llm_elicit.density.choice import choice_log_likelihood
 from llm_elicit.density.components import ComponentStack
 from llm_elicit.density.utility.data import CrossValidation, Differences
 from llm_elicit.density.utility.scoring import Mixture, MixturePosterior, MixturePrior, climb
@@ -33,7 +34,8 @@ class MixtureSettings:
     """Settings of the mixtures' fit.
 
     ``counts`` are the numbers of components tried, each from ``starts`` starts, by at most
-    ``search_steps`` steps on at most ``search_rows`` comparisons, then ``steps`` for each fold.
+    ``search_steps`` steps on at most ``search_rows`` comparisons, then by ``steps`` under a
+    prior of each of ``strengths``, and by as many for each fold.
     """
 
     counts: tuple[int, ...] = (2, 3, 4, 6, 8, 12)
@@ -89,11 +91,11 @@ def _search(
     rows = torch.nonzero(~held)[:, 0]
     rows = rows[torch.randperm(len(rows), generator=validation.generator)[: settings.search_rows]]
     judged = validation.judged[held[validation.judged]]
+    sides, weights = validation.sides(judged), validation.weights[judged]
 
     def foretells(mixture: Mixture) -> float:
-        winners, losers = mixture(validation.sides(judged)).chunk(2)
-        logs = validation.noise.log_cdf(winners - losers)
-        return float((logs * validation.weights[judged]).sum())
+        winners, losers = mixture(sides).chunk(2)
+        return float(choice_log_likelihood(winners - losers, weights, validation.noise))
 
     posterior = _posterior(validation, rows, settings.prior)
     starts = draw_starts(validation, count, settings.starts)

@@ -49,12 +49,15 @@ class Mixture:
         """f (n,) at features (n, d)."""
         return torch.logsumexp(self.forms(self.whitened(t)), -1)
 
+    def masses(self) -> Tensor:
+        """The components' masses (K,), which sum to one."""
+        return torch.softmax(self.height - torch.linalg.slogdet(self.whiten).logabsdet, 0)
+
     def pooled(self) -> Tensor:
         """The components' covariances averaged by mass (d, d)."""
-        log_mass = self.height - torch.linalg.slogdet(self.whiten).logabsdet
         inverse = torch.linalg.inv(self.whiten)
         covariances = inverse.transpose(1, 2) @ inverse
-        return torch.einsum("k,kde->de", torch.softmax(log_mass, 0), covariances)
+        return torch.einsum("k,kde->de", self.masses(), covariances)
 
     def moved(self, step: Tensor) -> Mixture:
         """The mixture after a step (K·p,), p = 1 + d + d(d + 1)/2."""
@@ -113,7 +116,7 @@ class MixturePrior:
         gradient, curvature = torch.zeros(k, 1 + d + len(i)), torch.zeros(k, 1 + d + len(i))
 
         # Masses: log m = h − log|W|, and log|W| grows by tr Δ.
-        mass = torch.softmax(mixture.height - torch.linalg.slogdet(mixture.whiten).logabsdet, 0)
+        mass = mixture.masses()
         along = torch.cat([torch.ones(1), torch.zeros(d), -diagonal])
         gradient += self.concentration * torch.outer(1.0 - k * mass, along)
         spread = self.concentration * k * (torch.diag(mass) - torch.outer(mass, mass))
