@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from llm_elicit.features import Feature, FeatureSpace
     from llm_elicit.orchestrator import Display, Silent
     from llm_elicit.runs import Run
-    from llm_elicit.stages import arun, run
+    from llm_elicit.stages import arun, run, run_grid
 
 _HOMES = {
     "Campaign": "campaign",
@@ -35,11 +35,12 @@ _HOMES = {
     "Silent": "orchestrator",
     "arun": "stages",
     "run": "stages",
+    "run_grid": "stages",
 }
 
 __all__ = [
     "Campaign", "Comparisons", "Display", "ElicitError", "Feature", "FeatureSpace",
-    "InputError", "JudgeError", "Run", "Silent", "arun", "run",
+    "InputError", "JudgeError", "Run", "Silent", "arun", "run", "run_grid",
 ]  # fmt: skip
 
 

@@ -10,12 +10,21 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Discriminator,
+    Field,
+    ModelWrapValidatorHandler,
+    SerializeAsAny,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
-from llm_elicit import resources
+from llm_elicit import plugins, resources
+from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Strict, read_yaml, validated
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
@@ -25,13 +34,52 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+class Rounds(Strict):
+    """Pairs planned in rounds, each from the answers to those before it.
+
+    `shared`: all judges are asked the same pairs, and a round waits for all of them; otherwise
+    each judge has rounds of its own from the second on.
+    """
+
+    count: Annotated[int, Field(ge=2, le=1000)]
+    shared: bool = True
+
+
 class Design(Strict):
-    """Which questions are asked: pairs drawn from λ, in both orders, so many times each."""
+    """Which questions are asked: pairs drawn from λ, in both orders, so many times each.
+
+    Example:
+        >>> design = Design(pairs=50, rounds=Rounds(count=3))
+        >>> design.sizes, design.questions
+        ((18, 16, 16), 100)
+    """
 
     pairs: Annotated[int, Field(ge=2, le=10_000_000)] = 200
     template: str = "v1/zero-shot"
     both_orders: bool = True
     replicates: Annotated[int, Field(ge=1, le=1000)] = 1
+    rounds: Rounds | None = None
+
+    @model_validator(mode="after")
+    def _rounds_have_pairs(self) -> Design:
+        if self.rounds is not None and self.rounds.count > self.pairs:
+            raise ValueError(
+                f"{self.rounds.count} rounds of {self.pairs} pairs; ask more pairs, or fewer rounds"
+            )
+        return self
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many pairs each round has; what is left over goes into the first."""
+        if self.rounds is None:
+            return (self.pairs,)
+        each, left = divmod(self.pairs, self.rounds.count)
+        return (each + left, *[each] * (self.rounds.count - 1))
+
+    @property
+    def questions(self) -> int:
+        """How many questions a judge is asked in all."""
+        return self.pairs * (1 + self.both_orders) * self.replicates
 
 
 class TokenPrice(Strict):
@@ -133,8 +181,76 @@ class SimulatedJudge(_Judge):
     concurrency: Annotated[int, Field(ge=1, le=1000)] = 64
 
 
+class PluginJudge(_Judge):
+    """A backend from another package. Its own settings are a model that inherits this one.
+
+    `free` says that asking costs nothing; otherwise what it costs is unknown unless the campaign
+    gives a `price`. See docs/backends.md.
+    """
+
+    free: ClassVar[bool] = False
+
+    backend: str
+    model: Annotated[str, Field(min_length=1)]
+    api_key_env: str | None = None
+    requests_per_minute: Positive | None = None
+    tokens_per_minute: Positive | None = None
+    price: TokenPrice | None = None
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _as_the_plugin_has_it(
+        cls, data: Any, handler: ModelWrapValidatorHandler[PluginJudge]
+    ) -> PluginJudge:
+        """The settings are checked by the plug-in's own model."""
+        if cls is PluginJudge and isinstance(data, dict):
+            try:
+                settings = plugin_backend(str(data.get("backend"))).Settings
+            except InputError as error:
+                raise ValueError(str(error)) from None
+            return settings.model_validate(data)  # type: ignore[no-any-return]
+        return handler(data)
+
+
+OWN_BACKENDS = ("anthropic", "local", "openai", "simulated")
+"""This package's; a plug-in of one of these names is never asked."""
+
+
+def plugin_backend(name: str) -> Any:
+    """The backend's class that an installed package offers under a name.
+
+    Raises:
+        InputError: there is none, it cannot be imported, or it says nothing of its settings.
+    """
+    backend = plugins.load(name, OWN_BACKENDS)
+    settings = getattr(backend, "Settings", None)
+    if not (isinstance(settings, type) and issubclass(settings, PluginJudge)):
+        raise InputError(
+            f"backend {name!r}: {getattr(backend, '__name__', backend)} has no class `Settings` "
+            "that inherits llm_elicit.campaign.PluginJudge; docs/backends.md has an example"
+        )
+    return backend
+
+
+def _kind(judge: Any) -> str | None:
+    """Which of the models below holds a judge's settings."""
+    name = judge.get("backend") if isinstance(judge, dict) else getattr(judge, "backend", None)
+    if not isinstance(name, str):
+        return None
+    return name if name in OWN_BACKENDS else "plug-in"
+
+
 Judge = Annotated[
-    AnthropicJudge | OpenAIJudge | LocalJudge | SimulatedJudge, Field(discriminator="backend")
+    Annotated[AnthropicJudge, Tag("anthropic")]
+    | Annotated[OpenAIJudge, Tag("openai")]
+    | Annotated[LocalJudge, Tag("local")]
+    | Annotated[SimulatedJudge, Tag("simulated")]
+    | Annotated[SerializeAsAny[PluginJudge], Tag("plug-in")],
+    Discriminator(
+        _kind,
+        custom_error_type="no_backend",
+        custom_error_message="a judge names its backend; known: " + ", ".join(OWN_BACKENDS),
+    ),
 ]
 
 
@@ -170,8 +286,18 @@ class Fit(Strict):
         return data
 
 
+class Grid(Strict):
+    """Axes of a study besides its judges; every combination is asked, see `llm_elicit.grid`."""
+
+    spaces: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ()
+    temperatures: tuple[Annotated[float, Field(ge=0, le=2)], ...] = ()
+
+
 class Campaign(Strict):
     """One study, ready to run.
+
+    With a `grid` it stands for several, the grid's cells; a cell is `part_of` its grid.
 
     Example:
         >>> campaign = Campaign.load("california")
@@ -188,6 +314,20 @@ class Campaign(Strict):
     limits: Limits = Limits()
     runs: Path = Path("runs")
     journal: str | None = None
+    grid: Grid | None = None
+    part_of: Name | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _space_of_the_grid(cls, data: Any) -> Any:
+        """Where the grid names the feature spaces, `space` is left out."""
+        grid = data.get("grid") if isinstance(data, dict) else None
+        spaces = grid.get("spaces") if isinstance(grid, dict) else None
+        if not spaces or not isinstance(spaces, list | tuple):
+            return data
+        if data.get("space", spaces[0]) not in spaces:
+            raise ValueError("space is not among grid.spaces; leave it out")
+        return {**data, "space": data.get("space", spaces[0])}
 
     @field_validator("journal")
     @classmethod
@@ -201,6 +341,16 @@ class Campaign(Strict):
         if parts.password is not None or "password" in parse_qs(parts.query):
             raise ValueError("holds a password, which runs write down; set PGPASSWORD instead")
         return address
+
+    @model_validator(mode="after")
+    def _rounds_suit_the_fit(self) -> Campaign:
+        bound = [m for m in self.fit.methods if m not in ("utility", "auto")]
+        if self.design.rounds is not None and bound:
+            raise ValueError(
+                f"fit: method {bound[0]!r} takes pairs for independent draws from λ, which rounds "
+                "do not ask; use utility or auto, or leave out design.rounds"
+            )
+        return self
 
     @model_validator(mode="after")
     def _judges_have_names(self) -> Campaign:
@@ -238,7 +388,8 @@ class Campaign(Strict):
         identity = {
             "space": space.model_dump(mode="json"),
             "seed": self.seed,
-            "design": self.design.model_dump(mode="json"),
+            # Runs begun before there were rounds go on.
+            "design": self.design.model_dump(mode="json", exclude_none=True),
             "judges": {judge.name: judge.identity() for judge in self.judges},
         }
         canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -18,11 +19,24 @@ from llm_elicit.errors import STOPPED, ElicitError, InputError
 from llm_elicit.later import Later
 
 if TYPE_CHECKING:
-    from llm_elicit import backends, drafting, orchestrator, questions, runs, stages
+    from llm_elicit import (
+        backends,
+        campaign,
+        drafting,
+        orchestrator,
+        plugins,
+        provenance,
+        questions,
+        runs,
+        stages,
+    )
 else:
     backends = Later("llm_elicit.backends")
+    campaign = Later("llm_elicit.campaign")
     drafting = Later("llm_elicit.drafting")
     orchestrator = Later("llm_elicit.orchestrator")
+    plugins = Later("llm_elicit.plugins")
+    provenance = Later("llm_elicit.provenance")
     questions = Later("llm_elicit.questions")
     runs = Later("llm_elicit.runs")
     stages = Later("llm_elicit.stages")
@@ -44,6 +58,9 @@ Where = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder or nam
 CampaignName = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="A path, or an example.")]
 MaxCost = Annotated[float | None, typer.Option(metavar="USD", min=0.0, help="Spend no more.")]
 
+_CELL = {False: (), True: ("cell",)}
+"""The column that tells a grid's cells apart."""
+
 # Where no terminal says how wide it is, tables keep their natural width: no name is cut.
 _out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
 
@@ -58,22 +75,27 @@ def run_command(
 ) -> None:
     """The whole job: plan, ask, fit, audit, report. Run it again to resume."""
     if dry_run:
-        _dry_run(runs.Run.open(campaign))
+        _dry_run(runs.open_runs(campaign))
         return
-    _conclude(stages.run(campaign, max_cost=max_cost))
+
+    def whole(cell: runs.Run) -> None:
+        _conclude(asyncio.run(stages.arun(cell, max_cost=max_cost)))
+
+    _each(stages.plan_grid(campaign), whole)
 
 
 @app.command("estimate")
 def estimate_command(campaign: CampaignName) -> None:
     """Questions, tokens and USD by judge and model, before anything is sent."""
-    _estimate(runs.Run.open(campaign))
+    _estimate(runs.open_runs(campaign))
 
 
 @app.command("plan")
 def plan_command(campaign: CampaignName) -> None:
     """Validate a campaign and draw its pairs."""
-    result = stages.plan(campaign)
-    _out.print(f"{result.folder}: {len(result.plan.a)} pairs, {len(result.plan)} questions a judge")
+    for cell in stages.plan_grid(campaign):
+        design = cell.campaign.design
+        _out.print(f"{cell.folder}: {design.pairs} pairs, {design.questions} questions a judge")
 
 
 @app.command("ask")
@@ -87,78 +109,140 @@ def ask_command(
     every: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.01, help="Between looks, for --batch wait.")
     ] = 60.0,
+    resend: Annotated[
+        bool, typer.Option("--resend", help="With --batch: hand lost batches in again.")
+    ] = False,
 ) -> None:
     """Ask what is not answered yet."""
+    if resend and batch not in ("submit", "wait"):
+        raise InputError("--resend goes with --batch submit or --batch wait; nothing else is lost")
     if batch == "status":
-        _batches(runs.Run.open(where))
+        _each(runs.open_runs(where), _batches)
         return
-    result = stages.plan(where)
-    with orchestrator.Display() as progress:
-        if batch is None:
-            asking = stages.ask(result, max_cost=max_cost, progress=progress)
+    cells = stages.plan_grid(where)
+    if batch == "wait" and len(cells) > 1:
+        raise InputError(
+            f"{where} is a grid, whose cells would wait for each other: use --batch submit, and "
+            "--batch collect later"
+        )
+
+    def work(cell: runs.Run) -> None:
+        with orchestrator.Display() as progress:
+            if batch is None:
+                asking = stages.ask(cell, max_cost=max_cost, progress=progress)
+            else:
+                asking = stages.ask_in_batches(
+                    cell, batch, max_cost=max_cost, every=every, resend=resend, progress=progress
+                )
+            result = asyncio.run(asking)
+        if batch == "submit":
+            _batches(result)
         else:
-            asking = stages.ask_in_batches(
-                result, batch, max_cost=max_cost, every=every, progress=progress
-            )
-        result = asyncio.run(asking)
-    if batch == "submit":
-        _batches(result)
-    else:
-        table = result.folder / "comparisons.parquet"
-        _out.print(f"{table}: {len(result.comparisons)} judgments")
-    _raise_problems(result)
+            table = result.folder / "comparisons.parquet"
+            _out.print(f"{table}: {len(result.comparisons)} judgments")
+        _raise_problems(result)
+
+    _each(cells, work)
 
 
 @app.command("fit")
 def fit_command(where: Where) -> None:
     """Estimate every judge's belief from its answers."""
-    result = runs.Run.open(where)
-    with orchestrator.Display() as progress:
-        stages.fit(result, progress)
-    for judge, belief in result.beliefs.items():
-        _out.print(f"{judge}: {belief}")
+
+    def work(cell: runs.Run) -> None:
+        with orchestrator.Display() as progress:
+            stages.fit(cell, progress)
+        for judge, belief in cell.beliefs.items():
+            _out.print(f"{judge}: {belief}")
+
+    _each(runs.open_runs(where), work)
 
 
 @app.command("audit")
 def audit_command(where: Where) -> None:
     """Compare the beliefs with the data."""
-    result = runs.Run.open(where)
-    with orchestrator.Display() as progress:
-        stages.audit(result, progress)
-    _verdicts(result)
+
+    def work(cell: runs.Run) -> None:
+        with orchestrator.Display() as progress:
+            stages.audit(cell, progress)
+        _verdicts(cell)
+
+    _each(runs.open_runs(where), work)
 
 
 @app.command("report")
 def report_command(where: Where) -> None:
     """Write the page, its figures and its tables."""
-    result = runs.Run.open(where)
-    with orchestrator.Display() as progress:
-        stages.report(result, progress)
-    _out.print(result.report_path)
+
+    def work(cell: runs.Run) -> None:
+        with orchestrator.Display() as progress:
+            stages.report(cell, progress)
+        _out.print(cell.report_path)
+
+    _each(runs.open_runs(where), work)
 
 
 @app.command("status")
 def status_command(where: Where) -> None:
     """How far a run is, by judge; from another terminal too, while it runs."""
-    result = runs.Run.open(where)
+    cells = runs.open_runs(where)
     states = ("done", "failed", "planned", "in flight", "submitted", "quarantined")
-    table = Table("judge", *states, "tokens", "cost USD", "last answer", box=None)
-    for judge, line in orchestrator.status(result.folder, result.campaign).items():
-        counts = [getattr(line, state.replace(" ", "_")) for state in states]
-        tokens = line.prompt_tokens + line.completion_tokens
-        numbers = [f"{count:,}" for count in (*counts, tokens)]
-        table.add_row(judge, *numbers, f"{line.cost:.4f}", line.last or "-")
+    table = Table(*_CELL[len(cells) > 1], "judge", *states, "tokens", "cost USD", "last answer",
+                  box=None)  # fmt: skip
+    for cell in cells:
+        for judge, line in _totals(cell, alone=len(cells) == 1).items():
+            counts = [getattr(line, state.replace(" ", "_")) for state in states]
+            tokens = line.prompt_tokens + line.completion_tokens
+            numbers = [f"{count:,}" for count in (*counts, tokens)]
+            place = [cell.campaign.name] if len(cells) > 1 else []
+            table.add_row(*place, judge, *numbers, f"{line.cost:.4f}", line.last or "-")
     _out.print(table)
+
+
+def _totals(cell: runs.Run, alone: bool) -> dict[str, orchestrator.Totals]:
+    """A run's counts; cells of a grid may have none yet, since they begin one after the other."""
+    try:
+        return orchestrator.status(cell.folder, cell.campaign)
+    except InputError:
+        if alone:
+            raise
+        return cell.untouched
 
 
 @app.command("export")
 def export_command(
     where: Where,
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Ends in .parquet, .jsonl or .csv.")],
+    thinking: Annotated[
+        bool, typer.Option("--thinking", help="Add what reasoning models showed of theirs.")
+    ] = False,
 ) -> None:
     """Write the judgments as Parquet, JSONL or CSV."""
     result = runs.Run.open(where)
-    _out.print(stages.export(result, path))
+    _out.print(stages.export(result, path, thinking=thinking))
+
+
+@app.command("backends")
+def backends_command() -> None:
+    """The backends a campaign can name, those of other packages too, and whether they load."""
+    table = Table("backend", "package", "state", box=None)
+    for name in campaign.OWN_BACKENDS:
+        table.add_row(name, f"llm-elicit {provenance.version()}", "ready")
+    for name, entries in plugins.installed().items():
+        packages = ", ".join(plugins.package(entry) for entry in entries)
+        table.add_row(name, packages, _state_of(name))
+    _out.print(table)
+
+
+def _state_of(name: str) -> str:
+    """Whether a plug-in can be named, or else why not."""
+    if name in campaign.OWN_BACKENDS:
+        return "not used: this package has one of that name"
+    try:
+        campaign.plugin_backend(name)
+    except InputError as error:
+        return str(error)
+    return "ready"
 
 
 @models.callback(invoke_without_command=True)
@@ -197,15 +281,36 @@ def init_command(
     )
 
 
-def _dry_run(result: runs.Run) -> None:
+def _each(cells: Sequence[runs.Run], work: Callable[[runs.Run], None]) -> None:
+    """Do something for a run, or for every cell of a grid: a judge's trouble in one is that one's.
+
+    The first trouble decides the exit code.
+    """
+    troubles: list[ElicitError] = []
+    for cell in cells:
+        if len(cells) > 1:
+            _out.print(f"{cell.campaign.name}", style="bold", markup=False)
+        try:
+            work(cell)
+        except ElicitError as error:
+            if len(cells) == 1:
+                raise
+            sys.stderr.write(f"{cell.campaign.name}: {error}\n")
+            troubles.append(error)
+    if troubles:
+        raise troubles[0]
+
+
+def _dry_run(cells: Sequence[runs.Run]) -> None:
     """Three questions as they would be sent, and what all of them would take."""
-    template = questions.Template.load(result.campaign.design.template)
-    for prompt in orchestrator.prompts(result.space, result.plan, template, 3):
-        for message in prompt.messages:
-            _out.print(f"[{message.role}]", markup=False, style="bold")
-            _out.print(message.content, markup=False)
-        _out.rule()
-    _estimate(result)
+    for cell in cells:
+        template = questions.Template.load(cell.campaign.design.template)
+        for prompt in orchestrator.prompts(cell.space, cell.plan, template, 3):
+            for message in prompt.messages:
+                _out.print(f"[{message.role}]", markup=False, style="bold")
+                _out.print(message.content, markup=False)
+            _out.rule()
+    _estimate(cells)
 
 
 def _batches(result: runs.Run) -> None:
@@ -218,25 +323,34 @@ def _batches(result: runs.Run) -> None:
     _out.print(table)
 
 
-def _estimate(result: runs.Run) -> None:
+def _estimate(cells: Sequence[runs.Run]) -> None:
     """What the questions that are still open would take."""
-    answered = result.answered
-    lines = orchestrator.estimate(result.campaign, result.space, result.plan, answered)
     names = ("judge", "model", "questions", "prompt tokens", "cached", "answer tokens")
-    table = Table(*names, "USD", "at most", "in batch mode", box=None)
-    for line in lines:
-        near = "" if line.exact else "~"
-        counts = f"{near}{line.prompt_tokens:,}", f"~{line.cached_tokens:,}"
-        answers = f"~{line.completion_tokens:,}"
-        prices = [_usd(line.cost), _usd(line.most), _usd(line.batch) if line.batch else "-"]
-        table.add_row(line.judge, line.model, f"{line.requests:,}", *counts, answers, *prices)
+    table = Table(*_CELL[len(cells) > 1], *names, "USD", "at most", "in batch mode", box=None)
+    lines: list[orchestrator.JudgeEstimate] = []
+    done = 0
+    for cell in cells:
+        answered = cell.answered
+        done += sum(answered.values())
+        place = [cell.campaign.name] if len(cells) > 1 else []
+        for line in orchestrator.estimate(cell.campaign, cell.space, cell.plan, answered):
+            lines.append(line)
+            table.add_row(*place, *_estimated(line))
     _out.print(table)
     known = [line for line in lines if line.cost is not None]
     total, most = (sum(getattr(line, key) for line in known) for key in ("cost", "most"))
     unknown = "" if len(known) == len(lines) else ", without the models of unknown price"
     _out.print(f"In all {_usd(total)} USD, at most {_usd(most)}{unknown}. Nothing was sent.")
-    if any(answered.values()):
-        _out.print(f"{sum(answered.values()):,} questions are answered already and left out.")
+    if done:
+        _out.print(f"{done:,} questions are answered already and left out.")
+
+
+def _estimated(line: orchestrator.JudgeEstimate) -> list[str]:
+    near = "" if line.exact else "~"
+    counts = [f"{near}{line.prompt_tokens:,}", f"~{line.cached_tokens:,}"]
+    answers = f"~{line.completion_tokens:,}"
+    prices = [_usd(line.cost), _usd(line.most), _usd(line.batch) if line.batch else "-"]
+    return [line.judge, line.model, f"{line.requests:,}", *counts, answers, *prices]
 
 
 def _usd(amount: float | None) -> str:

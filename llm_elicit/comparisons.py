@@ -18,6 +18,7 @@ prompt_tokens, ...      completion_tokens, cached_tokens; cost (USD; empty where
 latency, attempts       seconds of the answering request; requests sent for this answer
 cached                  served from an earlier run's answer, at no cost
 asked_at                UTC time of the answer, ISO 8601
+thinking                what a reasoning model showed of its thinking; only where it was asked for
 ======================  ==========================================================================
 """
 
@@ -57,6 +58,8 @@ _COLUMNS = {
     "cached": "bool",
     "asked_at": "string",
 }
+_OPTIONAL = {"thinking": "string"}
+_TYPES = {**_COLUMNS, **_OPTIONAL}
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,9 @@ class Comparisons:
         missing = [column for column in needed if column not in frame.columns]
         if missing:
             raise InputError(f"comparisons: no column {missing[0]!r}; is this a comparison log?")
-        self.frame = frame[needed].astype(_COLUMNS).reset_index(drop=True)
+        more = {name: kind for name, kind in _OPTIONAL.items() if name in frame.columns}
+        kept = frame[[*needed, *more]].astype({**_COLUMNS, **more})
+        self.frame = kept.reset_index(drop=True)
         self.features = features
 
     def __len__(self) -> int:
@@ -170,7 +175,7 @@ class Comparisons:
             frame = pd.read_json(path, lines=True, dtype=False)
         elif path.suffix == ".csv":
             # Text stays text: a reply "NA" is not a gap, a hash of digits is not a number.
-            text = {name: "string" for name, kind in _COLUMNS.items() if kind == "string"}
+            text = {name: "string" for name, kind in _TYPES.items() if kind == "string"}
             gaps = {name: [""] for name in ("probability", "letter_mass", "cost")}
             frame = pd.read_csv(path, dtype=text, keep_default_na=False, na_values=gaps)
         else:

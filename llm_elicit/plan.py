@@ -1,9 +1,12 @@
-"""Which questions to ask: a pure function of (campaign, seed), so a resumed run asks the same."""
+"""Which questions to ask: a pure function of (campaign, seed), so a resumed run asks the same.
+
+Rounds after the first depend on answers too (`llm_elicit.rounds`); once planned they are on record.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -32,24 +35,53 @@ class Plan:
     """The pairs of a campaign and every way each is put.
 
     Attributes:
-        a: the first points, `(n, d)`, natural units, as they are worded.
+        a: the first points, `(n, d)`, natural units, as they are worded; NaN for the pairs of a
+            round that is not planned yet.
         b: the second points, `(n, d)`.
+        orders, replicates: how each pair is put.
+        fixed: how many pairs follow from the seed alone, those of later rounds from answers;
+            None for all.
+        own: the pairs of one judge alone, by judge; all others are everyone's.
     """
 
     a: Floats
     b: Floats
     orders: tuple[Order, ...]
     replicates: int
+    fixed: int | None = None
+    own: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self.a) * len(self.orders) * self.replicates
+        return len(self._known()) * len(self.orders) * self.replicates
 
     def __iter__(self) -> Iterator[Query]:
         """Queries pair by pair, so that an interrupted run holds whole pairs."""
-        for pair in range(len(self.a)):
+        return self._queries(self._known())
+
+    def _known(self) -> Sequence[int]:
+        if self.fixed is None:
+            return range(len(self.a))
+        known: list[int] = np.flatnonzero(~np.isnan(self.a[:, 0])).tolist()
+        return known
+
+    def _queries(self, pairs: Iterable[int]) -> Iterator[Query]:
+        for pair in pairs:
             for replicate in range(self.replicates):
                 for order in self.orders:
                     yield Query(pair, order, replicate)
+
+    def _pairs_of(self, judge: str) -> Sequence[int]:
+        others = {pair for name, own in self.own.items() if name != judge for pair in own}
+        known = self._known()
+        return [pair for pair in known if pair not in others] if others else known
+
+    def count(self, judge: str) -> int:
+        """How many questions the judge is asked, as far as they are planned."""
+        return len(self._pairs_of(judge)) * len(self.orders) * self.replicates
+
+    def of(self, judge: str) -> Iterator[Query]:
+        """The judge's queries."""
+        return self._queries(self._pairs_of(judge))
 
     def shown(self, query: Query) -> tuple[Floats, Floats]:
         """The two points of `query` in the order they are shown: option A, option B."""
@@ -58,7 +90,7 @@ class Plan:
 
 
 def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
-    """Draw the pairs of a campaign from λ.
+    """Draw the pairs of a campaign, or of its first round, from λ.
 
     With `both_orders` each pair is asked as (a, b) and as (b, a); without, the draw being
     exchangeable, as (a, b) alone.
@@ -72,11 +104,14 @@ def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
         >>> len(plan), next(iter(plan))
         (100, Query(pair=0, order='ab', replicate=0))
     """
-    if design.pairs < space.dimension:
+    size = design.sizes[0]
+    if size < space.dimension:
+        which = "design.pairs" if design.rounds is None else "design.rounds: the first round's"
         raise InputError(
-            f"design.pairs: {design.pairs} is fewer than the {space.dimension} features of "
+            f"{which}: {size} is fewer than the {space.dimension} features of "
             f"{space.name}; ask at least {space.dimension}, and some 25 a feature for a belief"
         )
-    points = space.sample(2 * design.pairs, np.random.default_rng([seed, 0x9A125]))
+    points = space.sample(2 * size, np.random.default_rng([seed, 0x9A125]))
     orders: tuple[Order, ...] = ("ab", "ba") if design.both_orders else ("ab",)
-    return Plan(points[0::2], points[1::2], orders, design.replicates)
+    fixed = None if design.rounds is None else size
+    return Plan(points[0::2], points[1::2], orders, design.replicates, fixed)

@@ -7,14 +7,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+
 from llm_elicit import orchestrator
 from llm_elicit.audit import Audit
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.density import BeliefDensity
-from llm_elicit.errors import ElicitError
+from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.features import FeatureSpace, read_yaml, validated
+from llm_elicit.grid import cells
 from llm_elicit.plan import Plan, make_plan
+from llm_elicit.rounds import with_rounds
+
+FROZEN = "campaign.yaml"
+"""The file of a run's campaign as it was validated."""
 
 SAMPLES = "samples.parquet"
 """The file of a belief's samples, in its folder."""
@@ -41,20 +49,34 @@ class Run:
         """A run by its folder, its name under runs/, or its campaign.
 
         Raises:
-            InputError: none of the three exists.
+            InputError: none of the three exists, or it is a grid of several.
         """
-        for folder in (Path(where), Path("runs") / where):
-            if (folder / "campaign.yaml").is_file():
-                frozen = folder / "campaign.yaml"
-                campaign = validated(Campaign, read_yaml(frozen), str(frozen))
-                return cls(folder, campaign, campaign.load_space())
-        campaign = Campaign.load(where)
-        return cls(campaign.folder, campaign, campaign.load_space())
+        found = open_runs(where)
+        if len(found) > 1:
+            names = ", ".join(run.campaign.name for run in found)
+            raise InputError(
+                f"{where} is a grid, whose cells are {names}; name one, or use run_grid"
+            )
+        return found[0]
 
     @cached_property
     def plan(self) -> Plan:
-        """The pairs, drawn anew from the seed: the same every time."""
-        return make_plan(self.space, self.campaign.design, self.campaign.seed)
+        """The pairs, drawn anew from the seed: the same every time. Later rounds are on record."""
+        first = make_plan(self.space, self.campaign.design, self.campaign.seed)
+        if self.campaign.design.rounds is None:
+            return first
+        return with_rounds(first, self.campaign, orchestrator.planned_rounds(self.place))
+
+    @property
+    def place(self) -> orchestrator.Place:
+        """Where the journal is."""
+        return orchestrator.Place(self.folder, self.campaign.journal)
+
+    def write_pairs(self) -> None:
+        """Write the pairs down, a row each."""
+        columns = [f"{side}_{name}" for side in "ab" for name in self.space.names]
+        pairs = np.hstack([self.plan.a, self.plan.b])
+        pd.DataFrame(pairs, columns=columns).to_parquet(self.folder / "plan.parquet")
 
     @property
     def answered(self) -> dict[str, int]:
@@ -66,6 +88,12 @@ class Run:
         }
 
     @property
+    def untouched(self) -> dict[str, orchestrator.Totals]:
+        """Each judge's counts before the first question is asked."""
+        total = orchestrator.Totals(total=self.campaign.design.questions)
+        return {judge.name: total for judge in self.campaign.judges}
+
+    @property
     def comparisons(self) -> Comparisons:
         """The table of judgments."""
         return Comparisons.read(self.folder / "comparisons.parquet")
@@ -74,7 +102,8 @@ class Run:
     def missing(self) -> dict[str, int]:
         """How many questions of the plan have no answer in the table, for judges with any."""
         counts = self.comparisons.frame["judge"].value_counts()
-        gaps = {j.name: len(self.plan) - int(counts.get(j.name, 0)) for j in self.campaign.judges}
+        total = self.campaign.design.questions
+        gaps = {j.name: total - int(counts.get(j.name, 0)) for j in self.campaign.judges}
         return {judge: gap for judge, gap in gaps.items() if gap}
 
     @property
@@ -95,6 +124,34 @@ class Run:
     def belief_folder(self, judge: str, method: str) -> Path:
         """Where one belief is kept."""
         return self.folder / "beliefs" / judge / method
+
+
+def find(where: str | Path) -> tuple[Campaign, Path]:
+    """The campaign that a folder, a name under runs/ or a file stands for, and where it is kept.
+
+    Raises:
+        InputError: none of the three exists.
+    """
+    for folder in (Path(where), Path("runs") / where):
+        frozen = folder / FROZEN
+        if frozen.is_file():
+            return validated(Campaign, read_yaml(frozen), str(frozen)), folder
+    campaign = Campaign.load(where)
+    return campaign, campaign.folder
+
+
+def open_runs(where: str | Path) -> tuple[Run, ...]:
+    """The run that a folder, a name or a campaign stands for; of a grid, every cell's.
+
+    Raises:
+        InputError: there is no such thing.
+    """
+    campaign, folder = find(where)
+    if campaign.grid is None:
+        return (Run(folder, campaign, campaign.load_space()),)
+    return tuple(
+        Run(folder.parent / cell.name, cell, cell.load_space()) for cell in cells(campaign)
+    )
 
 
 class Beliefs(Mapping[str, BeliefDensity]):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -20,18 +19,24 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from llm_elicit import orchestrator, provenance
+from llm_elicit import provenance
+from llm_elicit.asking import ask, ask_in_batches, export
 from llm_elicit.audit import Audit, JudgeEvidence, Reference, audit_run
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Choices, Comparisons
 from llm_elicit.density import BeliefDensity, Noise, Uniform, fit_belief
-from llm_elicit.errors import ElicitError, IncompleteError, InputError
+from llm_elicit.errors import CapError, ElicitError, InputError
 from llm_elicit.features import Floats, read_yaml, validated
 from llm_elicit.orchestrator import Display, Progress, Silent
 from llm_elicit.orchestrator.spans import span
 from llm_elicit.questions import Template, render
 from llm_elicit.report import Samples, Study, write_report
-from llm_elicit.runs import SAMPLES, Run
+from llm_elicit.runs import FROZEN, SAMPLES, Run, find, open_runs
+
+__all__ = [
+    "arun", "ask", "ask_in_batches", "audit", "export", "fit", "plan", "plan_grid", "report",
+    "run", "run_grid",
+]  # fmt: skip
 
 _SILENT = Silent()
 
@@ -71,36 +76,87 @@ def _inside_event_loop() -> bool:
 
 
 async def arun(
-    campaign: str | Path, *, max_cost: float | None = None, progress: Progress | None = None
+    campaign: str | Path | Run, *, max_cost: float | None = None, progress: Progress | None = None
 ) -> Run:
-    """What `run` does, for a notebook or a service."""
+    """What `run` does, for a notebook or a service; it takes a run that is planned already, too."""
     if progress is None:
         with Display() as shown:
             return await arun(campaign, max_cost=max_cost, progress=shown)
-    result = await ask(plan(campaign), max_cost=max_cost, progress=progress)
+    result = campaign if isinstance(campaign, Run) else plan(campaign)
+    result = await ask(result, max_cost=max_cost, progress=progress)
     for stage in (fit, audit, report):
         await asyncio.to_thread(stage, result, progress)
     return result
+
+
+def run_grid(
+    campaign: str | Path, *, max_cost: float | None = None, progress: Progress | None = None
+) -> dict[str, Run]:
+    """Run every cell of a grid, one after the other, or resume it; the caps hold over them all.
+
+    A cell of which no judge could be asked is left out of what is returned, and the others go on;
+    a plain campaign is its only cell.
+
+    Returns:
+        The cells' runs by name.
+
+    Raises:
+        CapError: a cap of the grid is reached.
+        JudgeError, InputError: no cell could be asked; the first cell's reason.
+        KeyboardInterrupt: the user stopped it; every answer received is kept.
+    """
+    if _inside_event_loop():
+        raise InputError("run_grid() was called inside an event loop; use a thread of its own")
+    done: dict[str, Run] = {}
+    stopped: ElicitError | None = None
+    for cell in plan_grid(campaign):
+        try:
+            asking = arun(cell, max_cost=max_cost, progress=progress)
+            done[cell.campaign.name] = asyncio.run(asking)
+        except CapError:
+            raise
+        except ElicitError as error:
+            stopped = stopped or error
+    if stopped is not None and not done:
+        raise stopped
+    return done
 
 
 def plan(campaign: str | Path) -> Run:
     """Validate a campaign, draw its pairs and write both to the run's folder.
 
     Raises:
-        InputError: the campaign breaks a rule, or the folder holds another campaign's run.
+        InputError: the campaign breaks a rule, is a grid of several, or the folder holds another
+            campaign's run.
     """
-    result = Run.open(campaign)
-    frozen = result.folder / "campaign.yaml"
+    return _planned(Run.open(campaign))
+
+
+def plan_grid(campaign: str | Path) -> tuple[Run, ...]:
+    """What `plan` does, for each cell of a grid; a plain campaign is its only cell."""
+    cells = tuple(_planned(cell) for cell in open_runs(campaign))
+    whole, folder = find(campaign)
+    if whole.grid is not None and folder != cells[0].folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        _freeze(whole, folder / FROZEN)
+    return cells
+
+
+def _freeze(campaign: Campaign, path: Path) -> None:
+    """Write a campaign down with its run, as it was given where it is a grid."""
+    grid = campaign.grid is not None
+    data = campaign.model_dump(mode="json", exclude={"runs"}, exclude_unset=grid)
+    data["runs"] = str(campaign.runs)
+    path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+
+
+def _planned(result: Run) -> Run:
+    frozen = result.folder / FROZEN
     if frozen.is_file():
         _refuse_another(result, frozen)
     result.folder.mkdir(parents=True, exist_ok=True)
-    data = result.campaign.model_dump(mode="json", exclude={"runs"})
-    data["runs"] = str(result.campaign.runs)
-    frozen.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
-    names = result.space.names
-    columns = [f"{side}_{name}" for side in "ab" for name in names]
-    pairs = np.hstack([result.plan.a, result.plan.b])
-    pd.DataFrame(pairs, columns=columns).to_parquet(result.folder / "plan.parquet")
+    _freeze(result.campaign, frozen)
+    result.write_pairs()
     return result
 
 
@@ -121,93 +177,11 @@ def _refuse_another(result: Run, frozen: Path) -> None:
     )
 
 
-async def ask(result: Run, *, max_cost: float | None = None, progress: Progress = _SILENT) -> Run:
-    """Ask what is not answered yet and write the table of judgments.
-
-    Returns:
-        The run, with the problems that stopped some judges.
-
-    Raises:
-        JudgeError, InputError: every judge was stopped, or nothing could be sent.
-        KeyboardInterrupt: the user stopped it.
-    """
-    campaign = _capped(result.campaign, max_cost)
-    summary = await orchestrator.ask(campaign, result.space, result.plan, result.folder, progress)
-    return _asked(result, summary)
-
-
-async def ask_in_batches(
-    result: Run,
-    step: orchestrator.Step,
-    *,
-    max_cost: float | None = None,
-    every: float = 60.0,
-    progress: Progress = _SILENT,
-) -> Run:
-    """Ask what is not answered yet through the providers' batch endpoints.
-
-    Args:
-        result: the run.
-        step: "submit", "collect", or "wait" for both until all is collected.
-        max_cost: a cap in USD that replaces the campaign's own.
-        every: seconds between looks at the provider.
-        progress: told what could not be done.
-
-    Returns:
-        The run, with the problems that stopped some judges; after "submit", nothing else is one.
-
-    Raises:
-        JudgeError, InputError: every judge was stopped, or nothing could be sent.
-    """
-    campaign = _capped(result.campaign, max_cost)
-    study = orchestrator.Study(campaign, result.space, result.plan, result.folder)
-    summary = await orchestrator.ask_in_batches(study, step, progress, every)
-    if step == "submit":
-        return replace(result, problems=tuple(summary.problems))
-    return _asked(result, summary)
-
-
-def _capped(campaign: Campaign, max_cost: float | None) -> Campaign:
-    """The campaign under another cap, if there is one."""
-    if max_cost is None:
-        return campaign
-    limits = campaign.limits.model_copy(update={"max_cost": max_cost})
-    return campaign.model_copy(update={"limits": limits})
-
-
-def _asked(result: Run, summary: orchestrator.AskSummary) -> Run:
-    """The run with its table of judgments, whatever stopped the asking."""
-    export(result, result.folder / "comparisons.parquet")
-    if summary.interrupted:
-        raise KeyboardInterrupt
-    if len(summary.problems) == len(summary.judges):
-        raise summary.problems[0]
-    return replace(result, problems=(*summary.problems, *_gaps(result, summary)))
-
-
-def _gaps(result: Run, summary: orchestrator.AskSummary) -> list[ElicitError]:
-    """An error for each judge that was asked to the end and left questions unanswered."""
-    return [
-        IncompleteError(
-            f"{result.folder}: {judge.tally.total - judge.tally.done:,} of {judge.tally.total:,} "
-            f"questions to {name!r} have no answer; see log.jsonl for why, and run again"
-        )
-        for name, judge in summary.judges.items()
-        if not judge.complete and judge.stopped is None
-    ]
-
-
 def _warn_of_gaps(result: Run, stage: str, progress: Progress) -> None:
     """Say, before a later stage begins, that it rests on a part of the answers."""
     for judge, gap in result.missing.items():
-        of_all = f"{gap:,} of {len(result.plan):,} questions have no answer"
+        of_all = f"{gap:,} of {result.campaign.design.questions:,} questions have no answer"
         progress.note(judge, f"{stage}: {of_all}; the result rests on the others")
-
-
-def export(result: Run, path: Path) -> Path:
-    """Write the judgments in the journal as Parquet, JSONL or CSV."""
-    table = orchestrator.comparisons(result.folder, result.campaign, result.space, result.plan)
-    return table.write(path)
 
 
 @span("fit")

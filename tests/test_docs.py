@@ -9,12 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from fakes.plugins import install
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 # Set-up is what the reader's machine runs once and what this test runs in: `make -n` shows that
 # the target exists without running the tests inside the tests.
 SETUP = ("git clone", "cd ", "python3 -m venv", ". .venv", "pip install")
+LOCAL_PACKAGE = "pip install ./"
 LOCAL = re.compile(r"\b(california|smollm2)\b(?!_)(?!.*--dry-run)")
 
 
@@ -36,6 +38,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, folder)
     (folder / "runs").mkdir()
+    (folder / "site").mkdir()
     rows = "\n".join(f"{20 + i},{(7 * i) % 31}" for i in range(40))
     (folder / "my.csv").write_text(f"age,score\n{rows}\n")
     return folder
@@ -43,10 +46,11 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def assert_runs(arguments: list[str], folder: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    found = os.pathsep.join(filter(None, [str(folder / "site"), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         arguments,
         cwd=folder,
-        env={**os.environ, "PATH": path},
+        env={**os.environ, "PATH": path, "PYTHONPATH": found},
         capture_output=True,
         text=True,
         check=False,
@@ -57,6 +61,8 @@ def assert_runs(arguments: list[str], folder: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_run(page, workplace):
     for command in commands(page):
+        if command.startswith(LOCAL_PACKAGE):
+            install(workplace / command.removeprefix(LOCAL_PACKAGE), workplace / "site")
         if command.startswith(SETUP):
             continue
         arguments = shlex.split(command)

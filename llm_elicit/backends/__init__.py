@@ -1,7 +1,19 @@
 """Backends: one file a provider, behind one small protocol."""
 
-from llm_elicit.backends.base import Backend, Capabilities, Notify, Reply, Request
+from llm_elicit.backends.base import (
+    Backend,
+    Capabilities,
+    Notify,
+    Reply,
+    Request,
+    choice_schema,
+    limit_headers,
+    read_key,
+    scrubbed,
+)
+from llm_elicit.backends.failures import Failure, MalformedReplyError
 from llm_elicit.backends.open import open_backend
+from llm_elicit.backends.sdk import Keyless
 from llm_elicit.backends.simulated import SimulatedBackend
 from llm_elicit.backends.weights import KNOWN, LocalModel, cache_folder, kept, pull
 
@@ -9,13 +21,20 @@ __all__ = [
     "KNOWN",
     "Backend",
     "Capabilities",
+    "Failure",
+    "Keyless",
     "LocalModel",
+    "MalformedReplyError",
     "Notify",
     "Reply",
     "Request",
     "SimulatedBackend",
     "cache_folder",
+    "choice_schema",
     "kept",
+    "limit_headers",
     "open_backend",
     "pull",
+    "read_key",
+    "scrubbed",
 ]

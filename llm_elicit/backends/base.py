@@ -17,6 +17,13 @@ from llm_elicit.questions import Prompt
 THINKING_ROOM = 2048
 """Many models think before they answer, and their thinking counts towards the token limit."""
 
+_LIMITS = (
+    "max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens",
+    "max_tokens_to_sample", "maxOutputTokens", "maxTokens", "maxTokenCount", "num_predict",
+    "n_predict",
+)  # fmt: skip
+"""What providers call the most tokens that an answer may have."""
+
 Notify = Callable[[str], None]
 
 
@@ -201,3 +208,19 @@ def limit_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """
     lower = ((name.lower(), value) for name, value in headers.items())
     return {name: value for name, value in lower if "ratelimit" in name or name == "date"}
+
+
+def token_limit(body: Mapping[str, Any]) -> int | None:
+    """The most tokens that an answer may have, as a request body says it by any usual name.
+
+    None where the body says nothing of it.
+
+    Example:
+        >>> token_limit({"model": "m", "generationConfig": {"maxOutputTokens": 8}})
+        8
+        >>> token_limit({"prompt": "A or B?"}) is None
+        True
+    """
+    named = [body[name] for name in _LIMITS if isinstance(body.get(name), int)]
+    inner = [token_limit(value) for value in body.values() if isinstance(value, Mapping)]
+    return max((number for number in [*named, *inner] if number), default=None)

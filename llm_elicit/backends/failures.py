@@ -72,7 +72,7 @@ def _loaded(names: tuple[str, ...]) -> Iterator[ModuleType]:
 def _of_sdk(error: Exception, sdk: ModuleType) -> Failure | None:
     """Both SDKs come from one generator: their exceptions have the same names and shape."""
     if isinstance(error, sdk.APIStatusError):
-        return _response(error)
+        return _response(error, error.response)
     if isinstance(error, sdk.APITimeoutError):
         return Failure("timeout", "no answer within the timeout")
     if isinstance(error, sdk.APIConnectionError):
@@ -87,20 +87,22 @@ def _of_sdk(error: Exception, sdk: ModuleType) -> Failure | None:
     return None
 
 
-def _response(error: Any) -> Failure:
+def _response(error: Any, response: Any) -> Failure:
     code, kind = getattr(error, "code", None), getattr(error, "type", None)
     return Failure(
         "status",
         line(error),
-        status=error.status_code,
+        status=response.status_code,
         code=" ".join(str(part) for part in (code, kind) if part),
-        headers={name.lower(): value for name, value in error.response.headers.items()},
+        headers={name.lower(): value for name, value in response.headers.items()},
     )
 
 
 def _of_client(error: Exception) -> Failure | None:
     """The HTTP clients' exceptions, by themselves or as the cause of an SDK's."""
     for client in _loaded(_CLIENTS):
+        if isinstance(error, client.HTTPStatusError):
+            return _response(error, error.response)
         if isinstance(error, client.ConnectError | client.ConnectTimeout):
             return Failure("refused", type(error).__name__)
         if isinstance(error, client.TimeoutException):

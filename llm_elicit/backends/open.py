@@ -7,7 +7,14 @@ from llm_elicit.backends.base import Backend, Notify, silent
 from llm_elicit.backends.local import LocalBackend
 from llm_elicit.backends.openai import OpenAIBackend
 from llm_elicit.backends.simulated import SimulatedBackend
-from llm_elicit.campaign import AnthropicJudge, Judge, LocalJudge, OpenAIJudge
+from llm_elicit.campaign import (
+    AnthropicJudge,
+    Judge,
+    LocalJudge,
+    OpenAIJudge,
+    PluginJudge,
+    plugin_backend,
+)
 from llm_elicit.features import FeatureSpace
 
 
@@ -20,7 +27,7 @@ def open_backend(judge: Judge, space: FeatureSpace, notify: Notify = silent) -> 
         notify: told in a line what takes time (weights being fetched).
 
     Raises:
-        InputError: a key is missing, a local model unknown, or a package not installed.
+        InputError: a key is missing, a local model unknown, a package not installed or broken.
 
     Example:
         >>> from llm_elicit.campaign import SimulatedJudge
@@ -35,5 +42,8 @@ def open_backend(judge: Judge, space: FeatureSpace, notify: Notify = silent) -> 
             return OpenAIBackend(judge)
         case LocalJudge():
             return LocalBackend(judge, notify)
+        case PluginJudge():
+            backend: Backend = plugin_backend(judge.backend)(judge, space)
+            return backend
         case _:
             return SimulatedBackend(judge, space)

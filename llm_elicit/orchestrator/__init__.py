@@ -1,13 +1,15 @@
 """The orchestrator: asks a campaign's questions, keeps every answer, pays for none twice."""
 
+from llm_elicit.orchestrator.allowance import allowed
 from llm_elicit.orchestrator.batch_mode import BatchLine, Step, ask_in_batches, batch_lines
 from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, ask
 from llm_elicit.orchestrator.estimate import JudgeEstimate, estimate, prompts
 from llm_elicit.orchestrator.journal import FILE as JOURNAL
-from llm_elicit.orchestrator.journal import Totals
+from llm_elicit.orchestrator.journal import Place, Totals
 from llm_elicit.orchestrator.judgments import comparisons, status
 from llm_elicit.orchestrator.opening import Study
 from llm_elicit.orchestrator.progress import Display, Progress, Silent, Tally
+from llm_elicit.orchestrator.recorded import planned_rounds, record_rounds, settled
 from llm_elicit.orchestrator.retries import Patience
 
 __all__ = [
@@ -18,17 +20,22 @@ __all__ = [
     "JudgeEstimate",
     "JudgeSummary",
     "Patience",
+    "Place",
     "Progress",
     "Silent",
     "Step",
     "Study",
     "Tally",
     "Totals",
+    "allowed",
     "ask",
     "ask_in_batches",
     "batch_lines",
     "comparisons",
     "estimate",
+    "planned_rounds",
     "prompts",
+    "record_rounds",
+    "settled",
     "status",
 ]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from llm_elicit.backends import open_backend
@@ -78,10 +79,10 @@ class _Office:
                 )
         return total
 
-    async def wait(self, every: float) -> None:
+    async def wait(self, every: float, resend: bool) -> None:
         """Hand in and collect until there is nothing more to hope for."""
         for _ in range(ROUNDS):
-            handed_in = await self.each(BatchDesk.submit)
+            handed_in = await self.each(partial(BatchDesk.submit, resend=resend))
             while await self.each(BatchDesk.collect):
                 if len(self.stops) == len(self.desks):
                     return
@@ -91,7 +92,7 @@ class _Office:
 
 
 async def ask_in_batches(
-    study: Study, step: Step, progress: Progress, every: float = 60.0
+    study: Study, step: Step, progress: Progress, every: float = 60.0, resend: bool = False
 ) -> AskSummary:
     """Ask the open questions through the providers' batch endpoints.
 
@@ -101,15 +102,18 @@ async def ask_in_batches(
             `wait` does both until all is collected.
         progress: told what could not be done.
         every: seconds between looks at the provider, for `wait`.
+        resend: whether to hand in again what was in batches that the provider does not list.
 
     Raises:
         InputError: no judge has a batch mode, a key is missing, the folder is in use.
     """
     async with _office(study, Logged(progress)) as office:
         if step == "wait":
-            await office.wait(every)
+            await office.wait(every, resend)
+        elif step == "submit":
+            await office.each(partial(BatchDesk.submit, resend=resend))
         else:
-            await office.each(BatchDesk.submit if step == "submit" else BatchDesk.collect)
+            await office.each(BatchDesk.collect)
         summary = _summary(study, office)
         log_end(summary)
     return summary

@@ -2,8 +2,8 @@
 
 **What is guaranteed:** a batch's intent is on the disk before it is handed in, and its id after.
 A process killed between the two leaves a batch of which nobody knows whether it arrived; it is
-looked for at the provider before anything of it is sent again, and is sent again only when it is
-known, or long enough plain, that it did not arrive. Results are matched by their id, in whatever
+looked for at the provider, and nothing of it is sent again unless the user says so: that it is not
+listed does not prove that it did not arrive. Results are matched by their id, in whatever
 order they come, and what a batch leaves unanswered is open again.
 """
 
@@ -25,7 +25,7 @@ from llm_elicit.orchestrator.log import event
 from llm_elicit.orchestrator.progress import Progress
 
 GRACE = 900.0
-"""Seconds after which a batch that the provider does not list did not arrive."""
+"""Seconds after which a batch that the provider does not list is not looked for in silence."""
 
 _SKEW = 86_400.0
 """Seconds by which the provider's clock may differ from this machine's, and more."""
@@ -73,14 +73,17 @@ class BatchDesk:
         self._progress = progress
         self._clock = clock
 
-    async def submit(self) -> int:
+    async def submit(self, resend: bool = False) -> int:
         """Hand in every open question; how many batches that took.
+
+        Args:
+            resend: whether what was in batches that the provider does not list is open again.
 
         Raises:
             JudgeError: the provider refuses, or cannot be reached.
             CapError: a cap leaves no room for another request.
         """
-        await self.reconcile()
+        await self.reconcile(resend)
         count = 0
         while questions := self._book.claim(self._judge, self._client.room.count):
             for pack in packs(self._entries(questions), self._client.room):
@@ -149,8 +152,8 @@ class BatchDesk:
             "it will be looked for before anything of it is sent again"
         )
 
-    async def reconcile(self) -> list[BatchRow]:
-        """Look for the batches whose fate is not known; returns those that remain so."""
+    async def reconcile(self, resend: bool = False) -> list[BatchRow]:
+        """Look for the batches whose fate is not known; returns those worth looking for again."""
         unknown = self._book.batches(self._judge, "intended")
         if not unknown:
             return []
@@ -159,10 +162,10 @@ class BatchDesk:
         # The whole list: that it is in order of time is nowhere promised.
         recent = [state async for state in self._client.recent()]
         listed = [s for s in recent if s.created >= since and s.id not in known]
-        return [row for row in unknown if not await self._found(row, listed)]
+        return [row for row in unknown if await self._hopeful(row, listed, resend)]
 
-    async def _found(self, row: BatchRow, listed: Iterable[BatchState]) -> bool:
-        """Whether the fate of a batch is known now."""
+    async def _hopeful(self, row: BatchRow, listed: Iterable[BatchState], resend: bool) -> bool:
+        """Whether a batch may still be found; if it is found now, or given up, it need not be."""
         questions = self._book.in_batch(row.tag)
         doubtful = False
         for state in listed:
@@ -170,20 +173,28 @@ class BatchDesk:
             if same:
                 self._book.set_batch(row.tag, "submitted", state.id)
                 event("batch found again", judge=self._judge, tag=row.tag, batch=state.id)
-                return True
+                return False
             doubtful = doubtful or same is None
         if not questions:
             self._book.set_batch(row.tag, "released")
-            return True
+            return False
         if doubtful or self._clock() < row.made + GRACE:
             self._progress.note(
                 self._judge,
                 f"it is not known yet whether batch {row.tag} ({len(questions):,} questions) "
                 "arrived; nothing of it is sent again before that is known",
             )
-            return False
-        self._requeue(row.tag, "released", "the provider does not list it")
-        return True
+            return True
+        if resend:
+            self._requeue(row.tag, "released", "the provider does not list it; sent again")
+        else:
+            self._progress.note(
+                self._judge,
+                f"batch {row.tag} ({len(questions):,} questions) was cut off while it was handed "
+                "in, and the provider does not list it; nothing of it is sent again unless you "
+                "say so: --batch submit --resend",
+            )
+        return False
 
     async def _is(self, state: BatchState, row: BatchRow, count: int) -> bool | None:
         """Whether a batch is `row`'s; None where that cannot be seen yet."""
@@ -240,7 +251,8 @@ class BatchDesk:
             return journal.missed(question.id, lost.usd, lost.tokens)
         request = self._clerk.request(question)
         # A server may echo the key.
-        reply = replace(result.reply, text=self._clerk.backend.scrub(result.reply.text))
+        scrub, said = self._clerk.backend.scrub, result.reply
+        reply = replace(said, text=scrub(said.text), thinking=scrub(said.thinking))
         answer = self._clerk.answer(question, request, reply, latency=0.0)
         key = self._clerk.key(request)
         if key and worth_keeping(reply, answer.verdict):

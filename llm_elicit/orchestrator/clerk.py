@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llm_elicit.backends import Backend, Reply, Request
+from llm_elicit.backends.base import token_limit
+from llm_elicit.campaign import Judge, Limits, PluginJudge
+from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import journal, tokens
 from llm_elicit.orchestrator.budget import Amount
@@ -53,9 +56,8 @@ class Clerk:
 
     def worst(self, request: Request) -> Amount:
         """The most that the request can take."""
-        body = self.backend.body(request)
-        answer = int(body.get("max_tokens") or body.get("max_completion_tokens") or 0)
-        if not answer:
+        answer = token_limit(self.backend.body(request))
+        if answer is None:
             return Amount()  # a judge that is no language model
         prompt = tokens.most(request.prompt)
         return Amount(self.price.most(prompt, answer) if self.price else 0.0, prompt + answer)
@@ -97,4 +99,22 @@ class Clerk:
             latency=latency or 0.0,
             cached=cached,
             asked_at=journal.now(),
+            thinking=reply.thinking,
+        )
+
+
+def check_worst(limits: Limits, judge: Judge, clerk: Clerk) -> None:
+    """Refuse a cap where a plug-in's requests do not say how long an answer may get.
+
+    Raises:
+        InputError: there is a cap, and the worst case of a request cannot be known.
+    """
+    capped = limits.max_cost is not None or limits.max_tokens is not None
+    if not capped or not isinstance(judge, PluginJudge) or judge.free:
+        return
+    first = Question(id=0, pair=0, order="ab", replicate=0, attempts=0)
+    if not clerk.worst(clerk.request(first)).tokens:
+        raise InputError(
+            f"limits: judge {judge.name!r}: the requests of backend {judge.backend!r} set no limit "
+            "on an answer's tokens, so a cap cannot be held; remove the cap or that judge"
         )

@@ -18,6 +18,7 @@ from llm_elicit.campaign import Campaign, Judge
 from llm_elicit.errors import ElicitError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator.budget import Amount, Budget, check_cap
+from llm_elicit.orchestrator.clerk import Clerk, check_worst
 from llm_elicit.orchestrator.exchange import Desk
 from llm_elicit.orchestrator.journal import Journal
 from llm_elicit.orchestrator.log import Logged, counted, event
@@ -127,6 +128,9 @@ async def ask(
     check_settings(campaign.judges)
     check_cap(campaign.limits, prices)
     backends = {judge.name: _open(judge, space, shown) for judge in campaign.judges}
+    for judge in campaign.judges:
+        clerk = Clerk(space, plan, template, backends[judge.name], prices[judge.name])
+        check_worst(campaign.limits, judge, clerk)
     study = Study(campaign, space, plan, folder)
     patience = patience or Patience()
     with opened(study, template, lease=patience.lease) as here:

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from itertools import islice
 
 from llm_elicit.backends.base import THINKING_ROOM
-from llm_elicit.campaign import AnthropicJudge, Campaign, Judge, OpenAIJudge
+from llm_elicit.campaign import (
+    AnthropicJudge,
+    Campaign,
+    Judge,
+    LocalJudge,
+    OpenAIJudge,
+    SimulatedJudge,
+)
 from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator.prices import Price, price_of
 from llm_elicit.orchestrator.tokens import cached_beginning, counter
@@ -88,13 +95,13 @@ def estimate(
     template = Template.load(campaign.design.template)
     some = prompts(space, plan, template, samples)
     return [
-        _of(judge, len(plan) - answered.get(judge.name, 0), some, template)
+        _of(judge, campaign.design.questions - answered.get(judge.name, 0), some, template)
         for judge in campaign.judges
     ]
 
 
 def _of(judge: Judge, requests: int, some: Sequence[Prompt], template: Template) -> JudgeEstimate:
-    if judge.backend == "simulated":
+    if isinstance(judge, SimulatedJudge):
         return JudgeEstimate(judge.name, "simulated", requests)
     count, exact = counter(judge)
     length = round(sum(count(prompt) for prompt in some) / len(some))
@@ -125,6 +132,7 @@ def _of(judge: Judge, requests: int, some: Sequence[Prompt], template: Template)
 
 def _limit(judge: Judge, template: Template) -> int:
     """The token limit of an answer."""
-    if not isinstance(judge, AnthropicJudge | OpenAIJudge):
+    if isinstance(judge, SimulatedJudge | LocalJudge):
         return 1
-    return judge.max_tokens or max(template.max_tokens, THINKING_ROOM)
+    stated: int | None = getattr(judge, "max_tokens", None)
+    return stated or max(template.max_tokens, THINKING_ROOM)

@@ -45,14 +45,15 @@ def settings_of(body: dict[str, Any]) -> str:
     return json.dumps({k: v for k, v in body.items() if k not in texts}, sort_keys=True)
 
 
-def _table() -> sa.Select[Any]:
+def _table(thinking: bool) -> sa.Select[Any]:
     """The journal's part of the table of comparisons."""
     q, a = questions.c, answers.c
     soft = a.first.is_not(None) & a.verdict.in_(("A", "B"))
     said = (a.template, a.prompt_hash, a.model_asked, a.model_answered, a.reply, a.verdict)
     counts = (a.prompt_tokens, a.completion_tokens, a.cached_tokens, a.cost, a.latency)
+    shown = (a.thinking,) if thinking else ()
     return (
-        sa.select(q.judge, q.pair, q.presentation.label("order"), q.replicate, *said)
+        sa.select(q.judge, q.pair, q.presentation.label("order"), q.replicate, *said, *shown)
         .add_columns(a.probability, soft.label("soft"), *counts, q.attempts, a.cached)
         .add_columns(a.asked_at, a.letter_mass)
         .join_from(questions, answers, q.id == a.question)
@@ -70,10 +71,23 @@ def status(folder: Path, campaign: Campaign) -> dict[str, Totals]:
         return {judge.name: totals(db, judge.name) for judge in campaign.judges}
 
 
-def comparisons(folder: Path, campaign: Campaign, space: FeatureSpace, plan: Plan) -> Comparisons:
+def comparisons(
+    folder: Path,
+    campaign: Campaign,
+    space: FeatureSpace,
+    plan: Plan,
+    *,
+    thinking: bool = False,
+) -> Comparisons:
     """The judgments that a run's journal holds, a row an answered question.
 
     It may be called while the run goes on; failed and open questions are not in the table.
+
+    Args:
+        folder: the run's.
+        campaign, space, plan: what was asked.
+        thinking: whether to add what reasoning models showed of their thinking, which may be
+            a thousand times as long as their answers.
 
     Raises:
         InputError: there is no journal in the folder, or it is another campaign's.
@@ -85,7 +99,7 @@ def comparisons(folder: Path, campaign: Campaign, space: FeatureSpace, plan: Pla
                 f"{folder}: this folder holds the run of another campaign; give the campaign "
                 "another name, or move the folder away"
             )
-        frame = pd.read_sql_query(_table(), db)
+        frame = pd.read_sql_query(_table(thinking), db)
     frame["cost"] = frame["cost"].astype(float)
     frame["probability"] = frame["probability"].astype(float)
     pairs = frame["pair"].to_numpy(dtype=np.int64)

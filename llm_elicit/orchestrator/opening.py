@@ -38,7 +38,10 @@ class Study:
         plan = self.plan
         shape = f"{plan.orders} {plan.replicates}".encode()
         # A library that draws other numbers must not mix two plans in a run.
-        digest = hashlib.sha256(plan.a.tobytes() + plan.b.tobytes() + shape).hexdigest()
+        # Later rounds are on record themselves.
+        fixed = slice(plan.fixed)
+        points = plan.a[fixed].tobytes() + plan.b[fixed].tobytes()
+        digest = hashlib.sha256(points + shape).hexdigest()
         return {
             "fingerprint": self.campaign.fingerprint(self.space),
             "template": template.digest,

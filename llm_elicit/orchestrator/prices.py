@@ -9,7 +9,7 @@ from typing import Any
 
 from genai_prices import Usage, calc_price
 
-from llm_elicit.campaign import AnthropicJudge, Judge, OpenAIJudge, TokenPrice
+from llm_elicit.campaign import AnthropicJudge, Judge, OpenAIJudge, PluginJudge, TokenPrice
 
 _OPENAI_URL_VARIABLE = "OPENAI_BASE_URL"
 PICO = 10**12
@@ -69,17 +69,19 @@ class Price:
 def price_of(judge: Judge, batch: bool = False) -> Price | None:
     """The price of a judge's tokens; None where no price is known.
 
-    A price in the campaign comes before the list's. Local and simulated judges are free; a
-    server of one's own has no known price.
+    A price in the campaign comes before the list's. Local and simulated judges are free, and
+    plug-ins that say so; a server of one's own, or another plug-in, has no known price.
 
     Args:
         judge: who is asked.
         batch: the price in the provider's batch mode.
     """
-    if not isinstance(judge, AnthropicJudge | OpenAIJudge):
+    if not isinstance(judge, AnthropicJudge | OpenAIJudge | PluginJudge):
         return Price()
     if judge.price is not None:
         return _stated(judge.price, batch)
+    if isinstance(judge, PluginJudge):
+        return Price() if judge.free else None
     url: str | None = None
     if isinstance(judge, OpenAIJudge):
         url = judge.base_url or os.environ.get(_OPENAI_URL_VARIABLE)

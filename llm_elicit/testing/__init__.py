@@ -4,8 +4,9 @@
 pytest_plugins = ["llm_elicit.testing.plugin"]
 
 # test_mine.py
-from llm_elicit.testing.contract import ServedContract
+from llm_elicit.testing.contract import InCampaigns, ServedContract
 
-class TestMine(ServedContract):
-    def backend(self, url): return MyBackend(url)
+class TestMine(InCampaigns, ServedContract):
+    def settings(self, url):
+        return {"backend": "mine", "model": "m", "base_url": url}
 """

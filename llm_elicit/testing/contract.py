@@ -2,6 +2,7 @@
 
 A backend that asks a server over one of the two wire formats inherits `ServedContract`, any other
 `BackendContract`; both need pytest, and the first the fixture of `llm_elicit.testing.plugin`.
+A plug-in inherits `InCampaigns` as well, before the other, and gives its settings alone.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llm_elicit.backends import Backend, Capabilities, Reply, Request
+from llm_elicit.backends import Backend, Capabilities, Reply, Request, open_backend
+from llm_elicit.backends.base import token_limit
 from llm_elicit.backends.failures import Failure
+from llm_elicit.campaign import Campaign, Judge, PluginJudge
+from llm_elicit.errors import InputError
+from llm_elicit.features import validated
 from llm_elicit.questions import Message, Prompt
 from llm_elicit.testing.plugin import Loopback
 from llm_elicit.testing.provider import Fails, Resets, Says, Sends
@@ -147,3 +152,60 @@ class ServedContract(BackendContract):
         provider = loopback(lambda _number, _body: replace(Says("A"), headers=headers))
         reply = self.ask(provider.url, a_request())
         assert reply.headers["x-ratelimit-remaining-requests"] == "9"
+
+
+class InCampaigns(BackendContract):
+    """What holds besides for a plug-in: campaigns name it, and its own settings are checked."""
+
+    @abstractmethod
+    def settings(self, url: str) -> dict[str, Any]:
+        """What a campaign says of the judge, without its name: `backend`, `model` and so on."""
+
+    @pytest.fixture(autouse=True)
+    def _key(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        judge = self.judge()
+        if isinstance(judge, PluginJudge) and judge.api_key_env:
+            monkeypatch.setenv(judge.api_key_env, KEY)
+
+    def campaign(self, url: str = NOWHERE, **settings: Any) -> Campaign:
+        """A campaign that asks this judge alone."""
+        judge = {"name": "mine", **self.settings(url), **settings}
+        data = {"name": "contract", "space": "penguins", "judges": [judge]}
+        return validated(Campaign, data, "contract.yaml")
+
+    def judge(self, url: str = NOWHERE, **settings: Any) -> Judge:
+        """The judge, as that campaign has it."""
+        return self.campaign(url, **settings).judges[0]
+
+    def backend(self, url: str) -> Backend:
+        """The backend, as a campaign opens it."""
+        return open_backend(self.judge(url), self.campaign(url).load_space())
+
+    def test_a_campaign_with_it_is_written_down_and_read_back(self) -> None:
+        """A run goes on from what is in its folder: no setting may be lost on the way."""
+        campaign = self.campaign()
+        kept = json.loads(json.dumps(campaign.model_dump(mode="json")))
+        again = validated(Campaign, kept, "kept.yaml")
+        space = campaign.load_space()
+        assert again.judges == campaign.judges
+        assert again.fingerprint(space) == campaign.fingerprint(space)
+
+    def test_a_setting_that_it_does_not_know_is_refused(self) -> None:
+        """In one line, which names the setting."""
+        with pytest.raises(InputError, match="no_such_setting: unknown key"):
+            self.judge(no_such_setting=1)
+
+    def test_speed_and_patience_are_not_part_of_its_identity(self) -> None:
+        """They may change between two runs of a campaign."""
+        changed = self.judge(concurrency=3, timeout=7.0, attempts=2)
+        assert changed.identity() == self.judge().identity()
+
+    def test_no_settings_hold_the_key(self) -> None:
+        """They are written into the run's folder."""
+        assert KEY not in json.dumps(self.campaign().model_dump(mode="json"))
+
+    def test_a_cap_can_be_held(self) -> None:
+        """A request says how long an answer may get, unless asking is free."""
+        judge = self.judge()
+        if not (isinstance(judge, PluginJudge) and judge.free):
+            assert token_limit(self.backend(NOWHERE).body(a_request()))

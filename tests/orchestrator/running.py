@@ -37,5 +37,5 @@ def run(
     return asyncio.run(ask(study, space, plan_of(study), folder, progress, patience))
 
 
-def table(study: Campaign, folder: Path) -> Comparisons:
-    return comparisons(folder, study, study.load_space(), plan_of(study))
+def table(study: Campaign, folder: Path, thinking: bool = False) -> Comparisons:
+    return comparisons(folder, study, study.load_space(), plan_of(study), thinking=thinking)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from fakes.provider import Action, Fails, Hangs, Provider, Resets, Says, Sends
 
+from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import InputError, JudgeError
 from llm_elicit.orchestrator import status
 from llm_elicit.orchestrator.journal import Journal
@@ -381,3 +382,27 @@ def test_the_key_is_written_nowhere(
     assert KEY not in caplog.text
     assert KEY not in "".join(notes.lines)
     assert KEY not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("shown_in", ["a block", "reasoning_content", "reasoning", "tags"])
+def test_thinking_is_kept_apart_and_never_read_as_the_answer(shown_in: str, tmp_path: Path) -> None:
+    """It names the other letter, and echoes the key."""
+    thought = f"The answer is A. A! ({KEY}, \ud83d)"
+    kind = {} if shown_in == "a block" else {"thinking_in": shown_in}
+    judge = claude if shown_in == "a block" else gpt
+    folder = tmp_path / "try"
+    with Provider(lambda n, body: Says("B", thinking=thought, **kind)) as provider:
+        study = campaign([judge(provider.url)])
+        assert run(study, folder).complete
+        again = campaign([judge(provider.url, name="twin")])
+        run(again, tmp_path / "again")
+        assert len(provider.seen) == 20
+    for where, asked in ((folder, study), (tmp_path / "again", again)):
+        plain = table(asked, where)
+        assert set(plain.frame["verdict"]) == set(plain.frame["reply"]) == {"B"}
+        assert "thinking" not in plain.frame
+        frame = table(asked, where, thinking=True).frame
+        assert set(frame["thinking"]) == {"The answer is A. A! ([key], \ufffd)"}
+        for suffix in (".parquet", ".jsonl", ".csv"):
+            back = Comparisons.read(Comparisons(frame, plain.features).write(where / f"t{suffix}"))
+            assert (back.frame["thinking"] == frame["thinking"]).all()

@@ -24,6 +24,7 @@ from llm_elicit.campaign import Campaign
 from llm_elicit.errors import CapError, InputError, JudgeError
 from llm_elicit.orchestrator import (
     AskSummary,
+    Progress,
     Silent,
     Step,
     Study,
@@ -59,9 +60,25 @@ def _study(judge: Any, url: str, pairs: int = 10, **rest: Any) -> Campaign:
     return campaign([judge(url, price=PRICE)], pairs=pairs, **rest)
 
 
-def _do(step: Step, study: Campaign, folder: Path) -> AskSummary:
+def _do(
+    step: Step,
+    study: Campaign,
+    folder: Path,
+    resend: bool = False,
+    progress: Progress | None = None,
+) -> AskSummary:
     whole = Study(study, study.load_space(), plan_of(study), folder)
-    return asyncio.run(ask_in_batches(whole, step, Silent(), every=0.02))
+    shown = progress or Silent()
+    return asyncio.run(ask_in_batches(whole, step, shown, every=0.02, resend=resend))
+
+
+class Notes(Silent):
+    """A progress that remembers what it was told."""
+
+    said = ""
+
+    def note(self, judge: str, line: str) -> None:
+        self.said += f"{judge}: {line}\n"
 
 
 def _lines(study: Campaign, folder: Path) -> list[tuple[str, int | None, int | None]]:
@@ -270,7 +287,7 @@ def test_lost_between_handing_in_and_the_record_anthropic_knows_it_when_it_ended
 
 
 @WIRES
-def test_a_batch_that_never_arrived_is_sent_again_after_a_while(
+def test_a_batch_that_is_not_listed_is_sent_again_only_when_told(
     judge: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "try"
@@ -282,7 +299,16 @@ def test_a_batch_that_never_arrived_is_sent_again_after_a_while(
         _do("submit", study, folder)
         assert not provider.batches, "too early to tell"
         monkeypatch.setattr(batching, "GRACE", 0.0)
-        _do("submit", study, folder)
+        steps: list[Step] = ["submit", "collect", "wait"]
+        for step in steps:
+            notes = Notes()
+            assert not _do(step, study, folder, progress=notes).complete
+            assert not provider.batches, "that it is not listed proves nothing"
+            assert "does not list it; nothing of it is sent again unless you say so" in notes.said
+        (totals,) = status(folder, study).values()
+        assert totals.submitted == 20
+        assert _lines(study, folder) == [("intended", None, None)]
+        _do("submit", study, folder, resend=True)
         assert len(provider.submitted) == 20
         provider.end()
         assert _do("collect", study, folder).complete

@@ -15,7 +15,7 @@ from llm_elicit.orchestrator.journal.changes import (
     submitted,
 )
 from llm_elicit.orchestrator.journal.door import FILE, Place
-from llm_elicit.orchestrator.journal.reading import reading, totals
+from llm_elicit.orchestrator.journal.reading import committed, open_questions, reading, totals
 from llm_elicit.orchestrator.journal.store import LEASE, Journal
 
 __all__ = [
@@ -31,10 +31,12 @@ __all__ = [
     "Totals",
     "answered",
     "batch_rows",
+    "committed",
     "failed",
     "intent",
     "missed",
     "now",
+    "open_questions",
     "quarantined",
     "reading",
     "submitted",

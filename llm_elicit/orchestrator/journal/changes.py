@@ -51,6 +51,7 @@ class Answer:
     latency: float
     cached: bool
     asked_at: str
+    thinking: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ def answered(question: int, answer: Answer) -> Change:
     kept = replace(
         answer,
         reply=storable(answer.reply),
+        thinking=storable(answer.thinking),
         finish=storable(answer.finish),
         model_answered=storable(answer.model_answered),
     )

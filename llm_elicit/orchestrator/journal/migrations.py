@@ -204,6 +204,32 @@ MIGRATIONS: tuple[Migration, ...] = (
         CREATE INDEX submitted ON questions (batch) WHERE state = 'submitted';
         """,
     ),
+    # What a reasoning model showed of its thinking, apart from what it answered.
+    Migration(
+        "0004-thinking",
+        sqlite="ALTER TABLE answers ADD COLUMN thinking TEXT NOT NULL DEFAULT ''",
+        postgresql="ALTER TABLE answers ADD COLUMN thinking TEXT NOT NULL DEFAULT ''",
+    ),
+    # The pairs of a round that was planned from answers, before the first of them is asked.
+    Migration(
+        "0005-rounds",
+        sqlite="""
+        CREATE TABLE rounds (
+            judge TEXT NOT NULL,
+            number INTEGER NOT NULL,
+            pairs TEXT NOT NULL,
+            PRIMARY KEY (judge, number)
+        ) STRICT;
+        """,
+        postgresql="""
+        CREATE TABLE rounds (
+            judge TEXT NOT NULL,
+            number INTEGER NOT NULL,
+            pairs TEXT NOT NULL,
+            PRIMARY KEY (judge, number)
+        );
+        """,
+    ),
 )
 """Named, append-only."""
 

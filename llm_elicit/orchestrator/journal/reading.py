@@ -13,6 +13,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.changes import Totals
 from llm_elicit.orchestrator.journal.door import Place
 from llm_elicit.orchestrator.journal.schema import answers, questions
+from llm_elicit.orchestrator.journal.statements import HANDED_IN, HELD, amounts
 
 
 @contextmanager
@@ -70,3 +71,16 @@ def spent(db: sa.Connection) -> tuple[float, int]:
     paid = db.execute(select(func.sum(answers.c.cost), func.sum(fresh))).one()
     lost = db.execute(select(func.sum(questions.c.lost), func.sum(questions.c.lost_tokens))).one()
     return float(paid[0] or 0.0) + float(lost[0] or 0.0), int(paid[1] or 0) + int(lost[1] or 0)
+
+
+def committed(db: sa.Connection) -> tuple[float, int]:
+    """USD and tokens that are spent or may still be: for requests in flight and in batches."""
+    parts = (spent(db), amounts(db, HELD), amounts(db, HANDED_IN))
+    return sum(usd for usd, _ in parts), sum(tokens for _, tokens in parts)
+
+
+def open_questions(db: sa.Connection, judge: str) -> int:
+    """How many of a judge's questions may still be answered: neither done nor set aside."""
+    c = questions.c
+    waiting = select(func.count()).where(c.judge == judge, c.state.not_in(("done", "quarantined")))
+    return int(db.execute(waiting).scalar_one())

@@ -60,6 +60,14 @@ batches = Table(
     Column("note", Text),
 )
 
+rounds = Table(
+    "rounds",
+    _METADATA,
+    Column("judge", Text, primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("pairs", Text),
+)
+
 answers = Table(
     "answers",
     _METADATA,
@@ -83,6 +91,7 @@ answers = Table(
     Column("latency", Double),
     Column("cached", Integer),
     Column("asked_at", Text),
+    Column("thinking", Text),
 )
 
 # Written out, not bound: an index over some of the rows is used only where its condition stands

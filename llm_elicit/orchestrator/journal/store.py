@@ -149,11 +149,11 @@ class Journal:
 
     def _write_down(self, judge: str, plan: Plan) -> None:
         count = select(func.count()).where(questions.c.judge == judge)
-        if self._db.execute(count).scalar() == len(plan):
+        if self._db.execute(count).scalar() == plan.count(judge):
             return
         add = ignoring(questions, self._db.dialect.name)
         start = {"judge": judge, "state": "planned", "attempts": 0, "reserved": 0.0, "lost": 0.0}
-        queries = iter(plan)
+        queries = plan.of(judge)
         while some := list(islice(queries, _ROWS)):
             rows = [
                 {**start, "pair": q.pair, "presentation": q.order, "replicate": q.replicate}

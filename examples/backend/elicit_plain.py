@@ -1,0 +1,91 @@
+"""A backend for llm-elicit: chat completions over plain HTTP, without any SDK."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import httpx
+from pydantic import Field
+
+from llm_elicit.backends import (
+    Capabilities,
+    Keyless,
+    MalformedReplyError,
+    Reply,
+    Request,
+    limit_headers,
+    read_key,
+    scrubbed,
+)
+from llm_elicit.campaign import PluginJudge
+from llm_elicit.features import FeatureSpace
+
+
+class PlainBackend(Keyless):
+    """A model behind any server that speaks chat completions."""
+
+    capabilities = Capabilities(temperature=True)
+    cacheable = True
+
+    class Settings(PluginJudge):
+        """What a campaign may say of such a judge, besides what it says of every judge."""
+
+        base_url: str
+        api_key_env: str | None = "PLAIN_API_KEY"
+        temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+
+    def __init__(self, judge: Settings, space: FeatureSpace) -> None:
+        del space  # only a backend that simulates a judge has a use for it
+        self._judge = judge
+        self._key = read_key(judge.api_key_env, judge.name) if judge.api_key_env else ""
+        self.model = judge.model
+        self.endpoint = judge.base_url.rstrip("/")
+        self.account = f"{hash(self._key):x}" if self._key else ""
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        self._http = httpx.AsyncClient(headers=headers, timeout=judge.timeout)
+
+    def body(self, request: Request) -> dict[str, Any]:
+        """The request body: all that decides an answer, and nothing that does not."""
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": [{"role": m.role, "content": m.content} for m in request.prompt.messages],
+            "max_tokens": request.max_tokens,
+        }
+        if self._judge.temperature is not None:
+            body["temperature"] = self._judge.temperature
+        return body
+
+    async def ask(self, request: Request) -> Reply:
+        """Put one question, once; whatever goes wrong is raised as it is."""
+        body = self.body(request)
+        answer = await self._http.post(f"{self.endpoint}/chat/completions", json=body)
+        answer.raise_for_status()
+        return _read(answer.json(), body, limit_headers(answer.headers))
+
+    def scrub(self, text: str) -> str:
+        """`text` without the key."""
+        return scrubbed(text, self._key)
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._http.aclose()
+
+
+def _read(answer: Any, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+    try:
+        choice, usage = answer["choices"][0], answer["usage"]
+        message, finish = choice["message"], str(choice["finish_reason"])
+        return Reply(
+            text=message.get("content") or "",
+            finish="refusal" if message.get("refusal") else finish,
+            model=str(answer["model"]),
+            first=None,  # no log-probabilities: a judgment is a letter
+            letter_mass=None,
+            prompt_tokens=int(usage["prompt_tokens"]),
+            completion_tokens=int(usage["completion_tokens"]),
+            cached_tokens=0,
+            body=body,
+            headers=headers,
+            thinking=message.get("reasoning_content") or "",
+        )
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise MalformedReplyError(f"not a chat completion: {error!r}") from None

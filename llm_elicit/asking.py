@@ -1,0 +1,194 @@
+"""The stage that asks: what is open, of every judge, now or through batches; and its table."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from llm_elicit import orchestrator
+from llm_elicit.campaign import Campaign
+from llm_elicit.errors import ElicitError, IncompleteError
+from llm_elicit.orchestrator import Progress, Silent
+from llm_elicit.rounds import EVERYONE, Pairs, RoundDesign, design_of
+from llm_elicit.runs import Run
+
+_SILENT = Silent()
+
+
+async def ask(
+    result: Run,
+    *,
+    max_cost: float | None = None,
+    progress: Progress = _SILENT,
+    design: RoundDesign | None = None,
+) -> Run:
+    """Ask what is not answered yet, round by round, and write the table of judgments.
+
+    Args:
+        result: the run.
+        max_cost: a cap in USD that replaces the campaign's own.
+        progress: told of every change.
+        design: plans the rounds after the first, where the campaign has any; by default
+            `llm_elicit.rounds.Contested`.
+
+    Returns:
+        The run, with the problems that stopped some judges.
+
+    Raises:
+        JudgeError, InputError: every judge was stopped, or nothing could be sent.
+        KeyboardInterrupt: the user stopped it.
+    """
+    with orchestrator.allowed(_capped(result.campaign, max_cost), result.folder) as campaign:
+        began = time.monotonic()
+        while True:
+            summary = await orchestrator.ask(
+                _in_time(campaign, began), result.space, result.plan, result.folder, progress
+            )
+            if summary.interrupted:
+                break
+            longer = await asyncio.to_thread(_next_round, result, design, progress)
+            if longer is None:
+                break
+            result = longer
+    return _asked(result, summary)
+
+
+def _in_time(campaign: Campaign, began: float) -> Campaign:
+    """The campaign with what is left of its deadline: it is for all rounds together."""
+    deadline = campaign.limits.deadline
+    if deadline is None:
+        return campaign
+    left = max(deadline - (time.monotonic() - began), 0.001)
+    limits = campaign.limits.model_copy(update={"deadline": left})
+    return campaign.model_copy(update={"limits": limits})
+
+
+def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> Run | None:
+    """The run with its next round planned and on record; None if there is none to be planned.
+
+    A round is planned when all that it depends on is answered or set aside, and not before.
+    """
+    campaign, place = result.campaign, result.place
+    planned: dict[tuple[str, int], Pairs] = {}
+    for name, number in _due(result):
+        judges = [name] if name else [judge.name for judge in campaign.judges]
+        progress.note(name or "all judges", f"planning round {number} of {_rounds(result)}")
+        table = orchestrator.comparisons(result.folder, campaign, result.space, result.plan)
+        planned[name, number] = (design or design_of(campaign, result.space)).plan(
+            number,
+            [table.choices(judge) for judge in judges],
+            campaign.seed,
+            campaign.design.sizes[number - 1],
+        )
+    if not planned:
+        return None
+    orchestrator.record_rounds(place, planned)
+    longer = replace(result)
+    longer.write_pairs()
+    return longer
+
+
+def _due(result: Run) -> Iterator[tuple[str, int]]:
+    """The rounds that can be planned now, by judge (or `EVERYONE`) and number."""
+    rounds, names = result.campaign.design.rounds, sorted(j.name for j in result.campaign.judges)
+    if rounds is None:
+        return
+    known = orchestrator.planned_rounds(result.place)
+    groups = {EVERYONE: names} if rounds.shared else {name: [name] for name in names}
+    for name, judges in groups.items():
+        number = 2 + sum(judge == name for judge, _ in known)
+        if number <= rounds.count and all(
+            orchestrator.settled(result.place, judge) for judge in judges
+        ):
+            yield name, number
+
+
+def _rounds(result: Run) -> int:
+    return len(result.campaign.design.sizes)
+
+
+async def ask_in_batches(
+    result: Run,
+    step: orchestrator.Step,
+    *,
+    max_cost: float | None = None,
+    every: float = 60.0,
+    resend: bool = False,
+    progress: Progress = _SILENT,
+) -> Run:
+    """Ask what is not answered yet through the providers' batch endpoints.
+
+    Args:
+        result: the run.
+        step: "submit", "collect", or "wait" for both until all is collected.
+        max_cost: a cap in USD that replaces the campaign's own.
+        every: seconds between looks at the provider.
+        resend: whether to hand in again what was in batches that the provider does not list.
+        progress: told what could not be done.
+
+    Returns:
+        The run, with the problems that stopped some judges; after "submit", nothing else is one.
+
+    Raises:
+        JudgeError, InputError: every judge was stopped, or nothing could be sent.
+    """
+    with orchestrator.allowed(_capped(result.campaign, max_cost), result.folder) as campaign:
+        while True:
+            study = orchestrator.Study(campaign, result.space, result.plan, result.folder)
+            summary = await orchestrator.ask_in_batches(study, step, progress, every, resend)
+            longer = None
+            if step != "collect":
+                longer = await asyncio.to_thread(_next_round, result, None, progress)
+            if longer is None:
+                break
+            result = longer
+    if step == "submit":
+        return replace(result, problems=tuple(summary.problems))
+    return _asked(result, summary)
+
+
+def _capped(campaign: Campaign, max_cost: float | None) -> Campaign:
+    """The campaign under another cap, if there is one."""
+    if max_cost is None:
+        return campaign
+    limits = campaign.limits.model_copy(update={"max_cost": max_cost})
+    return campaign.model_copy(update={"limits": limits})
+
+
+def _asked(result: Run, summary: orchestrator.AskSummary) -> Run:
+    """The run with its table of judgments, whatever stopped the asking."""
+    export(result, result.folder / "comparisons.parquet")
+    if summary.interrupted:
+        raise KeyboardInterrupt
+    if len(summary.problems) == len(summary.judges):
+        raise summary.problems[0]
+    return replace(result, problems=(*summary.problems, *_gaps(result, summary)))
+
+
+def _gaps(result: Run, summary: orchestrator.AskSummary) -> list[ElicitError]:
+    """An error for each judge that was asked to the end and left questions unanswered."""
+    questions = result.campaign.design.questions
+    gaps: dict[str, str] = {}
+    for name, judge in summary.judges.items():
+        total, done = judge.tally.total, judge.tally.done
+        if judge.stopped is None and done < total:
+            why = "have no answer; see log.jsonl for why, and run again"
+            gaps[name] = f"{total - done:,} of {total:,} questions to {name!r} {why}"
+        elif judge.stopped is None and total < questions:
+            why = "are in rounds that wait for answers; run again"
+            gaps[name] = f"{questions - total:,} of {questions:,} questions to {name!r} {why}"
+    return [IncompleteError(f"{result.folder}: {gap}") for gap in gaps.values()]
+
+
+def export(result: Run, path: Path, *, thinking: bool = False) -> Path:
+    """Write the judgments in the journal as Parquet, JSONL or CSV.
+
+    With `thinking`, what reasoning models showed of theirs is a column of its own.
+    """
+    table = orchestrator.comparisons(
+        result.folder, result.campaign, result.space, result.plan, thinking=thinking
+    )
+    return table.write(path)

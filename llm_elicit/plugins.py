@@ -1,0 +1,68 @@
+"""Backends from other packages: found by their entry points, loaded when a campaign names one.
+
+A package offers a backend by an entry point of the group `llm_elicit.backends`; docs/backends.md
+says how to write one. Nothing of such a package is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from llm_elicit.errors import InputError
+
+GROUP = "llm_elicit.backends"
+
+_LONGEST = 200
+
+
+def installed() -> dict[str, list[EntryPoint]]:
+    """The backends that installed packages offer, by name; more than one where they clash."""
+    found: dict[str, list[EntryPoint]] = defaultdict(list)
+    for entry in entry_points(group=GROUP):
+        found[entry.name].append(entry)
+    return dict(sorted(found.items()))
+
+
+def package(entry: EntryPoint) -> str:
+    """The package that an entry point is of, and its version."""
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown package"
+
+
+def load(name: str, own: tuple[str, ...]) -> Any:
+    """What the entry point of a name stands for.
+
+    Args:
+        name: the backend's name in the campaign.
+        own: the names of this package's backends, for the message.
+
+    Raises:
+        InputError: no package offers the name, two do, or its package cannot be imported.
+
+    Example:
+        >>> load("telepathy", ("local",))
+        Traceback (most recent call last):
+            ...
+        llm_elicit.errors.InputError: backend 'telepathy' is not installed; known: local...
+    """
+    found = installed()
+    entries = found.get(name, [])
+    if not entries:
+        known = ", ".join([*own, *found])
+        raise InputError(
+            f"backend {name!r} is not installed; known: {known}; correct the name, or install "
+            "the package that has it"
+        )
+    if len(entries) > 1:
+        packages = " and ".join(package(entry) for entry in entries)
+        raise InputError(f"backend {name!r} is offered by {packages}; remove one of them")
+    (entry,) = entries
+    try:
+        return entry.load()
+    except Exception as error:
+        said = " ".join(str(error).split())[:_LONGEST]
+        raise InputError(
+            f"backend {name!r} of {package(entry)} cannot be loaded ({type(error).__name__}: "
+            f"{said}); mend or upgrade that package"
+        ) from None
