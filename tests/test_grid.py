@@ -10,6 +10,7 @@ import pytest
 import yaml
 from fakes.provider import Fails, Provider, Says
 
+import llm_elicit as le
 from llm_elicit import cli, orchestrator, stages
 from llm_elicit.campaign import Campaign
 from llm_elicit.errors import CapError, InputError
@@ -179,6 +180,11 @@ def test_trouble_in_one_cell_leaves_the_others_running(monkeypatch: pytest.Monke
         assert _call(monkeypatch, "ask", path) == 2, "the provider refuses the key"
         done = [len(cell.comparisons) for cell in open_runs(path)]
         assert sorted(done) == [0, 20]
+        found = le.run_grid(path, progress=le.Silent())
+        assert list(found) == ["study.penguins.v1-zero-shot"]
+        (cell,) = found.values()
+        assert cell.report_path.is_file()
+        assert list(cell.beliefs) == ["gpt-t0", "gpt-t0.7"]
 
 
 def _first_prompt(cell: Run) -> tuple[Any, ...]:

@@ -28,7 +28,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _environment(*paths: Path) -> dict[str, str]:
     here = [str(path) for path in paths] + [path or "." for path in sys.path]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(here), "PLAIN_API_KEY": KEY}
+    found = {"PYTHONPATH": os.pathsep.join(here), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, **found, "PLAIN_API_KEY": KEY}
 
 
 def _llm_elicit(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, Literal
 
@@ -102,7 +102,8 @@ def _of_client(error: Exception) -> Failure | None:
     """The HTTP clients' exceptions, by themselves or as the cause of an SDK's."""
     for client in _loaded(_CLIENTS):
         if isinstance(error, client.HTTPStatusError):
-            return _response(error, error.response)
+            said = f"{error.response.status_code} {error.response.text or error}"
+            return replace(_response(error, error.response), said=line(said))
         if isinstance(error, client.ConnectError | client.ConnectTimeout):
             return Failure("refused", type(error).__name__)
         if isinstance(error, client.TimeoutException):

@@ -93,10 +93,17 @@ def _design(campaign: Campaign) -> str:
         if design.both_orders
         else f"in one order, {times}, so that order bias and agreement cannot be measured"
     )
+    rounds = ""
+    if design.rounds is not None:
+        rounds = (
+            f"They were asked in {design.rounds.count} rounds: from the second on the points, "
+            "draws of λ as before, were joined by what had been answered before, so pairs are not "
+            "independent, and the randomization test below is approximate. "
+        )
     return (
         f"{design.pairs:,} pairs, both points drawn independently from the sampling density λ, "
-        f"were put {orders}. Wording: template {design.template}; another wording may give another "
-        f"belief. Campaign seed {campaign.seed}."
+        f"were put {orders}. {rounds}Wording: template {design.template}; another wording may "
+        f"give another belief. Campaign seed {campaign.seed}."
     )
 
 

@@ -1,0 +1,204 @@
+"""Adaptive rounds: planned from answers, on record before they are asked, the same after a kill."""
+
+import asyncio
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from fakes.provider import Fails, Provider, Says
+
+from llm_elicit import stages
+from llm_elicit.campaign import Campaign
+from llm_elicit.comparisons import Choices
+from llm_elicit.density import Noise
+from llm_elicit.errors import IncompleteError, InputError
+from llm_elicit.features import FeatureSpace, validated
+from llm_elicit.orchestrator import settled
+from llm_elicit.rounds import Contested, Pairs
+
+SPACE = FeatureSpace.load("penguins")
+EXPERT = {"name": "expert", "backend": "simulated"}
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+
+
+@dataclass(frozen=True)
+class Told:
+    """A design that needs no fit: its points follow from every answer so far."""
+
+    space: FeatureSpace = SPACE
+
+    def plan(self, round: int, judgments: Sequence[Choices], seed: int, size: int) -> Pairs:
+        said = b"".join(one.preference.tobytes() + one.a.tobytes() for one in judgments)
+        digest = hashlib.sha256(said + bytes([round, seed])).digest()
+        points = self.space.sample(2 * size, np.random.default_rng(list(digest)))
+        return Pairs(points[:size], points[size:])
+
+
+def _letter(body: dict[str, Any]) -> str:
+    return "AB"[hashlib.sha256(str(body["messages"][-1]).encode()).digest()[0] % 2]
+
+
+def _gpt(url: str, name: str = "gpt", **rest: Any) -> dict[str, Any]:
+    judge = {"name": name, "backend": "openai", "model": name, "base_url": f"{url}/v1"}
+    return {**judge, "logprobs": False, "concurrency": 4, "attempts": 2, **rest}
+
+
+def _plan(folder: Path, judges: list[dict[str, Any]], shared: bool = True, **rest: Any) -> Any:
+    data = {
+        "name": "try", "space": "penguins", "judges": judges, "runs": str(folder),
+        "design": {"pairs": 14, "rounds": {"count": 3, "shared": shared}}, **rest,
+    }  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "c.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return stages.plan(path)
+
+
+def _ask(folder: Path, judges: list[dict[str, Any]], shared: bool = True) -> Any:
+    return asyncio.run(stages.ask(_plan(folder, judges, shared), design=Told()))
+
+
+def test_every_round_is_asked_once_and_depends_on_what_was_said(tmp_path: Path) -> None:
+    result = _ask(tmp_path / "one", [EXPERT])
+    assert not result.problems
+    assert not result.missing
+    frame = result.comparisons.frame
+    assert Counter(frame["pair"]) == dict.fromkeys(range(14), 2)
+    assert result.campaign.design.sizes == (6, 4, 4)
+    assert len(result.plan) == result.campaign.design.questions == 28
+    again = _ask(tmp_path / "one", [EXPERT])
+    assert again.comparisons.frame.equals(frame)
+    other = _ask(tmp_path / "two", [{**EXPERT, "seed": 5, "level": 9.0}])
+    assert np.array_equal(other.plan.a[:6], result.plan.a[:6])
+    assert not np.array_equal(other.plan.a[6:], result.plan.a[6:])
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from test_rounds import _ask, _gpt
+_ask(Path(sys.argv[1]), [_gpt(sys.argv[2])])
+"""
+
+
+def test_killed_in_the_middle_of_the_second_round_it_asks_the_same(tmp_path: Path) -> None:
+    first, answered = 12, 3  # of the second round's eight, three are answered before the kill
+    slow = 5.0
+
+    def behave(number: int, body: dict[str, Any]) -> Says:
+        return Says(_letter(body), delay=slow if number > first + answered else 0.0)
+
+    with Provider(behave) as provider:
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(tmp_path / "killed"), provider.url],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
+        )
+        until = time.monotonic() + 280
+        while len(provider.seen) < first + answered + 3:
+            assert child.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        child.kill()
+        child.wait()
+        before = [seen.question for seen in provider.seen]
+        assert len(before) < first + 8
+        slow = 0.0
+        result = _ask(tmp_path / "killed", [_gpt(provider.url)])
+        assert not result.problems
+        killed = [seen.question for seen in provider.seen]
+        assert len(set(killed)) == 28
+        assert len(killed) <= 28 + 4, "only what was in flight is asked again"
+        assert set(before) <= set(killed)
+        whole = _ask(tmp_path / "whole", [_gpt(provider.url)])
+        assert {seen.question for seen in provider.seen[len(killed) :]} == set(killed)
+        assert np.array_equal(whole.plan.a, result.plan.a)
+        assert np.array_equal(whole.plan.b, result.plan.b)
+
+
+def test_judges_share_a_round_and_wait_for_each_other(tmp_path: Path) -> None:
+    fails = {"on": True}
+
+    def behave(_number: int, body: dict[str, Any]) -> Says | Fails:
+        return Fails(400, "no") if fails["on"] and body["model"] == "b" else Says(_letter(body))
+
+    with Provider(behave) as provider:
+        judges = [_gpt(provider.url, "a"), _gpt(provider.url, "b")]
+        stopped = _ask(tmp_path, judges)
+        assert any("'b'" in str(problem) for problem in stopped.problems)
+        waits = [problem for problem in stopped.problems if isinstance(problem, IncompleteError)]
+        assert any("16 of 28 questions to 'a' are in rounds that wait" in str(w) for w in waits)
+        assert stopped.missing["a"] == 16
+        fails["on"] = False
+        assert not _ask(tmp_path, judges).problems
+    by_model = {
+        model: {seen.question for seen in provider.seen if seen.body["model"] == model}
+        for model in "ab"
+    }
+    assert by_model["a"] == by_model["b"]
+    assert len(by_model["a"]) == 28
+
+
+def test_judges_may_have_rounds_of_their_own(tmp_path: Path) -> None:
+    with Provider(lambda _n, body: Says("B" if body["model"] == "b" else "A")) as provider:
+        judges = [_gpt(provider.url, "a"), _gpt(provider.url, "b"), _gpt("http://127.0.0.1:9", "c")]
+        result = _ask(tmp_path, judges, shared=False)
+    assert type(result.problems[0]).__name__ == "JudgeError"
+    assert result.missing == {"c": 28}, "the others did not wait"
+    frame = result.comparisons.frame
+    pairs = {judge: set(frame[frame["judge"] == judge]["pair"]) for judge in "ab"}
+    assert pairs["a"] & pairs["b"] == set(range(6))
+    assert len(pairs["a"]) == len(pairs["b"]) == 14
+    # The points in the table are those that the judge was shown.
+    own = frame[(frame["judge"] == "b") & (frame["pair"] >= 6)]
+    for column, name in enumerate(result.space.names):
+        assert (own[f"a_{name}"] == result.plan.a[own["pair"], column]).all()
+    assert settled(result.place, "a")
+    assert not settled(result.place, "c")
+
+
+def test_contested_pairs_are_draws_joined_where_the_answer_is_in_doubt() -> None:
+    rng = np.random.default_rng(0)
+    a, b = SPACE.sample(60, rng), SPACE.sample(60, rng)
+    heavier = (a[:, 3] > b[:, 3]).astype(float)  # this judge looks at one feature alone
+    told = Choices(a, b, heavier, np.arange(60))
+    design = Contested(SPACE, Noise())
+    pairs, again = (design.plan(2, [told], 7, 200) for _ in range(2))
+    assert np.array_equal(pairs.a, again.a)
+    assert np.array_equal(pairs.b, again.b)
+    untold = design.plan(2, [], 7, 200)
+    assert not np.array_equal(pairs.a, untold.a)
+    both = [np.sort(np.concatenate([some.a, some.b]), axis=0) for some in (pairs, untold)]
+    assert np.array_equal(*both), "the same draws of λ, joined otherwise"
+    apart, at_random = (np.abs(some.a[:, 3] - some.b[:, 3]).mean() for some in (pairs, untold))
+    assert apart < 0.7 * at_random
+    assert not np.array_equal(design.plan(3, [told], 7, 200).a, pairs.a)
+    assert 0.35 < (pairs.a[:, 3] > pairs.b[:, 3]).mean() < 0.65
+
+
+def test_methods_that_take_pairs_for_draws_are_refused() -> None:
+    data = {
+        "name": "try", "space": "penguins", "judges": [EXPERT],
+        "design": {"pairs": 14, "rounds": {"count": 3}}, "fit": {"methods": ["utility", "score"]},
+    }  # fmt: skip
+    with pytest.raises(InputError, match=r"'score' takes pairs for independent draws .* use util"):
+        validated(Campaign, data, "c.yaml")
+    data["fit"] = {"methods": ["auto"]}
+    data["design"] = {"pairs": 10, "rounds": {"count": 4}}
+    assert validated(Campaign, data, "c.yaml").design.sizes == (4, 2, 2, 2)
+    data["design"] = {"pairs": 3, "rounds": {"count": 4}}
+    with pytest.raises(InputError, match="4 rounds of 3 pairs"):
+        validated(Campaign, data, "c.yaml")
