@@ -123,7 +123,8 @@ def with_rounds(first: Plan, campaign: Campaign, planned: Planned) -> Plan:
     if rounds is None:
         return first
     names = [EVERYONE] if rounds.shared else sorted(judge.name for judge in campaign.judges)
-    start, own = sizes[0], {name: [] for name in names}  # type: dict[str, list[int]]
+    own: dict[str, list[int]] = {name: [] for name in names}
+    start = sizes[0]
     total = start + len(names) * sum(sizes[1:])
     a, b = (np.full((total, points.shape[1]), np.nan) for points in (first.a, first.b))
     a[:start], b[:start] = first.a, first.b

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from fakes.batches import BatchProvider
 from fakes.provider import Fails, Provider, Says
 
 from llm_elicit import stages
@@ -168,6 +169,25 @@ def test_judges_may_have_rounds_of_their_own(tmp_path: Path) -> None:
         assert (own[f"a_{name}"] == result.plan.a[own["pair"], column]).all()
     assert settled(result.place, "a")
     assert not settled(result.place, "c")
+
+
+def test_batches_go_round_by_round(tmp_path: Path) -> None:
+    with BatchProvider(lambda body: Says(_letter(body))) as provider:
+        result = _plan(tmp_path, [_gpt(provider.url)])
+        for size in (12, 8):
+            asyncio.run(stages.ask_in_batches(result, "submit"))
+            assert len(provider.batches[-1].requests) == size
+            provider.end()
+            (problem,) = asyncio.run(stages.ask_in_batches(result, "collect")).problems
+            assert isinstance(problem, IncompleteError)
+            result = stages.plan(tmp_path / "c.yaml")
+        asyncio.run(stages.ask_in_batches(result, "submit"))
+        provider.end()
+        last = stages.plan(tmp_path / "c.yaml")
+        assert not asyncio.run(stages.ask_in_batches(last, "collect")).problems
+        assert len(provider.batches) == 3
+        assert len(set(provider.submitted)) == 28
+    assert not last.missing
 
 
 def test_contested_pairs_are_draws_joined_where_the_answer_is_in_doubt() -> None:

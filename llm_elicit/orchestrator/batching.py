@@ -25,7 +25,7 @@ from llm_elicit.orchestrator.log import event
 from llm_elicit.orchestrator.progress import Progress
 
 GRACE = 900.0
-"""Seconds after which a batch that the provider does not list is not looked for in silence."""
+"""Seconds in which a batch that was handed in may not be listed yet."""
 
 _SKEW = 86_400.0
 """Seconds by which the provider's clock may differ from this machine's, and more."""
