@@ -41,10 +41,11 @@ def load(name: str, own: tuple[str, ...]) -> Any:
         InputError: no package offers the name, two do, or its package cannot be imported.
 
     Example:
-        >>> load("telepathy", ("local",))
-        Traceback (most recent call last):
-            ...
-        llm_elicit.errors.InputError: backend 'telepathy' is not installed; known: local...
+        >>> try:
+        ...     load("telepathy", ("local",))
+        ... except InputError as error:
+        ...     print(str(error)[:37])
+        backend 'telepathy' is not installed;
     """
     found = installed()
     entries = found.get(name, [])

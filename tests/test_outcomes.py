@@ -140,7 +140,7 @@ def test_batch_mode_is_complete_when_all_is_collected(monkeypatch, capsys):
 
 def test_defect(monkeypatch, capsys):
     """Python's own exit code for a traceback."""
-    monkeypatch.setattr(stages, "plan", lambda campaign: 1 / 0)
+    monkeypatch.setattr(stages, "plan_grid", lambda campaign: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         command(monkeypatch, capsys, "plan", campaign("http://127.0.0.1:9"))
     assert CODES["defect"] == 1 == errors.ElicitError.exit_code
