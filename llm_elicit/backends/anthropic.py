@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from llm_elicit.backends.base import (
     THINKING_ROOM,
@@ -53,6 +53,11 @@ class AnthropicBackend(Keyed):
         )
         super().__init__(self._client, key)
         self.endpoint = bare_url(str(self._client.base_url))
+
+    async def __aenter__(self) -> Self:
+        # The SDK imports this part when it is first touched: not on a request's time.
+        _ = self._client.messages.with_raw_response
+        return await super().__aenter__()
 
     def body(self, request: Request) -> dict[str, Any]:
         """The Messages body that `ask` would send."""
