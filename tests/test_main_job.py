@@ -14,13 +14,13 @@ import pytest
 CAMPAIGN = """
 name: tiny-california
 space: california_housing
-design: {pairs: 16}
+design: {pairs: 8}
 judges:
   - {name: smollm2, backend: local, model: smollm2}
   - {name: census-expert, backend: simulated}
 fit: {method: utility, samples: 500}
 """
-QUESTIONS = 32
+QUESTIONS = 16
 
 
 def answered(folder: Path) -> dict[tuple[int, str], str]:
@@ -55,14 +55,14 @@ def test_killed_in_the_middle_and_run_again_asks_nothing_twice(tmp_path):
     (tmp_path / "c.yaml").write_text(CAMPAIGN)
     first = llm_elicit("run", "c.yaml", cwd=tmp_path)
     deadline = time.monotonic() + 180
-    while done_in_journal(tmp_path) < 6:
+    while done_in_journal(tmp_path) < 4:
         assert first.poll() is None, first.stdout.read()
         assert time.monotonic() < deadline, "no answers within three minutes"
         time.sleep(0.05)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     kept = done_in_journal(tmp_path)
-    assert 6 <= kept < QUESTIONS
+    assert 4 <= kept < QUESTIONS
 
     # The stage alone reads what the killed process left.
     early = llm_elicit("export", "tiny-california", "early.csv", cwd=tmp_path)
