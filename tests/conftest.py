@@ -1,8 +1,15 @@
 """The loopback providers that writers of backends use too, and the order of the files."""
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["llm_elicit.testing.plugin"]
+
+# How long an example takes says what else the machine does, not whether it is right.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 # A worker takes a file at a time, and the last one's worker works alone: let it be a short one.
 LONG = (

@@ -51,13 +51,14 @@ def llm_elicit(*arguments: str, cwd: Path) -> subprocess.Popen:
 
 
 @pytest.mark.local_model
+@pytest.mark.timeout(1000)  # three real processes, which take their time on a busy machine
 def test_killed_in_the_middle_and_run_again_asks_nothing_twice(tmp_path):
     (tmp_path / "c.yaml").write_text(CAMPAIGN)
     first = llm_elicit("run", "c.yaml", cwd=tmp_path)
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 400
     while done_in_journal(tmp_path) < 4:
         assert first.poll() is None, first.stdout.read()
-        assert time.monotonic() < deadline, "no answers within three minutes"
+        assert time.monotonic() < deadline, "no answers within minutes"
         time.sleep(0.05)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
@@ -71,7 +72,7 @@ def test_killed_in_the_middle_and_run_again_asks_nothing_twice(tmp_path):
     assert len(before) == kept
 
     second = llm_elicit("run", "c.yaml", cwd=tmp_path)
-    output, _ = second.communicate(timeout=280)
+    output, _ = second.communicate(timeout=500)
     assert second.returncode == 0, output
     after = answered(tmp_path)
     assert len(after) == QUESTIONS
