@@ -1,4 +1,4 @@
-"""A server for benchmarks: chat completions after a fixed latency, in a process of its own.
+"""A server for benchmarks: answers on either wire after a fixed latency, in its own process.
 
 It does as little as a server can, so that what is measured is the client. It counts the requests
 and the different bodies among them; `GET /seen` tells.
@@ -14,7 +14,7 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Self, cast
 
-_ANSWER = json.dumps(
+_COMPLETION = json.dumps(
     {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -29,6 +29,18 @@ _ANSWER = json.dumps(
             }
         ],
         "usage": {"prompt_tokens": 200, "completion_tokens": 1, "total_tokens": 201},
+    }
+).encode()
+_MESSAGE = json.dumps(
+    {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "bench-1",
+        "content": [{"type": "text", "text": "A"}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 200, "output_tokens": 1},
     }
 ).encode()
 
@@ -77,7 +89,8 @@ class _Connection(asyncio.Protocol):
             return
         self._seen.requests += 1
         self._seen.bodies.add(hash(body))
-        loop.call_later(self._latency, self._transport.write, _response(_ANSWER))
+        answer = _MESSAGE if head.startswith(b"post /v1/messages") else _COMPLETION
+        loop.call_later(self._latency, self._transport.write, _response(answer))
 
 
 async def _serve(latency: float) -> None:
