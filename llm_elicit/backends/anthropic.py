@@ -58,6 +58,8 @@ class AnthropicBackend(Keyed):
         )
         super().__init__(self._client, key)
         self.endpoint = bare_url(str(self._client.base_url))
+        # Whole, so that it need not be put together for each request.
+        self._address = str(self._client.base_url.join("v1/messages"))
 
     def body(self, request: Request) -> dict[str, Any]:
         """The Messages body that `ask` would send."""
@@ -82,7 +84,7 @@ class AnthropicBackend(Keyed):
         version = {"anthropic-version": SAMPLING_VERSION} if "temperature" in body else {}
         # The SDK's own method would check and copy a body that is whole already.
         answer = await self._client.post(
-            "/v1/messages", cast_to=httpx2.Response, body=body, options={"headers": version}
+            self._address, cast_to=httpx2.Response, body=body, options={"headers": version}
         )
         reply = read_message(answer.json(), body)
         return replace(reply, headers=limit_headers(answer.headers))

@@ -69,6 +69,8 @@ class OpenAIBackend(Keyed):
         )
         super().__init__(self._client, key)
         self.endpoint = bare_url(str(self._client.base_url))
+        # Whole, so that it need not be put together for each request.
+        self._address = str(self._client.base_url.join("chat/completions"))
         official = self._client.base_url.host == _OFFICIAL
         self._limit = "max_completion_tokens" if official else "max_tokens"
         self._room = THINKING_ROOM if official else _JSON_ROOM if judge.structured else 0
@@ -98,9 +100,7 @@ class OpenAIBackend(Keyed):
         body = self.body(request)
         try:
             # The SDK's own method would check and copy a body that is whole already.
-            answer = await self._client.post(
-                "/chat/completions", cast_to=httpx2.Response, body=body
-            )
+            answer = await self._client.post(self._address, cast_to=httpx2.Response, body=body)
         except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
             self._adapt(str(error), body)
             raise

@@ -78,14 +78,15 @@ class Till:
     begun: deque[float] = field(default_factory=deque)
     rng: random.Random = field(default_factory=lambda: random.Random(1))
 
+    def __post_init__(self) -> None:
+        # Once, so that the provider's side keeps up with 200 requests in flight.
+        self.prices = {j.name: price_of(j) for j in self.trial.study("http://x").judges}
+
     def __call__(self, number: int, body: dict[str, Any]) -> Action:
         self._count()
         if self.rng.random() < self.trial.faults:
             return self.rng.choice((Fails(429), Fails(500), Resets()))
-        judge = next(
-            j for j in self.trial.study("http://x").judges if j.name == JUDGES[body["model"]]
-        )
-        price = price_of(judge)
+        price = self.prices[JUDGES[body["model"]]]
         assert price is not None
         texts = [str(turn["content"]) for turn in body["messages"]] + [str(body.get("system", ""))]
         prompt = self.rng.randint(1, sum(len(text.encode()) for text in texts))

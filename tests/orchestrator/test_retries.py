@@ -89,7 +89,8 @@ def test_nobody_there_is_told_from_a_broken_connection(make: Any) -> None:
         a, b = space.sample(2, np.random.default_rng(0))
         request = Request(render(space, a, b, Template.load("v1/zero-shot")), (a, b))
         async with open_backend(study.judges[0], space) as backend:
-            with pytest.raises(Exception, match="onnection") as raised:
+            # openai's transport over aiohttp calls a refused connection a timeout.
+            with pytest.raises(Exception, match="onnection|timed out") as raised:
                 await backend.ask(request)
             return backend.failure(raised.value)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from llm_elicit.campaign import Campaign
 from llm_elicit.features import FeatureSpace
 from llm_elicit.later import Later
-from llm_elicit.orchestrator import Silent, Tally, ask, prompts
+from llm_elicit.orchestrator import Silent, Tally, ask, prompts, status
 from llm_elicit.plan import Plan, make_plan
 from llm_elicit.questions import Message, Prompt, Template
 
@@ -42,6 +42,7 @@ class Job:
         url: of the server.
         questions, slots: how many, and how many at once.
         folder: of the run; the cache lies beside it.
+        timeout: of one request, in seconds.
     """
 
     kind: str
@@ -50,6 +51,7 @@ class Job:
     slots: int
     folder: str = ""
     provider: Literal["openai", "anthropic"] = "openai"
+    timeout: float = 60.0
 
     def campaign(self) -> Campaign:
         """The campaign, whose questions the bare loops ask too."""
@@ -63,7 +65,8 @@ class Job:
                 "judges": [
                     {
                         "name": "bench", "backend": self.provider, "model": "bench-1",
-                        "concurrency": self.slots, "api_key_env": KEY, **ways[self.provider],
+                        "concurrency": self.slots, "api_key_env": KEY, "timeout": self.timeout,
+                        **ways[self.provider],
                     }
                 ],
             }
@@ -80,6 +83,7 @@ class Cost:
         cpu: seconds of processor time, all threads.
         mebibytes: of memory, at the most.
         growth: MiB that memory grew from a tenth of the answers to the last.
+        quarantined: questions set aside, with the reason in the journal.
     """
 
     answered: int
@@ -87,6 +91,7 @@ class Cost:
     cpu: float
     mebibytes: float
     growth: float = 0.0
+    quarantined: int = 0
 
 
 class _Memory(Silent):
@@ -169,13 +174,17 @@ async def measure(job: Job) -> Cost:
     plan = make_plan(space, campaign.design, campaign.seed)
     memory = _Memory()
     began, cpu = time.perf_counter(), time.process_time()
+    answered, quarantined = 0, 0
     if job.kind == "campaign":
         summary = await ask(campaign, space, plan, Path(job.folder), memory)
         answered = summary.judges["bench"].tally.done
     else:
         answered = await _bare(job, plan, space)
     seconds, used = time.perf_counter() - began, time.process_time() - cpu
-    return Cost(answered, seconds, used, _peak(), memory.last - memory.at_a_tenth)
+    if job.kind == "campaign":
+        quarantined = status(Path(job.folder), campaign)["bench"].quarantined
+    growth = memory.last - memory.at_a_tenth
+    return Cost(answered, seconds, used, _peak(), growth, quarantined)
 
 
 if __name__ == "__main__":
