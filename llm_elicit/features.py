@@ -8,6 +8,7 @@ population weighs "twice as many" alike at 500 and at 5000 people.
 from __future__ import annotations
 
 import hashlib
+import math
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -76,10 +77,23 @@ class Feature(Strict):
         `factor` turns the table's unit into the worded one (a median income kept in
         10,000 USD is worded in USD with `factor: 10000`).
         """
-        values = np.asarray(value)
-        decimals = self._decimals(values)
-        shown = float(self._rounded(values, decimals)) * self.factor
-        return f"{self.prefix}{shown:,.{max(0, int(decimals))}f} {self.unit}".rstrip()
+        if self.scale == "linear" and math.isfinite(value):
+            decimals, grid = self._grid
+            # `_rounded` for one number: NumPy takes its time, and campaigns word millions.
+            whole = value * self.factor * grid
+            rounded = math.copysign(round(whole), whole) / grid / self.factor
+            rounded = min(max(rounded, self.low), self.high)
+        else:
+            values = np.asarray(value)
+            digits = self._decimals(values)
+            decimals, rounded = int(digits), float(self._rounded(values, digits))
+        shown = rounded * self.factor
+        return f"{self.prefix}{shown:,.{max(0, decimals)}f} {self.unit}".rstrip()
+
+    @cached_property
+    def _grid(self) -> tuple[int, float]:
+        """On a linear scale: how many decimals there are, and ten to the power of it."""
+        return int(self._of_range), float(10.0**self._of_range)
 
     def round(self, values: Floats) -> Floats:
         """Values as they are worded: `digits` digits, whole where the kind is integer.

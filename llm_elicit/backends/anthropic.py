@@ -60,6 +60,13 @@ class AnthropicBackend(Keyed):
         self.endpoint = bare_url(str(self._client.base_url))
         # Whole, so that it need not be put together for each request.
         self._address = str(self._client.base_url.join("v1/messages"))
+        older = judge.temperature is not None
+        # What is said here need not be copied from the SDK's defaults for each request.
+        self._options: Any = {
+            "headers": {"anthropic-version": SAMPLING_VERSION} if older else {},
+            "max_retries": 0,
+            "timeout": judge.timeout,
+        }
 
     def body(self, request: Request) -> dict[str, Any]:
         """The Messages body that `ask` would send."""
@@ -81,10 +88,9 @@ class AnthropicBackend(Keyed):
     async def ask(self, request: Request) -> Reply:
         """Put one question, once."""
         body = self.body(request)
-        version = {"anthropic-version": SAMPLING_VERSION} if "temperature" in body else {}
         # The SDK's own method would check and copy a body that is whole already.
         answer = await self._client.post(
-            self._address, cast_to=httpx2.Response, body=body, options={"headers": version}
+            self._address, cast_to=httpx2.Response, body=body, options=self._options
         )
         reply = read_message(answer.json(), body)
         return replace(reply, headers=limit_headers(answer.headers))

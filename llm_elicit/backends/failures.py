@@ -56,6 +56,9 @@ def read_failure(error: Exception) -> Failure | None:
     """
     if isinstance(error, MalformedReplyError | json.JSONDecodeError | UnicodeDecodeError):
         return Failure("malformed", line(error))
+    found = _of_transport(error)
+    if found is not None:
+        return found
     if isinstance(error, TimeoutError):
         return Failure("timeout", "no answer within the timeout")
     for sdk in _loaded(_SDKS):
@@ -102,8 +105,7 @@ def _of_client(error: Exception) -> Failure | None:
     """The HTTP clients' exceptions, by themselves or as the cause of an SDK's."""
     # The SDKs' transport over aiohttp translates its exceptions, and not all of them rightly:
     # a connection that broke comes out as one that could not be made.
-    transport = error if error.__cause__ is None else error.__cause__
-    found = _of_transport(transport)
+    found = _of_transport(error) or _of_transport(error.__cause__)
     if found is not None:
         return found
     for client in _loaded(_CLIENTS):
@@ -118,7 +120,7 @@ def _of_client(error: Exception) -> Failure | None:
     return None
 
 
-def _of_transport(error: BaseException) -> Failure | None:
+def _of_transport(error: BaseException | None) -> Failure | None:
     """aiohttp's exceptions."""
     for aiohttp in _loaded(("aiohttp",)):
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):

@@ -71,6 +71,13 @@ class OpenAIBackend(Keyed):
         self.endpoint = bare_url(str(self._client.base_url))
         # Whole, so that it need not be put together for each request.
         self._address = str(self._client.base_url.join("chat/completions"))
+        # What is said here need not be copied from the SDK's defaults for each request.
+        self._options: Any = {
+            "headers": {},
+            "max_retries": 0,
+            "timeout": judge.timeout,
+            "security": {"bearer_auth": True},
+        }
         official = self._client.base_url.host == _OFFICIAL
         self._limit = "max_completion_tokens" if official else "max_tokens"
         self._room = THINKING_ROOM if official else _JSON_ROOM if judge.structured else 0
@@ -100,7 +107,9 @@ class OpenAIBackend(Keyed):
         body = self.body(request)
         try:
             # The SDK's own method would check and copy a body that is whole already.
-            answer = await self._client.post(self._address, cast_to=httpx2.Response, body=body)
+            answer = await self._client.post(
+                self._address, cast_to=httpx2.Response, body=body, options=self._options
+            )
         except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
             self._adapt(str(error), body)
             raise

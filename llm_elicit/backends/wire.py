@@ -117,7 +117,8 @@ def read(kind: type[Answer], answer: object) -> Answer:
         MalformedReplyError: it has another shape.
 
     Example:
-        >>> read(Completion, {"choices": [{"message": {"content": "A"}}]}).choices[0].message.content
+        >>> answer = read(Completion, {"choices": [{"message": {"content": "A"}}]})
+        >>> answer.choices[0].message.content
         'A'
     """
     try:

@@ -46,7 +46,7 @@ _entries = sa.Table(
 _ONE = str(
     select(_entries.c.reply)
     .where(_entries.c.key == sa.bindparam("key"))
-    .compile(dialect=sqlite.dialect(paramstyle="qmark"))  # type: ignore[no-untyped-call]
+    .compile(dialect=sqlite.dialect(paramstyle="qmark"))
 )
 """One answer by its key. It is looked for before each request, so the driver is asked itself."""
 

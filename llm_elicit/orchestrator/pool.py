@@ -175,10 +175,10 @@ class Pool:
             self._desk.flying[key] = landed
         try:
             reply, latency = await self._exchange.send(errand)
-            verdict = await self._record(prepared, reply, latency)
+            answer = await self._record(prepared, reply, latency)
             # Another request may have made the backend give up a setting meanwhile.
-            if key and reply.body == prepared.body and worth_keeping(reply, verdict):
-                self._desk.cache.put(key, reply, journal.now())
+            if key and reply.body == prepared.body and worth_keeping(reply, answer.verdict):
+                self._desk.cache.put(key, reply, answer.asked_at)
         finally:
             if key:
                 del self._desk.flying[key]
@@ -224,13 +224,15 @@ class Pool:
                 )
             )
 
-    async def _record(self, prepared: Prepared, reply: Reply, latency: float | None) -> str:
+    async def _record(
+        self, prepared: Prepared, reply: Reply, latency: float | None
+    ) -> journal.Answer:
         """Commit the answer, then count it. No latency means that nothing was sent for it."""
         question = prepared.question
         answer = self._clerk.answer(question, prepared.request, reply, latency)
         await self._desk.writer.write(journal.answered(question.id, answer))
         self._count(answer)
-        return answer.verdict
+        return answer
 
     def _count(self, answer: journal.Answer) -> None:
         tally = self.tally

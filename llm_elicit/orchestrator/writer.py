@@ -24,6 +24,10 @@ _PAGE = 256
 _SHARED_PAGE = 32
 """Fewer where workers share: what one holds, another cannot take."""
 
+_CROWD, _LINGER = 8, 0.004
+"""After a commit of so many changes the next waits for so many seconds: where many slots are busy,
+fewer and larger commits leave the processor to them."""
+
 _LOOK_AGAIN = 1.0
 """Seconds between looks at what other workers hold."""
 
@@ -76,7 +80,10 @@ class Writer:
         return await done
 
     async def _drain(self) -> None:
+        group: list[tuple[Change, asyncio.Future[bool]]] = []
         while self._waiting:
+            if len(group) >= _CROWD:
+                await asyncio.sleep(_LINGER)
             group, self._waiting = self._waiting, []
             try:
                 refused = await self._call(self._commit, [change for change, _ in group])

@@ -55,8 +55,10 @@ class Job:
 
     def campaign(self) -> Campaign:
         """The campaign, whose questions the bare loops ask too."""
-        openai = {"base_url": f"{self.url}/v1", "logprobs": False}
-        ways = {"openai": openai, "anthropic": {"base_url": self.url}}
+        ways: dict[str, dict[str, Any]] = {
+            "openai": {"base_url": f"{self.url}/v1", "logprobs": False},
+            "anthropic": {"base_url": self.url},
+        }
         return Campaign.model_validate(
             {
                 "name": "bench",
