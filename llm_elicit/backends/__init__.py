@@ -1,9 +1,13 @@
 """Backends: one file a provider, behind one small protocol."""
 
+from typing import TYPE_CHECKING, Any
+
 from llm_elicit.backends.base import Backend, Capabilities, Notify, Reply, Request
 from llm_elicit.backends.open import open_backend
-from llm_elicit.backends.simulated import SimulatedBackend
 from llm_elicit.backends.weights import KNOWN, LocalModel, cache_folder, kept, pull
+
+if TYPE_CHECKING:
+    from llm_elicit.backends.simulated import SimulatedBackend
 
 __all__ = [
     "KNOWN",
@@ -19,3 +23,12 @@ __all__ = [
     "open_backend",
     "pull",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the simulated expert when it is first asked for: it brings in the density core."""
+    if name != "SimulatedBackend":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from llm_elicit.backends.simulated import SimulatedBackend  # noqa: PLC0415
+
+    return SimulatedBackend

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import (
@@ -67,6 +67,11 @@ class AnthropicBackend(Keyed):
             "max_retries": 0,
             "timeout": judge.timeout,
         }
+
+    async def __aenter__(self) -> Self:
+        # The SDK imports this part when it is first touched: not on a request's time.
+        _ = self._client.messages.with_raw_response
+        return await super().__aenter__()
 
     def body(self, request: Request) -> dict[str, Any]:
         """The Messages body that `ask` would send."""

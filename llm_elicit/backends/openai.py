@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import (
@@ -82,6 +82,11 @@ class OpenAIBackend(Keyed):
         self._limit = "max_completion_tokens" if official else "max_tokens"
         self._room = THINKING_ROOM if official else _JSON_ROOM if judge.structured else 0
         self._logprobs = judge.logprobs
+
+    async def __aenter__(self) -> Self:
+        # The SDK imports this part when it is first touched: not on a request's time.
+        _ = self._client.chat.completions.with_raw_response
+        return await super().__aenter__()
 
     def body(self, request: Request) -> dict[str, Any]:
         """The chat completions body that `ask` would send now."""
