@@ -1,9 +1,10 @@
 """Several descriptions of one utility, stacked by how well they foretell held-out choices.
 
 The stack f = Σ_i a_i f_i, a_i >= 0, maximizes the likelihood of the choices that the parts never
-saw (Wolpert, 1992), moderated by how well each part is known; errors of the parts are taken to
-go together. The weights need not sum to one: a sum above one sharpens a belief whose parts came
-out too flat, a sum below one flattens one that came out too steep.
+saw (Wolpert, 1992). The weights need not sum to one: a sum above one sharpens a belief whose
+parts came out too flat, a sum below one flattens one that came out too steep. The parts' spreads
+stay out of the weights, since the stack is used as it is, not averaged over its posterior: with
+them the sum came out too large. What the stack foretells is moderated like any other form.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _HOLD_SUM = 10.0
 
 
 def stacked(parts: Sequence[HeldOut], shares: Array) -> HeldOut:
-    """What Σ_i a_i f_i foretells, shares a (F,)."""
+    """What Σ_i a_i f_i foretells, shares a (F,), if the parts' errors go together."""
     return HeldOut(
         shares @ np.stack([p.difference for p in parts]),
         shares @ np.stack([p.spread for p in parts]),
@@ -46,12 +47,11 @@ def stack_weights(parts: Sequence[HeldOut], weights: Array, noise: Noise) -> Arr
     True
     """
     difference = torch.from_numpy(np.stack([p.difference for p in parts]))
-    spread = torch.from_numpy(np.stack([p.spread for p in parts]))
     mass = torch.from_numpy(weights)
 
     def objective(shares: Array) -> tuple[float, Array]:
         a = torch.from_numpy(shares).requires_grad_()
-        foretold = noise.moderated_log_cdf(a @ difference, a @ spread) @ mass
+        foretold = noise.log_cdf(a @ difference) @ mass
         loss = 0.5 * _HOLD_SUM * (a.sum() - 1.0) ** 2 - foretold
         (slope,) = torch.autograd.grad(loss, [a])
         return float(loss.detach()), np.asarray(slope.numpy())
