@@ -11,7 +11,7 @@ demo: $(VENV)/demo  ## ask a real model about California housing and write the r
 
 test: $(VENV)/test  ## lint, types, import contracts and every test
 	$(MAKE) --no-print-directory check
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/test
 	$(VENV)/bin/ruff check .

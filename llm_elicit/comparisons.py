@@ -26,12 +26,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from llm_elicit.errors import InputError
 from llm_elicit.features import Floats
+from llm_elicit.later import Later
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = Later("pandas")
 
 VERDICTS = ("A", "B", "tie", "refusal", "truncated", "unparsable")
 

@@ -8,18 +8,24 @@ population weighs "twice as many" alike at 500 and at 5000 people.
 from __future__ import annotations
 
 import hashlib
+import math
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import numpy as np
-import pandas as pd
 import yaml
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from llm_elicit import resources
 from llm_elicit.errors import InputError
+from llm_elicit.later import Later
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = Later("pandas")  # a process that only asks questions does without
 
 Floats = NDArray[np.float64]
 Model = TypeVar("Model", bound=BaseModel)
@@ -71,9 +77,23 @@ class Feature(Strict):
         `factor` turns the table's unit into the worded one (a median income kept in
         10,000 USD is worded in USD with `factor: 10000`).
         """
-        decimals = max(0, int(self._decimals(np.asarray(value))))
-        shown = float(self.round(np.asarray(value))) * self.factor
-        return f"{self.prefix}{shown:,.{decimals}f} {self.unit}".rstrip()
+        if self.scale == "linear" and math.isfinite(value):
+            decimals, grid = self._grid
+            # `_rounded` for one number: NumPy takes its time, and campaigns word millions.
+            whole = value * self.factor * grid
+            rounded = math.copysign(round(whole), whole) / grid / self.factor
+            rounded = min(max(rounded, self.low), self.high)
+        else:
+            values = np.asarray(value)
+            digits = self._decimals(values)
+            decimals, rounded = int(digits), float(self._rounded(values, digits))
+        shown = rounded * self.factor
+        return f"{self.prefix}{shown:,.{max(0, decimals)}f} {self.unit}".rstrip()
+
+    @cached_property
+    def _grid(self) -> tuple[int, float]:
+        """On a linear scale: how many decimals there are, and ten to the power of it."""
+        return int(self._of_range), float(10.0**self._of_range)
 
     def round(self, values: Floats) -> Floats:
         """Values as they are worded: `digits` digits, whole where the kind is integer.
@@ -82,13 +102,22 @@ class Feature(Strict):
         34.0522 over a ten-degree range is 34.1 at three digits) and from the leading digit of
         the value itself on a logarithmic one (a population of 1166 is 1170).
         """
-        grid = 10.0 ** self._decimals(values)
-        shown = np.round(values * self.factor * grid) / grid / self.factor
+        return self._rounded(values, self._decimals(values))
+
+    def _rounded(self, values: Floats, decimals: Floats) -> Floats:
+        grid = 10.0**decimals
+        shown = np.rint(values * self.factor * grid) / grid / self.factor
         return np.asarray(np.clip(shown, self.low, self.high))
 
     def _decimals(self, values: Floats) -> Floats:
         """How many decimals the worded value has; negative for tens, hundreds, ..."""
-        extent = np.abs(values) if self.scale == "log" else np.asarray(self.high - self.low)
+        return self._digits_of(np.abs(values)) if self.scale == "log" else self._of_range
+
+    @cached_property
+    def _of_range(self) -> Floats:
+        return self._digits_of(np.asarray(self.high - self.low))
+
+    def _digits_of(self, extent: Floats) -> Floats:
         decimals = self.digits - 1 - np.floor(np.log10(np.maximum(extent * self.factor, 1e-300)))
         return np.asarray(np.minimum(decimals, 0.0 if self.kind == "integer" else 6.0))
 

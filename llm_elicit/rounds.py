@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Choices
-from llm_elicit.density import Noise, Uniform, fit_belief
 from llm_elicit.features import FeatureSpace, Floats
+from llm_elicit.later import Later
 from llm_elicit.plan import Plan
+
+if TYPE_CHECKING:
+    from llm_elicit import density
+else:
+    density = Later("llm_elicit.density")  # PyTorch, which a first round does without
 
 EVERYONE = ""
 """Stands where a judge's name would, for a round that all judges share."""
@@ -60,7 +65,7 @@ class Contested:
     """
 
     space: FeatureSpace
-    noise: Noise
+    noise: density.Noise
 
     def plan(self, round: int, judgments: Sequence[Choices], seed: int, size: int) -> Pairs:
         """The pairs of a round; see `RoundDesign`."""
@@ -83,8 +88,8 @@ class Contested:
 
     def _fitted(self, points: Floats, choices: Choices, seed: int) -> Floats:
         winners, losers, weights = choices.weighted()
-        sampling = Uniform(self.space.low, self.space.high, log=self.space.log)
-        belief = fit_belief(
+        sampling = density.Uniform(self.space.low, self.space.high, log=self.space.log)
+        belief = density.fit_belief(
             winners, losers, sampling=sampling, method="utility", noise=self.noise,
             weights=weights, seed=seed,
         )  # fmt: skip
@@ -94,7 +99,7 @@ class Contested:
 def design_of(campaign: Campaign, space: FeatureSpace) -> RoundDesign:
     """The design that a campaign's rounds are planned by."""
     fit = campaign.fit
-    noise = Noise(fit.noise) if fit.level is None else Noise(fit.noise, fit.level)
+    noise = density.Noise(fit.noise) if fit.level is None else density.Noise(fit.noise, fit.level)
     return Contested(space, noise)
 
 
@@ -115,7 +120,7 @@ def with_rounds(first: Plan, campaign: Campaign, planned: Planned) -> Plan:
         ...     "judges": [{"name": "expert", "backend": "simulated"}]})
         >>> space = campaign.load_space()
         >>> first = make_plan(space, campaign.design, campaign.seed)
-        >>> second = Contested(space, Noise()).plan(2, [], campaign.seed, 6)
+        >>> second = Contested(space, density.Noise()).plan(2, [], campaign.seed, 6)
         >>> len(first), len(with_rounds(first, campaign, {(EVERYONE, 2): second}))
         (12, 24)
     """

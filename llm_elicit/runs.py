@@ -6,23 +6,29 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from llm_elicit import orchestrator
-from llm_elicit.audit import Audit
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Comparisons
-from llm_elicit.density import BeliefDensity
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.features import FeatureSpace, read_yaml, validated
 from llm_elicit.grid import cells
+from llm_elicit.later import Later
 from llm_elicit.plan import Plan, make_plan
 from llm_elicit.rounds import with_rounds
 
 FROZEN = "campaign.yaml"
 """The file of a run's campaign as it was validated."""
+
+if TYPE_CHECKING:
+    from llm_elicit import audit as auditing
+    from llm_elicit import density
+else:
+    auditing, density = Later("llm_elicit.audit"), Later("llm_elicit.density")
 
 SAMPLES = "samples.parquet"
 """The file of a belief's samples, in its folder."""
@@ -107,14 +113,14 @@ class Run:
         return {judge: gap for judge, gap in gaps.items() if gap}
 
     @property
-    def beliefs(self) -> Mapping[str, BeliefDensity]:
+    def beliefs(self) -> Mapping[str, density.BeliefDensity]:
         """Each judge's belief, by the campaign's first method; judges without one are left out."""
         return Beliefs(self, self.campaign.fit.methods[0])
 
     @property
-    def audit(self) -> Audit:
+    def audit(self) -> auditing.Audit:
         """The numbers of the report."""
-        return Audit.load(self.folder / "audit.json")
+        return auditing.Audit.load(self.folder / "audit.json")
 
     @property
     def report_path(self) -> Path:
@@ -154,7 +160,7 @@ def open_runs(where: str | Path) -> tuple[Run, ...]:
     )
 
 
-class Beliefs(Mapping[str, BeliefDensity]):
+class Beliefs(Mapping[str, "density.BeliefDensity"]):
     """The beliefs of a run by judge, loaded when looked at."""
 
     def __init__(self, run: Run, method: str) -> None:
@@ -164,8 +170,8 @@ class Beliefs(Mapping[str, BeliefDensity]):
             if (run.belief_folder(judge.name, method) / SAMPLES).is_file()
         }
 
-    def __getitem__(self, judge: str) -> BeliefDensity:
-        return BeliefDensity.load(self._folders[judge])
+    def __getitem__(self, judge: str) -> density.BeliefDensity:
+        return density.BeliefDensity.load(self._folders[judge])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._folders)

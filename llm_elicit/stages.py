@@ -13,7 +13,7 @@ import json
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -21,22 +21,30 @@ import yaml
 
 from llm_elicit import provenance
 from llm_elicit.asking import ask, ask_in_batches, export
-from llm_elicit.audit import Audit, JudgeEvidence, Reference, audit_run
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Choices, Comparisons
-from llm_elicit.density import BeliefDensity, Noise, Uniform, fit_belief
 from llm_elicit.errors import CapError, ElicitError, InputError
 from llm_elicit.features import Floats, read_yaml, validated
+from llm_elicit.later import Later
 from llm_elicit.orchestrator import Display, Progress, Silent
 from llm_elicit.orchestrator.spans import span
 from llm_elicit.questions import Template, render
-from llm_elicit.report import Samples, Study, write_report
 from llm_elicit.runs import FROZEN, SAMPLES, Run, find, open_runs
 
 __all__ = [
     "arun", "ask", "ask_in_batches", "audit", "export", "fit", "plan", "plan_grid", "report",
     "run", "run_grid",
 ]  # fmt: skip
+
+if TYPE_CHECKING:
+    from llm_elicit import audit as auditing
+    from llm_elicit import density
+    from llm_elicit import report as reporting
+else:
+    # PyTorch, SciPy and Matplotlib take seconds to import: asking waits for none of them.
+    auditing = Later("llm_elicit.audit")
+    density = Later("llm_elicit.density")
+    reporting = Later("llm_elicit.report")
 
 _SILENT = Silent()
 
@@ -214,14 +222,14 @@ def _fit_one(result: Run, choices: Choices, judge: str, method: str, progress: P
         return
     samples.unlink(missing_ok=True)
     space = result.space
-    belief = fit_belief(
+    belief = density.fit_belief(
         winners,
         losers,
-        sampling=Uniform(space.low, space.high, log=space.log),
+        sampling=density.Uniform(space.low, space.high, log=space.log),
         method=method,
-        noise=Noise(settings.noise)
+        noise=density.Noise(settings.noise)
         if settings.level is None
-        else Noise(settings.noise, settings.level),
+        else density.Noise(settings.noise, settings.level),
         weights=weights,
         seed=result.campaign.seed,
         progress=partial(progress.stage, f"{judge}: fit {method}"),
@@ -238,16 +246,16 @@ def audit(result: Run, progress: Progress = _SILENT) -> None:
     """Compare each belief with the data and with the sampling density; write audit.json."""
     _warn_of_gaps(result, "audit", progress)
     samples = _samples(result)
-    reference = Reference(result.space, samples.sampling, samples.data)
+    reference = auditing.Reference(result.space, samples.sampling, samples.data)
     table = result.comparisons
     names = [judge.name for judge in result.campaign.judges if judge.name in table.judges]
     evidence = [_evidence(result, table, name) for name in names]
     shown = partial(progress.stage, "audit", "distances and tests")
-    numbers = audit_run(evidence, reference, result.campaign.seed, shown)
+    numbers = auditing.audit_run(evidence, reference, result.campaign.seed, shown)
     numbers.save(result.folder / "audit.json")
 
 
-def _samples(result: Run) -> Samples:
+def _samples(result: Run) -> reporting.Samples:
     """Data, λ and every judge's belief, as points."""
     space, count = result.space, result.campaign.fit.samples
     rng = np.random.default_rng([result.campaign.seed, 0xA0D17])
@@ -256,7 +264,7 @@ def _samples(result: Run) -> Samples:
         judge.name: _read_points(result.belief_folder(judge.name, method))
         for judge in result.campaign.judges
     }
-    return Samples(
+    return reporting.Samples(
         space=space,
         sampling=space.sample(count, rng),
         data=space.table_points() if space.table else None,
@@ -270,7 +278,7 @@ def _read_points(folder: Path) -> Floats | None:
     return pd.read_parquet(path).to_numpy(np.float64) if path.is_file() else None
 
 
-def _evidence(result: Run, comparisons: Comparisons, judge: str) -> JudgeEvidence:
+def _evidence(result: Run, comparisons: Comparisons, judge: str) -> auditing.JudgeEvidence:
     beliefs: dict[str, Floats] = {}
     diagnostics: dict[str, dict[str, Any]] = {}
     for method in result.campaign.fit.methods:
@@ -278,14 +286,14 @@ def _evidence(result: Run, comparisons: Comparisons, judge: str) -> JudgeEvidenc
         points = _read_points(folder)
         if points is not None:
             beliefs[method] = points
-            diagnostics[method] = BeliefDensity.load(folder).diagnostics
-    return JudgeEvidence(judge, comparisons, beliefs, diagnostics)
+            diagnostics[method] = density.BeliefDensity.load(folder).diagnostics
+    return auditing.JudgeEvidence(judge, comparisons, beliefs, diagnostics)
 
 
 @span("report")
 def report(result: Run, progress: Progress = _SILENT) -> None:
     """Write report.html, its figures and its tables."""
-    study = Study(
+    study = reporting.Study(
         audit=result.audit,
         campaign=result.campaign,
         comparisons=result.comparisons,
@@ -297,12 +305,12 @@ def report(result: Run, progress: Progress = _SILENT) -> None:
     )
     _warn_of_gaps(result, "report", progress)
     progress.stage("report", "figures", 0, 1)
-    write_report(study, result.folder)
+    reporting.write_report(study, result.folder)
     _write_tables(study.audit, result.folder / "tables")
     progress.stage("report", "figures", 1, 1)
 
 
-def _write_tables(numbers: Audit, folder: Path) -> None:
+def _write_tables(numbers: auditing.Audit, folder: Path) -> None:
     """Data, belief and λ side by side, a CSV a judge."""
     folder.mkdir(exist_ok=True)
     for judge in numbers.judges:

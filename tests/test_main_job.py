@@ -14,13 +14,13 @@ import pytest
 CAMPAIGN = """
 name: tiny-california
 space: california_housing
-design: {pairs: 16}
+design: {pairs: 8}
 judges:
   - {name: smollm2, backend: local, model: smollm2}
   - {name: census-expert, backend: simulated}
 fit: {method: utility, samples: 500}
 """
-QUESTIONS = 32
+QUESTIONS = 16
 
 
 def answered(folder: Path) -> dict[tuple[int, str], str]:
@@ -51,18 +51,19 @@ def llm_elicit(*arguments: str, cwd: Path) -> subprocess.Popen:
 
 
 @pytest.mark.local_model
+@pytest.mark.timeout(1000)  # three real processes, which take their time on a busy machine
 def test_killed_in_the_middle_and_run_again_asks_nothing_twice(tmp_path):
     (tmp_path / "c.yaml").write_text(CAMPAIGN)
     first = llm_elicit("run", "c.yaml", cwd=tmp_path)
-    deadline = time.monotonic() + 180
-    while done_in_journal(tmp_path) < 6:
+    deadline = time.monotonic() + 400
+    while done_in_journal(tmp_path) < 4:
         assert first.poll() is None, first.stdout.read()
-        assert time.monotonic() < deadline, "no answers within three minutes"
+        assert time.monotonic() < deadline, "no answers within minutes"
         time.sleep(0.05)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     kept = done_in_journal(tmp_path)
-    assert 6 <= kept < QUESTIONS
+    assert 4 <= kept < QUESTIONS
 
     # The stage alone reads what the killed process left.
     early = llm_elicit("export", "tiny-california", "early.csv", cwd=tmp_path)
@@ -71,7 +72,7 @@ def test_killed_in_the_middle_and_run_again_asks_nothing_twice(tmp_path):
     assert len(before) == kept
 
     second = llm_elicit("run", "c.yaml", cwd=tmp_path)
-    output, _ = second.communicate(timeout=280)
+    output, _ = second.communicate(timeout=500)
     assert second.returncode == 0, output
     after = answered(tmp_path)
     assert len(after) == QUESTIONS

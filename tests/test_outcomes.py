@@ -189,7 +189,7 @@ def test_stopped(monkeypatch, capsys):
         assert 0 < int(shown["in flight"]) <= 4
         assert int(shown["done"]) + int(shown["in flight"]) + int(shown["planned"]) == 200
         child.send_signal(signal.SIGINT)
-        _, said = child.communicate(timeout=60)
+        _, said = child.communicate(timeout=120)
         assert child.returncode == CODES["stopped"], said
         assert "waiting for the answers in flight" in said
         assert "Traceback" not in said
@@ -202,8 +202,8 @@ def test_stopped(monkeypatch, capsys):
         assert child.poll() is None, "the first Ctrl-C waits"
         began = time.monotonic()
         child.send_signal(signal.SIGINT)
-        _, said = child.communicate(timeout=30)
-        assert time.monotonic() - began < 10
+        _, said = child.communicate(timeout=120)
+        assert time.monotonic() - began < 30, "they hang for a minute"
         assert child.returncode == CODES["stopped"], said
         assert "Traceback" not in said
         assert _answered() == 60

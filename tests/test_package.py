@@ -52,7 +52,7 @@ def test_a_wheel_holds_no_paths_or_caches(installed):
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
 
 
-def test_help_waits_for_no_sdk_and_no_pytorch():
+def test_help_waits_for_no_sdk_and_asking_for_no_pytorch():
     """What takes seconds to import is imported by what needs it."""
     script = (
         "import contextlib, sys, llm_elicit, llm_elicit.cli as cli\n"
@@ -60,9 +60,13 @@ def test_help_waits_for_no_sdk_and_no_pytorch():
         "    cli.app(['--help'])\n"
         "heavy = {'anthropic', 'openai', 'torch', 'pandas', 'scipy', 'matplotlib'}\n"
         "print('loaded:', sorted(heavy & set(sys.modules)))\n"
+        "import llm_elicit.stages\n"
+        "later = {'anthropic', 'openai', 'torch', 'scipy', 'matplotlib', 'ot'}\n"
+        "print('to ask:', sorted(later & set(sys.modules)))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert "loaded: []" in done.stdout
+    assert "to ask: []" in done.stdout
     assert "estimate" in done.stdout

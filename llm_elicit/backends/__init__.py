@@ -1,5 +1,7 @@
 """Backends: one file a provider, behind one small protocol."""
 
+from typing import TYPE_CHECKING, Any
+
 from llm_elicit.backends.base import (
     Backend,
     Capabilities,
@@ -14,8 +16,10 @@ from llm_elicit.backends.base import (
 from llm_elicit.backends.failures import Failure, MalformedReplyError
 from llm_elicit.backends.open import open_backend
 from llm_elicit.backends.sdk import Keyless
-from llm_elicit.backends.simulated import SimulatedBackend
 from llm_elicit.backends.weights import KNOWN, LocalModel, cache_folder, kept, pull
+
+if TYPE_CHECKING:
+    from llm_elicit.backends.simulated import SimulatedBackend
 
 __all__ = [
     "KNOWN",
@@ -38,3 +42,12 @@ __all__ = [
     "read_key",
     "scrubbed",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the simulated expert when it is first asked for: it brings in the density core."""
+    if name != "SimulatedBackend":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from llm_elicit.backends.simulated import SimulatedBackend  # noqa: PLC0415
+
+    return SimulatedBackend

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+from llm_elicit.backends import wire
 from llm_elicit.backends.base import (
     THINKING_ROOM,
     Capabilities,
@@ -15,15 +16,15 @@ from llm_elicit.backends.base import (
     limit_headers,
     read_key,
 )
-from llm_elicit.backends.failures import MalformedReplyError
 from llm_elicit.backends.sdk import Keyed
 from llm_elicit.campaign import AnthropicJudge
 from llm_elicit.later import Later
 
 if TYPE_CHECKING:
     import anthropic
+    import httpx2
 else:
-    anthropic = Later("anthropic")
+    anthropic, httpx2 = Later("anthropic"), Later("httpx2")
 
 SAMPLING_VERSION = "2023-06-01"
 """The last version of the API that takes a temperature, which older models understand."""
@@ -49,10 +50,28 @@ class AnthropicBackend(Keyed):
         self._judge = judge
         self.model = judge.model
         self._client = anthropic.AsyncAnthropic(
-            api_key=key, base_url=judge.base_url, timeout=judge.timeout, max_retries=0
+            api_key=key,
+            base_url=judge.base_url,
+            timeout=judge.timeout,
+            max_retries=0,
+            http_client=anthropic.DefaultAioHttpClient(),
         )
         super().__init__(self._client, key)
         self.endpoint = bare_url(str(self._client.base_url))
+        # Whole, so that it need not be put together for each request.
+        self._address = str(self._client.base_url.join("v1/messages"))
+        older = judge.temperature is not None
+        # What is said here need not be copied from the SDK's defaults for each request.
+        self._options: Any = {
+            "headers": {"anthropic-version": SAMPLING_VERSION} if older else {},
+            "max_retries": 0,
+            "timeout": judge.timeout,
+        }
+
+    async def __aenter__(self) -> Self:
+        # The SDK imports this part when it is first touched: not on a request's time.
+        _ = self._client.messages.with_raw_response
+        return await super().__aenter__()
 
     def body(self, request: Request) -> dict[str, Any]:
         """The Messages body that `ask` would send."""
@@ -74,37 +93,34 @@ class AnthropicBackend(Keyed):
     async def ask(self, request: Request) -> Reply:
         """Put one question, once."""
         body = self.body(request)
-        sent = {key: value for key, value in body.items() if key != "temperature"}
-        extra: dict[str, Any] = {}
-        if "temperature" in body:
-            extra["extra_body"] = {"temperature": body["temperature"]}
-            extra["extra_headers"] = {"anthropic-version": SAMPLING_VERSION}
-        answer = await self._client.messages.with_raw_response.create(**sent, **extra)
-        reply = read_message(await answer.parse(), body)
+        # The SDK's own method would check and copy a body that is whole already.
+        answer = await self._client.post(
+            self._address, cast_to=httpx2.Response, body=body, options=self._options
+        )
+        reply = read_message(answer.json(), body)
         return replace(reply, headers=limit_headers(answer.headers))
 
 
 def read_message(answer: object, body: dict[str, Any]) -> Reply:
-    """The SDK's message as a reply; the SDK hands unexpected JSON on without checking it."""
-    if (
-        not isinstance(answer, anthropic.types.Message)
-        or not isinstance(answer.content, list)
-        or not answer.usage
-    ):
-        raise MalformedReplyError("the answer is not a Messages response")
-    usage = answer.usage
+    """A message, as JSON or as the SDK's object, as a reply.
+
+    Raises:
+        MalformedReplyError: it is not an answer of the Messages API.
+    """
+    message = wire.read(wire.Message, answer)
+    usage = message.usage
     cached = usage.cache_read_input_tokens or 0
     written = usage.cache_creation_input_tokens or 0
-    stop = answer.stop_reason or "unknown"
+    stop = message.stop_reason or "unknown"
     return Reply(
-        text="".join(block.text for block in answer.content if block.type == "text"),
+        text="".join(block.text for block in message.content if block.type == "text"),
         finish=_FINISH.get(stop, stop),
-        model=str(answer.model),
+        model=message.model,
         first=None,
         letter_mass=None,
         prompt_tokens=usage.input_tokens + cached + written,
         completion_tokens=usage.output_tokens,
         cached_tokens=cached,
         body=body,
-        thinking="".join(block.thinking for block in answer.content if block.type == "thinking"),
+        thinking="".join(block.thinking for block in message.content if block.type == "thinking"),
     )

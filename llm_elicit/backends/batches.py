@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
-from pydantic import ValidationError
-
 from llm_elicit.backends.anthropic import SAMPLING_VERSION, read_message
 from llm_elicit.backends.base import Reply, read_key, scrubbed
 from llm_elicit.backends.failures import MalformedReplyError, read_failure
@@ -267,9 +265,8 @@ def _openai_result(row: dict[str, Any], options: tuple[str, str]) -> Result:
     status, body = int(response["status_code"]), response.get("body") or {}
     if status == 200:
         try:
-            answer = openai.types.chat.ChatCompletion.model_validate(body)
-            return Result(name, reply=read_completion(answer, {}, options))
-        except (MalformedReplyError, ValidationError):
+            return Result(name, reply=read_completion(body, {}, options))
+        except MalformedReplyError:
             return _malformed(name)
     said = (body.get("error") or {}).get("message", "no message")
     return Result(name, reason=f"error {status}: {said}", refused=_refused(status))

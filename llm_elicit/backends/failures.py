@@ -56,6 +56,9 @@ def read_failure(error: Exception) -> Failure | None:
     """
     if isinstance(error, MalformedReplyError | json.JSONDecodeError | UnicodeDecodeError):
         return Failure("malformed", line(error))
+    found = _of_transport(error)
+    if found is not None:
+        return found
     if isinstance(error, TimeoutError):
         return Failure("timeout", "no answer within the timeout")
     for sdk in _loaded(_SDKS):
@@ -73,11 +76,11 @@ def _of_sdk(error: Exception, sdk: ModuleType) -> Failure | None:
     """Both SDKs come from one generator: their exceptions have the same names and shape."""
     if isinstance(error, sdk.APIStatusError):
         return _response(error, error.response)
-    if isinstance(error, sdk.APITimeoutError):
-        return Failure("timeout", "no answer within the timeout")
     if isinstance(error, sdk.APIConnectionError):
         cause = error.__cause__
         found = _of_client(cause) if isinstance(cause, Exception) else None
+        if found is None and isinstance(error, sdk.APITimeoutError):
+            return Failure("timeout", "no answer within the timeout")
         return found or Failure("connection", type(cause).__name__ if cause else "no detail")
     if isinstance(error, sdk.APIResponseValidationError):
         return Failure("malformed", line(error))
@@ -100,6 +103,13 @@ def _response(error: Any, response: Any) -> Failure:
 
 def _of_client(error: Exception) -> Failure | None:
     """The HTTP clients' exceptions, by themselves or as the cause of an SDK's."""
+    # The SDKs' transport over aiohttp translates its exceptions, and not all of them rightly:
+    # a connection that broke comes out as one that could not be made.
+    return _of_transport(error) or _of_transport(error.__cause__) or _of_httpx(error)
+
+
+def _of_httpx(error: Exception) -> Failure | None:
+    """httpx's exceptions, and those of its second edition."""
     for client in _loaded(_CLIENTS):
         if isinstance(error, client.HTTPStatusError):
             said = f"{error.response.status_code} {error.response.text or error}"
@@ -112,6 +122,18 @@ def _of_client(error: Exception) -> Failure | None:
             return Failure("connection", type(error).__name__)
         if isinstance(error, client.DecodingError):
             return Failure("malformed", line(error))
+    return None
+
+
+def _of_transport(error: BaseException | None) -> Failure | None:
+    """aiohttp's exceptions."""
+    for aiohttp in _loaded(("aiohttp",)):
+        if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+            return Failure("refused", type(error).__name__)
+        if isinstance(error, aiohttp.ServerTimeoutError):
+            return Failure("timeout", "no answer within the timeout")
+        if isinstance(error, aiohttp.ClientError):
+            return Failure("connection", type(error).__name__)
     return None
 
 

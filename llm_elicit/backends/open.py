@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from llm_elicit.backends.anthropic import AnthropicBackend
 from llm_elicit.backends.base import Backend, Notify, silent
 from llm_elicit.backends.local import LocalBackend
 from llm_elicit.backends.openai import OpenAIBackend
-from llm_elicit.backends.simulated import SimulatedBackend
 from llm_elicit.campaign import (
     AnthropicJudge,
     Judge,
@@ -16,6 +17,13 @@ from llm_elicit.campaign import (
     plugin_backend,
 )
 from llm_elicit.features import FeatureSpace
+from llm_elicit.later import Later
+
+if TYPE_CHECKING:
+    from llm_elicit.backends import simulated
+else:
+    # The expert's noise is the density core's: PyTorch and SciPy, which no other judge needs.
+    simulated = Later("llm_elicit.backends.simulated")
 
 
 def open_backend(judge: Judge, space: FeatureSpace, notify: Notify = silent) -> Backend:
@@ -46,4 +54,4 @@ def open_backend(judge: Judge, space: FeatureSpace, notify: Notify = silent) -> 
             backend: Backend = plugin_backend(judge.backend)(judge, space)
             return backend
         case _:
-            return SimulatedBackend(judge, space)
+            return simulated.SimulatedBackend(judge, space)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+from llm_elicit.backends import wire
 from llm_elicit.backends.base import (
     THINKING_ROOM,
     AdaptedError,
@@ -17,16 +18,16 @@ from llm_elicit.backends.base import (
     limit_headers,
     read_key,
 )
-from llm_elicit.backends.failures import MalformedReplyError
 from llm_elicit.backends.letters import soft_choice
 from llm_elicit.backends.sdk import Keyed
 from llm_elicit.campaign import OpenAIJudge
 from llm_elicit.later import Later
 
 if TYPE_CHECKING:
+    import httpx2
     import openai
 else:
-    openai = Later("openai")
+    httpx2, openai = Later("httpx2"), Later("openai")
 
 TOP = 20
 """How many alternatives of the first token are asked for: the most that the API gives."""
@@ -60,14 +61,32 @@ class OpenAIBackend(Keyed):
         self._judge = judge
         self.model = judge.model
         self._client = openai.AsyncOpenAI(
-            api_key=key or "none", base_url=judge.base_url, timeout=judge.timeout, max_retries=0
+            api_key=key or "none",
+            base_url=judge.base_url,
+            timeout=judge.timeout,
+            max_retries=0,
+            http_client=openai.DefaultAioHttpClient(),
         )
         super().__init__(self._client, key)
         self.endpoint = bare_url(str(self._client.base_url))
+        # Whole, so that it need not be put together for each request.
+        self._address = str(self._client.base_url.join("chat/completions"))
+        # What is said here need not be copied from the SDK's defaults for each request.
+        self._options: Any = {
+            "headers": {},
+            "max_retries": 0,
+            "timeout": judge.timeout,
+            "security": {"bearer_auth": True},
+        }
         official = self._client.base_url.host == _OFFICIAL
         self._limit = "max_completion_tokens" if official else "max_tokens"
         self._room = THINKING_ROOM if official else _JSON_ROOM if judge.structured else 0
         self._logprobs = judge.logprobs
+
+    async def __aenter__(self) -> Self:
+        # The SDK imports this part when it is first touched: not on a request's time.
+        _ = self._client.chat.completions.with_raw_response
+        return await super().__aenter__()
 
     def body(self, request: Request) -> dict[str, Any]:
         """The chat completions body that `ask` would send now."""
@@ -92,11 +111,14 @@ class OpenAIBackend(Keyed):
         """Put one question, once."""
         body = self.body(request)
         try:
-            answer = await self._client.chat.completions.with_raw_response.create(**body)
+            # The SDK's own method would check and copy a body that is whole already.
+            answer = await self._client.post(
+                self._address, cast_to=httpx2.Response, body=body, options=self._options
+            )
         except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
             self._adapt(str(error), body)
             raise
-        reply = read_completion(answer.parse(), body, request.options)
+        reply = read_completion(answer.json(), body, request.options)
         return replace(reply, headers=limit_headers(answer.headers))
 
     def _adapt(self, complaint: str, body: dict[str, Any]) -> None:
@@ -123,20 +145,19 @@ class OpenAIBackend(Keyed):
 
 
 def read_completion(answer: object, body: dict[str, Any], options: tuple[str, str]) -> Reply:
-    """A chat completion as a reply; the SDK hands unexpected JSON on without checking it.
+    """A chat completion, as JSON or as the SDK's object, as a reply.
 
     Raises:
         MalformedReplyError: it is not a chat completion with a choice.
     """
-    if not isinstance(answer, openai.types.chat.ChatCompletion) or not answer.choices:
-        raise MalformedReplyError("the answer is not a chat completion with a choice")
-    choice = answer.choices[0]
+    completion = wire.read(wire.Completion, answer)
+    choice = completion.choices[0]
     first, mass = None, None
     if choice.logprobs is not None and choice.logprobs.content:
         token = _deciding(choice.logprobs.content)
         if token is not None:
             first, mass = soft_choice(_listed(token), options)
-    usage = answer.usage
+    usage = completion.usage
     details = usage.prompt_tokens_details if usage else None
     refusal = choice.message.refusal
     text, thinking = _apart(choice.message)
@@ -144,7 +165,7 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
     return Reply(
         text=text or refusal or "",
         finish="refusal" if refusal else _FINISH.get(finish, finish),
-        model=answer.model,
+        model=completion.model,
         first=first,
         letter_mass=mass,
         prompt_tokens=usage.prompt_tokens if usage else 0,
@@ -155,13 +176,12 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
     )
 
 
-def _apart(message: Any) -> tuple[str, str]:
+def _apart(message: wire.Turn) -> tuple[str, str]:
     """What a message says, and what it shows of the model's thinking.
 
     Servers put the thinking in a field of its own, by one of two names, or before the answer.
     """
-    extra = message.model_extra or {}
-    thinking = extra.get("reasoning_content") or extra.get("reasoning") or ""
+    thinking = message.reasoning_content or message.reasoning or ""
     text = message.content or ""
     thought, closed, answer = text.partition("</think>")
     if closed:
@@ -171,7 +191,7 @@ def _apart(message: Any) -> tuple[str, str]:
     return text, str(thinking)
 
 
-def _deciding(tokens: list[Any]) -> Any | None:
+def _deciding(tokens: list[wire.Token]) -> wire.Token | None:
     """The token that holds the letter: the first, or in a JSON answer the first of the value."""
     if not tokens[0].token.lstrip().startswith(("{", "<")):
         return tokens[0]
@@ -183,6 +203,6 @@ def _deciding(tokens: list[Any]) -> Any | None:
     return None
 
 
-def _listed(token: Any) -> list[tuple[str, float]]:
+def _listed(token: wire.Token) -> list[tuple[str, float]]:
     """The alternatives of a token; servers exist that leave them out."""
     return [(item.token, item.logprob) for item in token.top_logprobs or ()]

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import gaussian_kde
 
 from llm_elicit.backends.base import Capabilities, Reply, Request
 from llm_elicit.backends.sdk import Keyless
 from llm_elicit.campaign import SimulatedJudge
-from llm_elicit.density import Noise
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats
+from llm_elicit.later import Later
+
+if TYPE_CHECKING:
+    from scipy import stats
+
+    from llm_elicit import density
+else:
+    # A process that asks models only needs neither SciPy nor PyTorch.
+    stats, density = Later("scipy.stats"), Later("llm_elicit.density")
 
 GUMBEL_LEVEL = math.sqrt(6.0) / math.pi
 """The scale at which Gumbel noise has variance one, and the Bradley–Terry model its usual level."""
@@ -52,14 +59,14 @@ class SimulatedBackend(Keyless):
         self._low, self._high = space.to_scale(space.low), space.to_scale(space.high)
         self._kernels = self._density() if judge.belief == "table" else None
 
-    def _density(self) -> gaussian_kde:
+    def _density(self) -> stats.gaussian_kde:
         points = self._unit(self._space.table_points())
         if len(points) <= self._space.dimension:
             raise InputError(
                 f"judge {self._judge.name!r}: the table of {self._space.name!r} has only "
                 f"{len(points)} rows in the range; use belief: uniform, or widen the range"
             )
-        return gaussian_kde(points.T, bw_method=self._judge.bandwidth)
+        return stats.gaussian_kde(points.T, bw_method=self._judge.bandwidth)
 
     def _unit(self, points: Floats) -> Floats:
         """Points on the unit cube of the range's scales."""
@@ -125,4 +132,4 @@ class SimulatedBackend(Keyless):
         identity = f"{self._judge.seed}/{request.prompt.hash}/{request.replicate}"
         digest = hashlib.sha256(identity.encode()).digest()
         rng = np.random.default_rng(int.from_bytes(digest[:16], "big"))
-        return Noise(self._judge.noise, self._level).draw((2,), rng)
+        return density.Noise(self._judge.noise, self._level).draw((2,), rng)

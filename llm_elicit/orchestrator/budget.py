@@ -101,6 +101,7 @@ class Budget:
         self._limits = limits
         self._purse = Purse(limits, spent)
         self._changed = asyncio.Condition()
+        self._waiting = 0
 
     @property
     def spent(self) -> Amount:
@@ -113,17 +114,24 @@ class Budget:
         Raises:
             CapError: a cap leaves no room for this request.
         """
+        if not self._waiting and self._purse.take(worst):
+            return
         async with self._changed:
-            while not self._purse.take(worst):
-                if self._purse.idle:
-                    raise self._refusal(worst)
-                await self._changed.wait()
+            self._waiting += 1
+            try:
+                while not self._purse.take(worst):
+                    if self._purse.idle:
+                        raise self._refusal(worst)
+                    await self._changed.wait()
+            finally:
+                self._waiting -= 1
 
     async def settle(self, worst: Amount, paid: Amount) -> None:
         """Turn a reservation into what was paid."""
-        async with self._changed:
-            self._purse.settle(worst, paid)
-            self._changed.notify_all()
+        self._purse.settle(worst, paid)
+        if self._waiting:
+            async with self._changed:
+                self._changed.notify_all()
 
     def _refusal(self, worst: Amount) -> CapError:
         cap, spent = self._limits.max_cost, self.spent

@@ -11,13 +11,14 @@ import json
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import rfc8785
 import sqlalchemy as sa
 from sqlalchemy import select
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -41,6 +42,13 @@ _entries = sa.Table(
     sa.Column("kept_at", sa.Text, nullable=False),
     sqlite_strict=True,
 )
+
+_ONE = str(
+    select(_entries.c.reply)
+    .where(_entries.c.key == sa.bindparam("key"))
+    .compile(dialect=sqlite.dialect(paramstyle="qmark"))
+)
+"""One answer by its key. It is looked for before each request, so the driver is asked itself."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +117,17 @@ class Cache:
             with self._writing.begin():
                 _METADATA.create_all(self._writing)
             self._reading = sqlite_engine(str(path), begin=None, synchronous="NORMAL").connect()
+            self._look = self._reading.connection.cursor()
 
     def get(self, identity: Identity) -> Reply | None:
         """The answer kept for a request."""
-        return self.get_all([identity]).get(identity.key)
+        with self._lock:
+            waiting = self._waiting.get(identity.key)
+        if waiting is not None:
+            return _reply(waiting["reply"])
+        with self._guarded():
+            found = self._look.execute(_ONE, (identity.key,)).fetchone()
+        return None if found is None else _reply(found[0])
 
     def get_all(self, identities: Sequence[Identity]) -> dict[str, Reply]:
         """The answers kept for many requests, by key."""
@@ -122,7 +137,7 @@ class Cache:
         query = select(_entries.c.key, _entries.c.reply).where(_entries.c.key.in_(keys))
         with self._guarded():
             found.update(self._reading.execute(query).all())
-        return {key: Reply(**json.loads(reply)) for key, reply in found.items()}
+        return {key: _reply(text) for key, text in found.items()}
 
     def put(self, identity: Identity, reply: Reply, kept_at: str) -> None:
         """Keep an answer from the next flush on; until then it is served from memory.
@@ -130,7 +145,7 @@ class Cache:
         The journal has it already, so a crash here costs a saving at most.
         """
         # The body is in the identity; its text is not kept twice.
-        text = storable(json.dumps({**asdict(reply), "body": {}}, ensure_ascii=False))
+        text = storable(json.dumps({**vars(reply), "body": {}}, ensure_ascii=False))
         row = {
             "key": identity.key,
             "identity": identity.text,
@@ -157,6 +172,7 @@ class Cache:
             self.flush()
         finally:
             self._writing.close()
+            self._look.close()
             self._reading.close()
 
     def entries(self, prefix: str = "") -> Iterator[Entry]:
@@ -260,6 +276,10 @@ def differences(one: Any, two: Any, path: str = "") -> list[tuple[str, Any, Any]
         return [found for i, (a, b) in pairs for found in differences(a, b, f"{path}[{i}]")]
     same = type(one) is type(two) and one == two
     return [] if same else [(path, one, two)]
+
+
+def _reply(text: str) -> Reply:
+    return Reply(**json.loads(text))
 
 
 def _digest(text: str) -> str:

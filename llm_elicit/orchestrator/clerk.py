@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from llm_elicit.backends import Backend, Reply, Request
 from llm_elicit.backends.base import token_limit
@@ -17,6 +18,23 @@ from llm_elicit.orchestrator.judgments import judge_reply, settings_of
 from llm_elicit.orchestrator.prices import Price
 from llm_elicit.plan import Plan, Query
 from llm_elicit.questions import Template, render
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A question ready to be put.
+
+    Attributes:
+        question: which one.
+        request: it, worded.
+        body: what would be sent for it.
+        key: what its answer is kept under across runs; None where it is not worth keeping.
+    """
+
+    question: Question
+    request: Request
+    body: dict[str, Any]
+    key: Identity | None
 
 
 @dataclass(frozen=True)
@@ -35,6 +53,21 @@ class Clerk:
     backend: Backend
     price: Price | None
 
+    def prepared(self, question: Question) -> Prepared:
+        """A question, ready to be put."""
+        request = self.request(question)
+        return self._prepared(question, request, self.backend.body(request))
+
+    def renewed(self, before: Prepared) -> Prepared:
+        """The same question as it would be put now: a backend may have given up a setting."""
+        body = self.backend.body(before.request)
+        if body == before.body:
+            return before
+        return self._prepared(before.question, before.request, body)
+
+    def _prepared(self, question: Question, request: Request, body: dict[str, Any]) -> Prepared:
+        return Prepared(question, request, body, self._key(request, body))
+
     def request(self, question: Question) -> Request:
         """The request for a question."""
         query = Query(question.pair, question.order, question.replicate)
@@ -49,9 +82,11 @@ class Clerk:
 
     def key(self, request: Request) -> Identity | None:
         """What the answer is kept under across runs; None where it is not worth keeping."""
+        return self._key(request, self.backend.body(request))
+
+    def _key(self, request: Request, body: dict[str, Any]) -> Identity | None:
         if not self.backend.cacheable:
             return None
-        body = self.backend.body(request)
         return identify(self.backend.endpoint, self.backend.model, body, request.replicate)
 
     def worst(self, request: Request) -> Amount:
@@ -83,7 +118,7 @@ class Clerk:
             template=self.template.id,
             prompt_hash=request.prompt.hash,
             endpoint=self.backend.endpoint,
-            settings=settings_of(self.backend.body(request)),
+            settings=settings_of(reply.body or self.backend.body(request)),
             model_asked=self.backend.model,
             model_answered=reply.model,
             reply=reply.text,

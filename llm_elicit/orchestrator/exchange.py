@@ -90,7 +90,7 @@ class Exchange:
         """Let those who wait for their turn look whether to go on."""
         self._turnstile.wake()
 
-    async def send(self, errand: Errand, request: Request) -> tuple[Reply, float]:
+    async def send(self, errand: Errand) -> tuple[Reply, float]:
         """Ask once; returns the reply and how long it took, in seconds.
 
         Raises:
@@ -99,7 +99,8 @@ class Exchange:
             AdaptedError: the server refused a setting that can be done without.
             CapError: the campaign's cap leaves no room for it.
         """
-        question, worst = errand.question.id, self._clerk.worst(request)
+        question, request = errand.question.id, errand.prepared.request
+        worst = self._clerk.worst(request)
         await self._desk.budget.reserve(worst)
         paid = Amount()
         try:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import sqlalchemy as sa
 
 from llm_elicit.backends import Reply
@@ -15,10 +14,16 @@ from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace
+from llm_elicit.later import Later
 from llm_elicit.orchestrator.journal import Place, Totals, reading, totals
 from llm_elicit.orchestrator.journal.schema import answers, meta, questions
 from llm_elicit.plan import Order, Plan
 from llm_elicit.questions import Verdict, parse
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = Later("pandas")
 
 
 def judge_reply(

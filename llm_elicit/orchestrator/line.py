@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from llm_elicit.errors import ElicitError
+from llm_elicit.orchestrator.clerk import Prepared
 from llm_elicit.orchestrator.journal import Question
 from llm_elicit.orchestrator.retries import History
 from llm_elicit.orchestrator.writer import Claims
@@ -19,12 +20,17 @@ class Errand:
     """A question on its way to an answer.
 
     Attributes:
-        question: which one.
+        prepared: which one, ready to be put.
         history: its failures so far; None before its first request.
     """
 
-    question: Question
+    prepared: Prepared
     history: History | None = None
+
+    @property
+    def question(self) -> Question:
+        """Which one."""
+        return self.prepared.question
 
 
 class Line:
@@ -38,7 +44,7 @@ class Line:
     def __init__(self, claims: Claims, clock: Callable[[], float]) -> None:
         self._claims = claims
         self._claiming: asyncio.Task[None] | None = None
-        self._fresh: deque[Question] = deque()
+        self._fresh: deque[Prepared] = deque()
         self._exhausted = False
         self._clock = clock
         self._later: list[tuple[float, int, Errand]] = []
@@ -71,9 +77,9 @@ class Line:
             return heapq.heappop(self._later)[2]
         if self._fresh:
             return Errand(self._fresh.popleft())
-        question = self._claims.at_hand()
-        if question is not None:
-            return Errand(question)
+        prepared = self._claims.at_hand()
+        if prepared is not None:
+            return Errand(prepared)
         if self._claiming is None and not self._exhausted:
             self._claiming = asyncio.create_task(self._claim())
         return None
@@ -81,13 +87,13 @@ class Line:
     async def _claim(self) -> None:
         """Wait for more questions beside those that wait for their next attempt."""
         try:
-            question = await self._claims.next()
+            prepared = await self._claims.next()
         except ElicitError as error:
-            self._error, question = error, None
-        if question is None:
+            self._error, prepared = error, None
+        if prepared is None:
             self._exhausted = True
         else:
-            self._fresh.append(question)
+            self._fresh.append(prepared)
         self._claiming = None
         self._changed.set()
 

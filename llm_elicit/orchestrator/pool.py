@@ -9,13 +9,13 @@ import time
 from dataclasses import replace
 from logging import WARNING
 
-from llm_elicit.backends import Backend, Reply, Request
+from llm_elicit.backends import Backend, Reply
 from llm_elicit.backends.base import AdaptedError
 from llm_elicit.campaign import Judge
 from llm_elicit.errors import ElicitError, JudgeError
 from llm_elicit.orchestrator import journal
-from llm_elicit.orchestrator.cache import Identity, worth_keeping
-from llm_elicit.orchestrator.clerk import Clerk
+from llm_elicit.orchestrator.cache import worth_keeping
+from llm_elicit.orchestrator.clerk import Clerk, Prepared
 from llm_elicit.orchestrator.exchange import Desk, Exchange, HaltedError, RequestFailedError
 from llm_elicit.orchestrator.journal import Question, Totals
 from llm_elicit.orchestrator.line import Errand, Line
@@ -125,16 +125,14 @@ class Pool:
         self._stopped = self._stopped or error
         self._close()
 
-    async def serve(self, questions: list[Question]) -> list[Question]:
+    async def serve(self, questions: list[Question]) -> list[Prepared]:
         """Answer from the cache what it has, taking no slot; returns the others."""
-        requests = {question: self._clerk.request(question) for question in questions}
-        keys = {question: self._clerk.key(request) for question, request in requests.items()}
-        known = self._desk.cache.get_all([key for key in keys.values() if key is not None])
-        hits = [(q, known[key.key]) for q, key in keys.items() if key and key.key in known]
-        await asyncio.gather(*(self._record(q, requests[q], reply, None) for q, reply in hits))
+        page = [self._clerk.prepared(question) for question in questions]
+        known = self._desk.cache.get_all([one.key for one in page if one.key])
+        hits = [(one, known[one.key.key]) for one in page if one.key and one.key.key in known]
+        await asyncio.gather(*(self._record(one, reply, latency=None) for one, reply in hits))
         self._show()
-        served = {question for question, _ in hits}
-        return [question for question in questions if question not in served]
+        return [one for one in page if one.key is None or one.key.key not in known]
 
     async def _see_to(self, errand: Errand) -> float | None:
         """Put a question; returns when it is to be put again, or None when it is over."""
@@ -148,9 +146,9 @@ class Pool:
 
     async def _put(self, errand: Errand) -> None:
         """Have one question answered: from the cache, from a twin in flight, or by asking."""
-        request = self._clerk.request(errand.question)
         while True:
-            key = self._clerk.key(request)
+            errand.prepared = prepared = self._clerk.renewed(errand.prepared)
+            key = prepared.key
             twin = self._desk.flying.get(key) if key else None
             if twin is not None:
                 reply = await asyncio.shield(twin)
@@ -159,26 +157,28 @@ class Pool:
             else:
                 reply = self._desk.cache.get(key) if key else None
             if reply is not None:
-                await self._record(errand.question, request, reply, latency=None)
+                await self._record(prepared, reply, latency=None)
                 return
             try:
-                await self._fly(errand, request, key)
+                await self._fly(errand)
             except AdaptedError as change:
                 self._desk.progress.note(self._judge.name, str(change))
                 continue
             return
 
-    async def _fly(self, errand: Errand, request: Request, key: Identity | None) -> None:
+    async def _fly(self, errand: Errand) -> None:
         """Ask, record the answer, and let twins have it."""
+        prepared, key = errand.prepared, errand.prepared.key
         landed: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
         reply: Reply | None = None
         if key:
             self._desk.flying[key] = landed
         try:
-            reply, latency = await self._exchange.send(errand, request)
-            verdict = await self._record(errand.question, request, reply, latency)
-            if key and key == self._clerk.key(request) and worth_keeping(reply, verdict):
-                self._desk.cache.put(key, reply, journal.now())
+            reply, latency = await self._exchange.send(errand)
+            answer = await self._record(prepared, reply, latency)
+            # Another request may have made the backend give up a setting meanwhile.
+            if key and reply.body == prepared.body and worth_keeping(reply, answer.verdict):
+                self._desk.cache.put(key, reply, answer.asked_at)
         finally:
             if key:
                 del self._desk.flying[key]
@@ -225,13 +225,14 @@ class Pool:
             )
 
     async def _record(
-        self, question: Question, request: Request, reply: Reply, latency: float | None
-    ) -> str:
+        self, prepared: Prepared, reply: Reply, latency: float | None
+    ) -> journal.Answer:
         """Commit the answer, then count it. No latency means that nothing was sent for it."""
-        answer = self._clerk.answer(question, request, reply, latency)
+        question = prepared.question
+        answer = self._clerk.answer(question, prepared.request, reply, latency)
         await self._desk.writer.write(journal.answered(question.id, answer))
         self._count(answer)
-        return answer.verdict
+        return answer
 
     def _count(self, answer: journal.Answer) -> None:
         tally = self.tally

@@ -14,6 +14,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
+_REDRAW = 0.1
+"""Seconds between two changes of a line: drawing takes longer than counting an answer."""
+
 
 @dataclass
 class Tally:
@@ -99,6 +102,8 @@ class Display:
         self._live = self._console.is_terminal
         self._tasks: dict[str, TaskID] = {}
         self._said: dict[str, float] = {}
+        self._tallies: dict[str, Tally] = {}
+        self._stale: dict[str, float] = {}
         self._lock = threading.Lock()
         self._bars = Bars(
             TextColumn("{task.description}"),
@@ -113,12 +118,17 @@ class Display:
 
     def tally(self, judge: str, tally: Tally) -> None:
         """Show a judge's counts."""
-        over = tally.done + tally.failed >= tally.total
-        detail = _detail(tally, time.monotonic())
+        now = time.monotonic()
         if self._live:
-            self._bar(judge, tally.done, tally.total, detail)
-        elif self._due(judge, over):
-            self._write(f"{judge}: {tally.done}/{tally.total}, {detail}")
+            self._tallies[judge] = tally
+            if now >= self._stale.get(judge, 0.0):
+                self._stale[judge] = now + _REDRAW
+                self._counts(judge, tally, now)
+        elif self._due(judge, over=tally.done + tally.failed >= tally.total):
+            self._write(f"{judge}: {tally.done}/{tally.total}, {_detail(tally, now)}")
+
+    def _counts(self, judge: str, tally: Tally, now: float) -> None:
+        self._bar(judge, tally.done, tally.total, _detail(tally, now))
 
     def stage(self, label: str, step: str, done: int, total: int) -> None:
         """Show how far a step of other work has come."""
@@ -156,6 +166,8 @@ class Display:
         return self
 
     def __exit__(self, *error: object) -> None:
+        for judge, tally in self._tallies.items():
+            self._counts(judge, tally, time.monotonic())
         self._bars.stop()
 
 

@@ -10,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Self, TypeVar
 
 from llm_elicit.errors import CapError
+from llm_elicit.orchestrator.clerk import Prepared
 from llm_elicit.orchestrator.journal import Change, Journal, Question
 
 T = TypeVar("T")
 
-Serve = Callable[[list[Question]], Awaitable[list[Question]]]
+Serve = Callable[[list[Question]], Awaitable[list[Prepared]]]
 """Answers what it can of some questions without asking, and returns the others."""
 
 _PAGE = 256
@@ -22,6 +23,10 @@ _PAGE = 256
 
 _SHARED_PAGE = 32
 """Fewer where workers share: what one holds, another cannot take."""
+
+_CROWD, _LINGER = 8, 0.004
+"""After a commit of so many changes the next waits for so many seconds: where many slots are busy,
+fewer and larger commits leave the processor to them."""
 
 _LOOK_AGAIN = 1.0
 """Seconds between looks at what other workers hold."""
@@ -71,11 +76,14 @@ class Writer:
         self._waiting.append((change, done))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._drain())
-        # An answer that came is written even if the caller is cancelled while it waits.
-        return await asyncio.shield(done)
+        # What waits is written even if its caller is cancelled meanwhile.
+        return await done
 
     async def _drain(self) -> None:
+        group: list[tuple[Change, asyncio.Future[bool]]] = []
         while self._waiting:
+            if len(group) >= _CROWD:
+                await asyncio.sleep(_LINGER)
             group, self._waiting = self._waiting, []
             try:
                 refused = await self._call(self._commit, [change for change, _ in group])
@@ -140,15 +148,15 @@ class Claims:
         self._judge = judge
         self._serve = serve
         self._stopping = stopping
-        self._page: deque[Question] = deque()
+        self._page: deque[Prepared] = deque()
         self._turn = asyncio.Lock()
         self._ended = False
 
-    def at_hand(self) -> Question | None:
+    def at_hand(self) -> Prepared | None:
         """The next question, if no page need be turned for it."""
         return self._page.popleft() if self._page else None
 
-    async def next(self) -> Question | None:
+    async def next(self) -> Prepared | None:
         """The next question."""
         if not self._page:
             async with self._turn:

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 
 import jinja2
 import yaml
+from jinja2 import meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import Field, model_validator
 
@@ -87,6 +88,26 @@ class _Front(Strict):
         return self
 
 
+@dataclass
+class _Compiled:
+    """A turn as Jinja2 compiled it, with the variables that it names.
+
+    A turn that shows neither option says the same in every question, so it is kept.
+    """
+
+    role: Role
+    source: jinja2.Template
+    names: tuple[str, ...]
+    _kept: tuple[object, str] | None = None
+
+    def render(self, variables: dict[str, Any]) -> str:
+        """The turn's text."""
+        values = [variables.get(name) for name in self.names]
+        if self._kept is None or self._kept[0] != values:
+            self._kept = values, self.source.render(variables).strip()
+        return self._kept[1]
+
+
 @dataclass(frozen=True)
 class Template:
     """A wording of the question, with its answer format.
@@ -148,12 +169,19 @@ class Template:
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     @cached_property
-    def _compiled(self) -> tuple[tuple[Role, jinja2.Template], ...]:
+    def _compiled(self) -> tuple[_Compiled, ...]:
         environment = ImmutableSandboxedEnvironment(
             undefined=jinja2.StrictUndefined, autoescape=False, keep_trailing_newline=False
         )
         try:
-            return tuple((role, environment.from_string(source)) for role, source in self.parts)
+            return tuple(
+                _Compiled(
+                    role,
+                    environment.from_string(source),
+                    tuple(sorted(meta.find_undeclared_variables(environment.parse(source)))),
+                )
+                for role, source in self.parts
+            )
         except jinja2.TemplateSyntaxError as error:
             raise InputError(f"{self.where}: not valid Jinja2: {error.message}") from None
 
@@ -165,9 +193,7 @@ class Template:
         """
         try:
             return Prompt(
-                tuple(
-                    Message(role, part.render(variables).strip()) for role, part in self._compiled
-                )
+                tuple(Message(part.role, part.render(variables)) for part in self._compiled)
             )
         except (jinja2.TemplateError, TypeError, ValueError) as error:
             known = ", ".join(variables)

@@ -49,13 +49,13 @@ def model() -> None:
 @pytest.mark.local_model
 @pytest.mark.usefixtures("model")
 def test_answers_are_soft_and_the_same_in_any_order(space: FeatureSpace) -> None:
-    requests = _questions(space, 3)
+    requests = _questions(space, 2)
     forward = _ask(requests, space)
     backward = _ask(requests[::-1], space)[::-1]
-    alone = _ask(requests[2:3], space)
+    alone = _ask(requests[1:], space)
     assert [r.first for r in forward] == [r.first for r in backward]
-    assert forward[2].first == alone[0].first
-    assert len({r.first for r in forward}) == 3
+    assert forward[1].first == alone[0].first
+    assert len({r.first for r in forward}) == 2
     for reply in forward:
         assert reply.text in {"A", "B"}
         assert reply.first is not None

@@ -4,16 +4,20 @@ import asyncio
 import math
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 from fakes.provider import Fails, Hangs, Provider, Says, Sends
 
 from llm_elicit.backends import Reply, Request, open_backend
+from llm_elicit.backends.anthropic import read_message
 from llm_elicit.backends.base import AdaptedError, bare_url
 from llm_elicit.backends.failures import MalformedReplyError
+from llm_elicit.backends.openai import read_completion
 from llm_elicit.campaign import AnthropicJudge, OpenAIJudge
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace
+from llm_elicit.testing.provider import completion, message
 
 KEY = "sk-canary-0123456789"
 
@@ -234,3 +238,19 @@ def test_a_server_that_wants_no_key_gets_none_of_ours(
 def test_an_endpoint_is_written_down_without_credentials() -> None:
     url = "https://user:secret@host.example:8443/v1/?token=secret"
     assert bare_url(url) == "https://host.example:8443/v1"
+
+
+def test_an_sdk_s_object_reads_like_the_json_it_came_from() -> None:
+    """Batches and local models hand those in."""
+    says = Says("A", logprobs={"A": -0.1, "B": -2.4}, thinking="hm", cached=3)
+    asked = {"model": "m", "logprobs": True, "messages": []}
+    body = completion(says, asked)
+    whole = openai.types.chat.ChatCompletion.model_validate(body)
+    reply = read_completion(body, asked, ("A", "B"))
+    assert reply == read_completion(whole, asked, ("A", "B"))
+    assert (reply.text, reply.thinking, reply.cached_tokens) == ("A", "hm", 3)
+    assert reply.first == pytest.approx(1 / (1 + math.exp(-2.3)))
+    sent = message(says, asked)
+    reply = read_message(sent, asked)
+    assert reply == read_message(anthropic.types.Message.model_validate(sent), asked)
+    assert (reply.text, reply.thinking, reply.cached_tokens) == ("A", "hm", 3)

@@ -1,12 +1,16 @@
 """The orchestrator's bars in a short form: what holds on any machine is asserted."""
 
+import json
+import subprocess
+import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from llm_elicit.benchmarks.asking.bars import run_client
 from llm_elicit.benchmarks.asking.client import Job
-from llm_elicit.benchmarks.asking.loopback import Loopback
+from llm_elicit.benchmarks.asking.loopback import Faults, Loopback
 
 
 # Each client is a process of its own, which takes its time where others work too.
@@ -24,3 +28,36 @@ def test_a_campaign_beside_the_bare_sdk_and_then_from_the_cache(tmp_path: Path) 
         assert cached.answered == 400
         assert server.seen()[0] == sent == 800
         assert cached.seconds < first.seconds
+
+
+def test_a_client_that_asks_loads_no_numerical_libraries(tmp_path: Path) -> None:
+    """They would take most of its memory; only fitting, auditing and simulating need them."""
+    script = (
+        "import asyncio, json, sys\n"
+        "from llm_elicit.benchmarks.asking.client import Job, measure\n"
+        "cost = asyncio.run(measure(Job(**json.loads(sys.argv[1]))))\n"
+        "print(json.dumps([cost.answered, cost.mebibytes, list(sys.modules)]))\n"
+    )
+    heavy = {"torch", "pandas", "scipy", "sklearn", "pyarrow", "matplotlib"}
+    for provider in ("openai", "anthropic"):
+        with Loopback(0.0) as server:
+            job = Job("campaign", server.url, 50, 10, str(tmp_path / provider / "a"), provider)
+            done = subprocess.run(
+                [sys.executable, "-c", script, json.dumps(asdict(job))],
+                stdout=subprocess.PIPE,
+                check=True,
+            )
+        answered, mebibytes, loaded = json.loads(done.stdout)
+        assert answered == 50
+        assert not heavy & set(loaded)
+        assert mebibytes < 150
+
+
+def test_faults_lose_no_question(tmp_path: Path) -> None:
+    faults = Faults(limited=0.02, error=0.05, reset=0.05, malformed=0.05)
+    with Loopback(0.01, faults) as server:
+        cost = run_client(Job("campaign", server.url, 200, 20, str(tmp_path / "a")))
+        requests, wrong = server.seen()[0], server.gone_wrong()
+    assert cost.answered + cost.quarantined == 200
+    assert wrong > 10
+    assert requests - wrong < 1.1 * 200

@@ -64,3 +64,26 @@ def test_noise_level_must_be_positive(level: float) -> None:
 def test_unknown_noise_family_lists_the_known_ones() -> None:
     with pytest.raises(DensityError, match="gumbel, exponential, normal"):
         Noise("cauchy")
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3, 2.0])
+def test_moderated_choices_match_quadrature(spread: float) -> None:
+    """E F(d + s z): in closed form for normal noise, by quadrature for Bradley–Terry."""
+    difference = torch.tensor([-6.0, -1.0, 0.0, 2.0, 5.0], dtype=torch.float64)
+    spreads = torch.full_like(difference, spread)
+    found = Noise("normal", 0.7).moderated_log_cdf(difference, spreads).numpy()
+    wider = stats.norm(scale=np.sqrt(2 * 0.7**2 + spread**2))
+    np.testing.assert_allclose(found, wider.logcdf(difference.numpy()), atol=0.05)
+    noise, law = Noise("gumbel", 0.7), REFERENCE["gumbel"]
+    z = np.linspace(-9, 9, 4001)
+    mean = law.cdf(difference.numpy()[:, None] + spread * z) @ stats.norm.pdf(z) * (z[1] - z[0])
+    found = noise.moderated_log_cdf(difference, spreads).numpy()
+    np.testing.assert_allclose(found, np.log(mean), atol=0.05)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_information_is_the_variance_of_the_score(family: str) -> None:
+    noise, d = Noise(family, 0.7), torch.linspace(-5, 5, 21, dtype=torch.float64)
+    win, slope = noise.log_cdf(d).exp(), noise.log_pdf(d).exp()
+    variance = win * (slope / win) ** 2 + (1 - win) * (slope / (1 - win)) ** 2
+    np.testing.assert_allclose(noise.information(d), variance, rtol=1e-6)

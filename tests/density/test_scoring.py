@@ -68,6 +68,25 @@ def test_curvature_is_the_fisher_information_of_the_choices() -> None:
     np.testing.assert_allclose(posterior.derivatives(mixture)[1], expected, atol=2e-3)
 
 
+def test_what_is_foretold_spreads_as_the_posterior_does() -> None:
+    """√(∇δ H⁻¹ ∇δᵀ) with ∇δ by differentiation, H without the height that no choice tells."""
+    generator = torch.Generator().manual_seed(2)
+    posterior, mixture = _posterior(generator, Noise(), MixturePrior()), _mixture(generator)
+    points = torch.randn(8, 2, generator=generator)
+
+    def differences(step: torch.Tensor) -> torch.Tensor:
+        winners, losers = mixture.moved(step)(points).chunk(2)
+        return winners - losers
+
+    _, curvature = posterior.derivatives(mixture)
+    slopes = torch.autograd.functional.jacobian(differences, torch.zeros(len(curvature)))
+    inverse = torch.linalg.pinv(curvature.double(), rtol=1e-6)
+    expected = (slopes.double() @ inverse * slopes).sum(1).sqrt()
+    difference, spread = posterior.foretell(mixture, points)
+    np.testing.assert_allclose(difference, differences(torch.zeros(len(curvature))), atol=1e-5)
+    np.testing.assert_allclose(spread, expected, rtol=1e-2)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 4))
 def test_a_climb_never_descends(seed: int, steps: int) -> None:

@@ -24,8 +24,6 @@ from llm_elicit.orchestrator.prices import price_of
 from orchestrator.conftest import KEY, claude, gpt
 from orchestrator.running import campaign, run
 
-JUDGES = {"claude-haiku-4-5": "claude", "gpt-4o-mini": "gpt"}
-
 
 @dataclass(frozen=True)
 class Trial:
@@ -78,15 +76,18 @@ class Till:
     begun: deque[float] = field(default_factory=deque)
     rng: random.Random = field(default_factory=lambda: random.Random(1))
 
+    def __post_init__(self) -> None:
+        self.prices = {
+            judge.model: price
+            for judge in self.trial.study("http://x").judges
+            if (price := price_of(judge)) is not None
+        }
+
     def __call__(self, number: int, body: dict[str, Any]) -> Action:
         self._count()
         if self.rng.random() < self.trial.faults:
             return self.rng.choice((Fails(429), Fails(500), Resets()))
-        judge = next(
-            j for j in self.trial.study("http://x").judges if j.name == JUDGES[body["model"]]
-        )
-        price = price_of(judge)
-        assert price is not None
+        price = self.prices[body["model"]]
         texts = [str(turn["content"]) for turn in body["messages"]] + [str(body.get("system", ""))]
         prompt = self.rng.randint(1, sum(len(text.encode()) for text in texts))
         cached = self.rng.randint(0, prompt)

@@ -1,4 +1,4 @@
-"""A campaign in a process of its own, to be killed: `child.py URL FOLDER PAIRS`."""
+"""A campaign in a process of its own, to be killed: `child.py URL FOLDER PAIRS [expert]`."""
 
 import sys
 from pathlib import Path
@@ -8,14 +8,16 @@ from orchestrator.conftest import EXPERT, claude
 from orchestrator.running import campaign, run
 
 
-def study(url: str, pairs: int):
-    return campaign([claude(url, concurrency=8), EXPERT], pairs=pairs)
+def study(url: str, pairs: int, expert: bool = False):
+    """Eight slots; without the expert the child need not load the density core."""
+    judges = [claude(url, concurrency=8), *([EXPERT] if expert else [])]
+    return campaign(judges, pairs=pairs)
 
 
 if __name__ == "__main__":
-    url, folder, pairs = sys.argv[1:]
+    url, folder, pairs, *rest = sys.argv[1:]
     try:
-        summary = run(study(url, int(pairs)), Path(folder))
+        summary = run(study(url, int(pairs), bool(rest)), Path(folder))
     except ElicitError as error:
         sys.stdout.write(f"refused: {error}" + "\n")
         sys.exit(error.exit_code)

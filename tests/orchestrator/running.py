@@ -37,5 +37,14 @@ def run(
     return asyncio.run(ask(study, space, plan_of(study), folder, progress, patience))
 
 
+def starved() -> float:
+    """Seconds so far that this process was ready to run and others had the cores; by Linux."""
+    try:
+        waits = [(task / "schedstat").read_text() for task in Path("/proc/self/task").iterdir()]
+        return sum(int(wait.split()[1]) for wait in waits) / 1e9
+    except (OSError, IndexError):
+        return 0.0  # another system, or a thread that ended meanwhile
+
+
 def table(study: Campaign, folder: Path, thinking: bool = False) -> Comparisons:
     return comparisons(folder, study, study.load_space(), plan_of(study), thinking=thinking)

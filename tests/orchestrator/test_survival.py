@@ -27,9 +27,9 @@ CHILD = Path(__file__).parent / "child.py"
 SLOTS = 8
 
 
-def _start(url: str, folder: Path, pairs: int) -> "subprocess.Popen[str]":
+def _start(url: str, folder: Path, pairs: int, *rest: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, str(CHILD), url, str(folder), str(pairs)],
+        [sys.executable, str(CHILD), url, str(folder), str(pairs), *rest],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -38,7 +38,7 @@ def _start(url: str, folder: Path, pairs: int) -> "subprocess.Popen[str]":
 
 
 def _wait(condition: Callable[[], bool], child: "subprocess.Popen[str]") -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 240
     while not condition():
         assert child.poll() is None, child.communicate()
         assert time.monotonic() < until, "the child does not come on"
@@ -99,16 +99,16 @@ def test_killed_at_random_and_resumed_nothing_answered_is_asked_again(
     record_property("repeated", repeated)
     assert repeated <= SLOTS * kills
     frame = table(study(provider.url, pairs), folder).frame
-    assert frame.groupby("judge").size().to_dict() == {"claude": questions, "expert": questions}
+    assert frame.groupby("judge").size().to_dict() == {"claude": questions}
 
 
 def test_the_expert_answers_the_same_after_a_kill(tmp_path: Path) -> None:
     with Provider(lambda n, body: Says("A", delay=0.02)) as provider:
-        child = _start(provider.url, tmp_path / "killed", 20)
+        child = _start(provider.url, tmp_path / "killed", 20, "expert")
         _wait(lambda: len(provider.seen) >= 10, child)
         child.kill()
         child.communicate()
-        campaign = study(provider.url, 20)
+        campaign = study(provider.url, 20, expert=True)
         run(campaign, tmp_path / "killed")
         run(campaign, tmp_path / "whole")
     cut, whole = (
@@ -124,7 +124,7 @@ def test_an_interrupted_run_keeps_the_answers_in_flight(tmp_path: Path) -> None:
         child = _start(provider.url, folder, 100)
         _wait(lambda: len(provider.seen) >= 30, child)
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=30)
+        out, err = child.communicate(timeout=120)
         assert child.returncode == 0, err
         assert "interrupted=True complete=False" in out
         sent = len(provider.seen)
@@ -141,7 +141,7 @@ def test_a_second_process_is_refused_and_the_lock_dies_with_its_holder(tmp_path:
         first = _start(provider.url, folder, 10)
         _wait(lambda: len(provider.seen) >= 5 + SLOTS, first)
         second = _start(provider.url, folder, 10)
-        out, _ = second.communicate(timeout=60)
+        out, _ = second.communicate(timeout=240)
         assert second.returncode == 2
         assert "another process is at work on this run" in out
         assert len(provider.seen) == 5 + SLOTS

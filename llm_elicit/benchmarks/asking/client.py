@@ -8,20 +8,26 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import resource
 import sys
 import time
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
-
-import openai
+from typing import TYPE_CHECKING, Any, Literal
 
 from llm_elicit.campaign import Campaign
 from llm_elicit.features import FeatureSpace
-from llm_elicit.orchestrator import Silent, Tally, ask, prompts
+from llm_elicit.later import Later
+from llm_elicit.orchestrator import Silent, Tally, ask, prompts, status
 from llm_elicit.plan import Plan, make_plan
-from llm_elicit.questions import Template
+from llm_elicit.questions import Message, Prompt, Template
+
+if TYPE_CHECKING:
+    import anthropic
+    import openai
+else:
+    anthropic, openai = Later("anthropic"), Later("openai")
 
 KEY = "BENCH_ORCHESTRATOR_KEY"
 
@@ -32,9 +38,11 @@ class Job:
 
     Attributes:
         kind: "campaign", or the bare loop "sdk" or "sdk-aiohttp".
+        provider: whose SDK and wire format, "openai" or "anthropic".
         url: of the server.
         questions, slots: how many, and how many at once.
         folder: of the run; the cache lies beside it.
+        timeout: of one request, in seconds.
     """
 
     kind: str
@@ -42,9 +50,15 @@ class Job:
     questions: int
     slots: int
     folder: str = ""
+    provider: Literal["openai", "anthropic"] = "openai"
+    timeout: float = 60.0
 
     def campaign(self) -> Campaign:
         """The campaign, whose questions the bare loops ask too."""
+        ways: dict[str, dict[str, Any]] = {
+            "openai": {"base_url": f"{self.url}/v1", "logprobs": False},
+            "anthropic": {"base_url": self.url},
+        }
         return Campaign.model_validate(
             {
                 "name": "bench",
@@ -52,9 +66,9 @@ class Job:
                 "design": {"pairs": self.questions // 2},
                 "judges": [
                     {
-                        "name": "bench", "backend": "openai", "model": "bench-1",
-                        "base_url": f"{self.url}/v1", "concurrency": self.slots,
-                        "logprobs": False, "api_key_env": KEY,
+                        "name": "bench", "backend": self.provider, "model": "bench-1",
+                        "concurrency": self.slots, "api_key_env": KEY, "timeout": self.timeout,
+                        **ways[self.provider],
                     }
                 ],
             }
@@ -71,6 +85,7 @@ class Cost:
         cpu: seconds of processor time, all threads.
         mebibytes: of memory, at the most.
         growth: MiB that memory grew from a tenth of the answers to the last.
+        quarantined: questions set aside, with the reason in the journal.
     """
 
     answered: int
@@ -78,6 +93,7 @@ class Cost:
     cpu: float
     mebibytes: float
     growth: float = 0.0
+    quarantined: int = 0
 
 
 class _Memory(Silent):
@@ -101,22 +117,23 @@ def _resident() -> float:
 
 
 def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """MiB of memory at the most; what `getrusage` says may be that of the process before."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) / 1024
 
 
-async def _bare(job: Job, client: openai.AsyncOpenAI, plan: Plan, space: FeatureSpace) -> int:
+async def _bare(job: Job, plan: Plan, space: FeatureSpace) -> int:
     """The same questions by the SDK alone: nothing kept, nothing retried."""
     template = Template.load(job.campaign().design.template)
     questions = iter(prompts(space, plan, template, len(plan)))
+    client, ask = _sdk(job, template.max_tokens)
     answered = 0
 
     async def work() -> None:
         nonlocal answered
         for prompt in questions:
-            messages: Any = [{"role": m.role, "content": m.content} for m in prompt.messages]
-            await client.chat.completions.create(
-                model="bench-1", messages=messages, max_tokens=template.max_tokens
-            )
+            await ask(prompt)
             answered += 1
 
     async with client:
@@ -124,28 +141,52 @@ async def _bare(job: Job, client: openai.AsyncOpenAI, plan: Plan, space: Feature
     return answered
 
 
-def _sdk(job: Job) -> openai.AsyncOpenAI:
-    http = openai.DefaultAioHttpClient() if job.kind == "sdk-aiohttp" else None
-    return openai.AsyncOpenAI(
-        api_key="none", base_url=f"{job.url}/v1", max_retries=0, http_client=http
+Ask = Callable[[Prompt], Awaitable[Any]]
+
+
+def _sdk(job: Job, limit: int) -> tuple[openai.AsyncOpenAI | anthropic.AsyncAnthropic, Ask]:
+    """The provider's client as its documentation uses it, and how it is asked."""
+    sdk = openai if job.provider == "openai" else anthropic
+    http = sdk.DefaultAioHttpClient() if job.kind == "sdk-aiohttp" else None
+    if job.provider == "openai":
+        gpt = openai.AsyncOpenAI(
+            api_key="none", base_url=f"{job.url}/v1", max_retries=0, http_client=http
+        )
+        return gpt, lambda prompt: gpt.chat.completions.create(
+            model="bench-1", messages=_turns(prompt.messages), max_tokens=limit
+        )
+    claude = anthropic.AsyncAnthropic(
+        api_key="none", base_url=job.url, max_retries=0, http_client=http
     )
+    return claude, lambda prompt: claude.messages.create(
+        model="bench-1", messages=_turns(prompt.turns), system=prompt.system, max_tokens=limit
+    )
+
+
+def _turns(messages: Iterable[Message]) -> Any:
+    return [{"role": m.role, "content": m.content} for m in messages]
 
 
 async def measure(job: Job) -> Cost:
     """Run one client to its end."""
+    import_module(job.provider)
     os.environ.setdefault(KEY, "none")
     campaign = job.campaign()
     space = campaign.load_space()
     plan = make_plan(space, campaign.design, campaign.seed)
     memory = _Memory()
     began, cpu = time.perf_counter(), time.process_time()
+    answered, quarantined = 0, 0
     if job.kind == "campaign":
         summary = await ask(campaign, space, plan, Path(job.folder), memory)
         answered = summary.judges["bench"].tally.done
     else:
-        answered = await _bare(job, _sdk(job), plan, space)
+        answered = await _bare(job, plan, space)
     seconds, used = time.perf_counter() - began, time.process_time() - cpu
-    return Cost(answered, seconds, used, _peak(), memory.last - memory.at_a_tenth)
+    if job.kind == "campaign":
+        quarantined = status(Path(job.folder), campaign)["bench"].quarantined
+    growth = memory.last - memory.at_a_tenth
+    return Cost(answered, seconds, used, _peak(), growth, quarantined)
 
 
 if __name__ == "__main__":

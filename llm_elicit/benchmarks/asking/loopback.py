@@ -1,20 +1,22 @@
-"""A server for benchmarks: chat completions after a fixed latency, in a process of its own.
+"""A server for benchmarks: answers on either wire after a fixed latency, in its own process.
 
-It does as little as a server can, so that what is measured is the client. It counts the requests
-and the different bodies among them; `GET /seen` tells.
+It does as little as a server can, so that what is measured is the client. It may go wrong on
+purpose. It counts the requests, the different bodies among them and the faults; `GET /seen` tells.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import random
 import subprocess
 import sys
 import urllib.request
-from dataclasses import dataclass
-from typing import Self, cast
+from dataclasses import asdict, dataclass, field
+from typing import Literal, Self, cast
 
-_ANSWER = json.dumps(
+_COMPLETION = json.dumps(
     {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -31,27 +33,84 @@ _ANSWER = json.dumps(
         "usage": {"prompt_tokens": 200, "completion_tokens": 1, "total_tokens": 201},
     }
 ).encode()
+_MESSAGE = json.dumps(
+    {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "bench-1",
+        "content": [{"type": "text", "text": "A"}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 200, "output_tokens": 1},
+    }
+).encode()
 
 
-def _response(payload: bytes) -> bytes:
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(payload)}"
-    return head.encode() + b"\r\n\r\n" + payload
+_ERROR = json.dumps({"error": {"message": "injected", "type": "injected"}}).encode()
+
+
+def _response(payload: bytes, status: str = "200 OK", *more: str) -> bytes:
+    lines = (f"HTTP/1.1 {status}", "content-type: application/json", *more)
+    return "\r\n".join((*lines, f"content-length: {len(payload)}", "", "")).encode() + payload
+
+
+Fault = Literal["limited", "error", "hang", "reset", "malformed"]
+
+
+@dataclass(frozen=True)
+class Faults:
+    """The shares of requests that go wrong.
+
+    Attributes:
+        limited: answered 429 with a Retry-After of one second.
+        error: answered 500.
+        hang: never answered.
+        reset: the connection is reset.
+        malformed: answered 200 with half an answer.
+    """
+
+    limited: float = 0.0
+    error: float = 0.0
+    hang: float = 0.0
+    reset: float = 0.0
+    malformed: float = 0.0
+
+    def draw(self, rng: random.Random) -> Fault | None:
+        """What goes wrong with the next request, if anything."""
+        at = rng.random()
+        for kind, share in asdict(self).items():
+            at -= share
+            if at < 0.0:
+                return cast("Fault", kind)
+        return None
+
+
+NO_FAULTS = Faults()
 
 
 @dataclass
 class Seen:
-    """What reached the server: requests, and digests of their bodies."""
+    """What reached the server: requests, digests of their bodies, and what was done wrong."""
 
-    requests: int
-    bodies: set[int]
+    requests: int = 0
+    bodies: set[int] = field(default_factory=set)
+    faults: int = 0
+
+
+@dataclass
+class _Server:
+    latency: float
+    faults: Faults
+    seen: Seen = field(default_factory=Seen)
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
 
 
 class _Connection(asyncio.Protocol):
     """One keep-alive connection; one request at a time."""
 
-    def __init__(self, latency: float, seen: Seen) -> None:
-        self._latency = latency
-        self._seen = seen
+    def __init__(self, server: _Server) -> None:
+        self._server = server
         self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -70,20 +129,41 @@ class _Connection(asyncio.Protocol):
             self._take(head, body)
 
     def _take(self, head: bytes, body: bytes) -> None:
-        loop = asyncio.get_running_loop()
+        seen = self._server.seen
         if head.startswith(b"get /seen"):
-            told = {"requests": self._seen.requests, "different": len(self._seen.bodies)}
+            told = [seen.requests, len(seen.bodies), seen.faults]
             self._transport.write(_response(json.dumps(told).encode()))
             return
-        self._seen.requests += 1
-        self._seen.bodies.add(hash(body))
-        loop.call_later(self._latency, self._transport.write, _response(_ANSWER))
+        seen.requests += 1
+        seen.bodies.add(hash(body))
+        answer = _MESSAGE if head.startswith(b"post /v1/messages") else _COMPLETION
+        fault = self._server.faults.draw(self._server.rng)
+        seen.faults += fault is not None
+        later = asyncio.get_running_loop().call_later
+        if fault is None:
+            later(self._server.latency, self._transport.write, _response(answer))
+        else:
+            later(self._server.latency, self._go_wrong, fault, answer)
+
+    def _go_wrong(self, fault: Fault, answer: bytes) -> None:
+        match fault:
+            case "limited":
+                refusal = _response(_ERROR, "429 Too Many Requests", "retry-after: 1")
+                self._transport.write(refusal)
+            case "error":
+                self._transport.write(_response(_ERROR, "500 Internal Server Error"))
+            case "malformed":
+                self._transport.write(_response(answer[: len(answer) // 2]))
+            case "reset":
+                self._transport.abort()
+            case "hang":
+                pass
 
 
-async def _serve(latency: float) -> None:
+async def _serve(latency: float, faults: Faults) -> None:
     loop = asyncio.get_running_loop()
-    seen = Seen(0, set())
-    server = await loop.create_server(lambda: _Connection(latency, seen), "127.0.0.1", 0)
+    state = _Server(latency, faults)
+    server = await loop.create_server(lambda: _Connection(state), "127.0.0.1", 0)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
     await server.serve_forever()
@@ -94,6 +174,7 @@ class Loopback:
 
     Args:
         latency: seconds from a request to its answer.
+        faults: what goes wrong.
 
     Example:
         >>> with Loopback(0.0) as server:
@@ -101,21 +182,32 @@ class Loopback:
         (0, 0)
     """
 
-    def __init__(self, latency: float) -> None:
-        self._latency = latency
+    def __init__(self, latency: float, faults: Faults = NO_FAULTS) -> None:
+        self._settings = json.dumps([latency, asdict(faults)])
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", __name__, str(self._latency)]
+        command = [sys.executable, "-m", __name__, self._settings]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        if hasattr(os, "sched_setaffinity"):
+            # The client has another core, where there is one.
+            os.sched_setaffinity(self._process.pid, {max(os.sched_getaffinity(0))})
         assert self._process.stdout is not None
         self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
         return self
 
     def seen(self) -> tuple[int, int]:
         """Requests so far, and how many different bodies were among them."""
+        requests, different, _ = self._told()
+        return requests, different
+
+    def gone_wrong(self) -> int:
+        """Requests so far that went wrong on purpose."""
+        return self._told()[2]
+
+    def _told(self) -> tuple[int, int, int]:
         with urllib.request.urlopen(f"{self.url}/seen") as answer:
-            told = json.load(answer)
-        return int(told["requests"]), int(told["different"])
+            requests, different, faults = json.load(answer)
+        return int(requests), int(different), int(faults)
 
     def __exit__(self, *error: object) -> None:
         self._process.kill()
@@ -123,4 +215,5 @@ class Loopback:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(float(sys.argv[1])))
+    seconds, shares = json.loads(sys.argv[1])
+    asyncio.run(_serve(seconds, Faults(**shares)))

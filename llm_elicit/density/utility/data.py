@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from llm_elicit.density.choice import Noise, choice_log_likelihood
+from llm_elicit.density.choice import Noise
 from llm_elicit.density.judgments import assign_folds
 
 Array = npt.NDArray[np.float64]
@@ -28,16 +28,20 @@ class ChoiceData:
 
 
 @dataclass(frozen=True)
-class Differences:
-    """f(winner) − f(loser): (K, n) by the member that never saw fold k, and out of fold (n,)."""
+class HeldOut:
+    """What a form foretells of comparisons it never saw: f(winner) − f(loser) and how surely.
 
-    by_member: Array
-    out_of_fold: Array
+    ``difference`` (m,) is taken from the member that never saw the row's fold, ``spread`` (m,) is
+    its posterior standard deviation, nats both.
+    """
 
-    @classmethod
-    def gather(cls, by_member: Array, folds: Folds) -> Differences:
-        """Pick every row's out-of-fold value from the members' (K, n)."""
-        return cls(by_member, by_member[folds, np.arange(len(folds))])
+    difference: Array
+    spread: Array
+
+    def log_likelihood(self, noise: Noise) -> Array:
+        """Moderated log-likelihood (m,), nats; see `Noise.moderated_log_cdf`."""
+        sides = torch.from_numpy(self.difference), torch.from_numpy(self.spread)
+        return np.asarray(noise.moderated_log_cdf(*sides).numpy())
 
 
 class CrossValidation:
@@ -79,7 +83,7 @@ class CrossValidation:
         """Winners of these rows, then their losers: (2m, d)."""
         return torch.cat([self.points[rows], self.points[rows + self.size]])
 
-    def log_likelihood_of_judged(self, held_out: Array) -> float:
-        """Mean log-likelihood (nats a comparison) of held-out differences (m,), judged rows."""
-        weights = torch.from_numpy(self.data.weights[self.judged.numpy()])
-        return float(choice_log_likelihood(torch.from_numpy(held_out), weights, self.noise))
+    def score(self, held_out: HeldOut) -> float:
+        """Mean moderated log-likelihood of the judged rows, nats a comparison."""
+        weights = self.data.weights[self.judged.numpy()]
+        return float(np.average(held_out.log_likelihood(self.noise), weights=weights))

@@ -3,9 +3,10 @@
 The compared points are drawn from λ independently of the belief p, so all the data say about
 p is in Π F(f(winner) − f(loser)): the choice likelihood of f = log p is sufficient. The judge
 is described as a constant (a coin), as a quadratic form with ridge (a Gaussian belief on the
-feature scale), as the logarithm of a mixture, and as a quadratic form with an ensemble of small
-networks on top; the last three are stacked. Of the constant, the quadratic form, each mixture
-and the stack the simplest that is not clearly beaten on held-out comparisons is kept.
+feature scale), as the logarithm of a mixture, averaged over numbers of components, and as a
+quadratic form with an ensemble of small networks on top; the last three are stacked. Of the
+constant, the quadratic form, the mixtures and the stack the simplest that is not clearly beaten
+on held-out comparisons is kept.
 """
 
 from __future__ import annotations
@@ -15,15 +16,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from llm_elicit.density.choice import Noise
+from llm_elicit.density.components import ComponentStack
 from llm_elicit.density.ratio import Utility
 from llm_elicit.density.utility.data import Array, ChoiceData, CrossValidation
-from llm_elicit.density.utility.mixture import MixtureFit, MixtureSettings, fit_mixtures
+from llm_elicit.density.utility.mixture import (
+    MixtureFit,
+    MixtureSettings,
+    averaging_shares,
+    fit_mixtures,
+)
 from llm_elicit.density.utility.quadratic import QuadraticFit
 from llm_elicit.density.utility.residual import ResidualFit, ResidualSettings, fit_residual
-from llm_elicit.density.utility.stacking import stack_weights
+from llm_elicit.density.utility.stacking import stack_weights, stacked
 
 Progress = Callable[[str, int, int], None]
 _MIXTURE_STEPS = 200
@@ -53,41 +59,46 @@ def fit_utility(
 ) -> tuple[Utility, dict[str, Any]]:
     """Fit f and say how: the fitted `Utility` and its diagnostics (JSON-able).
 
-    Diagnostics: ``form`` ("constant", "quadratic", "mixture of K" or "stack"), ``held_out`` (mean
-    held-out log-likelihood of each description, nats per comparison; a coin scores −log 2),
-    ``stack`` (the weights), the chosen ``ridge``, ``decay`` and ``steps``.
+    Diagnostics: ``form`` ("constant", "quadratic", "mixtures" or "stack"), ``held_out`` (mean
+    moderated log-likelihood of each description on comparisons it never saw, nats per comparison;
+    a coin scores −log 2), ``stack`` (the weights), ``mixtures`` (the share of each number of
+    components), the chosen ``ridge``, ``decay`` and ``steps``.
     """
     step = _Steps(settings, progress)
     validation = CrossValidation(data, noise, settings.folds, rng)
     quadratic = QuadraticFit(validation)
     ridge, betas, by_quadratic = quadratic.cross_validate(settings.ridges)
-    mixtures = fit_mixtures(validation, settings.mixture, step.mixture)
-    residual = fit_residual(validation, by_quadratic, settings.residual, step.residual)
-    judged, weights = validation.judged.numpy(), data.weights[validation.judged.numpy()]
-    parts = {
-        "quadratic": by_quadratic.out_of_fold[judged],
-        "networks": residual.out_of_fold,
-        **{f"mixture of {m.count}": m.differences.out_of_fold[judged] for m in mixtures},
-    }
-    differences = np.stack(list(parts.values()))
-    shares = stack_weights(differences, weights, noise)
-    everything = {**parts, "stack": shares @ differences}
-    scores = {"constant": np.full(len(judged), np.log(0.5))}
-    scores |= {k: noise.log_cdf(torch.from_numpy(v)).numpy() for k, v in everything.items()}
-    by_name = {f"mixture of {m.count}": m.components for m in mixtures}
-    form = simplest({k: scores[k] for k in ("constant", "quadratic", *by_name, "stack")}, weights)
+    first = validation.score(by_quadratic)
+    mixtures = fit_mixtures(validation, settings.mixture, first, step.mixture)
+    base = quadratic.differences(betas)
+    residual = fit_residual(validation, base, settings.residual, step.residual)
+    averaged = _average(mixtures, validation, settings.mixture.tolerance)
+    parts = {"quadratic": by_quadratic, "networks": residual.held_out}
+    if mixtures:
+        held_out = stacked([m.held_out for m in mixtures], np.array([m.share for m in averaged]))
+        parts["mixtures"] = held_out
+    weights, foretold = data.weights[validation.judged.numpy()], list(parts.values())
+    shares = stack_weights(foretold, weights, noise)
+    everything = {**parts, "stack": stacked(foretold, shares)}
+    scores = {"constant": np.full(len(weights), np.log(0.5))}
+    scores |= {form: held_out.log_likelihood(noise) for form, held_out in everything.items()}
+    form = simplest({k: v for k, v in scores.items() if k != "networks"}, weights)
     if form == "constant":
         utility = Utility.flat(validation.dimension)
     elif form == "quadratic":
         utility = Utility.from_coefficients(quadratic.fit(ridge), validation.dimension)
-    elif form in by_name:
-        utility = replace(Utility.flat(validation.dimension), components=(by_name[form],))
+    elif form == "mixtures":
+        utility = replace(Utility.flat(validation.dimension), components=averaged)
     else:
-        utility = _stacked(betas, residual, mixtures, shares)
+        utility = _stacked(betas, residual, averaged, shares)
     notes = {
         "form": form,
         "held_out": {k: float(np.average(v, weights=weights)) for k, v in scores.items()},
         "stack": {k: round(float(a), 4) for k, a in zip(parts, shares, strict=True)},
+        "mixtures": {
+            f"mixture of {m.count}": round(c.share, 4)
+            for m, c in zip(mixtures, averaged, strict=True)
+        },
         "ridge": ridge,
         "decay": residual.decay,
         "steps": residual.steps,
@@ -95,18 +106,29 @@ def fit_utility(
     return utility, notes
 
 
+def _average(
+    mixtures: list[MixtureFit], validation: CrossValidation, tolerance: float
+) -> tuple[ComponentStack, ...]:
+    """The mixtures of each number of components, with their shares in the average."""
+    if not mixtures:
+        return ()
+    shares = averaging_shares([validation.score(m.held_out) for m in mixtures], tolerance)
+    pairs = zip(mixtures, shares, strict=True)
+    return tuple(replace(m.components, share=float(a)) for m, a in pairs)
+
+
 def _stacked(
-    betas: Array, residual: ResidualFit, mixtures: list[MixtureFit], shares: Array
+    betas: Array, residual: ResidualFit, mixtures: tuple[ComponentStack, ...], shares: Array
 ) -> Utility:
     """The networks sit on the quadratic, so it counts for its own share and for theirs."""
-    quadratic, networks, *of_mixtures = (float(a) for a in shares)
+    quadratic, networks, *rest = (float(a) for a in shares)
     d = residual.networks.dimension
     plain = Utility.from_coefficients((quadratic + networks) * betas.mean(axis=0), d)
-    pairs = zip(mixtures, of_mixtures, strict=True)
+    of_mixtures = rest[0] if rest else 0.0
     return replace(
         plain,
         networks=residual.networks.scaled(networks) if networks > 0 and residual.steps else None,
-        components=tuple(replace(m.components, share=a) for m, a in pairs if a > 0),
+        components=tuple(replace(m, share=of_mixtures * m.share) for m in mixtures if of_mixtures),
     )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from scipy.linalg import solve_triangular
 from scipy.optimize import fmin_l_bfgs_b
 
 from llm_elicit.density.ratio import quadratic_features
-from llm_elicit.density.utility.data import Array, CrossValidation, Differences, Folds
+from llm_elicit.density.utility.data import Array, CrossValidation, Folds, HeldOut
 
 _CHUNK = 8192
 _MANY = 20_000
@@ -47,25 +49,41 @@ class QuadraticFit:
         found, _, _ = fmin_l_bfgs_b(objective, first, maxiter=200, factr=1e6)
         return np.asarray(found)
 
-    def cross_validate(self, ridges: tuple[float, ...]) -> tuple[float, Array, Differences]:
-        """Best ridge, each fold's coefficients (K, P) at it, and what they predict."""
+    def cross_validate(self, ridges: tuple[float, ...]) -> tuple[float, Array, HeldOut]:
+        """Best ridge, each fold's coefficients (K, P) at it, what they foretell (judged rows)."""
         validation = self.validation
-        folds = validation.folds[self.rows]
-        best: tuple[float, float, Array] | None = None
+        best: tuple[float, float, Array, HeldOut] | None = None
         betas: list[Array | None] = [None] * validation.count
         # With many comparisons the ridge hardly matters: a coarser grid saves most of the time.
         coarse = 3 if validation.size > _MANY else 1
         for ridge in sorted(ridges, reverse=True)[::coarse]:
             fits = [self.fit(ridge, k, betas[k]) for k in range(validation.count)]
             betas = list(fits)
-            held_out = (np.stack(fits) @ self.design.T)[folds, np.arange(len(folds))]
-            score = validation.log_likelihood_of_judged(held_out)
+            held_out = self._foretell(np.stack(fits), ridge)
+            score = validation.score(held_out)
             if best is None or score > best[0]:
-                best = (score, ridge, np.stack(fits))
+                best = (score, ridge, np.stack(fits), held_out)
         assert best is not None
-        return best[1], best[2], self._predict(best[2])
+        return best[1], best[2], best[3]
 
-    def _predict(self, betas: Array) -> Differences:
+    def _foretell(self, betas: Array, ridge: float) -> HeldOut:
+        difference, spread = np.empty(len(self.rows)), np.empty(len(self.rows))
+        for fold, beta in enumerate(betas):
+            unseen = self.validation.folds[self.rows] == fold
+            difference[unseen] = self.design[unseen] @ beta
+            half = np.linalg.cholesky(self._curvature(beta, ~unseen, ridge))
+            along = solve_triangular(half, self.design[unseen].T, lower=True)
+            spread[unseen] = np.sqrt(np.square(along).sum(axis=0))
+        return HeldOut(difference, spread)
+
+    def _curvature(self, beta: Array, seen: npt.NDArray[np.bool_], ridge: float) -> Array:
+        """Fisher information of the choices seen, and the ridge: the Laplace precision (P, P)."""
+        design = self.design[seen]
+        information = self.validation.noise.information(torch.from_numpy(design @ beta)).numpy()
+        scaled = design * (self.weights[seen] * information)[:, None]
+        return np.asarray(design.T @ scaled + ridge * np.eye(design.shape[1]))
+
+    def differences(self, betas: Array) -> Array:
+        """f(winner) − f(loser) of every row by every fold's coefficients: (K, n)."""
         chunks = [slice(i, i + _CHUNK) for i in range(0, self.validation.size, _CHUNK)]
-        by_member = np.concatenate([betas @ self._design(rows).T for rows in chunks], axis=1)
-        return Differences.gather(by_member, self.validation.folds)
+        return np.concatenate([betas @ self._design(rows).T for rows in chunks], axis=1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from llm_elicit.density.choice import choice_log_likelihood
 from llm_elicit.density.ratio import NetworkStack
-from llm_elicit.density.utility.data import Array, CrossValidation, Differences
+from llm_elicit.density.utility.data import Array, CrossValidation, HeldOut
 
 Step = Callable[[int], None]
 
@@ -33,21 +33,24 @@ class ResidualSettings:
 
 @dataclass(frozen=True)
 class ResidualFit:
-    """The chosen ensemble and how: out-of-fold differences (m,) at the judged rows."""
+    """The chosen ensemble, what it foretells of the judged rows, and how it was chosen."""
 
     networks: NetworkStack
-    out_of_fold: Array
+    held_out: HeldOut
     decay: float
     steps: int
 
 
 def fit_residual(
     validation: CrossValidation,
-    base: Differences,
+    base: Array,
     settings: ResidualSettings,
     on_step: Step | None = None,
 ) -> ResidualFit:
-    """Train every (fold, decay) network at once; keep the best decay and stopping step."""
+    """Train every (fold, decay) network at once; keep the best decay and stopping step.
+
+    ``base`` (K, n) is f(winner) − f(loser) by the form the networks stand on, one a fold.
+    """
     trainer = _Trainer(validation, base, settings)
     since_best = 0
     for step in range(1, settings.max_steps + 1):
@@ -65,7 +68,7 @@ class _Trainer:
     """A stack of networks ordered (fold, decay), trained by Adam with L2 on shared batches."""
 
     def __init__(
-        self, validation: CrossValidation, base: Differences, settings: ResidualSettings
+        self, validation: CrossValidation, base: Array, settings: ResidualSettings
     ) -> None:
         self.validation, self.settings = validation, settings
         count, decays = validation.count, settings.decays
@@ -77,22 +80,23 @@ class _Trainer:
         self.networks = NetworkStack(stack)
         self.decay = torch.tensor(decays).repeat(count)[:, None, None]
         self.adam = torch.optim.Adam(stack, lr=settings.learning_rate, betas=(0.9, 0.99))
-        self.base = torch.from_numpy(base.by_member).float()
+        self.base = torch.from_numpy(base).float()
         self.member = torch.arange(count).repeat_interleave(len(decays))
-        first_guess = torch.from_numpy(base.out_of_fold)[validation.judged]
+        rows = validation.judged
+        first_guess = self.base[:, rows]
         # No step at all, the bare form, is the first candidate.
         self.best = self._snapshot(0, 0, first_guess)
-        weights = validation.weights[validation.judged]
+        held_out = first_guess[validation.fold_of[rows], torch.arange(len(rows))]
         self.best_score = float(
-            choice_log_likelihood(first_guess.float(), weights, validation.noise)
+            choice_log_likelihood(held_out, validation.weights[rows], validation.noise)
         )
 
-    def _snapshot(self, decay: int, step: int, out_of_fold: Tensor) -> ResidualFit:
+    def _snapshot(self, decay: int, step: int, by_member: Tensor) -> ResidualFit:
         width = len(self.settings.decays)
         which = [k * width + decay for k in range(self.validation.count)]
-        difference = out_of_fold.double().numpy()
+        held_out = _held_out(by_member.double(), self.validation.fold_of[self.validation.judged])
         networks = self.networks.select(which)
-        return ResidualFit(networks, difference, self.settings.decays[decay], step)
+        return ResidualFit(networks, held_out, self.settings.decays[decay], step)
 
     def _difference(self, rows: Tensor) -> Tensor:
         values = self.networks(self.validation.sides(rows))
@@ -127,5 +131,20 @@ class _Trainer:
         if float(scores[best]) <= self.best_score + 1e-4:
             return False
         self.best_score = float(scores[best])
-        self.best = self._snapshot(best, step, held_out[:, best])
+        self.best = self._snapshot(best, step, every[:, best])
         return True
+
+
+def _held_out(by_member: Tensor, fold_of: Tensor) -> HeldOut:
+    """From differences (K, m) by every member, at rows of these folds (m,).
+
+    The spread is the standard deviation over the members that did see the row: the one that did
+    not differs from them by what the row itself says.
+    """
+    count, at = len(by_member), torch.arange(by_member.shape[1])
+    seen = by_member.clone()
+    seen[fold_of, at] = 0.0
+    mean = seen.sum(0) / (count - 1)
+    apart = (by_member - mean).square()
+    apart[fold_of, at] = 0.0
+    return HeldOut(by_member[fold_of, at].numpy(), (apart.sum(0) / (count - 1)).sqrt().numpy())

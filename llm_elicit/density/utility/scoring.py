@@ -22,6 +22,7 @@ _CHUNK = 4096
 _DECIDED = 1e-5  # a choice of less slope and information than this says nothing
 _LONGEST = 0.5
 _CONVERGED = 1e-3
+_FELT = 1e-7
 _DAMPINGS = (1e-6, 1e6)
 
 
@@ -83,7 +84,7 @@ class MixturePrior:
     """
 
     concentration: float = 3.0
-    strength: float = 2.0
+    strength: float = 1.0
     width: float = 0.5
     centring: float = 0.1
     scatter: Tensor | None = None
@@ -174,7 +175,8 @@ class MixturePosterior:
         for points, weights in self._chunks:
             y = mixture.whitened(points)
             winners, losers = torch.logsumexp(mixture.forms(y), -1).chunk(2)
-            slope, information = self._of_choice(winners - losers)
+            slope = self._slope(winners - losers)
+            information = self.noise.information(winners - losers)
             telling = torch.nonzero(weights * torch.maximum(slope, information) > _DECIDED)[:, 0]
             slopes = _slopes(mixture, y[torch.cat([telling, telling + len(weights)])])
             of_winners, of_losers = slopes.chunk(2)
@@ -183,11 +185,30 @@ class MixturePosterior:
             curvature = curvature + change.T @ (change * (information[telling] * mass)[:, None])
         return gradient, curvature
 
-    def _of_choice(self, difference: Tensor) -> tuple[Tensor, Tensor]:
-        """Of log F at a difference: the slope F′/F and the Fisher information F′²/(F(1 − F))."""
-        log_pdf, log_cdf = self.noise.log_pdf(difference), self.noise.log_cdf(difference)
-        information = 2.0 * log_pdf - log_cdf - self.noise.log_cdf(-difference)
-        return torch.exp(log_pdf - log_cdf), torch.exp(information)
+    def _slope(self, difference: Tensor) -> Tensor:
+        """F′/F, the slope of log F at a difference."""
+        return torch.exp(self.noise.log_pdf(difference) - self.noise.log_cdf(difference))
+
+    def foretell(self, mixture: Mixture, points: Tensor) -> tuple[Tensor, Tensor]:
+        """f(winner) − f(loser) (m,) and its posterior standard deviation at the summit.
+
+        ``points`` (2m, d) are features of m winners, then of their losers. Laplace's
+        approximation: slopes of the difference under the inverse curvature. Directions the
+        posterior does not feel (a common height) change no difference and are left out.
+        """
+        _, curvature = self.derivatives(mixture)
+        precisions, axes = torch.linalg.eigh(curvature.double())
+        felt = precisions > _FELT * precisions[-1]
+        scales = (axes[:, felt] / precisions[felt].sqrt()).float()
+        differences, spreads = [], []
+        winners, losers = points.chunk(2)
+        for both in zip(torch.split(winners, _CHUNK), torch.split(losers, _CHUNK), strict=True):
+            y = mixture.whitened(torch.cat(both))
+            of_winners, of_losers = torch.logsumexp(mixture.forms(y), -1).chunk(2)
+            slopes = _slopes(mixture, y).chunk(2)
+            differences.append(of_winners - of_losers)
+            spreads.append(((slopes[0] - slopes[1]) @ scales).norm(dim=1))
+        return torch.cat(differences), torch.cat(spreads)
 
 
 def _slopes(mixture: Mixture, y: Tensor) -> Tensor:

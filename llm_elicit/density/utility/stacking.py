@@ -2,23 +2,35 @@
 
 The stack f = Σ_i a_i f_i, a_i >= 0, maximizes the likelihood of the choices that the parts never
 saw (Wolpert, 1992). The weights need not sum to one: a sum above one sharpens a belief whose
-parts came out too flat, a sum below one flattens one that came out too steep.
+parts came out too flat, a sum below one flattens one that came out too steep. The parts' spreads
+stay out of the weights, since the stack is used as it is, not averaged over its posterior: with
+them the sum came out too large. What the stack foretells is moderated like any other form.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from scipy.optimize import fmin_l_bfgs_b
 
 from llm_elicit.density.choice import Noise
-from llm_elicit.density.utility.data import Array
+from llm_elicit.density.utility.data import Array, HeldOut
 
 _HOLD_SUM = 10.0
 
 
-def stack_weights(differences: Array, weights: Array, noise: Noise) -> Array:
-    """Weights a (F,) from held-out differences (F, m) and the rows' weights (m,).
+def stacked(parts: Sequence[HeldOut], shares: Array) -> HeldOut:
+    """What Σ_i a_i f_i foretells, shares a (F,), if the parts' errors go together."""
+    return HeldOut(
+        shares @ np.stack([p.difference for p in parts]),
+        shares @ np.stack([p.spread for p in parts]),
+    )
+
+
+def stack_weights(parts: Sequence[HeldOut], weights: Array, noise: Noise) -> Array:
+    """Weights a (F,) from what F parts foretell of the same rows, and the rows' weights (m,).
 
     A weak pull of the weights' sum towards one keeps them finite when every held-out choice
     is foretold.
@@ -28,21 +40,23 @@ def stack_weights(differences: Array, weights: Array, noise: Noise) -> Array:
     >>> import numpy as np
     >>> truth = np.random.default_rng(0).normal(0, 3, 4000)
     >>> choices = np.sign(truth + np.random.default_rng(1).logistic(0, 0.78, 4000))
-    >>> half = np.stack([0.5 * truth * choices, np.zeros(4000)])   # one part, twice too flat
-    >>> bool(abs(stack_weights(half, np.ones(4000), Noise())[0] - 2.0) < 0.2)
+    >>> nothing = np.zeros(4000)
+    >>> half = HeldOut(0.5 * truth * choices, nothing)             # one part, twice too flat
+    >>> found = stack_weights([half, HeldOut(nothing, nothing)], np.ones(4000), Noise())
+    >>> bool(abs(found[0] - 2.0) < 0.2)
     True
     """
-    parts, mass = torch.from_numpy(differences), torch.from_numpy(weights)
+    difference = torch.from_numpy(np.stack([p.difference for p in parts]))
+    mass = torch.from_numpy(weights)
 
-    def objective(a: Array) -> tuple[float, Array]:
-        difference = torch.from_numpy(a) @ parts
-        log_cdf = noise.log_cdf(difference)
-        slope = -mass * torch.exp(noise.log_pdf(difference) - log_cdf)
-        excess = float(a.sum()) - 1.0
-        value = -float(log_cdf @ mass) + 0.5 * _HOLD_SUM * excess**2
-        return value, np.asarray((parts @ slope).numpy()) + _HOLD_SUM * excess
+    def objective(shares: Array) -> tuple[float, Array]:
+        a = torch.from_numpy(shares).requires_grad_()
+        foretold = noise.log_cdf(a @ difference) @ mass
+        loss = 0.5 * _HOLD_SUM * (a.sum() - 1.0) ** 2 - foretold
+        (slope,) = torch.autograd.grad(loss, [a])
+        return float(loss.detach()), np.asarray(slope.numpy())
 
-    count = len(differences)
+    count = len(parts)
     first = np.full(count, 1.0 / count)
     found, _, _ = fmin_l_bfgs_b(objective, first, bounds=[(0.0, None)] * count)
     return np.asarray(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -127,7 +127,7 @@ def answered(question: int, answer: Answer) -> Change:
         finish=storable(answer.finish),
         model_answered=storable(answer.model_answered),
     )
-    row = asdict(kept) | {"question": question, "cached": int(answer.cached)}
+    row = vars(kept) | {"question": question, "cached": int(answer.cached)}
     tokens = 0 if answer.cached else answer.prompt_tokens + answer.completion_tokens
     return Change("answered", question, answer=row, spent=answer.cost or 0.0, tokens=tokens)
 
