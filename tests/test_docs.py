@@ -69,7 +69,7 @@ def assert_runs(
             with pytest.raises(SystemExit) as ended:
                 cli.main()
             assert not ended.value.code, f"{shlex.join(arguments)}\n{capsys.readouterr()}"
-        elif program == "python":
+        elif program == "python" and rest[0] != "-m":
             monkeypatch.setattr(sys, "argv", rest)
             runpy.run_path(rest[0], run_name="__main__")
         else:
@@ -93,10 +93,11 @@ def assert_runs_outside(arguments: list[str], folder: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_commands_of_a_page_run(page, assert_runs):
+def test_the_commands_of_a_page_run(page, workplace, assert_runs, monkeypatch):
     for command in commands(page):
         if command.startswith(LOCAL_PACKAGE):
             install(workplace / command.removeprefix(LOCAL_PACKAGE), workplace / "site")
+            monkeypatch.syspath_prepend(workplace / "site")
         if command.startswith(SETUP):
             continue
         arguments = shlex.split(command)

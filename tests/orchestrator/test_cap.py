@@ -56,7 +56,8 @@ def test_no_order_of_reservations_and_settlements_passes_a_cap(
             purse.settle(one, _paid(one, part))
         committed = purse.spent.usd + sum(w.usd for w, _ in held)
         assert committed <= max_cost + 1e-9
-        assert purse.spent.usd <= max_cost
+        # What earlier runs spent is rounded to a picodollar.
+        assert purse.spent.usd <= max_cost + 1e-12
         assert purse.spent.tokens + sum(w.tokens for w, _ in held) <= max_tokens
     for one, part in held:
         purse.settle(one, _paid(one, part))
