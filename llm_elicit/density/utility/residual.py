@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 from llm_elicit.density.choice import choice_log_likelihood
 from llm_elicit.density.ratio import NetworkStack
@@ -79,7 +80,9 @@ class _Trainer:
         stack = [p.repeat_interleave(len(decays), 0).requires_grad_() for p in first.parameters]
         self.networks = NetworkStack(stack)
         self.decay = torch.tensor(decays).repeat(count)[:, None, None]
-        self.adam = torch.optim.Adam(stack, lr=settings.learning_rate, betas=(0.9, 0.99))
+        self.moments = [torch.zeros_like(p) for p in stack]
+        self.squares = [torch.zeros_like(p) for p in stack]
+        self.counts = [torch.tensor(0.0) for _ in stack]
         self.base = torch.from_numpy(base).float()
         self.member = torch.arange(count).repeat_interleave(len(decays))
         rows = validation.judged
@@ -110,11 +113,27 @@ class _Trainer:
         mass = validation.weights[rows] * (validation.fold_of[rows] != self.member[:, None])
         loss = -(validation.noise.log_cdf(self._difference(rows)) * mass).sum() / len(rows)
         gradients = torch.autograd.grad(loss, self.networks.parameters)
-        for parameter, gradient in zip(self.networks.parameters, gradients, strict=True):
-            parameter.grad = gradient + self.decay * parameter.detach()
-        for group in self.adam.param_groups:
-            group["lr"] = settings.learning_rate / max(step / 200.0, 1.0) ** 0.5
-        self.adam.step()
+        with torch.no_grad():
+            pulls = [self.decay * parameter for parameter in self.networks.parameters]
+            self._descend([g + p for g, p in zip(gradients, pulls, strict=True)], step)
+
+    def _descend(self, gradients: list[Tensor], step: int) -> None:
+        # PyTorch's optimizer as a function: its class imports the compiler, four seconds of it.
+        adam(
+            self.networks.parameters,
+            gradients,
+            self.moments,
+            self.squares,
+            [],
+            self.counts,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.99,
+            lr=self.settings.learning_rate / max(step / 200.0, 1.0) ** 0.5,
+            weight_decay=0.0,
+            eps=1e-8,
+            maximize=False,
+        )
 
     @torch.no_grad()
     def check(self, step: int) -> bool:
