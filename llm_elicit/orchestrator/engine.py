@@ -25,7 +25,7 @@ from llm_elicit.orchestrator.journal import Journal
 from llm_elicit.orchestrator.log import Logged, counted, event
 from llm_elicit.orchestrator.opening import Study, opened
 from llm_elicit.orchestrator.pool import Pool
-from llm_elicit.orchestrator.prices import price_of
+from llm_elicit.orchestrator.prices import Price, price_of
 from llm_elicit.orchestrator.progress import Progress, Silent, Tally
 from llm_elicit.orchestrator.retries import Patience
 from llm_elicit.orchestrator.spans import span
@@ -126,13 +126,8 @@ async def ask(
     shown = Logged(progress or Silent())
     template = Template.load(campaign.design.template)
     prices = {judge.name: price_of(judge) for judge in campaign.judges}
-    check_settings(campaign.judges)
-    check_cap(campaign.limits, prices)
-    backends = {judge.name: _open(judge, space, shown) for judge in campaign.judges}
-    for judge in campaign.judges:
-        clerk = Clerk(space, plan, template, backends[judge.name], prices[judge.name])
-        check_worst(campaign.limits, judge, clerk)
     study = Study(campaign, space, plan, folder)
+    backends = _checked(study, template, prices, shown)
     patience = patience or Patience()
     with opened(study, template, lease=patience.lease) as here:
         book = here.book
@@ -157,6 +152,20 @@ async def ask(
         summary = AskSummary(judges, here.lost, desk.stopping.is_set(), budget.spent.usd)
         log_end(summary)
     return summary
+
+
+def _checked(
+    study: Study, template: Template, prices: dict[str, Price | None], shown: Progress
+) -> dict[str, Backend]:
+    """Every judge's backend, once its settings and the caps are known to hold; sends nothing."""
+    campaign, space = study.campaign, study.space
+    check_settings(campaign.judges)
+    check_cap(campaign.limits, prices)
+    backends = {judge.name: _open(judge, space, shown) for judge in campaign.judges}
+    for judge in campaign.judges:
+        clerk = Clerk(space, study.plan, template, backends[judge.name], prices[judge.name])
+        check_worst(campaign.limits, judge, clerk)
+    return backends
 
 
 def log_end(summary: AskSummary) -> None:
