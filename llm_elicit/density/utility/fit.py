@@ -72,7 +72,7 @@ def fit_utility(
     mixtures = fit_mixtures(validation, settings.mixture, first, step.mixture)
     base = quadratic.differences(betas)
     residual = fit_residual(validation, base, settings.residual, step.residual)
-    averaged = _average(mixtures, validation, settings.mixture.tolerance)
+    averaged = _average(mixtures, settings.mixture.tolerance)
     parts = {"quadratic": by_quadratic, "networks": residual.held_out}
     if mixtures:
         held_out = stacked([m.held_out for m in mixtures], np.array([m.share for m in averaged]))
@@ -106,13 +106,11 @@ def fit_utility(
     return utility, notes
 
 
-def _average(
-    mixtures: list[MixtureFit], validation: CrossValidation, tolerance: float
-) -> tuple[ComponentStack, ...]:
+def _average(mixtures: list[MixtureFit], tolerance: float) -> tuple[ComponentStack, ...]:
     """The mixtures of each number of components, with their shares in the average."""
     if not mixtures:
         return ()
-    shares = averaging_shares([validation.score(m.held_out) for m in mixtures], tolerance)
+    shares = averaging_shares([m.score for m in mixtures], tolerance)
     pairs = zip(mixtures, shares, strict=True)
     return tuple(replace(m.components, share=float(a)) for m, a in pairs)
 

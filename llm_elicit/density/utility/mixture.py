@@ -54,10 +54,13 @@ class MixtureSettings:
 
 @dataclass(frozen=True)
 class MixtureFit:
-    """One mixture a fold, what they foretell of the judged rows, and their number of components."""
+    """One mixture a fold, what they foretell of the judged rows and how well, and their number of
+    components.
+    """
 
     components: ComponentStack
     held_out: HeldOut
+    score: float
     count: int
 
 
@@ -78,7 +81,7 @@ def fit_mixtures(
         if count * _enough(validation.dimension) > validation.size:
             break
         fits.append(_fit_folds(validation, *_search(validation, settings, count), settings.steps))
-        scores.append(validation.score(fits[-1].held_out))
+        scores.append(fits[-1].score)
         if on_step is not None:
             on_step(tried)
         if len(scores) - 1 - int(np.argmax(scores)) >= _PATIENCE:
@@ -158,4 +161,4 @@ def _fit_folds(
         torch.stack([m.height for m in members]),
     )
     held_out = HeldOut(difference.double().numpy(), spread.double().numpy())
-    return MixtureFit(stack, held_out, len(start.height))
+    return MixtureFit(stack, held_out, validation.score(held_out), len(start.height))

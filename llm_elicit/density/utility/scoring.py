@@ -54,12 +54,6 @@ class Mixture:
         """The components' masses (K,), which sum to one."""
         return torch.softmax(self.height - torch.linalg.slogdet(self.whiten).logabsdet, 0)
 
-    def pooled(self) -> Tensor:
-        """The components' covariances averaged by mass (d, d)."""
-        inverse = torch.linalg.inv(self.whiten)
-        covariances = inverse.transpose(1, 2) @ inverse
-        return torch.einsum("k,kde->de", self.masses(), covariances)
-
     def moved(self, step: Tensor) -> Mixture:
         """The mixture after a step (K·p,), p = 1 + d + d(d + 1)/2."""
         k, d = self.offset.shape
@@ -78,22 +72,18 @@ class MixturePrior:
     """What is believed of a mixture before any choice.
 
     Masses are Dirichlet with parameter 1 + ``concentration``; precisions Wishart-like with
-    ``strength`` degrees of freedom around components of covariance ``scatter`` (d, d), or of
-    standard deviation ``width`` where that is None; centres normal with precision ``centring``;
-    all in features, whose variance under λ is one.
+    ``strength`` degrees of freedom around components of standard deviation ``width``; centres
+    normal with precision ``centring``; all in features, whose variance under λ is one.
     """
 
     concentration: float = 3.0
     strength: float = 1.0
     width: float = 0.5
     centring: float = 0.1
-    scatter: Tensor | None = None
 
     def _scatter(self, whiten: Tensor) -> Tensor:
-        """Wᵀ S W (K, d, d): a component's expected covariance in its own coordinates."""
-        if self.scatter is None:
-            return self.width**2 * whiten.transpose(1, 2) @ whiten
-        return whiten.transpose(1, 2) @ self.scatter @ whiten
+        """A component's expected covariance in its own coordinates (K, d, d)."""
+        return self.width**2 * whiten.transpose(1, 2) @ whiten
 
     def value(self, mixture: Mixture) -> Tensor:
         """Log-density up to a constant."""
