@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import (
@@ -16,15 +16,14 @@ from llm_elicit.backends.base import (
     limit_headers,
     read_key,
 )
-from llm_elicit.backends.sdk import Keyed
+from llm_elicit.backends.sdk import Keyed, Sender
 from llm_elicit.campaign import AnthropicJudge
 from llm_elicit.later import Later
 
 if TYPE_CHECKING:
     import anthropic
-    import httpx2
 else:
-    anthropic, httpx2 = Later("anthropic"), Later("httpx2")
+    anthropic = Later("anthropic")
 
 SAMPLING_VERSION = "2023-06-01"
 """The last version of the API that takes a temperature, which older models understand."""
@@ -49,29 +48,20 @@ class AnthropicBackend(Keyed):
         key = read_key(judge.api_key_env, judge.name)
         self._judge = judge
         self.model = judge.model
+        older = judge.temperature is not None
+        http = anthropic.DefaultAioHttpClient()
         self._client = anthropic.AsyncAnthropic(
             api_key=key,
             base_url=judge.base_url,
             timeout=judge.timeout,
             max_retries=0,
-            http_client=anthropic.DefaultAioHttpClient(),
+            default_headers={"anthropic-version": SAMPLING_VERSION} if older else None,
+            http_client=http,
         )
         super().__init__(self._client, key)
         self.endpoint = bare_url(str(self._client.base_url))
-        # Whole, so that it need not be put together for each request.
-        self._address = str(self._client.base_url.join("v1/messages"))
-        older = judge.temperature is not None
-        # What is said here need not be copied from the SDK's defaults for each request.
-        self._options: Any = {
-            "headers": {"anthropic-version": SAMPLING_VERSION} if older else {},
-            "max_retries": 0,
-            "timeout": judge.timeout,
-        }
-
-    async def __aenter__(self) -> Self:
-        # The SDK imports this part when it is first touched: not on a request's time.
-        _ = self._client.messages.with_raw_response
-        return await super().__aenter__()
+        address = str(self._client.base_url.join("v1/messages"))
+        self._sender = Sender(anthropic, self._client, http, address, judge.timeout)
 
     def body(self, request: Request) -> dict[str, Any]:
         """The Messages body that `ask` would send."""
@@ -93,10 +83,7 @@ class AnthropicBackend(Keyed):
     async def ask(self, request: Request) -> Reply:
         """Put one question, once."""
         body = self.body(request)
-        # The SDK's own method would check and copy a body that is whole already.
-        answer = await self._client.post(
-            self._address, cast_to=httpx2.Response, body=body, options=self._options
-        )
+        answer = await self._sender.send(body)
         reply = read_message(answer.json(), body)
         return replace(reply, headers=limit_headers(answer.headers))
 

@@ -91,7 +91,12 @@ def _of_sdk(error: Exception, sdk: ModuleType) -> Failure | None:
 
 
 def _response(error: Any, response: Any) -> Failure:
-    code, kind = getattr(error, "code", None), getattr(error, "type", None)
+    # OpenAI's SDK unwraps the body of an error itself, Anthropic's reads the whole.
+    body = getattr(error, "body", None)
+    inner = body.get("error") if isinstance(body, dict) else None
+    named = inner if isinstance(inner, dict) else {}
+    code = getattr(error, "code", None) or named.get("code")
+    kind = getattr(error, "type", None) or named.get("type")
     return Failure(
         "status",
         line(error),

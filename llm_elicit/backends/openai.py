@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import (
@@ -19,21 +19,23 @@ from llm_elicit.backends.base import (
     read_key,
 )
 from llm_elicit.backends.letters import soft_choice
-from llm_elicit.backends.sdk import Keyed
+from llm_elicit.backends.sdk import Keyed, Sender
 from llm_elicit.campaign import OpenAIJudge
 from llm_elicit.later import Later
 
 if TYPE_CHECKING:
-    import httpx2
     import openai
 else:
-    httpx2, openai = Later("httpx2"), Later("openai")
+    openai = Later("openai")
 
 TOP = 20
 """How many alternatives of the first token are asked for: the most that the API gives."""
 
 _JSON_ROOM = 32
 """Tokens that a letter takes in JSON, by any tokenizer."""
+
+_UNTAKEN = (400, 422)
+"""What a server answers to a setting that it does not take."""
 
 _OFFICIAL = "api.openai.com"
 _FINISH = {"content_filter": "refusal", "stop": "stop", "length": "length"}
@@ -60,33 +62,22 @@ class OpenAIBackend(Keyed):
         key = read_key(judge.api_key_env, judge.name) if judge.api_key_env else None
         self._judge = judge
         self.model = judge.model
+        http = openai.DefaultAioHttpClient()
         self._client = openai.AsyncOpenAI(
             api_key=key or "none",
             base_url=judge.base_url,
             timeout=judge.timeout,
             max_retries=0,
-            http_client=openai.DefaultAioHttpClient(),
+            http_client=http,
         )
         super().__init__(self._client, key)
         self.endpoint = bare_url(str(self._client.base_url))
-        # Whole, so that it need not be put together for each request.
-        self._address = str(self._client.base_url.join("chat/completions"))
-        # What is said here need not be copied from the SDK's defaults for each request.
-        self._options: Any = {
-            "headers": {},
-            "max_retries": 0,
-            "timeout": judge.timeout,
-            "security": {"bearer_auth": True},
-        }
+        address = str(self._client.base_url.join("chat/completions"))
+        self._sender = Sender(openai, self._client, http, address, judge.timeout)
         official = self._client.base_url.host == _OFFICIAL
         self._limit = "max_completion_tokens" if official else "max_tokens"
         self._room = THINKING_ROOM if official else _JSON_ROOM if judge.structured else 0
         self._logprobs = judge.logprobs
-
-    async def __aenter__(self) -> Self:
-        # The SDK imports this part when it is first touched: not on a request's time.
-        _ = self._client.chat.completions.with_raw_response
-        return await super().__aenter__()
 
     def body(self, request: Request) -> dict[str, Any]:
         """The chat completions body that `ask` would send now."""
@@ -111,12 +102,10 @@ class OpenAIBackend(Keyed):
         """Put one question, once."""
         body = self.body(request)
         try:
-            # The SDK's own method would check and copy a body that is whole already.
-            answer = await self._client.post(
-                self._address, cast_to=httpx2.Response, body=body, options=self._options
-            )
-        except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-            self._adapt(str(error), body)
+            answer = await self._sender.send(body)
+        except openai.APIStatusError as error:
+            if error.status_code in _UNTAKEN:
+                self._adapt(str(error), body)
             raise
         reply = read_completion(answer.json(), body, request.options)
         return replace(reply, headers=limit_headers(answer.headers))

@@ -169,7 +169,8 @@ def _turns(messages: Iterable[Message]) -> Any:
 
 async def measure(job: Job) -> Cost:
     """Run one client to its end."""
-    import_module(job.provider)
+    for module in (job.provider, "genai_prices.data"):
+        import_module(module)
     os.environ.setdefault(KEY, "none")
     campaign = job.campaign()
     space = campaign.load_space()
