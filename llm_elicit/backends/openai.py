@@ -34,9 +34,6 @@ TOP = 20
 _JSON_ROOM = 32
 """Tokens that a letter takes in JSON, by any tokenizer."""
 
-_UNTAKEN = (400, 422)
-"""What a server answers to a setting that it does not take."""
-
 _OFFICIAL = "api.openai.com"
 _FINISH = {"content_filter": "refusal", "stop": "stop", "length": "length"}
 
@@ -103,9 +100,8 @@ class OpenAIBackend(Keyed):
         body = self.body(request)
         try:
             answer = await self._sender.send(body)
-        except openai.APIStatusError as error:
-            if error.status_code in _UNTAKEN:
-                self._adapt(str(error), body)
+        except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+            self._adapt(str(error), body)
             raise
         reply = read_completion(answer.json(), body, request.options)
         return replace(reply, headers=limit_headers(answer.headers))

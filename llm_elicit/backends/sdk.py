@@ -22,6 +22,19 @@ else:
     httpx2 = Later("httpx2")
 
 
+_SERVER = 500
+_ERRORS = {
+    400: "BadRequestError",
+    401: "AuthenticationError",
+    403: "PermissionDeniedError",
+    404: "NotFoundError",
+    409: "ConflictError",
+    422: "UnprocessableEntityError",
+    429: "RateLimitError",
+}
+"""Both SDKs come from one generator: their exceptions have the same names."""
+
+
 class Client(Protocol):
     """An SDK's asynchronous client, as far as its life and its headers are concerned."""
 
@@ -92,7 +105,9 @@ class Sender:
         response.headers.encoding = "latin-1"
         if response.is_error:
             said, body = _complaint(response)
-            raise self._sdk.APIStatusError(said, response=response, body=body)
+            name = _ERRORS.get(response.status_code, "APIStatusError")
+            kind = "InternalServerError" if response.status_code >= _SERVER else name
+            raise getattr(self._sdk, kind)(said, response=response, body=body)
         return response
 
 

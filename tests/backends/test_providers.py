@@ -169,7 +169,7 @@ def test_a_setting_the_user_asked_for_is_never_dropped(
     complaint = "Unsupported value: 'temperature' does not support 0.5 with this model."
     with (
         Provider(lambda n, body: Fails(400, complaint, param="temperature")) as provider,
-        pytest.raises(openai.APIStatusError, match="temperature"),
+        pytest.raises(openai.BadRequestError),
     ):
         _ask(_openai(provider.url, temperature=0.5), request_, space)
 
