@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.special import logsumexp
 
 from llm_elicit.density import (
     GaussianMixture,
@@ -60,25 +61,39 @@ def test_gradient_of_the_mixture_matches_automatic_differentiation() -> None:
     np.testing.assert_allclose(slope, gradient, atol=1e-5)
 
 
-def test_a_quadratic_s_spread_is_its_laplace_posterior_s() -> None:
-    """√(x H⁻¹ xᵀ), H by differentiating the fold's own objective twice."""
+def test_a_quadratic_s_evidence_is_the_integral_over_its_coefficients() -> None:
+    """Two coefficients, so that the integral can be taken on a grid."""
     rng = np.random.default_rng(3)
-    winners, losers = rng.normal(0.3, 1, (80, 2)), rng.normal(0, 1, (80, 2))
-    data = ChoiceData(winners, losers, rng.uniform(0.5, 2.0, 80), np.arange(80))
-    validation = CrossValidation(data, Noise(), 4, rng)
-    _, betas, held_out = QuadraticFit(validation).cross_validate((0.3,))
+    winners, losers = rng.normal(0.3, 1, (300, 1)), rng.normal(0, 1, (300, 1))
+    data = ChoiceData(winners, losers, np.ones(300), np.arange(300))
+    quadratic = QuadraticFit(CrossValidation(data, Noise(), 4, rng))
     design = torch.from_numpy(quadratic_features(winners) - quadratic_features(losers))
-    mass = torch.from_numpy(data.weights * (validation.folds != 1))
+    linear, curvature = np.meshgrid(np.linspace(-3, 3, 301), np.linspace(-3, 3, 301))
+    betas = np.stack([linear.ravel(), curvature.ravel()])
+    choices = Noise().log_cdf(design @ torch.from_numpy(betas)).sum(0).numpy()
+    for ridge in (0.3, 3.0, 30.0):
+        # The linear coefficient is held by the ridge, the common curvature by 1e-4.
+        precision = np.array([ridge, 1e-4])[:, None]
+        prior = 0.5 * (np.log(precision / (2 * np.pi)) - precision * betas**2).sum(0)
+        expected = logsumexp(choices + prior) + np.log(0.02**2)
+        found = quadratic._evidence(quadratic.fit(ridge), ridge)
+        assert found == pytest.approx(expected, abs=0.02)
 
-    def objective(beta: torch.Tensor) -> torch.Tensor:
-        return 0.15 * beta @ beta - Noise().log_cdf(design @ beta) @ mass
 
-    hessian = torch.autograd.functional.hessian(objective, torch.from_numpy(betas[1]))
-    unseen = design[validation.folds == 1]
-    spread = (unseen @ torch.linalg.inv(hessian) * unseen).sum(1).sqrt()
-    np.testing.assert_allclose(held_out.spread[validation.folds == 1], spread, rtol=1e-6)
-    expected = unseen.numpy() @ betas[1]
-    np.testing.assert_allclose(held_out.difference[validation.folds == 1], expected, rtol=1e-9)
+def test_few_choices_of_a_wide_belief_leave_no_direction_open() -> None:
+    """1600 comparisons, 152 coefficients: the common curvature lends itself to all directions."""
+    rng = np.random.default_rng(4)
+    factor = np.linalg.cholesky(np.full((16, 16), 0.2) + 0.13 * np.eye(16))
+    pairs = rng.normal(size=(2, 1600, 16))
+    height = [-0.5 * np.square(np.linalg.solve(factor, side.T)).sum(0) for side in pairs]
+    won = height[0] - height[1] + rng.logistic(0, Noise().level, 1600) > 0
+    winners, losers = np.where(won[:, None], *pairs), np.where(won[:, None], *pairs[::-1])
+    data = ChoiceData(winners, losers, np.ones(1600), np.arange(1600))
+    quadratic = QuadraticFit(CrossValidation(data, Noise(), 4, rng))
+    _, beta = quadratic.choose((0.01, 0.1, 1.0, 10.0))
+    curvature = -2.0 * Utility.from_coefficients(beta, 16).curvature.double().numpy()
+    # The true ones are 7.7 in fifteen directions and 0.3 in the last, which is hard to see.
+    assert np.linalg.eigvalsh(curvature)[0] > 0.2
 
 
 def test_two_far_bumps_are_found_and_described_by_a_mixture() -> None:

@@ -45,7 +45,7 @@ class UtilitySettings:
     """
 
     folds: int = 8
-    ridges: tuple[float, ...] = (1e-4, 1e-3, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0)
+    ridges: tuple[float, ...] = (1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
     mixture: MixtureSettings = field(default_factory=MixtureSettings)
     residual: ResidualSettings = field(default_factory=ResidualSettings)
 
@@ -67,7 +67,8 @@ def fit_utility(
     step = _Steps(settings, progress)
     validation = CrossValidation(data, noise, settings.folds, rng)
     quadratic = QuadraticFit(validation)
-    ridge, betas, by_quadratic = quadratic.cross_validate(settings.ridges)
+    ridge, whole = quadratic.choose(settings.ridges)
+    betas, by_quadratic = quadratic.cross_validate(ridge)
     first = validation.score(by_quadratic)
     mixtures = fit_mixtures(validation, settings.mixture, first, step.mixture)
     base = quadratic.differences(betas)
@@ -86,7 +87,7 @@ def fit_utility(
     if form == "constant":
         utility = Utility.flat(validation.dimension)
     elif form == "quadratic":
-        utility = Utility.from_coefficients(quadratic.fit(ridge), validation.dimension)
+        utility = Utility.from_coefficients(whole, validation.dimension)
     elif form == "mixtures":
         utility = replace(Utility.flat(validation.dimension), components=averaged)
     else:
