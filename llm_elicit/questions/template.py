@@ -20,12 +20,15 @@ from typing import Annotated, Any, Literal
 import jinja2
 import yaml
 from jinja2 import meta
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import Field, model_validator
 
 from llm_elicit import resources
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats, Strict, validated
+
+_COUNTERS = frozenset({"index", "index0", "first", "last", "length"})
 
 Role = Literal["system", "user", "assistant"]
 _HEADING = re.compile(r"^# (system|user|assistant)[ \t]*$", re.MULTILINE)
@@ -86,6 +89,18 @@ class _Front(Strict):
         if self.options[0] == self.options[1]:
             raise ValueError(f"options: the letter {self.options[0]!r} appears twice; use two")
         return self
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja2's sandbox, which takes a loop's own counters for safe without looking them up.
+
+    The look is most of what wording a question takes.
+    """
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if type(obj) is LoopContext and attribute in _COUNTERS:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
 
 
 @dataclass
@@ -170,7 +185,7 @@ class Template:
 
     @cached_property
     def _compiled(self) -> tuple[_Compiled, ...]:
-        environment = ImmutableSandboxedEnvironment(
+        environment = _Sandbox(
             undefined=jinja2.StrictUndefined, autoescape=False, keep_trailing_newline=False
         )
         try:

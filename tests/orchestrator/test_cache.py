@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rfc8785
 from fakes.provider import Provider, Says
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from llm_elicit.backends.base import silent
 from llm_elicit.cache_command import cache_app
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.cache import (
+    SCHEMA,
     Cache,
     Entry,
     Identity,
@@ -116,6 +118,13 @@ def test_a_key_follows_everything_else(body: dict[str, Any]) -> None:
         identify("e", "m", body, 1),
     }
     assert len(keys) == 4
+
+
+@given(st.dictionaries(st.text(), JSON))
+def test_a_key_is_of_the_canonical_json_of_rfc_8785(body: dict[str, Any]) -> None:
+    """Whichever of the two writes it."""
+    whole = {"schema": SCHEMA, "endpoint": "e", "model": "m", "body": body, "replicate": 0}
+    assert identify("e", "m", body, 0).text.encode() == rfc8785.dumps(whole)
 
 
 def test_numbers_that_json_cannot_carry_are_refused() -> None:
