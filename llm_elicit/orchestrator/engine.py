@@ -20,6 +20,7 @@ from llm_elicit.errors import ElicitError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator.budget import Amount, Budget, check_cap
 from llm_elicit.orchestrator.clerk import Clerk, check_worst
+from llm_elicit.orchestrator.company import in_company
 from llm_elicit.orchestrator.exchange import Desk
 from llm_elicit.orchestrator.journal import Journal
 from llm_elicit.orchestrator.log import Logged, counted, event
@@ -143,8 +144,9 @@ async def ask(
                 for judge in campaign.judges
             }
             told = {"elicit.campaign": campaign.name}
-            with _interruptible(desk), _settled(), span("ask", told):
-                stops = await _run(pools, book, desk)
+            async with in_company(writer, desk.turnstiles):
+                with _interruptible(desk), _settled(), span("ask", told):
+                    stops = await _run(pools, book, desk)
         judges = {
             name: JudgeSummary(replace(pool.tally, done=book.totals(name).done), stops[name])
             for name, pool in pools.items()

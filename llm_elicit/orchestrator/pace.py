@@ -137,6 +137,7 @@ class Pace:
     def __init__(self, settings: PaceSettings, now: float, rng: random.Random) -> None:
         self._settings = settings
         self._rng = rng
+        self._workers = 1
         self._most = settings.requests or math.inf
         self._rate = self._most
         self._base = self._rate
@@ -172,6 +173,24 @@ class Pace:
         """Requests that are under way."""
         return self._in_flight
 
+    def share(self, workers: int) -> None:
+        """So many workers keep to the fixed limits together, this one to its part."""
+        if workers == self._workers or not self._fixed:
+            return
+        free = self._rate == self._most
+        self._workers = workers
+        self._most = self._settings.requests / workers if self._settings.requests else math.inf
+        self._rate = self._most if free else min(self._rate, self._most)
+
+    def hold(self, until: float) -> None:
+        """Nothing leaves before that, if there is a fixed limit to keep."""
+        if self._fixed:
+            self._resume_at = max(self._resume_at, until)
+
+    @property
+    def _fixed(self) -> bool:
+        return bool(self._settings.requests or self._settings.tokens)
+
     def delay(self, now: float) -> float:
         """Seconds until the next request may leave; 0 for now, infinity for after an answer."""
         if self._in_flight >= self._room():
@@ -194,7 +213,7 @@ class Pace:
         self._cost.setdefault("tokens", tokens)
         gap = 1.0 / self._rate
         if self._settings.tokens:
-            gap = max(gap, self._cost["tokens"] / self._settings.tokens)
+            gap = max(gap, self._workers * self._cost["tokens"] / self._settings.tokens)
         for kind, left in self._left.items():
             left.remaining -= self._cost.get(kind, 0.0)
         self._next_at = max(self._next_at, now - _SLACK) + gap

@@ -76,14 +76,31 @@ class Turnstiles:
         self._clock = clock
         self._longest = longest
         self._made: dict[tuple[str, str, str], Turnstile] = {}
+        self._workers = 1
+        self._from = clock()
 
     def of(self, judge: Judge, backend: Backend) -> Turnstile:
         """The turnstile of a judge's endpoint, account and model."""
         key = (backend.endpoint, backend.account, backend.model)
         if key not in self._made:
             pace = Pace(self._settings(judge, backend), self._clock(), random.Random())
+            pace.share(self._workers)
+            pace.hold(self._from)
             self._made[key] = Turnstile(pace, self._clock)
         return self._made[key]
+
+    def share(self, workers: int) -> None:
+        """So many workers keep to the fixed limits together."""
+        self._workers = workers
+        for turnstile in self._made.values():
+            turnstile.pace.share(workers)
+            turnstile.wake()
+
+    def hold(self, seconds: float) -> None:
+        """Nothing leaves for so long, at a fixed limit."""
+        self._from = self._clock() + seconds
+        for turnstile in self._made.values():
+            turnstile.pace.hold(self._from)
 
     def _settings(self, judge: Judge, backend: Backend) -> PaceSettings:
         requests = getattr(judge, "requests_per_minute", None)

@@ -104,8 +104,17 @@ class Writer:
 
     async def claim(self, judge: str) -> list[Question]:
         """The judge's next open questions; empty when nobody is left who might leave one."""
-        page = _SHARED_PAGE if self._journal.place.shared else _PAGE
+        page = _SHARED_PAGE if self.shared else _PAGE
         return await self._call(self._journal.claim, judge, page)
+
+    @property
+    def shared(self) -> bool:
+        """Whether other workers may be there too."""
+        return self._journal.place.shared
+
+    async def workers(self) -> int:
+        """How many workers live, this one among them."""
+        return await self._call(self._journal.workers)
 
     async def held_elsewhere(self, judge: str) -> int:
         """How many open questions of the judge other workers hold."""

@@ -85,9 +85,11 @@ class Nursery:
         self._pipe.close()
         os.waitpid(self._pid, 0)
 
-    def start(self, what: Campaign, folder: Path, trouble: str = "none") -> int:
+    def start(
+        self, what: Campaign, folder: Path, trouble: str = "none", lease: float = LEASE
+    ) -> int:
         """The process id of a child that asks a campaign."""
-        self._pipe.send((what, folder, trouble))
+        self._pipe.send((what, folder, trouble, lease))
         return int(self._pipe.recv())
 
     def end(self, pid: int, kill: bool = False) -> str:
@@ -122,13 +124,13 @@ def _nurse(orders: Connection) -> None:
         orders.send(pid)
 
 
-def _work(what: Campaign, folder: Path, trouble: str, mouth: int) -> None:
+def _work(what: Campaign, folder: Path, trouble: str, lease: float, mouth: int) -> None:
     """What a child does; it does not return."""
     said = "defect"
     try:
         os.environ["ANTHROPIC_API_KEY"] = KEY
         TROUBLES[trouble]()
-        summary = run(what, folder, patience=replace(SWIFT, lease=LEASE))
+        summary = run(what, folder, patience=replace(SWIFT, lease=lease))
         said = "".join(str(problem) for problem in summary.problems[:1])
     except ElicitError as error:
         said = str(error)

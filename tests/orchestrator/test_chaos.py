@@ -15,6 +15,7 @@ from fakes.provider import Provider, Says
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import status
 from llm_elicit.orchestrator.journal import Place, reading
+from llm_elicit.testing.meters import Gate, Limit
 from orchestrator.chaos import SLOTS, Nursery, study, torment
 from orchestrator.conftest import claude
 from orchestrator.running import campaign, run, table
@@ -61,6 +62,22 @@ def test_a_cap_holds_over_workers(postgres: str, tmp_path: Path) -> None:
     assert all("raise the cap" in line for line in said)
     assert 0.95 * 0.5 <= billed <= 0.5
     assert status(tmp_path / "capped", what)["claude"].cost == pytest.approx(billed)
+
+
+def test_a_fixed_limit_holds_over_workers(postgres: str, tmp_path: Path) -> None:
+    """Each by itself would ask 20 a second; together they must, whoever comes first."""
+    gate = Gate(Limit(1200, burst=12), dialect="none")
+    says = Says("A", delay=0.02)
+    with Nursery() as nursery, Provider(lambda n, body: says, gate) as provider:
+        judge = claude(provider.url, concurrency=8, requests_per_minute=1200)
+        what = campaign([judge], pairs=80, journal=postgres)
+        # None is killed, and a busy machine must not take one for gone.
+        workers = [nursery.start(what, tmp_path / "slow", lease=30.0) for _ in range(3)]
+        assert [nursery.end(worker) for worker in workers] == ["", "", ""]
+    assert (gate.admitted, gate.refused) == (160, 0)
+    with reading(Place(tmp_path / "slow", postgres)) as db:
+        shares = db.exec_driver_sql("SELECT tokens FROM workers").scalars().all()
+    assert len([share for share in shares if share > 0]) == 3
 
 
 def _until(condition: Callable[[], bool]) -> None:

@@ -131,6 +131,30 @@ def test_a_fixed_limit_is_kept_and_never_refused() -> None:
     assert outcome.answered == pytest.approx(4 * 300, rel=0.02)
 
 
+@given(st.integers(1, 6), st.integers(1, 6), st.sampled_from(["requests", "tokens"]))
+def test_a_worker_keeps_to_its_part_of_a_fixed_limit(before: int, after: int, kind: str) -> None:
+    """At 12 a second for all, in steady state, whoever comes or goes."""
+    limit = PaceSettings(requests=12.0) if kind == "requests" else PaceSettings(tokens=120.0)
+    pace = Pace(limit, 0.0, random.Random(0))
+    pace.share(before)
+    pace.share(after)
+    now, left = 0.0, 0
+    while now < 60.0:
+        now += max(pace.delay(now), 1e-9)
+        pace.sent(now, tokens=10.0)
+        pace.answered(now, now, tokens=(6.0, 4.0))
+        left += 1
+    assert left == pytest.approx(60.0 * 12.0 / after, abs=4)
+
+
+def test_who_joins_others_waits_only_where_there_is_a_limit_to_keep() -> None:
+    held, free = (Pace(PaceSettings(requests=n), 0.0, random.Random(0)) for n in (10.0, None))
+    for pace in (held, free):
+        pace.hold(4.0)
+    assert held.delay(1.0) == pytest.approx(3.0)
+    assert free.delay(1.0) == 0.0
+
+
 def test_a_limit_that_is_not_there_costs_nothing() -> None:
     outcome = simulate(Gate(dialect="none"), PaceSettings(), 0.5)
     assert outcome.answered > 0.9 * 30 * 32 / 0.05

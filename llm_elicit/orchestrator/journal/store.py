@@ -253,6 +253,14 @@ class Journal:
                 refused.append(change)
         return refused
 
+    def workers(self) -> int:
+        """How many workers live, this one among them."""
+        with self.place.guarded(), self._db.begin():
+            living = select(func.count()).where(
+                or_(workers.c.id == self._me, workers.c.expires > clock())
+            )
+            return int(self._db.execute(living).scalar_one())
+
     def held(self) -> tuple[float, int]:
         """USD and tokens set aside for requests in flight, all workers together."""
         with self.place.guarded(), self._db.begin():
