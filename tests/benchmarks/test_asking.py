@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from llm_elicit.benchmarks.asking.bars import run_client
 from llm_elicit.benchmarks.asking.client import Job
-from llm_elicit.benchmarks.asking.loopback import Faults, Loopback
+from llm_elicit.benchmarks.asking.loopback import Faults, Loopback, Rate
 
 
 # Each client is a process of its own, which takes its time where others work too.
@@ -51,6 +53,20 @@ def test_a_client_that_asks_loads_no_numerical_libraries(tmp_path: Path) -> None
         assert answered == 50
         assert not heavy & set(loaded)
         assert mebibytes < 150
+
+
+def test_the_server_keeps_its_limit_and_says_what_is_left() -> None:
+    with Loopback(0.0, rate=Rate(2, "openai")) as server:
+        request = urllib.request.Request(f"{server.url}/v1/chat/completions", b"{}")
+        left = []
+        for _ in range(2):
+            with urllib.request.urlopen(request) as answer:
+                left.append(answer.headers["x-ratelimit-remaining-requests"])
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request)
+        assert left == ["1", "0"]
+        assert (refused.value.code, refused.value.headers["retry-after"]) == (429, "30")
+        assert (server.seen()[0], server.gone_wrong()) == (3, 1)
 
 
 def test_faults_lose_no_question(tmp_path: Path) -> None:

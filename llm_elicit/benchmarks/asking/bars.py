@@ -15,7 +15,7 @@ from statistics import median
 from typing import Literal
 
 from llm_elicit.benchmarks.asking.client import Cost, Job
-from llm_elicit.benchmarks.asking.loopback import Faults, Loopback
+from llm_elicit.benchmarks.asking.loopback import Faults, Loopback, Rate
 from llm_elicit.benchmarks.tables import Table
 
 LATENCY = 0.05
@@ -24,6 +24,7 @@ LOOPS = ("sdk", "sdk-aiohttp")
 FAULTS = Faults(limited=0.02, error=0.01, hang=0.005, reset=0.005, malformed=0.005)
 HANGS = 10.0
 """Seconds after which a request of the campaign with faults is given up."""
+PER_MINUTE = 600.0
 
 Provider = Literal["openai", "anthropic"]
 
@@ -35,18 +36,20 @@ class Size:
     Attributes:
         questions: of every campaign but the next.
         many: of the campaign whose memory is watched.
+        limited: of the campaigns at a provider whose limit is not known; 0 for none.
         rounds: how often the bare loops and a campaign are run, in turns; medians count.
         providers: whose SDKs are measured.
     """
 
     questions: int = 3_000
     many: int = 200_000
+    limited: int = 1_800
     rounds: int = 3
     providers: tuple[Provider, ...] = ("openai", "anthropic")
 
 
 FULL = Size()
-SHORT = Size(questions=200, many=1_000, rounds=1, providers=("openai",))
+SHORT = Size(questions=200, many=1_000, limited=0, rounds=1, providers=("openai",))
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def run_bars(size: Size, note: Callable[[str], None]) -> Table:
         for provider in size.providers:
             note(f"speed, {provider}")
             bars += _speed(size, provider, Path(folder) / provider)
-        for bar in (_killed, _faulty, _memory):
+        for bar in (_killed, _faulty, _limited, _memory):
             note(bar.__name__.strip("_"))
             bars += bar(size, Path(folder) / bar.__name__)
     words = {True: "yes", False: "no", None: ""}
@@ -200,6 +203,28 @@ def _faulty(size: Size, folder: Path) -> list[Bar]:
         ),
         Bar(f"{name}, other requests a question", f"{share:.3f}", "< 1.1", share < 1.1),
     ]  # fmt: skip
+
+
+def _limited(size: Size, folder: Path) -> list[Bar]:
+    """A limit of 600 a minute that the client is not told, with headers and without.
+
+    A bucket: 600 at once, then ten a second.
+    """
+    bars: list[Bar] = []
+    for dialect in ("openai", "none") if size.limited else ():
+        rate = Rate(PER_MINUTE, dialect)
+        with Loopback(LATENCY, rate=rate) as server:
+            run = str(folder / dialect / "run")
+            cost = run_client(Job("campaign", server.url, size.limited, SLOTS, run))
+            requests, refused = server.seen()[0], server.gone_wrong()
+        used = cost.answered / (PER_MINUTE * (1.0 + cost.seconds / 60.0))
+        name = f"600 a minute, {'with' if dialect == 'openai' else 'no'} headers"
+        share = refused / requests
+        bars += [
+            Bar(f"{name}, used", f"{used:.1%}", ">= 90 %", used >= 0.9),
+            Bar(f"{name}, refused", f"{share:.2%}", "< 1 %", share < 0.01),
+        ]
+    return bars
 
 
 def _memory(size: Size, folder: Path) -> list[Bar]:

@@ -1,7 +1,8 @@
 """A server for benchmarks: answers on either wire after a fixed latency, in its own process.
 
 It does as little as a server can, so that what is measured is the client. It may go wrong on
-purpose. It counts the requests, the different bodies among them and the faults; `GET /seen` tells.
+purpose, or enforce a limit. It counts the requests, the different bodies among them and the
+faults; `GET /seen` tells.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import sys
 import urllib.request
 from dataclasses import asdict, dataclass, field
 from typing import Literal, Self, cast
+
+from llm_elicit.testing.meters import Dialect, Gate, Limit
 
 _COMPLETION = json.dumps(
     {
@@ -50,7 +53,10 @@ _MESSAGE = json.dumps(
 _ERROR = json.dumps({"error": {"message": "injected", "type": "injected"}}).encode()
 
 
-def _response(payload: bytes, status: str = "200 OK", *more: str) -> bytes:
+_OK, _LIMITED = "200 OK", "429 Too Many Requests"
+
+
+def _response(payload: bytes, status: str = _OK, *more: str) -> bytes:
     lines = (f"HTTP/1.1 {status}", "content-type: application/json", *more)
     return "\r\n".join((*lines, f"content-length: {len(payload)}", "", "")).encode() + payload
 
@@ -89,6 +95,27 @@ class Faults:
 NO_FAULTS = Faults()
 
 
+@dataclass(frozen=True)
+class Rate:
+    """A limit that the server enforces.
+
+    Attributes:
+        per_minute: requests; a bucket of as many, full at first. 0 for no limit.
+        dialect: whose headers say what is left.
+    """
+
+    per_minute: float = 0.0
+    dialect: Dialect = "none"
+
+    def gate(self) -> Gate:
+        """The limit at work."""
+        limit = Limit(self.per_minute) if self.per_minute else None
+        return Gate(limit, dialect=self.dialect)
+
+
+NO_RATE = Rate()
+
+
 @dataclass
 class Seen:
     """What reached the server: requests, digests of their bodies, and what was done wrong."""
@@ -102,6 +129,7 @@ class Seen:
 class _Server:
     latency: float
     faults: Faults
+    gate: Gate
     seen: Seen = field(default_factory=Seen)
     rng: random.Random = field(default_factory=lambda: random.Random(0))
 
@@ -137,10 +165,19 @@ class _Connection(asyncio.Protocol):
         seen.requests += 1
         seen.bodies.add(hash(body))
         answer = _MESSAGE if head.startswith(b"post /v1/messages") else _COMPLETION
+        loop = asyncio.get_running_loop()
+        later = loop.call_later
+        admitted, headers = self._server.gate.admit(loop.time())
+        lines = [f"{name}: {value}" for name, value in headers.items()]
+        if not admitted:
+            seen.faults += 1
+            later(self._server.latency, self._transport.write, _response(_ERROR, _LIMITED, *lines))
+            return
         fault = self._server.faults.draw(self._server.rng)
         seen.faults += fault is not None
-        later = asyncio.get_running_loop().call_later
-        if fault is None:
+        if fault is None and lines:
+            later(self._server.latency, self._transport.write, _response(answer, _OK, *lines))
+        elif fault is None:
             later(self._server.latency, self._transport.write, _response(answer))
         else:
             later(self._server.latency, self._go_wrong, fault, answer)
@@ -148,7 +185,7 @@ class _Connection(asyncio.Protocol):
     def _go_wrong(self, fault: Fault, answer: bytes) -> None:
         match fault:
             case "limited":
-                refusal = _response(_ERROR, "429 Too Many Requests", "retry-after: 1")
+                refusal = _response(_ERROR, _LIMITED, "retry-after: 1")
                 self._transport.write(refusal)
             case "error":
                 self._transport.write(_response(_ERROR, "500 Internal Server Error"))
@@ -160,9 +197,9 @@ class _Connection(asyncio.Protocol):
                 pass
 
 
-async def _serve(latency: float, faults: Faults) -> None:
+async def _serve(latency: float, faults: Faults, rate: Rate) -> None:
     loop = asyncio.get_running_loop()
-    state = _Server(latency, faults)
+    state = _Server(latency, faults, rate.gate())
     server = await loop.create_server(lambda: _Connection(state), "127.0.0.1", 0)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
@@ -175,6 +212,7 @@ class Loopback:
     Args:
         latency: seconds from a request to its answer.
         faults: what goes wrong.
+        rate: a limit to keep.
 
     Example:
         >>> with Loopback(0.0) as server:
@@ -182,8 +220,8 @@ class Loopback:
         (0, 0)
     """
 
-    def __init__(self, latency: float, faults: Faults = NO_FAULTS) -> None:
-        self._settings = json.dumps([latency, asdict(faults)])
+    def __init__(self, latency: float, faults: Faults = NO_FAULTS, rate: Rate = NO_RATE) -> None:
+        self._settings = json.dumps([latency, asdict(faults), asdict(rate)])
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", __name__, self._settings]
@@ -201,7 +239,7 @@ class Loopback:
         return requests, different
 
     def gone_wrong(self) -> int:
-        """Requests so far that went wrong on purpose."""
+        """Requests so far that went wrong on purpose, or were refused for a limit."""
         return self._told()[2]
 
     def _told(self) -> tuple[int, int, int]:
@@ -215,5 +253,5 @@ class Loopback:
 
 
 if __name__ == "__main__":
-    seconds, shares = json.loads(sys.argv[1])
-    asyncio.run(_serve(seconds, Faults(**shares)))
+    seconds, shares, limit = json.loads(sys.argv[1])
+    asyncio.run(_serve(seconds, Faults(**shares), Rate(**limit)))
