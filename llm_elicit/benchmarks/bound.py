@@ -59,6 +59,30 @@ def mode_weights(law: GaussianMixture) -> Changes:
     return changes
 
 
+def components(law: GaussianMixture) -> Changes:
+    """Slopes of log p by all parameters of a Gaussian mixture: (n, k·(1 + d + d(d + 1)/2) − 1).
+
+    Of each component its log-weight, its centre and its shape, in its own standard deviations; the
+    first component's log-weight follows from the others'.
+    """
+    d = law.dimension
+    i, j = np.triu_indices(d)
+    factors = [np.linalg.inv(np.linalg.cholesky(covariance)) for covariance in law.covariances]
+
+    def changes(x: Array) -> Array:
+        of_components = []
+        for mean, factor in zip(law.means, factors, strict=True):
+            y = (x - mean) @ factor.T
+            shape = np.where(i == j, -1.0, -2.0) * y[:, i] * y[:, j]
+            of_components.append(np.concatenate([np.ones((len(x), 1)), y, shape], axis=1))
+        others = mode_weights(law)(x)
+        shares = np.concatenate([1.0 - others.sum(axis=1, keepdims=True), others], axis=1)
+        slopes = shares[:, :, None] * np.stack(of_components, axis=1)
+        return np.asarray(slopes.reshape(len(x), -1)[:, 1:])
+
+    return changes
+
+
 def information(
     target: Target, changes: Changes, n: int, noise: Noise, rng: np.random.Generator
 ) -> Array:
