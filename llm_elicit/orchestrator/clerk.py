@@ -89,9 +89,9 @@ class Clerk:
             return None
         return identify(self.backend.endpoint, self.backend.model, body, request.replicate)
 
-    def worst(self, request: Request) -> Amount:
-        """The most that the request can take."""
-        answer = token_limit(self.backend.body(request))
+    def worst(self, request: Request, body: dict[str, Any] | None = None) -> Amount:
+        """The most that the request can take; `body` is what it is sent as, if that is known."""
+        answer = token_limit(body or self.backend.body(request))
         if answer is None:
             return Amount()  # a judge that is no language model
         prompt = tokens.most(request.prompt)

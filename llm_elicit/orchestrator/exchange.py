@@ -100,7 +100,7 @@ class Exchange:
             CapError: the campaign's cap leaves no room for it.
         """
         question, request = errand.question.id, errand.prepared.request
-        worst = self._clerk.worst(request)
+        worst = self._clerk.worst(request, errand.prepared.body)
         await self._desk.budget.reserve(worst)
         paid = Amount()
         try:
