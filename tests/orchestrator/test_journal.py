@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from sqlalchemy import select
 
 from llm_elicit.campaign import Limits
 from llm_elicit.errors import InputError
+from llm_elicit.orchestrator import planned_rounds, record_rounds, settled
 from llm_elicit.orchestrator.journal import (
     Answer,
     Journal,
@@ -34,6 +36,7 @@ from llm_elicit.orchestrator.journal.statements import SPENT, amounts
 from llm_elicit.orchestrator.lock import RunLock
 from llm_elicit.orchestrator.writer import Writer
 from llm_elicit.plan import Plan
+from llm_elicit.rounds import EVERYONE, Pairs
 from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, plan_of, run, table
 
@@ -340,3 +343,28 @@ def test_a_server_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     study = campaign([EXPERT], journal="postgresql://me@127.0.0.1:9/x")
     with pytest.raises(InputError, match=r"cannot be used \(.*refused.*check that the server"):
         run(study, tmp_path / "try")
+
+
+def test_rounds_stay_as_whoever_planned_them_first_wrote_them(place: Place) -> None:
+    rng = np.random.default_rng(0)
+    first, second = (Pairs(*rng.normal(size=(2, 3, 4))) for _ in range(2))
+    assert planned_rounds(place) == {} or place.shared
+    _open(place).close()
+    record_rounds(place, {(EVERYONE, 2): first})
+    record_rounds(place, {(EVERYONE, 2): second, ("gpt", 3): second})
+    known = planned_rounds(place)
+    assert sorted(known) == [("", 2), ("gpt", 3)]
+    np.testing.assert_array_equal(known["", 2].a, first.a)
+    np.testing.assert_array_equal(known["gpt", 3].b, second.b)
+
+
+def test_a_round_waits_for_every_question_before_it(place: Place) -> None:
+    book = _open(place)
+    book.prepare(["expert"], _plan(4))
+    for left in range(7, -1, -1):
+        assert not settled(place, "expert")
+        (question, *_) = book.claim("expert", 1)
+        book.commit([intent(question.id, 0.0)])
+        book.commit([answered(question.id, ANSWER)])
+        assert settled(place, "expert") is (left == 0)
+    book.close()
