@@ -89,7 +89,7 @@ def test_killed_at_random_and_resumed_nothing_answered_is_asked_again(
             done = _on_disk(folder)
             assert done, f"kill {kill}: nothing was kept"
             kept = {texts[number] for number in done}
-            # What the kill caught in flight the server answers all the same: it counts for this kill.
+            # What this kill caught in flight the server answers all the same.
             _until(lambda: all(request.answered for request in provider.seen))
             answered = len(provider.seen)
             # What the server answered is on the disk, but for what the kill caught in flight.
