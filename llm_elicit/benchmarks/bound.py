@@ -68,6 +68,7 @@ def components(law: GaussianMixture) -> Changes:
     d = law.dimension
     i, j = np.triu_indices(d)
     factors = [np.linalg.inv(np.linalg.cholesky(covariance)) for covariance in law.covariances]
+    weights = mode_weights(law)
 
     def changes(x: Array) -> Array:
         of_components = []
@@ -75,7 +76,7 @@ def components(law: GaussianMixture) -> Changes:
             y = (x - mean) @ factor.T
             shape = np.where(i == j, -1.0, -2.0) * y[:, i] * y[:, j]
             of_components.append(np.concatenate([np.ones((len(x), 1)), y, shape], axis=1))
-        others = mode_weights(law)(x)
+        others = weights(x)
         shares = np.concatenate([1.0 - others.sum(axis=1, keepdims=True), others], axis=1)
         slopes = shares[:, :, None] * np.stack(of_components, axis=1)
         return np.asarray(slopes.reshape(len(x), -1)[:, 1:])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,3 +50,11 @@ def starved() -> float:
 
 def table(study: Campaign, folder: Path, thinking: bool = False) -> Comparisons:
     return comparisons(folder, study, study.load_space(), plan_of(study), thinking=thinking)
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait for children or the server to bring something about."""
+    latest = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < latest, "what is waited for does not come about"
+        time.sleep(0.005)

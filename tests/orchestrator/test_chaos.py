@@ -4,9 +4,7 @@ import os
 import random
 import shutil
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,7 @@ from llm_elicit.orchestrator.journal import Place, reading
 from llm_elicit.testing.meters import Gate, Limit
 from orchestrator.chaos import SLOTS, Nursery, study, torment
 from orchestrator.conftest import claude
-from orchestrator.running import campaign, run, table
+from orchestrator.running import campaign, run, table, until
 
 KILLS = int(os.environ.get("ELICIT_KILLS", "8"))
 """The full form has 50."""
@@ -37,7 +35,7 @@ def test_two_workers_share_a_campaign(postgres: str, tmp_path: Path) -> None:
     with Nursery() as nursery, Provider(lambda n, body: Says("A", delay=0.05)) as provider:
         what = study(provider.url, 200, postgres)
         first, second = (nursery.start(what, folder) for _ in range(2))
-        _until(lambda: len(provider.seen) > 150)
+        until(lambda: len(provider.seen) > 150)
         nursery.end(first, kill=True)
         assert nursery.end(second) == ""
         asked = Counter(request.question for request in provider.seen)
@@ -78,13 +76,6 @@ def test_a_fixed_limit_holds_over_workers(postgres: str, tmp_path: Path) -> None
     with reading(Place(tmp_path / "slow", postgres)) as db:
         shares = db.exec_driver_sql("SELECT tokens FROM workers").scalars().all()
     assert len([share for share in shares if share > 0]) == 3
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until, "the children do not come on"
-        time.sleep(0.005)
 
 
 def test_a_disk_that_is_full_is_one_line_and_keeps_what_was_paid(tmp_path: Path) -> None:
@@ -128,7 +119,7 @@ def test_a_torn_file_loses_the_last_commits_at_most(tmp_path: Path) -> None:
     with Nursery() as nursery, Provider(lambda n, body: Says("A", delay=0.01)) as provider:
         what = study(provider.url, 60)
         child = nursery.start(what, tmp_path / "whole")
-        _until(lambda: len(provider.seen) > 60)
+        until(lambda: len(provider.seen) > 60)
         nursery.end(child, kill=True)
         log = tmp_path / "whole" / "journal.sqlite-wal"
         size = log.stat().st_size

@@ -21,7 +21,7 @@ from llm_elicit.orchestrator.journal import Place, reading
 from llm_elicit.orchestrator.journal.schema import questions
 from llm_elicit.questions import Template
 from orchestrator.child import study
-from orchestrator.running import plan_of, run, table
+from orchestrator.running import plan_of, run, table, until
 
 CHILD = Path(__file__).parent / "child.py"
 SLOTS = 8
@@ -42,13 +42,6 @@ def _wait(condition: Callable[[], bool], child: "subprocess.Popen[str]") -> None
     while not condition():
         assert child.poll() is None, child.communicate()
         assert time.monotonic() < until, "the child does not come on"
-        time.sleep(0.002)
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < until, "the server does not come to rest"
         time.sleep(0.002)
 
 
@@ -90,7 +83,7 @@ def test_killed_at_random_and_resumed_nothing_answered_is_asked_again(
             assert done, f"kill {kill}: nothing was kept"
             kept = {texts[number] for number in done}
             # What this kill caught in flight the server answers all the same.
-            _until(lambda: all(request.answered for request in provider.seen))
+            until(lambda: all(request.answered for request in provider.seen), seconds=10)
             answered = len(provider.seen)
             # What the server answered is on the disk, but for what the kill caught in flight.
             assert answered - len(done) - lost <= SLOTS

@@ -218,7 +218,7 @@ def _limited(size: Size, folder: Path) -> list[Bar]:
             cost = run_client(Job("campaign", server.url, size.limited, SLOTS, run))
             requests, refused = server.seen()[0], server.gone_wrong()
         used = cost.answered / (PER_MINUTE * (1.0 + cost.seconds / 60.0))
-        name = f"600 a minute, {'with' if dialect == 'openai' else 'no'} headers"
+        name = f"{PER_MINUTE:.0f} a minute, {'with' if dialect == 'openai' else 'no'} headers"
         share = refused / requests
         bars += [
             Bar(f"{name}, used", f"{used:.1%}", ">= 90 %", used >= 0.9),
