@@ -56,8 +56,12 @@ class Streams:
         )
 
 
-def compare(target: Target, n: int, streams: Streams) -> tuple[Array, Array]:
-    """Winners and losers (n, d) of pairs drawn from λ, judged by the target with the paper's noise.
+def compare(
+    target: Target, n: int, streams: Streams, noise: Noise | None = None
+) -> tuple[Array, Array]:
+    """Winners and losers (n, d) of pairs drawn from λ, judged by the target.
+
+    The judge's noise is the paper's unless another is given.
 
     Example:
         >>> winners, losers = compare(find(["Ring2D"])[0], 100, Streams.of("Ring2D", 11))
@@ -66,7 +70,7 @@ def compare(target: Target, n: int, streams: Streams) -> tuple[Array, Array]:
     """
     a, b = (target.sampling.sample(n, streams.pairs) for _ in range(2))
     utilities = target.log_density(a), target.log_density(b)
-    wins = simulate_choices(*utilities, Noise(), streams.choices)[:, None]
+    wins = simulate_choices(*utilities, noise or Noise(), streams.choices)[:, None]
     return np.where(wins, a, b), np.where(wins, b, a)
 
 

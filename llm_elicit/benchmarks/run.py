@@ -8,7 +8,9 @@ from typing import Protocol
 
 import pandas as pd
 
+from llm_elicit.benchmarks.adaptive import measure_adaptive
 from llm_elicit.benchmarks.catalogue import find
+from llm_elicit.benchmarks.coverage import JUDGES, measure_coverage
 from llm_elicit.benchmarks.job import DEFAULT, Job, Row
 from llm_elicit.benchmarks.marginal import measure_marginal
 from llm_elicit.benchmarks.measure import measure
@@ -21,6 +23,11 @@ from llm_elicit.errors import InputError
 from llm_elicit.workers import Outcome, Workers, run_jobs
 
 _MARGINAL = [("score", "joint-half"), ("score", DEFAULT)]
+_WORK = {
+    "marginalization": measure_marginal,
+    "adaptive": measure_adaptive,
+    "coverage": measure_coverage,
+}
 _WANTED = ("auto", "score", "score-constant", "utility", "flow")
 
 
@@ -77,11 +84,13 @@ class Request:
             raise InputError(f"points = {self.points}; it must lie in 2 … 25000")
         if self.methods and self.table not in ("table1", "runtime"):
             raise InputError(f"{self.table} has its own methods; leave --methods out")
-        if self.variants and self.table != "ablation":
-            raise InputError(f"variants belong to the ablation; leave them out of {self.table}")
+        if self.variants and self.table not in ("ablation", "coverage"):
+            raise InputError(
+                f"variants belong to ablation and coverage; leave them out of {self.table}"
+            )
         find(self.targets)
         check_methods(self.methods)
-        check_variants(self.variants)
+        check_variants(self.variants, JUDGES if self.table == "coverage" else VARIANTS)
 
     def jobs(self) -> list[Job]:
         """Every job of the table, targets in the paper's order unless given."""
@@ -109,6 +118,8 @@ class Request:
             return [(VARIANTS[name].method, name) for name in self.variants or quick]
         if self.table == "marginalization":
             return _MARGINAL
+        if self.table in ("adaptive", "coverage"):
+            return [("auto", name) for name in self.variants or [DEFAULT]]
         return [(m, DEFAULT) for m in self.methods or [m for m in _WANTED if m in METHODS]]
 
 
@@ -138,8 +149,7 @@ def run_table(
         progress.stage(request.table, outcome.job.name, done, len(jobs))
 
     try:
-        work = measure_marginal if request.table == "marginalization" else measure
-        run_jobs(work, open_jobs, workers=workers, on_result=keep)
+        run_jobs(_WORK.get(request.table, measure), open_jobs, workers=workers, on_result=keep)
     finally:
         rows.merge()
     return rows.read(jobs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from llm_elicit.benchmarks.published import MARGINALIZATION, SECONDS, Published, published
+from llm_elicit.benchmarks.published import (
+    MARGINALIZATION,
+    PAPER_FLOORS,
+    SECONDS,
+    Published,
+    published,
+)
 
 _NAMES = {"w1": "Wasserstein", "mmtv": "MMTV"}
 
@@ -45,6 +52,10 @@ def make_tables(table: str, rows: pd.DataFrame) -> list[Table]:
         return [_runtime(rows)]
     if table == "marginalization":
         return [_marginalization(rows)]
+    if table == "adaptive":
+        return [_adaptive(rows)]
+    if table == "coverage":
+        return [_coverage(rows)]
     return [_distances(rows, metric, ablation=table == "ablation") for metric in _NAMES]
 
 
@@ -118,6 +129,59 @@ def _marginalization(rows: pd.DataFrame) -> Table:
         "seeds",
     )  # fmt: skip
     return Table("Wasserstein between winners drawn jointly and alone", columns, lines)
+
+
+def _adaptive(rows: pd.DataFrame) -> Table:
+    """Excess over the floor on the way, and how many comparisons reach the published excess."""
+    lines = []
+    for (target, _, _), group in _groups(rows):
+        told, floor = published(target, "score", "w1"), PAPER_FLOORS.get(target)
+        excess = None if told is None or floor is None else told.mean - floor
+        done = group[group["error"].isna()]
+        curves = [json.loads(text) for text in done["curve"]]
+        floors = done["w1_floor"].to_numpy(np.float64)
+        d = int(done["dimension"].iloc[0]) if curves else 1
+        way = [
+            (at["n"], np.mean([c[k]["w1"] for c in curves] - floors))
+            for k, at in enumerate(curves[0] if curves else [])
+        ]
+        reached = next((n for n, mean in way if excess is not None and mean <= excess), None)
+        lines.append(
+            (
+                target,
+                "" if excess is None else f"{excess:.2f}",
+                ", ".join(f"{n / d:.0f}·d {mean:.3f}" for n, mean in way),
+                f"{reached / d:.0f}·d" if reached else "",
+                _spread(_column(group, "w1")),
+                _mean(floors),
+                _mean(_column(group, "mmtv")),
+                _mean(_column(group, "suggest_seconds"), 2),
+                _mean(_column(group, "total_seconds"), 0),
+                _count(group),
+            )
+        )
+    columns = (
+        "target", "published excess at 1000·d", "excess by the end of each round",
+        "published reached", "W1", "floor", "MMTV", "s for 100 pairs", "seconds", "seeds",
+    )  # fmt: skip
+    return Table("Pairs chosen in rounds", columns, lines)
+
+
+def _coverage(rows: pd.DataFrame) -> Table:
+    kinds = ("mean", "quantile", "cdf")
+    lines = []
+    for (target, _, variant), group in _groups(rows):
+        shares = [_column(group, f"{kind}_cover") for kind in kinds]
+        cells = [_spread(each, 2) for each in shares]
+        together = f"{np.mean(shares):.2f}" if shares[0].size else ""
+        width = _mean(_column(group, "mean_width"), 2)
+        seconds = [_mean(_column(group, f"{part}_seconds"), 1) for part in ("fit", "sample")]
+        lines.append((target, variant, *cells, together, width, *seconds, _count(group)))
+    columns = (
+        "target", "judge", "means", "quantiles", "distribution functions", "together",
+        "width of means' bands, sd", "fit s", "draws s", "seeds",
+    )  # fmt: skip
+    return Table("Share of 90 % bands that hold the truth", columns, lines)
 
 
 def _column(group: pd.DataFrame, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -119,13 +119,13 @@ def check_methods(names: Iterable[str]) -> list[str]:
     return _check(names, METHODS, "method")
 
 
-def check_variants(names: Iterable[str]) -> list[str]:
+def check_variants(names: Iterable[str], known: Iterable[str] = VARIANTS) -> list[str]:
     """The names, if there are such variants.
 
     Raises:
         InputError: a variant is unknown.
     """
-    return _check(names, VARIANTS, "variant")
+    return _check(names, known, "variant")
 
 
 def _check(names: Iterable[str], known: Iterable[str], kind: str) -> list[str]:

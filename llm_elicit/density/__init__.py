@@ -13,6 +13,7 @@ Examples
 
 from llm_elicit.density.annealing import AnnealingSettings
 from llm_elicit.density.belief import BeliefDensity, Marginal
+from llm_elicit.density.belief_draws import BeliefDraws, band
 from llm_elicit.density.choice import Noise, estimate_level, simulate_choices
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
@@ -26,16 +27,20 @@ from llm_elicit.density.score.likelihood import LikelihoodSettings
 from llm_elicit.density.score.protocol import paper_protocol
 from llm_elicit.density.score.settings import ScoreSettings
 from llm_elicit.density.score.training import TrainingSettings
+from llm_elicit.density.suggest import BETWEEN_ROUNDS, SuggestSettings, suggest_pairs
 from llm_elicit.density.utility import (
     MixturePrior,
     MixtureSettings,
+    PosteriorSettings,
     ResidualSettings,
     UtilitySettings,
 )
 
 __all__ = [
+    "BETWEEN_ROUNDS",
     "AnnealingSettings",
     "BeliefDensity",
+    "BeliefDraws",
     "DensityError",
     "Empirical",
     "FitSettings",
@@ -47,14 +52,18 @@ __all__ = [
     "MixturePrior",
     "MixtureSettings",
     "Noise",
+    "PosteriorSettings",
     "ResidualSettings",
     "SamplingDensity",
     "ScoreSettings",
+    "SuggestSettings",
     "TrainingSettings",
     "Uniform",
     "UtilitySettings",
+    "band",
     "estimate_level",
     "fit_belief",
     "paper_protocol",
     "simulate_choices",
+    "suggest_pairs",
 ]

@@ -15,6 +15,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from llm_elicit.density.belief_draws import BeliefDraws, make_draws
+from llm_elicit.density.candidates import Candidates, make_candidates
+from llm_elicit.density.choice import Noise
 from llm_elicit.density.density_model import DensityModel
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
@@ -25,6 +28,7 @@ from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.density import ScoreDensity
 from llm_elicit.density.threads import one_thread
 from llm_elicit.density.utility_density import UtilityDensity
+from llm_elicit.density.utility_draws import UtilityDraws
 
 Array = npt.NDArray[np.float64]
 _FORMAT = 1
@@ -82,11 +86,17 @@ class BeliefDensity:
     """
 
     def __init__(
-        self, latent: Latent, model: DensityModel, reference: Tensor, diagnostics: dict[str, Any]
+        self,
+        latent: Latent,
+        model: DensityModel,
+        reference: Tensor,
+        diagnostics: dict[str, Any],
+        draws: UtilityDraws | None = None,
     ) -> None:
         self._latent = latent
         self._model = model
         self._reference = reference
+        self._draws = draws
         self.diagnostics = diagnostics
 
     def __repr__(self) -> str:
@@ -96,6 +106,11 @@ class BeliefDensity:
     def sampling(self) -> SamplingDensity:
         """The sampling density λ the belief was fitted under."""
         return self._latent.sampling
+
+    @property
+    def noise(self) -> Noise:
+        """The judge's noise as the fit was told."""
+        return Noise(**self.diagnostics["noise"])
 
     @property
     def dimension(self) -> int:
@@ -150,11 +165,53 @@ class BeliefDensity:
             result[inside] = per_scale + self.sampling.log_scale_slope(kept)
         return result
 
+    def draws(self, *, seed: int = 0) -> BeliefDraws:
+        """Beliefs that the same choices allow, equally likely: what credible bands are made of.
+
+        They are draws of the posterior over utilities (see
+        `llm_elicit.density.utility.posterior`) at the noise the fit was told, whatever method
+        made the belief itself; the same for the same seed. Takes seconds.
+
+        Raises
+        ------
+        DensityError : the belief has none: a flow, or a fit with ``PosteriorSettings(draws=0)``.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        model = self._model if isinstance(self._model, UtilityDensity) else None
+        with one_thread():
+            return make_draws(self._latent, self._utilities(), model, generator)
+
+    def candidates(self, count: int, temperature: float, *, seed: int = 0) -> Candidates:
+        """Points that pairs to ask next may be made of; see `llm_elicit.density.suggest`.
+
+        Raises
+        ------
+        DensityError : the method is neither "utility" nor "auto", or there are no `draws`.
+        """
+        if not isinstance(self._model, UtilityDensity):
+            raise DensityError(
+                f"candidates: the belief's method is {self._model.name}; pairs are chosen for "
+                'methods "utility" and "auto", which alone may be given chosen pairs; fit by those.'
+            )
+        generator = torch.Generator().manual_seed(seed)
+        with one_thread():
+            return make_candidates(self._model, self._utilities(), count, temperature, generator)
+
+    def _utilities(self) -> UtilityDraws:
+        if self._draws is None or not len(self._draws):
+            raise DensityError(
+                f"draws: this belief ({self._model.name}) was fitted without draws of the "
+                "posterior; fit it by another method than flow, with PosteriorSettings(draws=64)."
+            )
+        return self._draws
+
     def save(self, folder: str | Path) -> None:
         """Write ``belief.safetensors`` and ``belief.json`` into ``folder`` (made if missing)."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         tensors = {**self._model.tensors(), "reference": self._reference}
+        if self._draws is not None:
+            tensors |= self._draws.tensors()
         save_file({k: v.contiguous() for k, v in tensors.items()}, target / "belief.safetensors")
         radius = self._latent.radius
         text = {
@@ -193,7 +250,8 @@ class BeliefDensity:
         latent.radius = math.inf if text["radius"] is None else text["radius"]
         reference = tensors.pop("reference")
         model = _RESTORE[text["model"]](latent, tensors, text["config"])
-        return cls(latent, model, reference, text["diagnostics"])
+        draws = UtilityDraws.from_tensors(tensors) if "draws.linear" in tensors else None
+        return cls(latent, model, reference, text["diagnostics"], draws)
 
 
 def sampling_from_dict(text: dict[str, Any]) -> SamplingDensity:

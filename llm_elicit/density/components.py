@@ -7,7 +7,7 @@ so exp(f) is integrable whatever was fitted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -52,6 +52,10 @@ class ComponentStack:
         """The mixtures numbered ``which``, copied."""
         whiten, offset, height = (p.detach()[list(which)].clone() for p in self.parameters)
         return ComponentStack(whiten, offset, height, self.share)
+
+    def scaled(self, factor: float) -> ComponentStack:
+        """The same mixtures times ``factor``."""
+        return replace(self, share=factor * self.share)
 
     def __call__(self, t: Tensor) -> Tensor:
         """Values (S, n) at features (n, d)."""

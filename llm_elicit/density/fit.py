@@ -22,8 +22,9 @@ from llm_elicit.density.ratio import Utility
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.fit import fit_score
 from llm_elicit.density.threads import one_thread
-from llm_elicit.density.utility import ChoiceData, fit_utility
+from llm_elicit.density.utility import ChoiceData, UtilityFit, fit_utility
 from llm_elicit.density.utility_density import UtilityDensity, estimate_log_normalizer
+from llm_elicit.density.utility_draws import UtilityDraws
 
 METHODS = ("auto", "score", "score-constant", "utility", "flow")
 _REFERENCE = 2048
@@ -88,7 +89,7 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
         judgments, density, noise or Noise(), seed, settings or FitSettings(), progress
     )
     with one_thread():
-        fitted, marks = _fit(problem, method)
+        fitted, draws, marks = _fit(problem, method)
     diagnostics = {**_facts(problem, method, seed), **fitted.notes}
     diagnostics |= self_report(problem.latent, fitted.model, fitted.normalizer)
     diagnostics["seconds"] = {
@@ -97,7 +98,7 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
         "total": round(marks[1] - began, 3),
     }
     reference = fitted.normalizer.draws.points[:_REFERENCE].clone()
-    return BeliefDensity(problem.latent, fitted.model, reference, diagnostics)
+    return BeliefDensity(problem.latent, fitted.model, reference, diagnostics, draws)
 
 
 def _checked(method: str, sampling: SamplingDensity | None) -> SamplingDensity:
@@ -120,23 +121,28 @@ def _checked(method: str, sampling: SamplingDensity | None) -> SamplingDensity:
     return sampling
 
 
-def _fit(problem: Problem, method: str) -> tuple[Fitted, tuple[float, float]]:
+def _fit(problem: Problem, method: str) -> tuple[Fitted, UtilityDraws | None, tuple[float, float]]:
     if method == "flow":
         before = time.perf_counter()
-        return fit_flow(problem), (before, time.perf_counter())
-    utility, notes = _fit_utility(problem)
+        return fit_flow(problem), None, (before, time.perf_counter())
+    found = _fit_utility(problem)
     after_utility = time.perf_counter()
+    notes: dict[str, Any] = {
+        "held_out_log_likelihood": found.notes["held_out"][found.notes["form"]],
+        "utility": found.notes,
+    }
+    utility = found.utility.to(torch.empty(0, device=problem.settings.device))
     if method in ("auto", "utility"):
         fitted = _utility_density(problem, utility)
     else:
         fitted = fit_score(problem, utility, constant=method == "score-constant")
     if method == "auto":
-        notes["reason"] = _reason(notes["utility"])
+        notes["reason"] = _reason(found.notes)
     fitted = Fitted(fitted.model, fitted.normalizer, {**notes, **fitted.notes})
-    return fitted, (after_utility, time.perf_counter())
+    return fitted, found.draws, (after_utility, time.perf_counter())
 
 
-def _fit_utility(problem: Problem) -> tuple[Utility, dict[str, Any]]:
+def _fit_utility(problem: Problem) -> UtilityFit:
     latent, judgments = problem.latent, problem.judgments
     data = ChoiceData(
         latent.features(problem.winners).numpy(),
@@ -145,10 +151,7 @@ def _fit_utility(problem: Problem) -> tuple[Utility, dict[str, Any]]:
         judgments.pairs,
     )
     settings = problem.settings.utility
-    utility, notes = fit_utility(data, problem.noise, problem.rng, settings, problem.progress)
-    held_out = notes["held_out"][notes["form"]]
-    utility = utility.to(torch.empty(0, device=problem.settings.device))
-    return utility, {"held_out_log_likelihood": held_out, "utility": notes}
+    return fit_utility(data, problem.noise, problem.rng, settings, problem.progress)
 
 
 def _reason(notes: dict[str, Any]) -> str:

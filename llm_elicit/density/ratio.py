@@ -140,6 +140,12 @@ class Utility:
         linear = torch.from_numpy(beta[:dimension].copy()).float()
         return cls(linear, torch.from_numpy(symmetric).float())
 
+    def scaled(self, factor: float) -> Utility:
+        """The same utility times ``factor``."""
+        networks = None if self.networks is None else self.networks.scaled(factor)
+        components = tuple(stack.scaled(factor) for stack in self.components)
+        return Utility(factor * self.linear, factor * self.curvature, networks, components)
+
     def to(self, like: Tensor) -> Utility:
         """The same utility on the device and in the precision of ``like``."""
         networks = self.networks

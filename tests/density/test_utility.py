@@ -116,7 +116,7 @@ def test_a_mixture_is_left_out_where_comparisons_are_too_few() -> None:
     winners, losers = _pairs(40)
     judgments = check_judgments(winners, losers, None, Uniform([-1.0, -1.0], [1.0, 1.0]))
     data = ChoiceData(judgments.winners, judgments.losers, judgments.weights, judgments.pairs)
-    _, notes = fit_utility(data, Noise(), np.random.default_rng(0), QUICK.utility)
+    notes = fit_utility(data, Noise(), np.random.default_rng(0), QUICK.utility).notes
     assert not [part for part in notes["stack"] if part.startswith("mixture")]
 
 
@@ -139,7 +139,7 @@ def _fit(winners: Array, losers: Array, weights: Array | None = None, seed: int 
     judgments = check_judgments(winners, losers, weights, Uniform([-1.0, -1.0], [1.0, 1.0]))
     data = ChoiceData(judgments.winners, judgments.losers, judgments.weights, judgments.pairs)
     settings = replace(QUICK.utility, residual=ResidualSettings(max_steps=80))
-    return fit_utility(data, Noise(), np.random.default_rng(seed), settings)[0]
+    return fit_utility(data, Noise(), np.random.default_rng(seed), settings).utility
 
 
 def _pairs(n: int = 150) -> tuple[Array, Array]:

@@ -27,9 +27,11 @@ from llm_elicit.density.utility.mixture import (
     averaging_shares,
     fit_mixtures,
 )
+from llm_elicit.density.utility.posterior import PosteriorSettings, draw_posterior
 from llm_elicit.density.utility.quadratic import QuadraticFit
 from llm_elicit.density.utility.residual import ResidualFit, ResidualSettings, fit_residual
 from llm_elicit.density.utility.stacking import stack_weights, stacked
+from llm_elicit.density.utility_draws import UtilityDraws
 
 Progress = Callable[[str, int, int], None]
 _MIXTURE_STEPS = 200
@@ -48,6 +50,16 @@ class UtilitySettings:
     ridges: tuple[float, ...] = (1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
     mixture: MixtureSettings = field(default_factory=MixtureSettings)
     residual: ResidualSettings = field(default_factory=ResidualSettings)
+    posterior: PosteriorSettings = field(default_factory=PosteriorSettings)
+
+
+@dataclass(frozen=True)
+class UtilityFit:
+    """The fitted utility, draws of what else it could be, and its diagnostics (JSON-able)."""
+
+    utility: Utility
+    draws: UtilityDraws
+    notes: dict[str, Any]
 
 
 def fit_utility(
@@ -56,8 +68,8 @@ def fit_utility(
     rng: np.random.Generator,
     settings: UtilitySettings,
     progress: Progress | None = None,
-) -> tuple[Utility, dict[str, Any]]:
-    """Fit f and say how: the fitted `Utility` and its diagnostics (JSON-able).
+) -> UtilityFit:
+    """Fit f and say how.
 
     Diagnostics: ``form`` ("constant", "quadratic", "mixtures" or "stack"), ``held_out`` (mean
     moderated log-likelihood of each description on comparisons it never saw, nats per comparison;
@@ -92,9 +104,10 @@ def fit_utility(
         utility = replace(Utility.flat(validation.dimension), components=averaged)
     else:
         utility = _stacked(betas, residual, averaged, shares)
+    means = {k: float(np.average(v, weights=weights)) for k, v in scores.items()}
     notes = {
         "form": form,
-        "held_out": {k: float(np.average(v, weights=weights)) for k, v in scores.items()},
+        "held_out": means,
         "stack": {k: round(float(a), 4) for k, a in zip(parts, shares, strict=True)},
         "mixtures": {
             f"mixture of {m.count}": round(c.share, 4)
@@ -104,7 +117,10 @@ def fit_utility(
         "decay": residual.decay,
         "steps": residual.steps,
     }
-    return utility, notes
+    fitted = ridge, whole, means["quadratic"]
+    return UtilityFit(
+        utility, draw_posterior(quadratic, fitted, mixtures, settings.posterior), notes
+    )
 
 
 def _average(mixtures: list[MixtureFit], tolerance: float) -> tuple[ComponentStack, ...]:

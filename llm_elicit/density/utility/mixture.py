@@ -54,14 +54,15 @@ class MixtureSettings:
 
 @dataclass(frozen=True)
 class MixtureFit:
-    """One mixture a fold, what they foretell of the judged rows and how well, and their number of
-    components.
+    """One mixture a fold, what they foretell of the judged rows and how well, their number of
+    components and their prior.
     """
 
     components: ComponentStack
     held_out: HeldOut
     score: float
     count: int
+    prior: MixturePrior
 
 
 def fit_mixtures(
@@ -161,4 +162,4 @@ def _fit_folds(
         torch.stack([m.height for m in members]),
     )
     held_out = HeldOut(difference.double().numpy(), spread.double().numpy())
-    return MixtureFit(stack, held_out, validation.score(held_out), len(start.height))
+    return MixtureFit(stack, held_out, validation.score(held_out), len(start.height), prior)

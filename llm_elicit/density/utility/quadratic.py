@@ -37,7 +37,7 @@ class QuadraticFit:
         """Coefficients (P,) maximizing Σ w log F(design·β) − βᵀRβ/2 without one fold."""
         kept = self.validation.folds[self.rows] != unseen
         design, mass = torch.from_numpy(self.design), torch.from_numpy(self.weights * kept)
-        noise, prior = self.validation.noise, self._prior(ridge)
+        noise, prior = self.validation.noise, self.prior(ridge)
 
         def objective(beta: Array) -> tuple[float, Array]:
             difference = design @ torch.from_numpy(beta)
@@ -70,7 +70,7 @@ class QuadraticFit:
         """Log-likelihood of the choices with the coefficients integrated out, up to a constant."""
         difference = torch.from_numpy(self.design @ beta)
         fit = self.validation.noise.log_cdf(difference) @ torch.from_numpy(self.weights)
-        prior, curvature = self._prior(ridge), self._curvature(beta, ridge)
+        prior, curvature = self.prior(ridge), self.curvature(beta, ridge)
         volume = np.linalg.slogdet(prior)[1] - np.linalg.slogdet(curvature)[1]
         return float(fit - 0.5 * beta @ prior @ beta + 0.5 * volume)
 
@@ -86,15 +86,15 @@ class QuadraticFit:
             difference[unseen] = self.design[unseen] @ beta
         return betas, HeldOut(difference, np.zeros(len(self.rows)))
 
-    def _prior(self, ridge: float) -> Array:
+    def prior(self, ridge: float) -> Array:
         """R (P, P), the precision of the coefficients before any choice."""
         return ridge * (np.eye(len(self.common)) - self.common) + _COMMON * self.common
 
-    def _curvature(self, beta: Array, ridge: float) -> Array:
+    def curvature(self, beta: Array, ridge: float) -> Array:
         """Fisher information of the choices, and the prior's: Laplace's precision (P, P)."""
         information = self.validation.noise.information(torch.from_numpy(self.design @ beta))
         scaled = self.design * (self.weights * information.numpy())[:, None]
-        return np.asarray(self.design.T @ scaled + self._prior(ridge))
+        return np.asarray(self.design.T @ scaled + self.prior(ridge))
 
     def differences(self, betas: Array) -> Array:
         """f(winner) − f(loser) of every row by every fold's coefficients: (K, n)."""

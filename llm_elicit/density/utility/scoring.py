@@ -30,7 +30,8 @@ _DAMPINGS = (1e-6, 1e6)
 class Mixture:
     """f(t) = log Σ_k exp(h_k − ½|t W_k − o_k|²).
 
-    ``whiten`` W (K, d, d), ``offset`` o (K, d), ``height`` h (K,).
+    ``whiten`` W (K, d, d), ``offset`` o (K, d), ``height`` h (K,). `moved` by several steps it is
+    as many mixtures: axes before these.
     """
 
     whiten: Tensor
@@ -55,16 +56,17 @@ class Mixture:
         return torch.softmax(self.height - torch.linalg.slogdet(self.whiten).logabsdet, 0)
 
     def moved(self, step: Tensor) -> Mixture:
-        """The mixture after a step (K·p,), p = 1 + d + d(d + 1)/2."""
+        """The mixture after a step (..., K·p), p = 1 + d + d(d + 1)/2."""
         k, d = self.offset.shape
-        rise, shift, shape = torch.split(step.reshape(k, -1), [1, d, d * (d + 1) // 2], 1)
+        changes = step.reshape(*step.shape[:-1], k, -1)
+        rise, shift, shape = torch.split(changes, [1, d, d * (d + 1) // 2], -1)
         i, j = torch.triu_indices(d, d)
-        change = torch.zeros(k, d, d)
-        change[:, i, j] = change[:, j, i] = shape
+        change = torch.zeros(*shape.shape[:-1], d, d)
+        change[..., i, j] = change[..., j, i] = shape
         # I + Δ + Δ²/2 is positive definite for every symmetric Δ; I + Δ is not.
         factor = torch.eye(d) + change + 0.5 * change @ change
-        offset = (self.offset[:, None] @ factor).squeeze(1) + shift
-        return Mixture(self.whiten @ factor, offset, self.height + rise.squeeze(1))
+        offset = (self.offset[:, None] @ factor).squeeze(-2) + shift
+        return Mixture(self.whiten @ factor, offset, self.height + rise.squeeze(-1))
 
 
 @dataclass(frozen=True)
@@ -83,19 +85,19 @@ class MixturePrior:
 
     def _scatter(self, whiten: Tensor) -> Tensor:
         """A component's expected covariance in its own coordinates (K, d, d)."""
-        return self.width**2 * whiten.transpose(1, 2) @ whiten
+        return self.width**2 * whiten.mT @ whiten
 
     def value(self, mixture: Mixture) -> Tensor:
-        """Log-density up to a constant."""
+        """Log-density up to a constant: one number, or one for each of several mixtures."""
         half_log_precision = torch.linalg.slogdet(mixture.whiten).logabsdet
-        log_mass = torch.log_softmax(mixture.height - half_log_precision, 0)
-        trace = self._scatter(mixture.whiten).diagonal(dim1=1, dim2=2).sum(1)
+        log_mass = torch.log_softmax(mixture.height - half_log_precision, -1)
+        trace = self._scatter(mixture.whiten).diagonal(dim1=-2, dim2=-1).sum(-1)
         shape = self.strength * (half_log_precision - 0.5 * trace)
-        centre = torch.linalg.solve(mixture.whiten.transpose(1, 2), mixture.offset)
+        centre = torch.linalg.solve(mixture.whiten.mT, mixture.offset)
         total: Tensor = (
-            self.concentration * log_mass.sum()
-            + shape.sum()
-            - 0.5 * self.centring * centre.square().sum()
+            self.concentration * log_mass.sum(-1)
+            + shape.sum(-1)
+            - 0.5 * self.centring * centre.square().sum((-2, -1))
         )
         return total
 
@@ -186,10 +188,7 @@ class MixturePosterior:
         approximation: slopes of the difference under the inverse curvature. Directions the
         posterior does not feel (a common height) change no difference and are left out.
         """
-        _, curvature = self.derivatives(mixture)
-        precisions, axes = torch.linalg.eigh(curvature.double())
-        felt = precisions > _FELT * precisions[-1]
-        scales = (axes[:, felt] / precisions[felt].sqrt()).float()
+        scales = scales_of(self.derivatives(mixture)[1])
         differences, spreads = [], []
         winners, losers = points.chunk(2)
         for both in zip(torch.split(winners, _CHUNK), torch.split(losers, _CHUNK), strict=True):
@@ -199,6 +198,14 @@ class MixturePosterior:
             differences.append(of_winners - of_losers)
             spreads.append(((slopes[0] - slopes[1]) @ scales).norm(dim=1))
         return torch.cat(differences), torch.cat(spreads)
+
+
+def scales_of(curvature: Tensor) -> Tensor:
+    """(P, F): times its transpose, the inverse of a curvature on the F directions that are felt."""
+    precisions, axes = torch.linalg.eigh(curvature.double())
+    felt = precisions > _FELT * precisions[-1]
+    scales: Tensor = axes[:, felt] / precisions[felt].sqrt()
+    return scales.float()
 
 
 def _slopes(mixture: Mixture, y: Tensor) -> Tensor:

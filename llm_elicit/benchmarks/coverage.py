@@ -1,0 +1,85 @@
+"""Do credible bands mean what they say? Judges whose belief is known, and 90 % bands of `draws`.
+
+Each row says which share of the bands held the truth: of every feature's mean, of its quantiles
+at five levels, and of its distribution function at the true 10, 30, 50, 70 and 90 % quantiles
+(the marginal, as a band is drawn around it). Judges choose with the noise that the variant
+names; the fit is told the same, but for the variants whose level it is told wrongly.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from llm_elicit.benchmarks.catalogue import find
+from llm_elicit.benchmarks.job import DEFAULT, Job, Row
+from llm_elicit.benchmarks.measure import Array, Streams, compare, peak_mib, provenance_of
+from llm_elicit.density import Noise, band, fit_belief
+
+LEVEL = 0.9
+_QUANTILES = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
+_CUTS = np.array([0.1, 0.3, 0.5, 0.7, 0.9])
+_TRUE = 200_000
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The noise of the choices, and what the fit is told."""
+
+    real: Noise
+    told: Noise
+
+
+JUDGES = {
+    DEFAULT: Judge(Noise(), Noise()),
+    "exponential": Judge(Noise("exponential"), Noise("exponential")),
+    "normal": Judge(Noise("normal"), Noise("normal")),
+    "half-level": Judge(Noise(), Noise(level=0.5 * Noise().level)),
+    "double-level": Judge(Noise(), Noise(level=2.0 * Noise().level)),
+}
+
+
+def measure_coverage(job: Job) -> Row:
+    """Fit, draw beliefs, and return which shares of the bands hold the truth.
+
+    Example:
+        >>> row = measure_coverage(Job("coverage", "Ring2D", "auto", seed=11, n=100))
+        >>> 0.0 <= row["quantile_cover"] <= 1.0
+        True
+    """
+    target, judge = find([job.target])[0], JUDGES[job.variant]
+    streams = Streams.of(job.target, job.seed)
+    winners, losers = compare(target, job.n, streams, judge.real)
+    began = time.perf_counter()
+    belief = fit_belief(
+        winners, losers, sampling=target.sampling, method=job.method, noise=judge.told,
+        seed=streams.fit,
+    )  # fmt: skip
+    fitted = time.perf_counter()
+    draws = belief.draws(seed=streams.draw)
+    drawn = time.perf_counter()
+    truth = target.sample(_TRUE, streams.truth)
+    cuts = np.quantile(truth, _CUTS, axis=0)
+    held = {
+        "mean": _held(draws.mean(), truth.mean(0)),
+        "quantile": _held(draws.quantile(_QUANTILES), np.quantile(truth, _QUANTILES, axis=0)),
+        "cdf": _held(draws.cdf(cuts), np.repeat(_CUTS[:, None], target.dimension, 1)),
+    }
+    low, high = band(draws.mean(), LEVEL)
+    return {
+        "dimension": target.dimension,
+        "fit_seconds": fitted - began,
+        "sample_seconds": drawn - fitted,
+        "peak_mib": peak_mib(),
+        **{f"{name}_cover": share for name, share in held.items()},
+        "mean_width": float(((high - low) / truth.std(0)).mean()),
+        **provenance_of(drawn),
+    }
+
+
+def _held(values: Array, truth: Array) -> float:
+    """The share of bands around values (S, ...) that hold the truth (...)."""
+    low, high = band(values, LEVEL)
+    return float(((low <= truth) & (truth <= high)).mean())

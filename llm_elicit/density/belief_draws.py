@@ -1,0 +1,183 @@
+"""What else the belief could be: one density for each draw of the posterior over utilities."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from llm_elicit.density.annealing import AnnealingSettings
+from llm_elicit.density.errors import DensityError
+from llm_elicit.density.latent import Latent
+from llm_elicit.density.ratio import Utility
+from llm_elicit.density.utility_density import UtilityDensity, anneal_belief, utility_at
+from llm_elicit.density.utility_draws import UtilityDraws
+
+Array = npt.NDArray[np.float64]
+_SHARED, _OWN = 8192, 2048
+_ENOUGH = 0.3
+
+
+def band(values: Array, level: float = 0.9) -> tuple[Array, Array]:
+    """Lower and upper ends of the central credible band of values (S, ...), one for each draw.
+
+    Raises
+    ------
+    DensityError : a level that is not between 0 and 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> low, high = band(np.arange(1.0, 100.0), 0.9)
+    >>> float(low.round(6)), float(high.round(6))
+    (5.0, 95.0)
+    """
+    if not 0.0 < level < 1.0:
+        raise DensityError(f"band: level = {level}; it must lie between 0 and 1; say 0.9.")
+    tail = 0.5 - 0.5 * level
+    # Of S draws and the truth, every rank of the truth is as likely: no band from too few ranks.
+    low, high = np.quantile(values, [tail, 1.0 - tail], axis=0, method="weibull")
+    return np.asarray(low), np.asarray(high)
+
+
+@dataclass(frozen=True)
+class BeliefDraws:
+    """S belief densities that the choices allow, each equally likely: `BeliefDensity.draws`.
+
+    Each is held as weighted points: ``points`` (S of (m, d), natural units) and ``weights``
+    (S of (m,), summing to one). What is asked of all is answered with an axis S in front; `band`
+    turns that into a credible band.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from llm_elicit.density import Uniform, band, fit_belief
+    >>> rng = np.random.default_rng(0)
+    >>> a, b = rng.uniform(-3, 3, (2, 80, 1))
+    >>> nearer = abs(a - 1) < abs(b - 1)
+    >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
+    ...                     sampling=Uniform([-3.0], [3.0]), method="utility")
+    >>> low, high = band(belief.draws().mean())
+    >>> bool(low < 1 < high)
+    True
+    """
+
+    points: tuple[Array, ...]
+    weights: tuple[Array, ...]
+    _latent: Latent
+    _utilities: UtilityDraws
+    _log_normalizers: Array
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def mean(self) -> Array:
+        """Means (S, d)."""
+        return np.stack([w @ x for w, x in zip(self.weights, self.points, strict=True)])
+
+    def quantile(self, levels: npt.ArrayLike) -> Array:
+        """Quantiles (S, L, d) of every feature at levels (L,)."""
+        wanted = np.atleast_1d(np.asarray(levels, dtype=np.float64))
+        both = zip(self.points, self.weights, strict=True)
+        return np.stack([_quantiles(x, w, wanted) for x, w in both])
+
+    def cdf(self, values: npt.ArrayLike) -> Array:
+        """Distribution functions (S, V, d) of every feature at values (V, d)."""
+        at = np.asarray(values, dtype=np.float64)
+        both = zip(self.points, self.weights, strict=True)
+        return np.stack([np.stack([w @ (x <= v) for v in at]) for x, w in both])
+
+    def log_prob(self, x: npt.ArrayLike) -> Array:
+        """Log densities (S, n) at points (n, d), nats per natural unit; −inf outside λ's support.
+
+        Raises
+        ------
+        DensityError : points of another shape than (n, d).
+        """
+        points = np.asarray(x, dtype=np.float64)
+        inside = self._latent.sampling.contains(points)
+        result = np.full((len(self), len(points)), -np.inf)
+        if inside.any():
+            kept = points[inside]
+            g = torch.from_numpy(self._latent.to_latent(kept))
+            values = utilities_at(self._latent, self._utilities, g).numpy()
+            slope = self._latent.sampling.log_scale_slope(kept)
+            result[:, inside] = values - self._log_normalizers[:, None] + slope
+        return result
+
+
+def utilities_at(latent: Latent, draws: UtilityDraws, g: Tensor) -> Tensor:
+    """u (S, n) by every draw at latent points (n, d), with the taper beyond the compared points."""
+    return draws(latent.features(g)) + latent.taper(g)
+
+
+def make_draws(
+    latent: Latent,
+    utilities: UtilityDraws,
+    model: UtilityDensity | None,
+    generator: torch.Generator,
+) -> BeliefDraws:
+    """Weighted points of every draw.
+
+    Draws near the belief share its points, weighted by the ratio of densities, so that what
+    chance there is in the points is common to all. Where a share of less than 0.3 of the points
+    would count, the draw is sampled for itself.
+    """
+    shared = None if model is None else _Shared.of(model, utilities, generator)
+    points, weights, logs = [], [], []
+    for at, utility in enumerate(utilities):
+        if shared is not None and shared.share[at] >= _ENOUGH:
+            found = shared.points, shared.weights[at], float(shared.logs[at])
+        else:
+            found = _own(latent, utility, model, generator)
+        points.append(found[0])
+        weights.append(found[1])
+        logs.append(found[2])
+    return BeliefDraws(tuple(points), tuple(weights), latent, utilities, np.array(logs))
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """The belief's own points, and for each draw weights, effective share of points and log Z."""
+
+    points: Array
+    weights: Array
+    share: Array
+    logs: Array
+
+    @classmethod
+    def of(
+        cls, model: UtilityDensity, utilities: UtilityDraws, generator: torch.Generator
+    ) -> _Shared:
+        g = model.sample_latent(_SHARED, generator).points
+        base = utility_at(model.latent, model.utility, g)
+        ratio = utilities_at(model.latent, utilities, g) - base
+        weights = torch.softmax(ratio, 1)
+        logs = model.log_normalizer + torch.logsumexp(ratio, 1) - math.log(len(g))
+        share = 1.0 / (weights.square().sum(1) * len(g))
+        arrays = (each.numpy() for each in (weights, share, logs))
+        return cls(model.latent.from_latent(g.numpy()), *arrays)
+
+
+def _own(
+    latent: Latent, utility: Utility, model: UtilityDensity | None, generator: torch.Generator
+) -> tuple[Array, Array, float]:
+    settings = AnnealingSettings() if model is None else model.annealing
+    start = None if model is None else model.start
+    found = anneal_belief(latent, utility, _OWN, generator, settings, start)
+    points = latent.from_latent(found.draws.points.numpy())
+    return points, np.full(_OWN, 1.0 / _OWN), found.log_normalizer
+
+
+def _quantiles(x: Array, weights: Array, levels: Array) -> Array:
+    """Weighted quantiles (L, d) of points (m, d)."""
+    order = np.argsort(x, axis=0)
+    found = np.empty((len(levels), x.shape[1]))
+    for j, ranked in enumerate(order.T):
+        reached = np.cumsum(weights[ranked]) - 0.5 * weights[ranked]
+        found[:, j] = np.interp(levels, reached, x[ranked, j])
+    return found

@@ -1,0 +1,139 @@
+"""Which pairs to ask next: those whose answers would tell most about the density.
+
+The draws of a belief (`BeliefDensity.draws`) are what the answers so far allow. Their spread is
+measured as the energy distance does (Székely and Rizzo, 2013): with densities p_s at points x_m,
+mean over s of −ΣΣ (p_s − p̄)(x_m) (p_s − p̄)(x_m') |x_m − x_m'|, so that mass in doubt between
+far places counts more than mass in doubt between neighbours, and what the utility does where
+there is no mass counts nothing. By how much the answer to a pair shrinks this spread is known if
+the densities depend on the chances of the answers linearly over the draws: with P_s the chance
+by draw s that the first wins, and v its deviation from the mean over draws,
+
+    gain = (G v)ᵀ B (G v) / (vᵀ G v + Σ_s P_s (1 − P_s)),
+
+B the draws' energy inner products. G starts at the identity and loses (G v)(G v)ᵀ over the same
+denominator with each pair chosen: a Kalman step, by which a batch does not ask twice what one
+answer would tell. No belief is fitted and no draw is made anew for it.
+
+This gain trusts the draws to know where mass may be. Every other pair is therefore chosen by
+what its answer tells about the draws themselves, vᵀ G v / Σ_s P_s (1 − P_s), whatever the
+density: alone, the first was better on moons and the second on a ring.
+
+A share of the pairs is drawn from λ as the first round's are: for modes no answer has pointed
+to yet, and for checks that must not depend on the design.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from llm_elicit.density.belief import BeliefDensity
+from llm_elicit.density.candidates import Candidates
+from llm_elicit.density.choice import Noise
+from llm_elicit.density.errors import DensityError
+from llm_elicit.density.problem import FitSettings
+from llm_elicit.density.threads import one_thread
+from llm_elicit.density.utility import ResidualSettings, UtilitySettings
+
+Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+_POINTS = 512
+
+BETWEEN_ROUNDS = FitSettings(utility=UtilitySettings(residual=ResidualSettings(max_steps=0)))
+"""Settings of the fits that only choose pairs: without the networks, which have no draws."""
+
+
+@dataclass(frozen=True)
+class SuggestSettings:
+    """How pairs are looked for.
+
+    ``uniform`` is the share of pairs drawn from λ, ``candidates`` the number of pairs that the
+    others are chosen from, their points drawn from the belief, from the belief flattened to
+    exp(f/``temperature``), and from λ.
+    """
+
+    uniform: float = 0.2
+    candidates: int = 2048
+    temperature: float = 3.0
+
+
+def suggest_pairs(
+    belief: BeliefDensity, n: int, *, seed: int = 0, settings: SuggestSettings | None = None
+) -> tuple[Array, Array]:
+    """The next n pairs to ask: (n, d) points and as many to compare them with, natural units.
+
+    The same for the same seed. The judge's answers to them may be added to those the belief was
+    fitted to: methods ``utility`` and ``auto`` condition on the pairs and stay right.
+
+    Raises
+    ------
+    DensityError : n < 1, or a belief without draws of its posterior.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from llm_elicit.density import Uniform, fit_belief
+    >>> rng = np.random.default_rng(0)
+    >>> a, b = rng.uniform(-3, 3, (2, 80, 1))
+    >>> nearer = abs(a - 1) < abs(b - 1)
+    >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
+    ...                     sampling=Uniform([-3.0], [3.0]), method="utility")
+    >>> first, second = suggest_pairs(belief, 10, seed=2)
+    >>> first.shape, second.shape
+    ((10, 1), (10, 1))
+    """
+    if n < 1:
+        raise DensityError(f"suggest_pairs: n = {n}; it must be at least 1; ask for more pairs.")
+    settings = settings or SuggestSettings()
+    rng = np.random.default_rng([seed, 0x5066E57])
+    at_random = int(np.floor(settings.uniform * n + rng.uniform()))
+    drawn = [belief.sampling.sample(at_random, rng) for _ in range(2)]
+    with one_thread():
+        found = belief.candidates(_POINTS, settings.temperature, seed=seed)
+        first, second = _pair_up(len(found.points), max(settings.candidates, n), rng)
+        chosen = _choose(found, (first, second), n - at_random, belief.noise)
+    sides = found.points[first[chosen]], found.points[second[chosen]]
+    order = rng.permutation(n)
+    a, b = (np.concatenate(side)[order] for side in zip(sides, drawn, strict=True))
+    return a, b
+
+
+def _pair_up(count: int, wanted: int, rng: np.random.Generator) -> tuple[Index, Index]:
+    """Different points (wanted,) of ``count``, at random."""
+    first = rng.integers(count, size=wanted)
+    second = (first + rng.integers(1, count, size=wanted)) % count
+    return first, second
+
+
+def _choose(found: Candidates, pairs: tuple[Index, Index], n: int, noise: Noise) -> Index:
+    """The n pairs (of N), one after the other, by the two gains in turns."""
+    values = found.values.double()
+    chance = torch.exp(noise.log_cdf(values[:, pairs[0]] - values[:, pairs[1]]))
+    doubt = (chance * (1.0 - chance)).sum(0).clamp(min=1e-12)
+    deviation = chance - chance.mean(0)  # v, (S, N)
+    left = deviation.clone()  # G v
+    energy = _energy(found)
+    free = torch.ones_like(doubt)
+    chosen: list[int] = []
+    for turn in range(n):
+        known = (deviation * left).sum(0)
+        about_density = ((energy @ left) * left).sum(0) / (known + doubt)
+        gain = known / doubt if turn % 2 else about_density
+        best = int((gain * free).argmax())
+        chosen.append(best)
+        free[best] = 0.0
+        step = left[:, best].clone()
+        left -= torch.outer(step, (deviation.T @ step) / (known[best] + doubt[best]))
+    return np.array(chosen, dtype=np.int64)
+
+
+def _energy(found: Candidates) -> Tensor:
+    """B (S, S): energy inner products of the draws' densities less their mean."""
+    mass = torch.softmax(found.values.double() - found.log_density.double(), 1)
+    mass = mass - mass.mean(0)
+    scaled = torch.from_numpy(found.points / found.points.std(0).clip(min=1e-12))
+    return -(mass @ torch.cdist(scaled, scaled) @ mass.T)

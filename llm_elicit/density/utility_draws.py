@@ -1,0 +1,83 @@
+"""Draws of the posterior over utilities, evaluated together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from llm_elicit.density.components import ComponentStack
+from llm_elicit.density.ratio import Utility
+
+_CHUNK = 1024
+
+
+@dataclass(frozen=True)
+class UtilityDraws:
+    """Utilities that the choices allow: quadratic forms, then mixtures, S in all.
+
+    ``linear`` (Q, d), ``curvature`` (Q, d, d); ``stacks`` hold mixtures, each stack those of one
+    number of components.
+
+    Examples
+    --------
+    >>> import torch
+    >>> draws = UtilityDraws(torch.zeros(3, 2), -0.5 * torch.eye(2).expand(3, 2, 2))
+    >>> draws(torch.ones(5, 2)).shape, len(draws), len(list(draws))
+    (torch.Size([3, 5]), 3, 3)
+    """
+
+    linear: Tensor
+    curvature: Tensor
+    stacks: tuple[ComponentStack, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.linear) + sum(stack.count for stack in self.stacks)
+
+    def __iter__(self) -> Iterator[Utility]:
+        for linear, curvature in zip(self.linear, self.curvature, strict=True):
+            yield Utility(linear, curvature)
+        flat = Utility.flat(self.linear.shape[1])
+        for stack in self.stacks:
+            for at in range(stack.count):
+                yield Utility(flat.linear, flat.curvature, None, (stack.select([at]),))
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Values (S, n) at features (n, d)."""
+        parts = [self._values(chunk) for chunk in torch.split(t.to(self.linear), _CHUNK)]
+        return torch.cat(parts, 1).to(t)
+
+    def _values(self, t: Tensor) -> Tensor:
+        quadratic = self.linear @ t.T + torch.einsum("ni,sij,nj->sn", t, self.curvature, t)
+        return torch.cat([quadratic, *(stack(t) for stack in self.stacks)])
+
+    def scaled(self, factor: float) -> UtilityDraws:
+        """The same utilities times ``factor``."""
+        stacks = tuple(stack.scaled(factor) for stack in self.stacks)
+        return UtilityDraws(factor * self.linear, factor * self.curvature, stacks)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every array by name."""
+        named = {"draws.linear": self.linear, "draws.curvature": self.curvature}
+        for at, stack in enumerate(self.stacks):
+            whiten, offset, height = stack.parameters
+            named |= {f"draws.{at}.whiten": whiten, f"draws.{at}.offset": offset}
+            named |= {f"draws.{at}.height": height, f"draws.{at}.share": torch.tensor(stack.share)}
+        return named
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> UtilityDraws:
+        """Inverse of `tensors`; other names are left alone."""
+        count = sum(name.startswith("draws.") and name.endswith(".height") for name in tensors)
+        stacks = (
+            ComponentStack(
+                tensors[f"draws.{at}.whiten"],
+                tensors[f"draws.{at}.offset"],
+                tensors[f"draws.{at}.height"],
+                float(tensors[f"draws.{at}.share"]),
+            )
+            for at in range(count)
+        )
+        return cls(tensors["draws.linear"], tensors["draws.curvature"], tuple(stacks))

@@ -1,0 +1,195 @@
+"""Draws of the posterior: the walk, clustering by pair, and bands against closed forms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from llm_elicit.density import (
+    BeliefDensity,
+    DensityError,
+    FitSettings,
+    MixtureSettings,
+    Noise,
+    PosteriorSettings,
+    ResidualSettings,
+    SuggestSettings,
+    Uniform,
+    UtilitySettings,
+    band,
+    fit_belief,
+    suggest_pairs,
+)
+from llm_elicit.density.components import ComponentStack
+from llm_elicit.density.utility import ChoiceData
+from llm_elicit.density.utility.clusters import clustered_weights
+from llm_elicit.density.utility.data import CrossValidation, HeldOut
+from llm_elicit.density.utility.posterior import walk
+from llm_elicit.density.utility_draws import UtilityDraws
+from tests.density.targets import ask
+
+SHORT = FitSettings(
+    utility=UtilitySettings(
+        mixture=MixtureSettings(counts=(2,), starts=4), residual=ResidualSettings(max_steps=0)
+    )
+)
+BOX = Uniform([-3.0, -3.0], [3.0, 3.0])
+
+
+def _normal(x: np.ndarray) -> np.ndarray:
+    return -0.5 * (((x - [0.5, -0.5]) / [0.8, 0.5]) ** 2).sum(1)
+
+
+def _fit(n: int = 200, seed: int = 0, settings: FitSettings = SHORT) -> BeliefDensity:
+    winners, losers = ask(_normal, BOX, n, np.random.default_rng(seed))
+    return fit_belief(winners, losers, sampling=BOX, method="utility", settings=settings)
+
+
+@pytest.fixture(scope="module")
+def belief() -> BeliefDensity:
+    return _fit()
+
+
+def test_a_walk_corrects_its_normal_approximation() -> None:
+    """A skewed law, Gamma(3, 1) in log-coordinates, from a normal that is a little too narrow."""
+    settings = PosteriorSettings(draws=4000, steps=300)
+    scales = torch.tensor([[0.5]])
+    found = walk(
+        lambda x: 3.0 * x.squeeze(1) - 3.0 * x.squeeze(1).exp(),
+        scales,
+        settings,
+        torch.Generator().manual_seed(0),
+    )
+    exact = np.log(np.random.default_rng(0).gamma(3.0, 1.0 / 3.0, 100_000))
+    levels = [0.1, 0.5, 0.9]
+    np.testing.assert_allclose(
+        np.quantile(found.numpy(), levels), np.quantile(exact, levels), atol=0.06
+    )
+
+
+def test_draws_together_are_the_draws_one_by_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    whiten = torch.eye(2) + 0.1 * torch.randn(4, 3, 2, 2, generator=generator)
+    stack = ComponentStack(whiten, torch.randn(4, 3, 2, generator=generator), torch.zeros(4, 3))
+    draws = UtilityDraws(torch.ones(2, 2), -0.5 * torch.eye(2).expand(2, 2, 2), (stack,))
+    t = torch.randn(7, 2, generator=generator)
+    one_by_one = torch.stack([utility(t) for utility in draws])
+    torch.testing.assert_close(draws(t), one_by_one)
+    torch.testing.assert_close(draws.scaled(2.0)(t), 2.0 * one_by_one)
+
+
+def _replicated(correlated: bool, rng: np.random.Generator) -> tuple[CrossValidation, HeldOut]:
+    """1200 pairs judged three times: from memory, or each time anew; and the true differences."""
+    a, b = rng.uniform(-1, 1, (2, 1200, 1))
+    difference = 3.0 * (a - b)[:, 0]
+    noise = rng.logistic(0.0, Noise().level, (1200, 1 if correlated else 3))
+    wins = np.broadcast_to(difference[:, None] + noise > 0, (1200, 3)).sum(1)
+    rows = [(a, b, wins, difference), (b, a, 3 - wins, -difference)]
+    winners, losers = (np.concatenate([row[k] for row in rows]) for k in range(2))
+    weights, known = (np.concatenate([row[k] for row in rows]) for k in (2, 3))
+    kept, pairs = weights > 0, np.tile(np.arange(1200), 2)
+    data = ChoiceData(winners[kept], losers[kept], weights[kept].astype(float), pairs[kept])
+    validation = CrossValidation(data, Noise(), 4, rng)
+    known = known[kept][validation.judged.numpy()]
+    return validation, HeldOut(known, np.zeros(len(known)))
+
+
+def test_judgments_from_memory_count_once_and_new_ones_all() -> None:
+    rng = np.random.default_rng(0)
+    memory, fresh = (_replicated(correlated, rng) for correlated in (True, False))
+    assert float(clustered_weights(memory[0], [memory[1]]).sum()) < 1.15 * 1200
+    assert float(clustered_weights(fresh[0], [fresh[1]]).sum()) > 0.9 * 3 * 1200
+
+
+def test_asking_the_same_again_from_memory_leaves_the_bands_as_they_were() -> None:
+    winners, losers = ask(_normal, BOX, 150, np.random.default_rng(1))
+    widths = []
+    for weight in (1.0, 4.0):
+        belief = fit_belief(
+            winners, losers, sampling=BOX, method="utility", settings=SHORT,
+            weights=np.full(150, weight),
+        )  # fmt: skip
+        low, high = band(belief.draws().mean())
+        widths.append(np.log((high - low).mean()))
+    assert abs(widths[1] - widths[0]) < 0.4  # √4 narrower would be 0.69
+
+
+def test_bands_cover_the_truth_as_often_as_they_say() -> None:
+    """Means, spreads and distribution functions of a normal belief over twelve judges."""
+    levels, exact = [0.1, 0.5, 0.9], np.array([-1.2816, 0.0, 1.2816])
+    truth = np.array([0.5, -0.5]) + exact[:, None] * np.array([0.8, 0.5])
+    covered = []
+    for seed in range(12):
+        low, high = band(_fit(200, seed).draws().quantile(levels))
+        covered.append((low <= truth) & (truth <= high))
+    assert 0.78 <= float(np.mean(covered)) <= 0.99
+
+
+def test_more_comparisons_make_narrower_bands(belief: BeliefDensity) -> None:
+    few, many = (band(b.draws().mean()) for b in (belief, _fit(1600)))
+    assert ((many[1] - many[0]) < 0.7 * (few[1] - few[0])).all()
+
+
+def test_a_draw_is_a_normalized_density_of_its_points(belief: BeliefDensity) -> None:
+    draws = belief.draws()
+    axis = (np.arange(120) + 0.5) / 120 * 6 - 3
+    grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
+    mass = np.exp(draws.log_prob(grid)) * 0.05**2
+    np.testing.assert_allclose(mass.sum(1), 1.0, atol=0.15)
+    mass /= mass.sum(1, keepdims=True)
+    spread = np.sqrt(mass @ grid**2 - (mass @ grid) ** 2)
+    assert (np.abs(draws.mean() - mass @ grid) < 0.12 * spread).all()
+    cdf = draws.cdf(np.zeros((1, 2)))[:, 0]
+    np.testing.assert_allclose(cdf, mass @ (grid <= 0), atol=0.06)
+    assert np.isneginf(draws.log_prob([[9.0, 0.0]])).all()
+
+
+def test_draws_are_the_same_bits_after_a_load(belief: BeliefDensity, tmp_path: Path) -> None:
+    belief.save(tmp_path)
+    loaded = BeliefDensity.load(tmp_path)
+    assert (loaded.draws(seed=3).mean() == belief.draws(seed=3).mean()).all()
+    pairs, again = (suggest_pairs(each, 9, seed=4) for each in (belief, loaded))
+    assert (pairs[0] == again[0]).all()
+    assert (pairs[1] == again[1]).all()
+
+
+def test_suggested_pairs_tell_more_than_pairs_at_random(belief: BeliefDensity) -> None:
+    """The draws disagree about who wins them: mutual information of answer and draw, nats."""
+
+    def told(a: np.ndarray, b: np.ndarray) -> float:
+        draws = belief.draws()
+        chance = torch.from_numpy(draws.log_prob(a) - draws.log_prob(b))
+        chance = torch.exp(belief.noise.log_cdf(chance))
+        entropy = torch.special.entr
+        whole, each = (entropy(p) + entropy(1 - p) for p in (chance.mean(0), chance))
+        return float((whole - each.mean(0)).mean())
+
+    rng = np.random.default_rng(0)
+    uniform = BOX.sample(200, rng), BOX.sample(200, rng)
+    chosen = suggest_pairs(belief, 200, seed=1, settings=SuggestSettings(uniform=0.0))
+    assert all(BOX.contains(side).all() for side in chosen)
+    assert told(*chosen) > 2.0 * told(*uniform)
+
+
+def test_a_share_of_the_pairs_stays_uniform(belief: BeliefDensity) -> None:
+    a, b = suggest_pairs(belief, 400, seed=1, settings=SuggestSettings(uniform=1.0))
+    both = (np.concatenate([a, b]) + 3.0) / 6.0
+    assert abs(both.mean() - 0.5) < 0.03
+    assert abs(both.var() - 1 / 12) < 0.01
+
+
+def test_what_has_no_draws_says_so() -> None:
+    none = FitSettings(utility=UtilitySettings(
+        mixture=MixtureSettings(counts=()), residual=ResidualSettings(max_steps=0),
+        posterior=PosteriorSettings(draws=0),
+    ))  # fmt: skip
+    belief = _fit(60, settings=none)
+    with pytest.raises(DensityError, match="without draws"):
+        belief.draws()
+    with pytest.raises(DensityError, match="n = 0"):
+        suggest_pairs(belief, 0)
+    with pytest.raises(DensityError, match=r"level = 1\.5"):
+        band(np.zeros((3, 1)), 1.5)
