@@ -32,7 +32,7 @@ async def ask(
         max_cost: a cap in USD that replaces the campaign's own.
         progress: told of every change.
         design: plans the rounds after the first, where the campaign has any; by default
-            `llm_elicit.rounds.Contested`.
+            `llm_elicit.rounds.Informative`.
 
     Returns:
         The run, with the problems that stopped some judges.

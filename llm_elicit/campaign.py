@@ -45,8 +45,13 @@ class Rounds(Strict):
     shared: bool = True
 
 
+_ADAPTIVE = {"rounds": {"count": 5}}
+
+
 class Design(Strict):
     """Which questions are asked: pairs drawn from λ, in both orders, so many times each.
+
+    `adaptive` alone stands for the defaults in five rounds.
 
     Example:
         >>> design = Design(pairs=50, rounds=Rounds(count=3))
@@ -59,6 +64,11 @@ class Design(Strict):
     both_orders: bool = True
     replicates: Annotated[int, Field(ge=1, le=1000)] = 1
     rounds: Rounds | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, data: Any) -> Any:
+        return _ADAPTIVE if data == "adaptive" else data
 
     @model_validator(mode="after")
     def _rounds_have_pairs(self) -> Design:

@@ -52,16 +52,15 @@ class RoundDesign(Protocol):
 
 
 @dataclass(frozen=True)
-class Contested:
-    """Points drawn from λ and joined so that the answer is in doubt.
+class Informative:
+    """Pairs whose answers would tell most about the belief: `llm_elicit.density.suggest_pairs`.
 
-    All points drawn are asked about, once each, so λ stays their density; what adapts is who
-    meets whom. The Bradley–Terry utility is fitted to the answers so far, noise of the judge's
-    size is added to it, and neighbours in that order are joined: such pairs are neither foregone
-    nor always equal, and with no preference at all they are joined at random.
+    The belief is fitted to the answers so far. Judges who share a round each have a part of its
+    pairs chosen for them; the part of a judge with too few choices is drawn from λ, and so is a
+    share of every part.
 
     Bradley–Terry conditions on the pairs, so methods `utility` and `auto` are right whichever
-    were joined; the others are refused by `Campaign`.
+    were chosen; the others are refused by `Campaign`.
     """
 
     space: FeatureSpace
@@ -70,37 +69,44 @@ class Contested:
     def plan(self, round: int, judgments: Sequence[Choices], seed: int, size: int) -> Pairs:
         """The pairs of a round; see `RoundDesign`."""
         rng = np.random.default_rng([seed, 0xADA97, round])
-        points = self.space.sample(2 * size, rng)
-        order = np.argsort(self._utility(points, judgments, seed) + self._doubt(2 * size, rng))
-        joined = order.reshape(size, 2)
-        # Which of two neighbours stands first must say nothing.
-        joined = rng.permuted(joined[rng.permutation(size)], axis=1)
-        return Pairs(points[joined[:, 0]], points[joined[:, 1]])
+        told: list[Choices | None] = [
+            one for one in judgments if len(one) >= self.space.dimension
+        ] or [None]
+        parts = np.array_split(np.arange(size), len(told))
+        # A round's pairs are shuffled: a run stopped in its middle has asked for every judge.
+        found = [self._part(one, len(part), rng) for one, part in zip(told, parts, strict=True)]
+        order = rng.permutation(size)
+        a, b = (self.space.round(np.concatenate(side)[order]) for side in zip(*found, strict=True))
+        same = (a == b).all(axis=1)
+        while same.any():  # rounded to one another
+            b[same] = self.space.sample(int(same.sum()), rng)
+            same = (a == b).all(axis=1)
+        return Pairs(a, b)
 
-    def _doubt(self, count: int, rng: np.random.Generator) -> Floats:
-        return self.noise.draw((count,), rng)
-
-    def _utility(self, points: Floats, judgments: Sequence[Choices], seed: int) -> Floats:
-        """The judges' mean utility; that of judges with too few choices is left out."""
-        told = [one for one in judgments if len(one) >= self.space.dimension]
-        fitted = [self._fitted(points, one, seed) for one in told]
-        return np.mean(fitted, axis=0) if fitted else np.zeros(len(points))
-
-    def _fitted(self, points: Floats, choices: Choices, seed: int) -> Floats:
+    def _part(
+        self, choices: Choices | None, size: int, rng: np.random.Generator
+    ) -> tuple[Floats, Floats]:
+        if choices is None or not size:
+            return self.space.sample(size, rng), self.space.sample(size, rng)
         winners, losers, weights = choices.weighted()
-        sampling = density.Uniform(self.space.low, self.space.high, log=self.space.log)
         belief = density.fit_belief(
-            winners, losers, sampling=sampling, method="utility", noise=self.noise,
-            weights=weights, seed=seed,
-        )  # fmt: skip
-        return belief.log_prob(points) - sampling.log_scale_slope(points)
+            winners,
+            losers,
+            sampling=density.Uniform(self.space.low, self.space.high, log=self.space.log),
+            method="auto",
+            noise=self.noise,
+            weights=weights,
+            seed=int(rng.integers(2**32)),
+            settings=density.BETWEEN_ROUNDS,
+        )
+        return density.suggest_pairs(belief, size, seed=int(rng.integers(2**32)))
 
 
 def design_of(campaign: Campaign, space: FeatureSpace) -> RoundDesign:
     """The design that a campaign's rounds are planned by."""
     fit = campaign.fit
     noise = density.Noise(fit.noise) if fit.level is None else density.Noise(fit.noise, fit.level)
-    return Contested(space, noise)
+    return Informative(space, noise)
 
 
 Planned = Mapping[tuple[str, int], Pairs]
@@ -120,7 +126,7 @@ def with_rounds(first: Plan, campaign: Campaign, planned: Planned) -> Plan:
         ...     "judges": [{"name": "expert", "backend": "simulated"}]})
         >>> space = campaign.load_space()
         >>> first = make_plan(space, campaign.design, campaign.seed)
-        >>> second = Contested(space, density.Noise()).plan(2, [], campaign.seed, 6)
+        >>> second = Informative(space, density.Noise()).plan(2, [], campaign.seed, 6)
         >>> len(first), len(with_rounds(first, campaign, {(EVERYONE, 2): second}))
         (12, 24)
     """

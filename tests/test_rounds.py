@@ -25,7 +25,7 @@ from llm_elicit.density import Noise
 from llm_elicit.errors import IncompleteError, InputError
 from llm_elicit.features import FeatureSpace, validated
 from llm_elicit.orchestrator import settled
-from llm_elicit.rounds import Contested, Pairs
+from llm_elicit.rounds import Informative, Pairs
 
 SPACE = FeatureSpace.load("penguins")
 EXPERT = {"name": "expert", "backend": "simulated"}
@@ -190,23 +190,46 @@ def test_batches_go_round_by_round(tmp_path: Path) -> None:
     assert not last.missing
 
 
-def test_contested_pairs_are_draws_joined_where_the_answer_is_in_doubt() -> None:
+def test_informative_pairs_lie_where_the_belief_may_be() -> None:
     rng = np.random.default_rng(0)
     a, b = SPACE.sample(60, rng), SPACE.sample(60, rng)
-    heavier = (a[:, 3] > b[:, 3]).astype(float)  # this judge looks at one feature alone
-    told = Choices(a, b, heavier, np.arange(60))
-    design = Contested(SPACE, Noise())
-    pairs, again = (design.plan(2, [told], 7, 200) for _ in range(2))
+    middle = 0.5 * (SPACE.low[3] + SPACE.high[3])
+    nearer = (abs(a[:, 3] - middle) < abs(b[:, 3] - middle)).astype(float)  # one feature alone
+    told = Choices(a, b, nearer, np.arange(60))
+    design = Informative(SPACE, Noise())
+    pairs, again = (design.plan(2, [told], 7, 100) for _ in range(2))
     assert np.array_equal(pairs.a, again.a)
     assert np.array_equal(pairs.b, again.b)
-    untold = design.plan(2, [], 7, 200)
-    assert not np.array_equal(pairs.a, untold.a)
-    both = [np.sort(np.concatenate([some.a, some.b]), axis=0) for some in (pairs, untold)]
-    assert np.array_equal(*both), "the same draws of λ, joined otherwise"
-    apart, at_random = (np.abs(some.a[:, 3] - some.b[:, 3]).mean() for some in (pairs, untold))
-    assert apart < 0.7 * at_random
-    assert not np.array_equal(design.plan(3, [told], 7, 200).a, pairs.a)
-    assert 0.35 < (pairs.a[:, 3] > pairs.b[:, 3]).mean() < 0.65
+    untold = design.plan(2, [], 7, 100)
+    for some in (pairs, untold):
+        assert SPACE.contains(some.a).all()
+        assert np.array_equal(some.a, SPACE.round(some.a)), "as they are worded"
+        assert (some.a != some.b).any(axis=1).all()
+    far, at_random = (
+        np.abs(np.concatenate([some.a, some.b])[:, 3] - middle).mean() for some in (pairs, untold)
+    )
+    assert far < 0.75 * at_random
+    assert not np.array_equal(design.plan(3, [told], 7, 100).a, pairs.a)
+
+
+def test_judges_who_share_a_round_each_have_a_part_of_it() -> None:
+    rng = np.random.default_rng(0)
+    a, b = SPACE.sample(60, rng), SPACE.sample(60, rng)
+    low, high = (
+        Choices(a, b, p, np.arange(60)) for p in (1.0 * (a < b)[:, 3], 1.0 * (a > b)[:, 3])
+    )
+    design = Informative(SPACE, Noise())
+    middle = 0.5 * (SPACE.low[3] + SPACE.high[3])
+    share = [
+        float((np.concatenate([pairs.a, pairs.b])[:, 3] > middle).mean())
+        for pairs in (design.plan(2, told, 7, 60) for told in ([low], [low, high], [high]))
+    ]
+    assert share[0] < share[1] < share[2]
+
+
+def test_adaptive_is_short_for_rounds() -> None:
+    data = {"name": "try", "space": "penguins", "judges": [EXPERT], "design": "adaptive"}
+    assert validated(Campaign, data, "c.yaml").design.sizes == (40, 40, 40, 40, 40)
 
 
 def test_methods_that_take_pairs_for_draws_are_refused() -> None:

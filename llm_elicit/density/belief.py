@@ -19,6 +19,7 @@ from llm_elicit.density.belief_draws import BeliefDraws, make_draws
 from llm_elicit.density.candidates import Candidates, make_candidates
 from llm_elicit.density.choice import Noise
 from llm_elicit.density.density_model import DensityModel
+from llm_elicit.density.diagnostics import self_report
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.flow.density import FlowDensity
@@ -27,7 +28,7 @@ from llm_elicit.density.mixture import GaussianMixture
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.density import ScoreDensity
 from llm_elicit.density.threads import one_thread
-from llm_elicit.density.utility_density import UtilityDensity
+from llm_elicit.density.utility_density import UtilityDensity, estimate_log_normalizer
 from llm_elicit.density.utility_draws import UtilityDraws
 
 Array = npt.NDArray[np.float64]
@@ -180,6 +181,50 @@ class BeliefDensity:
         model = self._model if isinstance(self._model, UtilityDensity) else None
         with one_thread():
             return make_draws(self._latent, self._utilities(), model, generator)
+
+    def at_noise(self, level: float, *, seed: int = 0) -> BeliefDensity:
+        """The belief that the same answers imply if the judge's noise has another level.
+
+        Choices depend on the utility divided by the noise's scale alone, so nothing is fitted
+        again: p becomes p^c, c the ratio of the new scale to the old (`Noise.scale`), and so do
+        the `draws`. What was chosen by held-out choices stays as it was chosen.
+
+        Raises
+        ------
+        DensityError : a level that is no positive finite number, or a method other than
+            "utility" and "auto".
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from llm_elicit.density import fit_belief
+        >>> rng = np.random.default_rng(0)
+        >>> a, b = rng.uniform(-3, 3, (2, 80, 1))
+        >>> nearer = abs(a - 1) < abs(b - 1)
+        >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
+        ...                     sampling=Uniform([-3.0], [3.0]), method="utility")
+        >>> noisier = belief.at_noise(2 * belief.noise.level)   # so its answers say more
+        >>> bool(noisier.sample(1000).std() < belief.sample(1000).std())
+        True
+        """
+        noise = Noise(self.noise.family, level)
+        if not isinstance(self._model, UtilityDensity):
+            raise DensityError(
+                f"at_noise: the belief's method is {self._model.name}; only the utility itself "
+                'can be rescaled; fit by "utility" or "auto", or again with noise=Noise(level=...).'
+            )
+        factor, annealing = noise.scale / self.noise.scale, self._model.annealing
+        utility = self._model.utility.scaled(factor)
+        generator = torch.Generator().manual_seed(seed)
+        with one_thread():
+            found = estimate_log_normalizer(self._latent, utility, generator, annealing)
+            model = UtilityDensity(self._latent, utility, found.value, annealing, found.start)
+            report = self_report(self._latent, model, found)
+        stated = {"noise": {"family": noise.family, "level": noise.level}}
+        reference = found.draws.points[: len(self._reference)].clone()
+        draws = None if self._draws is None else self._draws.scaled(factor)
+        diagnostics = {**self.diagnostics, **report, **stated}
+        return BeliefDensity(self._latent, model, reference, diagnostics, draws)
 
     def candidates(self, count: int, temperature: float, *, seed: int = 0) -> Candidates:
         """Points that pairs to ask next may be made of; see `llm_elicit.density.suggest`.

@@ -13,10 +13,11 @@ import pytest
 from benchmarks.faults import MARK, odd_seeds_fail, quick
 from llm_elicit import cli
 from llm_elicit.benchmarks import run as module
+from llm_elicit.benchmarks.adaptive import measure_adaptive, round_ends
 from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.job import Job
 from llm_elicit.benchmarks.measure import Streams, compare, measure
-from llm_elicit.benchmarks.rows import Rows
+from llm_elicit.benchmarks.rows import Rows, key_of
 from llm_elicit.benchmarks.run import Request, parse_seeds, run_table
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import Silent
@@ -211,3 +212,23 @@ def test_ctrl_c_keeps_the_finished_rows_and_exits_with_130(tmp_path):
     kept = pd.read_parquet(tmp_path / "b/table1.parquet")
     assert len(kept) == len(list(tmp_path.rglob("rows/Ring2D*.parquet"))) >= 1
     assert kept["error"].isna().all()
+
+
+def test_pairs_chosen_in_rounds_end_where_they_should():
+    row = measure_adaptive(
+        Job("adaptive", "Onemoon2D", "auto", seed=11, n=150, points=200, samples=500)
+    )
+    curve = json.loads(row["curve"])
+    assert [at["n"] for at in curve] == [100, 150] == round_ends(2, 150)
+    assert curve[-1]["w1"] == row["w1"] > 0
+    assert row["suggest_seconds"] < 60
+
+
+def test_variants_are_those_of_the_table():
+    jobs = Request("coverage", ("Ring2D",), (1,), variants=("normal", "default")).jobs()
+    assert [job.variant for job in jobs] == ["normal", "default"]
+    assert key_of(jobs[0]) != key_of(jobs[1])
+    with pytest.raises(InputError, match="variant 'no-cap' is unknown"):
+        Request("coverage", variants=("no-cap",))
+    with pytest.raises(InputError, match="leave them out of table1"):
+        Request("table1", variants=("no-cap",))

@@ -108,3 +108,20 @@ def test_winners_drawn_jointly_and_alone_are_both_near_true_ones(quick_training)
     (line,) = lines("marginalization", pd.DataFrame([{**found, **row(11), **{"w1": found["w1"]}}]))
     assert line["published"] == "0.077 ± 0.012"
     assert line["joint–alone"] == f"{found['w1']:.3f}"
+
+
+def test_the_adaptive_table_says_when_the_published_excess_is_reached():
+    curve = '[{"n": 100, "w1": 0.6, "mmtv": 0.4}, {"n": 200, "w1": 0.3, "mmtv": 0.2}]'
+    shared = {"dimension": 2, "curve": curve, "suggest_seconds": 0.25, "total_seconds": 50.0}
+    (line,) = lines("adaptive", pd.DataFrame([row(1, **shared), row(2, "no", curve=None)]))
+    assert line["published excess at 1000·d"] == "0.35"
+    assert line["excess by the end of each round"] == "50·d 0.540, 100·d 0.240"
+    assert (line["published reached"], line["seeds"]) == ("100·d", "1, 1 failed")
+
+
+def test_the_coverage_table_keeps_judges_apart():
+    shares = {"mean_cover": 1.0, "quantile_cover": 0.9, "cdf_cover": 0.8, "mean_width": 0.3}
+    frame = pd.DataFrame([row(1, **shares), row(1, **shares, variant="half-level")])
+    first, second = lines("coverage", frame)
+    assert (first["judge"], second["judge"]) == ("default", "half-level")
+    assert (first["means"], first["together"]) == ("1.00", "0.90")

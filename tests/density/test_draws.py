@@ -181,6 +181,29 @@ def test_a_share_of_the_pairs_stays_uniform(belief: BeliefDensity) -> None:
     assert abs(both.var() - 1 / 12) < 0.01
 
 
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_at_another_noise_the_density_is_a_power_of_itself(
+    belief: BeliefDensity, factor: float
+) -> None:
+    other = belief.at_noise(factor * belief.noise.level)
+    assert other.noise.level == factor * belief.noise.level
+    rng = np.random.default_rng(0)
+    a, b = BOX.sample(50, rng), BOX.sample(50, rng)
+    ratio, was = (each.log_prob(a) - each.log_prob(b) for each in (other, belief))
+    np.testing.assert_allclose(ratio, factor * was, rtol=1e-3, atol=1e-3)
+    axis = (np.arange(120) + 0.5) / 120 * 6 - 3
+    grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
+    assert abs(np.exp(other.log_prob(grid)).sum() * 0.05**2 - 1.0) < 0.05
+    both = np.stack([a[0], b[0]])
+    drawn, told = (np.diff(each.draws().log_prob(both)) for each in (other, belief))
+    np.testing.assert_allclose(drawn, factor * told, rtol=1e-3, atol=1e-3)
+
+
+def test_at_noise_takes_a_level(belief: BeliefDensity) -> None:
+    with pytest.raises(DensityError, match="level -1"):
+        belief.at_noise(-1)
+
+
 def test_what_has_no_draws_says_so() -> None:
     none = FitSettings(utility=UtilitySettings(
         mixture=MixtureSettings(counts=()), residual=ResidualSettings(max_steps=0),
