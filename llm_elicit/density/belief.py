@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor
 from llm_elicit.density.belief_draws import BeliefDraws, make_draws
 from llm_elicit.density.candidates import Candidates, make_candidates
 from llm_elicit.density.choice import Noise
+from llm_elicit.density.conditional import sample_given
 from llm_elicit.density.density_model import DensityModel
 from llm_elicit.density.diagnostics import self_report
 from llm_elicit.density.empirical import Empirical
@@ -25,6 +26,7 @@ from llm_elicit.density.errors import DensityError
 from llm_elicit.density.flow.density import FlowDensity
 from llm_elicit.density.latent import Latent, make_latent
 from llm_elicit.density.mixture import GaussianMixture
+from llm_elicit.density.region import CredibleRegion, find_mode
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.density import ScoreDensity
 from llm_elicit.density.threads import one_thread
@@ -132,6 +134,59 @@ class BeliefDensity:
             for i in range(self.dimension)
         )
 
+    def mean(self) -> Array:
+        """The features' means (d,), from draws kept with the fit."""
+        return np.array([each.mean for each in self.marginals])
+
+    def quantile(self, levels: npt.ArrayLike) -> Array:
+        """Quantiles (L, d) of every feature at levels (L,), from draws kept with the fit."""
+        x = self._latent.from_latent(self._reference.numpy())
+        return np.asarray(np.quantile(x, np.atleast_1d(levels), axis=0))
+
+    def mode(self) -> Array:
+        """The point (d,) of highest density per natural unit; see `find_mode`."""
+        return find_mode(self.log_prob, self._latent.from_latent(self._reference.numpy()))
+
+    def credible_region(self, level: float = 0.9) -> CredibleRegion:
+        """The smallest region that holds a share ``level`` of the belief.
+
+        Raises
+        ------
+        DensityError : a level that is not between 0 and 1.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from llm_elicit.density import fit_belief
+        >>> rng = np.random.default_rng(0)
+        >>> a, b = rng.uniform(-3, 3, (2, 80, 1))
+        >>> nearer = abs(a - 1) < abs(b - 1)
+        >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
+        ...                     sampling=Uniform([-3.0], [3.0]), method="utility")
+        >>> belief.credible_region(0.5).contains([[1.0], [-3.0]]).tolist()
+        [True, False]
+        """
+        if not 0.0 < level < 1.0:
+            raise DensityError(
+                f"credible_region: level = {level}; it must lie between 0 and 1; say 0.9."
+            )
+        draws = self._latent.from_latent(self._reference.numpy())
+        threshold = float(np.quantile(self.log_prob(draws), 1.0 - level))
+        return CredibleRegion(level, threshold, self.log_prob)
+
+    def sample_given(self, given: Mapping[int, float], n: int, *, seed: int = 0) -> Array:
+        """Draw (n, d) points given the values of some features, by number, natural units.
+
+        Raises
+        ------
+        DensityError : a method other than "utility" and "auto", and as
+            `llm_elicit.density.conditional.sample_given`.
+        """
+        model = self._of_utility("sample_given")
+        with one_thread():
+            generator = torch.Generator().manual_seed(seed)
+            return sample_given(model, given, n, generator)
+
     def sample(self, n: int, *, seed: int = 0) -> Array:
         """Draw (n, d) points in natural units, inside the support; the same for the same seed.
 
@@ -208,13 +263,9 @@ class BeliefDensity:
         True
         """
         noise = Noise(self.noise.family, level)
-        if not isinstance(self._model, UtilityDensity):
-            raise DensityError(
-                f"at_noise: the belief's method is {self._model.name}; only the utility itself "
-                'can be rescaled; fit by "utility" or "auto", or again with noise=Noise(level=...).'
-            )
-        factor, annealing = noise.scale / self.noise.scale, self._model.annealing
-        utility = self._model.utility.scaled(factor)
+        was = self._of_utility("at_noise")
+        factor, annealing = noise.scale / self.noise.scale, was.annealing
+        utility = was.utility.scaled(factor)
         generator = torch.Generator().manual_seed(seed)
         with one_thread():
             found = estimate_log_normalizer(self._latent, utility, generator, annealing)
@@ -233,14 +284,18 @@ class BeliefDensity:
         ------
         DensityError : the method is neither "utility" nor "auto", or there are no `draws`.
         """
-        if not isinstance(self._model, UtilityDensity):
-            raise DensityError(
-                f"candidates: the belief's method is {self._model.name}; pairs are chosen for "
-                'methods "utility" and "auto", which alone may be given chosen pairs; fit by those.'
-            )
+        model, draws = self._of_utility("candidates"), self._utilities()
         generator = torch.Generator().manual_seed(seed)
         with one_thread():
-            return make_candidates(self._model, self._utilities(), count, temperature, generator)
+            return make_candidates(model, draws, count, temperature, generator)
+
+    def _of_utility(self, wanted: str) -> UtilityDensity:
+        if not isinstance(self._model, UtilityDensity):
+            raise DensityError(
+                f"{wanted}: the belief's method is {self._model.name}; this needs the utility "
+                'itself; fit by "utility" or "auto".'
+            )
+        return self._model
 
     def _utilities(self) -> UtilityDraws:
         if self._draws is None or not len(self._draws):

@@ -216,3 +216,34 @@ def test_what_has_no_draws_says_so() -> None:
         suggest_pairs(belief, 0)
     with pytest.raises(DensityError, match=r"level = 1\.5"):
         band(np.zeros((3, 1)), 1.5)
+
+
+def test_mode_region_and_conditional_draws_are_those_of_the_density(belief: BeliefDensity) -> None:
+    axis = (np.arange(150) + 0.5) / 150 * 6 - 3
+    grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
+    log_prob = belief.log_prob(grid)
+    mode = belief.mode()
+    assert belief.log_prob(mode[None])[0] >= log_prob.max() - 1e-3
+    mass = np.exp(log_prob) / np.exp(log_prob).sum()
+    inside = belief.credible_region(0.8).contains(grid)
+    assert abs(mass[inside].sum() - 0.8) < 0.04
+    assert mass[inside].min() >= mass[~inside].max()
+    drawn = belief.sample_given({0: 1.0}, 4000, seed=1)
+    assert (drawn[:, 0] == 1.0).all()
+    line = np.stack([np.ones(150), axis], 1)
+    share = np.exp(belief.log_prob(line)).cumsum()
+    expected = np.interp([0.1, 0.5, 0.9], share / share[-1], axis + 0.02)
+    np.testing.assert_allclose(np.quantile(drawn[:, 1], [0.1, 0.5, 0.9]), expected, atol=0.08)
+    np.testing.assert_allclose(belief.quantile(0.5)[0], np.median(belief.sample(4000), 0), atol=0.1)
+    np.testing.assert_allclose(belief.mean(), mass @ grid, atol=0.08)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({2: 0.0}, "no feature 2"), ({0: 9.0}, "outside the support"), ({0: 0.0, 1: 0.0}, "every")],
+)
+def test_what_cannot_be_given_is_refused(
+    belief: BeliefDensity, given: dict[int, float], message: str
+) -> None:
+    with pytest.raises(DensityError, match=message):
+        belief.sample_given(given, 10)

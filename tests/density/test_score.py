@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -163,3 +165,13 @@ def test_divergence_is_the_trace_of_the_jacobian() -> None:
     value, divergence = score_and_divergence(x, score, 0.5)
     assert value[0].tolist() == pytest.approx([12.0, np.sin(2.0) + 1.5])
     assert divergence.item() == pytest.approx(12.5)
+
+
+def test_the_flow_of_what_hardly_moves_is_solved() -> None:
+    """A solver's first trial step is as long as the motion is slow, and e^step overflows."""
+    variance = 1e3
+    prior = FlowPrior(torch.zeros(1).double(), variance * torch.eye(1).double())
+    x = torch.tensor([[30.0]], dtype=torch.float64)
+    settings = LikelihoodSettings(sigma_min=1e-3, rtol=1e-5, atol=1e-5)
+    found = flow_log_prob(x, lambda y, s: -y / (variance + s * s), prior, settings)
+    assert abs(float(found) + 0.5 * math.log(2 * math.pi * variance) + 0.45) < 1e-3

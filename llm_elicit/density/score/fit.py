@@ -46,9 +46,7 @@ def fit_score(problem: Problem, utility: Utility, constant: bool) -> Fitted:
     parts = _chosen(parts, trained.choice)
     tempering = _estimate_field(problem, parts, points)
     at_sampling = tempering.field(utility_at(problem.latent, utility, points), settings.side)
-    # The field of a sharp belief overflows single precision, in which it multiplies the scores.
-    largest = torch.finfo(torch.float32).max
-    cap = min(float(torch.quantile(at_sampling, settings.cap_quantile)), largest)
+    cap = float(torch.quantile(at_sampling, settings.cap_quantile))
     belief = estimate_log_normalizer(
         problem.latent, utility, problem.generator, problem.settings.annealing
     )

@@ -156,14 +156,15 @@ def _solve(
     x: Tensor, score: Score, prior: FlowPrior, settings: LikelihoodSettings, probes: Tensor | None
 ) -> Tensor:
     fixed = settings.solver in FIXED
+    low, high = settings.sigma_min, settings.sigma_max
 
     def velocity(time: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        sigma = float(time) if fixed else math.exp(float(time))
+        # Where nothing moves yet, a solver's trial of its first step goes far beyond the end.
+        sigma = float(time) if fixed else math.exp(min(float(time), math.log(high)))
         value, divergence = score_and_divergence(state[0], score, sigma, probes)
         speed = sigma if fixed else sigma**2
         return -speed * value, speed * divergence
 
-    low, high = settings.sigma_min, settings.sigma_max
     times = torch.tensor([math.log(low), math.log(high)], dtype=x.dtype)
     if fixed:
         times = torch.linspace(low, high, settings.grid, dtype=x.dtype)
