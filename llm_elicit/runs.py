@@ -33,6 +33,9 @@ else:
 SAMPLES = "samples.parquet"
 """The file of a belief's samples, in its folder."""
 
+BANDS = "bands.json"
+"""The file of a belief's credible bands, in its folder; methods without draws have none."""
+
 
 @dataclass(frozen=True)
 class Run:

@@ -29,7 +29,7 @@ from llm_elicit.later import Later
 from llm_elicit.orchestrator import Display, Progress, Silent
 from llm_elicit.orchestrator.spans import span
 from llm_elicit.questions import Template, render
-from llm_elicit.runs import FROZEN, SAMPLES, Run, find, open_runs
+from llm_elicit.runs import BANDS, FROZEN, SAMPLES, Run, find, open_runs
 
 __all__ = [
     "arun", "ask", "ask_in_batches", "audit", "export", "fit", "plan", "plan_grid", "report",
@@ -237,6 +237,10 @@ def _fit_one(result: Run, choices: Choices, judge: str, method: str, progress: P
     drawn = belief.sample(settings.samples, seed=result.campaign.seed)
     progress.stage(f"{judge}: fit {method}", "done", 1, 1)
     belief.save(folder)
+    (folder / BANDS).unlink(missing_ok=True)
+    if belief.has_draws:
+        bands = auditing.measure_bands(belief.draws(seed=result.campaign.seed), space)
+        (folder / BANDS).write_text(bands.model_dump_json() + "\n", encoding="utf-8")
     stamp.write_text(digest.hexdigest())
     pd.DataFrame(drawn, columns=space.names).to_parquet(samples)
 
@@ -269,6 +273,11 @@ def _samples(result: Run) -> reporting.Samples:
         sampling=space.sample(count, rng),
         data=space.table_points() if space.table else None,
         beliefs={name: points for name, points in beliefs.items() if points is not None},
+        bands={
+            name: bands
+            for name in beliefs
+            if (bands := _read_bands(result.belief_folder(name, method))) is not None
+        },
     )
 
 
@@ -276,6 +285,14 @@ def _read_points(folder: Path) -> Floats | None:
     """A belief's samples, if it was fitted."""
     path = folder / SAMPLES
     return pd.read_parquet(path).to_numpy(np.float64) if path.is_file() else None
+
+
+def _read_bands(folder: Path) -> auditing.BeliefBands | None:
+    """A belief's bands, if its method has them."""
+    path = folder / BANDS
+    if not path.is_file():
+        return None
+    return auditing.BeliefBands.model_validate_json(path.read_bytes())
 
 
 def _evidence(result: Run, comparisons: Comparisons, judge: str) -> auditing.JudgeEvidence:
@@ -287,7 +304,8 @@ def _evidence(result: Run, comparisons: Comparisons, judge: str) -> auditing.Jud
         if points is not None:
             beliefs[method] = points
             diagnostics[method] = density.BeliefDensity.load(folder).diagnostics
-    return auditing.JudgeEvidence(judge, comparisons, beliefs, diagnostics)
+    bands = _read_bands(result.belief_folder(judge, result.campaign.fit.methods[0]))
+    return auditing.JudgeEvidence(judge, comparisons, beliefs, diagnostics, bands)
 
 
 @span("report")

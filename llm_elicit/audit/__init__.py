@@ -1,6 +1,17 @@
 """The audit: how a judge answers, whether that is a signal, and how far its belief is from data."""
 
+from llm_elicit.audit.bands import measure_bands
 from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
 from llm_elicit.audit.record import Audit, JudgeAudit, audit_run
+from llm_elicit.audit.summary import BeliefBands
 
-__all__ = ["Audit", "AuditSettings", "JudgeAudit", "JudgeEvidence", "Reference", "audit_run"]
+__all__ = [
+    "Audit",
+    "AuditSettings",
+    "BeliefBands",
+    "JudgeAudit",
+    "JudgeEvidence",
+    "Reference",
+    "audit_run",
+    "measure_bands",
+]

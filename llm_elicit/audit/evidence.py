@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
+from llm_elicit.audit.summary import BeliefBands
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats, Strict
@@ -111,12 +112,14 @@ class JudgeEvidence:
             belief, the others cross-check it. Empty where no belief could be fitted.
         diagnostics: what each fit says of itself, by method; kept in the record as it is. The
             first one's `held_out_log_likelihood` (nats a comparison) is set beside ln 2.
+        bands: the belief's own, where its method has them.
     """
 
     judge: str
     comparisons: Comparisons
     beliefs: Mapping[str, Floats] = field(default_factory=dict)
     diagnostics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    bands: BeliefBands | None = None
 
     def __post_init__(self) -> None:
         if self.judge not in self.comparisons.judges:

@@ -24,7 +24,7 @@ from llm_elicit.audit.signal import (
     distance_from_sampling,
     randomization_test,
 )
-from llm_elicit.audit.summary import FeatureSummary, side_by_side, summarize
+from llm_elicit.audit.summary import FeatureBands, FeatureSummary, side_by_side, summarize
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats, Strict
 
@@ -61,6 +61,7 @@ class JudgeAudit(Strict):
         consistency: how it answers.
         signal: whether its answers say anything about the points.
         belief: marginal summaries of the belief.
+        bands: 90 % credible bands of the same, where the method has them.
         belief_data, belief_sampling: distances of the belief from the data and from λ.
         belief_floor: distance between disjoint draws of the belief.
         cross_checks: distance of each other method's belief from this one, by method.
@@ -72,6 +73,7 @@ class JudgeAudit(Strict):
     consistency: Consistency
     signal: Signal
     belief: list[FeatureSummary] | None
+    bands: list[FeatureBands] | None = None
     belief_data: Distance | None
     belief_sampling: Distance | None
     belief_floor: Distance | None
@@ -195,6 +197,7 @@ def audit_judge(
         consistency=measure_consistency(evidence.comparisons, evidence.judge, choices),
         signal=_audit_signal(evidence, belief, reference, ruler.settings, rng),
         belief=None if belief is None else summarize(belief, reference.space),
+        bands=None if evidence.bands is None else evidence.bands.features,
         belief_data=None if belief is None or data is None else ruler.between(belief, data, rng),
         belief_sampling=None if belief is None else ruler.between(belief, reference.sampling, rng),
         belief_floor=None if belief is None else ruler.floor(belief, rng),

@@ -1,15 +1,18 @@
-"""Marginal summaries of samples, natural units: mean, standard deviation and quantiles."""
+"""Marginal summaries of samples and beliefs, natural units: means, quantiles, their bands."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
 from llm_elicit.features import FeatureSpace, Floats, Strict
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+Band = tuple[float, float]
 
 
 class FeatureSummary(Strict):
@@ -23,6 +26,36 @@ class FeatureSummary(Strict):
     q50: float
     q75: float
     q95: float
+
+
+class FeatureBands(Strict):
+    """One feature's bands, natural units: its mean and its quantiles."""
+
+    name: str
+    mean: Band
+    q05: Band
+    q25: Band
+    q50: Band
+    q75: Band
+    q95: Band
+
+
+class MarginalBand(Strict):
+    """The band of one feature's density, per unit of its scale, at `at` (natural units)."""
+
+    name: str
+    at: list[float]
+    low: list[float]
+    high: list[float]
+
+
+class BeliefBands(Strict):
+    """A belief's bands of one level over so many draws."""
+
+    level: Annotated[float, Field(gt=0, lt=1)]
+    draws: int
+    features: list[FeatureBands]
+    marginals: list[MarginalBand]
 
 
 def summarize(points: Floats, space: FeatureSpace) -> list[FeatureSummary]:

@@ -221,6 +221,11 @@ class BeliefDensity:
             result[inside] = per_scale + self.sampling.log_scale_slope(kept)
         return result
 
+    @property
+    def has_draws(self) -> bool:
+        """Whether `draws` has any to give."""
+        return self._draws is not None and len(self._draws) > 0
+
     def draws(self, *, seed: int = 0) -> BeliefDraws:
         """Beliefs that the same choices allow, equally likely: what credible bands are made of.
 

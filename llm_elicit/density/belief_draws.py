@@ -91,6 +91,18 @@ class BeliefDraws:
         both = zip(self.points, self.weights, strict=True)
         return np.stack([np.stack([w @ (x <= v) for v in at]) for x, w in both])
 
+    def marginal(self, feature: int, edges: npt.ArrayLike) -> Array:
+        """Shares of mass (S, B) between edges (B + 1,) of one feature, natural units.
+
+        What lies beyond the edges counts into the first and the last.
+        """
+        limits = np.asarray(edges, dtype=np.float64)
+        both = zip(self.points, self.weights, strict=True)
+        return np.stack([
+            np.histogram(np.clip(x[:, feature], limits[0], limits[-1]), limits, weights=w)[0]
+            for x, w in both
+        ])  # fmt: skip
+
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Log densities (S, n) at points (n, d), nats per natural unit; −inf outside λ's support.
 

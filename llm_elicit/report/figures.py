@@ -23,6 +23,7 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter, gaussian_filter1d
 
 from llm_elicit.audit.distance import bin_edges
+from llm_elicit.audit.summary import BeliefBands
 from llm_elicit.features import Feature, FeatureSpace, Floats
 from llm_elicit.report.style import (
     DARK,
@@ -50,12 +51,14 @@ class Samples:
         sampling: draws from λ.
         data: the reference table's points, or None.
         beliefs: each judge's belief samples, by the judge's name.
+        bands: the beliefs' credible bands, of those that have them.
     """
 
     space: FeatureSpace
     sampling: Floats
     data: Floats | None = None
     beliefs: Mapping[str, Floats] = field(default_factory=dict)
+    bands: Mapping[str, BeliefBands] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,8 @@ class Portrait:
 def draw_portrait(samples: Samples, judge: str) -> Portrait:
     """Draw one judge's belief beside data and λ."""
     space, belief = samples.space, samples.beliefs[judge]
-    figures = {"marginals": marginals_figure(samples, belief, LIGHT)}
+    bands = samples.bands.get(judge)
+    figures = {"marginals": marginals_figure(samples, belief, LIGHT, bands)}
     corner = chart = None
     if 2 <= space.dimension <= _MOST_CORNER:
         figures["corner"] = corner_figure(samples, belief, LIGHT)
@@ -119,7 +123,9 @@ def draw_portrait(samples: Samples, judge: str) -> Portrait:
             f"{judge}, and the sampling density, stronger where denser.",
             "png",
         )
-    marginals = [_marginal_picture(samples, belief, column) for column in range(space.dimension)]
+    marginals = [
+        _marginal_picture(samples, belief, column, bands) for column in range(space.dimension)
+    ]
     files = {
         f"{name}.{kind}": _render(figure, kind)
         for name, figure in figures.items()
@@ -154,7 +160,9 @@ def file_name(judge: str) -> str:
     return kept if kept == judge else f"{kept}-{zlib.crc32(judge.encode()):08x}"
 
 
-def marginals_figure(samples: Samples, belief: Floats, theme: Theme) -> Figure:
+def marginals_figure(
+    samples: Samples, belief: Floats, theme: Theme, bands: BeliefBands | None = None
+) -> Figure:
     """All marginals in one figure, a panel a feature."""
     features = samples.space.features
     columns = min(4, len(features))
@@ -162,11 +170,16 @@ def marginals_figure(samples: Samples, belief: Floats, theme: Theme) -> Figure:
     figure = blank(2.7 * columns, 2.1 * rows + 0.4, theme)
     for column, feature in enumerate(features):
         axes = figure.add_subplot(rows, columns, column + 1)
+        _draw_band(axes, bands, column, theme)
         _draw_marginal(axes, samples, belief, column, theme)
         axes.set_xlabel(axis_label(feature), fontsize=8)
-    handles = _legend(theme, data=samples.data is not None)
+    handles = _legend(theme, data=samples.data is not None, bands=bands is not None)
     figure.legend(
-        handles=handles, loc="outside upper center", ncols=3, frameon=False, labelcolor=theme.ink
+        handles=handles,
+        loc="outside upper center",
+        ncols=len(handles),
+        frameon=False,
+        labelcolor=theme.ink,
     )
     return figure
 
@@ -250,6 +263,12 @@ def _draw_marginal(axes: Axes, samples: Samples, belief: Floats, column: int, th
     axes.set_xlim(edges[0], edges[-1])
 
 
+def _draw_band(axes: Axes, bands: BeliefBands | None, column: int, theme: Theme) -> None:
+    if bands is not None:
+        band = bands.marginals[column]
+        axes.fill_between(band.at, band.low, band.high, color=theme.belief, alpha=0.28, linewidth=0)
+
+
 def _draw_pair(
     axes: Axes, samples: Samples, belief: Floats, columns: tuple[int, int], theme: Theme
 ) -> None:
@@ -321,8 +340,10 @@ def _ramp(theme: Theme, colour: str) -> LinearSegmentedColormap:
     return LinearSegmentedColormap.from_list("ramp", [theme.background, colour])
 
 
-def _legend(theme: Theme, data: bool) -> list[Patch | Line2D]:
+def _legend(theme: Theme, data: bool, bands: bool = False) -> list[Patch | Line2D]:
     handles: list[Patch | Line2D] = [Patch(color=theme.data, label="data")] if data else []
+    if bands:
+        handles.append(Patch(color=theme.belief, alpha=0.28, label="90 % band of the belief"))
     return [
         *handles,
         Line2D([], [], color=theme.belief, label="belief"),
@@ -330,18 +351,26 @@ def _legend(theme: Theme, data: bool) -> list[Patch | Line2D]:
     ]
 
 
-def _marginal_picture(samples: Samples, belief: Floats, column: int) -> Picture:
+def _marginal_picture(
+    samples: Samples, belief: Floats, column: int, bands: BeliefBands | None
+) -> Picture:
     feature = samples.space.features[column]
 
     def draw(theme: Theme) -> Figure:
         figure = blank(3.0, 1.7, theme)
-        _draw_marginal(figure.add_subplot(), samples, belief, column, theme)
+        axes = figure.add_subplot()
+        _draw_band(axes, bands, column, theme)
+        _draw_marginal(axes, samples, belief, column, theme)
         return figure
 
     def median(points: Floats) -> str:
         return feature.word(float(np.median(points[:, column])))
 
-    parts = [f"belief {median(belief)}", f"sampling density {median(samples.sampling)}"]
+    believed = f"belief {median(belief)}"
+    if bands is not None:
+        low, high = (feature.word(end) for end in bands.features[column].q50)
+        believed += f" (90 % band {low} to {high})"
+    parts = [believed, f"sampling density {median(samples.sampling)}"]
     if samples.data is not None:
         parts.insert(0, f"data {median(samples.data)}")
     alt = f"Marginal densities of {feature.label}. Medians: {', '.join(parts)}."

@@ -120,6 +120,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         words.p_value,
         words.visible,
         words.worded,
+        words.between,
         axis_label,
         data_uri,
     ):

@@ -75,6 +75,16 @@ def p_value(value: float, flips: int) -> str:
     return f"p = {value:.2g}"
 
 
+def between(feature: Feature, band: tuple[float, float]) -> str:
+    """The two ends of a band, as `worded`.
+
+    Example:
+        >>> between(Feature(name="x", label="x", unit="m", low=0, high=100), (1.0, 22.0))
+        '1 to 22'
+    """
+    return " to ".join(worded(feature, end) for end in band)
+
+
 def worded(feature: Feature, value: float) -> str:
     """A mean, sd or quantile with about the digits a question would give, without the unit.
 

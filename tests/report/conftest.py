@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 from audit.planted import ask, constant, gaussian_expert
 
-from llm_elicit.audit import AuditSettings, JudgeEvidence, Reference, audit_run
+from llm_elicit.audit import AuditSettings, JudgeEvidence, Reference, audit_run, measure_bands
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Comparisons
+from llm_elicit.density import BETWEEN_ROUNDS, Uniform, fit_belief
 from llm_elicit.features import Feature, FeatureSpace
 from llm_elicit.report import Samples, Study, write_report
 from llm_elicit.report.figures import Portrait, draw_portrait
@@ -51,10 +52,18 @@ def study() -> Study:
     log = Comparisons(pd.concat([expert.frame, stuck]), space.names)
     data, sampling, belief = draw(900), space.sample(900, rng), draw(900)
     flat = space.sample(900, rng)
+    winners, losers, weights = log.choices("expert").weighted()
+    bands = measure_bands(
+        fit_belief(
+            winners, losers, weights=weights, method="utility", settings=BETWEEN_ROUNDS,
+            sampling=Uniform(space.low, space.high, log=space.log),
+        ).draws(),
+        space,
+    )  # fmt: skip
     diagnostics = {"utility": {"held_out_log_likelihood": -0.4, "note": HOSTILE}}
     beliefs = {"utility": belief, "score": draw(900)}
     evidence = [
-        JudgeEvidence("expert", log, beliefs, diagnostics),
+        JudgeEvidence("expert", log, beliefs, diagnostics, bands),
         JudgeEvidence("stuck <b>judge</b>", log, {"utility": flat}),
     ]
     small = AuditSettings(size=100, marginal_size=400, repeats=2, flips=199, draws=39)
@@ -72,7 +81,9 @@ def study() -> Study:
         audit,
         campaign,
         log,
-        Samples(space, sampling, data, {"expert": belief, "stuck <b>judge</b>": flat}),
+        Samples(
+            space, sampling, data, {"expert": belief, "stuck <b>judge</b>": flat}, {"expert": bands}
+        ),
         versions={"Python": "3"},
         prompts={"0" * 64: f"Which is likelier? {HOSTILE}"},
         created="2026-01-01 00:00 UTC",

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from llm_elicit.audit import AuditSettings, JudgeEvidence, Reference, audit_run
+from llm_elicit.audit import Audit, AuditSettings, JudgeEvidence, Reference, audit_run
+from llm_elicit.report import words
 from llm_elicit.report.page import pick_answers, render_page
 
 VOID = {"meta", "link", "img", "source", "br", "hr", "input"}
@@ -140,3 +141,25 @@ def test_shown_answers_hold_every_verdict(study):
     assert "refusal" in set(shown["verdict"])
     assert len(pick_answers(rows.head(2), 6)) == 2
     assert list(shown.index) == sorted(shown.index)
+
+
+def test_bands_stand_under_the_numbers_they_are_of(study, page):
+    bands = study.audit.of("expert").bands
+    income = study.audit.space.features[0]
+    shown = words.between(income, bands[0].q50)
+    assert page.count("its 90 % band</th>") == study.audit.space.dimension
+    assert f"<td>{shown}</td>" in page
+    assert study.audit.of("stuck <b>judge</b>").bands is None
+
+
+def test_an_audit_keeps_its_bands(study, tmp_path):
+    study.audit.save(tmp_path / "audit.json")
+    assert Audit.load(tmp_path / "audit.json").judges[0].bands == study.audit.judges[0].bands
+
+
+def test_bands_are_ordered_and_around_their_densities(study):
+    bands = study.samples.bands["expert"]
+    for feature, marginal in zip(bands.features, bands.marginals, strict=True):
+        assert feature.mean[0] < feature.mean[1]
+        assert feature.q25[0] < feature.q50[1] < feature.q75[1]
+        assert all(0 <= low <= high for low, high in zip(marginal.low, marginal.high, strict=True))

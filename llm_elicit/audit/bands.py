@@ -1,0 +1,58 @@
+"""How sure a belief is of its own numbers: credible bands over draws of its posterior.
+
+A band holds the middle of what the same answers allow (`llm_elicit.density.BeliefDraws`), feature
+by feature; many bands together hold the truth less often than each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.ndimage import gaussian_filter1d
+
+from llm_elicit import density
+from llm_elicit.audit.distance import bin_edges
+from llm_elicit.audit.summary import QUANTILES, BeliefBands, FeatureBands, MarginalBand
+from llm_elicit.features import FeatureSpace, Floats
+
+_BINS = 60
+_SMOOTH = 1.5
+
+
+def measure_bands(
+    draws: density.BeliefDraws, space: FeatureSpace, level: float = 0.9
+) -> BeliefBands:
+    """Bands of means, quantiles and marginals, in the order of the space."""
+    means = density.band(draws.mean(), level)
+    quantiles = density.band(draws.quantile(QUANTILES), level)
+    features = [
+        FeatureBands(
+            name=name,
+            mean=(float(means[0][column]), float(means[1][column])),
+            **{
+                f"q{round(100 * q):02d}": (
+                    float(quantiles[0][k, column]),
+                    float(quantiles[1][k, column]),
+                )
+                for k, q in enumerate(QUANTILES)
+            },
+        )
+        for column, name in enumerate(space.names)
+    ]
+    marginals = [_marginal(draws, space, column, level) for column in range(space.dimension)]
+    return BeliefBands(level=level, draws=len(draws), features=features, marginals=marginals)
+
+
+def _marginal(
+    draws: density.BeliefDraws, space: FeatureSpace, column: int, level: float
+) -> MarginalBand:
+    feature = space.features[column]
+    edges = bin_edges(feature, _BINS)
+    widths = np.diff(np.log(edges) if feature.scale == "log" else edges)
+    curves: Floats = gaussian_filter1d(
+        draws.marginal(column, edges) / widths, _SMOOTH, mode="reflect"
+    )
+    low, high = density.band(curves, level)
+    centres = (edges[:-1] + edges[1:]) / 2
+    return MarginalBand(
+        name=feature.name, at=centres.tolist(), low=low.tolist(), high=high.tolist()
+    )
