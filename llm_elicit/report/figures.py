@@ -170,8 +170,8 @@ def marginals_figure(
     figure = blank(2.7 * columns, 2.1 * rows + 0.4, theme)
     for column, feature in enumerate(features):
         axes = figure.add_subplot(rows, columns, column + 1)
-        _draw_band(axes, bands, column, theme)
         _draw_marginal(axes, samples, belief, column, theme)
+        _draw_band(axes, bands, column, theme)
         axes.set_xlabel(axis_label(feature), fontsize=8)
     handles = _legend(theme, data=samples.data is not None, bands=bands is not None)
     figure.legend(
@@ -359,8 +359,8 @@ def _marginal_picture(
     def draw(theme: Theme) -> Figure:
         figure = blank(3.0, 1.7, theme)
         axes = figure.add_subplot()
-        _draw_band(axes, bands, column, theme)
         _draw_marginal(axes, samples, belief, column, theme)
+        _draw_band(axes, bands, column, theme)
         return figure
 
     def median(points: Floats) -> str:
