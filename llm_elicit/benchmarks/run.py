@@ -16,6 +16,7 @@ from llm_elicit.benchmarks.marginal import measure_marginal
 from llm_elicit.benchmarks.measure import measure
 from llm_elicit.benchmarks.names import TABLES
 from llm_elicit.benchmarks.paper import PAPER_TARGETS
+from llm_elicit.benchmarks.power import measure_power
 from llm_elicit.benchmarks.rows import Rows
 from llm_elicit.benchmarks.variants import VARIANTS, check_methods, check_variants
 from llm_elicit.density.fit import METHODS
@@ -27,6 +28,7 @@ _WORK = {
     "marginalization": measure_marginal,
     "adaptive": measure_adaptive,
     "coverage": measure_coverage,
+    "power": measure_power,
 }
 _WANTED = ("auto", "score", "score-constant", "utility", "flow")
 
@@ -118,7 +120,7 @@ class Request:
             return [(VARIANTS[name].method, name) for name in self.variants or quick]
         if self.table == "marginalization":
             return _MARGINAL
-        if self.table in ("adaptive", "coverage"):
+        if self.table in ("adaptive", "coverage", "power"):
             return [("auto", name) for name in self.variants or [DEFAULT]]
         return [(m, DEFAULT) for m in self.methods or [m for m in _WANTED if m in METHODS]]
 

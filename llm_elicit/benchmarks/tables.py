@@ -48,14 +48,15 @@ def make_tables(table: str, rows: pd.DataFrame) -> list[Table]:
     """The tables of a benchmark's rows, as `run_table` returns them."""
     if rows.empty:
         return []
-    if table == "runtime":
-        return [_runtime(rows)]
-    if table == "marginalization":
-        return [_marginalization(rows)]
-    if table == "adaptive":
-        return [_adaptive(rows)]
-    if table == "coverage":
-        return [_coverage(rows)]
+    own = {
+        "runtime": _runtime,
+        "marginalization": _marginalization,
+        "adaptive": _adaptive,
+        "coverage": _coverage,
+        "power": _power,
+    }
+    if table in own:
+        return [own[table](rows)]
     return [_distances(rows, metric, ablation=table == "ablation") for metric in _NAMES]
 
 
@@ -165,6 +166,17 @@ def _adaptive(rows: pd.DataFrame) -> Table:
         "published reached", "W1", "floor", "MMTV", "s for 100 pairs", "seconds", "seeds",
     )  # fmt: skip
     return Table("Pairs chosen in rounds", columns, lines)
+
+
+def _power(rows: pd.DataFrame) -> Table:
+    lines = []
+    for (target, _, _), group in _groups(rows):
+        coins = int(_column(group, "coins").sum())
+        alarms = _column(group, "false_alarms")
+        found = _column(group, "found")
+        lines.append((target, _spread(alarms), f"{coins}", _mean(found, 2), _count(group)))
+    columns = ("target", "coins called a signal", "coins", "judge found", "seeds")
+    return Table("False alarms and power of the signal's verdict", columns, lines)
 
 
 def _coverage(rows: pd.DataFrame) -> Table:
