@@ -221,7 +221,7 @@ def _fit_one(result: Run, choices: Choices, judge: str, method: str, progress: P
     if samples.is_file() and stamp.is_file() and stamp.read_text() == digest.hexdigest():
         return
     samples.unlink(missing_ok=True)
-    space = result.space
+    space, shown = result.space, partial(progress.stage, f"{judge}: fit {method}")
     belief = density.fit_belief(
         winners,
         losers,
@@ -232,15 +232,16 @@ def _fit_one(result: Run, choices: Choices, judge: str, method: str, progress: P
         else density.Noise(settings.noise, settings.level),
         weights=weights,
         seed=result.campaign.seed,
-        progress=partial(progress.stage, f"{judge}: fit {method}"),
+        progress=shown,
     )
     drawn = belief.sample(settings.samples, seed=result.campaign.seed)
-    progress.stage(f"{judge}: fit {method}", "done", 1, 1)
     belief.save(folder)
     (folder / BANDS).unlink(missing_ok=True)
     if belief.has_draws:
-        bands = auditing.measure_bands(belief.draws(seed=result.campaign.seed), space)
+        draws = belief.draws(seed=result.campaign.seed, progress=shown)
+        bands = auditing.measure_bands(draws, space)
         (folder / BANDS).write_text(bands.model_dump_json() + "\n", encoding="utf-8")
+    shown("done", 1, 1)
     stamp.write_text(digest.hexdigest())
     pd.DataFrame(drawn, columns=space.names).to_parquet(samples)
 

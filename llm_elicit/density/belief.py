@@ -26,6 +26,7 @@ from llm_elicit.density.errors import DensityError
 from llm_elicit.density.flow.density import FlowDensity
 from llm_elicit.density.latent import Latent, make_latent
 from llm_elicit.density.mixture import GaussianMixture
+from llm_elicit.density.problem import Progress
 from llm_elicit.density.region import CredibleRegion, find_mode
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.density import ScoreDensity
@@ -226,12 +227,13 @@ class BeliefDensity:
         """Whether `draws` has any to give."""
         return self._draws is not None and len(self._draws) > 0
 
-    def draws(self, *, seed: int = 0) -> BeliefDraws:
+    def draws(self, *, seed: int = 0, progress: Progress | None = None) -> BeliefDraws:
         """Beliefs that the same choices allow, equally likely: what credible bands are made of.
 
         They are draws of the posterior over utilities (see
         `llm_elicit.density.utility.posterior`) at the noise the fit was told, whatever method
-        made the belief itself; the same for the same seed. Takes seconds.
+        made the belief itself; the same for the same seed. Takes seconds, of which ``progress``
+        is told as that of `fit_belief` is.
 
         Raises
         ------
@@ -240,7 +242,7 @@ class BeliefDensity:
         generator = torch.Generator().manual_seed(seed)
         model = self._model if isinstance(self._model, UtilityDensity) else None
         with one_thread():
-            return make_draws(self._latent, self._utilities(), model, generator)
+            return make_draws(self._latent, self._utilities(), model, generator, progress)
 
     def at_noise(self, level: float, *, seed: int = 0) -> BeliefDensity:
         """The belief that the same answers imply if the judge's noise has another level.

@@ -13,6 +13,7 @@ from torch import Tensor
 from llm_elicit.density.annealing import AnnealingSettings
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.latent import Latent
+from llm_elicit.density.problem import Progress
 from llm_elicit.density.ratio import Utility
 from llm_elicit.density.utility_density import UtilityDensity, anneal_belief, utility_at
 from llm_elicit.density.utility_draws import UtilityDraws
@@ -132,8 +133,9 @@ def make_draws(
     utilities: UtilityDraws,
     model: UtilityDensity | None,
     generator: torch.Generator,
+    progress: Progress | None = None,
 ) -> BeliefDraws:
-    """Weighted points of every draw.
+    """Weighted points of every draw; ``progress`` is called as progress("draws", done, total).
 
     Draws near the belief share its points, weighted by the ratio of densities, so that what
     chance there is in the points is common to all. Where a share of less than 0.3 of the points
@@ -149,6 +151,8 @@ def make_draws(
         points.append(found[0])
         weights.append(found[1])
         logs.append(found[2])
+        if progress is not None:
+            progress("draws", at + 1, len(utilities))
     return BeliefDraws(tuple(points), tuple(weights), latent, utilities, np.array(logs))
 
 
