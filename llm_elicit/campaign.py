@@ -29,8 +29,6 @@ from llm_elicit.features import FeatureSpace, Strict, read_yaml, validated
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -43,9 +41,6 @@ class Rounds(Strict):
 
     count: Annotated[int, Field(ge=2, le=1000)]
     shared: bool = True
-
-
-_ADAPTIVE = {"rounds": {"count": 5}}
 
 
 class Design(Strict):
@@ -68,14 +63,13 @@ class Design(Strict):
     @model_validator(mode="before")
     @classmethod
     def _by_name(cls, data: Any) -> Any:
-        return _ADAPTIVE if data == "adaptive" else data
+        return {"rounds": {"count": 5}} if data == "adaptive" else data
 
     @model_validator(mode="after")
     def _rounds_have_pairs(self) -> Design:
         if self.rounds is not None and self.rounds.count > self.pairs:
-            raise ValueError(
-                f"{self.rounds.count} rounds of {self.pairs} pairs; ask more pairs, or fewer rounds"
-            )
+            rounds = f"{self.rounds.count} rounds of {self.pairs} pairs"
+            raise ValueError(f"{rounds}; ask more pairs, or fewer rounds")
         return self
 
     @property

@@ -35,6 +35,7 @@ from llm_elicit.report.style import (
     dress,
     set_axis,
 )
+from llm_elicit.report.words import between
 
 _BINS = 60
 _CORNER_BINS = 36
@@ -102,8 +103,7 @@ class Portrait:
 def draw_portrait(samples: Samples, judge: str) -> Portrait:
     """Draw one judge's belief beside data and λ."""
     space, belief = samples.space, samples.beliefs[judge]
-    bands = samples.bands.get(judge)
-    figures = {"marginals": marginals_figure(samples, belief, LIGHT, bands)}
+    figures = {"marginals": marginals_figure(samples, belief, LIGHT, samples.bands.get(judge))}
     corner = chart = None
     if 2 <= space.dimension <= _MOST_CORNER:
         figures["corner"] = corner_figure(samples, belief, LIGHT)
@@ -123,9 +123,7 @@ def draw_portrait(samples: Samples, judge: str) -> Portrait:
             f"{judge}, and the sampling density, stronger where denser.",
             "png",
         )
-    marginals = [
-        _marginal_picture(samples, belief, column, bands) for column in range(space.dimension)
-    ]
+    marginals = [_marginal_picture(samples, judge, i) for i in range(space.dimension)]
     files = {
         f"{name}.{kind}": _render(figure, kind)
         for name, figure in figures.items()
@@ -201,7 +199,7 @@ def corner_figure(samples: Samples, belief: Floats, theme: Theme) -> Figure:
             else:
                 _draw_pair(axes, samples, belief, (column, row), theme)
             _corner_labels(axes, features, (column, row), theme)
-    handles = _legend(theme, data=samples.data is not None)
+    handles = _legend(theme, samples.data is not None)
     figure.legend(handles=handles, loc="upper right", frameon=False, labelcolor=theme.ink)
     return figure
 
@@ -351,10 +349,9 @@ def _legend(theme: Theme, data: bool, bands: bool = False) -> list[Patch | Line2
     ]
 
 
-def _marginal_picture(
-    samples: Samples, belief: Floats, column: int, bands: BeliefBands | None
-) -> Picture:
-    feature = samples.space.features[column]
+def _marginal_picture(samples: Samples, judge: str, column: int) -> Picture:
+    feature, belief = samples.space.features[column], samples.beliefs[judge]
+    bands = samples.bands.get(judge)
 
     def draw(theme: Theme) -> Figure:
         figure = blank(3.0, 1.7, theme)
@@ -366,11 +363,9 @@ def _marginal_picture(
     def median(points: Floats) -> str:
         return feature.word(float(np.median(points[:, column])))
 
-    believed = f"belief {median(belief)}"
+    parts = [f"belief {median(belief)}", f"sampling density {median(samples.sampling)}"]
     if bands is not None:
-        low, high = (feature.word(end) for end in bands.features[column].q50)
-        believed += f" (90 % band {low} to {high})"
-    parts = [believed, f"sampling density {median(samples.sampling)}"]
+        parts[0] += f" (90 % band {between(feature, bands.features[column].q50)})"
     if samples.data is not None:
         parts.insert(0, f"data {median(samples.data)}")
     alt = f"Marginal densities of {feature.label}. Medians: {', '.join(parts)}."
