@@ -10,12 +10,12 @@ import numpy as np
 from scipy.ndimage import gaussian_filter1d
 
 from llm_elicit import density
-from llm_elicit.audit.distance import bin_edges
+from llm_elicit.audit.distance import bin_edges, bin_widths
 from llm_elicit.audit.summary import QUANTILES, BeliefBands, FeatureBands, MarginalBand
 from llm_elicit.features import FeatureSpace, Floats
 
-_BINS = 60
-_SMOOTH = 1.5
+BINS = 60
+"""Bins of a drawn marginal."""
 
 
 def measure_bands(
@@ -42,15 +42,17 @@ def measure_bands(
     return BeliefBands(level=level, draws=len(draws), features=features, marginals=marginals)
 
 
+def smoothed(densities: Floats) -> Floats:
+    """Histogram densities (..., bins) as lines are drawn, no mass leaking out of the range."""
+    return np.asarray(gaussian_filter1d(densities, 1.5, mode="reflect"))
+
+
 def _marginal(
     draws: density.BeliefDraws, space: FeatureSpace, column: int, level: float
 ) -> MarginalBand:
     feature = space.features[column]
-    edges = bin_edges(feature, _BINS)
-    widths = np.diff(np.log(edges) if feature.scale == "log" else edges)
-    curves: Floats = gaussian_filter1d(
-        draws.marginal(column, edges) / widths, _SMOOTH, mode="reflect"
-    )
+    edges = bin_edges(feature, BINS)
+    curves = smoothed(draws.marginal(column, edges) / bin_widths(feature, edges))
     low, high = density.band(curves, level)
     centres = (edges[:-1] + edges[1:]) / 2
     return MarginalBand(

@@ -81,6 +81,11 @@ def wasserstein(x: Floats, y: Floats, iterations: int = _ITERATIONS) -> float:
     return float(cost[linear_sum_assignment(cost)].mean())
 
 
+def bin_widths(feature: Feature, edges: Floats) -> Floats:
+    """Widths of bins between edges (natural units), in units of the feature's scale."""
+    return np.asarray(np.diff(np.log(edges) if feature.scale == "log" else edges))
+
+
 def bin_edges(feature: Feature, bins: int) -> Floats:
     """Edges of about `bins` equal bins over a feature's range, natural units.
 

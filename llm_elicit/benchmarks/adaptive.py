@@ -16,15 +16,20 @@ import numpy as np
 
 from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.job import Job, Row
-from llm_elicit.benchmarks.measure import Array, Streams, peak_mib, provenance_of
+from llm_elicit.benchmarks.measure import (
+    Array,
+    Streams,
+    choose,
+    compare,
+    peak_mib,
+    provenance_of,
+)
 from llm_elicit.benchmarks.targets import Target
 from llm_elicit.density import (
     BETWEEN_ROUNDS,
     BeliefDensity,
     FitSettings,
-    Noise,
     fit_belief,
-    simulate_choices,
     suggest_pairs,
 )
 
@@ -55,11 +60,9 @@ class _Asked:
     winners: list[Array] = field(default_factory=list)
     losers: list[Array] = field(default_factory=list)
 
-    def ask(self, a: Array, b: Array) -> None:
-        utilities = self.target.log_density(a), self.target.log_density(b)
-        wins = simulate_choices(*utilities, Noise(), self.streams.choices)[:, None]
-        self.winners.append(np.where(wins, a, b))
-        self.losers.append(np.where(wins, b, a))
+    def keep(self, choices: tuple[Array, Array]) -> None:
+        self.winners.append(choices[0])
+        self.losers.append(choices[1])
 
     def fit(self, settings: FitSettings | None) -> BeliefDensity:
         return fit_belief(
@@ -81,23 +84,23 @@ def measure_adaptive(job: Job) -> Row:
     streams = Streams.of(job.target, job.seed)
     truth = target.sample(job.samples, streams.truth)
     asked, ends = _Asked(target, streams), round_ends(target.dimension, job.n)
-    asked.ask(*(target.sampling.sample(ends[0], streams.pairs) for _ in range(2)))
+    asked.keep(compare(target, ends[0], streams))
     curve: list[dict[str, Any]] = []
-    slowest, before, began = 0.0, 0.0, time.perf_counter()
+    slowest, last, began = 0.0, 0.0, time.perf_counter()
     for number, end in enumerate(ends):
         fitting = time.perf_counter()
         belief = asked.fit(None if end == job.n else BETWEEN_ROUNDS)
         drawn = belief.sample(job.samples, seed=streams.draw)
-        before = time.perf_counter() - fitting
+        last = time.perf_counter() - fitting
         curve.append({"n": end, **_distances(job, drawn, truth)})
         if end < job.n:
             size, choosing = ends[number + 1] - end, time.perf_counter()
             pairs = suggest_pairs(belief, size, seed=streams.fit + number)
             slowest = max(slowest, (time.perf_counter() - choosing) * 100 / size)
-            asked.ask(*pairs)
+            asked.keep(choose(target, pairs, streams))
     return {
         "dimension": target.dimension,
-        "fit_seconds": before,
+        "fit_seconds": last,
         "sample_seconds": 0.0,
         "total_seconds": time.perf_counter() - began,
         "suggest_seconds": slowest,

@@ -62,12 +62,13 @@ def measure_coverage(job: Job) -> Row:
     drawn = time.perf_counter()
     truth = target.sample(_TRUE, streams.truth)
     cuts = np.quantile(truth, _CUTS, axis=0)
+    means = draws.mean()
     held = {
-        "mean": _held(draws.mean(), truth.mean(0)),
+        "mean": _held(means, truth.mean(0)),
         "quantile": _held(draws.quantile(_QUANTILES), np.quantile(truth, _QUANTILES, axis=0)),
         "cdf": _held(draws.cdf(cuts), np.repeat(_CUTS[:, None], target.dimension, 1)),
     }
-    low, high = band(draws.mean(), LEVEL)
+    low, high = band(means, LEVEL)
     return {
         "dimension": target.dimension,
         "fit_seconds": fitted - began,

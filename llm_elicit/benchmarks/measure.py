@@ -69,6 +69,14 @@ def compare(
         (100, 2)
     """
     a, b = (target.sampling.sample(n, streams.pairs) for _ in range(2))
+    return choose(target, (a, b), streams, noise)
+
+
+def choose(
+    target: Target, pairs: tuple[Array, Array], streams: Streams, noise: Noise | None = None
+) -> tuple[Array, Array]:
+    """Winners and losers (n, d) of given pairs, judged as by `compare`."""
+    a, b = pairs
     utilities = target.log_density(a), target.log_density(b)
     wins = simulate_choices(*utilities, noise or Noise(), streams.choices)[:, None]
     return np.where(wins, a, b), np.where(wins, b, a)

@@ -22,7 +22,7 @@ from llm_elicit.density.conditional import sample_given
 from llm_elicit.density.density_model import DensityModel
 from llm_elicit.density.diagnostics import self_report
 from llm_elicit.density.empirical import Empirical
-from llm_elicit.density.errors import DensityError
+from llm_elicit.density.errors import DensityError, check_level
 from llm_elicit.density.flow.density import FlowDensity
 from llm_elicit.density.latent import Latent, make_latent
 from llm_elicit.density.mixture import GaussianMixture
@@ -122,9 +122,14 @@ class BeliefDensity:
         return self.sampling.dimension
 
     @property
+    def _kept(self) -> Array:
+        """Draws (m, d) kept with the fit, natural units."""
+        return self._latent.from_latent(self._reference.numpy())
+
+    @property
     def marginals(self) -> tuple[Marginal, ...]:
         """Each feature's mean, standard deviation and quantiles, from draws kept with the fit."""
-        x = self._latent.from_latent(self._reference.numpy())
+        x = self._kept
         levels = np.quantile(x, _LEVELS, axis=0)
         return tuple(
             Marginal(
@@ -141,12 +146,11 @@ class BeliefDensity:
 
     def quantile(self, levels: npt.ArrayLike) -> Array:
         """Quantiles (L, d) of every feature at levels (L,), from draws kept with the fit."""
-        x = self._latent.from_latent(self._reference.numpy())
-        return np.asarray(np.quantile(x, np.atleast_1d(levels), axis=0))
+        return np.asarray(np.quantile(self._kept, np.atleast_1d(levels), axis=0))
 
     def mode(self) -> Array:
         """The point (d,) of highest density per natural unit; see `find_mode`."""
-        return find_mode(self.log_prob, self._latent.from_latent(self._reference.numpy()))
+        return find_mode(self.log_prob, self._kept)
 
     def credible_region(self, level: float = 0.9) -> CredibleRegion:
         """The smallest region that holds a share ``level`` of the belief.
@@ -167,12 +171,8 @@ class BeliefDensity:
         >>> belief.credible_region(0.5).contains([[1.0], [-3.0]]).tolist()
         [True, False]
         """
-        if not 0.0 < level < 1.0:
-            raise DensityError(
-                f"credible_region: level = {level}; it must lie between 0 and 1; say 0.9."
-            )
-        draws = self._latent.from_latent(self._reference.numpy())
-        threshold = float(np.quantile(self.log_prob(draws), 1.0 - level))
+        check_level("credible_region", level)
+        threshold = float(np.quantile(self.log_prob(self._kept), 1.0 - level))
         return CredibleRegion(level, threshold, self.log_prob)
 
     def sample_given(self, given: Mapping[int, float], n: int, *, seed: int = 0) -> Array:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.annealing import AnnealingSettings
-from llm_elicit.density.errors import DensityError
+from llm_elicit.density.errors import check_level
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.problem import Progress
 from llm_elicit.density.ratio import Utility
@@ -37,8 +37,7 @@ def band(values: Array, level: float = 0.9) -> tuple[Array, Array]:
     >>> float(low.round(6)), float(high.round(6))
     (5.0, 95.0)
     """
-    if not 0.0 < level < 1.0:
-        raise DensityError(f"band: level = {level}; it must lie between 0 and 1; say 0.9.")
+    check_level("band", level)
     tail = 0.5 - 0.5 * level
     # Of S draws and the truth, every rank of the truth is as likely: no band from too few ranks.
     low, high = np.quantile(values, [tail, 1.0 - tail], axis=0, method="weibull")

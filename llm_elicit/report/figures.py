@@ -20,9 +20,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from PIL import Image
-from scipy.ndimage import gaussian_filter, gaussian_filter1d
+from scipy.ndimage import gaussian_filter
 
-from llm_elicit.audit.distance import bin_edges
+from llm_elicit.audit.bands import BINS, smoothed
+from llm_elicit.audit.distance import bin_edges, bin_widths
 from llm_elicit.audit.summary import BeliefBands
 from llm_elicit.features import Feature, FeatureSpace, Floats
 from llm_elicit.report.style import (
@@ -37,7 +38,6 @@ from llm_elicit.report.style import (
 )
 from llm_elicit.report.words import between
 
-_BINS = 60
 _CORNER_BINS = 36
 _MASSES = (0.9, 0.5)
 _MOST_CORNER = 10
@@ -208,7 +208,7 @@ def map_figure(samples: Samples, belief: Floats, theme: Theme) -> Figure:
     """Longitude and latitude of data, belief and λ side by side on one scale of density."""
     space = samples.space
     x, y = space.names.index("Longitude"), space.names.index("Latitude")
-    edges = [bin_edges(space.features[i], _BINS) for i in (x, y)]
+    edges = [bin_edges(space.features[i], BINS) for i in (x, y)]
     panels = {
         "data": (samples.data, theme.ink),
         "belief": (belief, theme.belief),
@@ -242,7 +242,7 @@ def map_figure(samples: Samples, belief: Floats, theme: Theme) -> Figure:
 
 def _draw_marginal(axes: Axes, samples: Samples, belief: Floats, column: int, theme: Theme) -> None:
     feature = samples.space.features[column]
-    edges = bin_edges(feature, _BINS)
+    edges = bin_edges(feature, BINS)
     if samples.data is not None:
         bars = _density(samples.data[:, column], edges, feature)
         axes.stairs(bars, edges, fill=True, color=theme.data)
@@ -251,7 +251,7 @@ def _draw_marginal(axes: Axes, samples: Samples, belief: Floats, column: int, th
         (samples.sampling, theme.sampling, (0, (4, 2))),
         (belief, theme.belief, "solid"),
     ):
-        line = gaussian_filter1d(_density(points[:, column], edges, feature), 1.5, mode="reflect")
+        line = smoothed(_density(points[:, column], edges, feature))
         axes.plot(centres, line, color=colour, linestyle=dashes, linewidth=1.6)
     dress(axes, theme)
     axes.spines["left"].set_visible(False)
@@ -321,7 +321,7 @@ def _histogram(points: Floats, edges: list[Floats]) -> Floats:
 def _density(values: Floats, edges: Floats, feature: Feature) -> Floats:
     """Histogram density per unit of the feature's scale."""
     counts = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0]
-    widths = np.diff(np.log(edges) if feature.scale == "log" else edges)
+    widths = bin_widths(feature, edges)
     return np.asarray(counts / (counts.sum() * widths), dtype=np.float64)
 
 
