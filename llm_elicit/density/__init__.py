@@ -17,7 +17,8 @@ from llm_elicit.density.belief_draws import BeliefDraws, band
 from llm_elicit.density.choice import Noise, estimate_level, simulate_choices
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
-from llm_elicit.density.fit import fit_belief
+from llm_elicit.density.evidence import Evidence
+from llm_elicit.density.fit import fit_belief, fit_evidence
 from llm_elicit.density.flow.settings import FlowSettings
 from llm_elicit.density.mixture import GaussianMixture
 from llm_elicit.density.problem import FitSettings
@@ -43,6 +44,7 @@ __all__ = [
     "BeliefDraws",
     "DensityError",
     "Empirical",
+    "Evidence",
     "FitSettings",
     "FlowSettings",
     "GaussianMixture",
@@ -63,6 +65,7 @@ __all__ = [
     "band",
     "estimate_level",
     "fit_belief",
+    "fit_evidence",
     "paper_protocol",
     "simulate_choices",
     "suggest_pairs",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -269,7 +269,7 @@ class BeliefDensity:
         >>> bool(noisier.sample(1000).std() < belief.sample(1000).std())
         True
         """
-        noise = Noise(self.noise.family, level)
+        noise = replace(self.noise, level=level)
         was = self._of_utility("at_noise")
         factor, annealing = noise.scale / self.noise.scale, was.annealing
         utility = was.utility.scaled(factor)
@@ -278,7 +278,7 @@ class BeliefDensity:
             found = estimate_log_normalizer(self._latent, utility, generator, annealing)
             model = UtilityDensity(self._latent, utility, found.value, annealing, found.start)
             report = self_report(self._latent, model, found)
-        stated = {"noise": {"family": noise.family, "level": noise.level}}
+        stated = {"noise": asdict(noise)}
         reference = found.draws.points[: len(self._reference)].clone()
         draws = None if self._draws is None else self._draws.scaled(factor)
         diagnostics = {**self.diagnostics, **report, **stated}

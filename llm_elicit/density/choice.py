@@ -14,12 +14,20 @@ family            W                      F                                   lev
 
 The level of the exponential family is a rate, as in the paper: a larger level means *less*
 noise there, and more noise for the other two families.
+
+A Gumbel judge may also call pairs equal, by Davidson's (1970) model: with t = (u(x) − u(x'))/s,
+
+    P(x wins) : P(tie) : P(x' wins) = e^(t/2) : ν : e^(−t/2),
+
+so that ν = 0 is Bradley–Terry, and 1/(1 + 2/ν) the share of ties between equals. A tie's
+log-probability is, but for log ν, the mean of those of the two wins: two rows of half a weight.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -47,10 +55,12 @@ class Noise:
     family : ``"gumbel"`` (Bradley–Terry), ``"exponential"`` or ``"normal"`` (Thurstone–Mosteller).
     level : s > 0, in nats of log-density (in 1/nats for ``exponential``, where it is a rate).
         The default gives Gumbel noise of variance one, s = √6/π.
+    ties : Davidson's ν >= 0 (see above); of family ``"gumbel"`` alone.
 
     Raises
     ------
-    DensityError : unknown family, or a level that is not a positive finite number.
+    DensityError : unknown family, a level that is not a positive finite number, or ties that are
+        negative or of another family.
 
     Examples
     --------
@@ -61,6 +71,7 @@ class Noise:
 
     family: str = "gumbel"
     level: float = UNIT_VARIANCE_LEVEL
+    ties: float = 0.0
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
@@ -73,6 +84,16 @@ class Noise:
                 f"Noise: level {self.level!r} is not usable; the noise level must be a positive "
                 f"finite number; leave it out for the default {UNIT_VARIANCE_LEVEL:.4f}."
             )
+        if not (math.isfinite(self.ties) and self.ties >= 0):
+            raise DensityError(
+                f"Noise: ties = {self.ties!r}; Davidson's parameter is a finite number >= 0; "
+                "leave it out where no pair was called equal."
+            )
+        if self.ties and self.family != "gumbel":
+            raise DensityError(
+                f"Noise: ties are modelled for gumbel noise, not for {self.family}; use gumbel, "
+                "or count a tie as half a win for either side."
+            )
 
     @property
     def scale(self) -> float:
@@ -82,7 +103,7 @@ class Noise:
         return self.level * math.sqrt(2.0) if self.family == "normal" else self.level
 
     def log_cdf(self, difference: Tensor) -> Tensor:
-        """log F(u − u') elementwise, without overflow or cancellation in either tail.
+        """log F(u − u'), of a win, elementwise, without overflow or cancellation in either tail.
 
         Examples
         --------
@@ -92,6 +113,8 @@ class Noise:
         True
         """
         t = difference / self.scale
+        if self.ties:
+            return 0.5 * t - self._log_total(t)
         if self.family == "gumbel":
             return torch.nn.functional.logsigmoid(t)
         if self.family == "normal":
@@ -105,6 +128,10 @@ class Noise:
         """log F'(u − u') elementwise: the log-density of the noise difference."""
         t = difference / self.scale
         log_scale = math.log(self.scale)
+        if self.ties:
+            # F' = F (1 − E[score]), the score of a win 1, of a tie ½, of a loss 0.
+            short = torch.logaddexp(-0.5 * t, t.new_tensor(math.log(0.5 * self.ties)))
+            return 0.5 * t + short - 2.0 * self._log_total(t) - log_scale
         if self.family == "gumbel":
             a = -t.abs()
             return a - 2.0 * torch.log1p(torch.exp(a)) - log_scale
@@ -113,9 +140,22 @@ class Noise:
         return -t.abs() - _LOG_2 - log_scale
 
     def information(self, difference: Tensor) -> Tensor:
-        """Fisher information F′²/(F(1 − F)) of one choice about its difference, elementwise."""
+        """Fisher information of one answer about its difference, elementwise.
+
+        F′²/(F(1 − F)) without ties, and the variance of the score with them.
+        """
+        if self.ties:
+            t = difference / self.scale
+            total = self._log_total(t)
+            win, lose = (torch.exp(sign * 0.5 * t - total) for sign in (1.0, -1.0))
+            return (0.25 * (win + lose) - 0.25 * (win - lose).square()) / self.scale**2
         log_cdfs = self.log_cdf(difference) + self.log_cdf(-difference)
         return torch.exp(2.0 * self.log_pdf(difference) - log_cdfs)
+
+    def _log_total(self, t: Tensor) -> Tensor:
+        """log(e^(t/2) + ν + e^(−t/2)), what the three answers' chances are divided by."""
+        sides = torch.logaddexp(0.5 * t, -0.5 * t)
+        return torch.logaddexp(sides, t.new_tensor(math.log(self.ties)))
 
     def moderated_log_cdf(self, difference: Tensor, spread: Tensor) -> Tensor:
         """log E F(d + s z), z ~ N(0, 1), elementwise: what d known only within ±s foretells.
@@ -200,7 +240,15 @@ def estimate_level(differences: npt.ArrayLike, family: str = "gumbel") -> Noise:
     return Noise(family, math.exp(float(found.x)))
 
 
-def choice_log_likelihood(difference: Tensor, weights: Tensor, noise: Noise) -> Tensor:
+class ChoiceModel(Protocol):
+    """What says how likely a win is: a `Noise`, or one for each judgment."""
+
+    def log_cdf(self, difference: Tensor) -> Tensor:
+        """log F of a win at differences of utility (..., n), nats."""
+        ...
+
+
+def choice_log_likelihood(difference: Tensor, weights: Tensor, noise: ChoiceModel) -> Tensor:
     """Weighted mean of log F(u(winner) − u(loser)), nats per comparison.
 
     Shapes: ``difference`` (..., n), ``weights`` (n,) -> (...). A coin scores −log 2.

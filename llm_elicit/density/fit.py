@@ -1,8 +1,9 @@
-"""The one door: from comparisons to a belief density."""
+"""The door: from judgments to a belief density, `fit_evidence` for those of every kind."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,13 @@ import numpy.typing as npt
 import torch
 
 from llm_elicit.density.belief import BeliefDensity
-from llm_elicit.density.choice import Noise
+from llm_elicit.density.choice import Noise, choice_log_likelihood
 from llm_elicit.density.diagnostics import self_report
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
+from llm_elicit.density.evidence import Evidence
 from llm_elicit.density.flow.fit import fit_flow
-from llm_elicit.density.judgments import check_judgments
+from llm_elicit.density.judgments import Judgments, check_evidence, check_judgments
 from llm_elicit.density.mixture import GaussianMixture
 from llm_elicit.density.problem import FitSettings, Fitted, Problem, Progress
 from llm_elicit.density.ratio import Utility
@@ -83,11 +85,80 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
     True
     """
     density = _checked(method, sampling)
-    began = time.perf_counter()
     judgments = check_judgments(winners, losers, weights, density)
     problem = Problem(
         judgments, density, noise or Noise(), seed, settings or FitSettings(), progress
     )
+    return _belief(problem, method, seed)
+
+
+def fit_evidence(
+    evidence: Evidence,
+    *,
+    sampling: SamplingDensity | None = None,
+    method: str = "auto",
+    noise: Noise | None = None,
+    seed: int = 0,
+    settings: FitSettings | None = None,
+    progress: Progress | None = None,
+) -> BeliefDensity:
+    """Estimate a belief density from judgments of every kind, with what they tell of the judges.
+
+    Beside the belief, ``diagnostics["utility"]["judging"]`` has what was estimated with it: for
+    each judge a noise ``level`` and what each place shown is worth (``order_bias``, nats over the
+    last place), and Davidson's ν (``ties``). The level of the first of ``evidence.judges`` is that
+    of ``noise``: choices tell levels apart from each other but no level from the belief's scale.
+    Plain comparisons by one judge are `fit_belief`'s, bit for bit.
+
+    Parameters
+    ----------
+    evidence : `Evidence`; all its judges have one belief.
+    sampling, noise, seed, settings, progress : as in `fit_belief`. Rankings and ties need Gumbel
+        noise, and ``noise.ties`` is estimated, not read.
+    method : ``"auto"`` or ``"utility"`` where judges, places, ties or rankings are to be modelled,
+        else any of `fit_belief`'s: the others know winners and losers alone.
+
+    Raises
+    ------
+    DensityError : anything unusable, named in one line with the way out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from llm_elicit.density import Uniform
+    >>> rng = np.random.default_rng(0)
+    >>> sets = rng.uniform(-3, 3, (60, 4, 1))
+    >>> ranking = abs(sets[..., 0] - 1).argsort(axis=1)    # this judge likes values near one
+    >>> belief = fit_evidence(Evidence.rankings(sets, ranking), sampling=Uniform([-3.0], [3.0]))
+    >>> bool(abs(belief.sample(1000, seed=1).mean() - 1) < 0.5)
+    True
+    """
+    density = _checked(method, sampling)
+    judgments = check_evidence(evidence, density)
+    told = noise or Noise()
+    _check_context(judgments, method, told)
+    problem = Problem(judgments, density, told, seed, settings or FitSettings(), progress)
+    return _belief(problem, method, seed)
+
+
+def _check_context(judgments: Judgments, method: str, noise: Noise) -> None:
+    context = judgments.context
+    if context is None:
+        return
+    if method not in ("auto", "utility"):
+        raise DensityError(
+            f"fit_evidence: method {method!r} knows winners and losers alone, not judges, places, "
+            'ties or rankings; use "auto" or "utility", or give plain comparisons to fit_belief.'
+        )
+    if noise.family != "gumbel" and (context.tie.any() or (context.pick >= 0).any()):
+        raise DensityError(
+            f"fit_evidence: rankings and ties are modelled for gumbel noise, not {noise.family}; "
+            "use gumbel, or give rankings as pairs and a tie as a preference of 0.5."
+        )
+
+
+def _belief(problem: Problem, method: str, seed: int) -> BeliefDensity:
+    began = time.perf_counter()
     with one_thread():
         fitted, draws, marks = _fit(problem, method)
     diagnostics = {**_facts(problem, method, seed), **fitted.notes}
@@ -129,6 +200,7 @@ def _fit(problem: Problem, method: str) -> tuple[Fitted, UtilityDraws | None, tu
     after_utility = time.perf_counter()
     notes: dict[str, Any] = {
         "held_out_log_likelihood": found.notes["held_out"][found.notes["form"]],
+        "null_models": _null_models(problem, found.notes["held_out"]),
         "utility": found.notes,
     }
     utility = found.utility.to(torch.empty(0, device=problem.settings.device))
@@ -149,9 +221,31 @@ def _fit_utility(problem: Problem) -> UtilityFit:
         latent.features(problem.losers).numpy(),
         judgments.weights,
         judgments.pairs,
+        judgments.context,
     )
     settings = problem.settings.utility
     return fit_utility(data, problem.noise, problem.rng, settings, problem.progress)
+
+
+def _null_models(problem: Problem, held_out: dict[str, float]) -> dict[str, float]:
+    """Log-likelihoods, nats a comparison, that a belief worth having must beat.
+
+    A coin; λ itself for a belief; places alone, where they are known; and the best quadratic
+    form, on comparisons it never saw. None of the first three was fitted to anything but places.
+    """
+    judgments, sampling = problem.judgments, problem.latent.sampling
+    log_density = [
+        sampling.log_prob(x) - sampling.log_scale_slope(x)
+        for x in (judgments.winners, judgments.losers)
+    ]
+    gap = torch.from_numpy(log_density[0] - log_density[1])
+    by_sampling = choice_log_likelihood(gap, problem.weights, problem.noise)
+    return {
+        "coin": float(np.log(0.5)),
+        "sampling density": float(by_sampling),
+        "places": held_out["constant"],
+        "quadratic": held_out["quadratic"],
+    }
 
 
 def _reason(notes: dict[str, Any]) -> str:
@@ -174,7 +268,7 @@ def _utility_density(problem: Problem, utility: Utility) -> Fitted:
 def _facts(problem: Problem, method: str, seed: int) -> dict[str, Any]:
     return {
         "method": method,
-        "noise": {"family": problem.noise.family, "level": problem.noise.level},
+        "noise": asdict(problem.noise),
         "n": problem.judgments.size,
         "total_weight": float(problem.judgments.weights.sum()),
         "dimension": problem.dimension,

@@ -8,24 +8,53 @@ import numpy as np
 import numpy.typing as npt
 
 from llm_elicit.density.errors import DensityError
+from llm_elicit.density.evidence import UNKNOWN, Evidence
 from llm_elicit.density.sampling import SamplingDensity
 
 Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Context:
+    """How n comparisons were judged, where that matters.
+
+    ``judge`` (n,) are numbers of ``judges``; ``order`` (n, B) is how often each of the B terms of
+    ``places`` (judge, places shown, place) counts for the winner, less how often for the loser;
+    ``tie`` (n,) and ``pick`` (n,) as in `Evidence`. Rows of one ``group`` (n,) are not to be torn
+    apart.
+    """
+
+    judges: tuple[str, ...]
+    judge: Index
+    places: tuple[tuple[str, int, int], ...]
+    order: Array
+    tie: npt.NDArray[np.bool_]
+    pick: Index
+    group: Index
+
+    @property
+    def matters(self) -> bool:
+        """Whether there is anything but plain comparisons by one judge."""
+        special = self.tie.any() or (self.pick != UNKNOWN).any()
+        return bool(len(self.judges) > 1 or self.places or special)
 
 
 @dataclass(frozen=True)
 class Judgments:
     """Comparisons in natural units: winners and losers (n, d), weights (n,), pair ids (n,).
 
-    Equal rows have been merged (their weights added) and rows of weight zero dropped, so a
-    fit depends on the judgments alone: a row given twice equals a row of weight two, and a
-    soft judgment of probability one equals a hard one, exactly.
+    ``context`` is None where all are plain comparisons by one judge. Equal rows have been merged
+    (their weights added) and rows of weight zero dropped, so a fit depends on the judgments
+    alone: a row given twice equals a row of weight two, and a soft judgment of probability one
+    equals a hard one, exactly.
     """
 
     winners: Array
     losers: Array
     weights: Array
-    pairs: npt.NDArray[np.int64]
+    pairs: Index
+    context: Context | None = None
 
     @property
     def size(self) -> int:
@@ -52,16 +81,31 @@ def check_judgments(
             f"winners has shape {w.shape} and losers {loser.shape}; row i of each is one "
             "comparison, so the shapes must be equal; pass matching arrays."
         )
-    n, d = w.shape
+    mass = _weights(weights, len(w))
+    pair = np.full((len(w), 2), UNKNOWN)
+    none, zero = pair[:, 0], np.zeros(len(w), dtype=np.int64)
+    plain = Evidence(w, loser, mass, zero, pair, none, zero > 0, none, none, ("judge",))
+    return check_evidence(plain, sampling)
+
+
+def check_evidence(evidence: Evidence, sampling: SamplingDensity) -> Judgments:
+    """Check judgments of any kind and return them as `Judgments`.
+
+    Raises
+    ------
+    DensityError : as `check_judgments`.
+    """
+    winners, losers = _matrix(evidence.winners, "winners"), _matrix(evidence.losers, "losers")
+    d = winners.shape[1]
     if d != sampling.dimension:
         raise DensityError(
             f"winners has {d} features and the sampling density {sampling.dimension}; they must "
             "agree; pass the λ that the pairs were drawn from."
         )
-    mass = _weights(weights, n)
-    for name, points in (("winners", w), ("losers", loser)):
+    _weights(evidence.weights, len(winners))
+    for name, points in (("winners", winners), ("losers", losers)):
         _inside(name, points, sampling)
-    merged = _merge(w, loser, mass)
+    merged = _merge(evidence)
     if merged.size < d:
         raise DensityError(
             f"winners holds {merged.size} distinct comparisons of positive weight for {d} "
@@ -127,23 +171,51 @@ def _inside(name: str, points: Array, sampling: SamplingDensity) -> None:
         )
 
 
-def _merge(winners: Array, losers: Array, weights: Array) -> Judgments:
-    keep = weights > 0
-    rows = np.concatenate([winners[keep], losers[keep]], axis=1)
-    d = winners.shape[1]
+def _merge(evidence: Evidence) -> Judgments:
+    keep = evidence.weights > 0
+    labels = (evidence.judge, *evidence.positions.T, evidence.shown, evidence.tie, evidence.pick)
+    circumstances = np.stack([*labels, evidence.asked], axis=1).astype(np.float64)
+    points = np.concatenate([evidence.winners, evidence.losers], axis=1)
+    rows = np.concatenate([points, circumstances], axis=1)[keep]
+    d = evidence.winners.shape[1]
     unique, index = np.unique(rows, axis=0, return_inverse=True)
-    mass = np.bincount(index.reshape(-1), weights=weights[keep], minlength=len(unique))
-    a, b = unique[:, :d], unique[:, d:]
+    mass = np.bincount(index.reshape(-1), weights=evidence.weights[keep], minlength=len(unique))
+    a, b = unique[:, :d], unique[:, d : 2 * d]
     # The same pair in either order gets one id: its rows must never straddle two folds.
     first = np.array([tuple(x) <= tuple(y) for x, y in zip(a, b, strict=True)])[:, None]
     ordered = np.concatenate([np.where(first, a, b), np.where(first, b, a)], axis=1)
-    _, pairs = np.unique(ordered, axis=0, return_inverse=True)
-    return Judgments(a, b, np.asarray(mass, dtype=np.float64), pairs.reshape(-1).astype(np.int64))
+    _, found = np.unique(ordered, axis=0, return_inverse=True)
+    pairs = found.reshape(-1).astype(np.int64)
+    context = _context(evidence.judges, unique[:, 2 * d :].astype(np.int64), pairs)
+    weights = np.asarray(mass, dtype=np.float64)
+    return Judgments(a, b, weights, pairs, context if context.matters else None)
 
 
-def assign_folds(
-    pairs: npt.NDArray[np.int64], count: int, rng: np.random.Generator
-) -> npt.NDArray[np.int64]:
+def _context(judges: tuple[str, ...], circumstances: Index, pairs: Index) -> Context:
+    judge, winner, loser, shown, tie, pick, asked = circumstances.T
+    known = np.unique(np.stack([judge, shown], axis=1)[winner != UNKNOWN], axis=0)
+    # The last place is what the others are compared with.
+    places = [(int(j), int(k), place) for j, k in known for place in range(int(k) - 1)]
+    order = np.zeros((len(judge), len(places)))
+    for at, (j, k, place) in enumerate(places):
+        here = (judge == j) & (shown == k)
+        order[:, at] = here * ((winner == place) * 1.0 - (loser == place) * 1.0)
+    named = tuple((judges[j], k, place) for j, k, place in places)
+    return Context(judges, judge, named, order, tie > 0, pick, _groups(pairs, asked))
+
+
+def _groups(pairs: Index, asked: Index) -> Index:
+    """Judgments of one pair, or of one set of alternatives, under one number (n,)."""
+    groups = pairs.copy()
+    sets: dict[bytes, int] = {}
+    for question in np.unique(asked[asked != UNKNOWN]):
+        rows = asked == question
+        alike = np.unique(pairs[rows]).tobytes()
+        groups[rows] = sets.setdefault(alike, int(pairs.max()) + 1 + len(sets))
+    return np.unique(groups, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def assign_folds(pairs: Index, count: int, rng: np.random.Generator) -> Index:
     """Fold number (n,) in 0..count−1, the same for every row of one pair, sizes balanced."""
     groups = int(pairs.max()) + 1
     of_group = rng.permutation(np.arange(groups) % count)

@@ -24,6 +24,7 @@ from llm_elicit.density import (
     suggest_pairs,
 )
 from llm_elicit.density.components import ComponentStack
+from llm_elicit.density.response import Response
 from llm_elicit.density.utility import ChoiceData
 from llm_elicit.density.utility.clusters import clustered_weights
 from llm_elicit.density.utility.data import CrossValidation, HeldOut
@@ -92,7 +93,7 @@ def _replicated(correlated: bool, rng: np.random.Generator) -> tuple[CrossValida
     weights, known = (np.concatenate([row[k] for row in rows]) for k in (2, 3))
     kept, pairs = weights > 0, np.tile(np.arange(1200), 2)
     data = ChoiceData(winners[kept], losers[kept], weights[kept].astype(float), pairs[kept])
-    validation = CrossValidation(data, Noise(), 4, rng)
+    validation = CrossValidation(data, Response(Noise()), 4, rng)
     known = known[kept][validation.judged.numpy()]
     return validation, HeldOut(known, np.zeros(len(known)))
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from llm_elicit.density import GaussianMixture, MixturePrior, Noise, Uniform
 from llm_elicit.density.judgments import check_judgments
+from llm_elicit.density.response import Response
 from llm_elicit.density.utility import ChoiceData
 from llm_elicit.density.utility.data import CrossValidation
 from llm_elicit.density.utility.scoring import Mixture, MixturePosterior, climb
@@ -25,7 +26,9 @@ def _mixture(generator: torch.Generator, count: int = 3, d: int = 2) -> Mixture:
 
 def _posterior(generator: torch.Generator, noise: Noise, prior: MixturePrior) -> MixturePosterior:
     points = torch.randn(60, 2, generator=generator)
-    return MixturePosterior(points, torch.rand(30, generator=generator) + 0.5, noise, prior)
+    return MixturePosterior(
+        points, torch.rand(30, generator=generator) + 0.5, Response(noise), prior
+    )
 
 
 @pytest.mark.parametrize("family", ["gumbel", "exponential", "normal"])
@@ -108,8 +111,10 @@ def test_starts_find_ridges_that_cross() -> None:
     winners, losers = ask(law.log_prob, box, 3000, seed=31)
     judgments = check_judgments(winners, losers, None, box)
     data = ChoiceData(judgments.winners, judgments.losers, judgments.weights, judgments.pairs)
-    validation = CrossValidation(data, Noise(), 8, np.random.default_rng(0))
-    posterior = MixturePosterior(validation.points, validation.weights, Noise(), MixturePrior())
+    validation = CrossValidation(data, Response(Noise()), 8, np.random.default_rng(0))
+    posterior = MixturePosterior(
+        validation.points, validation.weights, validation.response, MixturePrior()
+    )
     climbed = [climb(posterior, start, 20) for start in draw_starts(validation, 2, 8)]
     best = max(climbed, key=lambda found: found[1])[0]
     # The flattest direction of each component is its ridge.

@@ -19,6 +19,7 @@ from llm_elicit.density import (
 from llm_elicit.density.components import ComponentStack
 from llm_elicit.density.judgments import assign_folds, check_judgments
 from llm_elicit.density.ratio import NetworkStack, Utility, quadratic_features
+from llm_elicit.density.response import Response
 from llm_elicit.density.utility import ChoiceData, fit_utility
 from llm_elicit.density.utility.data import CrossValidation
 from llm_elicit.density.utility.quadratic import QuadraticFit
@@ -66,7 +67,7 @@ def test_a_quadratic_s_evidence_is_the_integral_over_its_coefficients() -> None:
     rng = np.random.default_rng(3)
     winners, losers = rng.normal(0.3, 1, (300, 1)), rng.normal(0, 1, (300, 1))
     data = ChoiceData(winners, losers, np.ones(300), np.arange(300))
-    quadratic = QuadraticFit(CrossValidation(data, Noise(), 4, rng))
+    quadratic = QuadraticFit(CrossValidation(data, Response(Noise()), 4, rng))
     design = torch.from_numpy(quadratic_features(winners) - quadratic_features(losers))
     linear, curvature = np.meshgrid(np.linspace(-3, 3, 301), np.linspace(-3, 3, 301))
     betas = np.stack([linear.ravel(), curvature.ravel()])
@@ -89,7 +90,7 @@ def test_few_choices_of_a_wide_belief_leave_no_direction_open() -> None:
     won = height[0] - height[1] + rng.logistic(0, Noise().level, 1600) > 0
     winners, losers = np.where(won[:, None], *pairs), np.where(won[:, None], *pairs[::-1])
     data = ChoiceData(winners, losers, np.ones(1600), np.arange(1600))
-    quadratic = QuadraticFit(CrossValidation(data, Noise(), 4, rng))
+    quadratic = QuadraticFit(CrossValidation(data, Response(Noise()), 4, rng))
     _, beta = quadratic.choose((0.01, 0.1, 1.0, 10.0))
     curvature = -2.0 * Utility.from_coefficients(beta, 16).curvature.double().numpy()
     # The true ones are 7.7 in fifteen directions and 0.3 in the last, which is hard to see.

@@ -38,7 +38,7 @@ def _correlation(validation: CrossValidation, difference: Tensor, count: Tensor)
     weights = torch.from_numpy(validation.data.weights)
     pairs = torch.from_numpy(validation.data.pairs)
     # Winning is the outcome of every row, seen from the first side of its pair.
-    win = torch.exp(validation.noise.log_cdf(difference))
+    win = validation.response.expected_score(difference)
     sign = torch.from_numpy(_sides(validation))
     residual, variance = 1.0 - win, win * (1.0 - win)
 

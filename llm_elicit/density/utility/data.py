@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from llm_elicit.density.choice import Noise
-from llm_elicit.density.judgments import assign_folds
+from llm_elicit.density.judgments import Context, assign_folds
+from llm_elicit.density.response import Response
 
 Array = npt.NDArray[np.float64]
 Folds = npt.NDArray[np.int64]
@@ -19,12 +19,18 @@ _JUDGED = 20_000
 
 @dataclass(frozen=True)
 class ChoiceData:
-    """Features of winners and losers (n, d), weights (n,), pair ids (n,)."""
+    """Features of winners and losers (n, d), weights (n,), pair ids (n,), and their context."""
 
     winners: Array
     losers: Array
     weights: Array
     pairs: npt.NDArray[np.int64]
+    context: Context | None = None
+
+    @property
+    def groups(self) -> npt.NDArray[np.int64]:
+        """Numbers (n,) of rows that belong together: those of one pair, or of one ranking."""
+        return self.pairs if self.context is None else self.context.group
 
 
 @dataclass(frozen=True)
@@ -38,10 +44,10 @@ class HeldOut:
     difference: Array
     spread: Array
 
-    def log_likelihood(self, noise: Noise) -> Array:
+    def log_likelihood(self, response: Response) -> Array:
         """Moderated log-likelihood (m,), nats; see `Noise.moderated_log_cdf`."""
         sides = torch.from_numpy(self.difference), torch.from_numpy(self.spread)
-        return np.asarray(noise.moderated_log_cdf(*sides).numpy())
+        return np.asarray(response.moderated_log_cdf(*sides).numpy())
 
 
 class CrossValidation:
@@ -52,10 +58,12 @@ class CrossValidation:
     as ranking the candidates needs.
     """
 
-    def __init__(self, data: ChoiceData, noise: Noise, count: int, rng: np.random.Generator):
-        self.data, self.noise, self.rng = data, noise, rng
-        self.count = max(2, min(count, int(data.pairs.max()) + 1))
-        self.folds = assign_folds(data.pairs, self.count, rng)
+    def __init__(
+        self, data: ChoiceData, response: Response, count: int, rng: np.random.Generator
+    ) -> None:
+        self.data, self.response, self.rng = data, response, rng
+        self.count = max(2, min(count, int(data.groups.max()) + 1))
+        self.folds = assign_folds(data.groups, self.count, rng)
         self.generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         self.points = torch.from_numpy(np.concatenate([data.winners, data.losers])).float()
         self.weights = torch.from_numpy(data.weights / data.weights.mean()).float()
@@ -83,7 +91,14 @@ class CrossValidation:
         """Winners of these rows, then their losers: (2m, d)."""
         return torch.cat([self.points[rows], self.points[rows + self.size]])
 
+    def everywhere(self, held_out: HeldOut) -> Array:
+        """f(winner) − f(loser) of every row (n,); NaN at those that are not judged."""
+        found = np.full(self.size, np.nan)
+        found[self.judged.numpy()] = held_out.difference
+        return found
+
     def score(self, held_out: HeldOut) -> float:
         """Mean moderated log-likelihood of the judged rows, nats a comparison."""
         weights = self.data.weights[self.judged.numpy()]
-        return float(np.average(held_out.log_likelihood(self.noise), weights=weights))
+        logs = held_out.log_likelihood(self.response.at(self.judged))
+        return float(np.average(logs, weights=weights))

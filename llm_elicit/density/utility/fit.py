@@ -19,8 +19,12 @@ import numpy as np
 
 from llm_elicit.density.choice import Noise
 from llm_elicit.density.components import ComponentStack
+from llm_elicit.density.judgments import Context
 from llm_elicit.density.ratio import Utility
-from llm_elicit.density.utility.data import Array, ChoiceData, CrossValidation
+from llm_elicit.density.response import Response
+from llm_elicit.density.utility.calibration import calibration
+from llm_elicit.density.utility.data import Array, ChoiceData, CrossValidation, HeldOut
+from llm_elicit.density.utility.judges import JudgeTerms
 from llm_elicit.density.utility.mixture import (
     MixtureFit,
     MixtureSettings,
@@ -36,6 +40,7 @@ from llm_elicit.density.utility_draws import UtilityDraws
 Progress = Callable[[str, int, int], None]
 _MIXTURE_STEPS = 200
 _STANDARD_ERRORS = 2.0
+_TURNS = 4
 
 
 @dataclass(frozen=True)
@@ -55,10 +60,15 @@ class UtilitySettings:
 
 @dataclass(frozen=True)
 class UtilityFit:
-    """The fitted utility, draws of what else it could be, and its diagnostics (JSON-able)."""
+    """The fitted utility, draws of what else it could be, and its diagnostics (JSON-able).
+
+    ``foretold`` is what it says of comparisons it never saw, f(winner) − f(loser) of n rows in
+    nats; NaN where not asked.
+    """
 
     utility: Utility
     draws: UtilityDraws
+    foretold: Array
     notes: dict[str, Any]
 
 
@@ -69,15 +79,57 @@ def fit_utility(
     settings: UtilitySettings,
     progress: Progress | None = None,
 ) -> UtilityFit:
-    """Fit f and say how.
+    """Fit f, and the judges' terms with it where there are any, and say how.
 
     Diagnostics: ``form`` ("constant", "quadratic", "mixtures" or "stack"), ``held_out`` (mean
     moderated log-likelihood of each description on comparisons it never saw, nats per comparison;
-    a coin scores −log 2), ``stack`` (the weights), ``mixtures`` (the share of each number of
-    components), the chosen ``ridge``, ``decay`` and ``steps``.
+    a coin scores −log 2), ``calibration`` of the chosen one, ``stack`` (the weights), ``mixtures``
+    (the share of each number of components), the chosen ``ridge``, ``decay`` and ``steps``, and
+    the ``judges``' terms, if the judgments have a context; see `JudgeTerms.notes`.
     """
     step = _Steps(settings, progress)
-    validation = CrossValidation(data, noise, settings.folds, rng)
+    if data.context is None:
+        plain = CrossValidation(data, Response(noise), settings.folds, rng)
+        return _describe(plain, settings, step)
+    terms, weighted = _judge_terms(data, data.context, noise, rng, settings)
+    response = terms.response(data.context, noise)
+    found = _describe(CrossValidation(weighted, response, settings.folds, rng), settings, step)
+    return replace(found, notes={**found.notes, "judging": terms.notes(data.context, noise)})
+
+
+def _judge_terms(
+    data: ChoiceData,
+    context: Context,
+    noise: Noise,
+    rng: np.random.Generator,
+    settings: UtilitySettings,
+) -> tuple[JudgeTerms, ChoiceData]:
+    """The judges' terms, and the judgments as they weigh under them.
+
+    In turns with the quadratic form, which is quickly fitted, then once with the best description
+    but the networks: against a utility that is too simple a bias looks smaller than it is.
+    """
+    quick = replace(
+        settings,
+        residual=replace(settings.residual, max_steps=0),
+        posterior=replace(settings.posterior, draws=0),
+    )
+    terms, weighted = JudgeTerms.neutral(context), JudgeTerms.neutral(context).weigh(data, noise)
+    for turn in range(_TURNS):
+        response = terms.response(context, noise)
+        validation = CrossValidation(weighted, response, settings.folds, rng)
+        if turn < _TURNS - 1:
+            quadratic = QuadraticFit(validation)
+            ridge, _ = quadratic.choose(settings.ridges)
+            foretold = validation.everywhere(quadratic.cross_validate(ridge)[1])
+        else:
+            foretold = _describe(validation, quick, _Steps(quick, None)).foretold
+        weighted = terms.weigh(data, noise, foretold)
+        terms = terms.estimate(weighted, noise, foretold)
+    return terms, terms.weigh(data, noise, foretold)
+
+
+def _describe(validation: CrossValidation, settings: UtilitySettings, step: _Steps) -> UtilityFit:
     quadratic = QuadraticFit(validation)
     ridge, whole = quadratic.choose(settings.ridges)
     betas, by_quadratic = quadratic.cross_validate(ridge)
@@ -90,11 +142,12 @@ def fit_utility(
     if mixtures:
         held_out = stacked([m.held_out for m in mixtures], np.array([m.share for m in averaged]))
         parts["mixtures"] = held_out
-    weights, foretold = data.weights[validation.judged.numpy()], list(parts.values())
-    shares = stack_weights(foretold, weights, noise)
-    everything = {**parts, "stack": stacked(foretold, shares)}
-    scores = {"constant": np.full(len(weights), np.log(0.5))}
-    scores |= {form: held_out.log_likelihood(noise) for form, held_out in everything.items()}
+    weights, foretold = validation.data.weights[validation.judged.numpy()], list(parts.values())
+    response = validation.response.at(validation.judged)
+    shares = stack_weights(foretold, weights, response)
+    nothing = HeldOut(np.zeros(len(weights)), np.zeros(len(weights)))
+    everything = {"constant": nothing, **parts, "stack": stacked(foretold, shares)}
+    scores = {form: held_out.log_likelihood(response) for form, held_out in everything.items()}
     form = simplest({k: v for k, v in scores.items() if k != "networks"}, weights)
     if form == "constant":
         utility = Utility.flat(validation.dimension)
@@ -108,6 +161,7 @@ def fit_utility(
     notes = {
         "form": form,
         "held_out": means,
+        "calibration": calibration(everything[form], weights, response),
         "stack": {k: round(float(a), 4) for k, a in zip(parts, shares, strict=True)},
         "mixtures": {
             f"mixture of {m.count}": round(c.share, 4)
@@ -117,10 +171,10 @@ def fit_utility(
         "decay": residual.decay,
         "steps": residual.steps,
     }
-    fitted = ridge, whole, means["quadratic"]
-    return UtilityFit(
-        utility, draw_posterior(quadratic, fitted, mixtures, settings.posterior), notes
+    draws = draw_posterior(
+        quadratic, (ridge, whole, means["quadratic"]), mixtures, settings.posterior
     )
+    return UtilityFit(utility, draws, validation.everywhere(everything[form]), notes)
 
 
 def _average(mixtures: list[MixtureFit], tolerance: float) -> tuple[ComponentStack, ...]:

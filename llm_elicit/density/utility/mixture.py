@@ -121,9 +121,10 @@ def _search(
     rows = rows[torch.randperm(len(rows), generator=validation.generator)[: settings.search_rows]]
     judged = validation.judged[held[validation.judged]]
     sides, weights = validation.sides(judged), validation.weights[judged]
+    response = validation.response.at(judged)
 
     def foretells(mixture: Mixture, posterior: MixturePosterior) -> float:
-        expected = validation.noise.moderated_log_cdf(*posterior.foretell(mixture, sides))
+        expected = response.moderated_log_cdf(*posterior.foretell(mixture, sides))
         return float((expected * weights).sum() / weights.sum())
 
     posterior = _posterior(validation, rows, settings.prior)
@@ -139,9 +140,8 @@ def _search(
 
 
 def _posterior(validation: CrossValidation, rows: Tensor, prior: MixturePrior) -> MixturePosterior:
-    return MixturePosterior(
-        validation.sides(rows), validation.weights[rows], validation.noise, prior
-    )
+    response = validation.response.at(rows)
+    return MixturePosterior(validation.sides(rows), validation.weights[rows], response, prior)
 
 
 def _fit_folds(

@@ -84,7 +84,7 @@ def draw_mixtures(
     weak = settings.weakened * fit.prior.strength
     prior = replace(fit.prior, concentration=settings.concentration, strength=weak)
     points = validation.sides(torch.arange(validation.size))
-    posterior = MixturePosterior(points, weights.float(), validation.noise, prior)
+    posterior = MixturePosterior(points, weights.float(), validation.response, prior)
     member = fit.components.select([0])
     start = Mixture(member.whiten[0], member.offset[0], member.height[0])
     summit, _ = climb(posterior, start, _CLIMB)
@@ -104,9 +104,10 @@ def _log_likelihood(posterior: MixturePosterior, many: Mixture) -> Tensor:
     winners, losers = posterior.points.chunk(2)
     total = torch.zeros(stack.count)
     rows = (torch.split(part, _CHUNK) for part in (winners, losers, posterior.weights))
-    for winner, loser, mass in zip(*rows, strict=True):
+    responses = posterior.response.split(_CHUNK, len(winners))
+    for winner, loser, mass, response in zip(*rows, responses, strict=True):
         of_winner, of_loser = stack(torch.cat([winner, loser])).chunk(2, 1)
-        total += posterior.noise.log_cdf(of_winner - of_loser) @ mass
+        total += response.log_cdf(of_winner - of_loser) @ mass
     return total
 
 
@@ -118,14 +119,14 @@ def draw_quadratics(
     settings: PosteriorSettings,
 ) -> tuple[Tensor, Tensor]:
     """Draws of the posterior of a quadratic form: linear (S, d) and curvature (S, d, d)."""
-    noise, d = quadratic.validation.noise, quadratic.validation.dimension
+    response, d = quadratic.response, quadratic.validation.dimension
     design, prior = torch.from_numpy(quadratic.design), torch.from_numpy(quadratic.prior(ridge))
     mass = weights[torch.from_numpy(quadratic.rows)].double()
     centre = torch.from_numpy(summit)
 
     def log_posterior(steps: Tensor) -> Tensor:
         beta = centre + steps.double()
-        fit = noise.log_cdf(beta @ design.T) @ mass
+        fit = response.log_cdf(beta @ design.T) @ mass
         return (fit - 0.5 * ((beta @ prior) * beta).sum(1)).float()
 
     scales = scales_of(torch.from_numpy(quadratic.curvature(summit, ridge)))

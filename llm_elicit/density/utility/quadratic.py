@@ -27,6 +27,7 @@ class QuadraticFit:
         self.rows = validation.judged.numpy()
         self.design = self._design(self.rows)
         self.weights = validation.data.weights[self.rows]
+        self.response = validation.response.at(validation.judged)
         self.common = _common(validation.dimension)
 
     def _design(self, rows: slice | Folds) -> Array:
@@ -37,16 +38,14 @@ class QuadraticFit:
         """Coefficients (P,) maximizing Σ w log F(design·β) − βᵀRβ/2 without one fold."""
         kept = self.validation.folds[self.rows] != unseen
         design, mass = torch.from_numpy(self.design), torch.from_numpy(self.weights * kept)
-        noise, prior = self.validation.noise, self.prior(ridge)
+        prior = self.prior(ridge)
 
         def objective(beta: Array) -> tuple[float, Array]:
             difference = design @ torch.from_numpy(beta)
-            log_cdf = noise.log_cdf(difference)
-            # d log F = F'/F: the hazard, from logs so that neither tail overflows.
-            slope = -mass * torch.exp(noise.log_pdf(difference) - log_cdf)
-            held = prior @ beta
+            slope, held = -mass * self.response.slope(difference), prior @ beta
             gradient = np.asarray((design.T @ slope).numpy()) + held
-            return -float(log_cdf @ mass) + 0.5 * float(beta @ held), gradient
+            fit = float(self.response.log_cdf(difference) @ mass)
+            return 0.5 * float(beta @ held) - fit, gradient
 
         first = np.zeros(self.design.shape[1]) if start is None else start
         found, _, _ = fmin_l_bfgs_b(objective, first, maxiter=200, factr=1e6)
@@ -69,7 +68,7 @@ class QuadraticFit:
     def _evidence(self, beta: Array, ridge: float) -> float:
         """Log-likelihood of the choices with the coefficients integrated out, up to a constant."""
         difference = torch.from_numpy(self.design @ beta)
-        fit = self.validation.noise.log_cdf(difference) @ torch.from_numpy(self.weights)
+        fit = self.response.log_cdf(difference) @ torch.from_numpy(self.weights)
         prior, curvature = self.prior(ridge), self.curvature(beta, ridge)
         volume = np.linalg.slogdet(prior)[1] - np.linalg.slogdet(curvature)[1]
         return float(fit - 0.5 * beta @ prior @ beta + 0.5 * volume)
@@ -92,7 +91,7 @@ class QuadraticFit:
 
     def curvature(self, beta: Array, ridge: float) -> Array:
         """Fisher information of the choices, and the prior's: Laplace's precision (P, P)."""
-        information = self.validation.noise.information(torch.from_numpy(self.design @ beta))
+        information = self.response.information(torch.from_numpy(self.design @ beta))
         scaled = self.design * (self.weights * information.numpy())[:, None]
         return np.asarray(self.design.T @ scaled + self.prior(ridge))
 

@@ -91,7 +91,7 @@ class _Trainer:
         self.best = self._snapshot(0, 0, first_guess)
         held_out = first_guess[validation.fold_of[rows], torch.arange(len(rows))]
         self.best_score = float(
-            choice_log_likelihood(held_out, validation.weights[rows], validation.noise)
+            choice_log_likelihood(held_out, validation.weights[rows], validation.response.at(rows))
         )
 
     def _snapshot(self, decay: int, step: int, by_member: Tensor) -> ResidualFit:
@@ -111,7 +111,8 @@ class _Trainer:
         validation, settings = self.validation, self.settings
         rows = validation.batch(settings.batch)
         mass = validation.weights[rows] * (validation.fold_of[rows] != self.member[:, None])
-        loss = -(validation.noise.log_cdf(self._difference(rows)) * mass).sum() / len(rows)
+        log_cdf = validation.response.at(rows).log_cdf(self._difference(rows))
+        loss = -(log_cdf * mass).sum() / len(rows)
         gradients = torch.autograd.grad(loss, self.networks.parameters)
         with torch.no_grad():
             pulls = [self.decay * parameter for parameter in self.networks.parameters]
@@ -145,7 +146,8 @@ class _Trainer:
             validation.count, len(self.settings.decays), len(rows)
         )
         held_out = every[validation.fold_of[rows], :, torch.arange(len(rows))]
-        scores = choice_log_likelihood(held_out.T, validation.weights[rows], validation.noise)
+        response = validation.response.at(rows)
+        scores = choice_log_likelihood(held_out.T, validation.weights[rows], response)
         best = int(scores.argmax())
         if float(scores[best]) <= self.best_score + 1e-4:
             return False

@@ -16,7 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from llm_elicit.density.choice import Noise
+from llm_elicit.density.response import Response
 
 _CHUNK = 4096
 _DECIDED = 1e-5  # a choice of less slope and information than this says nothing
@@ -143,32 +143,33 @@ class MixturePosterior:
 
     points: Tensor
     weights: Tensor
-    noise: Noise
+    response: Response
     prior: MixturePrior
 
     @cached_property
-    def _chunks(self) -> list[tuple[Tensor, Tensor]]:
-        winners, losers = self.points.chunk(2)
-        sides = zip(torch.split(winners, _CHUNK), torch.split(losers, _CHUNK), strict=True)
+    def _chunks(self) -> list[tuple[Tensor, Tensor, Response]]:
+        winners, losers = (torch.split(side, _CHUNK) for side in self.points.chunk(2))
+        sides = (torch.cat(both) for both in zip(winners, losers, strict=True))
         weights = torch.split(self.weights, _CHUNK)
-        return [(torch.cat(both), w) for both, w in zip(sides, weights, strict=True)]
+        responses = self.response.split(_CHUNK, len(self.weights))
+        return list(zip(sides, weights, responses, strict=True))
 
     def value(self, mixture: Mixture) -> float:
         """Log-posterior up to a constant."""
         total = self.prior.value(mixture).double()
-        for points, weights in self._chunks:
+        for points, weights, response in self._chunks:
             winners, losers = mixture(points).chunk(2)
-            total = total + (self.noise.log_cdf(winners - losers) * weights).sum().double()
+            total = total + (response.log_cdf(winners - losers) * weights).sum().double()
         return float(total)
 
     def derivatives(self, mixture: Mixture) -> tuple[Tensor, Tensor]:
         """Gradient (P,) and damping-free curvature (P, P) in a step's coordinates."""
         gradient, curvature = self.prior.derivatives(mixture)
-        for points, weights in self._chunks:
+        for points, weights, response in self._chunks:
             y = mixture.whitened(points)
             winners, losers = torch.logsumexp(mixture.forms(y), -1).chunk(2)
-            slope = self._slope(winners - losers)
-            information = self.noise.information(winners - losers)
+            slope = response.slope(winners - losers)
+            information = response.information(winners - losers)
             telling = torch.nonzero(weights * torch.maximum(slope, information) > _DECIDED)[:, 0]
             slopes = _slopes(mixture, y[torch.cat([telling, telling + len(weights)])])
             of_winners, of_losers = slopes.chunk(2)
@@ -176,10 +177,6 @@ class MixturePosterior:
             gradient = gradient + (slope[telling] * mass) @ change
             curvature = curvature + change.T @ (change * (information[telling] * mass)[:, None])
         return gradient, curvature
-
-    def _slope(self, difference: Tensor) -> Tensor:
-        """F′/F, the slope of log F at a difference."""
-        return torch.exp(self.noise.log_pdf(difference) - self.noise.log_cdf(difference))
 
     def foretell(self, mixture: Mixture, points: Tensor) -> tuple[Tensor, Tensor]:
         """f(winner) − f(loser) (m,) and its posterior standard deviation at the summit.

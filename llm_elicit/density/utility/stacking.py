@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from scipy.optimize import fmin_l_bfgs_b
 
-from llm_elicit.density.choice import Noise
+from llm_elicit.density.response import Response
 from llm_elicit.density.utility.data import Array, HeldOut
 
 _HOLD_SUM = 10.0
@@ -29,7 +29,7 @@ def stacked(parts: Sequence[HeldOut], shares: Array) -> HeldOut:
     )
 
 
-def stack_weights(parts: Sequence[HeldOut], weights: Array, noise: Noise) -> Array:
+def stack_weights(parts: Sequence[HeldOut], weights: Array, response: Response) -> Array:
     """Weights a (F,) from what F parts foretell of the same rows, and the rows' weights (m,).
 
     A weak pull of the weights' sum towards one keeps them finite when every held-out choice
@@ -38,11 +38,12 @@ def stack_weights(parts: Sequence[HeldOut], weights: Array, noise: Noise) -> Arr
     Examples
     --------
     >>> import numpy as np
+    >>> from llm_elicit.density import Noise
     >>> truth = np.random.default_rng(0).normal(0, 3, 4000)
     >>> choices = np.sign(truth + np.random.default_rng(1).logistic(0, 0.78, 4000))
     >>> nothing = np.zeros(4000)
     >>> half = HeldOut(0.5 * truth * choices, nothing)             # one part, twice too flat
-    >>> found = stack_weights([half, HeldOut(nothing, nothing)], np.ones(4000), Noise())
+    >>> found = stack_weights([half, HeldOut(nothing, nothing)], np.ones(4000), Response(Noise()))
     >>> bool(abs(found[0] - 2.0) < 0.2)
     True
     """
@@ -51,7 +52,7 @@ def stack_weights(parts: Sequence[HeldOut], weights: Array, noise: Noise) -> Arr
 
     def objective(shares: Array) -> tuple[float, Array]:
         a = torch.from_numpy(shares).requires_grad_()
-        foretold = noise.log_cdf(a @ difference) @ mass
+        foretold = response.log_cdf(a @ difference) @ mass
         loss = 0.5 * _HOLD_SUM * (a.sum() - 1.0) ** 2 - foretold
         (slope,) = torch.autograd.grad(loss, [a])
         return float(loss.detach()), np.asarray(slope.numpy())

@@ -1,0 +1,186 @@
+"""What is estimated of the judges beside their belief: order bias, noise levels, ties.
+
+Given the differences of utility that a description foretells of comparisons it never saw, the
+terms are few and their likelihood is smooth: they are its maximum under weak normal priors. Held
+out, because differences that were fitted to the very choices are too large, and a bias measured
+against them too. Terms and utility are found in turns.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import fmin_l_bfgs_b
+from torch import Tensor
+
+from llm_elicit.density.choice import Noise
+from llm_elicit.density.evidence import UNKNOWN
+from llm_elicit.density.judgments import Context
+from llm_elicit.density.response import Response
+from llm_elicit.density.utility.data import Array, ChoiceData, Folds
+
+_BIAS_SD = 3.0  # of an order bias, in units of the noise's scale
+_LEVEL_SD = 1.0  # of the logarithm of a noise level
+_TIES_SD = 3.0  # of log ν
+
+
+@dataclass(frozen=True)
+class JudgeTerms:
+    """Order biases (B,) in nats, log gains (J,) of which the first is 0, log ν; standard errors.
+
+    ``errors`` (B + J − 1 + 1,) are those of all three in this order, from the curvature, as if
+    every row were a judgment of its own; NaN before anything is estimated.
+    """
+
+    order: Array
+    log_gain: Array
+    log_ties: float | None
+    errors: Array
+
+    @classmethod
+    def neutral(cls, context: Context) -> JudgeTerms:
+        """No bias, equal levels, and ties as likely as wins between equals, if there are any."""
+        count = len(context.places) + len(context.judges) - 1 + bool(context.tie.any())
+        start = 0.0 if context.tie.any() else None
+        return cls(
+            np.zeros(len(context.places)),
+            np.zeros(len(context.judges)),
+            start,
+            np.full(count, np.nan),
+        )
+
+    def response(self, context: Context, noise: Noise) -> Response:
+        """The noise of every judgment under these terms."""
+        ties = 0.0 if self.log_ties is None else math.exp(self.log_ties)
+        gain = torch.from_numpy(np.exp(self.log_gain)[context.judge])
+        offset = torch.from_numpy(context.order @ self.order)
+        return Response(replace(noise, ties=ties), gain, offset)
+
+    def weigh(self, data: ChoiceData, noise: Noise, difference: Array | None = None) -> ChoiceData:
+        """Rows of rankings weighted as `llm_elicit.density.evidence` says, at these differences.
+
+        ``difference`` (n,) is f(winner) − f(loser), NaN or None where not known: equal utilities.
+        """
+        context = data.context
+        if context is None or not (context.pick != UNKNOWN).any():
+            return data
+        response = self.response(context, noise)
+        known = np.zeros(len(data.weights)) if difference is None else difference
+        odds = response.seen(torch.from_numpy(known)).numpy() / noise.scale
+        weights, picked = data.weights.copy(), np.flatnonzero(context.pick != UNKNOWN)
+        picks = np.unique(context.pick[picked], return_inverse=True)[1].reshape(-1)
+        # log Σ_S e / e_w, over the losers of each pick and the winner itself.
+        others = np.full(int(picks.max()) + 1, 0.0)
+        np.logaddexp.at(others, picks, -odds[picked])
+        share = np.exp(np.logaddexp(0.0, -odds[picked]) - others[picks])
+        even = 2.0 / (1.0 + np.bincount(picks))[picks]
+        weights[picked] *= np.where(np.isnan(share), even, share)
+        return replace(data, weights=weights)
+
+    def estimate(self, data: ChoiceData, noise: Noise, difference: Array) -> JudgeTerms:
+        """The most likely terms where ``difference`` (n,) is known; NaN elsewhere."""
+        context = data.context
+        known = ~np.isnan(difference)
+        if context is None or not len(self.errors) or not known.any():
+            return self
+        problem = _Terms(data, context, noise, np.flatnonzero(known), difference[known])
+        found = problem.maximize(self._packed())
+        return self._unpacked(found, problem.errors(found))
+
+    def _packed(self) -> Array:
+        ties = [] if self.log_ties is None else [self.log_ties]
+        return np.concatenate([self.order, self.log_gain[1:], ties])
+
+    def _unpacked(self, values: Array, errors: Array) -> JudgeTerms:
+        b, j = len(self.order), len(self.log_gain)
+        gains = np.concatenate([[0.0], values[b : b + j - 1]])
+        ties = None if self.log_ties is None else float(values[-1])
+        return JudgeTerms(values[:b], gains, ties, errors)
+
+    def moved(self, before: JudgeTerms) -> float:
+        """By how many standard errors the term that differs most has moved."""
+        if not len(self.errors):
+            return 0.0
+        return float(np.max(np.abs(self._packed() - before._packed()) / self.errors))
+
+    def notes(self, context: Context, noise: Noise) -> dict[str, Any]:
+        """JSON-able: for each judge the noise ``level`` and ``order_bias``, and ``ties``.
+
+        ``order_bias`` is a list for each number of places that were shown: how many nats a place
+        is worth over the last one, and its standard error.
+        """
+        b = len(self.order)
+        judges: dict[str, Any] = {}
+        for at, name in enumerate(context.judges):
+            ratio = math.exp(self.log_gain[at])
+            level = noise.level * ratio if noise.family == "exponential" else noise.level / ratio
+            error = float(self.errors[b + at - 1]) if at else 0.0
+            bias: dict[str, list[dict[str, float]]] = {}
+            for term, (judge, shown, place) in enumerate(context.places):
+                if judge == name:
+                    values = {"nats": float(self.order[term]), "se": float(self.errors[term])}
+                    bias.setdefault(str(shown), []).append({"place": place, **values})
+            judges[name] = {"level": level, "log_level_se": error, "order_bias": bias}
+        ties = None if self.log_ties is None else math.exp(self.log_ties)
+        return {"judges": judges, "ties": ties}
+
+
+class _Terms:
+    """The likelihood of the terms given differences of utility."""
+
+    def __init__(
+        self, data: ChoiceData, context: Context, noise: Noise, rows: Folds, difference: Array
+    ) -> None:
+        self.noise, self.scale = noise, noise.scale
+        self.difference = torch.from_numpy(difference)
+        self.weights = torch.from_numpy(data.weights[rows])
+        self.order = torch.from_numpy(context.order[rows])
+        judge = np.eye(len(context.judges))[context.judge[rows]]
+        self.judge = torch.from_numpy(judge[:, 1:])
+        self.tied = (
+            float(data.weights[rows][context.tie[rows]].sum()) if context.tie.any() else None
+        )
+        b, j = self.order.shape[1], self.judge.shape[1]
+        spread = [_BIAS_SD * self.scale] * b + [_LEVEL_SD] * j
+        spread += [] if self.tied is None else [_TIES_SD]
+        self.precision = torch.tensor(spread, dtype=torch.float64) ** -2
+
+    def loss(self, values: Tensor) -> Tensor:
+        """Minus the log-posterior (one number) of packed terms."""
+        b, j = self.order.shape[1], self.judge.shape[1]
+        bias, log_gain = values[:b], values[b : b + j]
+        seen = torch.exp(self.judge @ log_gain) * self.difference + self.order @ bias
+        prior = 0.5 * (self.precision * values.square()).sum()
+        if self.tied is None:
+            return prior - (self.noise.log_cdf(seen) * self.weights).sum()
+        log_ties, t = values[-1], seen / self.scale
+        total = torch.logaddexp(torch.logaddexp(0.5 * t, -0.5 * t), log_ties.expand_as(t))
+        fit = ((0.5 * t - total) * self.weights).sum() + self.tied * log_ties
+        return prior - fit
+
+    def maximize(self, start: Array) -> Array:
+        """The packed terms of most posterior."""
+
+        def objective(values: Array) -> tuple[float, Array]:
+            at = torch.from_numpy(values).requires_grad_()
+            loss = self.loss(at)
+            (slope,) = torch.autograd.grad(loss, [at])
+            return float(loss.detach()), np.asarray(slope.numpy())
+
+        found, _, _ = fmin_l_bfgs_b(objective, start, bounds=[(-20.0, 20.0)] * len(start))
+        return np.asarray(found)
+
+    def errors(self, values: Array) -> Array:
+        """Standard errors of the packed terms, from the curvature at them."""
+        at = torch.from_numpy(values).requires_grad_()
+        (slope,) = torch.autograd.grad(self.loss(at), [at], create_graph=True)
+        rows = [torch.autograd.grad(part, [at], retain_graph=True)[0] for part in slope]
+        curvature = torch.stack(rows).numpy()
+        # Laplace noise has corners where the curvature is the prior's alone: a floor keeps it so.
+        variances = np.diagonal(np.linalg.pinv(curvature, hermitian=True))
+        prior = self.precision.numpy() ** -0.5
+        return np.asarray(np.where(variances > 0, np.sqrt(np.abs(variances)), prior))
