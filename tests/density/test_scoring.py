@@ -41,7 +41,7 @@ def test_gradient_is_that_of_the_log_posterior_along_a_step(family: str) -> None
     def along(step: torch.Tensor) -> torch.Tensor:
         moved = mixture.moved(step)
         winners, losers = moved(posterior.points).chunk(2)
-        choices = posterior.noise.log_cdf(winners - losers) * posterior.weights
+        choices = posterior.response.log_cdf(winners - losers) * posterior.weights
         return choices.sum() + posterior.prior.value(moved)
 
     step = torch.zeros(len(gradient), requires_grad=True)
