@@ -12,7 +12,7 @@ from llm_elicit import orchestrator
 from llm_elicit.campaign import Campaign
 from llm_elicit.errors import ElicitError, IncompleteError
 from llm_elicit.orchestrator import Progress, Silent
-from llm_elicit.rounds import EVERYONE, Pairs, RoundDesign, design_of
+from llm_elicit.rounds import EVERYONE, Pairs, RoundDesign, design_of, stopped
 from llm_elicit.runs import Run
 
 _SILENT = Silent()
@@ -83,6 +83,8 @@ def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> 
             campaign.seed,
             campaign.design.sizes[number - 1],
         )
+        if not len(planned[name, number].a):
+            progress.note(name or "all judges", "asked enough: the rounds to come are left out")
     if not planned:
         return None
     orchestrator.record_rounds(place, planned)
@@ -100,9 +102,8 @@ def _due(result: Run) -> Iterator[tuple[str, int]]:
     groups = {EVERYONE: names} if rounds.shared else {name: [name] for name in names}
     for name, judges in groups.items():
         number = 2 + sum(judge == name for judge, _ in known)
-        if number <= rounds.count and all(
-            orchestrator.settled(result.place, judge) for judge in judges
-        ):
+        more = number <= rounds.count and stopped(known, name) is None
+        if more and all(orchestrator.settled(result.place, judge) for judge in judges):
             yield name, number
 
 
@@ -170,9 +171,10 @@ def _asked(result: Run, summary: orchestrator.AskSummary) -> Run:
 
 def _gaps(result: Run, summary: orchestrator.AskSummary) -> list[ElicitError]:
     """An error for each judge that was asked to the end and left questions unanswered."""
-    questions = result.campaign.design.questions
     gaps: dict[str, str] = {}
+    asked = result.questions
     for name, judge in summary.judges.items():
+        questions = asked[name]
         total, done = judge.tally.total, judge.tally.done
         if judge.stopped is None and done < total:
             why = "have no answer; see log.jsonl for why, and run again"

@@ -24,66 +24,12 @@ from pydantic import (
 )
 
 from llm_elicit import plugins, resources
+from llm_elicit.design import Design, Positive
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Strict, read_yaml, validated
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class Rounds(Strict):
-    """Pairs planned in rounds, each from the answers to those before it.
-
-    `shared`: all judges are asked the same pairs, and a round waits for all of them; otherwise
-    each judge has rounds of its own from the second on.
-    """
-
-    count: Annotated[int, Field(ge=2, le=1000)]
-    shared: bool = True
-
-
-class Design(Strict):
-    """Which questions are asked: pairs drawn from λ, in both orders, so many times each.
-
-    `adaptive` alone stands for the defaults in five rounds.
-
-    Example:
-        >>> design = Design(pairs=50, rounds=Rounds(count=3))
-        >>> design.sizes, design.questions
-        ((18, 16, 16), 100)
-    """
-
-    pairs: Annotated[int, Field(ge=2, le=10_000_000)] = 200
-    template: str = "v1/zero-shot"
-    both_orders: bool = True
-    replicates: Annotated[int, Field(ge=1, le=1000)] = 1
-    rounds: Rounds | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _by_name(cls, data: Any) -> Any:
-        return {"rounds": {"count": 5}} if data == "adaptive" else data
-
-    @model_validator(mode="after")
-    def _rounds_have_pairs(self) -> Design:
-        if self.rounds is not None and self.rounds.count > self.pairs:
-            rounds = f"{self.rounds.count} rounds of {self.pairs} pairs"
-            raise ValueError(f"{rounds}; ask more pairs, or fewer rounds")
-        return self
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """How many pairs each round has; what is left over goes into the first."""
-        if self.rounds is None:
-            return (self.pairs,)
-        each, left = divmod(self.pairs, self.rounds.count)
-        return (each + left, *[each] * (self.rounds.count - 1))
-
-    @property
-    def questions(self) -> int:
-        """How many questions a judge is asked in all."""
-        return self.pairs * (1 + self.both_orders) * self.replicates
 
 
 class TokenPrice(Strict):
@@ -273,12 +219,18 @@ Method = Literal["auto", "score", "score-constant", "utility", "flow"]
 
 
 class Fit(Strict):
-    """How the belief is estimated. The first method is the belief; the others cross-check it."""
+    """How the belief is estimated. The first method is the belief; the others cross-check it.
+
+    `order_bias`: "averaged" makes one comparison of a pair's orders and replicates, in which a
+    preference for a position cancels; "estimated" counts every judgment for itself, and finds the
+    preference and what a tie means with the belief.
+    """
 
     methods: Annotated[tuple[Method, ...], Field(min_length=1)]
     noise: Literal["gumbel", "exponential", "normal"] = "gumbel"
     level: Positive | None = None
     samples: Annotated[int, Field(ge=100, le=1_000_000)] = 10_000
+    order_bias: Literal["averaged", "estimated"] = "averaged"
 
     @model_validator(mode="before")
     @classmethod
@@ -288,6 +240,16 @@ class Fit(Strict):
             data = {**data, "methods": [data["method"]]}
             del data["method"]
         return data
+
+    @model_validator(mode="after")
+    def _methods_know_orders(self) -> Fit:
+        bound = [method for method in self.methods if method not in ("utility", "auto")]
+        if self.order_bias == "estimated" and bound:
+            raise ValueError(
+                f"order_bias: estimated is for methods utility and auto; {bound[0]!r} knows "
+                "winners and losers alone; leave it out, or the method"
+            )
+        return self
 
 
 class Grid(Strict):

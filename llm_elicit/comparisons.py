@@ -99,6 +99,24 @@ class Choices:
         return winners[keep], losers[keep], weights[keep]
 
 
+@dataclass(frozen=True)
+class Said:
+    """One judge's choices one by one, with how they were asked.
+
+    Attributes:
+        a, b: the points, `(n, d)`, natural units.
+        preference: P(a preferred), `(n,)`; one half where the judge called them equal.
+        first: whether a was shown first, `(n,)`.
+        tie: whether the judge called them equal, `(n,)`.
+    """
+
+    a: Floats
+    b: Floats
+    preference: Floats
+    first: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    tie: np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
 class Comparisons:
     """The judgments of a run.
 
@@ -137,18 +155,35 @@ class Comparisons:
 
         Each order counts alike, however many replicates of it were answered.
         """
-        rows = self.of(judge)
-        rows = rows[rows["probability"].notna()]
+        rows = self._chosen(judge)
         by_order = rows.groupby(["pair", "order"])["probability"].mean()
         preference = by_order.groupby(level="pair").mean()
         points = rows.groupby("pair").first().loc[preference.index]
-        a, b = ([f"{side}_{name}" for name in self.features] for side in "ab")
         return Choices(
-            points[a].to_numpy(np.float64),
-            points[b].to_numpy(np.float64),
+            *self._points(points),
             preference.to_numpy(np.float64),
             preference.index.to_numpy(np.int64),
         )
+
+    def said(self, judge: str) -> Said:
+        """One judge's choices, every order and replicate for itself."""
+        rows = self._chosen(judge)
+        return Said(
+            *self._points(rows),
+            rows["probability"].to_numpy(np.float64),
+            (rows["order"] == "ab").to_numpy(bool),
+            (rows["verdict"] == "tie").to_numpy(bool),
+        )
+
+    def _chosen(self, judge: str) -> pd.DataFrame:
+        rows = self.of(judge)
+        return rows[rows["probability"].notna()]
+
+    def _points(self, rows: pd.DataFrame) -> tuple[Floats, Floats]:
+        a, b = (
+            rows[[f"{side}_{name}" for name in self.features]].to_numpy(np.float64) for side in "ab"
+        )
+        return a, b
 
     def write(self, path: Path) -> Path:
         """Write as Parquet, JSONL or CSV, by the path's suffix.

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from llm_elicit.campaign import Design
+from llm_elicit.design import Design
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats
 

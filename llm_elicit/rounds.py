@@ -15,6 +15,7 @@ import numpy as np
 
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Choices
+from llm_elicit.design import Stop
 from llm_elicit.features import FeatureSpace, Floats
 from llm_elicit.later import Later
 from llm_elicit.plan import Plan
@@ -57,7 +58,8 @@ class Informative:
 
     The belief is fitted to the answers so far. Judges who share a round each have a part of its
     pairs chosen for them; the part of a judge with too few choices is drawn from λ, and so is a
-    share of every part.
+    share of every part. A judge who was asked enough by the rule `stop` has no part, and a round
+    without parts has no pairs: it is the last.
 
     Bradley–Terry conditions on the pairs, so methods `utility` and `auto` are right whichever
     were chosen; the others are refused by `Campaign`.
@@ -65,16 +67,25 @@ class Informative:
 
     space: FeatureSpace
     noise: density.Noise
+    stop: Stop | None = None
 
     def plan(self, round: int, judgments: Sequence[Choices], seed: int, size: int) -> Pairs:
         """The pairs of a round; see `RoundDesign`."""
         rng = np.random.default_rng([seed, 0xADA97, round])
-        told: list[Choices | None] = [
-            one for one in judgments if len(one) >= self.space.dimension
-        ] or [None]
-        parts = np.array_split(np.arange(size), len(told))
+        told = [one for one in judgments if len(one) >= self.space.dimension]
+        fitted = [self._fit(one, int(rng.integers(2**32))) for one in told]
+        open_for: list[density.BeliefDensity | None] = [
+            belief
+            for one, belief in zip(told, fitted, strict=True)
+            if not self._enough(belief, len(one))
+        ]
+        if fitted and not open_for:
+            nothing = np.empty((0, self.space.dimension))
+            return Pairs(nothing, nothing)
+        beliefs = open_for or [None]
+        parts = np.array_split(np.arange(size), len(beliefs))
         # A round's pairs are shuffled: a run stopped in its middle has asked for every judge.
-        found = [self._part(one, len(part), rng) for one, part in zip(told, parts, strict=True)]
+        found = [self._part(one, len(part), rng) for one, part in zip(beliefs, parts, strict=True)]
         order = rng.permutation(size)
         a, b = (self.space.round(np.concatenate(side)[order]) for side in zip(*found, strict=True))
         same = (a == b).all(axis=1)
@@ -83,30 +94,47 @@ class Informative:
             same = (a == b).all(axis=1)
         return Pairs(a, b)
 
-    def _part(
-        self, choices: Choices | None, size: int, rng: np.random.Generator
-    ) -> tuple[Floats, Floats]:
-        if choices is None or not size:
-            return self.space.sample(size, rng), self.space.sample(size, rng)
+    def _fit(self, choices: Choices, seed: int) -> density.BeliefDensity:
         winners, losers, weights = choices.weighted()
-        belief = density.fit_belief(
+        return density.fit_belief(
             winners,
             losers,
             sampling=density.Uniform(self.space.low, self.space.high, log=self.space.log),
             method="auto",
             noise=self.noise,
             weights=weights,
-            seed=int(rng.integers(2**32)),
+            seed=seed,
             settings=density.BETWEEN_ROUNDS,
         )
+
+    def _part(
+        self, belief: density.BeliefDensity | None, size: int, rng: np.random.Generator
+    ) -> tuple[Floats, Floats]:
+        if belief is None or not size:
+            return self.space.sample(size, rng), self.space.sample(size, rng)
         return density.suggest_pairs(belief, size, seed=int(rng.integers(2**32)))
+
+    def _enough(self, belief: density.BeliefDensity, pairs: int) -> bool:
+        """Whether a judge with this belief was asked enough by the rule."""
+        if self.stop is None:
+            return False
+        least = self.stop.no_signal_after
+        flat = belief.diagnostics["utility"]["form"] == "constant"
+        if least is not None and pairs >= least and flat:
+            return True
+        if self.stop.band is None:
+            return False
+        low, high = density.band(belief.draws().mean())
+        sd = np.array([each.sd for each in belief.marginals])
+        return bool((high - low <= self.stop.band * sd).all())
 
 
 def design_of(campaign: Campaign, space: FeatureSpace) -> RoundDesign:
     """The design that a campaign's rounds are planned by."""
     fit = campaign.fit
     noise = density.Noise(fit.noise) if fit.level is None else density.Noise(fit.noise, fit.level)
-    return Informative(space, noise)
+    rounds = campaign.design.rounds
+    return Informative(space, noise, None if rounds is None else rounds.stop)
 
 
 Planned = Mapping[tuple[str, int], Pairs]
@@ -142,9 +170,25 @@ def with_rounds(first: Plan, campaign: Campaign, planned: Planned) -> Plan:
     for number, size in enumerate(sizes[1:], start=2):
         for name in names:
             pairs = planned.get((name, number))
-            if pairs is not None:
+            if pairs is not None and len(pairs.a):
                 a[start : start + size], b[start : start + size] = pairs.a, pairs.b
             own[name].extend(range(start, start + size))
             start += size
     apart = {} if rounds.shared else {name: tuple(some) for name, some in own.items()}
     return replace(first, a=a, b=b, own=apart)
+
+
+def stopped(planned: Planned, name: str) -> int | None:
+    """The number of the first round that was not worth asking, of a judge or of `EVERYONE`."""
+    empty = [number for (who, number), pairs in planned.items() if who == name and not len(pairs.a)]
+    return min(empty, default=None)
+
+
+def questions_of(judge: str, campaign: Campaign, planned: Planned) -> int:
+    """How many questions a judge is asked in all, those of rounds to come among them."""
+    design = campaign.design
+    if design.rounds is None:
+        return design.questions
+    last = stopped(planned, EVERYONE if design.rounds.shared else judge)
+    left_out = 0 if last is None else sum(design.sizes[last - 1 :])
+    return design.questions * (design.pairs - left_out) // design.pairs

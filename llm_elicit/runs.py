@@ -19,7 +19,7 @@ from llm_elicit.features import FeatureSpace, read_yaml, validated
 from llm_elicit.grid import cells
 from llm_elicit.later import Later
 from llm_elicit.plan import Plan, make_plan
-from llm_elicit.rounds import with_rounds
+from llm_elicit.rounds import questions_of, with_rounds
 
 FROZEN = "campaign.yaml"
 """The file of a run's campaign as it was validated."""
@@ -111,9 +111,17 @@ class Run:
     def missing(self) -> dict[str, int]:
         """How many questions of the plan have no answer in the table, for judges with any."""
         counts = self.comparisons.frame["judge"].value_counts()
-        total = self.campaign.design.questions
-        gaps = {j.name: total - int(counts.get(j.name, 0)) for j in self.campaign.judges}
+        asked = self.questions
+        gaps = {judge: total - int(counts.get(judge, 0)) for judge, total in asked.items()}
         return {judge: gap for judge, gap in gaps.items() if gap}
+
+    @property
+    def questions(self) -> dict[str, int]:
+        """How many questions each judge is asked in all; fewer where a stopping rule had enough."""
+        rounds = self.campaign.design.rounds
+        known = {} if rounds is None else orchestrator.planned_rounds(self.place)
+        names = [judge.name for judge in self.campaign.judges]
+        return {name: questions_of(name, self.campaign, known) for name in names}
 
     @property
     def beliefs(self) -> Mapping[str, density.BeliefDensity]:

@@ -21,8 +21,8 @@ import yaml
 
 from llm_elicit import provenance
 from llm_elicit.asking import ask, ask_in_batches, export
-from llm_elicit.campaign import Campaign
-from llm_elicit.comparisons import Choices, Comparisons
+from llm_elicit.campaign import Campaign, Fit
+from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import CapError, ElicitError, InputError
 from llm_elicit.features import Floats, read_yaml, validated
 from llm_elicit.later import Later
@@ -188,7 +188,7 @@ def _refuse_another(result: Run, frozen: Path) -> None:
 def _warn_of_gaps(result: Run, stage: str, progress: Progress) -> None:
     """Say, before a later stage begins, that it rests on a part of the answers."""
     for judge, gap in result.missing.items():
-        of_all = f"{gap:,} of {result.campaign.design.questions:,} questions have no answer"
+        of_all = f"{gap:,} of {result.questions[judge]:,} questions have no answer"
         progress.note(judge, f"{stage}: {of_all}; the result rests on the others")
 
 
@@ -201,19 +201,32 @@ def fit(result: Run, progress: Progress = _SILENT) -> None:
     comparisons = result.comparisons
     _warn_of_gaps(result, "fit", progress)
     for judge in result.campaign.judges:
-        choices = comparisons.choices(judge.name)
-        if len(choices) < result.space.dimension:
+        if len(comparisons.choices(judge.name)) < result.space.dimension:
             continue
+        told = _told(comparisons, judge.name, result.campaign.fit)
         for method in result.campaign.fit.methods:
-            _fit_one(result, choices, judge.name, method, progress)
+            _fit_one(result, told, judge.name, method, progress)
 
 
-def _fit_one(result: Run, choices: Choices, judge: str, method: str, progress: Progress) -> None:
+def _told(comparisons: Comparisons, judge: str, settings: Fit) -> density.Evidence:
+    """A judge's answers as the fit is told of them; see `Fit.order_bias`."""
+    if settings.order_bias == "averaged":
+        choices = comparisons.choices(judge)
+        return density.Evidence.comparisons(choices.a, choices.b, choices.preference)
+    said = comparisons.said(judge)
+    tie = said.tie & (settings.noise == "gumbel")  # the others count a tie as half and half
+    return density.Evidence.comparisons(
+        said.a, said.b, said.preference, tie=tie, first=said.first, judge=judge
+    )
+
+
+def _fit_one(
+    result: Run, told: density.Evidence, judge: str, method: str, progress: Progress
+) -> None:
     """One belief, unless the one on disk came from the same answers and settings."""
     settings, folder = result.campaign.fit, result.belief_folder(judge, method)
-    winners, losers, weights = choices.weighted()
     digest = hashlib.sha256()
-    for array in (winners, losers, weights):
+    for array in told.arrays():
         digest.update(np.ascontiguousarray(array).tobytes())
     digest.update(settings.model_dump_json(exclude={"methods"}).encode())
     digest.update(json.dumps([result.campaign.seed, provenance.version()]).encode())
@@ -222,15 +235,13 @@ def _fit_one(result: Run, choices: Choices, judge: str, method: str, progress: P
         return
     samples.unlink(missing_ok=True)
     space, shown = result.space, partial(progress.stage, f"{judge}: fit {method}")
-    belief = density.fit_belief(
-        winners,
-        losers,
+    belief = density.fit_evidence(
+        told,
         sampling=density.Uniform(space.low, space.high, log=space.log),
         method=method,
         noise=density.Noise(settings.noise)
         if settings.level is None
         else density.Noise(settings.noise, settings.level),
-        weights=weights,
         seed=result.campaign.seed,
         progress=shown,
     )

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_elicit.campaign import Design
+from llm_elicit.design import Design
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.plan import Query, make_plan

@@ -22,6 +22,7 @@ from llm_elicit import stages
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Choices
 from llm_elicit.density import Noise
+from llm_elicit.design import Stop
 from llm_elicit.errors import IncompleteError, InputError
 from llm_elicit.features import FeatureSpace, validated
 from llm_elicit.orchestrator import settled
@@ -245,3 +246,54 @@ def test_methods_that_take_pairs_for_draws_are_refused() -> None:
     data["design"] = {"pairs": 3, "rounds": {"count": 4}}
     with pytest.raises(InputError, match="4 rounds of 3 pairs"):
         validated(Campaign, data, "c.yaml")
+
+
+@dataclass(frozen=True)
+class Enough(Told):
+    """A design that has heard enough after two rounds."""
+
+    def plan(self, round: int, judgments: Sequence[Choices], seed: int, size: int) -> Pairs:
+        return super().plan(round, judgments, seed, size if round < 3 else 0)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_round_without_pairs_is_the_last(tmp_path: Path, shared: bool) -> None:
+    for _ in range(2):  # begun, and run again
+        result = asyncio.run(stages.ask(_plan(tmp_path, [EXPERT], shared), design=Enough()))
+        assert not result.problems
+        assert not result.missing
+        assert result.questions == {"expert": 20}
+        assert len(result.comparisons) == len(result.plan) == 20
+
+
+def _told(preference: Any, a: Any, b: Any) -> list[Choices]:
+    return [Choices(a, b, np.asarray(preference, dtype=float), np.arange(len(a)))]
+
+
+def test_a_judge_is_not_asked_beyond_what_the_rule_says() -> None:
+    rng = np.random.default_rng(3)
+    a, b = SPACE.sample(60, rng), SPACE.sample(60, rng)
+    coins = _told(rng.uniform(size=60) < 0.5, a, b)
+    heavy = _told(a[:, 3] > b[:, 3], a, b)
+
+    def size(told: list[Choices], **rule: Any) -> int:
+        return len(Informative(SPACE, Noise(), Stop(**rule)).plan(2, told, 7, 10).a)
+
+    assert size(coins, no_signal_after=50) == 0
+    assert size(coins, no_signal_after=70) == 10
+    assert size(heavy, no_signal_after=50) == 10
+    assert size(heavy, band=50.0) == 0
+    assert size(heavy, band=1e-3) == 10
+    assert size(coins + heavy, no_signal_after=50) == 10, "all are for the judge who says something"
+
+
+def test_a_rule_that_says_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="give band or no_signal_after"):
+        validated(
+            Campaign,
+            {
+                "name": "try", "space": "penguins", "judges": [EXPERT],
+                "design": {"rounds": {"count": 2, "stop": {}}},
+            },
+            "c.yaml",
+        )  # fmt: skip

@@ -18,7 +18,9 @@ and names let several *judges* have noise levels of their own and one belief.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -196,6 +198,12 @@ class Evidence:
             name: np.concatenate([getattr(part, name) for part in parts]) for name in named
         }  # fmt: skip
         return Evidence(**joined, judges=judges)
+
+    def arrays(self) -> Iterator[npt.NDArray[Any]]:
+        """Every array of the evidence: equal evidence has equal arrays."""
+        for field in fields(self):
+            if field.name != "judges":
+                yield getattr(self, field.name)
 
     def _used(self) -> tuple[int, int]:
         """How many numbers of picks and of questions are taken."""

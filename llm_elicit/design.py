@@ -1,0 +1,89 @@
+"""Which questions a campaign asks: how many pairs, how often, and in which rounds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from llm_elicit.features import Strict
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Stop(Strict):
+    """When a judge has been asked enough, looked at before every round but the first.
+
+    Attributes:
+        band: the 90 % band of every feature's mean is no wider than this many standard
+            deviations of the belief.
+        no_signal_after: after so many pairs, a belief that is everywhere the same foretells
+            held-out choices as well as any.
+
+    Either is enough; without both, all rounds are asked.
+    """
+
+    band: Positive | None = None
+    no_signal_after: Annotated[int, Field(ge=10)] | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Stop:
+        if self.band is None and self.no_signal_after is None:
+            raise ValueError("give band or no_signal_after, or leave stop out")
+        return self
+
+
+class Rounds(Strict):
+    """Pairs planned in rounds, each from the answers to those before it.
+
+    `shared`: all judges are asked the same pairs, and a round waits for all of them; otherwise
+    each judge has rounds of its own from the second on. `stop` says when the rounds still to come
+    are not asked any more.
+    """
+
+    count: Annotated[int, Field(ge=2, le=1000)]
+    shared: bool = True
+    stop: Stop | None = None
+
+
+class Design(Strict):
+    """Which questions are asked: pairs drawn from λ, in both orders, so many times each.
+
+    `adaptive` alone stands for the defaults in five rounds.
+
+    Example:
+        >>> design = Design(pairs=50, rounds=Rounds(count=3))
+        >>> design.sizes, design.questions
+        ((18, 16, 16), 100)
+    """
+
+    pairs: Annotated[int, Field(ge=2, le=10_000_000)] = 200
+    template: str = "v1/zero-shot"
+    both_orders: bool = True
+    replicates: Annotated[int, Field(ge=1, le=1000)] = 1
+    rounds: Rounds | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, data: Any) -> Any:
+        return {"rounds": {"count": 5}} if data == "adaptive" else data
+
+    @model_validator(mode="after")
+    def _rounds_have_pairs(self) -> Design:
+        if self.rounds is not None and self.rounds.count > self.pairs:
+            rounds = f"{self.rounds.count} rounds of {self.pairs} pairs"
+            raise ValueError(f"{rounds}; ask more pairs, or fewer rounds")
+        return self
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many pairs each round has; what is left over goes into the first."""
+        if self.rounds is None:
+            return (self.pairs,)
+        each, left = divmod(self.pairs, self.rounds.count)
+        return (each + left, *[each] * (self.rounds.count - 1))
+
+    @property
+    def questions(self) -> int:
+        """How many questions a judge is asked in all."""
+        return self.pairs * (1 + self.both_orders) * self.replicates
