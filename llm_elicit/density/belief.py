@@ -227,22 +227,34 @@ class BeliefDensity:
         """Whether `draws` has any to give."""
         return self._draws is not None and len(self._draws) > 0
 
-    def draws(self, *, seed: int = 0, progress: Progress | None = None) -> BeliefDraws:
+    def draws(
+        self, *, seed: int = 0, log_level_sd: float = 0.0, progress: Progress | None = None
+    ) -> BeliefDraws:
         """Beliefs that the same choices allow, equally likely: what credible bands are made of.
 
         They are draws of the posterior over utilities (see
         `llm_elicit.density.utility.posterior`) at the noise the fit was told, whatever method
         made the belief itself; the same for the same seed. Takes seconds, of which ``progress``
-        is told as that of `fit_belief` is.
+        is told as that of `fit_belief` is. ``log_level_sd`` is how well the level is known: every
+        draw is taken to another one, log-normal about it with this standard deviation of its
+        logarithm. The choices do not narrow it (see `at_noise`), so that prior is posterior.
 
         Raises
         ------
-        DensityError : the belief has none: a flow, or a fit with ``PosteriorSettings(draws=0)``.
+        DensityError : ``log_level_sd`` is negative, or the belief has no draws: a flow, or a fit
+            with ``PosteriorSettings(draws=0)``.
         """
+        if not 0.0 <= log_level_sd < math.inf:
+            raise DensityError(
+                f"draws: log_level_sd = {log_level_sd}; a standard deviation is finite and >= 0; "
+                "0 takes the noise level for known."
+            )
         generator = torch.Generator().manual_seed(seed)
         model = self._model if isinstance(self._model, UtilityDensity) else None
         with one_thread():
-            return make_draws(self._latent, self._utilities(), model, generator, progress)
+            return make_draws(
+                self._latent, self._utilities(), model, generator, progress, log_level_sd
+            )
 
     def at_noise(self, level: float, *, seed: int = 0) -> BeliefDensity:
         """The belief that the same answers imply if the judge's noise has another level.

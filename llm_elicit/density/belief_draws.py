@@ -70,6 +70,7 @@ class BeliefDraws:
     weights: tuple[Array, ...]
     _latent: Latent
     _utilities: UtilityDraws
+    _factors: Tensor
     _log_normalizers: Array
 
     def __len__(self) -> int:
@@ -116,15 +117,23 @@ class BeliefDraws:
         if inside.any():
             kept = points[inside]
             g = torch.from_numpy(self._latent.to_latent(kept))
-            values = utilities_at(self._latent, self._utilities, g).numpy()
+            values = utilities_at(self._latent, self._utilities, g, self._factors).numpy()
             slope = self._latent.sampling.log_scale_slope(kept)
             result[:, inside] = values - self._log_normalizers[:, None] + slope
         return result
 
 
-def utilities_at(latent: Latent, draws: UtilityDraws, g: Tensor) -> Tensor:
-    """u (S, n) by every draw at latent points (n, d), with the taper beyond the compared points."""
-    return draws(latent.features(g)) + latent.taper(g)
+def utilities_at(
+    latent: Latent, draws: UtilityDraws, g: Tensor, factors: Tensor | None = None
+) -> Tensor:
+    """u (S, n) by every draw at latent points (n, d), with the taper beyond the compared points.
+
+    ``factors`` (S,) multiply the utilities.
+    """
+    values = draws(latent.features(g))
+    if factors is not None:
+        values = values * factors.to(values)[:, None]
+    return values + latent.taper(g)
 
 
 def make_draws(
@@ -133,26 +142,34 @@ def make_draws(
     model: UtilityDensity | None,
     generator: torch.Generator,
     progress: Progress | None = None,
+    log_level_sd: float = 0.0,
 ) -> BeliefDraws:
     """Weighted points of every draw; ``progress`` is called as progress("draws", done, total).
+
+    The draws' utilities are multiplied by factors whose logarithms are normal with mean 0 and
+    standard deviation ``log_level_sd``: another noise level for each.
 
     Draws near the belief share its points, weighted by the ratio of densities, so that what
     chance there is in the points is common to all. Where a share of less than 0.3 of the points
     would count, the draw is sampled for itself.
     """
-    shared = None if model is None else _Shared.of(model, utilities, generator)
+    factors = torch.ones(len(utilities))
+    if log_level_sd > 0:
+        factors = torch.exp(log_level_sd * torch.randn(len(utilities), generator=generator))
+    shared = None if model is None else _Shared.of(model, utilities, factors, generator)
     points, weights, logs = [], [], []
     for at, utility in enumerate(utilities):
         if shared is not None and shared.share[at] >= _ENOUGH:
             found = shared.points, shared.weights[at], float(shared.logs[at])
         else:
-            found = _own(latent, utility, model, generator)
+            found = _own(latent, utility.scaled(float(factors[at])), model, generator)
         points.append(found[0])
         weights.append(found[1])
         logs.append(found[2])
         if progress is not None:
             progress("draws", at + 1, len(utilities))
-    return BeliefDraws(tuple(points), tuple(weights), latent, utilities, np.array(logs))
+    both = tuple(points), tuple(weights)
+    return BeliefDraws(*both, latent, utilities, factors, np.array(logs))
 
 
 @dataclass(frozen=True)
@@ -166,11 +183,15 @@ class _Shared:
 
     @classmethod
     def of(
-        cls, model: UtilityDensity, utilities: UtilityDraws, generator: torch.Generator
+        cls,
+        model: UtilityDensity,
+        utilities: UtilityDraws,
+        factors: Tensor,
+        generator: torch.Generator,
     ) -> _Shared:
         g = model.sample_latent(_SHARED, generator).points
         base = utility_at(model.latent, model.utility, g)
-        ratio = utilities_at(model.latent, utilities, g) - base
+        ratio = utilities_at(model.latent, utilities, g, factors) - base
         weights = torch.softmax(ratio, 1)
         logs = model.log_normalizer + torch.logsumexp(ratio, 1) - math.log(len(g))
         share = 1.0 / (weights.square().sum(1) * len(g))

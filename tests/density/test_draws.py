@@ -10,6 +10,7 @@ import torch
 
 from llm_elicit.density import (
     BeliefDensity,
+    BeliefDraws,
     DensityError,
     FitSettings,
     MixtureSettings,
@@ -248,3 +249,21 @@ def test_what_cannot_be_given_is_refused(
 ) -> None:
     with pytest.raises(DensityError, match=message):
         belief.sample_given(given, 10)
+
+
+def test_a_noise_level_in_doubt_widens_the_draws_by_as_much(belief: BeliefDensity) -> None:
+    """p^c of a normal belief is narrower by the root of c, so log sd has half the doubt of log s."""
+    known, doubted = belief.draws(seed=1), belief.draws(seed=1, log_level_sd=1.0)
+
+    def log_widths(draws: BeliefDraws) -> np.ndarray:
+        edges = draws.quantile([0.25, 0.75])
+        return np.log(edges[:, 1] - edges[:, 0]).mean(1)
+
+    more = log_widths(doubted).var() - log_widths(known).var()
+    assert 0.08 < more < 0.45, "about a quarter, from 64 draws, in a box that holds the widest back"
+    axis = np.linspace(-2.985, 2.985, 200)
+    grid = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
+    mass = np.exp(doubted.log_prob(grid)).sum(1) * (axis[1] - axis[0]) ** 2
+    np.testing.assert_allclose(mass, 1.0, atol=0.12)
+    with pytest.raises(DensityError, match="log_level_sd = -1"):
+        belief.draws(log_level_sd=-1.0)
