@@ -2,6 +2,7 @@
 
 from llm_elicit.audit.bands import measure_bands
 from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
+from llm_elicit.audit.rankings import RankingAudit, audit_rankings
 from llm_elicit.audit.record import Audit, JudgeAudit, audit_run
 from llm_elicit.audit.summary import BeliefBands
 
@@ -11,7 +12,9 @@ __all__ = [
     "BeliefBands",
     "JudgeAudit",
     "JudgeEvidence",
+    "RankingAudit",
     "Reference",
+    "audit_rankings",
     "audit_run",
     "measure_bands",
 ]

@@ -252,7 +252,7 @@ def test_what_cannot_be_given_is_refused(
 
 
 def test_a_noise_level_in_doubt_widens_the_draws_by_as_much(belief: BeliefDensity) -> None:
-    """p^c of a normal belief is narrower by the root of c, so log sd has half the doubt of log s."""
+    """p^c of a normal belief is narrower by the root of c: log sd has half the doubt of log s."""
     known, doubted = belief.draws(seed=1), belief.draws(seed=1, log_level_sd=1.0)
 
     def log_widths(draws: BeliefDraws) -> np.ndarray:
