@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from llm_elicit.features import Feature, FeatureSpace
     from llm_elicit.orchestrator import Display, Silent
     from llm_elicit.runs import Run
-    from llm_elicit.stages import arun, run, run_grid
+    from llm_elicit.stages import arun, compare, run, run_grid
 
 _HOMES = {
     "Campaign": "campaign",
@@ -34,13 +34,15 @@ _HOMES = {
     "Run": "runs",
     "Silent": "orchestrator",
     "arun": "stages",
+    "compare": "stages",
     "run": "stages",
     "run_grid": "stages",
 }
 
 __all__ = [
     "Campaign", "Comparisons", "Display", "ElicitError", "Feature", "FeatureSpace",
-    "InputError", "JudgeError", "Run", "Silent", "arun", "run", "run_grid",
+    "InputError", "JudgeError", "Run", "Silent", "arun", "compare", "run",
+    "run_grid",
 ]  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from llm_elicit.benchmarks.command import bench_command
 from llm_elicit.cache_command import cache_app
+from llm_elicit.compare_command import compare_command
 from llm_elicit.errors import STOPPED, ElicitError, InputError
 from llm_elicit.later import Later
 
@@ -52,6 +53,7 @@ spaces = typer.Typer(help="Feature spaces.", no_args_is_help=True)
 app.add_typer(models, name="models")
 app.add_typer(spaces, name="space")
 app.add_typer(cache_app, name="cache")
+app.command("compare")(compare_command)
 app.command("bench")(bench_command)
 
 Where = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder or name, or a campaign.")]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -32,8 +33,8 @@ from llm_elicit.questions import Template, render
 from llm_elicit.runs import BANDS, FROZEN, SAMPLES, Run, find, open_runs
 
 __all__ = [
-    "arun", "ask", "ask_in_batches", "audit", "export", "fit", "plan", "plan_grid", "report",
-    "run", "run_grid",
+    "arun", "ask", "ask_in_batches", "audit", "compare", "export", "fit", "plan", "plan_grid",
+    "report", "run", "run_grid",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -269,6 +270,35 @@ def audit(result: Run, progress: Progress = _SILENT) -> None:
     shown = partial(progress.stage, "audit", "distances and tests")
     numbers = auditing.audit_run(evidence, reference, result.campaign.seed, shown)
     numbers.save(result.folder / "audit.json")
+
+
+def compare(found: Sequence[Run], progress: Progress = _SILENT) -> auditing.Versus:
+    """Set the judges of several runs, or of one, side by side; see `llm_elicit.audit.versus`.
+
+    A judge is called by its name, or `run/judge` where two runs have judges of that name.
+
+    Raises:
+        InputError: feature spaces that differ, fewer than two beliefs, or a belief that has no
+            draws.
+    """
+    spaces = [run.space for run in found]
+    for run, space in zip(found, spaces, strict=True):
+        if space.features != spaces[0].features:
+            raise InputError(
+                f"compare: {run.folder} asks about {space.name} and {found[0].folder} about "
+                f"{spaces[0].name}; judges are compared over the same features and ranges"
+            )
+    names = [name for run in found for name in run.beliefs]
+    sides = []
+    for run in found:
+        table = run.comparisons
+        for name, belief in run.beliefs.items():
+            full = name if names.count(name) == 1 else f"{run.campaign.name}/{name}"
+            sides.append(auditing.Side(full, table.choices(name), belief))
+    samples = _samples(found[0])
+    reference = auditing.Reference(spaces[0], samples.sampling, samples.data)
+    shown = partial(progress.stage, "compare")
+    return auditing.compare_judges(sides, reference, found[0].campaign.seed, shown)
 
 
 def _samples(result: Run) -> reporting.Samples:

@@ -5,6 +5,7 @@ from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
 from llm_elicit.audit.rankings import RankingAudit, audit_rankings
 from llm_elicit.audit.record import Audit, JudgeAudit, audit_run
 from llm_elicit.audit.summary import BeliefBands
+from llm_elicit.audit.versus import Side, Versus, compare_judges
 
 __all__ = [
     "Audit",
@@ -14,7 +15,10 @@ __all__ = [
     "JudgeEvidence",
     "RankingAudit",
     "Reference",
+    "Side",
+    "Versus",
     "audit_rankings",
     "audit_run",
+    "compare_judges",
     "measure_bands",
 ]

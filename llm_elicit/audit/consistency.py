@@ -15,7 +15,7 @@ from llm_elicit.features import Floats, Strict
 
 
 class Interval(Strict):
-    """An estimate with its 95 % interval."""
+    """An estimate with its interval, of 95 % where nothing else is said."""
 
     value: float
     low: float

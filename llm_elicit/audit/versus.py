@@ -1,0 +1,321 @@
+"""Judges against judges: do they choose alike, believe alike, and which is nearer to the data?
+
+All intervals are over draws of the beliefs' posteriors (`llm_elicit.density.BeliefDraws`), which
+are independent between judges: what is said of two judges holds for pairs of draws, one of each.
+Where many such things are said at once, p-values are Holm's (1979).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from llm_elicit import density
+from llm_elicit.audit.consistency import Interval, wilson
+from llm_elicit.audit.evidence import Reference
+from llm_elicit.audit.rankings import holm
+from llm_elicit.comparisons import Choices
+from llm_elicit.errors import InputError
+from llm_elicit.features import Floats, Strict
+
+Progress = Callable[[str, int, int], None]
+_LEVEL = 0.9
+_ALPHA = 0.05
+
+
+class Agreement(Strict):
+    """How often two judges preferred the same point of a pair both were asked.
+
+    Attributes:
+        first, second: the judges.
+        pairs: how many pairs both have a preference in.
+        share: with Wilson's 95 % interval; 1/2 for judges with nothing in common. None without
+            a pair.
+    """
+
+    first: str
+    second: str
+    pairs: int
+    share: Interval | None
+
+
+class FeatureGap(Strict):
+    """One feature of two beliefs, `first` less `second`; 90 % intervals.
+
+    Attributes:
+        name: the feature.
+        mean: difference of means, standard deviations of the reference.
+        log_sd: difference of the logarithms of the standard deviations.
+        distance: Wasserstein-1 between the marginals, standard deviations of the reference.
+        p_holm: that neither mean nor width differs, for looking at all features of these two.
+    """
+
+    name: str
+    mean: Interval
+    log_sd: Interval
+    distance: Interval
+    p_holm: float
+
+
+class BeliefGap(Strict):
+    """Two beliefs.
+
+    Attributes:
+        first, second: the judges.
+        distance: Wasserstein-1 between marginals, averaged over features; 90 % interval.
+        floor: the same between draws of one judge's own belief, the larger of the two: what not
+            knowing the beliefs any better makes of equal ones.
+        features: those that separate them most first.
+    """
+
+    first: str
+    second: str
+    distance: Interval
+    floor: float
+    features: list[FeatureGap]
+
+    @property
+    def separated_by(self) -> list[str]:
+        """The features in which they differ at 5 %."""
+        return [feature.name for feature in self.features if feature.p_holm < _ALPHA]
+
+
+class Standing(Strict):
+    """A judge's place among the judges by distance to the data, nearest first.
+
+    Attributes:
+        judge: the judge.
+        distance: Wasserstein-1 of the belief's marginals from the data's, averaged over features.
+        best, worst: the places that cannot be excluded at 5 %: judges who share places are tied.
+    """
+
+    judge: str
+    distance: Interval
+    best: int
+    worst: int
+
+
+class Versus(Strict):
+    """Several judges side by side.
+
+    Attributes:
+        judges: their names.
+        sampling: distance of λ from the data; a judge no nearer than this has added nothing.
+        data_floor: distance between halves of the data.
+        agreements, gaps: a record for each two judges.
+        standings: the ranking; None without data.
+    """
+
+    judges: list[str]
+    sampling: float | None
+    data_floor: float | None
+    agreements: list[Agreement]
+    gaps: list[BeliefGap]
+    standings: list[Standing] | None
+
+
+@dataclass(frozen=True)
+class Side:
+    """One judge: its name, its choices, and its belief."""
+
+    name: str
+    choices: Choices
+    belief: density.BeliefDensity
+
+
+def compare_judges(
+    sides: Sequence[Side], reference: Reference, seed: int = 0, progress: Progress | None = None
+) -> Versus:
+    """Set judges of one feature space side by side.
+
+    Args:
+        sides: at least two, of different names.
+        reference: the feature space, λ and the data.
+        seed: of the beliefs' draws.
+        progress: called as progress(judge, done, total) while beliefs are drawn.
+
+    Raises:
+        InputError: fewer than two judges, or two of one name.
+        DensityError: a belief without draws.
+    """
+    names = [side.name for side in sides]
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise InputError(f"compare: {', '.join(names) or 'no judge'}; name two or more judges")
+    marginals = {
+        side.name: _Marginals.of(side, reference, [seed, at], progress)
+        for at, side in enumerate(sides)
+    }
+    both = list(itertools.combinations(sides, 2))
+    standard, data = reference.standard, reference.data
+    to_data = None if data is None else _sorted(standard(data))
+    return Versus(
+        judges=names,
+        sampling=None
+        if to_data is None
+        else _apart(_sorted(standard(reference.sampling)), to_data),
+        data_floor=None if data is None else _halves(standard(data), seed),
+        agreements=[agreement(one, other) for one, other in both],
+        gaps=[_gap(one.name, other.name, marginals, reference.space.names) for one, other in both],
+        standings=None if to_data is None else _standings(marginals, to_data),
+    )
+
+
+def agreement(one: Side, other: Side) -> Agreement:
+    """Over the pairs that both were asked, whichever point was called a."""
+    said = {_key(a, b): q for a, b, q in _rows(one.choices)}
+    alike = [
+        (q > 0.5) == (said[key] > 0.5)
+        for a, b, q in _rows(other.choices)
+        if (key := _key(a, b)) in said and q != 0.5 and said[key] != 0.5
+    ]
+    share = wilson(float(np.mean(alike)), len(alike)) if alike else None
+    return Agreement(first=one.name, second=other.name, pairs=len(alike), share=share)
+
+
+def _rows(choices: Choices) -> list[tuple[Floats, Floats, float]]:
+    """Pairs in an order that does not depend on which point was called a."""
+    rows = []
+    for a, b, q in zip(choices.a, choices.b, choices.preference, strict=True):
+        rows.append((a, b, float(q)) if tuple(a) <= tuple(b) else (b, a, 1.0 - float(q)))
+    return rows
+
+
+def _key(a: Floats, b: Floats) -> bytes:
+    return a.tobytes() + b.tobytes()
+
+
+_LEVELS = (np.arange(200) + 0.5) / 200
+
+
+@dataclass(frozen=True)
+class _Marginals:
+    """Every draw's marginals as quantiles at even levels (S, L, d), means and log sd (S, d)."""
+
+    quantiles: Floats
+    mean: Floats
+    log_sd: Floats
+
+    @classmethod
+    def of(
+        cls, side: Side, reference: Reference, seed: Sequence[int], progress: Progress | None
+    ) -> _Marginals:
+        def told(_: str, done: int, total: int) -> None:
+            if progress is not None:
+                progress(side.name, done, total)
+
+        number = int(np.random.default_rng(seed).integers(2**32))
+        draws = side.belief.draws(seed=number, progress=told)
+        standard = reference.standard
+        natural = draws.quantile(_LEVELS)
+        quantiles = np.stack([standard(each) for each in natural])
+        mean = quantiles.mean(1)
+        return cls(quantiles, mean, np.log(quantiles.std(1).clip(min=1e-12)))
+
+
+def _sorted(points: Floats) -> Floats:
+    """A sample's quantiles (L, d) at the same levels as the draws'."""
+    return np.asarray(np.quantile(points, _LEVELS, axis=0))
+
+
+def _apart(one: Floats, other: Floats) -> float:
+    """Wasserstein-1 of marginals given by quantiles (L, d), averaged over features.
+
+    In one dimension it is the mean absolute difference of quantiles.
+    """
+    return float(np.abs(one - other).mean())
+
+
+def _halves(data: Floats, seed: int) -> float:
+    order = np.random.default_rng([seed, 0xDA7A]).permutation(len(data))
+    half = len(data) // 2
+    return _apart(_sorted(data[order[:half]]), _sorted(data[order[half:]]))
+
+
+def _gap(
+    first: str, second: str, marginals: Mapping[str, _Marginals], names: Sequence[str]
+) -> BeliefGap:
+    one, other = marginals[first], marginals[second]
+    count = min(len(one.mean), len(other.mean))
+    between = np.abs(one.quantiles[:count] - other.quantiles[:count]).mean(1)
+    mean, log_sd = (
+        _differences(getattr(one, what), getattr(other, what)) for what in ("mean", "log_sd")
+    )
+    # Two things are said of each feature.
+    each = np.minimum(1.0, 2.0 * np.minimum(_doubt(mean), _doubt(log_sd)))
+    adjusted = holm(each)
+    features = [
+        FeatureGap(
+            name=name,
+            mean=_interval(mean[:, j]),
+            log_sd=_interval(log_sd[:, j]),
+            distance=_interval(between[:, j]),
+            p_holm=float(adjusted[j]),
+        )
+        for j, name in enumerate(names)
+    ]
+    features.sort(key=lambda gap: -gap.distance.value)
+    within = [
+        np.abs(side.quantiles[1:] - side.quantiles[:-1]).mean() for side in (one, other)
+    ]  # fmt: skip
+    return BeliefGap(
+        first=first,
+        second=second,
+        distance=_interval(between.mean(1)),
+        floor=float(max(within)),
+        features=features,
+    )
+
+
+def _differences(one: Floats, other: Floats) -> Floats:
+    """Of all pairs of draws, one of each (S·T, d)."""
+    return np.asarray((one[:, None] - other).reshape(-1, one.shape[1]))
+
+
+def _doubt(difference: Floats) -> Floats:
+    """Two-sided share (d,) of differences (S, d) on the other side of zero."""
+    count = len(difference)
+    below = (1 + (difference <= 0).sum(0)) / (1 + count)
+    above = (1 + (difference >= 0).sum(0)) / (1 + count)
+    return np.asarray(np.minimum(1.0, 2.0 * np.minimum(below, above)))
+
+
+def _standings(marginals: Mapping[str, _Marginals], data: Floats) -> list[Standing]:
+    """Ranks with ties: a judge is before another where draws say so at 5 %, Holm over all pairs."""
+    distances = {
+        name: np.abs(each.quantiles - data).mean((1, 2)) for name, each in marginals.items()
+    }
+    pairs = list(itertools.combinations(distances, 2))
+    p_values = holm(np.array([_nearer(distances[a], distances[b]) for a, b in pairs]))
+    before = dict.fromkeys(distances, 0)
+    behind = dict.fromkeys(distances, 0)
+    for (a, b), p in zip(pairs, p_values, strict=True):
+        if p < _ALPHA:
+            near, far = (a, b) if np.median(distances[a]) < np.median(distances[b]) else (b, a)
+            before[far] += 1
+            behind[near] += 1
+    ranked = sorted(distances, key=lambda name: float(np.median(distances[name])))
+    return [
+        Standing(
+            judge=name,
+            distance=_interval(distances[name]),
+            best=1 + before[name],
+            worst=len(ranked) - behind[name],
+        )
+        for name in ranked
+    ]
+
+
+def _nearer(one: Floats, other: Floats) -> float:
+    """Two-sided share of all pairs of draws in which the nearer judge is the farther."""
+    less = float((one[:, None] <= other).mean())
+    more = float((one[:, None] >= other).mean())
+    return min(1.0, 2.0 * (min(less, more) + 1.0 / (1.0 + one.size * other.size)))
+
+
+def _interval(values: Floats) -> Interval:
+    """Median and 90 % band of values (S,)."""
+    low, high = density.band(values, _LEVEL)
+    return Interval(value=float(np.median(values)), low=float(low), high=float(high))

@@ -1,0 +1,108 @@
+"""Judges against judges: planted beliefs are told apart where they differ, and tied where not."""
+
+import numpy as np
+import pytest
+
+from llm_elicit.audit import Reference, Side, Versus, compare_judges
+from llm_elicit.comparisons import Choices
+from llm_elicit.density import (
+    FitSettings,
+    MixtureSettings,
+    ResidualSettings,
+    Uniform,
+    UtilitySettings,
+    fit_evidence,
+)
+from llm_elicit.density.evidence import Evidence
+from llm_elicit.errors import InputError
+from tests.audit.planted import box
+
+SPACE = box(2)
+QUICK = FitSettings(
+    utility=UtilitySettings(
+        mixture=MixtureSettings(counts=(2,), starts=4), residual=ResidualSettings(max_steps=0)
+    )
+)
+
+
+def _side(name: str, centre: float, seed: int, pairs: int = 600, against: bool = False) -> Side:
+    """A judge who believes in N((centre, 0), 0.8²), or in the contrary of it."""
+    asked, answers = np.random.default_rng(0), np.random.default_rng(seed)
+    a, b = SPACE.sample(pairs, asked), SPACE.sample(pairs, asked)
+
+    def utility(x: np.ndarray) -> np.ndarray:
+        value = -0.5 * np.square((x - [centre, 0.0]) / 0.8).sum(1)
+        return -value if against else value
+
+    won = (utility(a) - utility(b) + answers.logistic(0.0, 0.78, pairs) > 0).astype(float)
+    belief = fit_evidence(
+        Evidence.comparisons(a, b, won),
+        sampling=Uniform(SPACE.low, SPACE.high),
+        settings=QUICK,
+        seed=seed,
+    )
+    return Side(name, Choices(a, b, won, np.arange(pairs)), belief)
+
+
+@pytest.fixture(scope="module")
+def versus() -> Versus:
+    rng = np.random.default_rng(1)
+    sides = [_side("one", 0.0, 1), _side("two", 0.0, 2), _side("right", 1.2, 3)]
+    data = rng.normal([0.0, 0.0], 0.8, (2000, 2))
+    return compare_judges(sides, Reference(SPACE, SPACE.sample(2000, rng), data))
+
+
+def _gap(versus: Versus, first: str, second: str):
+    (found,) = [gap for gap in versus.gaps if (gap.first, gap.second) == (first, second)]
+    return found
+
+
+def test_equal_beliefs_are_not_told_apart(versus: Versus) -> None:
+    gap = _gap(versus, "one", "two")
+    assert gap.separated_by == []
+    assert gap.distance.value < 3 * gap.floor
+
+
+def test_what_separates_two_beliefs_is_named(versus: Versus) -> None:
+    for first in ("one", "two"):
+        gap = _gap(versus, first, "right")
+        assert gap.separated_by == ["x0"]
+        shift = gap.features[0]
+        assert shift.mean.low < -1.2 / 0.8 < shift.mean.high, "in standard deviations of the data"
+        assert gap.distance.low > gap.floor
+
+
+def test_the_nearest_to_the_data_come_first_and_ties_are_ties(versus: Versus) -> None:
+    assert versus.standings is not None
+    places = {each.judge: (each.best, each.worst) for each in versus.standings}
+    assert places == {"one": (1, 2), "two": (1, 2), "right": (3, 3)}
+    assert versus.sampling is not None
+    assert versus.data_floor is not None
+    near, far = versus.standings[0].distance, versus.standings[2].distance
+    assert versus.data_floor < near.value < versus.sampling
+    assert near.high < far.low
+
+
+def test_judges_of_one_mind_choose_alike_and_a_contrarian_does_not() -> None:
+    sides = [_side("one", 0.0, 1), _side("two", 0.0, 2), _side("no", 0.0, 4, against=True)]
+    rng = np.random.default_rng(1)
+    versus = compare_judges(sides, Reference(SPACE, SPACE.sample(500, rng)))
+    alike = {(each.first, each.second): each.share for each in versus.agreements}
+    assert alike["one", "two"].low > 0.7
+    assert alike["one", "no"].high < 0.3
+    assert versus.standings is None
+    flipped = Side("flipped", _flipped(sides[0].choices), sides[0].belief)
+    again = compare_judges([flipped, sides[1]], Reference(SPACE, SPACE.sample(500, rng)))
+    assert again.agreements[0].share == alike["one", "two"], "whichever point was called a"
+
+
+def _flipped(choices: Choices) -> Choices:
+    return Choices(choices.b, choices.a, 1.0 - choices.preference, choices.pair)
+
+
+def test_one_judge_alone_is_refused() -> None:
+    side = _side("one", 0.0, 1, pairs=40)
+    reference = Reference(SPACE, SPACE.sample(100, np.random.default_rng(0)))
+    for sides in ([side], [side, side]):
+        with pytest.raises(InputError, match="two or more"):
+            compare_judges(sides, reference)
