@@ -9,12 +9,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from llm_elicit import orchestrator, runs, stages
 from llm_elicit.errors import InputError
+from llm_elicit.later import Later
 
 if TYPE_CHECKING:
+    from llm_elicit import orchestrator, runs, stages
     from llm_elicit.audit import Versus
     from llm_elicit.audit.consistency import Interval
+else:
+    orchestrator = Later("llm_elicit.orchestrator")
+    runs = Later("llm_elicit.runs")
+    stages = Later("llm_elicit.stages")
 
 _out = Console(highlight=False, soft_wrap=True)
 
