@@ -340,14 +340,18 @@ def _read_bands(folder: Path) -> auditing.BeliefBands | None:
 def _evidence(result: Run, comparisons: Comparisons, judge: str) -> auditing.JudgeEvidence:
     beliefs: dict[str, Floats] = {}
     diagnostics: dict[str, dict[str, Any]] = {}
+    levels = None
     for method in result.campaign.fit.methods:
         folder = result.belief_folder(judge, method)
         points = _read_points(folder)
         if points is not None:
             beliefs[method] = points
-            diagnostics[method] = density.BeliefDensity.load(folder).diagnostics
+            belief = density.BeliefDensity.load(folder)
+            diagnostics[method] = belief.diagnostics
+            if method == result.campaign.fit.methods[0]:
+                levels = auditing.data_levels(belief, result.space, points)
     bands = _read_bands(result.belief_folder(judge, result.campaign.fit.methods[0]))
-    return auditing.JudgeEvidence(judge, comparisons, beliefs, diagnostics, bands)
+    return auditing.JudgeEvidence(judge, comparisons, beliefs, diagnostics, bands, levels)
 
 
 @span("report")

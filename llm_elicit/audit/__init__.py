@@ -1,6 +1,7 @@
 """The audit: how a judge answers, whether that is a signal, and how far its belief is from data."""
 
 from llm_elicit.audit.bands import measure_bands
+from llm_elicit.audit.coverage import data_levels
 from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
 from llm_elicit.audit.rankings import RankingAudit, audit_rankings
 from llm_elicit.audit.record import Audit, JudgeAudit, audit_run
@@ -20,5 +21,6 @@ __all__ = [
     "audit_rankings",
     "audit_run",
     "compare_judges",
+    "data_levels",
     "measure_bands",
 ]

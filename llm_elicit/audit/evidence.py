@@ -113,6 +113,7 @@ class JudgeEvidence:
         diagnostics: what each fit says of itself, by method; kept in the record as it is. The
             first one's `held_out_log_likelihood` (nats a comparison) is set beside ln 2.
         bands: the belief's own, where its method has them.
+        levels: of the data's rows under the belief, `llm_elicit.audit.coverage.data_levels`.
     """
 
     judge: str
@@ -120,6 +121,7 @@ class JudgeEvidence:
     beliefs: Mapping[str, Floats] = field(default_factory=dict)
     diagnostics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     bands: BeliefBands | None = None
+    levels: Floats | None = None
 
     def __post_init__(self) -> None:
         if self.judge not in self.comparisons.judges:

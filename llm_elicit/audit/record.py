@@ -15,8 +15,11 @@ from pydantic import JsonValue, ValidationError
 from pydantic_core import to_json
 
 from llm_elicit.audit.consistency import Consistency, measure_consistency
+from llm_elicit.audit.coverage import DataCoverage, measure_data_coverage
 from llm_elicit.audit.distance import Distance, Ruler, common_size
+from llm_elicit.audit.drivers import Driver, measure_drivers
 from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
+from llm_elicit.audit.foretold import Foretold, read_foretold
 from llm_elicit.audit.signal import (
     Signal,
     Verdict,
@@ -60,6 +63,9 @@ class JudgeAudit(Strict):
         method: how its belief was estimated; None when it could not be.
         consistency: how it answers.
         signal: whether its answers say anything about the points.
+        drivers: each feature's part in the choices.
+        foretold: how well the fit foretells choices it never saw, if it says.
+        coverage: how much of the data the belief's densest regions hold, if it was asked.
         belief: marginal summaries of the belief.
         bands: 90 % credible bands of the same, where the method has them.
         belief_data, belief_sampling: distances of the belief from the data and from λ.
@@ -72,6 +78,9 @@ class JudgeAudit(Strict):
     method: str | None
     consistency: Consistency
     signal: Signal
+    drivers: tuple[Driver, ...] = ()
+    foretold: Foretold | None = None
+    coverage: DataCoverage | None = None
     belief: list[FeatureSummary] | None
     bands: list[FeatureBands] | None = None
     belief_data: Distance | None
@@ -185,17 +194,24 @@ def audit_judge(
     evidence: JudgeEvidence, reference: Reference, ruler: Ruler, seed: int
 ) -> JudgeAudit:
     """Audit one judge with the run's common `ruler`."""
-    rng = np.random.default_rng([seed, 2, zlib.crc32(evidence.judge.encode())])
+    rng, own = (
+        np.random.default_rng([seed, stream, zlib.crc32(evidence.judge.encode())])
+        for stream in (2, 3)
+    )
     beliefs = evidence.belief_samples(reference.space)
     method = next(iter(beliefs), None)
     belief = None if method is None else beliefs[method]
     choices = evidence.comparisons.choices(evidence.judge)
     data = reference.data
+    first_fit = next(iter(evidence.diagnostics.values()), {})
     return JudgeAudit(
         name=evidence.judge,
         method=method,
         consistency=measure_consistency(evidence.comparisons, evidence.judge, choices),
         signal=_audit_signal(evidence, belief, reference, ruler.settings, rng),
+        drivers=tuple(measure_drivers(choices, reference.space, ruler.settings.flips, own)),
+        foretold=read_foretold(first_fit),
+        coverage=None if evidence.levels is None else measure_data_coverage(evidence.levels),
         belief=None if belief is None else summarize(belief, reference.space),
         bands=None if evidence.bands is None else evidence.bands.features,
         belief_data=None if belief is None or data is None else ruler.between(belief, data, rng),

@@ -96,12 +96,23 @@ def randomization_test(
         p = (1 + number of flips with at least the observed gain) / (1 + flips), and the
         observed gain. Without a single preference p is 1 and the gain 0.
     """
-    response = choices.preference - 0.5
+    if len(choices) < 2:
+        return 1.0, 0.0
+    return exchange_test(_feature_differences(choices, space), choices.preference, flips, rng)
+
+
+def exchange_test(
+    design: Floats, preference: Floats, flips: int, rng: np.random.Generator
+) -> tuple[float, float]:
+    """p-value and leave-one-out gain of columns `(n, p)` that should foretell preferences `(n,)`.
+
+    See `randomization_test`.
+    """
+    response = preference - 0.5
     total = float(response @ response)
     # Averages of P and 1 - P leave rounding, which is not a preference.
-    if len(response) < 2 or total <= len(response) * 1e-20:
+    if total <= len(response) * 1e-20:
         return 1.0, 0.0
-    design = _feature_differences(choices, space)
     left, singular, _ = np.linalg.svd(design, full_matrices=False)
     observed = float(_gains(left, singular, response[:, None])[0])
     reached = 0

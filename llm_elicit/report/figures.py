@@ -6,12 +6,10 @@ lines are smoothed with reflection at the range's ends, so that no mass leaks ou
 
 from __future__ import annotations
 
-import io
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,20 +17,19 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from PIL import Image
 from scipy.ndimage import gaussian_filter
 
 from llm_elicit.audit.bands import BINS, smoothed
 from llm_elicit.audit.distance import bin_edges, bin_widths
 from llm_elicit.audit.summary import BeliefBands
 from llm_elicit.features import Feature, FeatureSpace, Floats
+from llm_elicit.report.picture import Picture, make_picture, render
 from llm_elicit.report.style import (
     DARK,
     LIGHT,
     Theme,
     axis_label,
     blank,
-    drawing,
     dress,
     set_axis,
 )
@@ -63,27 +60,6 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A figure rendered for light and dark pages.
-
-    Attributes:
-        title: what it shows, in a few words.
-        alt: what it shows, for those who do not see it.
-        media: the images' media type.
-        width, height: in CSS pixels.
-        light, dark: the two renderings.
-    """
-
-    title: str
-    alt: str
-    media: Literal["image/svg+xml", "image/png"]
-    width: int
-    height: int
-    light: bytes
-    dark: bytes
-
-
-@dataclass(frozen=True)
 class Portrait:
     """The figures of one judge.
 
@@ -107,7 +83,7 @@ def draw_portrait(samples: Samples, judge: str) -> Portrait:
     corner = chart = None
     if 2 <= space.dimension <= _MOST_CORNER:
         figures["corner"] = corner_figure(samples, belief, LIGHT)
-        corner = _picture(
+        corner = make_picture(
             (figures["corner"], corner_figure(samples, belief, DARK)),
             f"Belief of {judge} over the data, two features at a time",
             "Corner plot. Each panel sets two features against each other: the data in grey, "
@@ -116,7 +92,7 @@ def draw_portrait(samples: Samples, judge: str) -> Portrait:
         )
     if {"Latitude", "Longitude"} <= set(space.names):
         figures["map"] = map_figure(samples, belief, LIGHT)
-        chart = _picture(
+        chart = make_picture(
             (figures["map"], map_figure(samples, belief, DARK)),
             f"Where {judge} expects it",
             "Maps of longitude and latitude side by side: the data, the belief of "
@@ -125,7 +101,7 @@ def draw_portrait(samples: Samples, judge: str) -> Portrait:
         )
     marginals = [_marginal_picture(samples, judge, i) for i in range(space.dimension)]
     files = {
-        f"{name}.{kind}": _render(figure, kind)
+        f"{name}.{kind}": render(figure, kind)
         for name, figure in figures.items()
         for kind in ("svg", "png")
     }
@@ -369,32 +345,4 @@ def _marginal_picture(samples: Samples, judge: str, column: int) -> Picture:
     if samples.data is not None:
         parts.insert(0, f"data {median(samples.data)}")
     alt = f"Marginal densities of {feature.label}. Medians: {', '.join(parts)}."
-    return _picture((draw(LIGHT), draw(DARK)), axis_label(feature), alt, "svg")
-
-
-def _picture(
-    figures: tuple[Figure, Figure], title: str, alt: str, kind: Literal["svg", "png"]
-) -> Picture:
-    """A figure from its light and its dark drawing."""
-    light, dark = (_render(figure, kind) for figure in figures)
-    width, height = (round(96 * inches) for inches in figures[0].get_size_inches())
-    media: Literal["image/svg+xml", "image/png"] = "image/svg+xml" if kind == "svg" else "image/png"
-    return Picture(title, alt, media, width, height, light, dark)
-
-
-def _render(figure: Figure, kind: str) -> bytes:
-    buffer = io.BytesIO()
-    with drawing():
-        stamp = {"Date": None} if kind == "svg" else {"Software": None}
-        figure.savefig(buffer, format=kind, dpi=130, metadata=stamp)
-    return _fewer_colours(buffer) if kind == "png" else buffer.getvalue()
-
-
-def _fewer_colours(buffer: io.BytesIO) -> bytes:
-    """The same PNG with a palette: a figure of few colours takes a third of the room."""
-    small = io.BytesIO()
-    with Image.open(buffer) as image:
-        # Maximum coverage keeps rare colours, a thin line's, as they are.
-        palette = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
-        palette.save(small, "png", optimize=True)
-    return small.getvalue()
+    return make_picture((draw(LIGHT), draw(DARK)), axis_label(feature), alt, "svg")

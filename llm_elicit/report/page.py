@@ -17,7 +17,9 @@ from llm_elicit.comparisons import Comparisons
 from llm_elicit.features import FeatureSpace
 from llm_elicit.report import words
 from llm_elicit.report.caveats import caveats
+from llm_elicit.report.curves import draw_curves
 from llm_elicit.report.figures import Portrait, Samples, draw_portrait, save_figures
+from llm_elicit.report.picture import Picture
 from llm_elicit.report.style import axis_label
 
 _SHOWN_ANSWERS = 6
@@ -81,6 +83,7 @@ class JudgeView:
     sentence: str
     order_note: str
     portrait: Portrait | None
+    curves: Picture | None
     answers: list[Answer]
     prompt: str | None
     usage: Usage
@@ -136,6 +139,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         reference=study.audit.reference,
         space=study.audit.space,
         judges=judges,
+        null_names=words.NULL_NAMES,
         caveats=caveats(study.audit, study.campaign, study.missing),
     )
 
@@ -158,6 +162,7 @@ def _judge_view(
         sentence=words.verdict_sentence(audited, study.audit),
         order_note=words.order_sentence(audited),
         portrait=portrait,
+        curves=draw_curves(audited),
         answers=[_answer(row, study.audit.space) for _, row in shown.iterrows()],
         prompt=prompts[0] if prompts else None,
         usage=_usage(rows),

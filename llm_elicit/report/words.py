@@ -12,6 +12,13 @@ from llm_elicit.features import Feature
 
 NOT_MEASURED = "not measurable"
 _STRONG_BIAS = 0.25
+NULL_NAMES = {
+    "coin": "a coin",
+    "sampling density": "the sampling density λ for a belief",
+    "places": "the order alone",
+    "quadratic": "the best quadratic rule",
+}
+"""What null models are called on the page."""
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -1,6 +1,7 @@
 """The audit of a run: one entry, what it refuses, what it keeps."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -130,3 +131,10 @@ def test_unknown_judges_and_files_are_named(audit, tmp_path):
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(InputError, match="not an audit"):
         Audit.load(tmp_path / "other.json")
+
+
+def test_the_published_schema_is_that_of_the_record() -> None:
+    """Written by: json.dumps(Audit.model_json_schema(mode="serialization"), indent=1)."""
+    published = Path(__file__).parents[2] / "docs" / "audit.schema.json"
+    schema = Audit.model_json_schema(mode="serialization")
+    assert json.loads(published.read_text(encoding="utf-8")) == schema

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from audit.planted import box
 from llm_elicit.audit import Reference, Side, Versus, compare_judges
 from llm_elicit.comparisons import Choices
 from llm_elicit.density import (
@@ -15,7 +16,6 @@ from llm_elicit.density import (
 )
 from llm_elicit.density.evidence import Evidence
 from llm_elicit.errors import InputError
-from tests.audit.planted import box
 
 SPACE = box(2)
 QUICK = FitSettings(

@@ -83,7 +83,8 @@ def fit_utility(
 
     Diagnostics: ``form`` ("constant", "quadratic", "mixtures" or "stack"), ``held_out`` (mean
     moderated log-likelihood of each description on comparisons it never saw, nats per comparison;
-    a coin scores −log 2), ``calibration`` of the chosen one, ``stack`` (the weights), ``mixtures``
+    a coin scores −log 2), ``gains`` of the chosen one over the constant and the quadratic with
+    their standard errors, its ``calibration``, ``stack`` (the weights), ``mixtures``
     (the share of each number of components), the chosen ``ridge``, ``decay`` and ``steps``, and
     the ``judges``' terms, if the judgments have a context; see `JudgeTerms.notes`.
     """
@@ -161,6 +162,7 @@ def _describe(validation: CrossValidation, settings: UtilitySettings, step: _Ste
     notes = {
         "form": form,
         "held_out": means,
+        "gains": _gains(validation, scores, form),
         "calibration": calibration(everything[form], weights, response),
         "stack": {k: round(float(a), 4) for k, a in zip(parts, shares, strict=True)},
         "mixtures": {
@@ -175,6 +177,24 @@ def _describe(validation: CrossValidation, settings: UtilitySettings, step: _Ste
         quadratic, (ridge, whole, means["quadratic"]), mixtures, settings.posterior
     )
     return UtilityFit(utility, draws, validation.everywhere(everything[form]), notes)
+
+
+def _gains(
+    validation: CrossValidation, scores: dict[str, Array], form: str
+) -> dict[str, dict[str, float]]:
+    """How much better the form foretells than the simplest two, nats a comparison.
+
+    ``se`` is the standard error over groups of comparisons: judgments of one pair hang together.
+    """
+    rows = validation.judged.numpy()
+    weights, groups = validation.data.weights[rows], validation.data.groups[rows]
+    found = {}
+    for base in ("constant", "quadratic"):
+        gain = scores[form] - scores[base]
+        mean = float(np.average(gain, weights=weights))
+        together = np.bincount(groups, weights * (gain - mean))
+        found[base] = {"mean": mean, "se": float(np.sqrt((together**2).sum()) / weights.sum())}
+    return found
 
 
 def _average(mixtures: list[MixtureFit], tolerance: float) -> tuple[ComponentStack, ...]:

@@ -1,0 +1,105 @@
+"""Does the belief's densest region of mass q hold a share q of the data?
+
+The *level* of a row of the data is the belief's mass that is denser than the row. Were the data
+drawn from the belief, levels would be even over 0..1, whatever the dimension: a curve of the share
+of rows within each region against its mass is the diagonal. Below it the belief is too narrow or in
+the wrong place, above it too wide.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import kstest
+
+from llm_elicit import density
+from llm_elicit.audit.consistency import Interval, wilson
+from llm_elicit.features import FeatureSpace, Floats, Strict
+
+MASSES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
+_CURVE = 51
+_ROWS = 4000
+
+
+class Region(Strict):
+    """The densest region of a mass, and the share of the data it holds, with Wilson's interval."""
+
+    mass: float
+    holds: Interval
+
+
+class DataCoverage(Strict):
+    """The data against the belief's densest regions.
+
+    Attributes:
+        rows: how many rows of the data were looked at.
+        regions: some of the regions.
+        curve: the share held by regions of mass 0, 0.02, ..., 1.
+        error: mean |share held - mass| over the curve; 0 for a perfect belief.
+        p_value: Kolmogorov-Smirnov's, that levels are even.
+    """
+
+    rows: int
+    regions: list[Region]
+    curve: list[float]
+    error: float
+    p_value: float
+
+
+def data_levels(
+    belief: density.BeliefDensity, space: FeatureSpace, points: Floats
+) -> Floats | None:
+    """Levels of the table's rows, at most 4000, under a belief with these samples `(m, d)`.
+
+    Densities are per unit of each feature's scale. None for a space without a table.
+    """
+    if space.table is None:
+        return None
+    rng = np.random.default_rng(0xC0FE)
+    slope = belief.sampling.log_scale_slope
+
+    def log_density(some: Floats) -> Floats:
+        kept = rng.permutation(some)[:_ROWS]
+        return belief.log_prob(kept) - slope(kept)
+
+    return levels_of(log_density(space.table_points()), log_density(points), rng)
+
+
+def levels_of(
+    log_density_of_data: Floats, log_density_of_belief: Floats, rng: np.random.Generator
+) -> Floats:
+    """Each row's level `(n,)`: the share of belief draws that are denser than it.
+
+    Among draws as dense as it, to five decimals, its place is drawn: a flat belief has no
+    densest region, and any region of its mass will do.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> levels_of(np.array([0.0, -9.0]), np.array([-1.0, -2.0, 1.0, -3.0]), rng).tolist()
+        [0.25, 1.0]
+    """
+    data, ranked = (np.round(some, 5) for some in (log_density_of_data, log_density_of_belief))
+    ranked = np.sort(ranked)
+    most, least = (len(ranked) - np.searchsorted(ranked, data, side=s) for s in ("left", "right"))
+    return np.asarray((least + rng.uniform(size=len(data)) * (most - least)) / len(ranked))
+
+
+def measure_data_coverage(levels: Floats) -> DataCoverage:
+    """From the levels `(n,)` of the data's rows.
+
+    Example:
+        >>> even = measure_data_coverage((np.arange(400) + 0.5) / 400)
+        >>> even.error < 0.01, measure_data_coverage(np.full(400, 0.97)).error > 0.4
+        (True, True)
+    """
+    masses = np.linspace(0.0, 1.0, _CURVE)
+    held = np.searchsorted(np.sort(levels), masses, side="right") / len(levels)
+    return DataCoverage(
+        rows=len(levels),
+        regions=[
+            Region(mass=mass, holds=wilson(float((levels <= mass).mean()), len(levels)))
+            for mass in MASSES
+        ],
+        curve=held.tolist(),
+        error=float(np.abs(held - masses).mean()),
+        p_value=float(kstest(levels, "uniform").pvalue),
+    )

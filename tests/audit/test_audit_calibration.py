@@ -1,0 +1,120 @@
+"""Drivers of the choices, what is foretold of them, and the data within the belief."""
+
+import numpy as np
+import pytest
+
+from audit.planted import box
+from llm_elicit.audit.coverage import data_levels, levels_of, measure_data_coverage
+from llm_elicit.audit.drivers import measure_drivers
+from llm_elicit.audit.foretold import read_foretold
+from llm_elicit.comparisons import Choices
+from llm_elicit.density import (
+    Evidence,
+    FitSettings,
+    MixtureSettings,
+    ResidualSettings,
+    Uniform,
+    UtilitySettings,
+    fit_evidence,
+)
+from llm_elicit.features import FeatureSpace
+
+QUICK = FitSettings(
+    utility=UtilitySettings(
+        mixture=MixtureSettings(counts=(2,), starts=4), residual=ResidualSettings(max_steps=0)
+    )
+)
+
+
+def _normal(x: np.ndarray, sd: float) -> np.ndarray:
+    return -0.5 * np.square(x / sd).sum(1)
+
+
+def _levels(belief_sd: float, d: int, rng: np.random.Generator) -> np.ndarray:
+    data, drawn = rng.normal(0, 1, (2000, d)), rng.normal(0, belief_sd, (4000, d))
+    return levels_of(_normal(data, belief_sd), _normal(drawn, belief_sd), rng)
+
+
+@pytest.mark.parametrize("d", [1, 3, 10])
+def test_data_drawn_from_the_belief_lie_evenly_in_it(d: int) -> None:
+    coverage = measure_data_coverage(_levels(1.0, d, np.random.default_rng(d)))
+    assert coverage.p_value > 1e-3
+    assert coverage.error < 0.03
+    for region in coverage.regions:
+        assert region.holds.low - 0.02 < region.mass < region.holds.high + 0.02
+
+
+def test_a_wide_belief_holds_too_much_of_the_data_and_a_narrow_one_too_little() -> None:
+    rng = np.random.default_rng(0)
+    wide, narrow = (measure_data_coverage(_levels(sd, 2, rng)) for sd in (2.0, 0.5))
+    for one, other in zip(wide.regions, narrow.regions, strict=True):
+        assert one.holds.low > one.mass
+        assert other.holds.high < other.mass
+    # The densest half of N(0, 4 I) in two dimensions reaches to the radius 2 √(2 ln 2).
+    assert wide.regions[2].holds.value == pytest.approx(1 - 0.5**4, abs=0.02)
+    assert wide.p_value < 1e-6
+
+
+def test_a_flat_belief_has_no_densest_region() -> None:
+    levels = levels_of(np.zeros(2000), np.zeros(1000), np.random.default_rng(0))
+    assert measure_data_coverage(levels).p_value > 1e-3
+
+
+def test_a_space_without_a_table_has_no_levels() -> None:
+    space = box(1)
+    x = np.linspace(-2, 2, 60)[:, None]
+    belief = fit_evidence(
+        Evidence.comparisons(x, x[::-1], (abs(x) < 1)[:, 0] * 1.0),
+        sampling=Uniform(space.low, space.high),
+        settings=QUICK,
+    )
+    assert data_levels(belief, space, belief.sample(100)) is None
+    penguins = FeatureSpace.load("penguins")
+    assert len(penguins.table_points()) > 100
+
+
+def _judge(seed: int, n: int = 150) -> Choices:
+    """By the second of three features alone."""
+    rng, space = np.random.default_rng(seed), box(3)
+    a, b = space.sample(n, rng), space.sample(n, rng)
+    won = (a[:, 1] - b[:, 1] + rng.logistic(0, 0.78, n) > 0).astype(float)
+    return Choices(a, b, won, np.arange(n))
+
+
+def test_a_judge_by_one_feature_alone_is_named() -> None:
+    found = [
+        [d.name for d in measure_drivers(_judge(s), box(3), 199, rng) if d.p_holm < 0.05]
+        for s, rng in ((seed, np.random.default_rng(seed)) for seed in range(20))
+    ]
+    assert all("x1" in names for names in found)
+    # Another beside it in at most 5 % of cases: five of 20 or more would be a chance of 0.3 %.
+    assert sum(len(names) > 1 for names in found) < 5
+
+
+def test_what_a_feature_alone_predicts_is_lost_without_it() -> None:
+    drivers = measure_drivers(_judge(0), box(3), 99, np.random.default_rng(0))
+    by_name = {driver.name: driver for driver in drivers}
+    assert by_name["x1"].alone > 0.3
+    assert by_name["x1"].lost > 0.3
+    assert abs(by_name["x0"].lost) < 0.05
+    nobody = Choices(np.empty((0, 3)), np.empty((0, 3)), np.empty(0), np.empty(0, dtype=np.int64))
+    assert measure_drivers(nobody, box(3), 99, np.random.default_rng(0)) == []
+
+
+def test_a_fit_says_what_it_foretells_beside_what_it_must_beat() -> None:
+    choices, space = _judge(1, 300), box(3)
+    evidence = Evidence.comparisons(choices.a, choices.b, choices.preference)
+    fitted = fit_evidence(
+        evidence, sampling=Uniform(space.low, space.high), settings=QUICK
+    ).diagnostics
+    found = read_foretold(fitted)
+    assert found is not None
+    nulls = {null.name: null for null in found.nulls}
+    assert set(nulls) == {"coin", "quadratic"}, "λ is a coin here, and no places were told"
+    coin = nulls["coin"]
+    assert coin.gain is not None
+    assert coin.gain.value == pytest.approx(found.log_likelihood - coin.log_likelihood)
+    assert 0 < coin.gain.low < coin.gain.value
+    assert sum(b.share for b in found.calibration) == pytest.approx(1.0)
+    assert found.calibration_error < 0.1
+    assert read_foretold({}) is None
