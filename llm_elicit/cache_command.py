@@ -15,6 +15,7 @@ from rich.table import Table
 
 from llm_elicit.errors import InputError
 from llm_elicit.later import Later
+from llm_elicit.text import visible
 
 if TYPE_CHECKING:
     from llm_elicit.orchestrator import cache as caching
@@ -23,7 +24,7 @@ else:
     caching = Later("llm_elicit.orchestrator.cache")
 
 cache_app = typer.Typer(help="The answers kept across runs.", no_args_is_help=True)
-_out = Console(highlight=False, soft_wrap=True)
+_out = Console(highlight=False, markup=False, soft_wrap=True)
 
 Runs = Annotated[Path, typer.Option(help="The folder of the runs; the cache lies in it.")]
 Key = Annotated[str, typer.Argument(help="A key, or as much of its beginning as is unique.")]
@@ -67,7 +68,12 @@ def _keys(cache: Cache, model: str, last: int) -> Table:
     for entry in deque((e for e in cache.entries() if e.request["model"] == model), last):
         request = entry.request
         question = " ".join(str(request["body"].get("messages", [""])[-1]).split())
-        row = (entry.key[:16], str(request["replicate"]), entry.kept_at[:19], question[-60:])
+        row = (
+            entry.key[:16],
+            str(request["replicate"]),
+            entry.kept_at[:19],
+            visible(question[-60:]),
+        )
         table.add_row(*row)
     return table
 
@@ -78,7 +84,7 @@ def explain_command(one: Key, two: Key, runs: Runs = RUNS) -> None:
     with _opened(runs) as cache:
         found = caching.differences(cache.find(one).request, cache.find(two).request)
     for path, a, b in found:
-        _out.print(f"{path}: {_short(a)} | {_short(b)}", markup=False)
+        _out.print(f"{path}: {_short(a)} | {_short(b)}")
     if not found:
         _out.print("the same request")
 

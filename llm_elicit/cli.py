@@ -18,6 +18,7 @@ from llm_elicit.cache_command import cache_app
 from llm_elicit.compare_command import compare_command
 from llm_elicit.errors import STOPPED, ElicitError, InputError
 from llm_elicit.later import Later
+from llm_elicit.text import visible
 
 if TYPE_CHECKING:
     from llm_elicit import (
@@ -64,7 +65,8 @@ _CELL = {False: (), True: ("cell",)}
 """The column that tells a grid's cells apart."""
 
 # Where no terminal says how wide it is, tables keep their natural width: no name is cut.
-_out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
+_WIDTH = None if sys.stdout.isatty() else 200
+_out = Console(highlight=False, markup=False, soft_wrap=True, width=_WIDTH)
 
 
 @app.command("run")
@@ -278,9 +280,8 @@ def init_command(
     if path.exists() and not force:
         raise InputError(f"{path} exists; give --force to overwrite it")
     path.write_text(text, encoding="utf-8")
-    _out.print(
-        f"{path}: {space.dimension} features; edit it, then name it as `space:` in a campaign"
-    )
+    count = space.dimension
+    _out.print(f"{path}: {count} features; edit it, then name it as `space:` in a campaign")
 
 
 def _each(cells: Sequence[runs.Run], work: Callable[[runs.Run], None]) -> None:
@@ -291,13 +292,13 @@ def _each(cells: Sequence[runs.Run], work: Callable[[runs.Run], None]) -> None:
     troubles: list[ElicitError] = []
     for cell in cells:
         if len(cells) > 1:
-            _out.print(f"{cell.campaign.name}", style="bold", markup=False)
+            _out.print(f"{cell.campaign.name}", style="bold")
         try:
             work(cell)
         except ElicitError as error:
             if len(cells) == 1:
                 raise
-            sys.stderr.write(f"{cell.campaign.name}: {error}\n")
+            sys.stderr.write(f"{cell.campaign.name}: {visible(str(error), 9999)}\n")
             troubles.append(error)
     if troubles:
         raise troubles[0]
@@ -309,8 +310,8 @@ def _dry_run(cells: Sequence[runs.Run]) -> None:
         template = questions.Template.load(cell.campaign.design.template)
         for prompt in orchestrator.prompts(cell.space, cell.plan, template, 3):
             for message in prompt.messages:
-                _out.print(f"[{message.role}]", markup=False, style="bold")
-                _out.print(message.content, markup=False)
+                _out.print(f"[{message.role}]", style="bold")
+                _out.print(visible(message.content, 9999))
             _out.rule()
     _estimate(cells)
 
@@ -374,7 +375,7 @@ def _raise_problems(result: runs.Run) -> None:
 
 def _verdicts(result: runs.Run) -> None:
     for judge in result.audit.judges:
-        _out.print(f"{judge.name}: {judge.verdict}", markup=False)
+        _out.print(f"{judge.name}: {judge.verdict}")
 
 
 def main() -> None:
@@ -384,7 +385,7 @@ def main() -> None:
     except (ElicitError, ValueError) as error:
         if not _ours(error):
             raise
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {visible(str(error), 9999)}\n")
         sys.exit(getattr(error, "exit_code", 2))
     except KeyboardInterrupt:
         sys.stderr.write("stopped; every answer received is kept: run again to resume\n")

@@ -21,7 +21,7 @@ else:
     runs = Later("llm_elicit.runs")
     stages = Later("llm_elicit.stages")
 
-_out = Console(highlight=False, soft_wrap=True)
+_out = Console(highlight=False, markup=False, soft_wrap=True)
 
 Where = Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs: folders, or names.")]
 Out = Annotated[Path | None, typer.Option(help="Write the whole record here, as JSON.")]

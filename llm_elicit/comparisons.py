@@ -24,6 +24,7 @@ thinking                what a reasoning model showed of its thinking; only wher
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ import numpy as np
 from llm_elicit.errors import InputError
 from llm_elicit.features import Floats
 from llm_elicit.later import Later
+from llm_elicit.text import guard, unguard
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -188,6 +190,9 @@ class Comparisons:
     def write(self, path: Path) -> Path:
         """Write as Parquet, JSONL or CSV, by the path's suffix.
 
+        In a CSV a text that a spreadsheet would run as a formula has an apostrophe before it,
+        which `read` takes off again.
+
         Raises:
             InputError: another suffix.
         """
@@ -196,7 +201,7 @@ class Comparisons:
         elif path.suffix == ".jsonl":
             self.frame.to_json(path, orient="records", lines=True, force_ascii=False)
         elif path.suffix == ".csv":
-            self.frame.to_csv(path, index=False)
+            _each_text(self.frame, guard).to_csv(path, index=False)
         else:
             raise InputError(f"{path}: unknown format; use .parquet, .jsonl or .csv")
         return path
@@ -219,7 +224,14 @@ class Comparisons:
             text = {name: "string" for name, kind in _TYPES.items() if kind == "string"}
             gaps = {name: [""] for name in ("probability", "letter_mass", "cost")}
             frame = pd.read_csv(path, dtype=text, keep_default_na=False, na_values=gaps)
+            frame = _each_text(frame, unguard)
         else:
             raise InputError(f"{path}: unknown format; use .parquet, .jsonl or .csv")
         features = [column[2:] for column in frame.columns if column.startswith("a_")]
         return cls(frame, features)
+
+
+def _each_text(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
+    """The table with every text in it changed."""
+    texts = [name for name, kind in _TYPES.items() if kind == "string" and name in frame.columns]
+    return frame.assign(**{name: frame[name].map(change, na_action="ignore") for name in texts})

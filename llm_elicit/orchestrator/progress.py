@@ -14,6 +14,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
+from llm_elicit.text import visible
+
 _REDRAW = 0.1
 """Seconds between two changes of a line: drawing takes longer than counting an answer."""
 
@@ -159,7 +161,7 @@ class Display:
         self._write(f"{judge}: {line}")
 
     def _write(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> Self:
         self._bars.start()

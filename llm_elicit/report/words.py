@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 
 from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.distance import Estimate
 from llm_elicit.audit.record import Audit, JudgeAudit
 from llm_elicit.features import Feature
+from llm_elicit.text import visible
+
+__all__ = [
+    "between", "estimate", "interval", "number", "order_sentence", "p_value", "share",
+    "verdict_sentence", "visible", "worded",
+]  # fmt: skip
 
 NOT_MEASURED = "not measurable"
 _STRONG_BIAS = 0.25
@@ -169,21 +174,3 @@ def _distance_clause(judge: JudgeAudit, audit: Audit) -> str:
         f"samples of the data are {floor:.2f} apart and the density the questions were drawn "
         f"from is {sampling:.2f} away."
     )
-
-
-def visible(text: str, most: int = 1200) -> str:
-    """Untrusted text with nothing in it that acts unseen: controls shown by their code point.
-
-    Example:
-        >>> visible("A" + chr(27) + "[31m" + chr(0x202E))
-        'A\\\\x1b[31m\\\\u202e'
-    """
-    cut = text if len(text) <= most else text[:most] + " […]"
-    return "".join(
-        c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co") else _code(c)
-        for c in cut
-    )
-
-
-def _code(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
