@@ -34,6 +34,8 @@ class Consistency(Strict):
         soft_order_bias: the mean probability of option A, less 1/2, from soft judgments.
         agreement: share of pairs, asked in both orders, where both verdicts pick one point;
             1/2 for a coin, 0 for a judge who always says A.
+        retest: share of times that a question asked again in the same order picked the same
+            point, over all two answers to it; 1/2 for a coin, 1 for a judge who never varies.
         swap_difference: mean |P(a preferred | a first) - P(a preferred | b first)|; 0 when the
             order does not matter.
         decisiveness: mean |preference - 1/2| over pairs; 1/2 for a judge always sure.
@@ -46,6 +48,7 @@ class Consistency(Strict):
     order_bias: Interval | None
     soft_order_bias: Interval | None
     agreement: Interval | None
+    retest: Interval | None = None
     swap_difference: float | None
     decisiveness: float | None
 
@@ -81,6 +84,7 @@ def measure_consistency(comparisons: Comparisons, judge: str, choices: Choices) 
         order_bias=_balanced_share(said),
         soft_order_bias=_soft_bias(both[both["soft"]]),
         agreement=_agreement(said),
+        retest=_retest(table[table["hard"]]),
         swap_difference=_swap_difference(both),
         decisiveness=float(np.abs(choices.preference - 0.5).mean()) if len(choices) else None,
     )
@@ -155,6 +159,20 @@ def _agreement(said: pd.DataFrame) -> Interval | None:
         return None
     same = rates[:, 0] * rates[:, 1] + (1 - rates[:, 0]) * (1 - rates[:, 1])
     return wilson(float(same.mean()), len(same))
+
+
+def _retest(said: pd.DataFrame) -> Interval | None:
+    """Agreement of the answers to one question, each question counting alike within its pair."""
+    asked = said.groupby(["pair", "first"])["said_a"].agg(["sum", "count"])
+    asked = asked[asked["count"] > 1]
+    if asked.empty:
+        return None
+    said_a, count = asked["sum"].to_numpy(np.float64), asked["count"].to_numpy(np.float64)
+    alike = (said_a * (said_a - 1) + (count - said_a) * (count - said_a - 1)) / (
+        count * (count - 1)
+    )
+    by_pair = pd.Series(alike, index=asked.index).groupby(level="pair").mean()
+    return wilson(float(by_pair.mean()), len(by_pair))
 
 
 def _swap_difference(both: pd.DataFrame) -> float | None:

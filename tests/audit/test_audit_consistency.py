@@ -89,3 +89,26 @@ def test_wilson_holds_its_share(share):
     interval = wilson(share, 10)
     assert 0 <= interval.low <= share <= interval.high <= 1
     assert interval.low < interval.high
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8, 1.0])
+def test_a_judge_asked_again_agrees_with_itself_as_often_as_its_noise_allows(share):
+    rng = np.random.default_rng(3)
+    frames = []
+    for replicate in range(3):
+        frame = ask(SPACE, constant(share), np.random.default_rng(0), 300).frame
+        said_a = rng.random(len(frame)) < share
+        prefers_a = said_a == (frame["order"] == "ab")
+        frames.append(
+            frame.assign(
+                replicate=replicate,
+                verdict=np.where(said_a, "A", "B"),
+                probability=prefers_a.astype(float),
+            )
+        )
+    log = Comparisons(pd.concat(frames), SPACE.names)
+    retest = measure_consistency(log, "judge", log.choices("judge")).retest
+    expected = share**2 + (1 - share) ** 2
+    assert retest.low - 0.02 < expected < retest.high + 0.02
+    once = Comparisons(frames[0], SPACE.names)
+    assert measure_consistency(once, "judge", once.choices("judge")).retest is None
