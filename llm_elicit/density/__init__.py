@@ -21,6 +21,7 @@ from llm_elicit.density.evidence import Evidence
 from llm_elicit.density.fit import fit_belief, fit_evidence
 from llm_elicit.density.flow.settings import FlowSettings
 from llm_elicit.density.mixture import GaussianMixture
+from llm_elicit.density.prior import Prior
 from llm_elicit.density.problem import FitSettings
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.langevin import LangevinSettings
@@ -55,6 +56,7 @@ __all__ = [
     "MixtureSettings",
     "Noise",
     "PosteriorSettings",
+    "Prior",
     "ResidualSettings",
     "SamplingDensity",
     "ScoreSettings",

@@ -26,6 +26,7 @@ from llm_elicit.density.errors import DensityError, check_level
 from llm_elicit.density.flow.density import FlowDensity
 from llm_elicit.density.latent import Latent, make_latent
 from llm_elicit.density.mixture import GaussianMixture
+from llm_elicit.density.prior import Prior
 from llm_elicit.density.problem import Progress
 from llm_elicit.density.region import CredibleRegion, find_mode
 from llm_elicit.density.sampling import SamplingDensity, Uniform
@@ -221,6 +222,14 @@ class BeliefDensity:
                 per_scale = self._model.log_density(g).numpy()
             result[inside] = per_scale + self.sampling.log_scale_slope(kept)
         return result
+
+    def as_prior(self) -> Prior:
+        """The belief with the names of SciPy's frozen distributions; see `Prior`."""
+
+        def sample(n: int, seed: int) -> Array:
+            return self.sample(n, seed=seed)
+
+        return Prior(sample, self.log_prob, self._kept, self.sampling)
 
     @property
     def has_draws(self) -> bool:

@@ -1,0 +1,79 @@
+"""A belief as other statistical software expects a distribution: frozen, with SciPy's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from llm_elicit.density.empirical import Empirical
+from llm_elicit.density.sampling import SamplingDensity, Uniform
+
+Array = npt.NDArray[np.float64]
+
+
+class Prior:
+    """A belief with the methods of SciPy's frozen multivariate distributions.
+
+    Made by `BeliefDensity.as_prior`. Densities are per natural unit of every feature.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from llm_elicit.density import Uniform, fit_belief
+    >>> rng = np.random.default_rng(0)
+    >>> a, b = rng.uniform(-3, 3, (2, 80, 1))
+    >>> nearer = abs(a - 1) < abs(b - 1)
+    >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
+    ...                     sampling=Uniform([-3.0], [3.0]), method="utility")
+    >>> prior = belief.as_prior()
+    >>> prior.rvs(5, random_state=1).shape, prior.logpdf([1.0]).shape, prior.pdf([[9.0]]).tolist()
+    ((5, 1), (), [0.0])
+    """
+
+    def __init__(
+        self,
+        sample: Callable[[int, int], Array],
+        log_prob: Callable[[Array], Array],
+        kept: Array,
+        sampling: SamplingDensity,
+    ) -> None:
+        self._sample, self._log_prob, self._kept = sample, log_prob, kept
+        self._sampling = sampling
+
+    @property
+    def dim(self) -> int:
+        """Number of features d."""
+        return self._sampling.dimension
+
+    def rvs(self, size: int = 1, random_state: int | np.random.Generator | None = None) -> Array:
+        """Draw (size, d) points; by a seed, a generator, or fresh entropy."""
+        rng = np.random.default_rng(random_state)
+        return self._sample(size, int(rng.integers(2**62)))
+
+    def logpdf(self, x: npt.ArrayLike) -> Array:
+        """Log density at points (..., d), nats: (...); −inf outside the support."""
+        points = np.asarray(x, dtype=np.float64)
+        flat = self._log_prob(points.reshape(-1, self.dim))
+        return np.asarray(flat.reshape(points.shape[:-1]))
+
+    def pdf(self, x: npt.ArrayLike) -> Array:
+        """Density at points (..., d): (...)."""
+        return np.asarray(np.exp(self.logpdf(x)))
+
+    def mean(self) -> Array:
+        """Means (d,), from draws kept with the fit."""
+        return np.asarray(self._kept.mean(axis=0))
+
+    def cov(self) -> Array:
+        """Covariance (d, d), from draws kept with the fit."""
+        return np.asarray(np.cov(self._kept.T).reshape(self.dim, self.dim))
+
+    def support(self) -> tuple[Array, Array]:
+        """Lower and upper bounds (d,); infinite where λ has none."""
+        if isinstance(self._sampling, Uniform):
+            return self._sampling.low.copy(), self._sampling.high.copy()
+        if isinstance(self._sampling, Empirical):
+            return self._sampling.marginals.low.copy(), self._sampling.marginals.high.copy()
+        return np.full(self.dim, -np.inf), np.full(self.dim, np.inf)
