@@ -84,11 +84,10 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
     >>> bool(abs(belief.sample(1000, seed=1).mean() - 1) < 0.5)
     True
     """
-    density = _checked(method, sampling)
+    told = noise or Noise()
+    density = _checked(method, sampling, told)
     judgments = check_judgments(winners, losers, weights, density)
-    problem = Problem(
-        judgments, density, noise or Noise(), seed, settings or FitSettings(), progress
-    )
+    problem = Problem(judgments, density, told, seed, settings or FitSettings(), progress)
     return _belief(problem, method, seed)
 
 
@@ -133,9 +132,9 @@ def fit_evidence(
     >>> bool(abs(belief.sample(1000, seed=1).mean() - 1) < 0.5)
     True
     """
-    density = _checked(method, sampling)
-    judgments = check_evidence(evidence, density)
     told = noise or Noise()
+    density = _checked(method, sampling, told)
+    judgments = check_evidence(evidence, density)
     _check_context(judgments, method, told)
     problem = Problem(judgments, density, told, seed, settings or FitSettings(), progress)
     return _belief(problem, method, seed)
@@ -172,12 +171,17 @@ def _belief(problem: Problem, method: str, seed: int) -> BeliefDensity:
     return BeliefDensity(problem.latent, fitted.model, reference, diagnostics, draws)
 
 
-def _checked(method: str, sampling: SamplingDensity | None) -> SamplingDensity:
-    """λ itself, once it and the method's name are known to be usable."""
+def _checked(method: str, sampling: SamplingDensity | None, noise: Noise) -> SamplingDensity:
+    """λ itself, once it, the method's name and the noise are known to go together."""
     if method not in METHODS:
         raise DensityError(
             f"fit_belief: method {method!r} is unknown; the methods are {', '.join(METHODS)}; "
             "choose one of them."
+        )
+    if noise.ties and method not in ("auto", "utility"):
+        raise DensityError(
+            f"fit_belief: method {method!r} knows no ties, and the noise has ties = {noise.ties}; "
+            'use "auto" or "utility", or leave ties out of the noise.'
         )
     if sampling is None:
         raise DensityError(

@@ -316,3 +316,6 @@ def test_what_a_method_does_not_know_is_refused() -> None:
         fit_evidence(evidence, sampling=SQUARE, method="score")
     with pytest.raises(DensityError, match="gumbel"):
         fit_evidence(evidence, sampling=SQUARE, noise=Noise("normal", 1.0))
+    plain = Evidence.comparisons(sets[:, 0], sets[:, 1])
+    with pytest.raises(DensityError, match="knows no ties"):
+        fit_evidence(plain, sampling=SQUARE, method="flow", noise=Noise(ties=0.5))
