@@ -12,27 +12,27 @@ import pandas as pd
 import pytest
 
 CAMPAIGN = """
-name: tiny-california
-space: california_housing
-design: {pairs: 8}
+name: tiny-penguins
+space: penguins
+design: {pairs: 5}
 judges:
   - {name: smollm2, backend: local, model: smollm2}
-  - {name: census-expert, backend: simulated}
+  - {name: table-expert, backend: simulated}
 fit: {method: utility, samples: 500}
 """
-QUESTIONS = 16
+QUESTIONS = 10
 
 
 def answered(folder: Path) -> dict[tuple[int, str], str]:
     """(pair, order) of the local model's answered questions, with the time of the answer."""
-    table = folder / "runs" / "tiny-california" / "comparisons.parquet"
+    table = folder / "runs" / "tiny-penguins" / "comparisons.parquet"
     frame = pd.read_parquet(table)
     frame = frame[frame["judge"] == "smollm2"]
     return {(row.pair, row.order): row.asked_at for row in frame.itertuples()}
 
 
 def done_in_journal(folder: Path) -> int:
-    path = folder / "runs" / "tiny-california" / "journal.sqlite"
+    path = folder / "runs" / "tiny-penguins" / "journal.sqlite"
     if not path.is_file():
         return 0
     try:
@@ -56,17 +56,17 @@ def test_killed_in_the_middle_and_run_again_asks_nothing_twice(tmp_path):
     (tmp_path / "c.yaml").write_text(CAMPAIGN)
     first = llm_elicit("run", "c.yaml", cwd=tmp_path)
     deadline = time.monotonic() + 400
-    while done_in_journal(tmp_path) < 4:
+    while done_in_journal(tmp_path) < 3:
         assert first.poll() is None, first.stdout.read()
         assert time.monotonic() < deadline, "no answers within minutes"
         time.sleep(0.05)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     kept = done_in_journal(tmp_path)
-    assert 4 <= kept < QUESTIONS
+    assert 3 <= kept < QUESTIONS
 
     # The stage alone reads what the killed process left.
-    early = llm_elicit("export", "tiny-california", "early.csv", cwd=tmp_path)
+    early = llm_elicit("export", "tiny-penguins", "early.csv", cwd=tmp_path)
     assert early.wait() == 0, early.stdout.read()
     before = pd.read_csv(tmp_path / "early.csv").query("judge == 'smollm2'")
     assert len(before) == kept
@@ -78,6 +78,6 @@ def test_killed_in_the_middle_and_run_again_asks_nothing_twice(tmp_path):
     assert len(after) == QUESTIONS
     for row in before.itertuples():
         assert after[(row.pair, row.order)] == row.asked_at  # the very answer, not a new one
-    assert (tmp_path / "runs" / "tiny-california" / "report.html").stat().st_size > 50_000
+    assert (tmp_path / "runs" / "tiny-penguins" / "report.html").stat().st_size > 50_000
     assert "smollm2: " in output
-    assert "census-expert: " in output
+    assert "table-expert: " in output

@@ -124,11 +124,12 @@ def fit_evidence(
     Examples
     --------
     >>> import numpy as np
-    >>> from llm_elicit.density import Uniform
+    >>> from llm_elicit.density import BETWEEN_ROUNDS, Uniform
     >>> rng = np.random.default_rng(0)
-    >>> sets = rng.uniform(-3, 3, (60, 4, 1))
+    >>> sets = rng.uniform(-3, 3, (40, 3, 1))
     >>> ranking = abs(sets[..., 0] - 1).argsort(axis=1)    # this judge likes values near one
-    >>> belief = fit_evidence(Evidence.rankings(sets, ranking), sampling=Uniform([-3.0], [3.0]))
+    >>> belief = fit_evidence(Evidence.rankings(sets, ranking), sampling=Uniform([-3.0], [3.0]),
+    ...                       settings=BETWEEN_ROUNDS)
     >>> bool(abs(belief.sample(1000, seed=1).mean() - 1) < 0.5)
     True
     """
