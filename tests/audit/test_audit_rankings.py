@@ -25,7 +25,7 @@ def _audit(seed: int, utility: Utility, n: int = 60) -> RankingAudit:
     points = rng.uniform(-1, 1, (n, 4, 2))
     heard = utility(points) + rng.gumbel(size=(n, 4))
     ranking = np.argsort(-heard, axis=1)
-    return audit_rankings(points, ranking, ["one", "two"], exchanges=99, resamples=2, seed=seed)
+    return audit_rankings(points, ranking, ["one", "two"], exchanges=59, resamples=2, seed=seed)
 
 
 def test_the_likelihood_is_that_of_picking_the_best_of_those_left() -> None:
