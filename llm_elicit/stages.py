@@ -188,8 +188,9 @@ def _refuse_another(result: Run, frozen: Path) -> None:
 
 def _warn_of_gaps(result: Run, stage: str, progress: Progress) -> None:
     """Say, before a later stage begins, that it rests on a part of the answers."""
+    asked = result.questions
     for judge, gap in result.missing.items():
-        of_all = f"{gap:,} of {result.questions[judge]:,} questions have no answer"
+        of_all = f"{gap:,} of {asked[judge]:,} questions have no answer"
         progress.note(judge, f"{stage}: {of_all}; the result rests on the others")
 
 

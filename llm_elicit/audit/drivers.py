@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from llm_elicit.audit.evidence import Standard
-from llm_elicit.audit.rankings import holm
-from llm_elicit.audit.signal import exchange_test
+from llm_elicit.audit.multiplicity import holm
+from llm_elicit.audit.signal import exchange_test, feature_differences
 from llm_elicit.comparisons import Choices
 from llm_elicit.features import FeatureSpace, Floats, Strict
 
@@ -46,7 +45,8 @@ def measure_drivers(
     """
     if len(choices) < 2:
         return []
-    columns = _columns(choices, space)
+    design, d = feature_differences(choices, space), space.dimension
+    columns = [design[:, [j, d + j]] for j in range(d)]
     tests = [exchange_test(design, choices.preference, flips, rng) for design in columns]
     adjusted = holm(np.array([p for p, _ in tests]))
 
@@ -66,15 +66,3 @@ def measure_drivers(
         )
         for j, name in enumerate(space.names)
     ]
-
-
-def _columns(choices: Choices, space: FeatureSpace) -> list[Floats]:
-    """For each feature the differences of it and of its square, `(n, 2)`, unit mean square."""
-    standard = Standard.of(space, np.concatenate([choices.a, choices.b]))
-    a, b = standard(choices.a), standard(choices.b)
-    found = []
-    for j in range(space.dimension):
-        pair = np.stack([a[:, j] - b[:, j], a[:, j] ** 2 - b[:, j] ** 2], axis=1)
-        scale = np.sqrt((pair**2).mean(axis=0))
-        found.append(pair / np.where(scale > 0, scale, 1.0))
-    return found

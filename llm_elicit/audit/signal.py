@@ -98,7 +98,7 @@ def randomization_test(
     """
     if len(choices) < 2:
         return 1.0, 0.0
-    return exchange_test(_feature_differences(choices, space), choices.preference, flips, rng)
+    return exchange_test(feature_differences(choices, space), choices.preference, flips, rng)
 
 
 def exchange_test(
@@ -209,10 +209,10 @@ def _reason(
     return f"{answers[0].upper()}{answers[1:]}, {joint} {belief}."
 
 
-def _feature_differences(choices: Choices, space: FeatureSpace) -> Floats:
+def feature_differences(choices: Choices, space: FeatureSpace) -> Floats:
     """φ(a) - φ(b), `(n, p)`, columns scaled to unit mean square.
 
-    φ is linear and square terms, with products where there are pairs enough for them
+    φ is the d linear terms, the d squares, then products where there are pairs enough for them
     (n at least twice the number of columns).
     """
     standard = Standard.of(space, np.concatenate([choices.a, choices.b]))

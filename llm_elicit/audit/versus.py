@@ -16,7 +16,7 @@ import numpy as np
 from llm_elicit import density
 from llm_elicit.audit.consistency import Interval, wilson
 from llm_elicit.audit.evidence import Reference
-from llm_elicit.audit.rankings import holm
+from llm_elicit.audit.multiplicity import holm
 from llm_elicit.comparisons import Choices
 from llm_elicit.errors import InputError
 from llm_elicit.features import Floats, Strict
@@ -24,6 +24,7 @@ from llm_elicit.features import Floats, Strict
 Progress = Callable[[str, int, int], None]
 _LEVEL = 0.9
 _ALPHA = 0.05
+_LEVELS = (np.arange(200) + 0.5) / 200
 
 
 class Agreement(Strict):
@@ -150,12 +151,12 @@ def compare_judges(
     }
     both = list(itertools.combinations(sides, 2))
     standard, data = reference.standard, reference.data
-    to_data = None if data is None else _sorted(standard(data))
+    to_data = None if data is None else _quantiles(standard(data))
     return Versus(
         judges=names,
         sampling=None
         if to_data is None
-        else _apart(_sorted(standard(reference.sampling)), to_data),
+        else _apart(_quantiles(standard(reference.sampling)), to_data),
         data_floor=None if data is None else _halves(standard(data), seed),
         agreements=[agreement(one, other) for one, other in both],
         gaps=[_gap(one.name, other.name, marginals, reference.space.names) for one, other in both],
@@ -187,9 +188,6 @@ def _key(a: Floats, b: Floats) -> bytes:
     return a.tobytes() + b.tobytes()
 
 
-_LEVELS = (np.arange(200) + 0.5) / 200
-
-
 @dataclass(frozen=True)
 class _Marginals:
     """Every draw's marginals as quantiles at even levels (S, L, d), means and log sd (S, d)."""
@@ -215,7 +213,7 @@ class _Marginals:
         return cls(quantiles, mean, np.log(quantiles.std(1).clip(min=1e-12)))
 
 
-def _sorted(points: Floats) -> Floats:
+def _quantiles(points: Floats) -> Floats:
     """A sample's quantiles (L, d) at the same levels as the draws'."""
     return np.asarray(np.quantile(points, _LEVELS, axis=0))
 
@@ -231,7 +229,7 @@ def _apart(one: Floats, other: Floats) -> float:
 def _halves(data: Floats, seed: int) -> float:
     order = np.random.default_rng([seed, 0xDA7A]).permutation(len(data))
     half = len(data) // 2
-    return _apart(_sorted(data[order[:half]]), _sorted(data[order[half:]]))
+    return _apart(_quantiles(data[order[:half]]), _quantiles(data[order[half:]]))
 
 
 def _gap(

@@ -10,20 +10,11 @@ from llm_elicit.audit.foretold import read_foretold
 from llm_elicit.comparisons import Choices
 from llm_elicit.density import (
     Evidence,
-    FitSettings,
-    MixtureSettings,
-    ResidualSettings,
     Uniform,
-    UtilitySettings,
     fit_evidence,
 )
 from llm_elicit.features import FeatureSpace
-
-QUICK = FitSettings(
-    utility=UtilitySettings(
-        mixture=MixtureSettings(counts=(2,), starts=4), residual=ResidualSettings(max_steps=0)
-    )
-)
+from tests.density.targets import QUICK
 
 
 def _normal(x: np.ndarray, sd: float) -> np.ndarray:

@@ -7,22 +7,14 @@ from audit.planted import box
 from llm_elicit.audit import Reference, Side, Versus, compare_judges
 from llm_elicit.comparisons import Choices
 from llm_elicit.density import (
-    FitSettings,
-    MixtureSettings,
-    ResidualSettings,
     Uniform,
-    UtilitySettings,
     fit_evidence,
 )
 from llm_elicit.density.evidence import Evidence
 from llm_elicit.errors import InputError
+from tests.density.targets import QUICK
 
 SPACE = box(2)
-QUICK = FitSettings(
-    utility=UtilitySettings(
-        mixture=MixtureSettings(counts=(2,), starts=4), residual=ResidualSettings(max_steps=0)
-    )
-)
 
 
 def _side(name: str, centre: float, seed: int, pairs: int = 600, against: bool = False) -> Side:

@@ -8,10 +8,26 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from llm_elicit.density import AnnealingSettings, Noise, SamplingDensity, simulate_choices
+from llm_elicit.density import (
+    AnnealingSettings,
+    FitSettings,
+    MixtureSettings,
+    Noise,
+    ResidualSettings,
+    SamplingDensity,
+    UtilitySettings,
+    simulate_choices,
+)
 from llm_elicit.density.annealing import Annealed, anneal
 
 Array = npt.NDArray[np.float64]
+
+# For beliefs that are nearly normal: two components at most, and no networks.
+QUICK = FitSettings(
+    utility=UtilitySettings(
+        mixture=MixtureSettings(counts=(2,), starts=4), residual=ResidualSettings(max_steps=0)
+    )
+)
 
 
 def onemoon(x: Array) -> Array:

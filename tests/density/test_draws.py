@@ -31,13 +31,8 @@ from llm_elicit.density.utility.clusters import clustered_weights
 from llm_elicit.density.utility.data import CrossValidation, HeldOut
 from llm_elicit.density.utility.posterior import walk
 from llm_elicit.density.utility_draws import UtilityDraws
-from tests.density.targets import ask
+from tests.density.targets import QUICK, ask
 
-SHORT = FitSettings(
-    utility=UtilitySettings(
-        mixture=MixtureSettings(counts=(2,), starts=4), residual=ResidualSettings(max_steps=0)
-    )
-)
 BOX = Uniform([-3.0, -3.0], [3.0, 3.0])
 
 
@@ -45,7 +40,7 @@ def _normal(x: np.ndarray) -> np.ndarray:
     return -0.5 * (((x - [0.5, -0.5]) / [0.8, 0.5]) ** 2).sum(1)
 
 
-def _fit(n: int = 200, seed: int = 0, settings: FitSettings = SHORT) -> BeliefDensity:
+def _fit(n: int = 200, seed: int = 0, settings: FitSettings = QUICK) -> BeliefDensity:
     winners, losers = ask(_normal, BOX, n, np.random.default_rng(seed))
     return fit_belief(winners, losers, sampling=BOX, method="utility", settings=settings)
 
@@ -111,7 +106,7 @@ def test_asking_the_same_again_from_memory_leaves_the_bands_as_they_were() -> No
     widths = []
     for weight in (1.0, 4.0):
         belief = fit_belief(
-            winners, losers, sampling=BOX, method="utility", settings=SHORT,
+            winners, losers, sampling=BOX, method="utility", settings=QUICK,
             weights=np.full(150, weight),
         )  # fmt: skip
         low, high = band(belief.draws().mean())

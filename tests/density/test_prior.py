@@ -6,22 +6,12 @@ import pytest
 from llm_elicit.density import (
     BeliefDensity,
     Empirical,
-    FitSettings,
     GaussianMixture,
-    MixtureSettings,
-    ResidualSettings,
     SamplingDensity,
     Uniform,
-    UtilitySettings,
     fit_belief,
 )
-from tests.density.targets import ask
-
-QUICK = FitSettings(
-    utility=UtilitySettings(
-        mixture=MixtureSettings(counts=(2,), starts=4), residual=ResidualSettings(max_steps=0)
-    )
-)
+from tests.density.targets import QUICK, ask
 
 
 def _belief(sampling: SamplingDensity) -> BeliefDensity:

@@ -115,7 +115,8 @@ def _judge_terms(
         residual=replace(settings.residual, max_steps=0),
         posterior=replace(settings.posterior, draws=0),
     )
-    terms, weighted = JudgeTerms.neutral(context), JudgeTerms.neutral(context).weigh(data, noise)
+    terms = JudgeTerms.neutral(context)
+    weighted = terms.weigh(data, noise)
     for turn in range(_TURNS):
         response = terms.response(context, noise)
         validation = CrossValidation(weighted, response, settings.folds, rng)
