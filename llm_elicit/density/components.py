@@ -63,14 +63,18 @@ class ComponentStack:
 
     def _forms(self, t: Tensor) -> Tensor:
         """The forms' values (S, n, K): products of features, so one matrix product for all."""
-        s, k, d = self.offset.shape
+        s, k, _ = self.offset.shape
+        flat = self.rows().reshape(s * k, -1)
+        return (products(t) @ flat.T).reshape(-1, s, k).transpose(0, 1)
+
+    def rows(self) -> Tensor:
+        """Coefficients (S, K, P) of the forms in `products`."""
+        d = self.dimension
         i, j = torch.triu_indices(d, d)
-        precision, linear = self._precision(), self._linear()
         twice = torch.where(i == j, 0.5, 1.0)
         constant = self.height - 0.5 * self.offset.square().sum(-1)
-        rows = torch.cat([linear, -twice * precision[:, :, i, j], constant[..., None]], -1)
-        design = torch.cat([t, t[:, i] * t[:, j], torch.ones_like(t[:, :1])], 1)
-        return (design @ rows.reshape(s * k, -1).T).reshape(-1, s, k).transpose(0, 1)
+        squares = -twice * self._precision()[:, :, i, j]
+        return torch.cat([self._linear(), squares, constant[..., None]], -1)
 
     def _precision(self) -> Tensor:
         """W Wᵀ (S, K, d, d)."""
@@ -89,3 +93,9 @@ class ComponentStack:
         pull = (flat @ self._precision().reshape(s * k, d * d)).reshape(-1, d, d)
         slope = flat @ self._linear().reshape(s * k, d) - (pull @ t[..., None]).squeeze(-1)
         return self.share * torch.logsumexp(forms, -1).mean(0), slope
+
+
+def products(t: Tensor) -> Tensor:
+    """[t_i, t_i t_j, 1] (n, P) of features (n, d), i <= j."""
+    i, j = torch.triu_indices(t.shape[1], t.shape[1])
+    return torch.cat([t, t[:, i] * t[:, j], torch.ones_like(t[:, :1])], 1)

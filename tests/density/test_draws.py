@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,15 @@ from llm_elicit.density.response import Response
 from llm_elicit.density.utility import ChoiceData
 from llm_elicit.density.utility.clusters import clustered_weights
 from llm_elicit.density.utility.data import CrossValidation, HeldOut
-from llm_elicit.density.utility.posterior import walk
+from llm_elicit.density.utility.posterior import log_likelihood
+from llm_elicit.density.utility.scoring import (
+    Mixture,
+    MixturePosterior,
+    MixturePrior,
+    climb,
+    scales_of,
+)
+from llm_elicit.density.utility.walks import WalkSettings, walk
 from llm_elicit.density.utility_draws import UtilityDraws
 from tests.density.targets import QUICK, ask
 
@@ -52,12 +61,10 @@ def belief() -> BeliefDensity:
 
 def test_a_walk_corrects_its_normal_approximation() -> None:
     """A skewed law, Gamma(3, 1) in log-coordinates, from a normal that is a little too narrow."""
-    settings = PosteriorSettings(draws=4000, steps=300)
-    scales = torch.tensor([[0.5]])
     found = walk(
         lambda x: 3.0 * x.squeeze(1) - 3.0 * x.squeeze(1).exp(),
-        scales,
-        settings,
+        torch.tensor([[0.5]]),
+        4000,
         torch.Generator().manual_seed(0),
     )
     exact = np.log(np.random.default_rng(0).gamma(3.0, 1.0 / 3.0, 100_000))
@@ -65,6 +72,71 @@ def test_a_walk_corrects_its_normal_approximation() -> None:
     np.testing.assert_allclose(
         np.quantile(found.numpy(), levels), np.quantile(exact, levels), atol=0.06
     )
+
+
+def _crowded() -> tuple[MixturePosterior, Mixture]:
+    """The posterior of four bumps in five features after 400 choices by one, and its summit."""
+    generator = torch.Generator().manual_seed(0)
+    box = Uniform([-3.0] * 5, [3.0] * 5)
+    rng = np.random.default_rng(0)
+    winners, losers = ask(lambda x: -0.5 * (x**2).sum(1), box, 400, rng)
+    points = torch.from_numpy(np.concatenate([winners, losers])).float() / 3.0**0.5
+    response, prior = Response(Noise()), MixturePrior(concentration=1.0, strength=0.3)
+    posterior = MixturePosterior(points, torch.ones(400), response, prior)
+    offset = torch.randn(4, 5, generator=generator)
+    start = Mixture(2.0 * torch.eye(5).repeat(4, 1, 1), offset, torch.zeros(4))
+    return posterior, climb(posterior, start, 60)[0]
+
+
+def test_walks_under_a_posterior_far_from_normal_come_to_rest() -> None:
+    """Draws of its normal approximation lie hundreds of nats too low; the walks' ends do not.
+
+    So many parameters have their log-posterior about half as many nats below the summit, and a
+    walk three times as long ends no higher.
+    """
+    posterior, summit = _crowded()
+    scales = scales_of(posterior.derivatives(summit)[1])
+
+    def log_posterior(steps: torch.Tensor) -> torch.Tensor:
+        moved = summit.moved(steps)
+        return log_likelihood(posterior, moved) + posterior.prior.value(moved)
+
+    def height(ends: torch.Tensor) -> float:
+        return float(log_posterior(ends).mean()) - posterior.value(summit)
+
+    generator = torch.Generator().manual_seed(1)
+    normal = height(torch.randn(32, scales.shape[1], generator=generator) @ scales.T)
+    usual, long = (
+        height(walk(log_posterior, scales, 32, generator, WalkSettings(turns=turns)))
+        for turns in (12, 36)
+    )
+    assert normal < usual - 50.0
+    assert long < usual + 3.0
+    assert usual > -scales.shape[1]
+
+
+def test_the_likelihoods_slope_is_its_derivative() -> None:
+    """Over more rows than are taken at a time."""
+    posterior, summit = _crowded()
+    often = replace(
+        posterior,
+        points=torch.cat([side.repeat(4, 1) for side in posterior.points.chunk(2)]),
+        weights=posterior.weights.repeat(4),
+    )
+    steps = 0.05 * torch.randn(3, summit.height.numel() * 21, generator=torch.Generator())
+    steps.requires_grad_()
+    values = log_likelihood(often, summit.moved(steps))
+    plain = [often.response.log_cdf(_gap(summit.moved(step), often)).sum() for step in steps]
+    torch.testing.assert_close(values, torch.stack(plain))
+    found, expected = (
+        torch.autograd.grad(total, [steps])[0] for total in (values.sum(), torch.stack(plain).sum())
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def _gap(mixture: Mixture, posterior: MixturePosterior) -> torch.Tensor:
+    winners, losers = mixture(posterior.points).chunk(2)
+    return winners - losers
 
 
 def test_draws_together_are_the_draws_one_by_one() -> None:

@@ -174,9 +174,7 @@ def _describe(validation: CrossValidation, settings: UtilitySettings, step: _Ste
         "decay": residual.decay,
         "steps": residual.steps,
     }
-    draws = draw_posterior(
-        quadratic, (ridge, whole, means["quadratic"]), mixtures, settings.posterior
-    )
+    draws = draw_posterior(quadratic, (ridge, whole, by_quadratic), mixtures, settings.posterior)
     return UtilityFit(utility, draws, validation.everywhere(everything[form]), notes)
 
 

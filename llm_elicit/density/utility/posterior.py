@@ -1,12 +1,11 @@
 """Draws of the posterior over utilities: what else the choices could mean.
 
-Each form's posterior is known up to a constant, and near its summit it is nearly normal. A walk
-whose steps leave that normal law as it is (the preconditioned Crank–Nicolson proposal; Cotter,
-Roberts, Stuart and White, 2013) is accepted or refused by how far the posterior is from it:
-many walks are taken side by side, and what is normal costs nothing, whatever the dimension.
+Each form's posterior is known up to a constant, and near its summit it is nearly normal; each
+draw is the end of a Hamiltonian walk (`walks`) under it.
 
-Each number of components is given its share of the draws, the quadratic form counting as one
-component. The networks have no posterior; where they belong to the utility, the draws stand
+Each number of components is given its share of the draws by what it foretells of held-out
+choices (`bootstrapped_shares`), the quadratic form counting as one component. The networks have
+no posterior; where they belong to the utility, the draws stand
 around what the mixtures say, which is somewhat flatter. The mixtures' prior is weaker here than
 where a single best utility is wanted: a prior that keeps modes' masses near each other pays on
 average, but a band must not leave out what the choices leave open.
@@ -14,54 +13,54 @@ average, but a band must not leave out what the choices leave open.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from llm_elicit.density.components import ComponentStack
+from llm_elicit.density.components import ComponentStack, products
 from llm_elicit.density.utility.clusters import clustered_weights
-from llm_elicit.density.utility.data import Array, CrossValidation
-from llm_elicit.density.utility.mixture import MixtureFit, averaging_shares
+from llm_elicit.density.utility.data import Array, CrossValidation, HeldOut
+from llm_elicit.density.utility.mixture import MixtureFit
 from llm_elicit.density.utility.quadratic import QuadraticFit
 from llm_elicit.density.utility.scoring import Mixture, MixturePosterior, climb, scales_of
+from llm_elicit.density.utility.stacking import bootstrapped_shares
+from llm_elicit.density.utility.walks import WalkSettings, walk
 from llm_elicit.density.utility_draws import UtilityDraws
 
-LogPosterior = Callable[[Tensor], Tensor]
-_ACCEPTED = 0.3
 _CLIMB = 30
 _CHUNK = 1024
 
 
 @dataclass(frozen=True)
 class PosteriorSettings:
-    """``draws`` of the posterior, each the end of a walk of ``steps``; 0 draws for none.
+    """``draws`` of the posterior, each the end of a ``walk``; 0 draws for none.
 
     ``concentration`` is that of the mixtures' prior (one is the flat Dirichlet), ``weakened``
-    what their ``strength`` is multiplied by, and ``tolerance`` as in `MixtureSettings`.
+    what their ``strength`` is multiplied by, and ``counted`` the share of the held-out choices
+    that counts in the forms' shares; see `bootstrapped_shares`.
     """
 
     draws: int = 64
-    steps: int = 60
+    walk: WalkSettings = field(default_factory=WalkSettings)
     concentration: float = 1.0
     weakened: float = 0.3
-    tolerance: float = 0.02
+    counted: float = 0.25
 
 
 def draw_posterior(
     quadratic: QuadraticFit,
-    fit: tuple[float, Array, float],
+    fit: tuple[float, Array, HeldOut],
     mixtures: list[MixtureFit],
     settings: PosteriorSettings,
 ) -> UtilityDraws:
-    """Draws over all forms; ``fit`` is the quadratic's ridge, coefficients (P,) and score.
+    """Draws over all forms; ``fit`` is the quadratic's ridge, coefficients (P,) and foresight.
 
     Judgments of one pair are counted as far as they tell apart; see `clustered_weights`.
     """
-    ridge, summit, score = fit
-    shares = averaging_shares([score, *(m.score for m in mixtures)], settings.tolerance)
+    ridge, summit, foretold = fit
+    shares = _shares(quadratic.validation, [foretold, *(m.held_out for m in mixtures)], settings)
     # The first n shares get their part of the draws, rounded once: the parts add up.
     edges = np.floor(np.cumsum(shares) * settings.draws + 0.5).astype(int)
     counts = np.diff(np.concatenate([[0], edges]))
@@ -75,6 +74,18 @@ def draw_posterior(
         if count
     ]
     return UtilityDraws(linear, curvature, tuple(stacks))
+
+
+def _shares(
+    validation: CrossValidation, foretold: list[HeldOut], settings: PosteriorSettings
+) -> Array:
+    """Shares (F,) of the forms, by what they foretell."""
+    rows = validation.judged.numpy()
+    response, weights = validation.response.at(validation.judged), validation.data.weights[rows]
+    logs = np.stack([each.log_likelihood(response) for each in foretold])
+    counted = settings.counted * len(rows) / weights.sum()
+    groups = validation.data.groups[rows]
+    return bootstrapped_shares(counted * weights * logs, groups, validation.generator)
 
 
 def draw_mixtures(
@@ -91,24 +102,33 @@ def draw_mixtures(
 
     def log_posterior(steps: Tensor) -> Tensor:
         moved = summit.moved(steps)
-        return _log_likelihood(posterior, moved) + prior.value(moved)
+        return log_likelihood(posterior, moved) + prior.value(moved)
 
     scales = scales_of(posterior.derivatives(summit)[1])
-    drawn = summit.moved(walk(log_posterior, scales, settings, validation.generator))
+    ends = walk(log_posterior, scales, settings.draws, validation.generator, settings.walk)
+    drawn = summit.moved(ends)
     return ComponentStack(drawn.whiten, drawn.offset, drawn.height)
 
 
-def _log_likelihood(posterior: MixturePosterior, many: Mixture) -> Tensor:
-    """Of the choices by each of S mixtures: (S,)."""
-    stack = ComponentStack(many.whiten, many.offset, many.height)
+def log_likelihood(posterior: MixturePosterior, many: Mixture) -> Tensor:
+    """Of the choices by each of S mixtures: (S,), with its gradient in their coefficients.
+
+    The gradient is found chunk by chunk: that of all choices at once would fill the memory.
+    """
+    rows = ComponentStack(many.whiten, many.offset, many.height).rows()
+    fixed = rows.detach().requires_grad_()
+    total, slope = torch.zeros(len(fixed)), torch.zeros_like(fixed)
     winners, losers = posterior.points.chunk(2)
-    total = torch.zeros(stack.count)
-    rows = (torch.split(part, _CHUNK) for part in (winners, losers, posterior.weights))
+    sides = (torch.split(part, _CHUNK) for part in (winners, losers, posterior.weights))
     responses = posterior.response.split(_CHUNK, len(winners))
-    for winner, loser, mass, response in zip(*rows, responses, strict=True):
-        of_winner, of_loser = stack(torch.cat([winner, loser])).chunk(2, 1)
-        total += response.log_cdf(of_winner - of_loser) @ mass
-    return total
+    for winner, loser, mass, response in zip(*sides, responses, strict=True):
+        design = products(torch.cat([winner, loser]))
+        forms = (design @ fixed.flatten(0, 1).T).reshape(len(design), *fixed.shape[:2])
+        of_winner, of_loser = torch.logsumexp(forms, -1).T.chunk(2, 1)
+        part = response.log_cdf(of_winner - of_loser) @ mass
+        slope += torch.autograd.grad(part.sum(), [fixed])[0]
+        total += part.detach()
+    return total + ((rows - fixed.detach()) * slope).sum((1, 2))
 
 
 def draw_quadratics(
@@ -131,41 +151,9 @@ def draw_quadratics(
 
     scales = scales_of(torch.from_numpy(quadratic.curvature(summit, ridge)))
     generator = quadratic.validation.generator
-    beta = (centre + walk(log_posterior, scales, settings, generator).double()).float()
+    ends = walk(log_posterior, scales, settings.draws, generator, settings.walk)
+    beta = (centre + ends.double()).float()
     i, j = torch.triu_indices(d, d)
     curvature = torch.zeros(len(beta), d, d)
     curvature[:, i, j] = beta[:, d:]
     return beta[:, :d], 0.5 * (curvature + curvature.mT)
-
-
-def walk(
-    log_posterior: LogPosterior,
-    scales: Tensor,
-    settings: PosteriorSettings,
-    generator: torch.Generator,
-) -> Tensor:
-    """Ends (S, P) of walks that leave a posterior as it is.
-
-    ``log_posterior`` maps steps from the summit (S, P) to (S,); ``scales`` (P, F) are the normal
-    approximation's: its draws are scales z, z ~ N(0, I), and each walk starts from one.
-
-    Examples
-    --------
-    >>> import torch
-    >>> found = walk(lambda x: -0.5 * (x.squeeze(1) / 2.0).square(), torch.ones(1, 1),
-    ...              PosteriorSettings(draws=2000, steps=200), torch.Generator().manual_seed(0))
-    >>> bool(1.8 < found.std() < 2.2)
-    True
-    """
-    z = torch.randn(settings.draws, scales.shape[1], generator=generator)
-    gain = log_posterior(z @ scales.T) + 0.5 * z.square().sum(1)
-    turn = 0.5
-    for _ in range(settings.steps if len(z) else 0):
-        fresh = torch.randn(z.shape, generator=generator)
-        proposal = (1.0 - turn**2) ** 0.5 * z + turn * fresh
-        proposed = log_posterior(proposal @ scales.T) + 0.5 * proposal.square().sum(1)
-        accept = torch.log(torch.rand(len(z), generator=generator)) < proposed - gain
-        z = torch.where(accept[:, None], proposal, z)
-        gain = torch.where(accept, proposed, gain)
-        turn = min(1.0, turn * float(torch.exp(0.5 * (accept.float().mean() - _ACCEPTED))))
-    return z @ scales.T

@@ -5,6 +5,9 @@ saw (Wolpert, 1992). The weights need not sum to one: a sum above one sharpens a
 parts came out too flat, a sum below one flattens one that came out too steep. The parts' spreads
 stay out of the weights, since the stack is used as it is, not averaged over its posterior: with
 them the sum came out too large. What the stack foretells is moderated like any other form.
+
+Draws of a posterior are shared out among forms by `bootstrapped_shares` instead: those weights
+are chances that a form is the best, not parts of a sum.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ import torch
 from scipy.optimize import fmin_l_bfgs_b
 
 from llm_elicit.density.response import Response
-from llm_elicit.density.utility.data import Array, HeldOut
+from llm_elicit.density.utility.data import Array, Folds, HeldOut
 
 _HOLD_SUM = 10.0
+_BOOTSTRAPS = 200
 
 
 def stacked(parts: Sequence[HeldOut], shares: Array) -> HeldOut:
@@ -61,3 +65,28 @@ def stack_weights(parts: Sequence[HeldOut], weights: Array, response: Response) 
     first = np.full(count, 1.0 / count)
     found, _, _ = fmin_l_bfgs_b(objective, first, bounds=[(0.0, None)] * count)
     return np.asarray(found)
+
+
+def bootstrapped_shares(logs: Array, groups: Folds, generator: torch.Generator) -> Array:
+    """Shares (F,), summing to one, of forms by their log-likelihoods (F, m) of held-out rows.
+
+    Each share is the mean of exp(total) over all forms' over Bayesian bootstraps of the rows'
+    ``groups`` (m,): a form only seemingly ahead does not take all (pseudo-BMA+; Yao, Vehtari,
+    Simpson and Gelman, 2018).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> logs = rng.normal(-0.5, 0.3, (2, 400))                     # alike but for chance
+    >>> worse = np.vstack([logs, logs[:1] - 0.1])                 # and one clearly behind
+    >>> shares = bootstrapped_shares(worse, np.arange(400), torch.Generator().manual_seed(0))
+    >>> bool(shares[:2].min() > 0.1), bool(shares[2] < 0.01)
+    (True, True)
+    """
+    of_group = np.stack([np.bincount(groups, row) for row in logs])
+    lots = torch.empty(_BOOTSTRAPS, of_group.shape[1], dtype=torch.float64)
+    lots = lots.exponential_(generator=generator)
+    lots = lots * (lots.shape[1] / lots.sum(1, keepdim=True))
+    shares = torch.softmax(lots @ torch.from_numpy(of_group).T, 1)
+    return np.asarray(shares.mean(0).numpy())
