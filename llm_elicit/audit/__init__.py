@@ -5,6 +5,7 @@ from llm_elicit.audit.coverage import data_levels
 from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
 from llm_elicit.audit.rankings import RankingAudit, audit_rankings
 from llm_elicit.audit.record import Audit, JudgeAudit, audit_run
+from llm_elicit.audit.scale import points_at_levels
 from llm_elicit.audit.summary import BeliefBands
 from llm_elicit.audit.versus import Side, Versus, compare_judges
 
@@ -23,4 +24,5 @@ __all__ = [
     "compare_judges",
     "data_levels",
     "measure_bands",
+    "points_at_levels",
 ]

@@ -20,6 +20,7 @@ from llm_elicit.audit.distance import Distance, Ruler, common_size
 from llm_elicit.audit.drivers import Driver, measure_drivers
 from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
 from llm_elicit.audit.foretold import Foretold, read_foretold
+from llm_elicit.audit.scale import Scale, measure_scale
 from llm_elicit.audit.signal import (
     Signal,
     Verdict,
@@ -66,6 +67,7 @@ class JudgeAudit(Strict):
         drivers: each feature's part in the choices.
         foretold: how well the fit foretells choices it never saw, if it says.
         coverage: how much of the data the belief's densest regions hold, if it was asked.
+        scale: what depends on the noise level, for methods whose belief has others.
         belief: marginal summaries of the belief.
         bands: 90 % credible bands of the same, where the method has them.
         belief_data, belief_sampling: distances of the belief from the data and from λ.
@@ -81,6 +83,7 @@ class JudgeAudit(Strict):
     drivers: tuple[Driver, ...] = ()
     foretold: Foretold | None = None
     coverage: DataCoverage | None = None
+    scale: Scale | None = None
     belief: list[FeatureSummary] | None
     bands: list[FeatureBands] | None = None
     belief_data: Distance | None
@@ -194,9 +197,9 @@ def audit_judge(
     evidence: JudgeEvidence, reference: Reference, ruler: Ruler, seed: int
 ) -> JudgeAudit:
     """Audit one judge with the run's common `ruler`."""
-    rng, own = (
+    rng, own, other = (
         np.random.default_rng([seed, stream, zlib.crc32(evidence.judge.encode())])
-        for stream in (2, 3)
+        for stream in (2, 3, 4)
     )
     beliefs = evidence.belief_samples(reference.space)
     method = next(iter(beliefs), None)
@@ -212,6 +215,9 @@ def audit_judge(
         drivers=tuple(measure_drivers(choices, reference.space, ruler.settings.flips, own)),
         foretold=read_foretold(first_fit),
         coverage=None if evidence.levels is None else measure_data_coverage(evidence.levels),
+        scale=None
+        if evidence.at_levels is None
+        else measure_scale(evidence.at_levels, reference, other),
         belief=None if belief is None else summarize(belief, reference.space),
         bands=None if evidence.bands is None else evidence.bands.features,
         belief_data=None if belief is None or data is None else ruler.between(belief, data, rng),

@@ -7,12 +7,13 @@ import math
 from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.distance import Estimate
 from llm_elicit.audit.record import Audit, JudgeAudit
+from llm_elicit.audit.scale import AtLevel, Scale
 from llm_elicit.features import Feature
 from llm_elicit.text import visible
 
 __all__ = [
-    "between", "estimate", "interval", "number", "order_sentence", "p_value", "share",
-    "verdict_sentence", "visible", "worded",
+    "between", "estimate", "interval", "number", "order_sentence", "p_value", "scale_sentence",
+    "share", "signed", "verdict_sentence", "visible", "worded",
 ]  # fmt: skip
 
 NOT_MEASURED = "not measurable"
@@ -62,12 +63,22 @@ def interval(value: Interval | None, percent: bool = False) -> str:
         return NOT_MEASURED
     if percent:
         return f"{value.value:.0%} ({value.low:.0%} to {value.high:.0%})"
-    middle, low, high = (f"{x:+.2f}".replace("-0.00", "+0.00") for x in _ends(value))
-    return f"{middle} ({low} to {high})".replace("-", "−")
+    middle, low, high = (signed(x) for x in _ends(value))
+    return f"{middle} ({low} to {high})"
 
 
 def _ends(value: Interval) -> tuple[float, float, float]:
     return value.value, value.low, value.high
+
+
+def signed(value: float) -> str:
+    """A number to two decimals, always with its sign.
+
+    Example:
+        >>> signed(-0.251), signed(0.001)
+        ('−0.25', '+0.00')
+    """
+    return f"{value:+.2f}".replace("-0.00", "+0.00").replace("-", "−")
 
 
 def share(value: float | None) -> str:
@@ -147,6 +158,38 @@ def order_sentence(judge: JudgeAudit) -> str:
         return ""
     letter, named = ("A" if bias.value > 0 else "B"), 0.5 + abs(bias.value)
     return f"It named option {letter} in {named:.0%} of its choices, whatever was shown there."
+
+
+def scale_sentence(scale: Scale) -> str:
+    """What holds whatever the noise level is, and what does not.
+
+    Example:
+        >>> ends = [AtLevel(factor=f, belief_data=None, shifts=[0.3, 0.0]) for f in (0.5, 2)]
+        >>> scale = Scale(levels=ends, size=2, sampling_data=None, nearer=None,
+        ...               above=["age"], below=[], open=["rooms"])
+        >>> scale_sentence(scale).partition(": ")[2]
+        'age lies above λ. It depends on the level where rooms lies.'
+    """
+    least, most = (scale.levels[end].factor for end in (0, -1))
+    holds, open_ = [], [f"where {name} lies" for name in scale.open]
+    near = "whether the belief is nearer to the data than the range asked about"
+    if scale.nearer is not None:
+        holds.append(f"the belief is {'' if scale.nearer else 'no '}nearer to the data than λ")
+    elif scale.sampling_data is not None:
+        open_.insert(0, near)
+    other = "the data" if scale.sampling_data is not None else "λ"
+    for names, side in ((scale.above, "above"), (scale.below, "below")):
+        if names:
+            holds.append(f"{_listed(names)} {'lies' if len(names) == 1 else 'lie'} {side} {other}")
+    told = f"the noise level, from {least:g} to {most:g} times the one that the fit was told"
+    sure = f"Whatever {told}: {'; '.join(holds)}." if holds else f"Nothing holds whatever {told}."
+    return f"{sure} It depends on the level {_listed(open_)}." if open_ else sure
+
+
+def _listed(names: list[str]) -> str:
+    """ "a, b and c"."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _distance_clause(judge: JudgeAudit, audit: Audit) -> str:
