@@ -7,7 +7,7 @@ import math
 from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.distance import Estimate
 from llm_elicit.audit.record import Audit, JudgeAudit
-from llm_elicit.audit.scale import AtLevel, Scale
+from llm_elicit.audit.scale import Scale
 from llm_elicit.features import Feature
 from llm_elicit.text import visible
 
