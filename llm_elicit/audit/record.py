@@ -29,6 +29,7 @@ from llm_elicit.audit.signal import (
     randomization_test,
 )
 from llm_elicit.audit.summary import FeatureBands, FeatureSummary, side_by_side, summarize
+from llm_elicit.audit.unanswered import Unanswered, measure_unanswered
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats, Strict
 
@@ -63,6 +64,7 @@ class JudgeAudit(Strict):
         name: the judge's name.
         method: how its belief was estimated; None when it could not be.
         consistency: how it answers.
+        unanswered: where it did not choose; None if it always did, or never.
         signal: whether its answers say anything about the points.
         drivers: each feature's part in the choices.
         foretold: how well the fit foretells choices it never saw, if it says.
@@ -79,6 +81,7 @@ class JudgeAudit(Strict):
     name: str
     method: str | None
     consistency: Consistency
+    unanswered: Unanswered | None = None
     signal: Signal
     drivers: tuple[Driver, ...] = ()
     foretold: Foretold | None = None
@@ -204,13 +207,16 @@ def audit_judge(
     beliefs = evidence.belief_samples(reference.space)
     method = next(iter(beliefs), None)
     belief = None if method is None else beliefs[method]
-    choices = evidence.comparisons.choices(evidence.judge)
-    data = reference.data
+    comparisons, data = evidence.comparisons, reference.data
+    choices = comparisons.choices(evidence.judge)
     first_fit = next(iter(evidence.diagnostics.values()), {})
     return JudgeAudit(
         name=evidence.judge,
         method=method,
-        consistency=measure_consistency(evidence.comparisons, evidence.judge, choices),
+        consistency=measure_consistency(comparisons, evidence.judge, choices),
+        unanswered=measure_unanswered(
+            comparisons, evidence.judge, reference.space, ruler.settings.flips, other
+        ),
         signal=_audit_signal(evidence, belief, reference, ruler.settings, rng),
         drivers=tuple(measure_drivers(choices, reference.space, ruler.settings.flips, own)),
         foretold=read_foretold(first_fit),
