@@ -21,6 +21,7 @@ from llm_elicit.audit.drivers import Driver, measure_drivers
 from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
 from llm_elicit.audit.foretold import Foretold, read_foretold
 from llm_elicit.audit.scale import Scale, measure_scale
+from llm_elicit.audit.shape import Shape, measure_shape
 from llm_elicit.audit.signal import (
     Signal,
     Verdict,
@@ -72,6 +73,7 @@ class JudgeAudit(Strict):
         scale: what depends on the noise level, for methods whose belief has others.
         belief: marginal summaries of the belief.
         bands: 90 % credible bands of the same, where the method has them.
+        shape: the belief's correlations and tails beside the data's.
         belief_data, belief_sampling: distances of the belief from the data and from λ.
         belief_floor: distance between disjoint draws of the belief.
         cross_checks: distance of each other method's belief from this one, by method.
@@ -89,6 +91,7 @@ class JudgeAudit(Strict):
     scale: Scale | None = None
     belief: list[FeatureSummary] | None
     bands: list[FeatureBands] | None = None
+    shape: Shape | None = None
     belief_data: Distance | None
     belief_sampling: Distance | None
     belief_floor: Distance | None
@@ -226,6 +229,7 @@ def audit_judge(
         else measure_scale(evidence.at_levels, reference, other),
         belief=None if belief is None else summarize(belief, reference.space),
         bands=None if evidence.bands is None else evidence.bands.features,
+        shape=None if belief is None else measure_shape(belief, reference, evidence.bands),
         belief_data=None if belief is None or data is None else ruler.between(belief, data, rng),
         belief_sampling=None if belief is None else ruler.between(belief, reference.sampling, rng),
         belief_floor=None if belief is None else ruler.floor(belief, rng),

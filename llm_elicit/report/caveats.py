@@ -131,7 +131,8 @@ def _distances(audit: Audit) -> str:
     )
     return (
         f"Features are put on their scale and standardized by {yard} mean and standard deviation. "
-        f"Wasserstein-1 is between {floor.size:,} points on each side, total variation between "
+        f"Wasserstein-1 and the other distances over all features together are between "
+        f"{floor.size:,} points on each side, total variation between "
         f"{floor.marginal_size:,} in {settings.bins} bins a feature, each on {settings.repeats} "
         f"fresh subsamples (mean ± standard deviation; the subsamples share the belief's own "
         "points, so this is not the uncertainty of the belief). Two samples of one density are "

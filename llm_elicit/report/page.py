@@ -141,6 +141,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         reference=study.audit.reference,
         space=study.audit.space,
         judges=judges,
+        labels={feature.name: feature.label for feature in study.audit.space.features},
         null_names=words.NULL_NAMES,
         caveats=caveats(study.audit, study.campaign, study.missing),
     )

@@ -40,20 +40,24 @@ def number(value: float | None, digits: int = 3) -> str:
     return "0" if float(text.replace(",", "")) == 0 else text.replace("-", "−")
 
 
-def estimate(value: Estimate | None, decimals: int = 2) -> str:
-    """Mean and standard deviation over repeats.
+def estimate(value: Estimate | None, decimals: int = 2, percent: bool = False) -> str:
+    """Mean and standard deviation over repeats, as numbers or as percentages.
 
     Example:
         >>> estimate(Estimate(mean=1.2345, sd=0.0123))
         '1.23 ± 0.01'
+        >>> estimate(Estimate(mean=0.5012, sd=0.0098), 1, percent=True)
+        '50.1 ± 1.0 %'
     """
     if value is None:
         return NOT_MEASURED
+    if percent:
+        return f"{100 * value.mean:.{decimals}f} ± {100 * value.sd:.{decimals}f} %"
     return f"{value.mean:.{decimals}f} ± {value.sd:.{decimals}f}"
 
 
-def interval(value: Interval | None, percent: bool = False) -> str:
-    """An estimate with its interval, as numbers or as percentages.
+def interval(value: Interval | None, percent: bool = False, decimals: int = 0) -> str:
+    """An estimate with its interval, as numbers or as percentages to so many decimals.
 
     Example:
         >>> interval(Interval(value=0.02, low=-0.05, high=0.09))
@@ -62,28 +66,29 @@ def interval(value: Interval | None, percent: bool = False) -> str:
     if value is None:
         return NOT_MEASURED
     if percent:
-        return f"{value.value:.0%} ({value.low:.0%} to {value.high:.0%})"
-    middle, low, high = (signed(x) for x in _ends(value))
-    return f"{middle} ({low} to {high})"
-
-
-def _ends(value: Interval) -> tuple[float, float, float]:
-    return value.value, value.low, value.high
+        middle, low, high = (share(x, decimals) for x in (value.value, value.low, value.high))
+        return f"{middle} ({low} to {high})"
+    return f"{signed(value.value)} ({signed(value.low)} to {signed(value.high)})"
 
 
 def signed(value: float) -> str:
-    """A number to two decimals, always with its sign.
+    """A number with its sign, to two decimals.
 
     Example:
-        >>> signed(-0.251), signed(0.001)
-        ('−0.25', '+0.00')
+        >>> signed(0.25), signed(-0.3), signed(-0.001)
+        ('+0.25', '−0.30', '+0.00')
     """
     return f"{value:+.2f}".replace("-0.00", "+0.00").replace("-", "−")
 
 
-def share(value: float | None) -> str:
-    """A share as a percentage."""
-    return NOT_MEASURED if value is None else f"{value:.0%}"
+def share(value: float | None, decimals: int = 0) -> str:
+    """A share as a percentage.
+
+    Example:
+        >>> share(0.05), share(0.0512, 1)
+        ('5%', '5.1%')
+    """
+    return NOT_MEASURED if value is None else f"{value:.{decimals}%}"
 
 
 def p_value(value: float, flips: int) -> str:

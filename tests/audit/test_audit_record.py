@@ -66,6 +66,39 @@ def test_an_audit_survives_its_file(audit, tmp_path):
     assert kept["utility"]["loss"] == [1.0, None]
 
 
+def test_every_distance_says_that_an_expert_is_near_the_data(audit):
+    expert, reference = audit.of("expert"), audit.reference
+    for name in ("sliced", "energy", "classifier", "pqmass"):
+        near, floor, far = (
+            getattr(distance.joint, name).mean
+            for distance in (expert.belief_data, reference.data_floor, reference.sampling_data)
+        )
+        assert abs(near - floor) < 0.3 * (far - floor), name
+
+
+def test_a_belief_s_shape_stands_beside_the_data_s(audit):
+    shape = audit.of("expert").shape
+    assert [(pair.first, pair.second) for pair in shape.correlations] == [("x0", "x1")]
+    assert abs(shape.correlations[0].belief - shape.correlations[0].data.value) < 0.1
+    assert all(abs(t.below.value - 0.05) < 0.02 > abs(t.above.value - 0.05) for t in shape.tails)
+    spread = audit.of("stuck").shape
+    assert all(t.below.value < 0.02 > t.above.value for t in spread.tails)
+
+
+def test_an_audit_of_before_these_distances_still_loads(audit, tmp_path):
+    def old(value):
+        if isinstance(value, list):
+            return [old(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        return {key: old(item) for key, item in value.items() if key not in ("joint", "shape")}
+
+    (tmp_path / "audit.json").write_text(json.dumps(old(audit.model_dump(mode="json"))))
+    loaded = Audit.load(tmp_path / "audit.json")
+    assert loaded.of("expert").belief_data.joint is None
+    assert loaded.of("expert").shape is None
+
+
 def test_the_same_seed_gives_the_same_numbers_whoever_else_is_judged(audit):
     evidence, reference = evidence_and_reference()
     alone = audit_run(evidence[1:], reference, seed=1, settings=SMALL)
