@@ -114,6 +114,7 @@ class JudgeEvidence:
             first one's `held_out_log_likelihood` (nats a comparison) is set beside ln 2.
         bands: the belief's own, where its method has them.
         levels: of the data's rows under the belief, `llm_elicit.audit.coverage.data_levels`.
+        triads: what the belief foretells of them, `transitivity.foretell_triads` of the audit.
     """
 
     judge: str
@@ -122,6 +123,7 @@ class JudgeEvidence:
     diagnostics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     bands: BeliefBands | None = None
     levels: Floats | None = None
+    triads: Floats | None = None
 
     def __post_init__(self) -> None:
         if self.judge not in self.comparisons.judges:

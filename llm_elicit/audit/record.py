@@ -28,6 +28,7 @@ from llm_elicit.audit.signal import (
     randomization_test,
 )
 from llm_elicit.audit.summary import FeatureBands, FeatureSummary, side_by_side, summarize
+from llm_elicit.audit.transitivity import Transitivity, find_triads, measure_transitivity
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats, Strict
 
@@ -62,6 +63,7 @@ class JudgeAudit(Strict):
         name: the judge's name.
         method: how its belief was estimated; None when it could not be.
         consistency: how it answers.
+        transitivity: whether its choices go round in circles, if any pairs make triads.
         signal: whether its answers say anything about the points.
         drivers: each feature's part in the choices.
         foretold: how well the fit foretells choices it never saw, if it says.
@@ -77,6 +79,7 @@ class JudgeAudit(Strict):
     name: str
     method: str | None
     consistency: Consistency
+    transitivity: Transitivity | None = None
     signal: Signal
     drivers: tuple[Driver, ...] = ()
     foretold: Foretold | None = None
@@ -208,6 +211,9 @@ def audit_judge(
         name=evidence.judge,
         method=method,
         consistency=measure_consistency(evidence.comparisons, evidence.judge, choices),
+        transitivity=measure_transitivity(
+            find_triads(evidence.comparisons, evidence.judge), evidence.triads
+        ),
         signal=_audit_signal(evidence, belief, reference, ruler.settings, rng),
         drivers=tuple(measure_drivers(choices, reference.space, ruler.settings.flips, own)),
         foretold=read_foretold(first_fit),
