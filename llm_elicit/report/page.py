@@ -139,6 +139,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         reference=study.audit.reference,
         space=study.audit.space,
         judges=judges,
+        circular=[judge for judge in judges if judge.audit.transitivity is not None],
         null_names=words.NULL_NAMES,
         caveats=caveats(study.audit, study.campaign, study.missing),
     )
