@@ -116,6 +116,7 @@ class JudgeEvidence:
         levels: of the data's rows under the belief, `llm_elicit.audit.coverage.data_levels`.
         at_levels: points of the belief at other noise levels, by factor,
             `llm_elicit.audit.scale.points_at_levels`; None for a belief that has but one.
+        triads: what the belief foretells of them, `transitivity.foretell_triads` of the audit.
     """
 
     judge: str
@@ -125,6 +126,7 @@ class JudgeEvidence:
     bands: BeliefBands | None = None
     levels: Floats | None = None
     at_levels: Mapping[float, Floats] | None = None
+    triads: Floats | None = None
 
     def __post_init__(self) -> None:
         if self.judge not in self.comparisons.judges:

@@ -30,6 +30,7 @@ from llm_elicit.audit.signal import (
     randomization_test,
 )
 from llm_elicit.audit.summary import FeatureBands, FeatureSummary, side_by_side, summarize
+from llm_elicit.audit.transitivity import Transitivity, find_triads, measure_transitivity
 from llm_elicit.audit.unanswered import Unanswered, measure_unanswered
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats, Strict
@@ -66,6 +67,7 @@ class JudgeAudit(Strict):
         method: how its belief was estimated; None when it could not be.
         consistency: how it answers.
         unanswered: where it did not choose; None if it always did, or never.
+        transitivity: whether its choices go round in circles, if any pairs make triads.
         signal: whether its answers say anything about the points.
         drivers: each feature's part in the choices.
         foretold: how well the fit foretells choices it never saw, if it says.
@@ -84,6 +86,7 @@ class JudgeAudit(Strict):
     method: str | None
     consistency: Consistency
     unanswered: Unanswered | None = None
+    transitivity: Transitivity | None = None
     signal: Signal
     drivers: tuple[Driver, ...] = ()
     foretold: Foretold | None = None
@@ -203,7 +206,7 @@ def audit_judge(
     evidence: JudgeEvidence, reference: Reference, ruler: Ruler, seed: int
 ) -> JudgeAudit:
     """Audit one judge with the run's common `ruler`."""
-    rng, own, other = (
+    rng, own, later = (
         np.random.default_rng([seed, stream, zlib.crc32(evidence.judge.encode())])
         for stream in (2, 3, 4)
     )
@@ -218,7 +221,10 @@ def audit_judge(
         method=method,
         consistency=measure_consistency(comparisons, evidence.judge, choices),
         unanswered=measure_unanswered(
-            comparisons, evidence.judge, reference.space, ruler.settings.flips, other
+            comparisons, evidence.judge, reference.space, ruler.settings.flips, later
+        ),
+        transitivity=measure_transitivity(
+            find_triads(comparisons, evidence.judge), evidence.triads
         ),
         signal=_audit_signal(evidence, belief, reference, ruler.settings, rng),
         drivers=tuple(measure_drivers(choices, reference.space, ruler.settings.flips, own)),
@@ -226,7 +232,7 @@ def audit_judge(
         coverage=None if evidence.levels is None else measure_data_coverage(evidence.levels),
         scale=None
         if evidence.at_levels is None
-        else measure_scale(evidence.at_levels, reference, other),
+        else measure_scale(evidence.at_levels, reference, later),
         belief=None if belief is None else summarize(belief, reference.space),
         bands=None if evidence.bands is None else evidence.bands.features,
         shape=None if belief is None else measure_shape(belief, reference, evidence.bands),

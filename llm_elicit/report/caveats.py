@@ -100,10 +100,17 @@ def _design(campaign: Campaign) -> str:
             "draws of λ as before, were joined by what had been answered before, so pairs are not "
             "independent, and the randomization test below is approximate. "
         )
+    triads = ""
+    if design.triads:
+        triads = (
+            f"{3 * design.triads:,} of them join {design.triads:,} times three points, each point "
+            "in two pairs, so that cycles can be counted. "
+        )
     return (
         f"{design.pairs:,} pairs, both points drawn independently from the sampling density λ, "
-        f"were put {orders}. {rounds}Wording: template {design.template}; another wording may "
-        f"give another belief. Campaign seed {campaign.seed}."
+        f"were put {orders}. {triads}{rounds}Wording: template "
+        f"{design.template}; another wording may give another belief. "
+        f"Campaign seed {campaign.seed}."
     )
 
 

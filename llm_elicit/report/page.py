@@ -142,6 +142,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         space=study.audit.space,
         judges=judges,
         labels={feature.name: feature.label for feature in study.audit.space.features},
+        circular=[judge for judge in judges if judge.audit.transitivity is not None],
         null_names=words.NULL_NAMES,
         caveats=caveats(study.audit, study.campaign, study.missing),
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from audit.planted import ask, box, constant, gaussian_expert
+from audit.planted import ask, box, circle, constant, gaussian_expert
 from llm_elicit.audit import Audit, AuditSettings, JudgeEvidence, Reference, audit_run
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import InputError
@@ -103,6 +103,21 @@ def test_the_same_seed_gives_the_same_numbers_whoever_else_is_judged(audit):
     evidence, reference = evidence_and_reference()
     alone = audit_run(evidence[1:], reference, seed=1, settings=SMALL)
     assert alone.of("stuck") == audit.of("stuck")
+
+
+def test_cycles_are_on_record_where_pairs_make_triads(audit, tmp_path):
+    assert audit.of("expert").transitivity is None
+    log = ask(SPACE, circle(), np.random.default_rng(1), 90, triads=30)
+    half = JudgeEvidence("judge", log, triads=np.full((4, 30, 3), 0.5))
+    _, reference = evidence_and_reference()
+    made = audit_run([half], reference, settings=SMALL)
+    found = made.of("judge").transitivity
+    assert found.triads == 30
+    assert found.p_value < 0.01
+    assert Audit.load(made.save(tmp_path / "audit.json")).of("judge").transitivity == found
+    old = json.loads(made.model_dump_json())
+    del old["judges"][0]["transitivity"]
+    assert Audit.model_validate(old).of("judge").transitivity is None
 
 
 def test_progress_ends_at_the_last_step():

@@ -7,7 +7,16 @@ from itertools import pairwise
 
 import pytest
 
-from llm_elicit.audit import Audit, AuditSettings, JudgeEvidence, Reference, audit_run
+from llm_elicit.audit import (
+    Audit,
+    AuditSettings,
+    JudgeEvidence,
+    Reference,
+    Transitivity,
+    audit_run,
+)
+from llm_elicit.audit.consistency import Interval
+from llm_elicit.design import Design
 from llm_elicit.report import words
 from llm_elicit.report.page import pick_answers, render_page
 
@@ -132,6 +141,38 @@ def test_a_judge_without_belief_in_a_world_without_data(study):
     text = render_page(bare, {})
     assert "No belief was fitted" in text
     assert "not measurable" in text
+
+
+def test_cycles_are_shown_where_they_were_measured(study, page):
+    assert "Firm cycles" not in page
+    found = Transitivity(
+        triads=40,
+        cycles=Interval(value=0.25, low=0.14, high=0.4),
+        expected=0.22,
+        p_coin=0.57,
+        firm=Interval(value=0.2, low=0.1, high=0.35),
+        firm_expected=0.027,
+        p_value=0.0012,
+    )
+    expert, other = study.audit.judges
+    judges = [expert.model_copy(update={"transitivity": found}), other]
+    audit = study.audit.model_copy(update={"judges": judges})
+    parsed = Reader()
+    campaign = study.campaign.model_copy(update={"design": Design(pairs=60, triads=20)})
+    parsed.feed(render_page(dataclasses.replace(study, audit=audit, campaign=campaign), {}))
+    text = " ".join(parsed.text)
+    for part in (
+        "25% (14% to 40%)",
+        "22%",
+        "0.57",
+        "20% (10% to 35%)",
+        "3%",
+        "0.0012",
+        "join 20 times three points",
+    ):
+        assert part in text
+    assert parsed.open == []
+    assert text.count("Firm cycles") == 2
 
 
 def test_shown_answers_hold_every_verdict(study):
