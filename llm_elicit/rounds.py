@@ -19,6 +19,7 @@ from llm_elicit.design import Stop
 from llm_elicit.features import FeatureSpace, Floats
 from llm_elicit.later import Later
 from llm_elicit.plan import Plan
+from llm_elicit.told import noise_of, sampling_of
 
 if TYPE_CHECKING:
     from llm_elicit import density
@@ -99,7 +100,7 @@ class Informative:
         return density.fit_belief(
             winners,
             losers,
-            sampling=density.Uniform(self.space.low, self.space.high, log=self.space.log),
+            sampling=sampling_of(self.space),
             method="auto",
             noise=self.noise,
             weights=weights,
@@ -131,10 +132,8 @@ class Informative:
 
 def design_of(campaign: Campaign, space: FeatureSpace) -> RoundDesign:
     """The design that a campaign's rounds are planned by."""
-    fit = campaign.fit
-    noise = density.Noise(fit.noise) if fit.level is None else density.Noise(fit.noise, fit.level)
     rounds = campaign.design.rounds
-    return Informative(space, noise, None if rounds is None else rounds.stop)
+    return Informative(space, noise_of(campaign.fit), None if rounds is None else rounds.stop)
 
 
 Planned = Mapping[tuple[str, int], Pairs]

@@ -22,7 +22,7 @@ import yaml
 
 from llm_elicit import provenance
 from llm_elicit.asking import ask, ask_in_batches, export
-from llm_elicit.campaign import Campaign, Fit
+from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import CapError, ElicitError, InputError
 from llm_elicit.features import Floats, read_yaml, validated
@@ -31,6 +31,7 @@ from llm_elicit.orchestrator import Display, Progress, Silent
 from llm_elicit.orchestrator.spans import span
 from llm_elicit.questions import Template, render
 from llm_elicit.runs import BANDS, FROZEN, SAMPLES, Run, find, open_runs
+from llm_elicit.told import evidence_of, noise_of, sampling_of
 
 __all__ = [
     "arun", "ask", "ask_in_batches", "audit", "compare", "export", "fit", "plan", "plan_grid",
@@ -205,21 +206,9 @@ def fit(result: Run, progress: Progress = _SILENT) -> None:
     for judge in result.campaign.judges:
         if len(comparisons.choices(judge.name)) < result.space.dimension:
             continue
-        told = _told(comparisons, judge.name, result.campaign.fit)
+        told = evidence_of(comparisons, judge.name, result.campaign.fit)
         for method in result.campaign.fit.methods:
             _fit_one(result, told, judge.name, method, progress)
-
-
-def _told(comparisons: Comparisons, judge: str, settings: Fit) -> density.Evidence:
-    """A judge's answers as the fit is told of them; see `Fit.order_bias`."""
-    if settings.order_bias == "averaged":
-        choices = comparisons.choices(judge)
-        return density.Evidence.comparisons(choices.a, choices.b, choices.preference)
-    said = comparisons.said(judge)
-    tie = said.tie & (settings.noise == "gumbel")  # the others count a tie as half and half
-    return density.Evidence.comparisons(
-        said.a, said.b, said.preference, tie=tie, first=said.first, judge=judge
-    )
 
 
 def _fit_one(
@@ -239,11 +228,9 @@ def _fit_one(
     space, shown = result.space, partial(progress.stage, f"{judge}: fit {method}")
     belief = density.fit_evidence(
         told,
-        sampling=density.Uniform(space.low, space.high, log=space.log),
+        sampling=sampling_of(space),
         method=method,
-        noise=density.Noise(settings.noise)
-        if settings.level is None
-        else density.Noise(settings.noise, settings.level),
+        noise=noise_of(settings),
         seed=result.campaign.seed,
         progress=shown,
     )
