@@ -366,6 +366,7 @@ def report(result: Run, progress: Progress = _SILENT) -> None:
         versions=provenance.versions(),
         prompts=_prompts(result),
         missing=result.missing,
+        questions=result.questions,
         created=datetime.now(UTC).isoformat(timespec="minutes"),
     )
     _warn_of_gaps(result, "report", progress)

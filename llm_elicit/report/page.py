@@ -38,6 +38,7 @@ class Study:
         prompts: rendered questions by their hash, for those that can be shown.
         created: when, as text.
         missing: how many questions have no answer, for judges with any.
+        questions: how many questions each judge is asked in all; those in `missing` are here.
     """
 
     audit: Audit
@@ -48,6 +49,7 @@ class Study:
     prompts: Mapping[str, str] = field(default_factory=dict)
     created: str = ""
     missing: Mapping[str, int] = field(default_factory=dict)
+    questions: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         space=study.audit.space,
         judges=judges,
         null_names=words.NULL_NAMES,
-        caveats=caveats(study.audit, study.campaign, study.missing),
+        caveats=caveats(study.audit, study.campaign, study.missing, study.questions),
     )
 
 
