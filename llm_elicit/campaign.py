@@ -354,8 +354,7 @@ class Campaign(Strict):
         identity = {
             "space": space.model_dump(mode="json"),
             "seed": self.seed,
-            # Runs begun before there were rounds go on.
-            "design": self.design.model_dump(mode="json", exclude_none=True),
+            "design": self.design.identity(),
             "judges": {judge.name: judge.identity() for judge in self.judges},
         }
         canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))

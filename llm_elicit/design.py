@@ -49,7 +49,8 @@ class Rounds(Strict):
 class Design(Strict):
     """Which questions are asked: pairs drawn from λ, in both orders, so many times each.
 
-    `adaptive` alone stands for the defaults in five rounds.
+    `adaptive` alone stands for the defaults in five rounds. `triads` are three pairs each, of
+    those of the first round: all that join three points drawn from λ.
 
     Example:
         >>> design = Design(pairs=50, rounds=Rounds(count=3))
@@ -62,6 +63,7 @@ class Design(Strict):
     both_orders: bool = True
     replicates: Annotated[int, Field(ge=1, le=1000)] = 1
     rounds: Rounds | None = None
+    triads: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="before")
     @classmethod
@@ -74,6 +76,25 @@ class Design(Strict):
             rounds = f"{self.rounds.count} rounds of {self.pairs} pairs"
             raise ValueError(f"{rounds}; ask more pairs, or fewer rounds")
         return self
+
+    @model_validator(mode="after")
+    def _triads_have_pairs(self) -> Design:
+        asked, first = 3 * self.triads, self.sizes[0]
+        if asked > first:
+            which = "pairs" if self.rounds is None else "pairs of the first round"
+            raise ValueError(
+                f"{self.triads} triads are {asked} pairs, more than the {first} {which}; "
+                "ask more pairs, or fewer triads"
+            )
+        return self
+
+    def identity(self) -> dict[str, Any]:
+        """What decides which questions are asked, as JSON."""
+        identity = self.model_dump(mode="json", exclude_none=True)
+        if not self.triads:
+            # Runs begun before there were triads, or rounds, go on.
+            del identity["triads"]
+        return identity
 
     @property
     def sizes(self) -> tuple[int, ...]:

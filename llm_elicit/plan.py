@@ -90,10 +90,11 @@ class Plan:
 
 
 def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
-    """Draw the pairs of a campaign, or of its first round, from λ.
+    """Draw the pairs of a campaign, or of its first round, from λ; those of triads are the last.
 
     With `both_orders` each pair is asked as (a, b) and as (b, a); without, the draw being
-    exchangeable, as (a, b) alone.
+    exchangeable, as (a, b) alone. The other pairs and the triads are drawn for themselves, so
+    that more of either leaves the questions of the other as they were.
 
     Raises:
         InputError: fewer pairs than features.
@@ -111,7 +112,24 @@ def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
             f"{which}: {size} is fewer than the {space.dimension} features of "
             f"{space.name}; ask at least {space.dimension}, and some 25 a feature for a belief"
         )
-    points = space.sample(2 * size, np.random.default_rng([seed, 0x9A125]))
+    alone = size - 3 * design.triads
+    points = space.sample(2 * alone, np.random.default_rng([seed, 0x9A125]))
+    a, b = _join(space, design.triads, seed)
+    a, b = np.concatenate([points[0::2], a]), np.concatenate([points[1::2], b])
     orders: tuple[Order, ...] = ("ab", "ba") if design.both_orders else ("ab",)
     fixed = None if design.rounds is None else size
-    return Plan(points[0::2], points[1::2], orders, design.replicates, fixed)
+    return Plan(a, b, orders, design.replicates, fixed)
+
+
+def _join(space: FeatureSpace, triads: int, seed: int) -> tuple[Floats, Floats]:
+    """The pairs `(3 * triads, d)` that join each three points drawn from λ.
+
+    Which point of a pair comes first is tossed for each pair alone: asked in one order, a judge
+    who always takes the first would go round in circles otherwise.
+    """
+    points = space.sample(3 * triads, np.random.default_rng([seed, 0x721AD5]))
+    corners = points.reshape(triads, 3, space.dimension)
+    others = np.roll(corners, -1, axis=1)
+    turned = np.random.default_rng([seed, 0x7055ED]).random((triads, 3, 1)) < 0.5
+    a, b = np.where(turned, others, corners), np.where(turned, corners, others)
+    return a.reshape(points.shape), b.reshape(points.shape)

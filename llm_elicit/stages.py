@@ -341,7 +341,8 @@ def _read_bands(folder: Path) -> auditing.BeliefBands | None:
 def _evidence(result: Run, comparisons: Comparisons, judge: str) -> auditing.JudgeEvidence:
     beliefs: dict[str, Floats] = {}
     diagnostics: dict[str, dict[str, Any]] = {}
-    levels = None
+    levels, at_levels, told = None, None, None
+    triads = auditing.find_triads(comparisons, judge)
     for method in result.campaign.fit.methods:
         folder = result.belief_folder(judge, method)
         points = _read_points(folder)
@@ -351,8 +352,14 @@ def _evidence(result: Run, comparisons: Comparisons, judge: str) -> auditing.Jud
             diagnostics[method] = belief.diagnostics
             if method == result.campaign.fit.methods[0]:
                 levels = auditing.data_levels(belief, result.space, points)
+                told = auditing.foretell_triads(belief, triads, result.campaign.seed)
+                if method in ("auto", "utility"):
+                    seed = result.campaign.seed
+                    at_levels = auditing.points_at_levels(belief, result.space, points, seed)
     bands = _read_bands(result.belief_folder(judge, result.campaign.fit.methods[0]))
-    return auditing.JudgeEvidence(judge, comparisons, beliefs, diagnostics, bands, levels)
+    return auditing.JudgeEvidence(
+        judge, comparisons, beliefs, diagnostics, bands, levels, at_levels, told
+    )
 
 
 @span("report")

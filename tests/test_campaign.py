@@ -58,9 +58,17 @@ def test_identity_is_what_can_change_an_answer(tmp_path):
     assert not changed(VALID + "limits: {max_cost: 3}\nfit: {method: score}\n")
     assert changed(VALID + "seed: 2\n")
     assert changed(VALID + "design: {pairs: 50}\n")
+    assert changed(VALID + "design: {triads: 5}\n")
+    assert not changed(VALID + "design: {triads: 0}\n")
     assert changed(VALID.replace("simulated}", "simulated, seed: 1}"))
     assert changed(VALID.replace("name: j,", "name: k,"))
 
 
 def test_one_method_may_be_given_alone(tmp_path):
     assert load(tmp_path, VALID + "fit: {method: score}\n").fit.methods == ("score",)
+
+
+def test_the_identity_of_a_design_without_triads_is_what_it_was():
+    assert Campaign.load("simulated").design.identity() == {
+        "pairs": 400, "template": "v1/zero-shot", "both_orders": True, "replicates": 1,
+    }  # fmt: skip

@@ -26,8 +26,8 @@ def test_shipped_spaces_agree_with_their_tables(name):
     assert 0.8 < len(space.table_points()) / len(table) < 1.0
 
 
-def test_two_different_worlds_are_shipped():
-    assert {"california_housing", "penguins"} <= set(SPACES)
+def test_different_worlds_are_shipped():
+    assert {"california_housing", "cars", "countries", "penguins"} <= set(SPACES)
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -124,7 +124,7 @@ def test_a_bad_yaml_gets_one_clear_line(tmp_path, text, parts):
 
 
 def test_an_unknown_space_lists_the_known_ones():
-    with pytest.raises(InputError, match=r"california_housing, penguins"):
+    with pytest.raises(InputError, match=r"california_housing, cars, countries, penguins"):
         FeatureSpace.load("calfornia")
 
 

@@ -10,7 +10,7 @@ import llm_elicit as le
 CAMPAIGN = """
 name: script
 space: penguins
-design: {pairs: 60}
+design: {pairs: 60, triads: 10}
 judges:
   - {name: expert, backend: simulated}
   - {name: nobody, backend: openai, model: m, base_url: "http://127.0.0.1:9", api_key_env: null, attempts: 1}
@@ -34,6 +34,9 @@ def test_the_doors_work_as_printed(result):
     assert result.space.contains(x).all()
     assert np.isfinite(belief.log_prob(x)).all()
     assert result.audit.of("expert").belief is not None
+    transitivity = result.audit.of("expert").transitivity
+    assert transitivity.triads == 10
+    assert transitivity.p_value > 0.01
     assert result.report_path.read_text().startswith("<!doctype html>")
 
 

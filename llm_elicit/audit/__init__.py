@@ -5,7 +5,9 @@ from llm_elicit.audit.coverage import data_levels
 from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
 from llm_elicit.audit.rankings import RankingAudit, audit_rankings
 from llm_elicit.audit.record import Audit, JudgeAudit, audit_run
+from llm_elicit.audit.scale import points_at_levels
 from llm_elicit.audit.summary import BeliefBands
+from llm_elicit.audit.transitivity import Transitivity, find_triads, foretell_triads
 from llm_elicit.audit.versus import Side, Versus, compare_judges
 
 __all__ = [
@@ -17,10 +19,14 @@ __all__ = [
     "RankingAudit",
     "Reference",
     "Side",
+    "Transitivity",
     "Versus",
     "audit_rankings",
     "audit_run",
     "compare_judges",
     "data_levels",
+    "find_triads",
+    "foretell_triads",
     "measure_bands",
+    "points_at_levels",
 ]

@@ -1,17 +1,26 @@
 """How sure a belief is of its own numbers: credible bands over draws of its posterior.
 
 A band holds the middle of what the same answers allow (`llm_elicit.density.BeliefDraws`), feature
-by feature; many bands together hold the truth less often than each.
+by feature and for every two of them; many bands together hold the truth less often than each.
 """
 
 from __future__ import annotations
+
+from itertools import combinations
 
 import numpy as np
 from scipy.ndimage import gaussian_filter1d
 
 from llm_elicit import density
 from llm_elicit.audit.distance import bin_edges, bin_widths
-from llm_elicit.audit.summary import QUANTILES, BeliefBands, FeatureBands, MarginalBand
+from llm_elicit.audit.shape import correlation_matrix
+from llm_elicit.audit.summary import (
+    QUANTILES,
+    BeliefBands,
+    CorrelationBand,
+    FeatureBands,
+    MarginalBand,
+)
 from llm_elicit.features import FeatureSpace, Floats
 
 BINS = 60
@@ -21,7 +30,7 @@ BINS = 60
 def measure_bands(
     draws: density.BeliefDraws, space: FeatureSpace, level: float = 0.9
 ) -> BeliefBands:
-    """Bands of means, quantiles and marginals, in the order of the space."""
+    """Bands of means, quantiles, marginals and correlations, in the order of the space."""
     means = density.band(draws.mean(), level)
     quantiles = density.band(draws.quantile(QUANTILES), level)
     features = [
@@ -39,7 +48,13 @@ def measure_bands(
         for column, name in enumerate(space.names)
     ]
     marginals = [_marginal(draws, space, column, level) for column in range(space.dimension)]
-    return BeliefBands(level=level, draws=len(draws), features=features, marginals=marginals)
+    return BeliefBands(
+        level=level,
+        draws=len(draws),
+        features=features,
+        marginals=marginals,
+        correlations=_correlations(draws, space, level),
+    )
 
 
 def smoothed(densities: Floats) -> Floats:
@@ -57,4 +72,20 @@ def _marginal(
     centres = (edges[:-1] + edges[1:]) / 2
     return MarginalBand(
         name=feature.name, at=centres.tolist(), low=low.tolist(), high=high.tolist()
+    )
+
+
+def _correlations(
+    draws: density.BeliefDraws, space: FeatureSpace, level: float
+) -> tuple[CorrelationBand, ...]:
+    both = zip(draws.points, draws.weights, strict=True)
+    drawn = np.stack([correlation_matrix(space.to_scale(x), w) for x, w in both])
+    low, high = density.band(drawn, level)
+    return tuple(
+        CorrelationBand(
+            first=space.names[i],
+            second=space.names[j],
+            correlation=(float(low[i, j]), float(high[i, j])),
+        )
+        for i, j in combinations(range(space.dimension), 2)
     )

@@ -36,6 +36,8 @@ class Consistency(Strict):
             1/2 for a coin, 0 for a judge who always says A.
         retest: share of times that a question asked again in the same order picked the same
             point, over all two answers to it; 1/2 for a coin, 1 for a judge who never varies.
+        soft_agreement: share of the choices with a probability from token log-probabilities whose
+            reply is the likelier letter.
         swap_difference: mean |P(a preferred | a first) - P(a preferred | b first)|; 0 when the
             order does not matter.
         decisiveness: mean |preference - 1/2| over pairs; 1/2 for a judge always sure.
@@ -49,6 +51,7 @@ class Consistency(Strict):
     soft_order_bias: Interval | None
     agreement: Interval | None
     retest: Interval | None = None
+    soft_agreement: Interval | None = None
     swap_difference: float | None
     decisiveness: float | None
 
@@ -85,6 +88,7 @@ def measure_consistency(comparisons: Comparisons, judge: str, choices: Choices) 
         soft_order_bias=_soft_bias(both[both["soft"]]),
         agreement=_agreement(said),
         retest=_retest(table[table["hard"]]),
+        soft_agreement=_soft_agreement(table[table["hard"] & table["soft"]]),
         swap_difference=_swap_difference(both),
         decisiveness=float(np.abs(choices.preference - 0.5).mean()) if len(choices) else None,
     )
@@ -172,6 +176,15 @@ def _retest(said: pd.DataFrame) -> Interval | None:
         count * (count - 1)
     )
     by_pair = pd.Series(alike, index=asked.index).groupby(level="pair").mean()
+    return wilson(float(by_pair.mean()), len(by_pair))
+
+
+def _soft_agreement(soft: pd.DataFrame) -> Interval | None:
+    """Share of replies that are the likelier letter, over pairs."""
+    if soft.empty:
+        return None
+    alike = (soft["option_a"] > 0.5) == (soft["said_a"] == 1)
+    by_pair = alike.groupby(soft["pair"]).mean()
     return wilson(float(by_pair.mean()), len(by_pair))
 
 

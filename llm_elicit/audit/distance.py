@@ -3,6 +3,7 @@
 Wasserstein-1 is the mean distance that points must be moved to turn one sample into the
 other. Total variation of a marginal is ½∫|p - q|, from histograms on common bins; MMTV is its
 mean over the features (Acerbi 2020, "Variational Bayesian Monte Carlo with noisy likelihoods").
+Four more distances over all features together are those of `llm_elicit.audit.joint`.
 Between finite samples of one density neither is 0, so a distance is read beside its *floor*:
 the same distance between two disjoint draws of the same density, of the same size.
 """
@@ -18,6 +19,7 @@ from scipy.spatial.distance import cdist
 from scipy.stats import wasserstein_distance
 
 from llm_elicit.audit.evidence import AuditSettings, Standard
+from llm_elicit.audit.joint import measure_joint
 from llm_elicit.features import Feature, FeatureSpace, Floats, Strict
 
 _ITERATIONS = 10_000_000
@@ -44,18 +46,36 @@ class FeatureDistance(Strict):
     total_variation: Estimate
 
 
+class JointDistance(Strict):
+    """Two samples over all features together, on the points of the Wasserstein distance.
+
+    Attributes:
+        sliced: Wasserstein-1 of projections, averaged over random directions.
+        energy: the energy distance, at most the root of twice Wasserstein-1.
+        classifier: how often nearest neighbours tell the samples apart, held out; 1/2 when equal.
+        pqmass: χ² a degree of freedom of counts in random cells; 1 when equal.
+    """
+
+    sliced: Estimate
+    energy: Estimate
+    classifier: Estimate
+    pqmass: Estimate
+
+
 class Distance(Strict):
     """Everything measured between two samples.
 
     Attributes:
         wasserstein: Wasserstein-1, Euclidean, between standardized features.
-        size: points on each side of it.
+        joint: other distances of the same points; None in audits made before there were any.
+        size: points on each side of these.
         mmtv: mean marginal total variation, in [0, 1].
         marginal_size: points on each side of the one-dimensional distances.
         features: the marginals, in the order of the space.
     """
 
     wasserstein: Estimate
+    joint: JointDistance | None = None
     size: int
     mmtv: Estimate
     marginal_size: int
@@ -161,7 +181,7 @@ class Ruler:
                 y[rng.choice(len(y), size, replace=False)],
             )
 
-        return self._measure(pick)
+        return self._measure(pick, rng)
 
     def floor(self, x: Floats, rng: np.random.Generator) -> Distance:
         """The distance between disjoint draws of one sample: what chance alone produces."""
@@ -171,13 +191,18 @@ class Ruler:
             rows = rng.permutation(len(x))[: 2 * size]
             return x[rows[:size]], x[rows[size:]]
 
-        return self._measure(pick)
+        return self._measure(pick, rng)
 
-    def _measure(self, pick: Callable[[int], tuple[Floats, Floats]]) -> Distance:
-        joint, marginal_w, marginal_tv = [], [], []
+    def _measure(
+        self, pick: Callable[[int], tuple[Floats, Floats]], rng: np.random.Generator
+    ) -> Distance:
+        # A child's draws leave those of `rng`, and so the subsamples, as they are.
+        (aside,) = rng.spawn(1)
+        joint_w, joint, marginal_w, marginal_tv = [], [], [], []
         for _ in range(self.settings.repeats):
-            x, y = pick(self.size)
-            joint.append(wasserstein(self.standard(x), self.standard(y)))
+            x, y = (self.standard(side) for side in pick(self.size))
+            joint_w.append(wasserstein(x, y))
+            joint.append(measure_joint(x, y, aside))
             x, y = pick(self.marginal_size)
             columns = zip(x.T, y.T, self.edges, strict=True)
             marginal_tv.append([total_variation(*column) for column in columns])
@@ -185,7 +210,10 @@ class Ruler:
             marginal_w.append([wasserstein_distance(*pair) for pair in pairs])
         w, tv = np.array(marginal_w), np.array(marginal_tv)
         return Distance(
-            wasserstein=_estimate(joint),
+            wasserstein=_estimate(joint_w),
+            joint=JointDistance(
+                **{name: _estimate([one[name] for one in joint]) for name in joint[0]}
+            ),
             size=self.size,
             mmtv=_estimate(tv.mean(axis=1)),
             marginal_size=self.marginal_size,

@@ -114,6 +114,9 @@ class JudgeEvidence:
             first one's `held_out_log_likelihood` (nats a comparison) is set beside ln 2.
         bands: the belief's own, where its method has them.
         levels: of the data's rows under the belief, `llm_elicit.audit.coverage.data_levels`.
+        at_levels: points of the belief at other noise levels, by factor,
+            `llm_elicit.audit.scale.points_at_levels`; None for a belief that has but one.
+        triads: what the belief foretells of them, `transitivity.foretell_triads` of the audit.
     """
 
     judge: str
@@ -122,6 +125,8 @@ class JudgeEvidence:
     diagnostics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     bands: BeliefBands | None = None
     levels: Floats | None = None
+    at_levels: Mapping[float, Floats] | None = None
+    triads: Floats | None = None
 
     def __post_init__(self) -> None:
         if self.judge not in self.comparisons.judges:

@@ -20,6 +20,8 @@ from llm_elicit.audit.distance import Distance, Ruler, common_size
 from llm_elicit.audit.drivers import Driver, measure_drivers
 from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
 from llm_elicit.audit.foretold import Foretold, read_foretold
+from llm_elicit.audit.scale import Scale, measure_scale
+from llm_elicit.audit.shape import Shape, measure_shape
 from llm_elicit.audit.signal import (
     Signal,
     Verdict,
@@ -28,6 +30,8 @@ from llm_elicit.audit.signal import (
     randomization_test,
 )
 from llm_elicit.audit.summary import FeatureBands, FeatureSummary, side_by_side, summarize
+from llm_elicit.audit.transitivity import Transitivity, find_triads, measure_transitivity
+from llm_elicit.audit.unanswered import Unanswered, measure_unanswered
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats, Strict
 
@@ -62,12 +66,16 @@ class JudgeAudit(Strict):
         name: the judge's name.
         method: how its belief was estimated; None when it could not be.
         consistency: how it answers.
+        unanswered: where it did not choose; None if it always did, or never.
+        transitivity: whether its choices go round in circles, if any pairs make triads.
         signal: whether its answers say anything about the points.
         drivers: each feature's part in the choices.
         foretold: how well the fit foretells choices it never saw, if it says.
         coverage: how much of the data the belief's densest regions hold, if it was asked.
+        scale: what depends on the noise level, for methods whose belief has others.
         belief: marginal summaries of the belief.
         bands: 90 % credible bands of the same, where the method has them.
+        shape: the belief's correlations and tails beside the data's.
         belief_data, belief_sampling: distances of the belief from the data and from λ.
         belief_floor: distance between disjoint draws of the belief.
         cross_checks: distance of each other method's belief from this one, by method.
@@ -77,12 +85,16 @@ class JudgeAudit(Strict):
     name: str
     method: str | None
     consistency: Consistency
+    unanswered: Unanswered | None = None
+    transitivity: Transitivity | None = None
     signal: Signal
     drivers: tuple[Driver, ...] = ()
     foretold: Foretold | None = None
     coverage: DataCoverage | None = None
+    scale: Scale | None = None
     belief: list[FeatureSummary] | None
     bands: list[FeatureBands] | None = None
+    shape: Shape | None = None
     belief_data: Distance | None
     belief_sampling: Distance | None
     belief_floor: Distance | None
@@ -194,26 +206,36 @@ def audit_judge(
     evidence: JudgeEvidence, reference: Reference, ruler: Ruler, seed: int
 ) -> JudgeAudit:
     """Audit one judge with the run's common `ruler`."""
-    rng, own = (
+    rng, own, later = (
         np.random.default_rng([seed, stream, zlib.crc32(evidence.judge.encode())])
-        for stream in (2, 3)
+        for stream in (2, 3, 4)
     )
     beliefs = evidence.belief_samples(reference.space)
     method = next(iter(beliefs), None)
     belief = None if method is None else beliefs[method]
-    choices = evidence.comparisons.choices(evidence.judge)
-    data = reference.data
+    comparisons, data = evidence.comparisons, reference.data
+    choices = comparisons.choices(evidence.judge)
     first_fit = next(iter(evidence.diagnostics.values()), {})
     return JudgeAudit(
         name=evidence.judge,
         method=method,
-        consistency=measure_consistency(evidence.comparisons, evidence.judge, choices),
+        consistency=measure_consistency(comparisons, evidence.judge, choices),
+        unanswered=measure_unanswered(
+            comparisons, evidence.judge, reference.space, ruler.settings.flips, later
+        ),
+        transitivity=measure_transitivity(
+            find_triads(comparisons, evidence.judge), evidence.triads
+        ),
         signal=_audit_signal(evidence, belief, reference, ruler.settings, rng),
         drivers=tuple(measure_drivers(choices, reference.space, ruler.settings.flips, own)),
         foretold=read_foretold(first_fit),
         coverage=None if evidence.levels is None else measure_data_coverage(evidence.levels),
+        scale=None
+        if evidence.at_levels is None
+        else measure_scale(evidence.at_levels, reference, later),
         belief=None if belief is None else summarize(belief, reference.space),
         bands=None if evidence.bands is None else evidence.bands.features,
+        shape=None if belief is None else measure_shape(belief, reference, evidence.bands),
         belief_data=None if belief is None or data is None else ruler.between(belief, data, rng),
         belief_sampling=None if belief is None else ruler.between(belief, reference.sampling, rng),
         belief_floor=None if belief is None else ruler.floor(belief, rng),

@@ -24,9 +24,10 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from scipy.spatial.distance import cdist, pdist
+from scipy.spatial.distance import cdist
 
 from llm_elicit.audit.evidence import AuditSettings, Standard
+from llm_elicit.audit.joint import mean_distance
 from llm_elicit.comparisons import Choices
 from llm_elicit.features import FeatureSpace, Floats, Strict
 
@@ -144,11 +145,11 @@ def distance_from_sampling(
     anchor, pool = np.array_split(sampling[rng.permutation(len(sampling))], 2)
     anchor = anchor[:_MOST_POINTS]
     size = max(min(n, _MOST_POINTS, len(pool), len(belief)), 1)
-    within = _mean_distance(anchor)
+    within = mean_distance(anchor)
 
     def measure(points: Floats) -> float:
         drawn = points[rng.choice(len(points), size, replace=False)]
-        squared = 2.0 * float(cdist(drawn, anchor).mean()) - _mean_distance(drawn) - within
+        squared = 2.0 * float(cdist(drawn, anchor).mean()) - mean_distance(drawn) - within
         return float(np.sqrt(max(squared, 0.0)))
 
     null = [measure(pool) for _ in range(settings.draws)]
@@ -243,8 +244,3 @@ def _gains(left: Floats, singular: Floats, responses: Floats) -> Floats:
         residual = (responses - fitted) / (1.0 - leverage)[:, None]
         best = np.maximum(best, 1.0 - (residual**2).sum(axis=0) / total)
     return best
-
-
-def _mean_distance(x: Floats) -> float:
-    """E|X - X'| with X = X' counted, as for a measure."""
-    return 2.0 * float(pdist(x).sum()) / len(x) ** 2

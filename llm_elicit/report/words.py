@@ -7,12 +7,13 @@ import math
 from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.distance import Estimate
 from llm_elicit.audit.record import Audit, JudgeAudit
+from llm_elicit.audit.scale import Scale
 from llm_elicit.features import Feature
 from llm_elicit.text import visible
 
 __all__ = [
-    "between", "estimate", "interval", "number", "order_sentence", "p_value", "share",
-    "verdict_sentence", "visible", "worded",
+    "between", "estimate", "interval", "number", "order_sentence", "p_value", "scale_sentence",
+    "share", "signed", "verdict_sentence", "visible", "worded",
 ]  # fmt: skip
 
 NOT_MEASURED = "not measurable"
@@ -39,20 +40,24 @@ def number(value: float | None, digits: int = 3) -> str:
     return "0" if float(text.replace(",", "")) == 0 else text.replace("-", "−")
 
 
-def estimate(value: Estimate | None, decimals: int = 2) -> str:
-    """Mean and standard deviation over repeats.
+def estimate(value: Estimate | None, decimals: int = 2, percent: bool = False) -> str:
+    """Mean and standard deviation over repeats, as numbers or as percentages.
 
     Example:
         >>> estimate(Estimate(mean=1.2345, sd=0.0123))
         '1.23 ± 0.01'
+        >>> estimate(Estimate(mean=0.5012, sd=0.0098), 1, percent=True)
+        '50.1 ± 1.0 %'
     """
     if value is None:
         return NOT_MEASURED
+    if percent:
+        return f"{100 * value.mean:.{decimals}f} ± {100 * value.sd:.{decimals}f} %"
     return f"{value.mean:.{decimals}f} ± {value.sd:.{decimals}f}"
 
 
-def interval(value: Interval | None, percent: bool = False) -> str:
-    """An estimate with its interval, as numbers or as percentages.
+def interval(value: Interval | None, percent: bool = False, decimals: int = 0) -> str:
+    """An estimate with its interval, as numbers or as percentages to so many decimals.
 
     Example:
         >>> interval(Interval(value=0.02, low=-0.05, high=0.09))
@@ -61,18 +66,29 @@ def interval(value: Interval | None, percent: bool = False) -> str:
     if value is None:
         return NOT_MEASURED
     if percent:
-        return f"{value.value:.0%} ({value.low:.0%} to {value.high:.0%})"
-    middle, low, high = (f"{x:+.2f}".replace("-0.00", "+0.00") for x in _ends(value))
-    return f"{middle} ({low} to {high})".replace("-", "−")
+        middle, low, high = (share(x, decimals) for x in (value.value, value.low, value.high))
+        return f"{middle} ({low} to {high})"
+    return f"{signed(value.value)} ({signed(value.low)} to {signed(value.high)})"
 
 
-def _ends(value: Interval) -> tuple[float, float, float]:
-    return value.value, value.low, value.high
+def signed(value: float) -> str:
+    """A number with its sign, to two decimals.
+
+    Example:
+        >>> signed(0.25), signed(-0.3), signed(-0.001)
+        ('+0.25', '−0.30', '+0.00')
+    """
+    return f"{value:+.2f}".replace("-0.00", "+0.00").replace("-", "−")
 
 
-def share(value: float | None) -> str:
-    """A share as a percentage."""
-    return NOT_MEASURED if value is None else f"{value:.0%}"
+def share(value: float | None, decimals: int = 0) -> str:
+    """A share as a percentage.
+
+    Example:
+        >>> share(0.05), share(0.0512, 1)
+        ('5%', '5.1%')
+    """
+    return NOT_MEASURED if value is None else f"{value:.{decimals}%}"
 
 
 def p_value(value: float, flips: int) -> str:
@@ -147,6 +163,38 @@ def order_sentence(judge: JudgeAudit) -> str:
         return ""
     letter, named = ("A" if bias.value > 0 else "B"), 0.5 + abs(bias.value)
     return f"It named option {letter} in {named:.0%} of its choices, whatever was shown there."
+
+
+def scale_sentence(scale: Scale) -> str:
+    """What holds whatever the noise level is, and what does not.
+
+    Example:
+        >>> ends = [AtLevel(factor=f, belief_data=None, shifts=[0.3, 0.0]) for f in (0.5, 2)]
+        >>> scale = Scale(levels=ends, size=2, sampling_data=None, nearer=None,
+        ...               above=["age"], below=[], open=["rooms"])
+        >>> scale_sentence(scale).partition(": ")[2]
+        'age lies above λ. It depends on the level where rooms lies.'
+    """
+    least, most = (scale.levels[end].factor for end in (0, -1))
+    holds, open_ = [], [f"where {name} lies" for name in scale.open]
+    near = "whether the belief is nearer to the data than the range asked about"
+    if scale.nearer is not None:
+        holds.append(f"the belief is {'' if scale.nearer else 'no '}nearer to the data than λ")
+    elif scale.sampling_data is not None:
+        open_.insert(0, near)
+    other = "the data" if scale.sampling_data is not None else "λ"
+    for names, side in ((scale.above, "above"), (scale.below, "below")):
+        if names:
+            holds.append(f"{_listed(names)} {'lies' if len(names) == 1 else 'lie'} {side} {other}")
+    told = f"the noise level, from {least:g} to {most:g} times the one that the fit was told"
+    sure = f"Whatever {told}: {'; '.join(holds)}." if holds else f"Nothing holds whatever {told}."
+    return f"{sure} It depends on the level {_listed(open_)}." if open_ else sure
+
+
+def _listed(names: list[str]) -> str:
+    """ "a, b and c"."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _distance_clause(judge: JudgeAudit, audit: Audit) -> str:

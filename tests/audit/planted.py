@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 
 from llm_elicit.comparisons import Comparisons
+from llm_elicit.design import Design
 from llm_elicit.features import Feature, FeatureSpace, Floats
+from llm_elicit.plan import make_plan
 
 Chooser = Callable[[Floats, Floats], Floats]
 
@@ -37,6 +39,19 @@ def constant(probability: float) -> Chooser:
     return lambda first, _: np.full(len(first), probability)
 
 
+def circle(followed: float = 1.0) -> Chooser:
+    """A judge who prefers what lies less than half a turn on, around 0 in the first two features.
+
+    `followed` is the share of answers that follow the circle; the others go against it.
+    """
+
+    def choose(first: Floats, second: Floats) -> Floats:
+        onward = first[:, 0] * second[:, 1] - first[:, 1] * second[:, 0] > 0
+        return np.where(onward, 1.0 - followed, followed)
+
+    return choose
+
+
 def ask(
     space: FeatureSpace,
     choose: Chooser,
@@ -45,9 +60,15 @@ def ask(
     name: str = "judge",
     soft: bool = False,
     both_orders: bool = True,
+    *,
+    triads: int = 0,
 ) -> Comparisons:
     """Put `n` pairs to a planted judge; hard judgments are drawn, soft ones are `choose`'s."""
-    a, b = space.sample(n, rng), space.sample(n, rng)
+    if triads:
+        plan = make_plan(space, Design(pairs=n, triads=triads), int(rng.integers(2**32)))
+        a, b = plan.a, plan.b
+    else:
+        a, b = space.sample(n, rng), space.sample(n, rng)
     frames = []
     for order in ("ab", "ba") if both_orders else ("ab",):
         option_a = choose(a, b) if order == "ab" else choose(b, a)

@@ -112,3 +112,17 @@ def test_a_judge_asked_again_agrees_with_itself_as_often_as_its_noise_allows(sha
     assert retest.low - 0.02 < expected < retest.high + 0.02
     once = Comparisons(frames[0], SPACE.names)
     assert measure_consistency(once, "judge", once.choices("judge")).retest is None
+
+
+def test_replies_that_are_not_the_likelier_letter_are_counted():
+    """Verdicts drawn from the probabilities agree with them in a share E max(p, 1 - p)."""
+    space, rng = box(2), np.random.default_rng(3)
+    frame = ask(space, gaussian_expert(space), rng, 400, soft=True).frame
+    option_a = np.where(frame["order"] == "ab", frame["probability"], 1 - frame["probability"])
+    log = Comparisons(frame, space.names)
+    always = measure_consistency(log, "judge", log.choices("judge")).soft_agreement
+    assert always.value == 1.0
+    frame["verdict"] = np.where(rng.random(len(frame)) < option_a, "A", "B")
+    log = Comparisons(frame, space.names)
+    drawn = measure_consistency(log, "judge", log.choices("judge")).soft_agreement
+    assert drawn.low < np.maximum(option_a, 1 - option_a).mean() < drawn.high

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from audit.planted import ask, box, constant, gaussian_expert
+from audit.planted import ask, box, circle, constant, gaussian_expert
 from llm_elicit.audit import Audit, AuditSettings, JudgeEvidence, Reference, audit_run
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import InputError
@@ -66,10 +66,58 @@ def test_an_audit_survives_its_file(audit, tmp_path):
     assert kept["utility"]["loss"] == [1.0, None]
 
 
+def test_every_distance_says_that_an_expert_is_near_the_data(audit):
+    expert, reference = audit.of("expert"), audit.reference
+    for name in ("sliced", "energy", "classifier", "pqmass"):
+        near, floor, far = (
+            getattr(distance.joint, name).mean
+            for distance in (expert.belief_data, reference.data_floor, reference.sampling_data)
+        )
+        assert abs(near - floor) < 0.3 * (far - floor), name
+
+
+def test_a_belief_s_shape_stands_beside_the_data_s(audit):
+    shape = audit.of("expert").shape
+    assert [(pair.first, pair.second) for pair in shape.correlations] == [("x0", "x1")]
+    assert abs(shape.correlations[0].belief - shape.correlations[0].data.value) < 0.1
+    assert all(abs(t.below.value - 0.05) < 0.02 > abs(t.above.value - 0.05) for t in shape.tails)
+    spread = audit.of("stuck").shape
+    assert all(t.below.value < 0.02 > t.above.value for t in spread.tails)
+
+
+def test_an_audit_of_before_these_distances_still_loads(audit, tmp_path):
+    def old(value):
+        if isinstance(value, list):
+            return [old(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        return {key: old(item) for key, item in value.items() if key not in ("joint", "shape")}
+
+    (tmp_path / "audit.json").write_text(json.dumps(old(audit.model_dump(mode="json"))))
+    loaded = Audit.load(tmp_path / "audit.json")
+    assert loaded.of("expert").belief_data.joint is None
+    assert loaded.of("expert").shape is None
+
+
 def test_the_same_seed_gives_the_same_numbers_whoever_else_is_judged(audit):
     evidence, reference = evidence_and_reference()
     alone = audit_run(evidence[1:], reference, seed=1, settings=SMALL)
     assert alone.of("stuck") == audit.of("stuck")
+
+
+def test_cycles_are_on_record_where_pairs_make_triads(audit, tmp_path):
+    assert audit.of("expert").transitivity is None
+    log = ask(SPACE, circle(), np.random.default_rng(1), 90, triads=30)
+    half = JudgeEvidence("judge", log, triads=np.full((4, 30, 3), 0.5))
+    _, reference = evidence_and_reference()
+    made = audit_run([half], reference, settings=SMALL)
+    found = made.of("judge").transitivity
+    assert found.triads == 30
+    assert found.p_value < 0.01
+    assert Audit.load(made.save(tmp_path / "audit.json")).of("judge").transitivity == found
+    old = json.loads(made.model_dump_json())
+    del old["judges"][0]["transitivity"]
+    assert Audit.model_validate(old).of("judge").transitivity is None
 
 
 def test_progress_ends_at_the_last_step():

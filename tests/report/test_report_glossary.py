@@ -10,7 +10,7 @@ from llm_elicit.report.glossary import GLOSSARY
 
 READING = Path(__file__).parents[2] / "docs" / "reading.md"
 # Columns that name something and hold no number.
-NAMES = {"Judge", "Feature", "Of", "Between", "Model", "option A", "option B"}
+NAMES = {"Judge", "Feature", "Features", "Of", "Between", "Model", "option A", "option B"}
 
 
 def plain(text: str) -> str:
@@ -34,7 +34,8 @@ def test_a_definition_is_shown_on_hover_and_written_once(reader):
         for reference in entry.references:
             assert reference in text
     unused = {k for k in GLOSSARY if not [a for a in reader.all("a") if a["href"] == f"#term-{k}"]}
-    assert unused == set()
+    # No triads were asked here: test_report_page.py has them.
+    assert unused <= {"cycles", "firm"}
 
 
 def sections() -> dict[str, str]:

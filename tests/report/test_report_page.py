@@ -4,9 +4,19 @@ import dataclasses
 import re
 from itertools import pairwise
 
-from llm_elicit.audit import Audit, AuditSettings, JudgeEvidence, Reference, audit_run
+from llm_elicit.audit import (
+    Audit,
+    AuditSettings,
+    JudgeEvidence,
+    Reference,
+    Transitivity,
+    audit_run,
+)
+from llm_elicit.audit.consistency import Interval
+from llm_elicit.design import Design
 from llm_elicit.report import words
 from llm_elicit.report.page import render_page
+from report.reader import Reader
 
 
 def test_every_tag_is_closed(reader):
@@ -97,6 +107,38 @@ def test_a_judge_without_belief_in_a_world_without_data(study):
     assert "not measurable" in text
 
 
+def test_cycles_are_shown_where_they_were_measured(study, page):
+    assert "Of three points" not in page
+    found = Transitivity(
+        triads=40,
+        cycles=Interval(value=0.25, low=0.14, high=0.4),
+        expected=0.22,
+        p_coin=0.57,
+        firm=Interval(value=0.2, low=0.1, high=0.35),
+        firm_expected=0.027,
+        p_value=0.0012,
+    )
+    expert, other = study.audit.judges
+    judges = [expert.model_copy(update={"transitivity": found}), other]
+    audit = study.audit.model_copy(update={"judges": judges})
+    parsed = Reader()
+    campaign = study.campaign.model_copy(update={"design": Design(pairs=60, triads=20)})
+    parsed.feed(render_page(dataclasses.replace(study, audit=audit, campaign=campaign), {}))
+    text = " ".join(parsed.text)
+    for part in (
+        "25% (14% to 40%)",
+        "22%",
+        "0.57",
+        "20% (10% to 35%)",
+        "3%",
+        "0.0012",
+        "join 20 times three points",
+    ):
+        assert part in text
+    assert parsed.open == []
+    assert {"#term-cycles", "#term-firm"} <= {a["href"] for a in parsed.all("a")}
+
+
 def test_bands_stand_under_the_numbers_they_are_of(study, page):
     bands = study.audit.of("expert").bands
     income = study.audit.space.features[0]
@@ -104,6 +146,60 @@ def test_bands_stand_under_the_numbers_they_are_of(study, page):
     assert page.count('<tr class="band soft">') == study.audit.space.dimension
     assert f"<td>{shown}</td>" in page
     assert study.audit.of("stuck <b>judge</b>").bands is None
+
+
+def test_distances_stand_beside_their_floors_once_a_judge(study, page):
+    assert page.count("<h3>Distances over all features together</h3>") == 2
+    floor = study.audit.reference.data_floor.joint
+    shown = words.estimate(floor.classifier, 1, percent=True)
+    row = page[page.index("two samples of the data (floor)") :].split("</tr>")[0]
+    for value in (words.estimate(floor.sliced), words.estimate(floor.energy), shown):
+        assert f"<td>{value}</td>" in row
+    expert = study.audit.of("expert")
+    assert f"<td>{words.estimate(expert.belief_data.joint.pqmass)}</td>" in page
+    assert page.count("two samples of the belief (floor)") == 1  # of the judge with a cross-check
+
+
+def test_correlations_and_tails_are_shown_with_their_bands(study, reader):
+    text = " ".join("".join(reader.text).split())
+    shape = study.audit.of("expert").shape
+    pair = shape.furthest(8)[0]
+    low, high = pair.band
+    assert f"{words.signed(pair.belief)}{words.signed(low)} to {words.signed(high)}" in text
+    assert f"outside the belief's 90 % band in {len(shape.outside)} of 6 pairs" in text
+    below, band = shape.tails[0].below, shape.tails[0].below_band
+    shown = words.interval(below, percent=True, decimals=1)
+    assert f"income{shown}{words.share(band[0], 1)} to {words.share(band[1], 1)}" in text
+
+
+def test_a_page_of_an_old_audit_has_the_distances_it_has(study, page):
+    def old(distance):
+        return distance and distance.model_copy(update={"joint": None})
+
+    judges, reference = study.audit.judges, study.audit.reference
+    fields = ("belief_data", "belief_sampling", "belief_floor")
+    bare = study.audit.model_copy(
+        update={
+            "judges": [
+                judge.model_copy(
+                    update={name: old(getattr(judge, name)) for name in fields}
+                    | {"cross_checks": {}, "shape": None}
+                )
+                for judge in judges
+            ],
+            "reference": reference.model_copy(
+                update={
+                    name: old(getattr(reference, name))
+                    for name in ("sampling_data", "data_floor", "sampling_floor")
+                }
+            ),
+        }
+    )
+    text = render_page(dataclasses.replace(study, audit=bare), {})
+    for heading in ("PQMass</a></th>", "How features hang together", "In the tails of the belief"):
+        assert heading in page
+        assert heading not in text
+    assert "two samples of the data (floor)" in text
 
 
 def test_an_audit_keeps_its_bands(study, tmp_path):
