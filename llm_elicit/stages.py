@@ -360,20 +360,14 @@ def report(result: Run, progress: Progress = _SILENT) -> None:
         versions=provenance.versions(),
         prompts=_prompts(result),
         missing=result.missing,
+        questions=result.questions,
         created=datetime.now(UTC).isoformat(timespec="minutes"),
     )
     _warn_of_gaps(result, "report", progress)
     progress.stage("report", "figures", 0, 1)
     reporting.write_report(study, result.folder)
-    _write_tables(study.audit, result.folder / "tables")
+    reporting.write_tables(study.audit, result.folder / "tables")
     progress.stage("report", "figures", 1, 1)
-
-
-def _write_tables(numbers: auditing.Audit, folder: Path) -> None:
-    """Data, belief and λ side by side, a CSV a judge."""
-    folder.mkdir(exist_ok=True)
-    for judge in numbers.judges:
-        numbers.summary(judge.name).to_csv(folder / f"{judge.name}-features.csv", index=False)
 
 
 def _prompts(result: Run) -> dict[str, str]:

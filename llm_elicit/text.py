@@ -1,13 +1,31 @@
-"""Words from outside, made harmless: for a terminal, a page, a spreadsheet."""
+"""Words from outside, made harmless: for a terminal, a page, a spreadsheet, a paper."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from itertools import pairwise
 
 # What a spreadsheet takes for the beginning of a formula, behind any guards of ours.
 _FORMULA = r"'*[=+\-@\t\r\n＝＋－＠]"
 _UNGUARDED, _GUARDED = re.compile(rf"^(?={_FORMULA})"), re.compile(rf"^'(?={_FORMULA})")
+
+# What Markdown, HTML within it, or a table's cell acts on.
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|~!#&$])")
+
+_LATEX = {
+    **{c: "\\" + c for c in "&%$#_{}"},
+    **{c: f"{{{c}}}" for c in "[]*`"},  # a row's first [ or * would belong to the \\ before it
+    **{c: f"${c}$" for c in "<>|"},
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    '"': r"\char34{}",
+    "λ": r"$\lambda$", "−": "$-$", "±": r"$\pm$", "≤": r"$\leq$", "×": r"$\times$",
+    "°": r"$^{\circ}$", "²": "$^2$", "³": "$^3$", "µ": r"$\mu$", "–": "--", "—": "---",
+    "ß": r"\ss{}", "æ": r"\ae{}", "Æ": r"\AE{}", "ø": r"\o{}", "Ø": r"\O{}", "ł": r"\l{}",
+    "Ł": r"\L{}",
+}  # fmt: skip
+_ACCENTS = dict(zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327",
+                    "`'^~=u.\"rHvc", strict=True))  # fmt: skip
 
 
 def visible(text: str, most: int = 1200) -> str:
@@ -41,3 +59,41 @@ def guard(text: str) -> str:
 def unguard(text: str) -> str:
     """Inverse of `guard`."""
     return _GUARDED.sub("", text)
+
+
+def markdown(text: str) -> str:
+    """A cell of a Markdown table that is nothing but its text, on one line.
+
+    Example:
+        >>> print(markdown("<b>a|b</b>"))
+        \\<b\\>a\\|b\\</b\\>
+    """
+    return _MARKDOWN.sub(r"\\\1", " ".join(visible(text).split()))
+
+
+def latex(text: str) -> str:
+    """A cell of a LaTeX table that is nothing but its text, on one line.
+
+    It sets with pdfLaTeX as it is: letters with accents become commands, and what has no letter
+    there is written by its code point.
+
+    Example:
+        >>> print(latex(r"\\input{a} & Zoë"))
+        \\textbackslash{}input\\{a\\} \\& Zo\\"{e}
+    """
+    line = " ".join(visible(text).split())
+    # Two hyphens, or two quotes, would run into one sign.
+    parts = ("{}" if c == before and c in "-'" else "" for before, c in pairwise(f" {line}"))
+    return "".join(part + _set(c) for part, c in zip(parts, line, strict=True))
+
+
+def _set(character: str) -> str:
+    """One character in LaTeX."""
+    if character in _LATEX:
+        return _LATEX[character]
+    if character.isascii():
+        return character
+    letter, *accents = list(unicodedata.normalize("NFD", character))
+    if len(accents) == 1 and accents[0] in _ACCENTS and letter.isascii():
+        return f"\\{_ACCENTS[accents[0]]}{{{letter}}}"
+    return "".join(_LATEX.get(c, c) for c in _code(character))

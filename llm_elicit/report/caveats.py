@@ -15,15 +15,19 @@ _NOISE = {
 }
 
 
-def caveats(audit: Audit, campaign: Campaign, missing: Mapping[str, int]) -> list[tuple[str, str]]:
+def caveats(
+    audit: Audit, campaign: Campaign, missing: Mapping[str, int], questions: Mapping[str, int]
+) -> list[tuple[str, str]]:
     """(heading, paragraph) pairs, the most consequential first.
 
     Args:
         audit: the numbers.
         campaign: what was asked.
         missing: how many questions have no answer, for judges with any.
+        questions: how many each of those judges is asked in all; fewer than planned where a
+            stopping rule had enough.
     """
-    gaps = [("Answers are missing", _gaps(campaign, missing))] if missing else []
+    gaps = [("Answers are missing", _gaps(missing, questions))] if missing else []
     return [
         *gaps,
         ("Only up to the noise level", _noise(campaign)),
@@ -35,10 +39,8 @@ def caveats(audit: Audit, campaign: Campaign, missing: Mapping[str, int]) -> lis
     ]
 
 
-def _gaps(campaign: Campaign, missing: Mapping[str, int]) -> str:
-    design = campaign.design
-    asked = design.pairs * (2 if design.both_orders else 1) * design.replicates
-    judges = "; ".join(f"{judge}: {gap:,} of {asked:,}" for judge, gap in missing.items())
+def _gaps(missing: Mapping[str, int], questions: Mapping[str, int]) -> str:
+    judges = "; ".join(f"{name}: {gap:,} of {questions[name]:,}" for name, gap in missing.items())
     return (
         f"The campaign is not complete. Questions without an answer: {judges}. Every number of "
         "this page rests on the others; run the campaign again to ask what is missing."
@@ -93,8 +95,9 @@ def _design(campaign: Campaign) -> str:
         if design.both_orders
         else f"in one order, {times}, so that order bias and agreement cannot be measured"
     )
-    rounds = ""
+    rounds = most = ""
     if design.rounds is not None:
+        most = "" if design.rounds.stop is None else "Up to "
         rounds = (
             f"They were asked in {design.rounds.count} rounds: from the second on the points, "
             "draws of λ as before, were joined by what had been answered before, so pairs are not "
@@ -107,10 +110,9 @@ def _design(campaign: Campaign) -> str:
             "in two pairs, so that cycles can be counted. "
         )
     return (
-        f"{design.pairs:,} pairs, both points drawn independently from the sampling density λ, "
-        f"were put {orders}. {triads}{rounds}Wording: template "
-        f"{design.template}; another wording may give another belief. "
-        f"Campaign seed {campaign.seed}."
+        f"{most}{design.pairs:,} pairs, both points drawn independently from the sampling density "
+        f"λ, were put {orders}. {triads}{rounds}Wording: template {design.template}; another "
+        f"wording may give another belief. Campaign seed {campaign.seed}."
     )
 
 

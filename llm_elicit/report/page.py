@@ -6,23 +6,21 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import pandas as pd
 
 from llm_elicit.audit.record import Audit, JudgeAudit
 from llm_elicit.campaign import Campaign, Judge
-from llm_elicit.comparisons import Comparisons
-from llm_elicit.features import FeatureSpace
+from llm_elicit.comparisons import VERDICTS, Comparisons
 from llm_elicit.report import words
+from llm_elicit.report.answers import ORDERS, Shown, choose_answers, filters
 from llm_elicit.report.caveats import caveats
 from llm_elicit.report.curves import draw_curves
 from llm_elicit.report.figures import Portrait, Samples, draw_portrait, save_figures
+from llm_elicit.report.glossary import GLOSSARY
 from llm_elicit.report.picture import Picture
 from llm_elicit.report.style import axis_label
-
-_SHOWN_ANSWERS = 6
 
 
 @dataclass(frozen=True)
@@ -38,6 +36,7 @@ class Study:
         prompts: rendered questions by their hash, for those that can be shown.
         created: when, as text.
         missing: how many questions have no answer, for judges with any.
+        questions: how many questions each judge is asked in all; those in `missing` are here.
     """
 
     audit: Audit
@@ -48,17 +47,7 @@ class Study:
     prompts: Mapping[str, str] = field(default_factory=dict)
     created: str = ""
     missing: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One question and what came back, for showing."""
-
-    pair: int
-    rows: list[tuple[str, str, str]]
-    reply: str
-    verdict: str
-    probability: float | None
+    questions: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -84,7 +73,7 @@ class JudgeView:
     order_note: str
     portrait: Portrait | None
     curves: Picture | None
-    answers: list[Answer]
+    shown: Shown
     prompt: str | None
     usage: Usage
 
@@ -144,7 +133,11 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         labels={feature.name: feature.label for feature in study.audit.space.features},
         circular=[judge for judge in judges if judge.audit.transitivity is not None],
         null_names=words.NULL_NAMES,
-        caveats=caveats(study.audit, study.campaign, study.missing),
+        glossary=GLOSSARY,
+        filters=filters([(judge.audit.name, judge.shown) for judge in judges]),
+        verdicts=VERDICTS,
+        orders=ORDERS,
+        caveats=caveats(study.audit, study.campaign, study.missing, study.questions),
     )
 
 
@@ -157,8 +150,7 @@ def _judge_view(
     study: Study, place: int, audited: JudgeAudit, portrait: Portrait | None
 ) -> JudgeView:
     rows = study.comparisons.of(audited.name)
-    shown = pick_answers(rows, _SHOWN_ANSWERS)
-    prompts = [study.prompts[h] for h in shown["prompt_hash"] if h in study.prompts]
+    prompts = (study.prompts[h] for h in rows["prompt_hash"] if h in study.prompts)
     return JudgeView(
         audit=audited,
         anchor=f"judge-{place}",
@@ -167,32 +159,10 @@ def _judge_view(
         order_note=words.order_sentence(audited),
         portrait=portrait,
         curves=draw_curves(audited),
-        answers=[_answer(row, study.audit.space) for _, row in shown.iterrows()],
-        prompt=prompts[0] if prompts else None,
+        shown=choose_answers(rows, study.audit.space),
+        prompt=next(prompts, None),
         usage=_usage(rows),
     )
-
-
-def pick_answers(rows: pd.DataFrame, count: int) -> pd.DataFrame:
-    """Answers worth showing: one of every verdict there is, then evenly through the run."""
-    firsts = list(rows.drop_duplicates("verdict").index[:count])
-    others = [index for index in rows.index if index not in set(firsts)]
-    wanted = count - len(firsts)
-    step = max(1, len(others) // max(wanted, 1))
-    return rows.loc[sorted(firsts + others[::step][:wanted])]
-
-
-def _answer(row: pd.Series[Any], space: FeatureSpace) -> Answer:
-    """The options as they were shown: in order "ba" point b was option A."""
-    sides = ("a", "b") if row["order"] == "ab" else ("b", "a")
-    first, second = (space.word([row[f"{side}_{name}"] for name in space.names]) for side in sides)
-    rows = [(label, a, b) for (label, a), (_, b) in zip(first, second, strict=True)]
-    probability = None
-    if pd.notna(row["probability"]):
-        p = float(row["probability"])
-        probability = p if row["order"] == "ab" else 1.0 - p
-    verdict = str(row["verdict"])
-    return Answer(int(row["pair"]), rows, str(row["reply"]), verdict, probability)
 
 
 def _settings(campaign: Campaign, judge: str) -> str:

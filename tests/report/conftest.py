@@ -12,6 +12,7 @@ from llm_elicit.density import BETWEEN_ROUNDS, Uniform, fit_belief
 from llm_elicit.features import Feature, FeatureSpace
 from llm_elicit.report import Samples, Study, write_report
 from llm_elicit.report.figures import Portrait, draw_portrait
+from report.reader import Reader
 
 HOSTILE = (
     "<script>document.title='owned'</script><img src=http://evil.example/x.png "
@@ -60,10 +61,18 @@ def study() -> Study:
         ).draws(),
         space,
     )  # fmt: skip
-    diagnostics = {"utility": {"held_out_log_likelihood": -0.4, "note": HOSTILE}}
+    calibration = {"bins": [{"share": 1.0, "foretold": 0.8, "found": 0.7}], "error": 0.1}
+    gains = {"constant": {"mean": 0.3, "se": 0.05}}
+    told = {
+        "held_out_log_likelihood": -0.4,
+        "note": HOSTILE,
+        "utility": {"form": "quadratic", "gains": gains, "calibration": calibration},
+        "null_models": {"coin": -0.693, "quadratic": -0.41},
+    }
+    diagnostics = {"utility": told}
     beliefs = {"utility": belief, "score": draw(900)}
     evidence = [
-        JudgeEvidence("expert", log, beliefs, diagnostics, bands),
+        JudgeEvidence("expert", log, beliefs, diagnostics, bands, rng.uniform(size=900)),
         JudgeEvidence("stuck <b>judge</b>", log, {"utility": flat}),
     ]
     small = AuditSettings(size=100, marginal_size=400, repeats=2, flips=199, draws=39)
@@ -105,3 +114,11 @@ def written(study, tmp_path_factory):
 @pytest.fixture(scope="session")
 def page(written) -> str:
     return written.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def reader(page) -> Reader:
+    parsed = Reader()
+    parsed.feed(page)
+    parsed.close()
+    return parsed

@@ -1,11 +1,15 @@
-"""The page in headless Chromium: no console message, nothing wider than the window."""
+"""The page in headless Chromium: silent, no wider than the window, accessible, filtered."""
 
 import html
+import json
 import re
 import shutil
 import subprocess
+from importlib import resources
 
 import pytest
+
+from llm_elicit.report.answers import FEW, choose_answers
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
@@ -29,15 +33,43 @@ FRAME = """<!doctype html><title>frame</title><body>
 <script>
 const frame = document.querySelector("iframe");
 frame.addEventListener("load", () => {{
-  const root = frame.contentDocument.documentElement;
-  const wide = [...root.querySelectorAll("main *, header *, footer *")].filter(
-    (e) => !e.closest(".scroll") && e.getBoundingClientRect().right > {width} + 0.5);
-  document.body.dataset.result = [root.scrollWidth, wide.length,
-    root.querySelectorAll("img").length,
-    [...root.querySelectorAll("img")].filter((i) => !i.naturalWidth).length,
-    frame.contentDocument.title].join("|");
+  const page = frame.contentDocument;
+  const root = page.documentElement;
+  const all = (chosen) => [...root.querySelectorAll(chosen)];
+  document.body.dataset.result = JSON.stringify(({measure})());
 }});
 </script>"""
+
+MEASURE = """() => ({{
+  scrolls: root.scrollWidth,
+  wide: all("main *, header *, footer *").filter(
+    (e) => !e.closest(".scroll") && e.getBoundingClientRect().right > {width} + 0.5).length,
+  images: all("img").length,
+  broken: all("img").filter((i) => !i.naturalWidth).length,
+  title: page.title,
+}})"""
+
+# What is shown after each of these choices, the ones before undone: none, the second judge, A,
+# orders that differ, the second judge's refusals.
+FILTER = """() => [[], ["judge-1"], ["verdict-0"], ["orders-1"], ["judge-1", "verdict-3"]].map(
+  (picked) => {
+    all("input:not(.narrow)").forEach((i) => { i.checked = true; });
+    picked.forEach((id) => { page.getElementById("only-" + id).checked = true; });
+    return all(".answer").filter((e) => e.checkVisibility()).length;
+  })"""
+
+# Closed parts are opened; of the many cards that are alike a few are enough.
+AXE = """<script>{axe}</script><script>
+document.querySelectorAll(".more .answer:nth-child(n+3)").forEach((e) => e.remove());
+document.querySelectorAll("details").forEach((d) => {{ d.open = true; }});
+axe.run({{runOnly: {rules}}}).then((found) => {{
+  document.body.dataset.result = JSON.stringify({{
+    checked: found.passes.length,
+    violations: found.violations.map((v) => [v.id, v.nodes.map((n) => n.html.slice(0, 200))]),
+  }});
+}});
+</script></body>"""
+WCAG = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa")
 
 
 def dump(path, profile, *flags):
@@ -45,23 +77,76 @@ def dump(path, profile, *flags):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
 
 
-@pytest.mark.parametrize("width", [390, 1400])
-def test_nothing_overflows(page, tmp_path, width):
-    path = tmp_path / "frame.html"
-    path.write_text(FRAME.format(width=width, page=html.escape(page)), encoding="utf-8")
-    done = dump(path, tmp_path / "profile", "--window-size=1500,1000")
+def told(content, folder, *flags):
+    """What a page's script leaves in `document.body.dataset.result`."""
+    path = folder / "page.html"
+    path.write_text(content, encoding="utf-8")
+    done = dump(path, folder / "profile", "--window-size=1500,1000", *flags)
     result = re.search(r'data-result="([^"]*)"', done.stdout)
     assert result, done.stderr[-2000:]
-    scroll_width, wide, images, broken, title = html.unescape(result[1]).split("|")
-    assert int(scroll_width) <= width
-    assert wide == broken == "0"
-    assert int(images) > 8
-    assert "owned" not in title
+    return json.loads(html.unescape(result[1]))
+
+
+def framed(page, width, measure):
+    return FRAME.format(width=width, page=html.escape(page), measure=measure)
+
+
+def scheme(dark):
+    return f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_nothing_overflows(page, tmp_path, width):
+    found = told(framed(page, width, MEASURE.format(width=width)), tmp_path)
+    assert found["scrolls"] <= width
+    assert found["wide"] == found["broken"] == 0
+    assert found["images"] > 8
+    assert "owned" not in found["title"]
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_the_page_opens_in_silence(written, tmp_path, dark):
-    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
-    done = dump(written, tmp_path / "profile", scheme)
+    done = dump(written, tmp_path / "profile", scheme(dark))
     assert "</html>" in done.stdout
     assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
+
+
+@pytest.mark.parametrize("medium", ["screen", "print"])
+def test_answers_are_filtered(study, page, tmp_path, medium):
+    """Without a script of its own. On paper: the few, or all that a filter leaves."""
+    if medium == "print":
+        page = page.replace("@media print", "@media all")
+    names = [judge.name for judge in study.audit.judges]
+    shown = [choose_answers(study.comparisons.of(name), study.audit.space) for name in names]
+    answers = [answer for some in shown for answer in some.all]
+    everything = len(answers) if medium == "screen" else 2 * FEW
+    expected = [
+        everything,
+        len(shown[1].all),
+        sum(answer.verdict == "A" for answer in answers),
+        sum(answer.orders == "differ" for answer in answers),
+        1,  # one refusal was planted
+    ]
+    assert told(framed(page, 1400, FILTER), tmp_path) == expected
+
+
+def audited(page, *rules):
+    """The page with axe-core in it, which the page's own policy would not let run."""
+    axe = (resources.files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8")
+    free = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
+    return free.replace("</body>", AXE.format(axe=axe, rules=list(rules)))
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_nothing_that_breaks_wcag_a_or_aa(page, tmp_path, dark):
+    found = told(audited(page, *WCAG), tmp_path, scheme(dark))
+    assert found["violations"] == []
+    assert found["checked"] > 15
+
+
+def test_axe_finds_what_is_broken(page, tmp_path):
+    head = page[: page.index('<section aria-labelledby="compared"')] + "</main></body></html>"
+    broken = head.replace("--soft: #555c66", "--soft: #b0b5bc").replace('lang="en"', "", 1)
+    checked = audited(broken, "color-contrast", "html-has-lang")
+    found = dict(told(checked, tmp_path, scheme(dark=False))["violations"])
+    assert found.keys() == {"color-contrast", "html-has-lang"}

@@ -1,0 +1,180 @@
+"""A run's tables as files: CSV with every digit; Markdown and LaTeX to be read, as the page rounds.
+
+LaTeX needs the package booktabs and sets with pdfLaTeX as it is: what that has no letter for is
+written by its code point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from llm_elicit.audit.consistency import Interval
+from llm_elicit.audit.distance import Distance
+from llm_elicit.audit.record import Audit, JudgeAudit
+from llm_elicit.report import words
+from llm_elicit.report.figures import file_name
+from llm_elicit.report.style import axis_label
+from llm_elicit.text import guard, latex, markdown
+
+_NAMES = 2  # columns of a table that name what the numbers are of
+
+
+def write_tables(audit: Audit, folder: Path) -> list[Path]:
+    """Write `audit.*`, a row a judge, and `JUDGE-features.*`: `.csv`, `.md` and `.tex` of each.
+
+    Args:
+        audit: the numbers.
+        folder: is made if it is not there.
+
+    Returns:
+        The files written.
+    """
+    folder.mkdir(exist_ok=True)
+    written = _write(folder / "audit", audit_numbers(audit), audit_table(audit))
+    for judge in audit.judges:
+        stem = folder / f"{file_name(judge.name)}-features"
+        written += _write(stem, audit.summary(judge.name), feature_table(audit, judge))
+    return written
+
+
+def _write(stem: Path, numbers: pd.DataFrame, table: pd.DataFrame) -> list[Path]:
+    csv, md, tex = paths = [stem.parent / f"{stem.name}.{kind}" for kind in ("csv", "md", "tex")]
+    numbers.map(lambda cell: guard(cell) if isinstance(cell, str) else cell).to_csv(
+        csv, index=False
+    )
+    md.write_text(as_markdown(table), encoding="utf-8")
+    tex.write_text(as_latex(table), encoding="utf-8")
+    return paths
+
+
+def as_markdown(table: pd.DataFrame) -> str:
+    """A table of text in Markdown, whatever its cells hold; numbers, from the third column, right.
+
+    Example:
+        >>> print(as_markdown(pd.DataFrame({"judge": ["a|b"], "of": ["x"], "p": ["0.5"]})), end="")
+        | judge | of | p |
+        | :--- | :--- | ---: |
+        | a\\|b | x | 0.5 |
+    """
+    rule = [":---" if place < _NAMES else "---:" for place in range(table.shape[1])]
+    lines = [map(markdown, table.columns), rule, *(map(markdown, row) for row in _rows(table))]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def as_latex(table: pd.DataFrame) -> str:
+    """A table of text as a LaTeX tabular, whatever its cells hold; needs the package booktabs.
+
+    Example:
+        >>> print(as_latex(pd.DataFrame({"judge": ["R&D"], "of": ["x"], "p": ["0.5"]})), end="")
+        \\begin{tabular}{llr}
+        \\toprule
+        judge & of & p \\\\
+        \\midrule
+        R\\&D & x & 0.5 \\\\
+        \\bottomrule
+        \\end{tabular}
+    """
+
+    def line(cells: Sequence[str]) -> str:
+        return " & ".join(map(latex, cells)) + r" \\"
+
+    lines = [
+        rf"\begin{{tabular}}{{{'l' * _NAMES}{'r' * (table.shape[1] - _NAMES)}}}",
+        r"\toprule",
+        line(list(table.columns)),
+        r"\midrule",
+        *map(line, _rows(table)),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(table: pd.DataFrame) -> list[list[str]]:
+    return [list(row) for row in table.itertuples(index=False)]
+
+
+def audit_numbers(audit: Audit) -> pd.DataFrame:
+    """The audit's main numbers, a row a judge; empty cells where nothing could be measured.
+
+    Distances are Wasserstein-1 in standard deviations, with the sd over subsamples.
+    """
+    reference = audit.reference
+    return pd.DataFrame(
+        [
+            {
+                "judge": judge.name,
+                "verdict": judge.verdict,
+                "pairs": judge.consistency.pairs,
+                "p_value": judge.signal.p_value,
+                **_distance("w1_data", judge.belief_data),
+                **_distance("floor_data", reference.data_floor),
+                **_distance("w1_sampling", judge.belief_sampling),
+                **_distance("floor_sampling", reference.sampling_floor),
+                **_interval("order_bias", judge.consistency.order_bias),
+                **_interval("agreement", judge.consistency.agreement),
+            }
+            for judge in audit.judges
+        ]
+    )
+
+
+def _distance(name: str, distance: Distance | None) -> dict[str, float | None]:
+    w1 = None if distance is None else distance.wasserstein
+    return {name: w1.mean if w1 else None, f"{name}_sd": w1.sd if w1 else None}
+
+
+def _interval(name: str, interval: Interval | None) -> dict[str, float | None]:
+    ends = {"": "value", "_low": "low", "_high": "high"}
+    return {f"{name}{end}": getattr(interval, what, None) for end, what in ends.items()}
+
+
+def audit_table(audit: Audit) -> pd.DataFrame:
+    """The same, to be read; distances from λ where there are no data."""
+    reference = audit.reference
+    bare = reference.data is None
+    floor = reference.data_floor or reference.sampling_floor
+    rows = []
+    for judge in audit.judges:
+        distance = judge.belief_sampling if bare else judge.belief_data
+        p = words.p_value(judge.signal.p_value, judge.signal.flips)
+        rows.append(
+            {
+                "Judge": judge.name,
+                "Verdict": judge.verdict,
+                "p": p.removeprefix("p ").removeprefix("= "),
+                f"W1 to {'λ' if bare else 'data'}": words.estimate(
+                    None if distance is None else distance.wasserstein
+                ),
+                "Floor": words.estimate(floor.wasserstein),
+                "Order bias": words.interval(judge.consistency.order_bias),
+                "Agreement": words.interval(judge.consistency.agreement, percent=True),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def feature_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
+    """Data, belief and λ side by side, in the units asked in; a feature is named once."""
+    reference = audit.reference
+    sides = {"data": reference.data, "belief": judge.belief, "λ": reference.sampling}
+    shown = {name: rows for name, rows in sides.items() if rows is not None}
+    heads = {"mean": "mean", "sd": "sd", "q05": "5 %", "q25": "25 %", "q50": "median"}
+    heads |= {"q75": "75 %", "q95": "95 %"}
+    return pd.DataFrame(
+        [
+            {
+                "Feature": "" if place else axis_label(feature),
+                "Of": name,
+                **{
+                    head: words.worded(feature, getattr(rows[i], key))
+                    for key, head in heads.items()
+                },
+            }
+            for i, feature in enumerate(audit.space.features)
+            for place, (name, rows) in enumerate(shown.items())
+        ]
+    )

@@ -1,0 +1,87 @@
+"""The answers that a page shows: every verdict, evenly through the run, told what they are."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from audit.planted import ask, box, constant, gaussian_expert
+
+from llm_elicit.comparisons import VERDICTS
+from llm_elicit.report.answers import FEW, MOST, choose_answers, filters, orders_agree, pick_answers
+
+
+@pytest.fixture
+def rows() -> pd.DataFrame:
+    """1,200 answers, three of them refused, one truncated."""
+    space, rng = box(2), np.random.default_rng(0)
+    frame = ask(space, gaussian_expert(space), rng, 600).frame
+    frame.loc[[5, 6, 7], "verdict"] = "refusal"
+    frame.loc[900, "verdict"] = "truncated"
+    return frame
+
+
+def test_shown_answers_hold_every_verdict(study):
+    rows = study.comparisons.of("stuck <b>judge</b>")
+    shown = pick_answers(rows, 4)
+    assert len(shown) == 4
+    assert "refusal" in set(shown["verdict"])
+    assert len(pick_answers(rows.head(2), 6)) == 2
+    assert list(shown.index) == sorted(shown.index)
+
+
+def test_picked_answers_are_even_through_the_run(rows):
+    for count in (FEW, 50, MOST):
+        picked = pick_answers(rows, count)
+        assert len(picked) == count
+        assert set(picked["verdict"]) == {"A", "B", "refusal", "truncated"}
+        assert picked.index.is_unique
+        assert picked.index[-1] > 1100, "to the end of the run"
+    gaps = np.diff(picked.index)
+    assert gaps.max() <= 2 * len(rows) / MOST + 1
+    assert (picked["verdict"] == "refusal").sum() == 3, "all of the few there are"
+
+
+def test_no_more_than_stated_and_none_twice(rows):
+    shown = choose_answers(rows, box(2))
+    assert (len(shown.few), len(shown.all), shown.total) == (FEW, MOST, 1200)
+    assert {answer.verdict for answer in shown.few} == {"A", "B", "refusal", "truncated"}
+    few = choose_answers(rows.head(4), box(2))
+    assert (len(few.few), len(few.more)) == (4, 0)
+
+
+def test_orders_agree_for_a_judge_of_points_and_differ_for_one_of_places():
+    space, rng = box(1), np.random.default_rng(0)
+    larger = ask(space, lambda a, b: (a[:, 0] > b[:, 0]).astype(float), rng, 40)
+    stuck = ask(space, constant(1.0), rng, 40)
+    alone = ask(space, constant(1.0), rng, 40, both_orders=False)
+    assert orders_agree(larger.frame).tolist() == [True] * 40
+    assert orders_agree(stuck.frame).tolist() == [False] * 40
+    assert orders_agree(alone.frame).empty
+    unknown = choose_answers(alone.frame, space)
+    assert {answer.orders for answer in unknown.all} == {"unknown"}
+
+
+def test_a_replicate_that_changes_its_mind_is_no_agreement():
+    rows = pd.DataFrame({"pair": 0, "order": ["ab", "ba", "ab"], "verdict": ["A", "B", "B"]})
+    assert not orders_agree(rows)[0]
+    assert orders_agree(rows.head(2))[0]
+
+
+def test_options_stand_as_they_were_shown():
+    space, rng = box(1), np.random.default_rng(0)
+    frame = ask(space, lambda a, _: np.full(len(a), 0.75), rng, 3, soft=True).frame
+    for answer, (_, row) in zip(choose_answers(frame, space).all, frame.iterrows(), strict=True):
+        first = row["a_x0"] if row["order"] == "ab" else row["b_x0"]
+        assert float(answer.rows[0][1].replace("−", "-")) == pytest.approx(first, rel=1e-4)
+        assert answer.probability == pytest.approx(0.75), "of option A, whichever point it was"
+
+
+def test_filters_count_what_is_shown(rows):
+    shown = choose_answers(rows, box(2))
+    found = filters([("<b>", shown), ("other", shown)])
+    assert [(c.place, c.label, c.count) for c in found["judge"]] == [
+        (0, "<b>", MOST), (1, "other", MOST),
+    ]  # fmt: skip
+    verdicts = {c.label: c.count for c in found["verdict"]}
+    assert list(verdicts) == ["A", "B", "refusal", "truncated"]
+    assert sum(verdicts.values()) == sum(c.count for c in found["orders"]) == 2 * MOST
+    assert [VERDICTS[c.place] for c in found["verdict"]] == list(verdicts)

@@ -1,0 +1,55 @@
+"""Every number leads to its definition, which stands in one place and in the documents alike."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from llm_elicit.comparisons import VERDICTS
+from llm_elicit.report.glossary import GLOSSARY
+
+READING = Path(__file__).parents[2] / "docs" / "reading.md"
+# Columns that name something and hold no number.
+NAMES = {"Judge", "Feature", "Features", "Of", "Between", "Model", "option A", "option B"}
+
+
+def plain(text: str) -> str:
+    return " ".join(re.sub(r"<[^>]*>", "", text).split())
+
+
+def test_every_column_of_numbers_leads_to_its_definition(page):
+    headers = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', page, re.S)
+    bare = {plain(header) for header in headers if 'href="#term-' not in header}
+    assert bare == NAMES
+    assert len(headers) > 40
+    assert {plain(header) for header in headers} >= set(VERDICTS)
+
+
+def test_a_definition_is_shown_on_hover_and_written_once(reader):
+    text = " ".join("".join(reader.text).split())
+    for key, entry in GLOSSARY.items():
+        assert text.count(entry.definition) == 1
+        found = {a["title"] for a in reader.all("a") if a.get("href") == f"#term-{key}"}
+        assert found <= {entry.definition}
+        for reference in entry.references:
+            assert reference in text
+    unused = {k for k in GLOSSARY if not [a for a in reader.all("a") if a["href"] == f"#term-{k}"]}
+    # No triads were asked here: test_report_page.py has them.
+    assert unused <= {"cycles", "firm"}
+
+
+def sections() -> dict[str, str]:
+    parts = re.split(r"^#{2,3} (.+)$", READING.read_text(encoding="utf-8"), flags=re.M)[1:]
+    named = zip(parts[::2], parts[1::2], strict=True)
+    return {name: " ".join(text.split()) for name, text in named if text.strip()}
+
+
+@pytest.mark.parametrize("key", GLOSSARY)
+def test_the_documents_say_the_same(key):
+    entry, text = GLOSSARY[key], sections()[GLOSSARY[key].term]
+    assert text.startswith(entry.definition)
+    assert tuple(re.findall(r"(?<!\S)\*(.+?)\*(?!\S)", text)) == entry.references
+
+
+def test_the_documents_hold_the_terms_of_the_page_in_its_order():
+    assert list(sections()) == [entry.term for entry in GLOSSARY.values()]
