@@ -1,7 +1,9 @@
-"""A belief as arviz reads it: the same numbers, under the features' names."""
+"""Beliefs in other software: the same numbers, under the features' names."""
 
+import runpy
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -101,3 +103,13 @@ def test_what_cannot_be_exported_is_said_in_one_line(belief, monkeypatch):
     monkeypatch.setitem(sys.modules, "arviz", None)
     with pytest.raises(le.InputError, match=r"pip install 'llm-elicit\[arviz\]'"):
         le.to_arviz(belief, SPACE)
+
+
+@pytest.mark.parametrize("package", ["pymc", "numpyro"])
+def test_hamiltonian_samplers_agree_with_weighted_draws(package):
+    """The packages are too heavy for every run: a machine that has them runs this."""
+    pytest.importorskip(package)
+    found = runpy.run_path(str(Path(__file__).parent.parent / "examples" / f"prior_{package}.py"))
+    posterior, mean, sd = found["posterior"], found["mean"], found["sd"]
+    assert (abs(posterior.mean(0) - mean) < 0.25 * sd).all()
+    np.testing.assert_allclose(posterior.std(0), sd, rtol=0.2)
