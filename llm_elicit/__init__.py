@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from llm_elicit.campaign import Campaign
     from llm_elicit.comparisons import Comparisons
     from llm_elicit.errors import ElicitError, InputError, JudgeError
+    from llm_elicit.exports import to_arviz
     from llm_elicit.features import Feature, FeatureSpace
     from llm_elicit.orchestrator import Display, Silent
     from llm_elicit.runs import Run
@@ -37,12 +38,13 @@ _HOMES = {
     "compare": "stages",
     "run": "stages",
     "run_grid": "stages",
+    "to_arviz": "exports",
 }
 
 __all__ = [
     "Campaign", "Comparisons", "Display", "ElicitError", "Feature", "FeatureSpace",
     "InputError", "JudgeError", "Run", "Silent", "arun", "compare", "run",
-    "run_grid",
+    "run_grid", "to_arviz",
 ]  # fmt: skip
 
 

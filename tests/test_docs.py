@@ -16,7 +16,8 @@ from fakes.plugins import install
 from llm_elicit import cli
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 # Set-up is what the reader's machine runs once and what this test runs in: `make -n` shows that
 # the target exists without running the tests inside the tests.
 SETUP = ("git clone", "cd ", "python3 -m venv", ". .venv", "pip install")
@@ -29,8 +30,17 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def commands(page: Path) -> list[str]:
-    lines = "\n".join(blocks(page, "bash")).splitlines()
+    return commands_of("\n".join(blocks(page, "bash")))
+
+
+def commands_of(block: str) -> list[str]:
+    lines = block.splitlines()
     return [line.split("  #")[0].strip() for line in lines if line.strip() and line[0] != "#"]
+
+
+def in_order(page: Path) -> list[tuple[str, str]]:
+    """Every block of a page with its language."""
+    return re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(), re.S | re.M)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +125,26 @@ def test_the_scripts_of_a_page_run(page, workplace, assert_runs):
         assert_runs(["python", "script.py"])
 
 
-@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda s: s.name)
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_a_tutorial_can_be_followed_from_an_empty_folder(page, assert_runs, tmp_path, monkeypatch):
+    """Block after block; one of YAML is saved under the name in its first line."""
+    monkeypatch.chdir(tmp_path)
+    for language, block in in_order(page):
+        if language == "yaml":
+            (tmp_path / block.splitlines()[0].removeprefix("# ")).write_text(block)
+        elif language == "python":
+            (tmp_path / "script.py").write_text(block)
+            assert_runs(["python", "script.py"])
+        elif language == "bash":
+            for command in commands_of(block):
+                assert_runs(shlex.split(command))
+
+
+# tests/test_exports.py runs those that need a package of their own.
+EXAMPLES = sorted({*(ROOT / "examples").glob("*.py")} - {*(ROOT / "examples").glob("prior_*.py")})
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.name)
 def test_the_example_scripts_run(script, workplace, assert_runs):
     if script.name == "density_only.py":
         assert_runs_outside([sys.executable, str(script)], workplace)

@@ -229,7 +229,8 @@ class BeliefDensity:
         def sample(n: int, seed: int) -> Array:
             return self.sample(n, seed=seed)
 
-        return Prior(sample, self.log_prob, self._kept, self.sampling)
+        model = self._model if isinstance(self._model, UtilityDensity) else None
+        return Prior(sample, self.log_prob, self._kept, self.sampling, model)
 
     @property
     def has_draws(self) -> bool:

@@ -8,7 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from llm_elicit.density.empirical import Empirical
+from llm_elicit.density.errors import DensityError
 from llm_elicit.density.sampling import SamplingDensity, Uniform
+from llm_elicit.density.threads import one_thread
+from llm_elicit.density.utility_density import UtilityDensity
 
 Array = npt.NDArray[np.float64]
 
@@ -38,9 +41,10 @@ class Prior:
         log_prob: Callable[[Array], Array],
         kept: Array,
         sampling: SamplingDensity,
+        model: UtilityDensity | None = None,
     ) -> None:
         self._sample, self._log_prob, self._kept = sample, log_prob, kept
-        self._sampling = sampling
+        self._sampling, self._model = sampling, model
 
     @property
     def dim(self) -> int:
@@ -57,6 +61,42 @@ class Prior:
         points = np.asarray(x, dtype=np.float64)
         flat = self._log_prob(points.reshape(-1, self.dim))
         return np.asarray(flat.reshape(points.shape[:-1]))
+
+    def logpdf_and_gradient(self, x: npt.ArrayLike) -> tuple[Array, Array]:
+        """Log density (...) and its gradient (..., d) at points (..., d): nats a natural unit.
+
+        What Hamiltonian samplers ask for. −inf and 0 outside the support.
+
+        Raises
+        ------
+        DensityError : the belief was fitted by another method than "utility" and "auto".
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from llm_elicit.density import Uniform, fit_belief
+        >>> rng = np.random.default_rng(0)
+        >>> a, b = rng.uniform(-3, 3, (2, 80, 1))
+        >>> nearer = abs(a - 1) < abs(b - 1)
+        >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
+        ...                     sampling=Uniform([-3.0], [3.0]), method="utility")
+        >>> _, gradient = belief.as_prior().logpdf_and_gradient([[0.0], [2.0]])
+        >>> (gradient[:, 0] > 0).tolist()                # uphill is towards 1
+        [True, False]
+        """
+        if self._model is None:
+            raise DensityError(
+                'logpdf_and_gradient: beliefs of methods "utility" and "auto" alone have a '
+                "gradient; fit by one of them, or use a sampler that needs none."
+            )
+        points = np.asarray(x, dtype=np.float64)
+        flat = points.reshape(-1, self.dim)
+        values, slopes = np.full(len(flat), -np.inf), np.zeros_like(flat)
+        inside = self._sampling.contains(flat)
+        if inside.any():
+            with one_thread():
+                values[inside], slopes[inside] = self._model.log_prob_and_slope(flat[inside])
+        return values.reshape(points.shape[:-1]), slopes.reshape(points.shape)
 
     def pdf(self, x: npt.ArrayLike) -> Array:
         """Density at points (..., d): (...)."""

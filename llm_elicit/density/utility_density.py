@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,7 +18,9 @@ from llm_elicit.density.density_model import Draws, EvaluationError
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.proposal import Proposal, draw_sampling
 from llm_elicit.density.ratio import NetworkStack, Utility, rounding
+from llm_elicit.density.slope import natural_slope
 
+Array = npt.NDArray[np.float64]
 _ISLANDS, _PARTICLES = 8, 1024
 _FIRST = 4096
 _START = ("weights", "means", "factors", "step")
@@ -72,6 +76,14 @@ class UtilityDensity:
     def log_density(self, g: Tensor) -> Tensor:
         """Normalized log-density (n,) per scale unit, nats."""
         return utility_at(self.latent, self.utility, g) - self.log_normalizer
+
+    def log_prob_and_slope(self, x: Array) -> tuple[Array, Array]:
+        """Log density (n,) per natural unit and its gradient (n, d) at points (n, d) inside."""
+        latent = self.latent
+        g = latent.to_latent(x)
+        value, slope = utility_and_slope(latent, self.utility, torch.from_numpy(g))
+        shift = latent.sampling.log_scale_slope(x) - self.log_normalizer
+        return value.numpy() + shift, natural_slope(latent, g, slope.numpy())
 
     def evaluation_error(self, g: Tensor) -> EvaluationError:
         """What single precision leaves: the force is the gradient of the log-density."""
