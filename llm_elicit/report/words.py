@@ -169,6 +169,7 @@ def scale_sentence(scale: Scale) -> str:
     """What holds whatever the noise level is, and what does not.
 
     Example:
+        >>> from llm_elicit.audit.scale import AtLevel
         >>> ends = [AtLevel(factor=f, belief_data=None, shifts=[0.3, 0.0]) for f in (0.5, 2)]
         >>> scale = Scale(levels=ends, size=2, sampling_data=None, nearer=None,
         ...               above=["age"], below=[], open=["rooms"])
