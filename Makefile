@@ -1,7 +1,8 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 VENV ?= .venv
-PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
+# Python compiles what it imports when it does; most of PyTorch it never will.
+INSTALL = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile
 CAMPAIGN ?= california
 
 .PHONY: demo test check suite clean
@@ -27,11 +28,11 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/demo: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[local]'
+	$(INSTALL) --constraint constraints.txt --editable '.[local]'
 	touch $@
 
 $(VENV)/test: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[local,dev]'
+	$(INSTALL) --constraint constraints.txt --editable '.[local,dev]'
 	touch $@
 
 clean:
