@@ -1,7 +1,8 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 VENV ?= .venv
-# Python compiles what it imports when it does; most of PyTorch it never will.
+# Python compiles what it imports when it does, once, if it may keep it; most of PyTorch it never will.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile
 CAMPAIGN ?= california
 
