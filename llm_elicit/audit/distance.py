@@ -210,23 +210,24 @@ class Ruler:
             marginal_w.append([wasserstein_distance(*pair) for pair in pairs])
         w, tv = np.array(marginal_w), np.array(marginal_tv)
         return Distance(
-            wasserstein=_estimate(joint_w),
+            wasserstein=estimate_of(joint_w),
             joint=JointDistance(
-                **{name: _estimate([one[name] for one in joint]) for name in joint[0]}
+                **{name: estimate_of([one[name] for one in joint]) for name in joint[0]}
             ),
             size=self.size,
-            mmtv=_estimate(tv.mean(axis=1)),
+            mmtv=estimate_of(tv.mean(axis=1)),
             marginal_size=self.marginal_size,
             features=[
                 FeatureDistance(
                     name=name,
-                    wasserstein=_estimate(w[:, column]),
-                    total_variation=_estimate(tv[:, column]),
+                    wasserstein=estimate_of(w[:, column]),
+                    total_variation=estimate_of(tv[:, column]),
                 )
                 for column, name in enumerate(self.space.names)
             ],
         )
 
 
-def _estimate(values: list[float] | Floats) -> Estimate:
+def estimate_of(values: list[float] | Floats) -> Estimate:
+    """Mean and standard deviation of a number over repeats."""
     return Estimate(mean=float(np.mean(values)), sd=float(np.std(values, ddof=1)))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from llm_elicit import density
-from llm_elicit.audit.distance import Estimate, common_size, wasserstein
+from llm_elicit.audit.distance import Estimate, common_size, estimate_of, wasserstein
 from llm_elicit.audit.evidence import Reference
 from llm_elicit.features import FeatureSpace, Floats, Strict
 
@@ -72,8 +72,8 @@ def points_at_levels(
     """
     rng = np.random.default_rng([seed, 0x5CA1E])
     both = np.concatenate([points, space.sample(len(points), rng)])
-    log_p = belief.log_prob(both) - belief.sampling.log_scale_slope(both)
-    log_flat = belief.sampling.log_prob(both) - belief.sampling.log_scale_slope(both)
+    slope = belief.sampling.log_scale_slope(both)
+    log_p, log_flat = belief.log_prob(both) - slope, belief.sampling.log_prob(both) - slope
     log_drawn = np.logaddexp(log_p, log_flat)
     found = {}
     for factor in FACTORS:
@@ -126,8 +126,7 @@ def _apart(x: Floats, y: Floats, size: int, rng: np.random.Generator) -> Estimat
     def some(points: Floats) -> Floats:
         return points[rng.choice(len(points), size, replace=False)]
 
-    found = [wasserstein(some(x), some(y)) for _ in range(_REPEATS)]
-    return Estimate(mean=float(np.mean(found)), sd=float(np.std(found, ddof=1)))
+    return estimate_of([wasserstein(some(x), some(y)) for _ in range(_REPEATS)])
 
 
 def _nearer(levels: list[AtLevel], of_sampling: Estimate | None) -> bool | None:

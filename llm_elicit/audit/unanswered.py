@@ -65,7 +65,7 @@ def measure_unanswered(
     if not 0.0 < missing.mean() < 1.0 or len(pairs) < 3:
         return None
     sides = [rows[[f"{side}_{name}" for name in space.names]].to_numpy()[first] for side in "ab"]
-    low, high = (space.to_scale(np.array([end]))[0] for end in (space.low, space.high))
+    low, high = space.to_scale(space.low), space.to_scale(space.high)
     points = np.stack([(space.to_scale(side) - low) / (high - low) for side in sides])
     p_values = _permuted(points, left, permutations, rng)
     adjusted = holm(p_values)
