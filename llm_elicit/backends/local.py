@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from llm_elicit.backends import weights
 from llm_elicit.backends.base import Capabilities, Notify, Reply, Request, silent
-from llm_elicit.backends.openai import TOP, read_completion
+from llm_elicit.backends.openai import read_completion
 from llm_elicit.backends.sdk import Keyless
 from llm_elicit.campaign import LocalJudge
 from llm_elicit.errors import InputError
@@ -23,6 +23,9 @@ else:
     openai = Later("openai")
 
 _CONTEXT = 4096
+_LISTED = 1000
+"""Of how many tokens the log-probability is asked: a model that leans hard to one letter has the
+other far down its list, and what it holds of it is the whole answer."""
 
 
 class LocalBackend(Keyless):
@@ -69,7 +72,7 @@ class LocalBackend(Keyless):
             "max_tokens": 1,
             "temperature": self._judge.temperature or 0.0,
             "logprobs": True,
-            "top_logprobs": TOP,
+            "top_logprobs": _LISTED,
             "grammar": f'root ::= "{first}" | "{second}"',
         }
         if self._judge.temperature:
