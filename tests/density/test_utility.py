@@ -91,7 +91,7 @@ def test_few_choices_of_a_wide_belief_leave_no_direction_open() -> None:
     winners, losers = np.where(won[:, None], *pairs), np.where(won[:, None], *pairs[::-1])
     data = ChoiceData(winners, losers, np.ones(1600), np.arange(1600))
     quadratic = QuadraticFit(CrossValidation(data, Response(Noise()), 4, rng))
-    _, beta = quadratic.choose((0.01, 0.1, 1.0, 10.0))
+    beta = quadratic.fits((0.01, 0.1, 1.0, 10.0))[0].coefficients
     curvature = -2.0 * Utility.from_coefficients(beta, 16).curvature.double().numpy()
     # The true ones are 7.7 in fifteen directions and 0.3 in the last, which is hard to see.
     assert np.linalg.eigvalsh(curvature)[0] > 0.2

@@ -122,8 +122,8 @@ def _judge_terms(
         validation = CrossValidation(weighted, response, settings.folds, rng)
         if turn < _TURNS - 1:
             quadratic = QuadraticFit(validation)
-            ridge, _ = quadratic.choose(settings.ridges)
-            foretold = validation.everywhere(quadratic.cross_validate(ridge)[1])
+            ridged = quadratic.fits(settings.ridges)[0]
+            foretold = validation.everywhere(quadratic.cross_validate(ridged.ridge)[1])
         else:
             foretold = _describe(validation, quick, _Steps(quick, None)).foretold
         weighted = terms.weigh(data, noise, foretold)
@@ -133,8 +133,8 @@ def _judge_terms(
 
 def _describe(validation: CrossValidation, settings: UtilitySettings, step: _Steps) -> UtilityFit:
     quadratic = QuadraticFit(validation)
-    ridge, whole = quadratic.choose(settings.ridges)
-    betas, by_quadratic = quadratic.cross_validate(ridge)
+    ridged = quadratic.fits(settings.ridges)
+    betas, by_quadratic = quadratic.cross_validate(ridged[0].ridge)
     first = validation.score(by_quadratic)
     mixtures = fit_mixtures(validation, settings.mixture, first, step.mixture)
     base = quadratic.differences(betas)
@@ -154,7 +154,7 @@ def _describe(validation: CrossValidation, settings: UtilitySettings, step: _Ste
     if form == "constant":
         utility = Utility.flat(validation.dimension)
     elif form == "quadratic":
-        utility = Utility.from_coefficients(whole, validation.dimension)
+        utility = Utility.from_coefficients(ridged[0].coefficients, validation.dimension)
     elif form == "mixtures":
         utility = replace(Utility.flat(validation.dimension), components=averaged)
     else:
@@ -170,11 +170,11 @@ def _describe(validation: CrossValidation, settings: UtilitySettings, step: _Ste
             f"mixture of {m.count}": round(c.share, 4)
             for m, c in zip(mixtures, averaged, strict=True)
         },
-        "ridge": ridge,
+        "ridge": ridged[0].ridge,
         "decay": residual.decay,
         "steps": residual.steps,
     }
-    draws = draw_posterior(quadratic, (ridge, whole, by_quadratic), mixtures, settings.posterior)
+    draws = draw_posterior(quadratic, ridged, by_quadratic, mixtures, settings.posterior)
     return UtilityFit(utility, draws, validation.everywhere(everything[form]), notes)
 
 

@@ -17,13 +17,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from scipy.special import softmax
 from torch import Tensor
 
 from llm_elicit.density.components import ComponentStack, products
 from llm_elicit.density.utility.clusters import clustered_weights
 from llm_elicit.density.utility.data import Array, CrossValidation, HeldOut
 from llm_elicit.density.utility.mixture import MixtureFit
-from llm_elicit.density.utility.quadratic import QuadraticFit
+from llm_elicit.density.utility.quadratic import QuadraticFit, RidgedFit
 from llm_elicit.density.utility.scoring import Mixture, MixturePosterior, climb, scales_of
 from llm_elicit.density.utility.stacking import bootstrapped_shares
 from llm_elicit.density.utility.walks import WalkSettings, walk
@@ -51,29 +52,42 @@ class PosteriorSettings:
 
 def draw_posterior(
     quadratic: QuadraticFit,
-    fit: tuple[float, Array, HeldOut],
+    ridged: list[RidgedFit],
+    foretold: HeldOut,
     mixtures: list[MixtureFit],
     settings: PosteriorSettings,
 ) -> UtilityDraws:
-    """Draws over all forms; ``fit`` is the quadratic's ridge, coefficients (P,) and foresight.
+    """Draws over all forms; ``ridged`` and ``foretold`` are the quadratic's.
 
     Judgments of one pair are counted as far as they tell apart; see `clustered_weights`.
     """
-    ridge, summit, foretold = fit
-    shares = _shares(quadratic.validation, [foretold, *(m.held_out for m in mixtures)], settings)
+    of_forms = _shares(quadratic.validation, [foretold, *(m.held_out for m in mixtures)], settings)
+    shares = np.concatenate([of_forms[0] * _ridge_shares(ridged), of_forms[1:]])
     # The first n shares get their part of the draws, rounded once: the parts add up.
     edges = np.floor(np.cumsum(shares) * settings.draws + 0.5).astype(int)
-    counts = np.diff(np.concatenate([[0], edges]))
+    counts = np.diff(np.concatenate([[0], edges])).tolist()
     weights = clustered_weights(quadratic.validation, [m.held_out for m in mixtures])
-    linear, curvature = draw_quadratics(
-        quadratic, ridge, summit, weights, replace(settings, draws=int(counts[0]))
-    )
+    drawn = [
+        draw_quadratics(quadratic, fit, weights, replace(settings, draws=count))
+        for fit, count in zip(ridged, counts, strict=False)
+    ]
+    linear, curvature = (torch.cat(parts) for parts in zip(*drawn, strict=True))
     stacks = [
-        draw_mixtures(quadratic.validation, m, weights, replace(settings, draws=int(count)))
-        for m, count in zip(mixtures, counts[1:], strict=True)
+        draw_mixtures(quadratic.validation, m, weights, replace(settings, draws=count))
+        for m, count in zip(mixtures, counts[len(ridged) :], strict=True)
         if count
     ]
     return UtilityDraws(linear, curvature, tuple(stacks))
+
+
+def _ridge_shares(ridged: list[RidgedFit]) -> Array:
+    """Shares (R,) of the ridges, each as likely as any other before the choices.
+
+    What the features have to do with each other is shrunk by the ridge, and the widths of all
+    features with it: draws under the best ridge alone would be too sure of them.
+    """
+    evidence = np.array([fit.evidence for fit in ridged])
+    return np.asarray(softmax(evidence))
 
 
 def _shares(
@@ -132,24 +146,20 @@ def log_likelihood(posterior: MixturePosterior, many: Mixture) -> Tensor:
 
 
 def draw_quadratics(
-    quadratic: QuadraticFit,
-    ridge: float,
-    summit: Array,
-    weights: Tensor,
-    settings: PosteriorSettings,
+    quadratic: QuadraticFit, fit: RidgedFit, weights: Tensor, settings: PosteriorSettings
 ) -> tuple[Tensor, Tensor]:
-    """Draws of the posterior of a quadratic form: linear (S, d) and curvature (S, d, d)."""
+    """Draws of a quadratic form's posterior under a ridge: linear (S, d), curvature (S, d, d)."""
     response, d = quadratic.response, quadratic.validation.dimension
-    design, prior = torch.from_numpy(quadratic.design), torch.from_numpy(quadratic.prior(ridge))
+    design, prior = torch.from_numpy(quadratic.design), torch.from_numpy(quadratic.prior(fit.ridge))
     mass = weights[torch.from_numpy(quadratic.rows)].double()
-    centre = torch.from_numpy(summit)
+    centre = torch.from_numpy(fit.coefficients)
 
     def log_posterior(steps: Tensor) -> Tensor:
         beta = centre + steps.double()
-        fit = response.log_cdf(beta @ design.T) @ mass
-        return (fit - 0.5 * ((beta @ prior) * beta).sum(1)).float()
+        likelihood = response.log_cdf(beta @ design.T) @ mass
+        return (likelihood - 0.5 * ((beta @ prior) * beta).sum(1)).float()
 
-    scales = scales_of(torch.from_numpy(quadratic.curvature(summit, ridge)))
+    scales = scales_of(torch.from_numpy(quadratic.curvature(fit.coefficients, fit.ridge)))
     generator = quadratic.validation.generator
     ends = walk(log_posterior, scales, settings.draws, generator, settings.walk)
     beta = (centre + ends.double()).float()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from scipy.optimize import fmin_l_bfgs_b
@@ -11,6 +13,15 @@ from llm_elicit.density.utility.data import Array, CrossValidation, Folds, HeldO
 
 _CHUNK = 8192
 _COMMON = 1e-4
+
+
+@dataclass(frozen=True)
+class RidgedFit:
+    """The coefficients (P,) under a ridge, and the ridge's log-evidence up to a constant."""
+
+    ridge: float
+    coefficients: Array
+    evidence: float
 
 
 class QuadraticFit:
@@ -51,19 +62,18 @@ class QuadraticFit:
         found, _, _ = fmin_l_bfgs_b(objective, first, maxiter=200, factr=1e6)
         return np.asarray(found)
 
-    def choose(self, ridges: tuple[float, ...]) -> tuple[float, Array]:
-        """The ridge of most evidence, and the coefficients (P,) under it.
+    def fits(self, ridges: tuple[float, ...]) -> list[RidgedFit]:
+        """The fit under each ridge, the one of most evidence first.
 
         Evidence is the likelihood of the choices with β integrated out, by Laplace's approximation
         (MacKay, 1992). Held-out choices would rather have a larger ridge: one summit foretells best
         when it is too flat, however narrow the belief.
         """
-        fits, beta = [], None
+        found: list[RidgedFit] = []
         for ridge in sorted(ridges, reverse=True):
-            beta = self.fit(ridge, start=beta)
-            fits.append((self._evidence(beta, ridge), ridge, beta))
-        _, ridge, beta = max(fits, key=lambda fit: fit[0])
-        return ridge, beta
+            beta = self.fit(ridge, start=found[-1].coefficients if found else None)
+            found.append(RidgedFit(ridge, beta, self._evidence(beta, ridge)))
+        return sorted(found, key=lambda fit: -fit.evidence)
 
     def _evidence(self, beta: Array, ridge: float) -> float:
         """Log-likelihood of the choices with the coefficients integrated out, up to a constant."""
