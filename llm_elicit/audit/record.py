@@ -30,7 +30,7 @@ from llm_elicit.audit.signal import (
     randomization_test,
 )
 from llm_elicit.audit.summary import FeatureBands, FeatureSummary, side_by_side, summarize
-from llm_elicit.audit.transitivity import Transitivity, find_triads, measure_transitivity
+from llm_elicit.audit.transitivity import Transitivity, measure_transitivity
 from llm_elicit.audit.unanswered import Unanswered, measure_unanswered
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats, Strict
@@ -223,9 +223,9 @@ def audit_judge(
         unanswered=measure_unanswered(
             comparisons, evidence.judge, reference.space, ruler.settings.flips, later
         ),
-        transitivity=measure_transitivity(
-            find_triads(comparisons, evidence.judge), evidence.triads
-        ),
+        transitivity=None
+        if evidence.triads is None
+        else measure_transitivity(evidence.triads, evidence.foretold),
         signal=_audit_signal(evidence, belief, reference, ruler.settings, rng),
         drivers=tuple(measure_drivers(choices, reference.space, ruler.settings.flips, own)),
         foretold=read_foretold(first_fit),

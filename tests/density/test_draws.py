@@ -254,6 +254,7 @@ def test_a_share_of_the_pairs_stays_uniform(belief: BeliefDensity) -> None:
 def test_at_another_noise_the_density_is_a_power_of_itself(
     belief: BeliefDensity, factor: float
 ) -> None:
+    assert belief.has_noise_levels
     other = belief.at_noise(factor * belief.noise.level)
     assert other.noise.level == factor * belief.noise.level
     rng = np.random.default_rng(0)
