@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.distance import Estimate
@@ -165,19 +166,20 @@ def order_sentence(judge: JudgeAudit) -> str:
     return f"It named option {letter} in {named:.0%} of its choices, whatever was shown there."
 
 
-def scale_sentence(scale: Scale) -> str:
-    """What holds whatever the noise level is, and what does not.
+def scale_sentence(scale: Scale, labels: Mapping[str, str]) -> str:
+    """What holds whatever the noise level is, and what does not; features by their labels.
 
     Example:
         >>> from llm_elicit.audit.scale import AtLevel
         >>> ends = [AtLevel(factor=f, belief_data=None, shifts=[0.3, 0.0]) for f in (0.5, 2)]
         >>> scale = Scale(levels=ends, size=2, sampling_data=None, nearer=None,
         ...               above=["age"], below=[], open=["rooms"])
-        >>> scale_sentence(scale).partition(": ")[2]
-        'age lies above λ. It depends on the level where rooms lies.'
+        >>> labels = {"age": "house age", "rooms": "rooms per household"}
+        >>> scale_sentence(scale, labels).partition(": ")[2]
+        'house age lies above λ. It depends on the level where rooms per household lies.'
     """
     least, most = (scale.levels[end].factor for end in (0, -1))
-    holds, open_ = [], [f"where {name} lies" for name in scale.open]
+    holds, open_ = [], [f"where {labels[name]} lies" for name in scale.open]
     near = "whether the belief is nearer to the data than the range asked about"
     if scale.nearer is not None:
         holds.append(f"the belief is {'' if scale.nearer else 'no '}nearer to the data than λ")
@@ -186,7 +188,8 @@ def scale_sentence(scale: Scale) -> str:
     other = "the data" if scale.sampling_data is not None else "λ"
     for names, side in ((scale.above, "above"), (scale.below, "below")):
         if names:
-            holds.append(f"{_listed(names)} {'lies' if len(names) == 1 else 'lie'} {side} {other}")
+            shown = _listed([labels[name] for name in names])
+            holds.append(f"{shown} {'lies' if len(names) == 1 else 'lie'} {side} {other}")
     told = f"the noise level, from {least:g} to {most:g} times the one that the fit was told"
     sure = f"Whatever {told}: {'; '.join(holds)}." if holds else f"Nothing holds whatever {told}."
     return f"{sure} It depends on the level {_listed(open_)}." if open_ else sure

@@ -13,6 +13,7 @@ from llm_elicit.audit import (
     audit_run,
 )
 from llm_elicit.audit.consistency import Interval
+from llm_elicit.audit.scale import AtLevel, Scale
 from llm_elicit.design import Design
 from llm_elicit.report import words
 from llm_elicit.report.page import render_page
@@ -137,6 +138,23 @@ def test_cycles_are_shown_where_they_were_measured(study, page):
         assert part in text
     assert parsed.open == []
     assert {"#term-cycles", "#term-firm"} <= {a["href"] for a in parsed.all("a")}
+
+
+def test_features_are_called_by_their_labels_in_every_table(study):
+    levels = [AtLevel(factor=f, belief_data=None, shifts=[0.5] * 4) for f in (0.5, 1.0, 2.0)]
+    scale = Scale(
+        levels=levels, size=50, sampling_data=None, nearer=None, above=["Latitude"],
+        below=[], open=["Longitude"],
+    )  # fmt: skip
+    expert, stuck = study.audit.judges
+    judges = [expert.model_copy(update={"scale": scale}), stuck]
+    assert stuck.unanswered is not None
+    audit = study.audit.model_copy(update={"judges": judges})
+    text = render_page(dataclasses.replace(study, audit=audit), {})
+    for name in ("Latitude", "Longitude"):
+        assert f">{name}<" not in text
+        assert text.count(f'class="wraps">{name.lower()}<') == 4  # two tables of tails, two here
+    assert "latitude lies above λ. It depends on the level where longitude lies." in text
 
 
 def test_bands_stand_under_the_numbers_they_are_of(study, page):
