@@ -65,6 +65,7 @@ SZEKELY = (
     "distances. Journal of Statistical Planning and Inference 143(8), 1249–1272."
 )
 TVERSKY = "Tversky, A. (1969). Intransitivity of preferences. Psychological Review 76(1), 31–48."
+VAART = "van der Vaart, A. W. (1998). Asymptotic Statistics. Cambridge University Press."
 VILLANI = "Villani, C. (2009). Optimal Transport: Old and New. Springer."
 WILSON = (
     "Wilson, E. B. (1927). Probable inference, the law of succession, and statistical inference. "
@@ -115,6 +116,12 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "farther from λ (energy distance) than chance draws of λ are. Where either fails: no "
             "signal found.",
             (SZEKELY,),
+        ),
+        "search": Entry(
+            "Pairs to find a signal",
+            "Where the randomization test found nothing: how many pairs, in all, would let it "
+            "find a dependence as strong as the one measured in four of five such studies. Where "
+            "what was measured is within its own standard error of nothing, no number can be said.",
         ),
         "pairs": Entry(
             "Pairs answered",
@@ -190,6 +197,14 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "What the same answers leave open: nine tenths of the beliefs they allow, at the "
             "noise level the fit was told, lie within it at each place. It knows of chance, not "
             "of a wrong noise level, and a mode that no answer pointed to is in none of them.",
+        ),
+        "more-pairs": Entry(
+            "What more pairs would buy",
+            "How wide a band is now, and with three times as many pairs again as were answered. "
+            "Once the answers outweigh the fit's prior, from about 50 pairs a feature, bands "
+            "narrow with the root of the number of pairs, so that four times as many in all "
+            "halve them; with fewer, more are needed.",
+            (VAART,),
         ),
         "correlation": Entry(
             "Correlation",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.distance import Estimate
+from llm_elicit.audit.power import SearchPower
 from llm_elicit.audit.record import Audit, JudgeAudit
 from llm_elicit.audit.scale import Scale
 from llm_elicit.features import Feature
@@ -14,7 +15,7 @@ from llm_elicit.text import visible
 
 __all__ = [
     "between", "estimate", "interval", "number", "order_sentence", "p_value", "scale_sentence",
-    "share", "signed", "verdict_sentence", "visible", "worded",
+    "search_sentence", "share", "signed", "verdict_sentence", "visible", "worded",
 ]  # fmt: skip
 
 NOT_MEASURED = "not measurable"
@@ -193,6 +194,24 @@ def scale_sentence(scale: Scale, labels: Mapping[str, str]) -> str:
     told = f"the noise level, from {least:g} to {most:g} times the one that the fit was told"
     sure = f"Whatever {told}: {'; '.join(holds)}." if holds else f"Nothing holds whatever {told}."
     return f"{sure} It depends on the level {_listed(open_)}." if open_ else sure
+
+
+def search_sentence(search: SearchPower, pairs: int) -> str:
+    """What it would take to find a signal that `pairs` pairs did not show.
+
+    Example:
+        >>> search_sentence(SearchPower(excess=0.03, se=0.01, pairs=430), 150)
+        'If what was measured is a signal, about 430 pairs in all would find it: 280 more.'
+    """
+    if search.pairs is None:
+        return (
+            "How many more pairs would find a signal is more than can be said: what was measured "
+            "is within its own standard error of nothing."
+        )
+    return (
+        f"If what was measured is a signal, about {search.pairs:,} pairs in all would find it: "
+        f"{search.pairs - pairs:,} more."
+    )
 
 
 def _listed(names: list[str]) -> str:

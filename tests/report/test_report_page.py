@@ -166,6 +166,20 @@ def test_bands_stand_under_the_numbers_they_are_of(study, page):
     assert study.audit.of("stuck <b>judge</b>").bands is None
 
 
+def test_what_more_pairs_would_buy(study, reader):
+    text = " ".join("".join(reader.text).split())
+    power = study.audit.of("expert").band_power
+    assert power.pairs == 60
+    assert power.lean
+    assert "After 60 pairs, about 180 more would halve each of them, or rather more" in text
+    first = power.widths[0]
+    income, band = study.audit.space.features[0], study.audit.of("expert").bands[0].mean
+    assert f"{words.between(income, band)}{first.mean:.2f}{first.mean / 2:.2f}" in text
+    # Of a judge who always prefers the first option nothing can be said.
+    assert study.audit.of("stuck <b>judge</b>").signal.search.pairs is None
+    assert text.count("is more than can be said") == 1
+
+
 def test_distances_stand_beside_their_floors_once_a_judge(study, page):
     assert page.count("<h3>Distances over all features together</h3>") == 2
     floor = study.audit.reference.data_floor.joint
