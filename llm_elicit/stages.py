@@ -31,7 +31,7 @@ from llm_elicit.later import Later
 from llm_elicit.orchestrator import Display, Progress, Silent
 from llm_elicit.orchestrator.spans import span
 from llm_elicit.questions import Template, render
-from llm_elicit.runs import BANDS, FROZEN, SAMPLES, Run, find, open_runs
+from llm_elicit.runs import BANDS, DRAWS, FROZEN, SAMPLES, Run, find, open_runs
 from llm_elicit.told import evidence_of, noise_of, sampling_of
 
 __all__ = [
@@ -237,11 +237,13 @@ def _fit_one(
     )
     drawn = belief.sample(settings.samples, seed=result.campaign.seed)
     belief.save(folder)
-    (folder / BANDS).unlink(missing_ok=True)
+    for old in (BANDS, DRAWS):
+        (folder / old).unlink(missing_ok=True)
     if belief.has_draws:
         draws = belief.draws(seed=result.campaign.seed, progress=shown)
         bands = auditing.measure_bands(draws, space)
         (folder / BANDS).write_text(bands.model_dump_json() + "\n", encoding="utf-8")
+        auditing.write_draws(draws, space, folder / DRAWS)
     shown("done", 1, 1)
     stamp.write_text(digest.hexdigest())
     pd.DataFrame(drawn, columns=space.names).to_parquet(samples)
@@ -351,6 +353,7 @@ def _evidence(
         beliefs=beliefs,
         diagnostics=diagnostics,
         bands=samples.bands.get(judge),
+        draws=auditing.read_draws(result.belief_folder(judge, first) / DRAWS),
         levels=auditing.data_levels(belief, space, points),
         at_levels=auditing.points_at_levels(belief, space, points, seed)
         if belief.has_noise_levels

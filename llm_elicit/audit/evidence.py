@@ -119,6 +119,8 @@ class JudgeEvidence:
             `llm_elicit.audit.scale.points_at_levels`; None for a belief that has but one.
         triads: among the answers, `llm_elicit.audit.transitivity.find_triads`.
         foretold: what the belief foretells of them, `foretell_triads` of the same.
+        draws: points of the densities that the answers allow, `(S, m, d)`, natural units; see
+            `llm_elicit.audit.bands.read_draws`.
     """
 
     judge: str
@@ -130,6 +132,7 @@ class JudgeEvidence:
     at_levels: Mapping[float, Floats] | None = None
     triads: Triads | None = None
     foretold: Floats | None = None
+    draws: Floats | None = None
 
     def __post_init__(self) -> None:
         if self.judge not in self.comparisons.judges:

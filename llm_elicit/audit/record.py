@@ -242,8 +242,12 @@ def audit_judge(
         if belief is None or evidence.bands is None
         else measure_band_power(evidence.bands, belief, reference.space, len(choices)),
         shape=None if belief is None else measure_shape(belief, reference, evidence.bands),
-        belief_data=None if belief is None or data is None else ruler.between(belief, data, rng),
-        belief_sampling=None if belief is None else ruler.between(belief, reference.sampling, rng),
+        belief_data=None
+        if belief is None or data is None
+        else ruler.between(belief, data, rng, evidence.draws),
+        belief_sampling=None
+        if belief is None
+        else ruler.between(belief, reference.sampling, rng, evidence.draws),
         belief_floor=None if belief is None else ruler.floor(belief, rng),
         cross_checks={
             other: ruler.between(belief, points, rng)

@@ -71,6 +71,10 @@ WILSON = (
     "Wilson, E. B. (1927). Probable inference, the law of succession, and statistical inference. "
     "Journal of the American Statistical Association 22(158), 209–212."
 )
+ZOU = (
+    "Zou, G. Y. (2007). Toward using confidence intervals to compare correlations. Psychological "
+    "Methods 12(4), 399–413."
+)
 
 
 @dataclass(frozen=True)
@@ -180,7 +184,9 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
         "spread": Entry(
             "Distance ± sd",
             "Mean and standard deviation of a distance over fresh subsamples of both sides. The "
-            "subsamples share one belief, so this is not the uncertainty of the belief.",
+            "subsamples share one belief, so this is not the uncertainty of the belief. That is in "
+            "the brackets, where there are any: nine tenths of the beliefs that the answers allow "
+            "are that far from the same sample.",
         ),
         "floor": Entry(
             "Floor",
@@ -211,7 +217,9 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "Pearson's, of two features each on its scale: how far one goes along with the other, "
             "from −1 to +1. λ draws every feature by itself, so it has none. The belief's band is "
             "of what the answers leave open, and knows that answers to one pair hang together; "
-            "the data's interval is of having so many rows and no more.",
+            "the data's interval is of having so many rows and no more. The interval of their "
+            "difference holds both.",
+            (ZOU,),
         ),
         "tails": Entry(
             "Tails",

@@ -187,8 +187,11 @@ def test_distances_stand_beside_their_floors_once_a_judge(study, page):
     row = page[page.index("two samples of the data (floor)") :].split("</tr>")[0]
     for value in (words.estimate(floor.sliced), words.estimate(floor.energy), shown):
         assert f"<td>{value}</td>" in row
-    expert = study.audit.of("expert")
-    assert f"<td>{words.estimate(expert.belief_data.joint.pqmass)}</td>" in page
+    expert = study.audit.of("expert").belief_data
+    assert f"<td>{words.estimate(expert.joint.pqmass)}</td>" in page
+    low, high = expert.bands.energy
+    shown = f'{words.estimate(expert.joint.energy)} <span class="soft">({low:.2f} to {high:.2f})'
+    assert f"<td>{shown}</span></td>" in page
     assert page.count("two samples of the belief (floor)") == 1  # of the judge with a cross-check
 
 
@@ -198,6 +201,7 @@ def test_correlations_and_tails_are_shown_with_their_bands(study, reader):
     pair = shape.furthest(8)[0]
     low, high = pair.band
     assert f"{words.signed(pair.belief)}{words.signed(low)} to {words.signed(high)}" in text
+    assert words.interval(pair.difference) in text
     assert f"outside the belief's 90 % band in {len(shape.outside)} of 6 pairs" in text
     below, band = shape.tails[0].below, shape.tails[0].below_band
     shown = words.interval(below, percent=True, decimals=1)
