@@ -57,14 +57,16 @@ def draw_posterior(
 ) -> UtilityDraws:
     """Draws over all forms; ``fit`` is the quadratic's ridge, coefficients (P,) and foresight.
 
-    Judgments of one pair are counted as far as they tell apart; see `clustered_weights`.
+    Judgments of one pair are counted as far as they tell apart beside the form that foretells
+    best; see `clustered_weights`.
     """
     ridge, summit, foretold = fit
-    shares = _shares(quadratic.validation, [foretold, *(m.held_out for m in mixtures)], settings)
+    forms = [foretold, *(m.held_out for m in mixtures)]
+    shares = _shares(quadratic.validation, forms, settings)
     # The first n shares get their part of the draws, rounded once: the parts add up.
     edges = np.floor(np.cumsum(shares) * settings.draws + 0.5).astype(int)
     counts = np.diff(np.concatenate([[0], edges]))
-    weights = clustered_weights(quadratic.validation, [m.held_out for m in mixtures])
+    weights = clustered_weights(quadratic.validation, max(forms, key=quadratic.validation.score))
     linear, curvature = draw_quadratics(
         quadratic, ridge, summit, weights, replace(settings, draws=int(counts[0]))
     )
