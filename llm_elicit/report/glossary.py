@@ -125,7 +125,7 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "Pairs to find a signal",
             "Where the randomization test found nothing: how many pairs, in all, would let it "
             "find a dependence as strong as the one measured in four of five such studies. Where "
-            "what was measured is within its own standard error of nothing, no number can be said.",
+            "what was measured is less than one standard error above chance, no number can be said.",
         ),
         "pairs": Entry(
             "Pairs answered",

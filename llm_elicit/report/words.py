@@ -206,7 +206,7 @@ def search_sentence(search: SearchPower, pairs: int) -> str:
     if search.pairs is None:
         return (
             "How many more pairs would find a signal is more than can be said: what was measured "
-            "is within its own standard error of nothing."
+            "is less than one standard error above chance."
         )
     return (
         f"If what was measured is a signal, about {search.pairs:,} pairs in all would find it: "
