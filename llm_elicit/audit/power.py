@@ -5,7 +5,7 @@ Bernstein–von Mises theorem: van der Vaart 1998, "Asymptotic Statistics", chap
 nearer is foretold because nothing cheap does better: a refit to half of the pairs takes longer
 than the rest of an audit and says one noisy ratio, and what the posterior's draws say that new
 answers would tell (as `llm_elicit.density.suggest` reckons it) erred as much over thirty
-simulated judges asked four times the pairs, a factor of 1.5 either way. Over twelve targets
+simulated judges asked four times the pairs, a factor of 1.6 (root mean square). Over twelve targets
 (docs/benchmarks.md, "Do bands hold the truth") ten times the pairs made bands 3.0 times as
 narrow in the geometric mean, 0.9 to 9.7, where the root says 3.2.
 
@@ -25,7 +25,7 @@ from scipy.stats import norm
 from llm_elicit.audit.summary import BeliefBands
 from llm_elicit.features import FeatureSpace, Floats, Strict
 
-LEAN = 50
+LEAN = 100
 """Pairs a feature below which the prior still decides how wide bands are.
 
 With 15 to 50 a feature, four times as many left bands 0.3 to 1.7 times as wide as before (18

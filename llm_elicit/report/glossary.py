@@ -125,7 +125,8 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "Pairs to find a signal",
             "Where the randomization test found nothing: how many pairs, in all, would let it "
             "find a dependence as strong as the one measured in four of five such studies. Where "
-            "what was measured is less than one standard error above chance, no number can be said.",
+            "what was measured is less than one standard error above chance, no number can be "
+            "said.",
         ),
         "pairs": Entry(
             "Pairs answered",
@@ -207,7 +208,7 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
         "more-pairs": Entry(
             "What more pairs would buy",
             "How wide a band is now, and with three times as many pairs again as were answered. "
-            "Once the answers outweigh the fit's prior, from about 50 pairs a feature, bands "
+            "Once the answers outweigh the fit's prior, from about 100 pairs a feature, bands "
             "narrow with the root of the number of pairs, so that four times as many in all "
             "halve them; with fewer, more are needed.",
             (VAART,),
