@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from llm_elicit.errors import InputError
 from llm_elicit.later import Later
+from llm_elicit.output import console
 from llm_elicit.text import visible
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ else:
     caching = Later("llm_elicit.orchestrator.cache")
 
 cache_app = typer.Typer(help="The answers kept across runs.", no_args_is_help=True)
-_out = Console(highlight=False, markup=False, soft_wrap=True)
+_out = console()
 
 Runs = Annotated[Path, typer.Option(help="The folder of the runs; the cache lies in it.")]
 Key = Annotated[str, typer.Argument(help="A key, or as much of its beginning as is unique.")]

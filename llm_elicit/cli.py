@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
+from rich.rule import Rule
 from rich.table import Table
 
 from llm_elicit.benchmarks.command import bench_command
@@ -18,6 +18,7 @@ from llm_elicit.cache_command import cache_app
 from llm_elicit.compare_command import compare_command
 from llm_elicit.errors import STOPPED, ElicitError, InputError
 from llm_elicit.later import Later
+from llm_elicit.output import console
 from llm_elicit.text import visible
 
 if TYPE_CHECKING:
@@ -64,9 +65,7 @@ MaxCost = Annotated[float | None, typer.Option(metavar="USD", min=0.0, help="Spe
 _CELL = {False: (), True: ("cell",)}
 """The column that tells a grid's cells apart."""
 
-# Where no terminal says how wide it is, tables keep their natural width: no name is cut.
-_WIDTH = None if sys.stdout.isatty() else 200
-_out = Console(highlight=False, markup=False, soft_wrap=True, width=_WIDTH)
+_out = console()
 
 
 @app.command("run")
@@ -312,7 +311,7 @@ def _dry_run(cells: Sequence[runs.Run]) -> None:
             for message in prompt.messages:
                 _out.print(f"[{message.role}]", style="bold")
                 _out.print(visible(message.content, 9999))
-            _out.rule()
+            _out.print(Rule(), width=80)
     _estimate(cells)
 
 

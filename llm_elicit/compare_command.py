@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from llm_elicit.errors import InputError
 from llm_elicit.later import Later
+from llm_elicit.output import console
 
 if TYPE_CHECKING:
     from llm_elicit import orchestrator, runs, stages
@@ -21,7 +21,7 @@ else:
     runs = Later("llm_elicit.runs")
     stages = Later("llm_elicit.stages")
 
-_out = Console(highlight=False, markup=False, soft_wrap=True)
+_out = console()
 
 Where = Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs: folders, or names.")]
 Out = Annotated[Path | None, typer.Option(help="Write the whole record here, as JSON.")]

@@ -36,6 +36,9 @@ SAMPLES = "samples.parquet"
 BANDS = "bands.json"
 """The file of a belief's credible bands, in its folder; methods without draws have none."""
 
+DRAWS = "draws.parquet"
+"""The file of points of the densities that a belief's answers allow, beside its bands."""
+
 
 @dataclass(frozen=True)
 class Run:

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from llm_elicit.later import Later
 from llm_elicit.orchestrator import Display, Progress, Silent
 from llm_elicit.orchestrator.spans import span
 from llm_elicit.questions import Template, render
-from llm_elicit.runs import BANDS, FROZEN, SAMPLES, Run, find, open_runs
+from llm_elicit.runs import BANDS, DRAWS, FROZEN, SAMPLES, Run, find, open_runs
 from llm_elicit.told import evidence_of, noise_of, sampling_of
 
 __all__ = [
@@ -236,11 +237,13 @@ def _fit_one(
     )
     drawn = belief.sample(settings.samples, seed=result.campaign.seed)
     belief.save(folder)
-    (folder / BANDS).unlink(missing_ok=True)
+    for old in (BANDS, DRAWS):
+        (folder / old).unlink(missing_ok=True)
     if belief.has_draws:
         draws = belief.draws(seed=result.campaign.seed, progress=shown)
         bands = auditing.measure_bands(draws, space)
         (folder / BANDS).write_text(bands.model_dump_json() + "\n", encoding="utf-8")
+        auditing.write_draws(draws, space, folder / DRAWS)
     shown("done", 1, 1)
     stamp.write_text(digest.hexdigest())
     pd.DataFrame(drawn, columns=space.names).to_parquet(samples)
@@ -254,7 +257,7 @@ def audit(result: Run, progress: Progress = _SILENT) -> None:
     reference = auditing.Reference(result.space, samples.sampling, samples.data)
     table = result.comparisons
     names = [judge.name for judge in result.campaign.judges if judge.name in table.judges]
-    evidence = [_evidence(result, table, name) for name in names]
+    evidence = [_evidence(result, table, name, samples) for name in names]
     shown = partial(progress.stage, "audit", "distances and tests")
     numbers = auditing.audit_run(evidence, reference, result.campaign.seed, shown)
     numbers.save(result.folder / "audit.json")
@@ -325,27 +328,37 @@ def _read_bands(folder: Path) -> auditing.BeliefBands | None:
     return auditing.BeliefBands.model_validate_json(path.read_bytes())
 
 
-def _evidence(result: Run, comparisons: Comparisons, judge: str) -> auditing.JudgeEvidence:
-    beliefs: dict[str, Floats] = {}
-    diagnostics: dict[str, dict[str, Any]] = {}
-    levels, at_levels, told = None, None, None
+def _evidence(
+    result: Run, comparisons: Comparisons, judge: str, samples: reporting.Samples
+) -> auditing.JudgeEvidence:
+    """What is known of one judge; `samples` has what was read of its first method's belief."""
+    seed, space = result.campaign.seed, result.space
     triads = auditing.find_triads(comparisons, judge)
-    for method in result.campaign.fit.methods:
+    evidence = auditing.JudgeEvidence(judge, comparisons, triads=triads)
+    if judge not in samples.beliefs:
+        return evidence
+    first, *others = result.campaign.fit.methods
+    belief = density.BeliefDensity.load(result.belief_folder(judge, first))
+    points = samples.beliefs[judge]
+    beliefs: dict[str, Floats] = {first: points}
+    diagnostics: dict[str, dict[str, Any]] = {first: belief.diagnostics}
+    for method in others:
         folder = result.belief_folder(judge, method)
-        points = _read_points(folder)
-        if points is not None:
-            beliefs[method] = points
-            belief = density.BeliefDensity.load(folder)
-            diagnostics[method] = belief.diagnostics
-            if method == result.campaign.fit.methods[0]:
-                levels = auditing.data_levels(belief, result.space, points)
-                told = auditing.foretell_triads(belief, triads, result.campaign.seed)
-                if method in ("auto", "utility"):
-                    seed = result.campaign.seed
-                    at_levels = auditing.points_at_levels(belief, result.space, points, seed)
-    bands = _read_bands(result.belief_folder(judge, result.campaign.fit.methods[0]))
-    return auditing.JudgeEvidence(
-        judge, comparisons, beliefs, diagnostics, bands, levels, at_levels, told
+        drawn = _read_points(folder)
+        if drawn is not None:
+            beliefs[method] = drawn
+            diagnostics[method] = density.BeliefDensity.load(folder).diagnostics
+    return replace(
+        evidence,
+        beliefs=beliefs,
+        diagnostics=diagnostics,
+        bands=samples.bands.get(judge),
+        draws=auditing.read_draws(result.belief_folder(judge, first) / DRAWS),
+        levels=auditing.data_levels(belief, space, points),
+        at_levels=auditing.points_at_levels(belief, space, points, seed)
+        if belief.has_noise_levels
+        else None,
+        foretold=auditing.foretell_triads(belief, triads, seed),
     )
 
 

@@ -12,6 +12,7 @@ from llm_elicit import cli, stages
 from llm_elicit.runs import Run
 
 EXPERT = {"name": "expert", "backend": "simulated"}
+LONG = {**EXPERT, "name": "a-judge-of-a-name-" + "-".join(["so", *["very"] * 11, "long"])}
 
 
 def _run(folder: Path, name: str, *judges: dict[str, object]) -> Path:
@@ -36,18 +37,21 @@ def _compare(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 def test_runs_and_their_judges_are_set_side_by_side(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = _run(tmp_path, "first", EXPERT)
+    """No name is cut where there is no terminal, however long it is."""
+    monkeypatch.setenv("COLUMNS", "80")
+    first = _run(tmp_path, "first", LONG)
     coin = {**EXPERT, "name": "coin", "belief": "uniform"}
-    second = _run(tmp_path, "second", {**EXPERT, "seed": 9}, coin)
+    second = _run(tmp_path, "second", {**LONG, "seed": 9}, coin)
     record = tmp_path / "compare.json"
     assert _compare(monkeypatch, first, second, "--out", record) == 0
     shown = capsys.readouterr().out
     data = json.loads(record.read_text())
-    assert data["judges"] == ["first/expert", "second/expert", "coin"]
-    for name in data["judges"]:
-        assert name in shown
+    name = LONG["name"]
+    assert data["judges"] == [f"first/{name}", f"second/{name}", "coin"]
+    for judge in data["judges"]:
+        assert judge in shown
     alike = {(one["first"], one["second"]): one for one in data["agreements"]}
-    assert alike["first/expert", "second/expert"]["pairs"] > 30
+    assert alike[f"first/{name}", f"second/{name}"]["pairs"] > 30
     assert {each["judge"] for each in data["standings"]} == set(data["judges"])
 
     assert _compare(monkeypatch, first) == 2

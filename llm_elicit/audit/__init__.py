@@ -1,6 +1,6 @@
 """The audit: how a judge answers, whether that is a signal, and how far its belief is from data."""
 
-from llm_elicit.audit.bands import measure_bands
+from llm_elicit.audit.bands import measure_bands, read_draws, write_draws
 from llm_elicit.audit.coverage import data_levels
 from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
 from llm_elicit.audit.rankings import RankingAudit, audit_rankings
@@ -29,4 +29,6 @@ __all__ = [
     "foretell_triads",
     "measure_bands",
     "points_at_levels",
+    "read_draws",
+    "write_draws",
 ]

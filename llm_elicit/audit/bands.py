@@ -7,8 +7,11 @@ by feature and for every two of them; many bands together hold the truth less of
 from __future__ import annotations
 
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
+import pandas as pd
 from scipy.ndimage import gaussian_filter1d
 
 from llm_elicit import density
@@ -23,8 +26,11 @@ from llm_elicit.audit.summary import (
 )
 from llm_elicit.features import FeatureSpace, Floats
 
+Index = npt.NDArray[np.int64]
 BINS = 60
 """Bins of a drawn marginal."""
+KEPT = 1000
+"""Points kept of each draw: as many as distances between densities are measured on."""
 
 
 def measure_bands(
@@ -55,6 +61,30 @@ def measure_bands(
         marginals=marginals,
         correlations=_correlations(draws, space, level),
     )
+
+
+def write_draws(draws: density.BeliefDraws, space: FeatureSpace, path: Path) -> None:
+    """Write `KEPT` points of each draw, one after the other, as Parquet; see `read_draws`."""
+    both = zip(draws.points, draws.weights, strict=True)
+    points = np.concatenate([x[_evenly(weights, KEPT)] for x, weights in both])
+    pd.DataFrame(points.astype(np.float32), columns=space.names).to_parquet(path)
+
+
+def read_draws(path: Path) -> Floats | None:
+    """Points `(S, KEPT, d)`, natural units, of the densities that the answers allow.
+
+    None where there is no such file: of a method without draws, or of an older fit.
+    """
+    if not path.is_file():
+        return None
+    points = pd.read_parquet(path).to_numpy(np.float64)
+    return points.reshape(-1, KEPT, points.shape[1])
+
+
+def _evenly(weights: Floats, count: int) -> Index:
+    """Rows (count,) of points with weights (m,) that sum to one, each about its share of times."""
+    cuts = (np.arange(count) + 0.5) / count
+    return np.searchsorted(np.cumsum(weights), cuts).clip(max=len(weights) - 1)
 
 
 def smoothed(densities: Floats) -> Floats:

@@ -18,8 +18,10 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 from scipy.stats import wasserstein_distance
 
+from llm_elicit import density
 from llm_elicit.audit.evidence import AuditSettings, Standard
-from llm_elicit.audit.joint import measure_joint
+from llm_elicit.audit.joint import joint_of_draws, measure_joint
+from llm_elicit.audit.summary import Band
 from llm_elicit.features import Feature, FeatureSpace, Floats, Strict
 
 _ITERATIONS = 10_000_000
@@ -62,12 +64,26 @@ class JointDistance(Strict):
     pqmass: Estimate
 
 
+class JointBands(Strict):
+    """90 % credible intervals of distances of a belief, over draws of its posterior.
+
+    They hold the chance of the subsamples, too, which two samples of one size always have.
+
+    Attributes:
+        sliced, energy: as in `JointDistance`.
+    """
+
+    sliced: Band
+    energy: Band
+
+
 class Distance(Strict):
     """Everything measured between two samples.
 
     Attributes:
         wasserstein: Wasserstein-1, Euclidean, between standardized features.
         joint: other distances of the same points; None in audits made before there were any.
+        bands: what the answers leave open of these, where the belief has draws.
         size: points on each side of these.
         mmtv: mean marginal total variation, in [0, 1].
         marginal_size: points on each side of the one-dimensional distances.
@@ -76,6 +92,7 @@ class Distance(Strict):
 
     wasserstein: Estimate
     joint: JointDistance | None = None
+    bands: JointBands | None = None
     size: int
     mmtv: Estimate
     marginal_size: int
@@ -171,8 +188,14 @@ class Ruler:
     def space(self) -> FeatureSpace:
         return self.standard.space
 
-    def between(self, x: Floats, y: Floats, rng: np.random.Generator) -> Distance:
-        """The distance between two samples, `(n, d)` and `(m, d)`, natural units."""
+    def between(
+        self, x: Floats, y: Floats, rng: np.random.Generator, draws: Floats | None = None
+    ) -> Distance:
+        """The distance between two samples, `(n, d)` and `(m, d)`, natural units.
+
+        `draws` `(S, k, d)` are points of what else x could be, draws of a belief's posterior;
+        there are no intervals without, or where k is below the size of the distances.
+        """
         x, y = self.space.round(x), self.space.round(y)
 
         def pick(size: int) -> tuple[Floats, Floats]:
@@ -181,7 +204,21 @@ class Ruler:
                 y[rng.choice(len(y), size, replace=False)],
             )
 
-        return self._measure(pick, rng)
+        distance = self._measure(pick, rng)
+        if draws is None or draws.shape[1] < self.size:
+            return distance
+        (aside,) = rng.spawn(1)
+        return distance.model_copy(update={"bands": self._bands(draws, y, aside)})
+
+    def _bands(self, draws: Floats, y: Floats, rng: np.random.Generator) -> JointBands:
+        def some(points: Floats) -> Floats:
+            rows = rng.choice(len(points), self.size, replace=False)
+            return self.standard(self.space.round(points[rows]))
+
+        others = [some(y) for _ in range(self.settings.repeats)]
+        found = joint_of_draws(map(some, draws), others, rng)
+        ends = {name: density.band(values) for name, values in found.items()}
+        return JointBands(**{name: (float(a), float(b)) for name, (a, b) in ends.items()})
 
     def floor(self, x: Floats, rng: np.random.Generator) -> Distance:
         """The distance between disjoint draws of one sample: what chance alone produces."""

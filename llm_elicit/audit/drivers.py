@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from llm_elicit.audit.multiplicity import holm
-from llm_elicit.audit.signal import exchange_test, feature_differences
+from llm_elicit.audit.signal import exchange, feature_differences
 from llm_elicit.comparisons import Choices
 from llm_elicit.features import FeatureSpace, Floats, Strict
 
@@ -47,21 +47,21 @@ def measure_drivers(
         return []
     design, d = feature_differences(choices, space), space.dimension
     columns = [design[:, [j, d + j]] for j in range(d)]
-    tests = [exchange_test(design, choices.preference, flips, rng) for design in columns]
-    adjusted = holm(np.array([p for p, _ in tests]))
+    tests = [exchange(design, choices.preference, flips, rng) for design in columns]
+    adjusted = holm(np.array([test.p_value for test in tests]))
 
     def gain(kept: list[Floats]) -> float:
         if not kept:
             return 0.0
-        return exchange_test(np.concatenate(kept, axis=1), choices.preference, 0, rng)[1]
+        return exchange(np.concatenate(kept, axis=1), choices.preference, 0, rng).gain
 
     whole = gain(columns)
     return [
         Driver(
             name=name,
-            alone=tests[j][1],
+            alone=tests[j].gain,
             lost=whole - gain(columns[:j] + columns[j + 1 :]),
-            p_value=tests[j][0],
+            p_value=tests[j].p_value,
             p_holm=float(adjusted[j]),
         )
         for j, name in enumerate(space.names)

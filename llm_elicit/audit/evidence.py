@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from pydantic import Field
 
 from llm_elicit.audit.summary import BeliefBands
+from llm_elicit.audit.transitivity import Triads
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats, Strict
@@ -116,7 +117,10 @@ class JudgeEvidence:
         levels: of the data's rows under the belief, `llm_elicit.audit.coverage.data_levels`.
         at_levels: points of the belief at other noise levels, by factor,
             `llm_elicit.audit.scale.points_at_levels`; None for a belief that has but one.
-        triads: what the belief foretells of them, `transitivity.foretell_triads` of the audit.
+        triads: among the answers, `llm_elicit.audit.transitivity.find_triads`.
+        foretold: what the belief foretells of them, `foretell_triads` of the same.
+        draws: points of the densities that the answers allow, `(S, m, d)`, natural units; see
+            `llm_elicit.audit.bands.read_draws`.
     """
 
     judge: str
@@ -126,7 +130,9 @@ class JudgeEvidence:
     bands: BeliefBands | None = None
     levels: Floats | None = None
     at_levels: Mapping[float, Floats] | None = None
-    triads: Floats | None = None
+    triads: Triads | None = None
+    foretold: Floats | None = None
+    draws: Floats | None = None
 
     def __post_init__(self) -> None:
         if self.judge not in self.comparisons.judges:

@@ -7,6 +7,7 @@ see what marginals hide: two densities of equal marginals can differ in every on
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from scipy.spatial import cKDTree
@@ -33,6 +34,45 @@ def measure_joint(x: Floats, y: Floats, rng: np.random.Generator) -> dict[str, f
     }
 
 
+def joint_of_draws(
+    draws: Iterable[Floats], others: Sequence[Floats], rng: np.random.Generator
+) -> dict[str, Floats]:
+    """Sliced Wasserstein-1 and energy distance of many samples, one by one: each `(S,)`.
+
+    Args:
+        draws: S samples `(n, d)`.
+        others: samples `(n, d)`, which stand beside the draws in turn.
+        rng: draws the projections, the same for all.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> here, there = np.zeros((4, 2)), np.full((4, 2), [2.0, 0.0])
+        >>> joint_of_draws([here, there], [here], rng)["energy"].tolist()
+        [0.0, 2.0]
+    """
+    directions = _directions(others[0].shape[1], rng)
+    projected = [_projected(other, directions) for other in others]
+    within = [mean_distance(other) for other in others]
+    sliced, energy = [], []
+    for place, drawn in enumerate(draws):
+        at = place % len(others)
+        sliced.append(float(np.abs(_projected(drawn, directions) - projected[at]).mean()))
+        squared = 2.0 * float(cdist(drawn, others[at]).mean()) - mean_distance(drawn) - within[at]
+        energy.append(math.sqrt(max(squared, 0.0)))
+    return {"sliced": np.array(sliced), "energy": np.array(energy)}
+
+
+def _directions(d: int, rng: np.random.Generator) -> Floats:
+    """Random unit vectors `(d, 256)`."""
+    directions = rng.normal(size=(d, _PROJECTIONS))
+    return np.asarray(directions / np.linalg.norm(directions, axis=0))
+
+
+def _projected(points: Floats, directions: Floats) -> Floats:
+    """The sorted projections `(256, n)` of points `(n, d)`."""
+    return np.sort(directions.T @ points.T, axis=1)
+
+
 def sliced_wasserstein(x: Floats, y: Floats, rng: np.random.Generator) -> float:
     """Wasserstein-1 of the samples' projections, averaged over 256 random directions.
 
@@ -46,10 +86,8 @@ def sliced_wasserstein(x: Floats, y: Floats, rng: np.random.Generator) -> float:
         >>> round(sliced_wasserstein(points, points + [3.0, 4.0, 0.0], rng), 1)  # 5 E|u|, u on S²
         2.5
     """
-    directions = rng.normal(size=(x.shape[1], _PROJECTIONS))
-    directions /= np.linalg.norm(directions, axis=0)
-    apart = np.sort(x @ directions, axis=0) - np.sort(y @ directions, axis=0)
-    return float(np.abs(apart).mean())
+    directions = _directions(x.shape[1], rng)
+    return float(np.abs(_projected(x, directions) - _projected(y, directions)).mean())
 
 
 def energy_distance(x: Floats, y: Floats) -> float:

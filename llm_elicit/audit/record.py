@@ -20,6 +20,7 @@ from llm_elicit.audit.distance import Distance, Ruler, common_size
 from llm_elicit.audit.drivers import Driver, measure_drivers
 from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
 from llm_elicit.audit.foretold import Foretold, read_foretold
+from llm_elicit.audit.power import BandPower, measure_band_power, measure_search_power
 from llm_elicit.audit.scale import Scale, measure_scale
 from llm_elicit.audit.shape import Shape, measure_shape
 from llm_elicit.audit.signal import (
@@ -27,10 +28,10 @@ from llm_elicit.audit.signal import (
     Verdict,
     assess_signal,
     distance_from_sampling,
-    randomization_test,
+    exchange_choices,
 )
 from llm_elicit.audit.summary import FeatureBands, FeatureSummary, side_by_side, summarize
-from llm_elicit.audit.transitivity import Transitivity, find_triads, measure_transitivity
+from llm_elicit.audit.transitivity import Transitivity, measure_transitivity
 from llm_elicit.audit.unanswered import Unanswered, measure_unanswered
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats, Strict
@@ -75,6 +76,7 @@ class JudgeAudit(Strict):
         scale: what depends on the noise level, for methods whose belief has others.
         belief: marginal summaries of the belief.
         bands: 90 % credible bands of the same, where the method has them.
+        band_power: how wide these are, and how many more pairs would halve them.
         shape: the belief's correlations and tails beside the data's.
         belief_data, belief_sampling: distances of the belief from the data and from λ.
         belief_floor: distance between disjoint draws of the belief.
@@ -94,6 +96,7 @@ class JudgeAudit(Strict):
     scale: Scale | None = None
     belief: list[FeatureSummary] | None
     bands: list[FeatureBands] | None = None
+    band_power: BandPower | None = None
     shape: Shape | None = None
     belief_data: Distance | None
     belief_sampling: Distance | None
@@ -223,9 +226,9 @@ def audit_judge(
         unanswered=measure_unanswered(
             comparisons, evidence.judge, reference.space, ruler.settings.flips, later
         ),
-        transitivity=measure_transitivity(
-            find_triads(comparisons, evidence.judge), evidence.triads
-        ),
+        transitivity=None
+        if evidence.triads is None
+        else measure_transitivity(evidence.triads, evidence.foretold),
         signal=_audit_signal(evidence, belief, reference, ruler.settings, rng),
         drivers=tuple(measure_drivers(choices, reference.space, ruler.settings.flips, own)),
         foretold=read_foretold(first_fit),
@@ -235,9 +238,16 @@ def audit_judge(
         else measure_scale(evidence.at_levels, reference, later),
         belief=None if belief is None else summarize(belief, reference.space),
         bands=None if evidence.bands is None else evidence.bands.features,
+        band_power=None
+        if belief is None or evidence.bands is None
+        else measure_band_power(evidence.bands, belief, reference.space, len(choices)),
         shape=None if belief is None else measure_shape(belief, reference, evidence.bands),
-        belief_data=None if belief is None or data is None else ruler.between(belief, data, rng),
-        belief_sampling=None if belief is None else ruler.between(belief, reference.sampling, rng),
+        belief_data=None
+        if belief is None or data is None
+        else ruler.between(belief, data, rng, evidence.draws),
+        belief_sampling=None
+        if belief is None
+        else ruler.between(belief, reference.sampling, rng, evidence.draws),
         belief_floor=None if belief is None else ruler.floor(belief, rng),
         cross_checks={
             other: ruler.between(belief, points, rng)
@@ -256,7 +266,7 @@ def _audit_signal(
     rng: np.random.Generator,
 ) -> Signal:
     choices = evidence.comparisons.choices(evidence.judge)
-    p_value, gain = randomization_test(choices, reference.space, settings.flips, rng)
+    found = exchange_choices(choices, reference.space, settings.flips, rng)
     against = None
     if belief is not None:
         standard, space = reference.standard, reference.space
@@ -264,7 +274,8 @@ def _audit_signal(
         against = distance_from_sampling(drawn, sampling, len(choices), settings, rng)
     first_fit = next(iter(evidence.diagnostics.values()), {})
     held_out = first_fit.get("held_out_log_likelihood")
-    return assess_signal(p_value, gain, against, settings, _finite(held_out))
+    search = measure_search_power(found.gain, found.by_chance, len(choices), settings.level)
+    return assess_signal(found.p_value, found.gain, against, settings, _finite(held_out), search)
 
 
 def _ruler(

@@ -7,6 +7,7 @@ One pair in ten lies outside its band by chance, even where the judge believes w
 
 from __future__ import annotations
 
+import math
 from itertools import combinations
 
 import numpy as np
@@ -30,6 +31,8 @@ class Correlation(Strict):
         data: with its 95 % interval over rows; None without data.
         sampling: of λ's samples.
         outside: whether the data's lies outside the belief's band; None without either.
+        difference: the belief's less the data's, with a 90 % interval for what both leave open;
+            see `correlation_difference`. None without a band or data.
     """
 
     first: str
@@ -39,6 +42,7 @@ class Correlation(Strict):
     data: Interval | None
     sampling: float
     outside: bool | None
+    difference: Interval | None = None
 
     @property
     def gap(self) -> float:
@@ -107,6 +111,11 @@ def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | Non
                 data=found,
                 sampling=float(sampling[i, j]),
                 outside=_outside(band, found),
+                difference=None
+                if rows is None or band is None
+                else correlation_difference(
+                    float(drawn[i, j]), band, correlation_interval(rows[:, i], rows[:, j], 0.9)
+                ),
             )
         )
     tails = None
@@ -142,8 +151,27 @@ def _standardized(points: Floats, weights: Floats) -> Floats:
     return np.asarray(centred / np.where(sd > _TINY * np.maximum(1.0, np.abs(mean)), sd, np.inf))
 
 
-def correlation_interval(x: Floats, y: Floats) -> Interval:
-    """Pearson's correlation of two columns `(n,)` with its 95 % interval, of whatever law.
+def correlation_difference(belief: float, band: Band, data: Interval) -> Interval:
+    """A belief's correlation less the data's, from the intervals of both, of one level.
+
+    Each end is as far from the difference as the two ends that make it are from theirs, by
+    Pythagoras (Zou 2007, "Toward using confidence intervals to compare correlations"): the
+    belief and the rows do not depend on each other, and neither interval need be symmetric.
+
+    Example:
+        >>> found = correlation_difference(0.5, (0.2, 0.7), Interval(value=0.1, low=-0.3, high=0.5))
+        >>> [round(end, 3) for end in (found.low, found.value, found.high)]
+        [-0.1, 0.4, 0.847]
+    """
+    value = belief - data.value
+    # A belief that leans on networks may lie outside the band, which knows none.
+    low = math.hypot(max(belief - band[0], 0.0), data.high - data.value)
+    high = math.hypot(max(band[1] - belief, 0.0), data.value - data.low)
+    return Interval(value=value, low=value - low, high=value + high)
+
+
+def correlation_interval(x: Floats, y: Floats, level: float = 0.95) -> Interval:
+    """Pearson's correlation of two columns `(n,)` with an interval, of whatever law.
 
     Fisher's z, its standard error from the rows' influences instead of normal theory's 1/√n,
     which is too small where tails are heavy (Hawkins 1989, "Using U statistics to derive the
@@ -161,7 +189,7 @@ def correlation_interval(x: Floats, y: Floats) -> Interval:
         return Interval(value=round(r), low=round(r), high=round(r))
     influence = u * v - 0.5 * r * (u**2 + v**2)
     error = np.sqrt((influence**2).mean() / len(x)) / (1.0 - r**2)
-    half = float(norm.ppf(0.975)) * error
+    half = float(norm.ppf(0.5 + 0.5 * level)) * error
     low, high = np.tanh(np.arctanh(r) + np.array([-half, half]))
     return Interval(value=r, low=float(low), high=float(high))
 

@@ -21,6 +21,7 @@ escape the test.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -28,6 +29,7 @@ from scipy.spatial.distance import cdist
 
 from llm_elicit.audit.evidence import AuditSettings, Standard
 from llm_elicit.audit.joint import mean_distance
+from llm_elicit.audit.power import SearchPower
 from llm_elicit.comparisons import Choices
 from llm_elicit.features import FeatureSpace, Floats, Strict
 
@@ -55,6 +57,8 @@ class Signal(Strict):
         draws_size: points in each of those draws: the number of comparisons, at most 1000.
         level: size of both tests.
         held_out_log_likelihood: nats a held-out comparison, if the fit says; a coin has -ln 2.
+        search: how many pairs would find what was measured, where the answers cannot be told from
+            ones that ignore the points.
         reason: the verdict's grounds in one sentence.
     """
 
@@ -67,6 +71,7 @@ class Signal(Strict):
     draws_size: int
     level: float
     held_out_log_likelihood: float | None = None
+    search: SearchPower | None = None
     reason: str
 
     @property
@@ -82,10 +87,30 @@ class Signal(Strict):
         return self.belief_from_sampling > self.sampling_threshold
 
 
+@dataclass(frozen=True)
+class Exchanges:
+    """A randomization test.
+
+    Attributes:
+        gain: leave-one-out share of the variance of (preference - 1/2) that is foretold.
+        by_chance: the same after winners and losers were exchanged at random, `(flips,)`.
+    """
+
+    gain: float
+    by_chance: Floats
+
+    @property
+    def p_value(self) -> float:
+        """(1 + number of flips with at least the observed gain) / (1 + flips)."""
+        # A flip that repeats the observed pattern must count as reached despite rounding.
+        least = self.gain - 1e-9 * max(1.0, abs(self.gain))
+        return (1 + int(np.sum(self.by_chance >= least))) / (1 + len(self.by_chance))
+
+
 def randomization_test(
     choices: Choices, space: FeatureSpace, flips: int, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """The randomization test: (p-value, leave-one-out gain).
+    """The randomization test of a judge's choices: its p-value, and the leave-one-out gain.
 
     Args:
         choices: the judge's choices.
@@ -94,36 +119,36 @@ def randomization_test(
         rng: draws them.
 
     Returns:
-        p = (1 + number of flips with at least the observed gain) / (1 + flips), and the
-        observed gain. Without a single preference p is 1 and the gain 0.
+        See `Exchanges`. Without a single preference p is 1 and the gain 0.
     """
+    found = exchange_choices(choices, space, flips, rng)
+    return found.p_value, found.gain
+
+
+def exchange_choices(
+    choices: Choices, space: FeatureSpace, flips: int, rng: np.random.Generator
+) -> Exchanges:
+    """What `randomization_test` is made from."""
     if len(choices) < 2:
-        return 1.0, 0.0
-    return exchange_test(feature_differences(choices, space), choices.preference, flips, rng)
+        return Exchanges(0.0, np.zeros(flips))
+    return exchange(feature_differences(choices, space), choices.preference, flips, rng)
 
 
-def exchange_test(
-    design: Floats, preference: Floats, flips: int, rng: np.random.Generator
-) -> tuple[float, float]:
-    """p-value and leave-one-out gain of columns `(n, p)` that should foretell preferences `(n,)`.
-
-    See `randomization_test`.
-    """
+def exchange(design: Floats, preference: Floats, flips: int, rng: np.random.Generator) -> Exchanges:
+    """The test of columns `(n, p)` that should foretell preferences `(n,)`."""
     response = preference - 0.5
     total = float(response @ response)
     # Averages of P and 1 - P leave rounding, which is not a preference.
     if total <= len(response) * 1e-20:
-        return 1.0, 0.0
+        return Exchanges(0.0, np.zeros(flips))
     left, singular, _ = np.linalg.svd(design, full_matrices=False)
     observed = float(_gains(left, singular, response[:, None])[0])
-    reached = 0
+    by_chance = np.empty(flips)
     for start in range(0, flips, _CHUNK):
         count = min(_CHUNK, flips - start)
         signs = rng.choice((-1.0, 1.0), size=(len(response), count))
-        gains = _gains(left, singular, response[:, None] * signs)
-        # A flip that repeats the observed pattern must count as reached despite rounding.
-        reached += int(np.sum(gains >= observed - 1e-9 * max(1.0, abs(observed))))
-    return (1 + reached) / (1 + flips), observed
+        by_chance[start : start + count] = _gains(left, singular, response[:, None] * signs)
+    return Exchanges(observed, by_chance)
 
 
 def distance_from_sampling(
@@ -163,6 +188,7 @@ def assess_signal(
     against_sampling: tuple[float, float, int] | None,
     settings: AuditSettings,
     held_out: float | None = None,
+    search: SearchPower | None = None,
 ) -> Signal:
     """Put both conditions together.
 
@@ -171,6 +197,7 @@ def assess_signal(
         against_sampling: from `distance_from_sampling`; None without a belief.
         settings: the level and the flips.
         held_out: held-out choice log-likelihood of the fit, nats a comparison, if known.
+        search: what more pairs would find; kept where the answers do not depend on the points.
     """
     depends = p_value < settings.level
     distance, threshold, size = against_sampling or (None, None, 0)
@@ -185,6 +212,7 @@ def assess_signal(
         draws_size=size,
         level=settings.level,
         held_out_log_likelihood=held_out,
+        search=None if depends else search,
         reason=_reason(p_value, depends, against_sampling),
     )
 

@@ -25,8 +25,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pandas as pd
 import torch
-from scipy import stats
+from scipy import sparse, stats
 
 from llm_elicit import density
 from llm_elicit.audit.consistency import Interval, wilson
@@ -34,6 +36,7 @@ from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import InputError
 from llm_elicit.features import Floats, Strict
 
+Index = npt.NDArray[np.int64]
 _COIN = 0.25
 _ROUNDING = 1e-9
 
@@ -87,20 +90,35 @@ def find_triads(comparisons: Comparisons, judge: str) -> Triads:
     pairs of the same two points the first counts.
     """
     choices = comparisons.choices(judge)
+    points = np.stack([choices.a, choices.b], axis=1).reshape(-1, len(comparisons.features))
+    number = pd.DataFrame(points).groupby(list(range(points.shape[1])), sort=False).ngroup()
+    ends: Index = np.asarray(number, dtype=np.int64).reshape(-1, 2)
+    corners, pairs, turned = _corners(ends)
     rows = comparisons.of(judge)
     means = rows.groupby(["pair", "order"])["probability"].mean().unstack()
     by_order = means.reindex(index=choices.pair, columns=["ab", "ba"]).to_numpy(np.float64)
-    numbers: dict[tuple[float, ...], int] = {}
-    said: dict[tuple[int, int], Floats] = {}
+    said = by_order[pairs]
+    _, first = np.unique(ends, return_index=True)
+    return Triads(points[first][corners], np.where(turned[..., None], 1.0 - said, said))
+
+
+def _corners(ends: Index) -> tuple[Index, Index, npt.NDArray[np.bool_]]:
+    """Triads among pairs of points (n, 2), by their numbers 0, 1, ...
+
+    Returns:
+        The three points of each, the pairs (rows of `ends`) from each to the next and from the
+        last to the first, and whether such a pair was asked about the other way round, `(t, 3)`.
+    """
+    found: list[tuple[int, int, int]] = []
+    pair_of: dict[tuple[int, int], int] = {}
     beside: defaultdict[int, set[int]] = defaultdict(set)
-    for a, b, preferred in zip(choices.a.tolist(), choices.b.tolist(), by_order, strict=True):
-        i, j = (numbers.setdefault(tuple(point), len(numbers)) for point in (a, b))
-        if i != j and j not in beside[i]:
-            said[i, j], said[j, i] = preferred, 1.0 - preferred
+    for pair in np.flatnonzero(_in_triangles(ends)).tolist():
+        i, j = ends[pair].tolist()
+        if j not in beside[i]:
+            pair_of[i, j] = pair_of[j, i] = pair
             beside[i].add(j)
             beside[j].add(i)
-    found = []
-    for i, j in said:
+    for i, j in pair_of:
         shared = beside[i] & beside[j] if j in beside[i] else set()
         if shared:
             k = min(shared)
@@ -108,10 +126,25 @@ def find_triads(comparisons: Comparisons, judge: str) -> Triads:
             for one, other in ((i, j), (j, k), (k, i)):
                 beside[one].remove(other)
                 beside[other].remove(one)
-    points = np.array(list(numbers)).reshape(len(numbers), len(comparisons.features))
-    corners = points[np.array(found, dtype=np.int64).reshape(-1, 3)]
-    sides = [[said[i, j], said[j, k], said[k, i]] for i, j, k in found]
-    return Triads(corners, np.array(sides).reshape(len(found), 3, 2))
+    corners = np.array(found, dtype=np.int64).reshape(-1, 3)
+    around = [[pair_of[i, j], pair_of[j, k], pair_of[k, i]] for i, j, k in found]
+    pairs = np.array(around, dtype=np.int64).reshape(-1, 3)
+    return corners, pairs, ends[pairs, 0] != corners
+
+
+def _in_triangles(ends: Index) -> npt.NDArray[np.bool_]:
+    """Whether the two points of each pair `(n, 2)` are both compared with some third one.
+
+    Where no point is in two pairs, as in pairs drawn from λ, none are, and no more is looked at.
+    """
+    count = 1 + int(ends.max(initial=-1))
+    if count == ends.size:
+        return np.zeros(len(ends), dtype=bool)
+    i, j = ends.T
+    apart = i != j
+    both = np.concatenate([ends[apart], ends[apart, ::-1]]).T
+    joined = sparse.csr_array((np.ones(both.shape[1]), both), shape=(count, count))
+    return np.asarray(apart & ((joined @ joined)[i, j] > 0))
 
 
 def foretell_triads(belief: density.BeliefDensity, triads: Triads, seed: int = 0) -> Floats | None:

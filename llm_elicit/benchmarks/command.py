@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table as RichTable
 
 from llm_elicit.benchmarks.names import TABLES
 from llm_elicit.errors import InputError
 from llm_elicit.later import Later
+from llm_elicit.output import console
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,14 +86,14 @@ def _bars(full: bool) -> tabling.Table:
 
 
 def _print(tables: list[tabling.Table], markdown: Path | None, lines: Sequence[str] = ()) -> None:
-    console = Console(highlight=False)
+    out = console()
     for each in tables:
-        console.print(_shown(each))
+        out.print(_shown(each))
     for line in lines:
-        console.print(line, markup=False)
+        out.print(line)
     if markdown:
         _write_markdown(tables, markdown)
-        console.print(markdown)
+        out.print(markdown)
 
 
 def _shown(table: tabling.Table) -> RichTable:

@@ -266,6 +266,11 @@ class BeliefDensity:
                 self._latent, self._utilities(), model, generator, progress, log_level_sd
             )
 
+    @property
+    def has_noise_levels(self) -> bool:
+        """Whether `at_noise` can take it to other levels."""
+        return isinstance(self._model, UtilityDensity)
+
     def at_noise(self, level: float, *, seed: int = 0) -> BeliefDensity:
         """The belief that the same answers imply if the judge's noise has another level.
 

@@ -91,9 +91,8 @@ async def ask(
     """Ask every question of the plan that has no answer yet, of every judge.
 
     **What is guaranteed:** an answer is on the disk before it is counted, and a question whose
-    answer is on the disk is not asked again, whenever and however the process ended. **What
-    is not:** requests in flight when the process was killed are asked again, since nobody can
-    know whether they were answered; under a cap they count as paid.
+    answer is on the disk is not asked again, however the process ended. **What is not:** requests
+    in flight when it was killed are asked again; they may have been answered: a cap counts them.
 
     A judge that cannot go on (bad key, no credit, no such model, a server that is down) stops
     by itself; the others go on. Interrupting once (Ctrl-C) stops sending and waits for the
@@ -147,13 +146,20 @@ async def ask(
             async with in_company(writer, desk.turnstiles):
                 with _interruptible(desk), _settled(), span("ask", told):
                     stops = await _run(pools, book, desk)
-        judges = {
-            name: JudgeSummary(replace(pool.tally, done=book.totals(name).done), stops[name])
-            for name, pool in pools.items()
-        }
+        judges = _ends(pools, stops, book)
         summary = AskSummary(judges, here.lost, desk.stopping.is_set(), budget.spent.usd)
         log_end(summary)
     return summary
+
+
+def _ends(
+    pools: dict[str, Pool], stops: dict[str, ElicitError | None], book: Journal
+) -> dict[str, JudgeSummary]:
+    """How asking each judge ended; what is done is what is on the disk."""
+    return {
+        name: JudgeSummary(replace(pool.tally, done=book.totals(name).done), stops[name])
+        for name, pool in pools.items()
+    }
 
 
 def _checked(

@@ -144,6 +144,8 @@ def _distances(audit: Audit) -> str:
         f"{floor.size:,} points on each side, total variation between "
         f"{floor.marginal_size:,} in {settings.bins} bins a feature, each on {settings.repeats} "
         f"fresh subsamples (mean ± standard deviation; the subsamples share the belief's own "
-        "points, so this is not the uncertainty of the belief). Two samples of one density are "
-        f"not 0 apart: read each distance beside its floor.{half} Audit seed {audit.seed}."
+        "points, so this is not the uncertainty of the belief; where its method has draws of what "
+        "the answers leave open, the 90 % interval over them is in brackets). Two samples of one "
+        f"density are not 0 apart: read each distance beside its floor.{half} Audit seed "
+        f"{audit.seed}."
     )

@@ -65,10 +65,15 @@ SZEKELY = (
     "distances. Journal of Statistical Planning and Inference 143(8), 1249–1272."
 )
 TVERSKY = "Tversky, A. (1969). Intransitivity of preferences. Psychological Review 76(1), 31–48."
+VAART = "van der Vaart, A. W. (1998). Asymptotic Statistics. Cambridge University Press."
 VILLANI = "Villani, C. (2009). Optimal Transport: Old and New. Springer."
 WILSON = (
     "Wilson, E. B. (1927). Probable inference, the law of succession, and statistical inference. "
     "Journal of the American Statistical Association 22(158), 209–212."
+)
+ZOU = (
+    "Zou, G. Y. (2007). Toward using confidence intervals to compare correlations. Psychological "
+    "Methods 12(4), 399–413."
 )
 
 
@@ -115,6 +120,13 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "farther from λ (energy distance) than chance draws of λ are. Where either fails: no "
             "signal found.",
             (SZEKELY,),
+        ),
+        "search": Entry(
+            "Pairs to find a signal",
+            "Where the randomization test found nothing: how many pairs, in all, would let it "
+            "find a dependence as strong as the one measured in four of five such studies. Where "
+            "what was measured is less than one standard error above chance, no number can be "
+            "said.",
         ),
         "pairs": Entry(
             "Pairs answered",
@@ -173,7 +185,9 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
         "spread": Entry(
             "Distance ± sd",
             "Mean and standard deviation of a distance over fresh subsamples of both sides. The "
-            "subsamples share one belief, so this is not the uncertainty of the belief.",
+            "subsamples share one belief, so this is not the uncertainty of the belief. That is in "
+            "the brackets, where there are any: nine tenths of the beliefs that the answers allow "
+            "are that far from the same sample.",
         ),
         "floor": Entry(
             "Floor",
@@ -191,12 +205,22 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "noise level the fit was told, lie within it at each place. It knows of chance, not "
             "of a wrong noise level, and a mode that no answer pointed to is in none of them.",
         ),
+        "more-pairs": Entry(
+            "What more pairs would buy",
+            "How wide a band is now, and with three times as many pairs again as were answered. "
+            "Once the answers outweigh the fit's prior, from about 100 pairs a feature, bands "
+            "narrow with the root of the number of pairs, so that four times as many in all "
+            "halve them; with fewer, more are needed.",
+            (VAART,),
+        ),
         "correlation": Entry(
             "Correlation",
             "Pearson's, of two features each on its scale: how far one goes along with the other, "
             "from −1 to +1. λ draws every feature by itself, so it has none. The belief's band is "
             "of what the answers leave open, and knows that answers to one pair hang together; "
-            "the data's interval is of having so many rows and no more.",
+            "the data's interval is of having so many rows and no more. The interval of their "
+            "difference holds both.",
+            (ZOU,),
         ),
         "tails": Entry(
             "Tails",

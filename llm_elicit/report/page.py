@@ -109,6 +109,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         words.estimate,
         words.interval,
         words.scale_sentence,
+        words.search_sentence,
         words.share,
         words.signed,
         words.p_value,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.distance import Estimate
+from llm_elicit.audit.power import SearchPower
 from llm_elicit.audit.record import Audit, JudgeAudit
 from llm_elicit.audit.scale import Scale
 from llm_elicit.features import Feature
@@ -13,7 +15,7 @@ from llm_elicit.text import visible
 
 __all__ = [
     "between", "estimate", "interval", "number", "order_sentence", "p_value", "scale_sentence",
-    "share", "signed", "verdict_sentence", "visible", "worded",
+    "search_sentence", "share", "signed", "verdict_sentence", "visible", "worded",
 ]  # fmt: skip
 
 NOT_MEASURED = "not measurable"
@@ -165,19 +167,20 @@ def order_sentence(judge: JudgeAudit) -> str:
     return f"It named option {letter} in {named:.0%} of its choices, whatever was shown there."
 
 
-def scale_sentence(scale: Scale) -> str:
-    """What holds whatever the noise level is, and what does not.
+def scale_sentence(scale: Scale, labels: Mapping[str, str]) -> str:
+    """What holds whatever the noise level is, and what does not; features by their labels.
 
     Example:
         >>> from llm_elicit.audit.scale import AtLevel
         >>> ends = [AtLevel(factor=f, belief_data=None, shifts=[0.3, 0.0]) for f in (0.5, 2)]
         >>> scale = Scale(levels=ends, size=2, sampling_data=None, nearer=None,
         ...               above=["age"], below=[], open=["rooms"])
-        >>> scale_sentence(scale).partition(": ")[2]
-        'age lies above λ. It depends on the level where rooms lies.'
+        >>> labels = {"age": "house age", "rooms": "rooms per household"}
+        >>> scale_sentence(scale, labels).partition(": ")[2]
+        'house age lies above λ. It depends on the level where rooms per household lies.'
     """
     least, most = (scale.levels[end].factor for end in (0, -1))
-    holds, open_ = [], [f"where {name} lies" for name in scale.open]
+    holds, open_ = [], [f"where {labels[name]} lies" for name in scale.open]
     near = "whether the belief is nearer to the data than the range asked about"
     if scale.nearer is not None:
         holds.append(f"the belief is {'' if scale.nearer else 'no '}nearer to the data than λ")
@@ -186,10 +189,29 @@ def scale_sentence(scale: Scale) -> str:
     other = "the data" if scale.sampling_data is not None else "λ"
     for names, side in ((scale.above, "above"), (scale.below, "below")):
         if names:
-            holds.append(f"{_listed(names)} {'lies' if len(names) == 1 else 'lie'} {side} {other}")
+            shown = _listed([labels[name] for name in names])
+            holds.append(f"{shown} {'lies' if len(names) == 1 else 'lie'} {side} {other}")
     told = f"the noise level, from {least:g} to {most:g} times the one that the fit was told"
     sure = f"Whatever {told}: {'; '.join(holds)}." if holds else f"Nothing holds whatever {told}."
     return f"{sure} It depends on the level {_listed(open_)}." if open_ else sure
+
+
+def search_sentence(search: SearchPower, pairs: int) -> str:
+    """What it would take to find a signal that `pairs` pairs did not show.
+
+    Example:
+        >>> search_sentence(SearchPower(excess=0.03, se=0.01, pairs=430), 150)
+        'If what was measured is a signal, about 430 pairs in all would find it: 280 more.'
+    """
+    if search.pairs is None:
+        return (
+            "How many more pairs would find a signal is more than can be said: what was measured "
+            "is less than one standard error above chance."
+        )
+    return (
+        f"If what was measured is a signal, about {search.pairs:,} pairs in all would find it: "
+        f"{search.pairs - pairs:,} more."
+    )
 
 
 def _listed(names: list[str]) -> str:

@@ -14,6 +14,7 @@ from llm_elicit.audit.evidence import AuditSettings, Standard
 from llm_elicit.audit.joint import (
     classifier_accuracy,
     energy_distance,
+    joint_of_draws,
     measure_joint,
     pqmass,
     sliced_wasserstein,
@@ -143,3 +144,30 @@ def test_features_that_no_longer_hang_together_fail_where_marginals_pass(housing
     assert torn.joint.energy.mean > 1.5 * floor.joint.energy.mean
     assert torn.joint.classifier.mean > 0.65
     assert torn.joint.pqmass.mean > 2
+
+
+def test_distances_of_many_draws_are_those_of_each():
+    rng = np.random.default_rng(3)
+    draws, others = rng.normal(size=(5, 40, 3)), list(rng.normal(size=(2, 40, 3)))
+    found = joint_of_draws(draws, others, np.random.default_rng(7))
+    for place, drawn in enumerate(draws):
+        other = others[place % 2]
+        assert found["sliced"][place] == pytest.approx(sliced(drawn, other))
+        assert found["energy"][place] == pytest.approx(energy_distance(drawn, other))
+
+
+def test_intervals_are_of_the_distances_that_the_draws_have():
+    """Draws shifted by half to one and a half standard deviations, evenly, in two features."""
+    rng, space = np.random.default_rng(4), box(2, 8.0)
+    data = rng.normal(size=(4000, 2))
+    shifts = np.linspace(0.5, 1.5, 41)
+    draws = rng.normal(size=(41, 800, 2)) + shifts[:, None, None] * [1.0, 0.0]
+    ruler = Ruler(Standard.of(space, data), AuditSettings(repeats=3), 600, 600)
+    found = ruler.between(rng.normal([1.0, 0.0], 1.0, (4000, 2)), data, rng, draws)
+    # A shift s is seen as 2 s/π on average over directions; the band cuts off a twentieth.
+    seen = np.array(found.bands.sliced) * np.pi / 2
+    np.testing.assert_allclose(seen, [0.55, 1.45], atol=0.1)
+    assert found.bands.sliced[0] < found.joint.sliced.mean < found.bands.sliced[1]
+    assert found.bands.energy[0] < found.joint.energy.mean < found.bands.energy[1]
+    few = ruler.between(data, data, rng, draws[:, :599])
+    assert few.bands is None

@@ -8,7 +8,14 @@ import pandas as pd
 import pytest
 
 from audit.planted import ask, box, circle, constant, gaussian_expert
-from llm_elicit.audit import Audit, AuditSettings, JudgeEvidence, Reference, audit_run
+from llm_elicit.audit import (
+    Audit,
+    AuditSettings,
+    JudgeEvidence,
+    Reference,
+    audit_run,
+    find_triads,
+)
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import InputError
 
@@ -108,7 +115,9 @@ def test_the_same_seed_gives_the_same_numbers_whoever_else_is_judged(audit):
 def test_cycles_are_on_record_where_pairs_make_triads(audit, tmp_path):
     assert audit.of("expert").transitivity is None
     log = ask(SPACE, circle(), np.random.default_rng(1), 90, triads=30)
-    half = JudgeEvidence("judge", log, triads=np.full((4, 30, 3), 0.5))
+    half = JudgeEvidence(
+        "judge", log, triads=find_triads(log, "judge"), foretold=np.full((4, 30, 3), 0.5)
+    )
     _, reference = evidence_and_reference()
     made = audit_run([half], reference, settings=SMALL)
     found = made.of("judge").transitivity

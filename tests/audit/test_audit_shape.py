@@ -8,8 +8,13 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import norm
 
 from audit.planted import box
-from llm_elicit.audit import BeliefBands, Reference, measure_bands
-from llm_elicit.audit.shape import correlation_interval, correlation_matrix, measure_shape
+from llm_elicit.audit import BeliefBands, Reference, measure_bands, read_draws, write_draws
+from llm_elicit.audit.shape import (
+    correlation_difference,
+    correlation_interval,
+    correlation_matrix,
+    measure_shape,
+)
 from llm_elicit.density import BeliefDraws
 from llm_elicit.features import Feature
 
@@ -169,3 +174,27 @@ def test_weights_count_rows_and_units_do_not_matter(points, counts):
     assert np.abs(weighted).max() <= 1
     moved = correlation_matrix(points * [2.0, -3.0, 1.0] + 5.0, counts / counts.sum())
     assert np.allclose(moved * np.outer([1, -1, 1], [1, -1, 1]), weighted, atol=1e-8)
+
+
+def test_the_interval_of_a_difference_holds_it_nine_times_in_ten():
+    """Two samples of known correlations, each with its interval of 90 %."""
+    rng, held = np.random.default_rng(5), 0
+    for _ in range(300):
+        one, other = normal(rng, 0.8, n=60), normal(rng, 0.2, n=200)
+        belief, data = (correlation_interval(x[:, 0], x[:, 1], 0.9) for x in (one, other))
+        found = correlation_difference(belief.value, (belief.low, belief.high), data)
+        held += found.low <= 0.6 <= found.high
+    assert 0.85 < held / 300 < 0.95
+
+
+def test_points_kept_of_draws_are_those_of_their_weights(tmp_path):
+    rng = np.random.default_rng(6)
+    points = tuple(rng.normal(size=(5000, 3)) for _ in range(4))
+    weights = tuple(np.exp(x[:, 0]) / np.exp(x[:, 0]).sum() for x in points)
+    write_draws(BeliefDraws(points, weights, None, None, None, None), SPACE, tmp_path / "draws")
+    kept = read_draws(tmp_path / "draws")
+    assert kept.shape == (4, 1000, 3)
+    for x, w, drawn in zip(points, weights, kept, strict=True):
+        np.testing.assert_allclose(drawn.mean(axis=0), w @ x, atol=0.12)
+        assert np.isin(drawn.astype(np.float32), x.astype(np.float32)).all()
+    assert read_draws(tmp_path / "none") is None

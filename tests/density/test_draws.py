@@ -23,6 +23,7 @@ from llm_elicit.density import (
     UtilitySettings,
     band,
     fit_belief,
+    simulate_choices,
     suggest_pairs,
 )
 from llm_elicit.density.components import ComponentStack
@@ -169,8 +170,8 @@ def _replicated(correlated: bool, rng: np.random.Generator) -> tuple[CrossValida
 def test_judgments_from_memory_count_once_and_new_ones_all() -> None:
     rng = np.random.default_rng(0)
     memory, fresh = (_replicated(correlated, rng) for correlated in (True, False))
-    assert float(clustered_weights(memory[0], [memory[1]]).sum()) < 1.15 * 1200
-    assert float(clustered_weights(fresh[0], [fresh[1]]).sum()) > 0.9 * 3 * 1200
+    assert float(clustered_weights(*memory).sum()) < 1.15 * 1200
+    assert float(clustered_weights(*fresh).sum()) > 0.9 * 3 * 1200
 
 
 def test_asking_the_same_again_from_memory_leaves_the_bands_as_they_were() -> None:
@@ -184,6 +185,24 @@ def test_asking_the_same_again_from_memory_leaves_the_bands_as_they_were() -> No
         low, high = band(belief.draws().mean())
         widths.append(np.log((high - low).mean()))
     assert abs(widths[1] - widths[0]) < 0.4  # √4 narrower would be 0.69
+
+
+def test_new_answers_to_the_same_pairs_narrow_the_bands_without_mixtures_too() -> None:
+    """Six a pair by a noisy judge, too few pairs for mixtures: √6 narrower would be 0.9."""
+    alone = replace(QUICK.utility, mixture=MixtureSettings(counts=()))
+    noise, rng = Noise(level=1.56), np.random.default_rng(0)
+    a, b = BOX.sample(150, rng), BOX.sample(150, rng)
+    widths = []
+    for times in (1, 6):
+        one, other = np.tile(a, (times, 1)), np.tile(b, (times, 1))
+        wins = simulate_choices(_normal(one), _normal(other), noise, rng)[:, None]
+        belief = fit_belief(
+            np.where(wins, one, other), np.where(wins, other, one), sampling=BOX, noise=noise,
+            method="utility", settings=replace(QUICK, utility=alone),
+        )  # fmt: skip
+        low, high = band(belief.draws().mean())
+        widths.append(np.log((high - low).mean()))
+    assert widths[1] - widths[0] < -0.5
 
 
 def test_bands_cover_the_truth_as_often_as_they_say() -> None:
@@ -254,6 +273,7 @@ def test_a_share_of_the_pairs_stays_uniform(belief: BeliefDensity) -> None:
 def test_at_another_noise_the_density_is_a_power_of_itself(
     belief: BeliefDensity, factor: float
 ) -> None:
+    assert belief.has_noise_levels
     other = belief.at_noise(factor * belief.noise.level)
     assert other.noise.level == factor * belief.noise.level
     rng = np.random.default_rng(0)

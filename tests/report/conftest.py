@@ -72,9 +72,12 @@ def study() -> Study:
     diagnostics = {"utility": told}
     beliefs = {"utility": belief, "score": draw(900)}
     evidence = [
-        JudgeEvidence("expert", log, beliefs, diagnostics, bands, rng.uniform(size=900)),
+        JudgeEvidence(
+            "expert", log, beliefs, diagnostics, bands, rng.uniform(size=900),
+            draws=np.stack([draw(150) for _ in range(24)]),
+        ),
         JudgeEvidence("stuck <b>judge</b>", log, {"utility": flat}),
-    ]
+    ]  # fmt: skip
     small = AuditSettings(size=100, marginal_size=400, repeats=2, flips=199, draws=39)
     audit = audit_run(evidence, Reference(space, sampling, data), settings=small)
     campaign = Campaign.model_validate(

@@ -13,6 +13,7 @@ from llm_elicit.audit import (
     audit_run,
 )
 from llm_elicit.audit.consistency import Interval
+from llm_elicit.audit.scale import AtLevel, Scale
 from llm_elicit.design import Design
 from llm_elicit.report import words
 from llm_elicit.report.page import render_page
@@ -139,6 +140,23 @@ def test_cycles_are_shown_where_they_were_measured(study, page):
     assert {"#term-cycles", "#term-firm"} <= {a["href"] for a in parsed.all("a")}
 
 
+def test_features_are_called_by_their_labels_in_every_table(study):
+    levels = [AtLevel(factor=f, belief_data=None, shifts=[0.5] * 4) for f in (0.5, 1.0, 2.0)]
+    scale = Scale(
+        levels=levels, size=50, sampling_data=None, nearer=None, above=["Latitude"],
+        below=[], open=["Longitude"],
+    )  # fmt: skip
+    expert, stuck = study.audit.judges
+    judges = [expert.model_copy(update={"scale": scale}), stuck]
+    assert stuck.unanswered is not None
+    audit = study.audit.model_copy(update={"judges": judges})
+    text = render_page(dataclasses.replace(study, audit=audit), {})
+    for name in ("Latitude", "Longitude"):
+        assert f">{name}<" not in text
+        assert text.count(f'class="wraps">{name.lower()}<') == 4  # two tables of tails, two here
+    assert "latitude lies above λ. It depends on the level where longitude lies." in text
+
+
 def test_bands_stand_under_the_numbers_they_are_of(study, page):
     bands = study.audit.of("expert").bands
     income = study.audit.space.features[0]
@@ -148,6 +166,20 @@ def test_bands_stand_under_the_numbers_they_are_of(study, page):
     assert study.audit.of("stuck <b>judge</b>").bands is None
 
 
+def test_what_more_pairs_would_buy(study, reader):
+    text = " ".join("".join(reader.text).split())
+    power = study.audit.of("expert").band_power
+    assert power.pairs == 60
+    assert power.lean
+    assert "After 60 pairs, about 180 more would halve each of them, or rather more" in text
+    first = power.widths[0]
+    income, band = study.audit.space.features[0], study.audit.of("expert").bands[0].mean
+    assert f"{words.between(income, band)}{first.mean:.2f}{first.mean / 2:.2f}" in text
+    # Of a judge who always prefers the first option nothing can be said.
+    assert study.audit.of("stuck <b>judge</b>").signal.search.pairs is None
+    assert text.count("is more than can be said") == 1
+
+
 def test_distances_stand_beside_their_floors_once_a_judge(study, page):
     assert page.count("<h3>Distances over all features together</h3>") == 2
     floor = study.audit.reference.data_floor.joint
@@ -155,8 +187,11 @@ def test_distances_stand_beside_their_floors_once_a_judge(study, page):
     row = page[page.index("two samples of the data (floor)") :].split("</tr>")[0]
     for value in (words.estimate(floor.sliced), words.estimate(floor.energy), shown):
         assert f"<td>{value}</td>" in row
-    expert = study.audit.of("expert")
-    assert f"<td>{words.estimate(expert.belief_data.joint.pqmass)}</td>" in page
+    expert = study.audit.of("expert").belief_data
+    assert f"<td>{words.estimate(expert.joint.pqmass)}</td>" in page
+    low, high = expert.bands.energy
+    shown = f'{words.estimate(expert.joint.energy)} <span class="soft">({low:.2f} to {high:.2f})'
+    assert f"<td>{shown}</span></td>" in page
     assert page.count("two samples of the belief (floor)") == 1  # of the judge with a cross-check
 
 
@@ -166,6 +201,7 @@ def test_correlations_and_tails_are_shown_with_their_bands(study, reader):
     pair = shape.furthest(8)[0]
     low, high = pair.band
     assert f"{words.signed(pair.belief)}{words.signed(low)} to {words.signed(high)}" in text
+    assert words.interval(pair.difference) in text
     assert f"outside the belief's 90 % band in {len(shape.outside)} of 6 pairs" in text
     below, band = shape.tails[0].below, shape.tails[0].below_band
     shown = words.interval(below, percent=True, decimals=1)

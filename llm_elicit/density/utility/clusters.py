@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,13 +9,13 @@ from torch import Tensor
 from llm_elicit.density.utility.data import CrossValidation, HeldOut
 
 
-def clustered_weights(validation: CrossValidation, foretold: Sequence[HeldOut]) -> Tensor:
+def clustered_weights(validation: CrossValidation, foretold: HeldOut) -> Tensor:
     """Weights (n,) under which every pair counts as many judgments as it is worth.
 
     A judge asked twice about a pair may answer from memory: m judgments of correlation ρ are
     worth m/(1 + (m − 1)ρ). ρ, the same for all pairs, is estimated from what remains of the
-    choices after the last of the forms (the constant, if there is none) has foretold them, over
-    all pairs of judgments of one pair (the exchangeable correlation of Liang and Zeger, 1986).
+    choices after a form has foretold them (what no form explains looks like memory), over all
+    pairs of judgments of one pair (the exchangeable correlation of Liang and Zeger, 1986).
     With one judgment a pair the weights are what they were.
     """
     weights = torch.from_numpy(validation.data.weights)
@@ -26,8 +24,7 @@ def clustered_weights(validation: CrossValidation, foretold: Sequence[HeldOut]) 
     if not bool((count > 1.0 + 1e-9).any()):
         return weights
     difference = torch.zeros(validation.size, dtype=torch.float64)
-    if foretold:
-        difference[validation.judged] = torch.from_numpy(foretold[-1].difference)
+    difference[validation.judged] = torch.from_numpy(foretold.difference)
     correlation = _correlation(validation, difference, count)
     worth = 1.0 / (1.0 + (count - 1.0).clamp(min=0.0) * correlation)
     return weights * worth[pairs]

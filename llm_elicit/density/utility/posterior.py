@@ -59,14 +59,16 @@ def draw_posterior(
 ) -> UtilityDraws:
     """Draws over all forms; ``ridged`` and ``foretold`` are the quadratic's.
 
-    Judgments of one pair are counted as far as they tell apart; see `clustered_weights`.
+    Judgments of one pair are counted as far as they tell apart beside the form that foretells
+    best; see `clustered_weights`.
     """
-    of_forms = _shares(quadratic.validation, [foretold, *(m.held_out for m in mixtures)], settings)
+    forms = [foretold, *(m.held_out for m in mixtures)]
+    of_forms = _shares(quadratic.validation, forms, settings)
     shares = np.concatenate([of_forms[0] * _ridge_shares(ridged), of_forms[1:]])
     # The first n shares get their part of the draws, rounded once: the parts add up.
     edges = np.floor(np.cumsum(shares) * settings.draws + 0.5).astype(int)
     counts = np.diff(np.concatenate([[0], edges])).tolist()
-    weights = clustered_weights(quadratic.validation, [m.held_out for m in mixtures])
+    weights = clustered_weights(quadratic.validation, max(forms, key=quadratic.validation.score))
     drawn = [
         draw_quadratics(quadratic, fit, weights, replace(settings, draws=count))
         for fit, count in zip(ridged, counts, strict=False)
