@@ -4,16 +4,16 @@ import numpy as np
 
 from llm_elicit.density import BeliefDensity, Uniform, fit_belief
 
-# An expert who believes in N(1, 0.5²) × N(-1, 1), asked about 500 pairs on [-3, 3]².
+# An expert who believes in N(1, 0.5²) × N(-1, 1), asked about 200 pairs on [-3, 3]².
 rng = np.random.default_rng(0)
-a, b = rng.uniform(-3, 3, (2, 500, 2))
+a, b = rng.uniform(-3, 3, (2, 200, 2))
 
 
 def log_belief(x):
     return -0.5 * (((x - [1.0, -1.0]) / [0.5, 1.0]) ** 2).sum(axis=1)
 
 
-noise = np.sqrt(6) / np.pi * rng.logistic(size=500)
+noise = np.sqrt(6) / np.pi * rng.logistic(size=200)
 a_wins = log_belief(a) - log_belief(b) + noise > 0
 winners, losers = np.where(a_wins[:, None], a, b), np.where(a_wins[:, None], b, a)
 

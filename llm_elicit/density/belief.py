@@ -78,7 +78,7 @@ class BeliefDensity:
     >>> import numpy as np, tempfile
     >>> from llm_elicit.density import fit_belief
     >>> rng = np.random.default_rng(0)
-    >>> a, b = rng.uniform(-1, 1, (2, 60, 1))
+    >>> a, b = rng.uniform(-1, 1, (2, 40, 1))
     >>> nearer = abs(a) < abs(b)                      # this judge prefers values near zero
     >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
     ...                     sampling=Uniform([-1.0], [1.0]), method="utility")
@@ -165,7 +165,7 @@ class BeliefDensity:
         >>> import numpy as np
         >>> from llm_elicit.density import fit_belief
         >>> rng = np.random.default_rng(0)
-        >>> a, b = rng.uniform(-3, 3, (2, 80, 1))
+        >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
         >>> nearer = abs(a - 1) < abs(b - 1)
         >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
         ...                     sampling=Uniform([-3.0], [3.0]), method="utility")
@@ -288,7 +288,7 @@ class BeliefDensity:
         >>> import numpy as np
         >>> from llm_elicit.density import fit_belief
         >>> rng = np.random.default_rng(0)
-        >>> a, b = rng.uniform(-3, 3, (2, 80, 1))
+        >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
         >>> nearer = abs(a - 1) < abs(b - 1)
         >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
         ...                     sampling=Uniform([-3.0], [3.0]), method="utility")

@@ -57,7 +57,7 @@ class BeliefDraws:
     >>> import numpy as np
     >>> from llm_elicit.density import Uniform, band, fit_belief
     >>> rng = np.random.default_rng(0)
-    >>> a, b = rng.uniform(-3, 3, (2, 80, 1))
+    >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
     >>> nearer = abs(a - 1) < abs(b - 1)
     >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
     ...                     sampling=Uniform([-3.0], [3.0]), method="utility")

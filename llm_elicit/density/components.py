@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -64,22 +65,29 @@ class ComponentStack:
     def _forms(self, t: Tensor) -> Tensor:
         """The forms' values (S, n, K): products of features, so one matrix product for all."""
         s, k, _ = self.offset.shape
-        flat = self.rows().reshape(s * k, -1)
-        return (products(t) @ flat.T).reshape(-1, s, k).transpose(0, 1)
+        return (products(t) @ self._columns).reshape(-1, s, k).transpose(0, 1)
 
     def rows(self) -> Tensor:
         """Coefficients (S, K, P) of the forms in `products`."""
         d = self.dimension
-        i, j = torch.triu_indices(d, d)
+        i, j = torch.triu_indices(d, d, device=self.whiten.device)
         twice = torch.where(i == j, 0.5, 1.0)
         constant = self.height - 0.5 * self.offset.square().sum(-1)
-        squares = -twice * self._precision()[:, :, i, j]
-        return torch.cat([self._linear(), squares, constant[..., None]], -1)
+        squares = -twice * self._precision[:, :, i, j]
+        return torch.cat([self._linear, squares, constant[..., None]], -1)
 
+    # What does not depend on features is worked out once: samplers ask thousands of times.
+    @cached_property
+    def _columns(self) -> Tensor:
+        """`rows`, a form a column (P, S·K)."""
+        return self.rows().flatten(0, 1).T
+
+    @cached_property
     def _precision(self) -> Tensor:
         """W Wᵀ (S, K, d, d)."""
         return self.whiten @ self.whiten.transpose(2, 3)
 
+    @cached_property
     def _linear(self) -> Tensor:
         """W o (S, K, d): each form's slope at 0."""
         return (self.whiten @ self.offset[..., None]).squeeze(-1)
@@ -90,12 +98,12 @@ class ComponentStack:
         forms = self._forms(t)
         share = torch.softmax(forms, -1) * (self.share / s)
         flat = share.transpose(0, 1).reshape(-1, s * k)
-        pull = (flat @ self._precision().reshape(s * k, d * d)).reshape(-1, d, d)
-        slope = flat @ self._linear().reshape(s * k, d) - (pull @ t[..., None]).squeeze(-1)
+        pull = (flat @ self._precision.reshape(s * k, d * d)).reshape(-1, d, d)
+        slope = flat @ self._linear.reshape(s * k, d) - (pull @ t[..., None]).squeeze(-1)
         return self.share * torch.logsumexp(forms, -1).mean(0), slope
 
 
 def products(t: Tensor) -> Tensor:
     """[t_i, t_i t_j, 1] (n, P) of features (n, d), i <= j."""
-    i, j = torch.triu_indices(t.shape[1], t.shape[1])
+    i, j = torch.triu_indices(t.shape[1], t.shape[1], device=t.device)
     return torch.cat([t, t[:, i] * t[:, j], torch.ones_like(t[:, :1])], 1)

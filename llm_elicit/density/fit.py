@@ -77,7 +77,7 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
     >>> import numpy as np
     >>> from llm_elicit.density import Uniform
     >>> rng = np.random.default_rng(0)
-    >>> a, b = rng.uniform(-3, 3, (2, 80, 1))
+    >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
     >>> nearer = abs(a - 1) < abs(b - 1)              # this judge likes values near one
     >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
     ...                     sampling=Uniform([-3.0], [3.0]), method="utility")

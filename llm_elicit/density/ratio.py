@@ -167,7 +167,7 @@ class Utility:
 
     def __call__(self, t: Tensor) -> Tensor:
         """Values (n,) at features (n, d)."""
-        with torch.no_grad(), self.linear.device:
+        with torch.no_grad():
             parts = [self._value(chunk) for chunk in self._chunks(t)]
         return torch.cat(parts).to(t)
 
@@ -179,7 +179,7 @@ class Utility:
 
     def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Values (n,) and gradients (n, d) at features (n, d)."""
-        with torch.no_grad(), self.linear.device:
+        with torch.no_grad():
             parts = [self._value_and_slope(chunk) for chunk in self._chunks(t)]
         values, slopes = zip(*parts, strict=True)
         return torch.cat(values).to(t), torch.cat(slopes).to(t)

@@ -67,7 +67,7 @@ class Tempering:
         high = float(u.max()) + _MARGIN * noise.scale
         grid = torch.linspace(low, high, _GRID, dtype=torch.float64)
         columns: list[list[Tensor]] = [[], [], []]
-        for part in torch.split(grid, 128):
+        for part in torch.split(grid, 8):  # few enough to stay in the cache
             gap = part[:, None] - u
             logs = (noise.log_cdf(gap), noise.log_cdf(-gap), noise.log_pdf(gap))
             for column, log in zip(columns, logs, strict=True):

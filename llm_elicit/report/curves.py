@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from llm_elicit.audit.coverage import DataCoverage
 from llm_elicit.audit.foretold import Foretold
 from llm_elicit.audit.record import JudgeAudit
-from llm_elicit.report.picture import Picture, make_picture
-from llm_elicit.report.style import DARK, LIGHT, Theme, blank, dress
+from llm_elicit.report.picture import Picture, draw_picture
+from llm_elicit.report.style import LIGHT, Theme, blank, dress
 
 _SIDE = 3.1
 
@@ -21,8 +21,7 @@ def draw_curves(judge: JudgeAudit) -> Picture | None:
     if not parts:
         return None
     told = " ".join(_words(part) for part in parts)
-    figures = (curves_figure(judge, LIGHT), curves_figure(judge, DARK))
-    return make_picture(figures, f"Calibration of {judge.name}", told, "svg")
+    return draw_picture(curves_figure(judge, LIGHT), f"Calibration of {judge.name}", told)
 
 
 def _words(part: DataCoverage | Foretold) -> str:

@@ -23,7 +23,7 @@ from llm_elicit.audit.bands import BINS, smoothed
 from llm_elicit.audit.distance import bin_edges, bin_widths
 from llm_elicit.audit.summary import BeliefBands
 from llm_elicit.features import Feature, FeatureSpace, Floats
-from llm_elicit.report.picture import Picture, make_picture, render
+from llm_elicit.report.picture import Picture, draw_picture, paint_picture, render
 from llm_elicit.report.style import (
     DARK,
     LIGHT,
@@ -80,32 +80,31 @@ def draw_portrait(samples: Samples, judge: str) -> Portrait:
     """Draw one judge's belief beside data and λ."""
     space, belief = samples.space, samples.beliefs[judge]
     figures = {"marginals": marginals_figure(samples, belief, LIGHT, samples.bands.get(judge))}
+    files = {"marginals.png": render(figures["marginals"], "png")}
     corner = chart = None
     if 2 <= space.dimension <= _MOST_CORNER:
         figures["corner"] = corner_figure(samples, belief, LIGHT)
-        corner = make_picture(
-            (figures["corner"], corner_figure(samples, belief, DARK)),
+        corner = paint_picture(
+            figures["corner"],
+            corner_figure(samples, belief, DARK),
             f"Belief of {judge} over the data, two features at a time",
             "Corner plot. Each panel sets two features against each other: the data in grey, "
             f"lines around the densest 50 and 90 percent of the belief of {judge}.",
-            "png",
         )
+        files["corner.png"] = corner.light
     if {"Latitude", "Longitude"} <= set(space.names):
         figures["map"] = map_figure(samples, belief, LIGHT)
-        chart = make_picture(
-            (figures["map"], map_figure(samples, belief, DARK)),
+        chart = paint_picture(
+            figures["map"],
+            map_figure(samples, belief, DARK),
             f"Where {judge} expects it",
             "Maps of longitude and latitude side by side: the data, the belief of "
             f"{judge}, and the sampling density, stronger where denser.",
-            "png",
         )
+        files["map.png"] = chart.light
     marginals = [_marginal_picture(samples, judge, i) for i in range(space.dimension)]
-    files = {
-        f"{name}.{kind}": render(figure, kind)
-        for name, figure in figures.items()
-        for kind in ("svg", "png")
-    }
-    return Portrait(marginals, corner, chart, files)
+    drawn = {f"{name}.svg": render(figure, "svg") for name, figure in figures.items()}
+    return Portrait(marginals, corner, chart, files | drawn)
 
 
 def save_figures(portraits: Mapping[str, Portrait], folder: Path) -> list[Path]:
@@ -329,12 +328,10 @@ def _marginal_picture(samples: Samples, judge: str, column: int) -> Picture:
     feature, belief = samples.space.features[column], samples.beliefs[judge]
     bands = samples.bands.get(judge)
 
-    def draw(theme: Theme) -> Figure:
-        figure = blank(3.0, 1.7, theme)
-        axes = figure.add_subplot()
-        _draw_marginal(axes, samples, belief, column, theme)
-        _draw_band(axes, bands, column, theme)
-        return figure
+    figure = blank(3.0, 1.7, LIGHT)
+    axes = figure.add_subplot()
+    _draw_marginal(axes, samples, belief, column, LIGHT)
+    _draw_band(axes, bands, column, LIGHT)
 
     def median(points: Floats) -> str:
         return feature.word(float(np.median(points[:, column])))
@@ -345,4 +342,4 @@ def _marginal_picture(samples: Samples, judge: str, column: int) -> Picture:
     if samples.data is not None:
         parts.insert(0, f"data {median(samples.data)}")
     alt = f"Marginal densities of {feature.label}. Medians: {', '.join(parts)}."
-    return make_picture((draw(LIGHT), draw(DARK)), axis_label(feature), alt, "svg")
+    return draw_picture(figure, axis_label(feature), alt)

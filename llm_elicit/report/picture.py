@@ -9,7 +9,7 @@ from typing import Literal
 from matplotlib.figure import Figure
 from PIL import Image
 
-from llm_elicit.report.style import drawing
+from llm_elicit.report.style import darkened, drawing
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,22 @@ class Picture:
     dark: bytes
 
 
-def make_picture(
-    figures: tuple[Figure, Figure], title: str, alt: str, kind: Literal["svg", "png"]
-) -> Picture:
-    """A figure from its light and its dark drawing."""
-    light, dark = (render(figure, kind) for figure in figures)
-    width, height = (round(96 * inches) for inches in figures[0].get_size_inches())
-    media: Literal["image/svg+xml", "image/png"] = "image/svg+xml" if kind == "svg" else "image/png"
-    return Picture(title, alt, media, width, height, light, dark)
+def draw_picture(figure: Figure, title: str, alt: str) -> Picture:
+    """A figure drawn for a light page, as SVG: dark, it is the same file in other colours."""
+    light = render(figure, "svg")
+    return Picture(title, alt, "image/svg+xml", *_pixels(figure), light, darkened(light))
+
+
+def paint_picture(light: Figure, dark: Figure, title: str, alt: str) -> Picture:
+    """A figure of many points, painted as PNG from its drawing for light pages and for dark."""
+    images = render(light, "png"), render(dark, "png")
+    return Picture(title, alt, "image/png", *_pixels(light), *images)
+
+
+def _pixels(figure: Figure) -> tuple[int, int]:
+    """Width and height in CSS pixels."""
+    width, height = (round(96 * inches) for inches in figure.get_size_inches())
+    return width, height
 
 
 def render(figure: Figure, kind: str) -> bytes:

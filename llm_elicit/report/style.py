@@ -6,9 +6,10 @@ the belief blue, the sampling density λ orange and dashed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import matplotlib as mpl
@@ -34,6 +35,22 @@ class Theme:
 
 LIGHT = Theme("light", "#ffffff", "#30343a", "#c9cdd3", "#b9bdc4", "#0072b2", "#d55e00")
 DARK = Theme("dark", "#191d23", "#d5d9df", "#3c434d", "#59616d", "#56b4e9", "#e69f00")
+_IN_DARK = {
+    getattr(LIGHT, part.name).encode(): getattr(DARK, part.name).encode()
+    for part in fields(Theme)
+    if part.name != "name"
+}
+_COLOUR = re.compile(rb"(?<=: )#[0-9a-f]{6}")
+
+
+def darkened(svg: bytes) -> bytes:
+    """An SVG drawn in the light theme, in the dark one: another colour for each.
+
+    Example:
+        >>> darkened(b'<path style="fill: #0072b2"/>')
+        b'<path style="fill: #56b4e9"/>'
+    """
+    return _COLOUR.sub(lambda found: _IN_DARK.get(found[0], found[0]), svg)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from llm_elicit.density import (
     FitSettings,
     GaussianMixture,
     MixtureSettings,
+    PosteriorSettings,
     ResidualSettings,
     ScoreSettings,
     TrainingSettings,
@@ -30,11 +31,14 @@ QUICK = FitSettings(
     score=ScoreSettings(training=TrainingSettings(steps=500, width=32, batch=512)),
 )
 
+# For beliefs whose bands nobody asks for.
+NO_DRAWS = replace(QUICK.utility, posterior=PosteriorSettings(draws=0))
+
 
 def _fit_moon(method: str) -> BeliefDensity:
     box = Uniform([-3.0, -3.0], [3.0, 3.0])
     winners, losers = ask(onemoon, box, 2000, seed=11)
-    settings = FitSettings(utility=replace(QUICK.utility, residual=ResidualSettings()))
+    settings = FitSettings(utility=replace(NO_DRAWS, residual=ResidualSettings()))
     return fit_belief(winners, losers, sampling=box, method=method, seed=11, settings=settings)
 
 
@@ -57,8 +61,8 @@ def normal_under_normal(request: pytest.FixtureRequest) -> BeliefDensity:
     """Belief N(0, 1) asked under λ = N(0, variance 3)."""
     sampling = GaussianMixture([1.0], [[0.0]], [[[3.0]]])
     winners, losers = ask(_standard_normal, sampling, 6000, seed=21)
-    score = ScoreSettings(training=TrainingSettings(steps=1200, width=32))
-    settings = replace(QUICK, score=score)
+    score = ScoreSettings(training=TrainingSettings(steps=800, width=32, batch=512))
+    settings = FitSettings(utility=NO_DRAWS, score=score)
     return fit_belief(winners, losers, sampling=sampling, method=request.param, settings=settings)
 
 

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from llm_elicit.density.adam import Adam
 from llm_elicit.density.choice import Noise, choice_log_likelihood
 from llm_elicit.density.flow.network import BeliefFlow
 from llm_elicit.density.flow.settings import FlowSettings
@@ -35,6 +36,8 @@ from llm_elicit.density.flow.settings import FlowSettings
 _LAST_RATE = 0.02
 _PRIOR_FALLS_FOR = 0.7
 _CLIP = 5.0
+# Parameters and the rate they learn at.
+Groups = list[tuple[list[torch.nn.Parameter], float]]
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class FlowTrainer:
         flow.start_at(self.train.winners, self.train.weights)
         moments = copy.deepcopy(flow.state_dict())
         flow.with_splines = False
-        groups = [{"params": flow.affine_parameters(), "lr": settings.affine_rate}]
+        groups: Groups = [(flow.affine_parameters(), settings.affine_rate)]
         self._path(groups, settings.affine_steps, (last, last), progress)
         flow.with_splines = True
         flow.load_state_dict(moments)
@@ -113,24 +116,22 @@ class FlowTrainer:
         flow.load_state_dict(self.best.state)
         return self.best
 
-    def _all_layers(self) -> list[dict[str, object]]:
-        splines = list(self.flow.splines.parameters())
+    def _all_layers(self) -> Groups:
         return [
-            {"params": self.flow.affine_parameters(), "lr": 0.2 * self.settings.affine_rate},
-            {"params": splines, "lr": self.settings.learning_rate},
+            (self.flow.affine_parameters(), 0.2 * self.settings.affine_rate),
+            (list(self.flow.splines.parameters()), self.settings.learning_rate),
         ]
 
     def _path(
         self,
-        groups: list[dict[str, object]],
+        groups: Groups,
         steps: int,
         prior_weight: tuple[float, float],
         progress: Callable[[int], None],
     ) -> None:
         """Adam over ``steps`` steps while the prior's weight falls; keep what scores best."""
-        adam = torch.optim.Adam(groups, betas=(0.9, 0.99))
-        rates = [float(group["lr"]) for group in adam.param_groups]
-        parameters = [p for group in adam.param_groups for p in group["params"]]
+        optimizers = [(Adam(group), rate) for group, rate in groups]
+        parameters = [p for group, _ in groups for p in group]
         average = [p.detach().clone() for p in parameters]
         before, first, last = self.steps, *prior_weight
         self.steps += steps
@@ -143,9 +144,9 @@ class FlowTrainer:
                 parameter.grad = gradient
             torch.nn.utils.clip_grad_norm_(parameters, _CLIP)
             cosine = 0.5 * (1.0 + math.cos(math.pi * step / steps))
-            for group, rate in zip(adam.param_groups, rates, strict=True):
-                group["lr"] = rate * max(cosine, _LAST_RATE)
-            adam.step()
+            for adam, rate in optimizers:
+                clipped = [p.grad for p in adam.parameters if p.grad is not None]
+                adam.step(clipped, rate * max(cosine, _LAST_RATE))
             self._follow(average, parameters, step)
             if step % self.settings.check_every == 0:
                 self._check(average, parameters, before + step)

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from llm_elicit.density.adam import Adam
 from llm_elicit.density.score.checks import fraction, one_of, rising, within
 from llm_elicit.density.score.network import ScoreNetwork
 
@@ -194,9 +195,7 @@ class _Trainer:
         d = data.winners.shape[1]
         self.network = ScoreNetwork(d, settings.width, sigma_data, self.generator).to(device)
         self.average = [p.detach().clone() for p in self.network.parameters()]
-        self.adam = torch.optim.Adam(
-            self.network.parameters(), settings.learning_rate, betas=(0.9, 0.99)
-        )
+        self.adam = Adam(list(self.network.parameters()))
         self.schedule = cosine_schedule(settings.levels, settings.sigma_min, settings.sigma_max)
         held = data.held_out(settings.hold_out, seed)
         self.train_weights = data.weights * ~held
@@ -244,14 +243,11 @@ class _Trainer:
             self.train_weights, max(count, 1), replacement=True, generator=self.generator
         )
         loss = self.loss(self.add_noise(self.pairs[rows], self.generator)).mean()
-        self.adam.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        gradients = torch.autograd.grad(loss, self.adam.parameters)
         factor = 1.0
         if settings.decay_after is not None:
             factor = max(step / settings.decay_after, 1.0) ** 0.5
-        for group in self.adam.param_groups:
-            group["lr"] = settings.learning_rate / factor
-        self.adam.step()
+        self.adam.step(gradients, settings.learning_rate / factor)
         decay = 0.0 if settings.ema is None else power_decay(step, settings.ema)
         for average, parameter in zip(self.average, self.network.parameters(), strict=True):
             average.mul_(decay).add_(parameter.detach(), alpha=1.0 - decay)

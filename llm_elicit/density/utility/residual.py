@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
 
+from llm_elicit.density.adam import Adam
 from llm_elicit.density.choice import choice_log_likelihood
 from llm_elicit.density.ratio import NetworkStack
 from llm_elicit.density.utility.data import Array, CrossValidation, HeldOut
@@ -80,9 +80,7 @@ class _Trainer:
         stack = [p.repeat_interleave(len(decays), 0).requires_grad_() for p in first.parameters]
         self.networks = NetworkStack(stack)
         self.decay = torch.tensor(decays).repeat(count)[:, None, None]
-        self.moments = [torch.zeros_like(p) for p in stack]
-        self.squares = [torch.zeros_like(p) for p in stack]
-        self.counts = [torch.tensor(0.0) for _ in stack]
+        self.adam = Adam(stack)
         self.base = torch.from_numpy(base).float()
         self.member = torch.arange(count).repeat_interleave(len(decays))
         rows = validation.judged
@@ -116,25 +114,8 @@ class _Trainer:
         gradients = torch.autograd.grad(loss, self.networks.parameters)
         with torch.no_grad():
             pulls = [self.decay * parameter for parameter in self.networks.parameters]
-            self._descend([g + p for g, p in zip(gradients, pulls, strict=True)], step)
-
-    def _descend(self, gradients: list[Tensor], step: int) -> None:
-        # PyTorch's optimizer as a function: its class imports the compiler, four seconds of it.
-        adam(
-            self.networks.parameters,
-            gradients,
-            self.moments,
-            self.squares,
-            [],
-            self.counts,
-            amsgrad=False,
-            beta1=0.9,
-            beta2=0.99,
-            lr=self.settings.learning_rate / max(step / 200.0, 1.0) ** 0.5,
-            weight_decay=0.0,
-            eps=1e-8,
-            maximize=False,
-        )
+        rate = self.settings.learning_rate / max(step / 200.0, 1.0) ** 0.5
+        self.adam.step([g + p for g, p in zip(gradients, pulls, strict=True)], rate)
 
     @torch.no_grad()
     def check(self, step: int) -> bool:

@@ -128,9 +128,8 @@ class MixturePrior:
         gradient[:, 1 : 1 + d] -= self.centring * (centre @ inverse.transpose(1, 2)).squeeze(1)
         together += torch.diag(curvature.flatten())
         pull = self.centring * inverse @ inverse.transpose(1, 2)
-        blocks = together.reshape(k, 1 + d + len(i), k, 1 + d + len(i))
-        for component in range(k):
-            blocks[component, 1 : 1 + d, component, 1 : 1 + d] += pull[component]
+        own = together.view(k, 1 + d + len(i), k, 1 + d + len(i)).diagonal(dim1=0, dim2=2)
+        own[1 : 1 + d, 1 : 1 + d] += pull.permute(1, 2, 0)
         return gradient.flatten(), together
 
 
