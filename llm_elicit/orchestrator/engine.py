@@ -134,8 +134,8 @@ async def ask(
         budget = Budget(campaign.limits, Amount(*book.spent()))
         async with Writer(book, here.cache.flush) as writer:
             desk = Desk(
-                space=space, plan=plan, template=template, writer=writer, cache=here.cache,
-                budget=budget, progress=shown, patience=patience,
+                space=space, plan=plan, template=template, direct=study.direct, writer=writer,
+                cache=here.cache, budget=budget, progress=shown, patience=patience,
                 deadline=time.monotonic() + (campaign.limits.deadline or math.inf),
             )  # fmt: skip
             pools = {
@@ -171,7 +171,8 @@ def _checked(
     check_cap(campaign.limits, prices)
     backends = {judge.name: _open(judge, space, shown) for judge in campaign.judges}
     for judge in campaign.judges:
-        clerk = Clerk(space, study.plan, template, backends[judge.name], prices[judge.name])
+        backend, price = backends[judge.name], prices[judge.name]
+        clerk = Clerk(space, study.plan, template, backend, price, study.direct)
         check_worst(campaign.limits, judge, clerk)
     return backends
 
