@@ -1,6 +1,7 @@
 """Reading the numbers of a reply: all that are asked for, or the reason why it has none to read.
 
-Nothing is guessed: a reply with a number too many, or with one that can be read two ways, is unread.
+Nothing is guessed: a reply with a number too many, or with one that can be read two ways, stays
+unread.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 from llm_elicit.features import Feature
@@ -31,7 +33,7 @@ _NUMBER = re.compile(
 )
 _LEVEL = r"(?:5|25|50|75|95)\s?(?:%|per\s?cent|th\b)(?:\s?(?:percentile|quantile))?"
 _LABEL = re.compile(rf"(?<![\d.,]){_LEVEL}\s*(?:[:=]|->|→|\bis\b)", re.IGNORECASE)
-_PLACE = re.compile(r"^\s*(\d+)[.)]\s+(?=\S)", re.MULTILINE)
+_PLACE = re.compile(r"^[ \t]*(\d+)[.)][ \t]+(?=\S)", re.MULTILINE)
 _SEEMS = re.compile(r"\b(?:nan|inf(?:inity)?)\b", re.IGNORECASE)
 
 
@@ -81,7 +83,7 @@ def read_quantiles(reply: str, feature: Feature, finish: str = "stop") -> list[f
     found = read_numbers(reply, len(LEVELS), finish, [feature.label, feature.unit])
     if isinstance(found, str):
         return found
-    if any(later < earlier for earlier, later in zip(found, found[1:], strict=False)):
+    if any(later < earlier for earlier, later in pairwise(found)):
         return "not in order"
     return [value / feature.factor for value in found]
 
