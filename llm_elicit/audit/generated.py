@@ -9,11 +9,11 @@ distance stands beside what as many true draws give.
 from __future__ import annotations
 
 import numpy as np
+from scipy.spatial.distance import cdist
 from scipy.stats import wasserstein_distance
 
-from llm_elicit.audit.distance import common_size
 from llm_elicit.audit.evidence import AuditSettings, Reference
-from llm_elicit.audit.joint import energy_distance
+from llm_elicit.audit.joint import mean_distance
 from llm_elicit.features import Floats, Strict
 
 _REPEATS = 99
@@ -94,23 +94,26 @@ def measure_generated(
 
 
 def _beside(x: Floats, y: Floats, most: int, rng: np.random.Generator) -> list[Beside]:
-    """Each feature's W1 and the energy distance last, of x from y and of draws of y from y."""
-    size = min(common_size(most, y), len(x))
-    drawn = []
-    rows = [np.arange(size, min(len(y), size + _OTHERS))]
-    for _ in range(_REPEATS):
-        order = y[rng.permutation(len(y))]
-        drawn.append(_distances(order[:size], order[rows[0]]))
-    order = y[rng.permutation(len(y))]
-    own = _distances(x[rng.permutation(len(x))[:size]], order[rows[0]])
-    reached = (np.array(drawn) >= np.array(own)).sum(axis=0)
-    floors = np.mean(drawn, axis=0)
+    """Each feature's W1 and the energy distance last, of x from y and of draws of y from y.
+
+    One part of y stands for it, and the true draws are from the other.
+    """
+    y = y[rng.permutation(len(y))]
+    kept = y[: min(_OTHERS, (len(y) + 1) // 2)]
+    others = y[len(kept) :]
+    size = min(most, len(x), len(others))
+    within = mean_distance(kept)
+
+    def distances(some: Floats) -> list[float]:
+        columns = zip(some.T, kept.T, strict=True)
+        squared = 2.0 * float(cdist(some, kept).mean()) - mean_distance(some) - within
+        return [float(wasserstein_distance(*c)) for c in columns] + [max(squared, 0.0) ** 0.5]
+
+    own = distances(x[rng.permutation(len(x))[:size]])
+    draws = (others[rng.choice(len(others), size, replace=False)] for _ in range(_REPEATS))
+    drawn = np.array([distances(some) for some in draws])
+    reached = (drawn >= np.array(own)).sum(axis=0)
     return [
         Beside(distance=d, floor=float(f), p_value=float((1 + r) / (1 + _REPEATS)))
-        for d, f, r in zip(own, floors, reached, strict=True)
+        for d, f, r in zip(own, drawn.mean(axis=0), reached, strict=True)
     ]
-
-
-def _distances(x: Floats, y: Floats) -> list[float]:
-    columns = (float(wasserstein_distance(a, b)) for a, b in zip(x.T, y.T, strict=True))
-    return [*columns, energy_distance(x, y)]

@@ -23,6 +23,7 @@ NEIGHBOURS = 20
 """Rows that an answer is held against besides its own."""
 
 _DIGITS = 4
+_LEVEL = 0.01
 
 
 class Recited(Strict):
@@ -36,6 +37,7 @@ class Recited(Strict):
         chance: the same of the rows with the most similar beginnings.
         p_value: how often as many are right if the row's own value is put among those of its
             neighbours at random.
+        found: whether that is less than 1 %: one lucky answer is never enough.
     """
 
     feature: int
@@ -43,6 +45,7 @@ class Recited(Strict):
     share: Interval
     chance: float
     p_value: float
+    found: bool
 
 
 def measure_recited(
@@ -63,12 +66,14 @@ def measure_recited(
     # The row's own value is one of those in a bag with its neighbours'; any may be drawn.
     odds = (hits + beside.sum(axis=1)) / (1 + others.shape[1])
     drawn = (rng.random((draws, len(asked))) < odds).sum(axis=1)
+    p_value = float((1 + (drawn >= hits.sum()).sum()) / (1 + draws))
     return Recited(
         feature=recital.feature,
         rows=len(asked),
         share=wilson(float(hits.mean()), len(asked)),
         chance=float(beside.mean()),
-        p_value=float((1 + (drawn >= hits.sum()).sum()) / (1 + draws)),
+        p_value=p_value,
+        found=p_value < _LEVEL,
     )
 
 

@@ -1,4 +1,4 @@
-"""A campaign in a process of its own, to be killed: `child.py URL FOLDER PAIRS [expert] [direct]`."""
+"""A campaign in a process of its own, to be killed: `child.py URL FOLDER PAIRS [expert direct]`."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 from llm_elicit.errors import ElicitError
 from orchestrator.conftest import EXPERT, claude
 from orchestrator.running import campaign, run
-
 
 DIRECT = {"quantiles": 2, "samples": 40, "rows": 20}
 
