@@ -18,6 +18,11 @@ BRADLEY = (
     "Bradley, R. A. and Terry, M. E. (1952). Rank analysis of incomplete block designs: I. The "
     "method of paired comparisons. Biometrika 39(3/4), 324–345."
 )
+BORDT = (
+    "Bordt, S., Nori, H., Rodrigues, V., Nushi, B. and Caruana, R. (2024). Elephants never forget: "
+    "memorization and learning of tabular data in large language models. Conference on Language "
+    "Modeling."
+)
 BONNEEL = (
     "Bonneel, N., Rabin, J., Peyré, G. and Pfister, H. (2015). Sliced and Radon Wasserstein "
     "barycenters of measures. Journal of Mathematical Imaging and Vision 51(1), 22–45."
@@ -56,9 +61,15 @@ NAEINI = (
     "probabilities using Bayesian binning. Proceedings of the AAAI Conference on Artificial "
     "Intelligence 29, 2901–2907."
 )
+OHAGAN = "O'Hagan, A. et al. (2006). Uncertain Judgements: Eliciting Experts' Probabilities. Wiley."
 PITMAN = (
     "Pitman, E. J. G. (1937). Significance tests which may be applied to samples from any "
     "populations. Supplement to the Journal of the Royal Statistical Society 4(1), 119–130."
+)
+REQUEIMA = (
+    "Requeima, J., Bronskill, J., Choi, D., Turner, R. E. and Duvenaud, D. (2024). LLM Processes: "
+    "numerical predictive distributions conditioned on natural language. Advances in Neural "
+    "Information Processing Systems 37."
 )
 SZEKELY = (
     "Székely, G. J. and Rizzo, M. L. (2013). Energy statistics: a class of statistics based on "
@@ -277,6 +288,42 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "holds the true one. Wilson's for shares, from means and standard errors otherwise; "
             "answers to one pair do not count as independent.",
             (WILSON,),
+        ),
+        "unread": Entry(
+            "Direct answers read",
+            "Answers to direct questions that hold just the numbers asked for. Refusals, cut-off "
+            "answers, numbers too many or too few, and quantiles out of order are counted and "
+            "not used; nothing is guessed.",
+        ),
+        "stated": Entry(
+            "Stated quantiles",
+            "What the judge itself says a feature's quantiles are; medians where it was asked "
+            "more often, with the mean distance of one statement from them as spread. Distances "
+            "are W1 between five quantiles each, joined by straight lines to each other and to "
+            "the ends of the range: those of the data and of the belief are reduced to five too.",
+            (OHAGAN,),
+        ),
+        "level": Entry(
+            "Noise level by statement",
+            "The noise level, over the one that the fit was told, at which the belief is nearest "
+            "to the stated quantiles, and the middle 90 % of what features and statements drawn "
+            "anew give. Not identified where that reaches an end of what is looked at, a "
+            "quarter and four times.",
+            (OHAGAN,),
+        ),
+        "generated": Entry(
+            "Written points",
+            "Points that the judge wrote down, each asked for by itself. The floor is the mean "
+            "distance of as many true draws, p how often these are as far or farther.",
+            (REQUEIMA,),
+        ),
+        "recited": Entry(
+            "Recited rows",
+            "Rows of the reference table whose beginning was shown and whose next value the "
+            "judge gave exactly, to four digits. By chance: how often its answers are those of "
+            "the 20 rows that begin most alike. p is of exchanging a row's value with one of "
+            "theirs; below 1 % the judge has at least a part of the table by heart.",
+            (BORDT,),
         ),
         "order-bias": Entry(
             "Order bias",
