@@ -2,8 +2,8 @@
 
 from llm_elicit.audit.bands import measure_bands, read_draws, write_draws
 from llm_elicit.audit.coverage import data_levels
-from llm_elicit.audit.direct import at_noise_levels
 from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
+from llm_elicit.audit.levels import at_noise_levels
 from llm_elicit.audit.rankings import RankingAudit, audit_rankings
 from llm_elicit.audit.record import Audit, JudgeAudit, audit_run
 from llm_elicit.audit.replies import DirectEvidence

@@ -7,40 +7,15 @@ the table that it may have by heart (`recited`). What cannot be read is counted,
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from llm_elicit import density
 from llm_elicit.audit.evidence import AuditSettings, Reference
 from llm_elicit.audit.generated import Generated, measure_generated
 from llm_elicit.audit.recited import Recited, measure_recited
 from llm_elicit.audit.replies import KINDS, DirectEvidence
-from llm_elicit.audit.scale import points_at_levels
-from llm_elicit.audit.stated import LEVEL_FACTORS, Stated, measure_stated
-from llm_elicit.features import FeatureSpace, Floats, Strict
+from llm_elicit.audit.stated import Stated, measure_stated
+from llm_elicit.features import Floats, Strict
 from llm_elicit.questions.numbers import UNREAD
-
-
-def at_noise_levels(
-    evidence: DirectEvidence | None,
-    belief: density.BeliefDensity,
-    space: FeatureSpace,
-    points: Floats,
-    seed: int,
-) -> DirectEvidence | None:
-    """The same with points of the belief at other noise levels, where quantiles were stated.
-
-    Args:
-        evidence: a judge's answers, if there are any.
-        belief: a belief that has other noise levels, and `points` `(m, d)`, its own draws.
-        space: the features.
-        seed: of the draws.
-    """
-    if evidence is None or not np.isfinite(evidence.quantiles).any():
-        return evidence
-    drawn = points_at_levels(belief, space, points, seed, LEVEL_FACTORS)
-    return replace(evidence, at_levels=drawn)
 
 
 class DirectAnswers(Strict):

@@ -31,8 +31,8 @@ class DirectEvidence:
         recital: the rows that are asked for; None where none are.
         rows: which of them were, and `recited`, what the judge went on with; NaN where unread.
         answers: how many answers of each kind came, and `unread`, why so many were not read.
-        at_levels: points of the belief at other noise levels, by factor (`stated.LEVEL_FACTORS`);
-            None for a belief that has but one.
+        at_levels: quantiles of the belief at other noise levels, `llm_elicit.audit.levels`; None
+            for a belief that has but one.
     """
 
     quantiles: Floats
@@ -42,7 +42,7 @@ class DirectEvidence:
     recited: Floats
     answers: Mapping[str, int]
     unread: Mapping[str, Mapping[Unread, int]]
-    at_levels: Mapping[float, Floats] | None = None
+    at_levels: Floats | None = None
 
     @classmethod
     def read(

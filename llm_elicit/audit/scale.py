@@ -7,7 +7,7 @@ conclusion is drawn at several: from half to twice the one that the fit was told
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -63,13 +63,9 @@ class Scale(Strict):
 
 
 def points_at_levels(
-    belief: density.BeliefDensity,
-    space: FeatureSpace,
-    points: Floats,
-    seed: int,
-    factors: Sequence[float] = FACTORS,
+    belief: density.BeliefDensity, space: FeatureSpace, points: Floats, seed: int
 ) -> dict[float, Floats]:
-    """Points `(4000, d)`, natural units, of the belief at each of `factors` times its level.
+    """Points `(4000, d)`, natural units, of the belief at each of `FACTORS` times its level.
 
     `points` `(m, d)` are the belief's own draws. They and as many from λ are weighted into those
     of the other levels, and only where too few would count is the belief drawn anew.
@@ -80,7 +76,7 @@ def points_at_levels(
     log_p, log_flat = belief.log_prob(both) - slope, belief.sampling.log_prob(both) - slope
     log_drawn = np.logaddexp(log_p, log_flat)
     found = {}
-    for factor in factors:
+    for factor in FACTORS:
         weights = np.exp((logs := factor * log_p - log_drawn) - logs.max())
         if factor == 1.0:
             found[factor] = rng.permutation(points)[:_COUNT]

@@ -12,20 +12,17 @@ answers of another kind, so they can tell the two apart, as far as the judge mea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from llm_elicit.audit.evidence import Reference, Standard
+from llm_elicit.audit.levels import LEVEL_FACTORS
 from llm_elicit.features import Floats, Strict
 from llm_elicit.questions.numbers import LEVELS
-
-LEVEL_FACTORS = tuple(2.0 ** (k / 2) for k in range(-4, 5))
-"""The noise levels at which the belief is set beside stated quantiles, over the one told."""
 
 _NODES = np.array([0, *LEVELS, 100]) / 100
 _RESAMPLES = 999
 _FLOORS = 10
+_WIDEST = 8.0
 
 
 class StatedFeature(Strict):
@@ -60,8 +57,10 @@ class StatedLevel(Strict):
         factors: the levels looked at, over the one that the fit was told.
         distances: the mean W1 over features between belief and statement at each.
         best: the factor of the least distance.
-        low, high: the middle 90 % of the best factors over features and statements drawn anew.
-        identified: whether that interval lies within the levels looked at, short of both ends.
+        low, high: the middle 90 % of the best factors over features, statements and beliefs that
+            the choices allow, all drawn anew.
+        identified: whether that interval is short of both ends of the levels looked at, and not
+            wider than a factor of eight.
     """
 
     factors: list[float]
@@ -89,10 +88,19 @@ def measure_stated(
     quantiles: Floats,
     reference: Reference,
     belief: Floats | None,
-    at_levels: Mapping[float, Floats] | None,
+    at_levels: Floats | None,
     rng: np.random.Generator,
 ) -> Stated | None:
-    """From stated quantiles `(t, d, 5)`, natural units; None if none of them is finite."""
+    """How a judge's quantiles compare; None if none of them is finite.
+
+    Args:
+        quantiles: as they were stated each time, `(t, d, 5)`, natural units.
+        reference: the data and λ.
+        belief: the belief's draws, `(m, d)`, natural units; None where none was fitted.
+        at_levels: the belief's quantiles at other noise levels and those of draws of its posterior,
+            `(1 + S, c, d, 5)`, see `llm_elicit.audit.levels`; None for a belief that has but one.
+        rng: draws what floors and intervals need.
+    """
     if not np.isfinite(quantiles).any():
         return None
     space, data = reference.space, reference.data
@@ -126,7 +134,7 @@ def measure_stated(
     ]
     level = None
     if at_levels is not None:
-        level = _best_level(single, {c: nodes.of(x) for c, x in at_levels.items()}, rng)
+        level = _best_level(single, nodes(at_levels), rng)
     return Stated(features=features, level=level)
 
 
@@ -190,35 +198,32 @@ def _finite(values: Floats | None, column: int) -> float | None:
     return float(values[column])
 
 
-def _best_level(
-    single: Floats, at_levels: Mapping[float, Floats], rng: np.random.Generator
-) -> StatedLevel | None:
-    """From statements `(t, d, 7)` and the belief's quantiles by factor, both at the nodes.
+def _best_level(single: Floats, at_levels: Floats, rng: np.random.Generator) -> StatedLevel | None:
+    """From statements `(t, d, 7)` and the beliefs' quantiles `(1 + S, c, d, 7)`, at the nodes.
 
-    Features are drawn anew, and of each feature one of its statements.
+    A belief of the posterior is drawn anew, features, and of each feature one of its statements.
     """
-    factors = np.array(sorted(at_levels))
-    distances = np.stack([apart(single, at_levels[c]) for c in factors])  # (c, t, d)
-    known = np.isfinite(distances[0]).any(axis=0)
-    if known.sum() < 2:
+    factors = np.array(LEVEL_FACTORS)
+    distances = apart(at_levels[:, :, None], single)  # (1 + S, c, t, d)
+    known = np.flatnonzero(np.isfinite(distances[0, 0]).any(axis=0))
+    if len(known) < 2:
         return None
-    distances = distances[:, :, known]
-    means = np.nanmean(distances, axis=1)  # over the times: (c, d)
-    best = factors[means.mean(axis=1).argmin()]
+    means = np.nanmean(distances[0][:, :, known], axis=1).mean(axis=1)
+    beliefs = np.arange(min(1, len(distances) - 1), len(distances))
     found = []
-    columns = means.shape[1]
     for _ in range(_RESAMPLES):
+        of_belief = distances[rng.choice(beliefs)]
         drawn = [
-            distances[:, rng.choice(np.flatnonzero(np.isfinite(distances[0, :, j]))), j]
-            for j in rng.integers(columns, size=columns)
+            of_belief[:, rng.choice(np.flatnonzero(np.isfinite(of_belief[0, :, j]))), j]
+            for j in rng.choice(known, len(known))
         ]
         found.append(factors[np.mean(drawn, axis=0).argmin()])
     low, high = np.quantile(found, [0.05, 0.95], method="nearest")
     return StatedLevel(
         factors=factors.tolist(),
-        distances=means.mean(axis=1).tolist(),
-        best=float(best),
+        distances=means.tolist(),
+        best=float(factors[means.argmin()]),
         low=float(low),
         high=float(high),
-        identified=bool(low > factors[0] and high < factors[-1]),
+        identified=bool(low > factors[0] and high < factors[-1] and high <= _WIDEST * low),
     )

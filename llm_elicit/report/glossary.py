@@ -306,9 +306,9 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
         "level": Entry(
             "Noise level by statement",
             "The noise level, over the one that the fit was told, at which the belief is nearest "
-            "to the stated quantiles, and the middle 90 % of what features and statements drawn "
-            "anew give. Not identified where that reaches an end of what is looked at, a "
-            "quarter and four times.",
+            "to the stated quantiles, and the middle 90 % of what features, statements and the "
+            "belief drawn anew give. Not identified where that spans more than a factor of eight, "
+            "or reaches an end of what is looked at, an eighth and eight times.",
             (OHAGAN,),
         ),
         "generated": Entry(

@@ -10,11 +10,14 @@ from scipy.spatial import cKDTree
 from llm_elicit.audit import AuditSettings, DirectEvidence, Reference
 from llm_elicit.audit.direct import measure_direct
 from llm_elicit.audit.generated import measure_generated
+from llm_elicit.audit.levels import LEVEL_FACTORS, quantiles_at_levels
 from llm_elicit.audit.recited import measure_recited, same
-from llm_elicit.audit.stated import LEVEL_FACTORS, apart, measure_stated
+from llm_elicit.audit.stated import apart, measure_stated
+from llm_elicit.density import BETWEEN_ROUNDS, fit_belief
 from llm_elicit.features import Feature, FeatureSpace
 from llm_elicit.questions.numbers import LEVELS, UNREAD
 from llm_elicit.recital import Recital
+from llm_elicit.told import sampling_of
 
 SHARES = np.array(LEVELS) / 100
 NODES = np.array([0.0, *SHARES, 1.0])
@@ -32,6 +35,14 @@ def world(features: int = 6) -> FeatureSpace:
 def draw(space: FeatureSpace, n: int, rng: np.random.Generator, wide=1.0, at=0.0) -> np.ndarray:
     """Standard normal on each feature's scale, or as wide and where else it is told."""
     return space.from_scale(at + wide * rng.normal(size=(n, space.dimension)))
+
+
+def levels(space: FeatureSpace, rng: np.random.Generator, wide) -> np.ndarray:
+    """Quantiles of a belief and of five that its answers allow, as wide as told at each level."""
+    return np.stack([
+        [np.quantile(draw(space, 1000, rng, wide(c), at), SHARES, axis=0).T for c in LEVEL_FACTORS]
+        for at in np.r_[0.0, rng.normal(0, 0.05, 5)]
+    ])  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +91,7 @@ def test_numbers_outside_the_range_and_missing_statements_are_counted(reference)
 def test_the_planted_noise_level_is_found(reference: Reference, planted: float) -> None:
     """At c times the level a normal belief is 1 / sqrt(c) times as wide."""
     space, rng = reference.space, np.random.default_rng(3)
-    at_levels = {c: draw(space, 4000, rng, c**-0.5) for c in LEVEL_FACTORS}
+    at_levels = levels(space, rng, lambda c: c**-0.5)
     jitter = rng.normal(0, 0.1, size=(3, 1, 6))
     told = [np.quantile(draw(space, 500, rng, planted**-0.5, at), SHARES, axis=0).T
             for at in jitter]  # fmt: skip
@@ -91,14 +102,36 @@ def test_the_planted_noise_level_is_found(reference: Reference, planted: float) 
     assert level.identified
 
 
+def test_quantiles_at_another_level_are_those_of_the_belief_there() -> None:
+    space, rng = world(3), np.random.default_rng(2)
+    space = space.model_copy(update={"features": tuple(
+        feature.model_copy(update={"low": -4.0, "high": 4.0, "scale": "linear"})
+        for feature in space.features)})  # fmt: skip
+    a, b = space.sample(150, rng), space.sample(150, rng)
+    nearer = ((a**2).sum(axis=1) - (b**2).sum(axis=1) < 2 * rng.logistic(0, 0.78, 150))[:, None]
+    belief = fit_belief(
+        np.where(nearer, a, b), np.where(nearer, b, a), sampling=sampling_of(space),
+        method="utility", settings=BETWEEN_ROUNDS,
+    )  # fmt: skip
+    found = quantiles_at_levels(belief, space, belief.sample(4000, seed=0), seed=1)
+    assert found.shape == (1 + len(belief.draws()), len(LEVEL_FACTORS), 3, 5)
+    for factor in (0.5, 2.0):
+        other = belief.at_noise(factor * belief.noise.level).sample(4000, seed=2)
+        there = found[0, LEVEL_FACTORS.index(factor)]
+        assert there == pytest.approx(np.quantile(other, SHARES, axis=0).T, abs=0.15)
+    # Draws of the posterior lie around the belief.
+    assert (np.abs(found[1:, LEVEL_FACTORS.index(1.0)].mean(axis=0) - found[0, 6]) < 0.3).all()
+    assert found[1:, 6].std(axis=0).min() > 0.01
+
+
 def test_a_noise_level_that_statements_do_not_tell_is_not_identified(reference) -> None:
     space, rng = reference.space, np.random.default_rng(3)
     told = np.quantile(draw(space, 500, rng), SHARES, axis=0).T[None]
-    flat = {c: draw(space, 500, rng) for c in LEVEL_FACTORS}
+    flat = levels(space, rng, lambda c: 1.0)
     assert not measure_stated(told, reference, None, flat, rng).level.identified
     # Sharper than the belief is at any level looked at: the end of the range is no finding.
     sharp = np.quantile(draw(space, 500, rng, 0.1), SHARES, axis=0).T[None]
-    at_levels = {c: draw(space, 500, rng, c**-0.5) for c in LEVEL_FACTORS}
+    at_levels = levels(space, rng, lambda c: c**-0.5)
     level = measure_stated(sharp, reference, None, at_levels, rng).level
     assert (level.best, level.identified) == (LEVEL_FACTORS[-1], False)
 

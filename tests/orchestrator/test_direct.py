@@ -9,16 +9,22 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from fakes.provider import Fails, Provider, Says
 
+from llm_elicit.audit import AuditSettings, DirectEvidence, Reference
+from llm_elicit.audit.direct import measure_direct
 from llm_elicit.campaign import Campaign
 from llm_elicit.errors import CapError, InputError
+from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import answered, direct_answers, estimate, examples, status
 from llm_elicit.orchestrator.journal import Place, reading
 from llm_elicit.orchestrator.journal.reading import committed
 from llm_elicit.plan import direct_queries
+from llm_elicit.questions.numbers import UNREAD
+from llm_elicit.recital import Recital
 from orchestrator.child import study as child_study
 from orchestrator.conftest import EXPERT, claude, gpt
 from orchestrator.running import campaign, plan_of, run, table, until
@@ -201,3 +207,39 @@ def test_rows_need_a_table() -> None:
     bare = study.load_space().model_copy(update={"table": None})
     with pytest.raises(InputError, match="no reference table"):
         direct_queries(study.direct, bare, study.seed)
+
+
+def test_a_planted_reciter_is_found_through_refusals_and_garbage(tmp_path: Path) -> None:
+    """The whole way: asked over the wire, kept, read, and held against the table."""
+    direct = {"quantiles": 2, "samples": 12, "rows": 24}
+    space = FeatureSpace.load("penguins")
+    recital = Recital.of(space, seed=1)
+    by_heart = dict(zip(recital.beginnings, recital.hidden, strict=True))
+
+    def reciter(number: int, body: dict[str, Any]) -> Says:
+        found = says(number, body)
+        if "CSV" in body["messages"][0]["content"]:
+            shown = _question(body).split("begins with\n\n")[1].split(",\n\nWhich")[0]
+            return Says(f"{by_heart[shown]}") if number % 2 else Says("I cannot recall.")
+        if found.text.startswith("40;"):
+            return Says("", stop="content_filter") if number % 3 == 0 else Says("41; 17; 1e999; 4")
+        return found
+
+    with Provider(reciter) as provider:
+        study = campaign([gpt(provider.url, concurrency=1)], pairs=5, direct=direct)
+        assert run(study, tmp_path / "try").complete
+        told_ = told(study, tmp_path / "try")
+    evidence = DirectEvidence.read(told_, "gpt", space, study.seed)
+    data = space.table_points()
+    reference = Reference(space, space.sample(500, np.random.default_rng(0)), data)
+    audit = measure_direct(evidence, reference, None, AuditSettings(), np.random.default_rng(0))
+    assert audit.recited.found
+    assert audit.recited.share.value == 0.5
+    assert audit.recited.chance < 0.1
+    unread = {some.kind: some.unread for some in audit.answers}
+    assert unread["row"]["no numbers"] == 12
+    assert unread["sample"] == {**dict.fromkeys(UNREAD, 0), "refusal": 4, "not finite": 8}
+    assert audit.generated is None
+    # One statement was made of every feature, in millimetres: three lie outside their ranges.
+    assert [feature.times for feature in audit.stated.features] == [2, 2, 2, 2]
+    assert [feature.outside for feature in audit.stated.features] == [0, 10, 10, 10]

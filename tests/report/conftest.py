@@ -13,7 +13,7 @@ from llm_elicit.audit import (
     audit_run,
     measure_bands,
 )
-from llm_elicit.audit.stated import LEVEL_FACTORS
+from llm_elicit.audit.levels import LEVEL_FACTORS
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.density import BETWEEN_ROUNDS, Uniform, fit_belief
@@ -56,7 +56,7 @@ def direct_evidence(draw, rng) -> DirectEvidence:
         quantiles=stated, points=draw(10), recital=recital, rows=tuple(range(9)),
         recited=np.array([float(cell) for cell in cells[:9]]), answers=counts,
         unread={"quantiles": {"other count": 4}, "sample": {"refusal": 2}, "row": {}},
-        at_levels={factor: draw(400) for factor in LEVEL_FACTORS},
+        at_levels=np.stack([stated[:1].repeat(len(LEVEL_FACTORS), axis=0)] * 3),
     )  # fmt: skip
 
 
