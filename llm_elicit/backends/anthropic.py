@@ -41,7 +41,7 @@ class AnthropicBackend(Keyed):
         InputError: the key's environment variable is not set.
     """
 
-    capabilities = Capabilities(temperature=True, structured=True, batch=True)
+    capabilities = Capabilities(temperature=True, structured=True, batch=True, text=True)
     cacheable = True
 
     def __init__(self, judge: AnthropicJudge) -> None:

@@ -34,13 +34,17 @@ def silent(line: str) -> None:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a backend can do; declared, so that nothing is found out at the user's cost."""
+    """What a backend can do; declared, so that nothing is found out at the user's cost.
+
+    `text`: direct questions, which show no pair and are answered in words.
+    """
 
     temperature: bool = False
     seed: bool = False
     logprobs: bool = False
     structured: bool = False
     batch: bool = False
+    text: bool = False
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,9 @@ class LocalBackend(Keyless):
         InputError: an unknown model, or the engine is not installed.
     """
 
-    capabilities = Capabilities(temperature=True, seed=True, logprobs=True, structured=True)
+    capabilities = Capabilities(
+        temperature=True, seed=True, logprobs=True, structured=True, text=True
+    )
     cacheable = True
 
     def __init__(self, judge: LocalJudge, notify: Notify = silent) -> None:

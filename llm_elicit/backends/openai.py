@@ -51,7 +51,7 @@ class OpenAIBackend(Keyed):
     """
 
     capabilities = Capabilities(
-        temperature=True, seed=True, logprobs=True, structured=True, batch=True
+        temperature=True, seed=True, logprobs=True, structured=True, batch=True, text=True
     )
     cacheable = True
 

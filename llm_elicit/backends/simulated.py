@@ -54,7 +54,7 @@ class SimulatedBackend(Keyless):
         (5,)
     """
 
-    capabilities = Capabilities(seed=True)
+    capabilities = Capabilities(seed=True, text=True)
     endpoint = "simulated"
     cacheable = False
 

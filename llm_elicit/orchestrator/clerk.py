@@ -162,3 +162,16 @@ def check_worst(limits: Limits, judge: Judge, clerk: Clerk) -> None:
             f"limits: judge {judge.name!r}: the requests of backend {judge.backend!r} set no limit "
             "on an answer's tokens, so a cap cannot be held; remove the cap or that judge"
         )
+
+
+def check_direct(plan: Plan, judge: Judge, backend: Backend) -> None:
+    """Refuse direct questions to a backend that knows of pairs alone.
+
+    Raises:
+        InputError: there are some, and the backend does not say that it answers in words.
+    """
+    if plan.direct and not backend.capabilities.text:
+        raise InputError(
+            f"direct: judge {judge.name!r}: backend {judge.backend!r} does not say that it answers "
+            "direct questions (capabilities.text); leave out direct, or that judge"
+        )

@@ -19,7 +19,7 @@ from llm_elicit.campaign import Campaign, Judge
 from llm_elicit.errors import ElicitError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator.budget import Amount, Budget, check_cap
-from llm_elicit.orchestrator.clerk import Clerk, check_worst
+from llm_elicit.orchestrator.clerk import Clerk, check_direct, check_worst
 from llm_elicit.orchestrator.company import in_company
 from llm_elicit.orchestrator.exchange import Desk
 from llm_elicit.orchestrator.journal import Journal
@@ -173,6 +173,7 @@ def _checked(
     for judge in campaign.judges:
         backend, price = backends[judge.name], prices[judge.name]
         clerk = Clerk(space, study.plan, template, backend, price, study.direct)
+        check_direct(study.plan, judge, backend)
         check_worst(campaign.limits, judge, clerk)
     return backends
 

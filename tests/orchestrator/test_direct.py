@@ -16,10 +16,12 @@ from fakes.provider import Fails, Provider, Says
 
 from llm_elicit.audit import AuditSettings, DirectEvidence, Reference
 from llm_elicit.audit.direct import measure_direct
+from llm_elicit.backends import Capabilities, SimulatedBackend
 from llm_elicit.campaign import Campaign
 from llm_elicit.errors import CapError, InputError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import answered, direct_answers, estimate, examples, status
+from llm_elicit.orchestrator.clerk import check_direct
 from llm_elicit.orchestrator.journal import Place, reading
 from llm_elicit.orchestrator.journal.reading import committed
 from llm_elicit.plan import direct_queries
@@ -200,6 +202,17 @@ def test_an_estimate_and_a_dry_run_tell_of_them() -> None:
 def test_a_section_that_asks_nothing_or_nonsense_is_refused(direct, message) -> None:
     with pytest.raises(ValueError, match=message):
         campaign([EXPERT], direct=direct)
+
+
+def test_a_backend_that_knows_pairs_alone_is_put_no_direct_question() -> None:
+    class Old(SimulatedBackend):
+        capabilities = Capabilities(seed=True)
+
+    study = campaign([EXPERT], direct=DIRECT)
+    backend = Old(study.judges[0], study.load_space())
+    with pytest.raises(InputError, match=r"'expert'.*does not say that it answers direct"):
+        check_direct(plan_of(study), study.judges[0], backend)
+    check_direct(plan_of(campaign([EXPERT])), study.judges[0], backend)
 
 
 def test_rows_need_a_table() -> None:
