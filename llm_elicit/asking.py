@@ -162,6 +162,7 @@ def _capped(campaign: Campaign, max_cost: float | None) -> Campaign:
 def _asked(result: Run, summary: orchestrator.AskSummary) -> Run:
     """The run with its table of judgments, whatever stopped the asking."""
     export(result, result.folder / "comparisons.parquet")
+    _export_direct(result, result.folder / "direct.parquet")
     if summary.interrupted:
         raise KeyboardInterrupt
     if len(summary.problems) == len(summary.judges):
@@ -169,12 +170,19 @@ def _asked(result: Run, summary: orchestrator.AskSummary) -> Run:
     return replace(result, problems=(*summary.problems, *_gaps(result, summary)))
 
 
+def _export_direct(result: Run, path: Path) -> None:
+    """Write the answers to direct questions, if there are any."""
+    table = orchestrator.direct_answers(result.folder, result.campaign, result.space)
+    if len(table):
+        table.to_parquet(path)
+
+
 def _gaps(result: Run, summary: orchestrator.AskSummary) -> list[ElicitError]:
     """An error for each judge that was asked to the end and left questions unanswered."""
     gaps: dict[str, str] = {}
     asked = result.questions
     for name, judge in summary.judges.items():
-        questions = asked[name]
+        questions = asked[name] + len(result.plan.direct)
         total, done = judge.tally.total, judge.tally.done
         if judge.stopped is None and done < total:
             why = "have no answer; see log.jsonl for why, and run again"

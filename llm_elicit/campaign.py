@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from llm_elicit import plugins, resources
-from llm_elicit.design import Design, Positive
+from llm_elicit.design import Design, Direct, Positive
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Strict, read_yaml, validated
 
@@ -275,6 +275,7 @@ class Campaign(Strict):
     space: str
     seed: Annotated[int, Field(ge=0)] = 1
     design: Design = Design()
+    direct: Direct | None = None
     judges: Annotated[tuple[Judge, ...], Field(min_length=1)]
     fit: Fit = Fit(methods=("utility",))
     limits: Limits = Limits()
@@ -348,8 +349,8 @@ class Campaign(Strict):
     def fingerprint(self, space: FeatureSpace) -> str:
         """A digest of all that decides which questions are asked, and of whom.
 
-        Two campaigns of one fingerprint can share a run folder; `limits`, `fit`, speed and
-        patience are left out, so they may change between resumes.
+        Two campaigns of one fingerprint can share a run folder; `limits`, `fit`, `direct`, speed
+        and patience are left out, so they may change between resumes.
         """
         identity = {
             "space": space.model_dump(mode="json"),

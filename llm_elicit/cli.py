@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         orchestrator,
         plugins,
         provenance,
-        questions,
         runs,
         stages,
     )
@@ -40,7 +39,6 @@ else:
     orchestrator = Later("llm_elicit.orchestrator")
     plugins = Later("llm_elicit.plugins")
     provenance = Later("llm_elicit.provenance")
-    questions = Later("llm_elicit.questions")
     runs = Later("llm_elicit.runs")
     stages = Later("llm_elicit.stages")
 
@@ -97,8 +95,9 @@ def estimate_command(campaign: CampaignName) -> None:
 def plan_command(campaign: CampaignName) -> None:
     """Validate a campaign and draw its pairs."""
     for cell in stages.plan_grid(campaign):
-        design = cell.campaign.design
-        _out.print(f"{cell.folder}: {design.pairs} pairs, {design.questions} questions a judge")
+        design, direct = cell.campaign.design, len(cell.plan.direct)
+        asked = f"{design.questions} questions a judge" + (f", {direct} direct" if direct else "")
+        _out.print(f"{cell.folder}: {design.pairs} pairs, {asked}")
 
 
 @app.command("ask")
@@ -304,10 +303,9 @@ def _each(cells: Sequence[runs.Run], work: Callable[[runs.Run], None]) -> None:
 
 
 def _dry_run(cells: Sequence[runs.Run]) -> None:
-    """Three questions as they would be sent, and what all of them would take."""
+    """Some questions as they would be sent, and what all of them would take."""
     for cell in cells:
-        template = questions.Template.load(cell.campaign.design.template)
-        for prompt in orchestrator.prompts(cell.space, cell.plan, template, 3):
+        for prompt in orchestrator.examples(cell.campaign, cell.space, cell.plan):
             for message in prompt.messages:
                 _out.print(f"[{message.role}]", style="bold")
                 _out.print(visible(message.content, 9999))
@@ -333,7 +331,7 @@ def _estimate(cells: Sequence[runs.Run]) -> None:
     done = 0
     for cell in cells:
         answered = cell.answered
-        done += sum(answered.values())
+        done += sum(sum(counts.values()) for counts in answered.values())
         place = [cell.campaign.name] if len(cells) > 1 else []
         for line in orchestrator.estimate(cell.campaign, cell.space, cell.plan, answered):
             lines.append(line)

@@ -1,4 +1,4 @@
-"""Which questions a campaign asks: how many pairs, how often, and in which rounds."""
+"""Which questions a campaign asks: how many pairs, how often, in which rounds; and directly."""
 
 from __future__ import annotations
 
@@ -108,3 +108,30 @@ class Design(Strict):
     def questions(self) -> int:
         """How many questions a judge is asked in all."""
         return self.pairs * (1 + self.both_orders) * self.replicates
+
+
+class Direct(Strict):
+    """Questions besides the pairs, which a judge answers in its own words: cross-checks.
+
+    Attributes:
+        quantiles: how often each feature's quantiles are asked for.
+        samples: how many points the judge is asked to write down, each by itself.
+        rows: of the reference table, of which the beginning is shown and the rest asked for.
+
+    They are no part of a campaign's identity: a run whose pairs are asked takes them up, and more
+    of one kind leave those asked before as they were.
+
+    Example:
+        >>> Direct(quantiles=3).samples
+        0
+    """
+
+    quantiles: Annotated[int, Field(ge=0, le=1000)] = 0
+    samples: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    rows: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> Direct:
+        if not (self.quantiles or self.samples or self.rows):
+            raise ValueError("ask for quantiles, samples or rows, or leave direct out")
+        return self

@@ -7,27 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal
 
 import numpy as np
 
-from llm_elicit.design import Design
+from llm_elicit.design import Design, Direct
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats
+from llm_elicit.recital import Recital
 
 Order = Literal["ab", "ba"]
+DirectKind = Literal["quantiles", "sample", "row"]
+Presentation = Order | DirectKind
 
 
 @dataclass(frozen=True)
 class Query:
     """One question to put: pair number, presentation order and replicate.
 
-    In order "ab" point a is shown first, as option A; in order "ba" point b is.
+    In order "ab" point a is shown first, as option A; in order "ba" point b is. Of a direct
+    question, `order` is its kind and `pair` the number of what it asks about: the feature for
+    "quantiles", 0 for "sample", of which every one is a replicate, and the row for "row".
     """
 
     pair: int
-    order: Order
+    order: Presentation
     replicate: int
+
+    @property
+    def direct(self) -> bool:
+        """Whether it is no pair that is asked about."""
+        return self.order not in ("ab", "ba")
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,7 @@ class Plan:
         fixed: how many pairs follow from the seed alone, those of later rounds from answers;
             None for all.
         own: the pairs of one judge alone, by judge; all others are everyone's.
+        direct: the questions besides the pairs, put to every judge; not counted by `len`.
     """
 
     a: Floats
@@ -50,6 +62,7 @@ class Plan:
     replicates: int
     fixed: int | None = None
     own: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    direct: tuple[Query, ...] = ()
 
     def __len__(self) -> int:
         return len(self._known()) * len(self.orders) * self.replicates
@@ -77,11 +90,12 @@ class Plan:
 
     def count(self, judge: str) -> int:
         """How many questions the judge is asked, as far as they are planned."""
-        return len(self._pairs_of(judge)) * len(self.orders) * self.replicates
+        of_pairs = len(self._pairs_of(judge)) * len(self.orders) * self.replicates
+        return of_pairs + len(self.direct)
 
     def of(self, judge: str) -> Iterator[Query]:
-        """The judge's queries."""
-        return self._queries(self._pairs_of(judge))
+        """The judge's queries: those of pairs, then the direct ones."""
+        return chain(self._queries(self._pairs_of(judge)), self.direct)
 
     def shown(self, query: Query) -> tuple[Floats, Floats]:
         """The two points of `query` in the order they are shown: option A, option B."""
@@ -133,3 +147,28 @@ def _join(space: FeatureSpace, triads: int, seed: int) -> tuple[Floats, Floats]:
     turned = np.random.default_rng([seed, 0x7055ED]).random((triads, 3, 1)) < 0.5
     a, b = np.where(turned, others, corners), np.where(turned, corners, others)
     return a.reshape(points.shape), b.reshape(points.shape)
+
+
+def direct_queries(direct: Direct | None, space: FeatureSpace, seed: int) -> tuple[Query, ...]:
+    """The direct questions of a campaign, kind by kind; none without the section.
+
+    Of a table with fewer rows than are asked for, each is asked for once.
+
+    Raises:
+        InputError: rows are asked for of a feature space without a table, or with one feature.
+
+    Example:
+        >>> space = FeatureSpace.load("penguins")
+        >>> len(direct_queries(Direct(quantiles=2, samples=5), space, seed=1))
+        13
+    """
+    if direct is None:
+        return ()
+    rows = min(direct.rows, len(Recital.of(space, seed))) if direct.rows else 0
+    quantiles = (
+        Query(feature, "quantiles", time)
+        for feature in range(space.dimension)
+        for time in range(direct.quantiles)
+    )
+    samples = (Query(0, "sample", number) for number in range(direct.samples))
+    return (*quantiles, *samples, *(Query(row, "row", 0) for row in range(rows)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.features import FeatureSpace, read_yaml, validated
 from llm_elicit.grid import cells
 from llm_elicit.later import Later
-from llm_elicit.plan import Plan, make_plan
+from llm_elicit.plan import Plan, direct_queries, make_plan
 from llm_elicit.rounds import questions_of, with_rounds
 
 FROZEN = "campaign.yaml"
@@ -74,7 +74,10 @@ class Run:
     @cached_property
     def plan(self) -> Plan:
         """The pairs, drawn anew from the seed: the same every time. Later rounds are on record."""
-        first = make_plan(self.space, self.campaign.design, self.campaign.seed)
+        campaign = self.campaign
+        first = make_plan(self.space, campaign.design, campaign.seed)
+        direct = direct_queries(campaign.direct, self.space, campaign.seed)
+        first = replace(first, direct=direct)
         if self.campaign.design.rounds is None:
             return first
         return with_rounds(first, self.campaign, orchestrator.planned_rounds(self.place))
@@ -91,24 +94,29 @@ class Run:
         pd.DataFrame(pairs, columns=columns).to_parquet(self.folder / "plan.parquet")
 
     @property
-    def answered(self) -> dict[str, int]:
-        """How many questions each judge has answered; empty before the first is asked."""
+    def answered(self) -> dict[str, dict[str, int]]:
+        """How many questions each judge has answered, by presentation; empty before the first."""
         if not (self.folder / orchestrator.JOURNAL).is_file():
             return {}
-        return {
-            judge: t.done for judge, t in orchestrator.status(self.folder, self.campaign).items()
-        }
+        return orchestrator.answered(self.folder, self.campaign)
 
     @property
     def untouched(self) -> dict[str, orchestrator.Totals]:
         """Each judge's counts before the first question is asked."""
-        total = orchestrator.Totals(total=self.campaign.design.questions)
+        questions = self.campaign.design.questions + len(self.plan.direct)
+        total = orchestrator.Totals(total=questions)
         return {judge.name: total for judge in self.campaign.judges}
 
     @property
     def comparisons(self) -> Comparisons:
         """The table of judgments."""
         return Comparisons.read(self.folder / "comparisons.parquet")
+
+    @property
+    def direct(self) -> pd.DataFrame | None:
+        """The answers to direct questions, as they came; None where none were asked."""
+        path = self.folder / "direct.parquet"
+        return pd.read_parquet(path) if path.is_file() else None
 
     @property
     def missing(self) -> dict[str, int]:
@@ -120,7 +128,7 @@ class Run:
 
     @property
     def questions(self) -> dict[str, int]:
-        """How many questions each judge is asked in all; fewer where a stopping rule had enough."""
+        """How many questions about pairs each judge is asked; fewer where a rule had enough."""
         rounds = self.campaign.design.rounds
         known = {} if rounds is None else orchestrator.planned_rounds(self.place)
         names = [judge.name for judge in self.campaign.judges]

@@ -334,7 +334,8 @@ def _evidence(
     """What is known of one judge; `samples` has what was read of its first method's belief."""
     seed, space = result.campaign.seed, result.space
     triads = auditing.find_triads(comparisons, judge)
-    evidence = auditing.JudgeEvidence(judge, comparisons, triads=triads)
+    direct = auditing.DirectEvidence.read(result.direct, judge, space, seed)
+    evidence = auditing.JudgeEvidence(judge, comparisons, triads=triads, direct=direct)
     if judge not in samples.beliefs:
         return evidence
     first, *others = result.campaign.fit.methods
@@ -359,6 +360,9 @@ def _evidence(
         if belief.has_noise_levels
         else None,
         foretold=auditing.foretell_triads(belief, triads, seed),
+        direct=auditing.at_noise_levels(direct, belief, space, points, seed)
+        if belief.has_noise_levels
+        else direct,
     )
 
 

@@ -24,7 +24,7 @@ from llm_elicit.features import FeatureSpace
 class PlainBackend(Keyless):
     """A model behind any server that speaks chat completions."""
 
-    capabilities = Capabilities(temperature=True)
+    capabilities = Capabilities(temperature=True, text=True)
     cacheable = True
 
     class Settings(PluginJudge):
@@ -51,8 +51,9 @@ class PlainBackend(Keyless):
             "messages": [{"role": m.role, "content": m.content} for m in request.prompt.messages],
             "max_tokens": request.max_tokens,
         }
-        if self._judge.temperature is not None:
-            body["temperature"] = self._judge.temperature
+        temperature = request.temperature(self._judge.temperature)
+        if temperature is not None:
+            body["temperature"] = temperature
         return body
 
     async def ask(self, request: Request) -> Reply:

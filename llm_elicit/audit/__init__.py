@@ -3,8 +3,10 @@
 from llm_elicit.audit.bands import measure_bands, read_draws, write_draws
 from llm_elicit.audit.coverage import data_levels
 from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
+from llm_elicit.audit.levels import at_noise_levels
 from llm_elicit.audit.rankings import RankingAudit, audit_rankings
 from llm_elicit.audit.record import Audit, JudgeAudit, audit_run
+from llm_elicit.audit.replies import DirectEvidence
 from llm_elicit.audit.scale import points_at_levels
 from llm_elicit.audit.summary import BeliefBands
 from llm_elicit.audit.transitivity import Transitivity, find_triads, foretell_triads
@@ -14,6 +16,7 @@ __all__ = [
     "Audit",
     "AuditSettings",
     "BeliefBands",
+    "DirectEvidence",
     "JudgeAudit",
     "JudgeEvidence",
     "RankingAudit",
@@ -21,6 +24,7 @@ __all__ = [
     "Side",
     "Transitivity",
     "Versus",
+    "at_noise_levels",
     "audit_rankings",
     "audit_run",
     "compare_judges",

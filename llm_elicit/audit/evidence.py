@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
+from llm_elicit.audit.replies import DirectEvidence
 from llm_elicit.audit.summary import BeliefBands
 from llm_elicit.audit.transitivity import Triads
 from llm_elicit.comparisons import Comparisons
@@ -121,6 +122,7 @@ class JudgeEvidence:
         foretold: what the belief foretells of them, `foretell_triads` of the same.
         draws: points of the densities that the answers allow, `(S, m, d)`, natural units; see
             `llm_elicit.audit.bands.read_draws`.
+        direct: the answers to direct questions; None where there are none.
     """
 
     judge: str
@@ -133,6 +135,7 @@ class JudgeEvidence:
     triads: Triads | None = None
     foretold: Floats | None = None
     draws: Floats | None = None
+    direct: DirectEvidence | None = None
 
     def __post_init__(self) -> None:
         if self.judge not in self.comparisons.judges:

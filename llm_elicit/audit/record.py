@@ -16,6 +16,7 @@ from pydantic_core import to_json
 
 from llm_elicit.audit.consistency import Consistency, measure_consistency
 from llm_elicit.audit.coverage import DataCoverage, measure_data_coverage
+from llm_elicit.audit.direct import DirectAudit, measure_direct
 from llm_elicit.audit.distance import Distance, Ruler, common_size
 from llm_elicit.audit.drivers import Driver, measure_drivers
 from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
@@ -74,6 +75,7 @@ class JudgeAudit(Strict):
         foretold: how well the fit foretells choices it never saw, if it says.
         coverage: how much of the data the belief's densest regions hold, if it was asked.
         scale: what depends on the noise level, for methods whose belief has others.
+        direct: what it says of itself, if it was asked directly.
         belief: marginal summaries of the belief.
         bands: 90 % credible bands of the same, where the method has them.
         band_power: how wide these are, and how many more pairs would halve them.
@@ -94,6 +96,7 @@ class JudgeAudit(Strict):
     foretold: Foretold | None = None
     coverage: DataCoverage | None = None
     scale: Scale | None = None
+    direct: DirectAudit | None = None
     belief: list[FeatureSummary] | None
     bands: list[FeatureBands] | None = None
     band_power: BandPower | None = None
@@ -209,9 +212,9 @@ def audit_judge(
     evidence: JudgeEvidence, reference: Reference, ruler: Ruler, seed: int
 ) -> JudgeAudit:
     """Audit one judge with the run's common `ruler`."""
-    rng, own, later = (
+    rng, own, later, aside = (
         np.random.default_rng([seed, stream, zlib.crc32(evidence.judge.encode())])
-        for stream in (2, 3, 4)
+        for stream in (2, 3, 4, 5)
     )
     beliefs = evidence.belief_samples(reference.space)
     method = next(iter(beliefs), None)
@@ -236,6 +239,9 @@ def audit_judge(
         scale=None
         if evidence.at_levels is None
         else measure_scale(evidence.at_levels, reference, later),
+        direct=None
+        if evidence.direct is None
+        else measure_direct(evidence.direct, reference, belief, ruler.settings, aside),
         belief=None if belief is None else summarize(belief, reference.space),
         bands=None if evidence.bands is None else evidence.bands.features,
         band_power=None

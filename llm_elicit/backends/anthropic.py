@@ -41,7 +41,7 @@ class AnthropicBackend(Keyed):
         InputError: the key's environment variable is not set.
     """
 
-    capabilities = Capabilities(temperature=True, structured=True, batch=True)
+    capabilities = Capabilities(temperature=True, structured=True, batch=True, text=True)
     cacheable = True
 
     def __init__(self, judge: AnthropicJudge) -> None:
@@ -65,19 +65,19 @@ class AnthropicBackend(Keyed):
 
     def body(self, request: Request) -> dict[str, Any]:
         """The Messages body that `ask` would send."""
-        limit = self._judge.max_tokens or max(request.max_tokens, THINKING_ROOM)
+        temperature = request.temperature(self._judge.temperature)
         body: dict[str, Any] = {
             "model": self.model,
-            "max_tokens": limit,
+            "max_tokens": request.room(self._judge.max_tokens, THINKING_ROOM),
             "messages": [{"role": m.role, "content": m.content} for m in request.prompt.turns],
         }
         if request.prompt.system:
             body["system"] = request.prompt.system
-        if self._judge.structured:
+        if self._judge.structured and request.direct is None:
             schema = choice_schema(request.options)
             body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
-        if self._judge.temperature is not None:
-            body["temperature"] = self._judge.temperature
+        if temperature is not None:
+            body["temperature"] = temperature
         return body
 
     async def ask(self, request: Request) -> Reply:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 from llm_elicit.backends.failures import Failure
 from llm_elicit.errors import InputError
 from llm_elicit.features import Floats
-from llm_elicit.questions import Prompt
+from llm_elicit.questions import DirectQuestion, Prompt
 
 THINKING_ROOM = 2048
 """Many models think before they answer, and their thinking counts towards the token limit."""
@@ -34,13 +34,17 @@ def silent(line: str) -> None:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a backend can do; declared, so that nothing is found out at the user's cost."""
+    """What a backend can do; declared, so that nothing is found out at the user's cost.
+
+    `text`: direct questions, which show no pair and are answered in words.
+    """
 
     temperature: bool = False
     seed: bool = False
     logprobs: bool = False
     structured: bool = False
     batch: bool = False
+    text: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,17 +53,35 @@ class Request:
 
     Attributes:
         prompt: the rendered messages.
-        points: the points shown as first and second option, natural units.
+        points: the points shown as first and second option, natural units; none in a direct one.
         replicate: the replicate's number; replicates are asked separately by design.
         options: the letters of the first and the second option.
         max_tokens: how many tokens an answer needs, by the template.
+        direct: the direct question that this is, to be answered in words; None for a pair.
     """
 
     prompt: Prompt
-    points: tuple[Floats, Floats]
+    points: tuple[Floats, ...]
     replicate: int = 0
     options: tuple[str, str] = ("A", "B")
     max_tokens: int = 8
+    direct: DirectQuestion | None = None
+
+    def temperature(self, own: float | None) -> float | None:
+        """The temperature to ask at, given the judge's own; None for the provider's.
+
+        Samples drawn at 0 would all be one: there, and there alone, 0 gives way to 1.
+        """
+        return 1.0 if own == 0.0 and self.direct and self.direct.kind == "sample" else own
+
+    def room(self, own: int | None, least: int = 0) -> int:
+        """The token limit of the answer, given the judge's own and the least that it takes.
+
+        A judge's own limit may be cut for letters, and an answer in words needs more.
+        """
+        if own is not None and self.direct is None:
+            return own
+        return max(self.max_tokens, own if own is not None else least)
 
 
 @dataclass(frozen=True)

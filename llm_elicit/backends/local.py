@@ -38,8 +38,9 @@ class LocalBackend(Keyless):
     **Reproducible by construction.** llama.cpp's arithmetic depends on how a prompt is split
     into batches, and with prefix caching the split depends on the question asked before. So
     an engine evaluates one question at a time, and before each its cache is rewound to the
-    part of the prompt that all questions share: every answer is the same in whatever order,
-    after whatever interruption.
+    part of the prompt that all questions share, which is evaluated anew where the engine was
+    last asked something with another beginning: every answer is the same in whatever order,
+    after whatever interruption. A direct question is answered freely, without grammar.
 
     The judge's `concurrency` is the number of engines; they share the weights in memory and
     the cores between them. Few threads an engine are fast where cores are busy: llama.cpp's
@@ -49,7 +50,9 @@ class LocalBackend(Keyless):
         InputError: an unknown model, or the engine is not installed.
     """
 
-    capabilities = Capabilities(temperature=True, seed=True, logprobs=True, structured=True)
+    capabilities = Capabilities(
+        temperature=True, seed=True, logprobs=True, structured=True, text=True
+    )
     cacheable = True
 
     def __init__(self, judge: LocalJudge, notify: Notify = silent) -> None:
@@ -62,20 +65,23 @@ class LocalBackend(Keyless):
         self.endpoint = "local"
         self._servers: list[Any] = []
         self._idle: asyncio.Queue[openai.AsyncOpenAI] = asyncio.Queue()
+        self._shared: dict[openai.AsyncOpenAI, list[dict[str, str]]] = {}
 
     def body(self, request: Request) -> dict[str, Any]:
         """The chat completions body that `ask` would send."""
-        first, second = request.options
+        free = request.direct is not None
+        temperature = request.temperature(self._judge.temperature or 0.0)
         body: dict[str, Any] = {
             "model": Path(self.model).name,
             "messages": [{"role": m.role, "content": m.content} for m in request.prompt.messages],
-            "max_tokens": 1,
-            "temperature": self._judge.temperature or 0.0,
-            "logprobs": True,
-            "top_logprobs": _LISTED,
-            "grammar": f'root ::= "{first}" | "{second}"',
+            "max_tokens": request.room(self._judge.max_tokens) if free else 1,
+            "temperature": temperature,
         }
-        if self._judge.temperature:
+        if not free:
+            first, second = request.options
+            body |= {"logprobs": True, "top_logprobs": _LISTED}
+            body["grammar"] = f'root ::= "{first}" | "{second}"'
+        if temperature:
             body["seed"] = request.replicate
         return body
 
@@ -86,15 +92,30 @@ class LocalBackend(Keyless):
         body = self.body(request)
         client = await self._idle.get()
         try:
-            await self._send(client, _rewind(body))
+            await self._rewind(client, body)
             return read_completion(await self._send(client, body), body, request.options)
         finally:
             self._idle.put_nowait(client)
 
+    async def _rewind(self, client: openai.AsyncOpenAI, body: dict[str, Any]) -> None:
+        """Leave the cache with what questions of this kind share, and one word more."""
+        shared = body["messages"][:-1]
+        last = {"role": body["messages"][-1]["role"], "content": "."}
+        rewound = {
+            "model": body["model"],
+            "messages": [*shared, last],
+            "max_tokens": 1,
+            "temperature": 0.0,
+            # What another kind of question begins alike with was split in other batches.
+            "cache_prompt": self._shared.get(client) == shared,
+        }
+        await self._send(client, rewound)
+        self._shared[client] = shared
+
     @staticmethod
     async def _send(client: openai.AsyncOpenAI, body: dict[str, Any]) -> object:
         sent = dict(body)
-        extra = {"grammar": sent.pop("grammar")} if "grammar" in sent else {}
+        extra = {name: sent.pop(name) for name in ("grammar", "cache_prompt") if name in sent}
         return await client.chat.completions.create(**sent, extra_body=extra)
 
     async def __aenter__(self) -> Self:
@@ -139,18 +160,7 @@ class LocalBackend(Keyless):
         while not self._idle.empty():
             await self._idle.get_nowait().close()
         self._servers = []
-
-
-def _rewind(body: dict[str, Any]) -> dict[str, Any]:
-    """A request that leaves the cache holding what all questions share, and one word more."""
-    shared = body["messages"][:-1]
-    last = {"role": body["messages"][-1]["role"], "content": "."}
-    return {
-        "model": body["model"],
-        "messages": [*shared, last],
-        "max_tokens": 1,
-        "temperature": 0.0,
-    }
+        self._shared = {}
 
 
 def _engine() -> Any:

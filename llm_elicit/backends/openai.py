@@ -51,7 +51,7 @@ class OpenAIBackend(Keyed):
     """
 
     capabilities = Capabilities(
-        temperature=True, seed=True, logprobs=True, structured=True, batch=True
+        temperature=True, seed=True, logprobs=True, structured=True, batch=True, text=True
     )
     cacheable = True
 
@@ -81,13 +81,16 @@ class OpenAIBackend(Keyed):
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [{"role": m.role, "content": m.content} for m in request.prompt.messages],
-            self._limit: self._judge.max_tokens or max(request.max_tokens, self._room),
+            self._limit: request.room(self._judge.max_tokens, self._room),
         }
-        if self._judge.temperature is not None:
-            body["temperature"] = self._judge.temperature
+        temperature = request.temperature(self._judge.temperature)
+        if temperature is not None:
+            body["temperature"] = temperature
         if self._judge.seed is not None:
             # Replicates at one seed would be copies of each other.
             body["seed"] = self._judge.seed + request.replicate
+        if request.direct is not None:
+            return body
         if self._judge.structured:
             schema = {"name": "choice", "strict": True, "schema": choice_schema(request.options)}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}

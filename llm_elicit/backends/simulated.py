@@ -14,6 +14,7 @@ from llm_elicit.campaign import SimulatedJudge
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats
 from llm_elicit.later import Later
+from llm_elicit.questions.numbers import LEVELS
 
 if TYPE_CHECKING:
     from scipy import stats
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 else:
     # A process that asks models only needs neither SciPy nor PyTorch.
     stats, density = Later("scipy.stats"), Later("llm_elicit.density")
+
+_DRAWS = 20_000
+"""Draws of its belief from which the expert states quantiles."""
 
 GUMBEL_LEVEL = math.sqrt(6.0) / math.pi
 """The scale at which Gumbel noise has variance one, and the Bradley–Terry model its usual level."""
@@ -36,6 +40,9 @@ class SimulatedBackend(Keyless):
     neither on the order of asking nor on interruptions. `level` is the Gumbel scale, the
     exponential rate, or the standard deviation of normal noise on each utility.
 
+    A direct question is answered from the belief itself: its quantiles, a draw from it, and for a
+    row of the table, of which it knows nothing by heart, the feature's value in another draw.
+
     Raises:
         InputError: `belief: table` in a feature space that has no table, or too few rows.
 
@@ -47,7 +54,7 @@ class SimulatedBackend(Keyless):
         (5,)
     """
 
-    capabilities = Capabilities(seed=True)
+    capabilities = Capabilities(seed=True, text=True)
     endpoint = "simulated"
     cacheable = False
 
@@ -113,10 +120,8 @@ class SimulatedBackend(Keyless):
 
     async def ask(self, request: Request) -> Reply:
         """Answer one question."""
-        utilities = self.log_belief(np.stack(request.points)) + self._noise(request)
-        choice = int(np.argmax(utilities))
         return Reply(
-            text=request.options[choice],
+            text=self._choice(request) if request.direct is None else self._words(request),
             finish="stop",
             model=self.model,
             first=None,
@@ -127,9 +132,29 @@ class SimulatedBackend(Keyless):
             body=self.body(request),
         )
 
-    def _noise(self, request: Request) -> Floats:
-        """The two utilities' noise, drawn from the question itself."""
+    def _choice(self, request: Request) -> str:
+        noise = density.Noise(self._judge.noise, self._level).draw((2,), self._own(request))
+        utilities = self.log_belief(np.stack(request.points)) + noise
+        return request.options[int(np.argmax(utilities))]
+
+    def _words(self, request: Request) -> str:
+        """Numbers in the units of the question, separated as it asks for."""
+        asked, space = request.direct, self._space
+        assert asked is not None
+        if asked.kind == "quantiles":
+            assert asked.feature is not None
+            draws = self.sample(_DRAWS, np.random.default_rng(self._judge.seed))
+            found = np.quantile(draws[:, asked.feature], np.array(LEVELS) / 100)
+            numbers = [(space.features[asked.feature], value) for value in found]
+        else:
+            point = self.sample(1, self._own(request))[0]
+            numbers = list(zip(space.features, point, strict=True))
+            numbers = numbers if asked.feature is None else [numbers[asked.feature]]
+        values = (f.round(np.asarray(v)) * f.factor for f, v in numbers)
+        return "; ".join(f"{float(value):.10g}" for value in values)
+
+    def _own(self, request: Request) -> np.random.Generator:
+        """The question's own random numbers."""
         identity = f"{self._judge.seed}/{request.prompt.hash}/{request.replicate}"
         digest = hashlib.sha256(identity.encode()).digest()
-        rng = np.random.default_rng(int.from_bytes(digest[:16], "big"))
-        return density.Noise(self._judge.noise, self._level).draw((2,), rng)
+        return np.random.default_rng(int.from_bytes(digest[:16], "big"))

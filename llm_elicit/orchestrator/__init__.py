@@ -3,10 +3,10 @@
 from llm_elicit.orchestrator.allowance import allowed
 from llm_elicit.orchestrator.batch_mode import BatchLine, Step, ask_in_batches, batch_lines
 from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, ask
-from llm_elicit.orchestrator.estimate import JudgeEstimate, estimate, prompts
+from llm_elicit.orchestrator.estimate import JudgeEstimate, estimate, examples, prompts
 from llm_elicit.orchestrator.journal import FILE as JOURNAL
 from llm_elicit.orchestrator.journal import Place, Totals
-from llm_elicit.orchestrator.judgments import comparisons, status
+from llm_elicit.orchestrator.judgments import answered, comparisons, direct_answers, status
 from llm_elicit.orchestrator.opening import Study
 from llm_elicit.orchestrator.progress import Display, Progress, Silent, Tally
 from llm_elicit.orchestrator.recorded import planned_rounds, record_rounds, settled
@@ -28,11 +28,14 @@ __all__ = [
     "Tally",
     "Totals",
     "allowed",
+    "answered",
     "ask",
     "ask_in_batches",
     "batch_lines",
     "comparisons",
+    "direct_answers",
     "estimate",
+    "examples",
     "planned_rounds",
     "prompts",
     "record_rounds",

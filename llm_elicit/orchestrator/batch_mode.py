@@ -168,7 +168,7 @@ async def _office(study: Study, progress: Progress) -> AsyncIterator[_Office]:
             name: BatchDesk(
                 name,
                 clients[name],
-                Clerk(study.space, study.plan, template, backend, prices[name]),
+                Clerk(study.space, study.plan, template, backend, prices[name], study.direct),
                 here.book,
                 here.cache,
                 progress,

@@ -17,7 +17,7 @@ from llm_elicit.orchestrator.journal import Answer, Question
 from llm_elicit.orchestrator.judgments import judge_reply, settings_of
 from llm_elicit.orchestrator.prices import Price
 from llm_elicit.plan import Plan, Query
-from llm_elicit.questions import Template, render
+from llm_elicit.questions import DirectWording, Template, render
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Clerk:
         space, plan, template: what is asked.
         backend: who is asked.
         price: what it costs; None where that is unknown.
+        direct: words the questions that are not about pairs.
     """
 
     space: FeatureSpace
@@ -52,6 +53,7 @@ class Clerk:
     template: Template
     backend: Backend
     price: Price | None
+    direct: DirectWording
 
     def prepared(self, question: Question) -> Prepared:
         """A question, ready to be put."""
@@ -71,6 +73,12 @@ class Clerk:
     def request(self, question: Question) -> Request:
         """The request for a question."""
         query = Query(question.pair, question.order, question.replicate)
+        if query.direct:
+            asked = self.direct.question(query)
+            return Request(
+                prompt=asked.prompt, points=(), replicate=query.replicate,
+                max_tokens=asked.template.max_tokens, direct=asked,
+            )  # fmt: skip
         first, second = self.plan.shown(query)
         return Request(
             prompt=render(self.space, first, second, self.template),
@@ -112,10 +120,11 @@ class Clerk:
         self, question: Question, request: Request, reply: Reply, latency: float | None
     ) -> Answer:
         """The row to keep. No latency means that nothing was sent for it."""
-        verdict, probability = judge_reply(reply, request.options, question.order)
+        template = request.direct.template if request.direct else self.template
+        verdict, probability = judge_reply(reply, request, question.order)
         cached = latency is None
         return Answer(
-            template=self.template.id,
+            template=template.id,
             prompt_hash=request.prompt.hash,
             endpoint=self.backend.endpoint,
             settings=settings_of(reply.body or self.backend.body(request)),
@@ -152,4 +161,17 @@ def check_worst(limits: Limits, judge: Judge, clerk: Clerk) -> None:
         raise InputError(
             f"limits: judge {judge.name!r}: the requests of backend {judge.backend!r} set no limit "
             "on an answer's tokens, so a cap cannot be held; remove the cap or that judge"
+        )
+
+
+def check_direct(plan: Plan, judge: Judge, backend: Backend) -> None:
+    """Refuse direct questions to a backend that knows of pairs alone.
+
+    Raises:
+        InputError: there are some, and the backend does not say that it answers in words.
+    """
+    if plan.direct and not backend.capabilities.text:
+        raise InputError(
+            f"direct: judge {judge.name!r}: backend {judge.backend!r} does not say that it answers "
+            "direct questions (capabilities.text); leave out direct, or that judge"
         )

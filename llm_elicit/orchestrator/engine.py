@@ -19,7 +19,7 @@ from llm_elicit.campaign import Campaign, Judge
 from llm_elicit.errors import ElicitError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator.budget import Amount, Budget, check_cap
-from llm_elicit.orchestrator.clerk import Clerk, check_worst
+from llm_elicit.orchestrator.clerk import Clerk, check_direct, check_worst
 from llm_elicit.orchestrator.company import in_company
 from llm_elicit.orchestrator.exchange import Desk
 from llm_elicit.orchestrator.journal import Journal
@@ -134,8 +134,8 @@ async def ask(
         budget = Budget(campaign.limits, Amount(*book.spent()))
         async with Writer(book, here.cache.flush) as writer:
             desk = Desk(
-                space=space, plan=plan, template=template, writer=writer, cache=here.cache,
-                budget=budget, progress=shown, patience=patience,
+                space=space, plan=plan, template=template, direct=study.direct, writer=writer,
+                cache=here.cache, budget=budget, progress=shown, patience=patience,
                 deadline=time.monotonic() + (campaign.limits.deadline or math.inf),
             )  # fmt: skip
             pools = {
@@ -171,7 +171,9 @@ def _checked(
     check_cap(campaign.limits, prices)
     backends = {judge.name: _open(judge, space, shown) for judge in campaign.judges}
     for judge in campaign.judges:
-        clerk = Clerk(space, study.plan, template, backends[judge.name], prices[judge.name])
+        backend, price = backends[judge.name], prices[judge.name]
+        clerk = Clerk(space, study.plan, template, backend, price, study.direct)
+        check_direct(study.plan, judge, backend)
         check_worst(campaign.limits, judge, clerk)
     return backends
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import islice
+from operator import add
 
 from llm_elicit.backends.base import THINKING_ROOM
 from llm_elicit.campaign import (
@@ -19,9 +21,15 @@ from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator.prices import Price, price_of
 from llm_elicit.orchestrator.tokens import cached_beginning, counter
 from llm_elicit.plan import Plan
-from llm_elicit.questions import Prompt, Template, render
+from llm_elicit.questions import DirectWording, Prompt, Template, render
+from llm_elicit.questions.numbers import LEVELS
 
-_NOTHING: Mapping[str, int] = {}
+Answered = Mapping[str, Mapping[str, int]]
+"""How many questions each judge has answered, by presentation."""
+
+_NOTHING: Answered = {}
+_A_NUMBER = 4
+"""Tokens of a number of an answer in words, with what separates it from the next."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,35 @@ class JudgeEstimate:
     most: float | None = 0.0
     batch: float | None = None
 
+    def __add__(self, other: JudgeEstimate) -> JudgeEstimate:
+        """Both together, of one judge; what is unknown of either is unknown."""
+        return replace(
+            self,
+            requests=self.requests + other.requests,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            cost=_sum(self.cost, other.cost),
+            most=_sum(self.most, other.most),
+            batch=_sum(self.batch, other.batch),
+        )
+
+
+def _sum(one: float | None, two: float | None) -> float | None:
+    return None if one is None or two is None else one + two
+
+
+def examples(campaign: Campaign, space: FeatureSpace, plan: Plan) -> list[Prompt]:
+    """Three questions about pairs and one of each other kind, as they will be sent.
+
+    Raises:
+        InputError: a template does not exist or cannot be filled in.
+    """
+    some = prompts(space, plan, Template.load(campaign.design.template), 3)
+    wording = DirectWording.of(campaign.direct, space, campaign.seed)
+    firsts = {query.order: query for query in reversed(plan.direct)}
+    return some + [wording.question(query).prompt for query in firsts.values()]
+
 
 def prompts(space: FeatureSpace, plan: Plan, template: Template, count: int) -> list[Prompt]:
     """The first `count` questions of the plan as they will be sent.
@@ -67,7 +104,7 @@ def estimate(
     campaign: Campaign,
     space: FeatureSpace,
     plan: Plan,
-    answered: Mapping[str, int] = _NOTHING,
+    answered: Answered = _NOTHING,
     samples: int = 20,
 ) -> list[JudgeEstimate]:
     """Estimate each judge's requests, tokens and cost; sends nothing and needs no key.
@@ -76,8 +113,8 @@ def estimate(
         campaign: whom to ask.
         space: the feature space that words the points.
         plan: the questions.
-        answered: how many questions each judge has answered already.
-        samples: how many questions are rendered to measure their length.
+        answered: how many questions each judge has answered already, by presentation.
+        samples: how many questions of each kind are rendered to measure their length.
 
     Raises:
         InputError: the template does not exist or cannot be filled in.
@@ -89,24 +126,45 @@ def estimate(
         ...     "judges": [{"name": "expert", "backend": "simulated"}]})
         >>> space = campaign.load_space()
         >>> plan = make_plan(space, campaign.design, campaign.seed)
-        >>> [(e.requests, e.cost) for e in estimate(campaign, space, plan, {"expert": 3})]
+        >>> [(e.requests, e.cost) for e in estimate(campaign, space, plan, {"expert": {"ab": 3}})]
         [(7, 0.0)]
     """
     template = Template.load(campaign.design.template)
     some = prompts(space, plan, template, samples)
+    kinds = [_Kind(("ab", "ba"), campaign.design.questions, some, template)]
+    wording = DirectWording.of(campaign.direct, space, campaign.seed)
+    for kind, form in wording.templates.items():
+        queries = [query for query in plan.direct if query.order == kind]
+        asked = [wording.question(query).prompt for query in queries[:samples]]
+        numbers = {"quantiles": len(LEVELS), "sample": space.dimension, "row": 1}[kind]
+        kinds.append(_Kind((kind,), len(queries), asked, form, _A_NUMBER * numbers))
     return [
-        _of(judge, campaign.design.questions - answered.get(judge.name, 0), some, template)
+        reduce(add, (_of(judge, kind, answered.get(judge.name, {})) for kind in kinds))
         for judge in campaign.judges
     ]
 
 
-def _of(judge: Judge, requests: int, some: Sequence[Prompt], template: Template) -> JudgeEstimate:
+@dataclass(frozen=True)
+class _Kind:
+    """Questions of one template: how they are presented, how many, some of them worded, and the
+    tokens of an answer, where it is more than a letter."""
+
+    presentations: tuple[str, ...]
+    count: int
+    some: Sequence[Prompt]
+    template: Template
+    answer: int | None = None
+
+
+def _of(judge: Judge, kind: _Kind, answered: Mapping[str, int]) -> JudgeEstimate:
+    done = sum(answered.get(presentation, 0) for presentation in kind.presentations)
+    requests, some = max(kind.count - done, 0), kind.some
     if isinstance(judge, SimulatedJudge):
         return JudgeEstimate(judge.name, "simulated", requests)
     count, exact = counter(judge)
     length = round(sum(count(prompt) for prompt in some) / len(some))
     cached = cached_beginning(some, judge, count)
-    answer = 1 if judge.backend == "local" else 2
+    answer = kind.answer or (1 if judge.backend == "local" else 2)
     batched = isinstance(judge, AnthropicJudge | OpenAIJudge)
     # The first request of all fills the provider's cache, the others read it.
     hits = max(requests - 1, 0)
@@ -125,7 +183,7 @@ def _of(judge: Judge, requests: int, some: Sequence[Prompt], template: Template)
         completion_tokens=requests * answer,
         exact=exact,
         cost=cost(price) if price else None,
-        most=price.cost(length, _limit(judge, template)) * requests if price else None,
+        most=price.cost(length, _limit(judge, kind.template)) * requests if price else None,
         batch=cost(cheaper) if cheaper and batched else None,
     )
 
@@ -133,6 +191,8 @@ def _of(judge: Judge, requests: int, some: Sequence[Prompt], template: Template)
 def _limit(judge: Judge, template: Template) -> int:
     """The token limit of an answer."""
     if isinstance(judge, SimulatedJudge | LocalJudge):
-        return 1
+        return 1 if template.answer == "choice" else template.max_tokens
     stated: int | None = getattr(judge, "max_tokens", None)
-    return stated or max(template.max_tokens, THINKING_ROOM)
+    if stated and template.answer == "choice":
+        return stated
+    return max(template.max_tokens, stated or THINKING_ROOM)

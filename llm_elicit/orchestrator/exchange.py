@@ -27,7 +27,7 @@ from llm_elicit.orchestrator.spans import span
 from llm_elicit.orchestrator.turnstile import Turnstiles
 from llm_elicit.orchestrator.writer import Writer
 from llm_elicit.plan import Plan
-from llm_elicit.questions import Template
+from llm_elicit.questions import DirectWording, Template
 
 
 @dataclass
@@ -37,6 +37,7 @@ class Desk:
     space: FeatureSpace
     plan: Plan
     template: Template
+    direct: DirectWording
     writer: Writer
     cache: Cache
     budget: Budget

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
 
-from llm_elicit.backends import Reply
+from llm_elicit.backends import Reply, Request
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.later import Later
-from llm_elicit.orchestrator.journal import Place, Totals, reading, totals
+from llm_elicit.orchestrator.journal import Place, Totals, answered_by_kind, reading, totals
 from llm_elicit.orchestrator.journal.schema import answers, meta, questions
-from llm_elicit.plan import Order, Plan
-from llm_elicit.questions import Verdict, parse
+from llm_elicit.plan import Plan, Presentation
+from llm_elicit.questions import parse
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,15 +28,19 @@ else:
     pd = Later("pandas")
 
 
-def judge_reply(
-    reply: Reply, options: tuple[str, str], order: Order
-) -> tuple[Verdict, float | None]:
+TEXT = "text"
+"""The verdict that stands with the answer to a direct question: it is read later, and anew."""
+
+
+def judge_reply(reply: Reply, request: Request, order: Presentation) -> tuple[str, float | None]:
     """The verdict of a reply and P(a preferred), the presentation order undone.
 
     A choice counts with the log-probabilities' P where there is one and with certainty
     otherwise; a tie is one half; whatever is no choice has no probability.
     """
-    verdict = parse(reply.text, options, reply.finish)
+    if request.direct is not None:
+        return TEXT, None
+    verdict = parse(reply.text, request.options, reply.finish)
     if verdict in ("A", "B"):
         first = reply.first if reply.first is not None else float(verdict == "A")
     elif verdict == "tie":
@@ -62,6 +68,7 @@ def _table(thinking: bool) -> sa.Select[Any]:
         .add_columns(a.probability, soft.label("soft"), *counts, q.attempts, a.cached)
         .add_columns(a.asked_at, a.letter_mass)
         .join_from(questions, answers, q.id == a.question)
+        .where(q.presentation.in_(("ab", "ba")))
         .order_by(q.id)
     )
 
@@ -74,6 +81,16 @@ def status(folder: Path, campaign: Campaign) -> dict[str, Totals]:
     """
     with reading(Place(folder, campaign.journal)) as db:
         return {judge.name: totals(db, judge.name) for judge in campaign.judges}
+
+
+def answered(folder: Path, campaign: Campaign) -> dict[str, dict[str, int]]:
+    """How many questions each judge has answered, by presentation ("ab", ..., "row").
+
+    Raises:
+        InputError: there is no journal in the folder.
+    """
+    with reading(Place(folder, campaign.journal)) as db:
+        return {judge.name: answered_by_kind(db, judge.name) for judge in campaign.judges}
 
 
 def comparisons(
@@ -97,13 +114,7 @@ def comparisons(
     Raises:
         InputError: there is no journal in the folder, or it is another campaign's.
     """
-    with reading(Place(folder, campaign.journal)) as db:
-        kept = dict(db.execute(sa.select(meta.c.key, meta.c.value)).all())
-        if kept.get("fingerprint") != campaign.fingerprint(space):
-            raise InputError(
-                f"{folder}: this folder holds the run of another campaign; give the campaign "
-                "another name, or move the folder away"
-            )
+    with _reading(folder, campaign, space) as db:
         frame = pd.read_sql_query(_table(thinking), db)
     frame["cost"] = frame["cost"].astype(float)
     frame["probability"] = frame["probability"].astype(float)
@@ -114,3 +125,38 @@ def comparisons(
         for column, name in enumerate(space.names)
     }
     return Comparisons(frame.assign(**points), space.names)
+
+
+def direct_answers(folder: Path, campaign: Campaign, space: FeatureSpace) -> pd.DataFrame:
+    """The answers to direct questions that a run's journal holds, a row each, as they came.
+
+    Columns: judge, kind, number (of the feature or the row), replicate, template, prompt_hash,
+    model_answered, reply, finish, prompt_tokens, completion_tokens, cost, cached, asked_at.
+
+    Raises:
+        InputError: there is no journal in the folder, or it is another campaign's.
+    """
+    q, a = questions.c, answers.c
+    query = (
+        sa.select(q.judge, q.presentation.label("kind"), q.pair.label("number"), q.replicate)
+        .add_columns(a.template, a.prompt_hash, a.model_answered, a.reply, a.finish)
+        .add_columns(a.prompt_tokens, a.completion_tokens, a.cost, a.cached, a.asked_at)
+        .join_from(questions, answers, q.id == a.question)
+        .where(q.presentation.not_in(("ab", "ba")))
+        .order_by(q.id)
+    )
+    with _reading(folder, campaign, space) as db:
+        return pd.read_sql_query(query, db)
+
+
+@contextmanager
+def _reading(folder: Path, campaign: Campaign, space: FeatureSpace) -> Iterator[sa.Connection]:
+    """The journal of a run that is this campaign's."""
+    with reading(Place(folder, campaign.journal)) as db:
+        kept = dict(db.execute(sa.select(meta.c.key, meta.c.value)).all())
+        if kept.get("fingerprint") != campaign.fingerprint(space):
+            raise InputError(
+                f"{folder}: this folder holds the run of another campaign; give the campaign "
+                "another name, or move the folder away"
+            )
+        yield db

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from llm_elicit.campaign import Campaign
@@ -16,7 +17,7 @@ from llm_elicit.orchestrator.journal import LEASE, Journal, Place
 from llm_elicit.orchestrator.lock import RunLock
 from llm_elicit.orchestrator.log import event, logged
 from llm_elicit.plan import Plan
-from llm_elicit.questions import Template
+from llm_elicit.questions import DirectWording, Template
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class Study:
         """The judges' names."""
         return [judge.name for judge in self.campaign.judges]
 
+    @cached_property
+    def direct(self) -> DirectWording:
+        """The wording of its direct questions."""
+        return DirectWording.of(self.campaign.direct, self.space, self.campaign.seed)
+
     def identity(self, template: Template) -> dict[str, str]:
         """What must be the same whenever the run goes on."""
         plan = self.plan
@@ -46,6 +52,7 @@ class Study:
             "fingerprint": self.campaign.fingerprint(self.space),
             "template": template.digest,
             "plan": digest,
+            **self.direct.identity,
         }
 
 

@@ -43,7 +43,7 @@ class Pool:
         self._last_answer = desk.clock()
         self._stopped: ElicitError | None = None
         self.tally = Tally(cost=0.0 if price else None)
-        self._clerk = Clerk(desk.space, desk.plan, desk.template, backend, price)
+        self._clerk = Clerk(desk.space, desk.plan, desk.template, backend, price, desk.direct)
 
     def begin(self, so_far: Totals) -> None:
         """Take up the counts of earlier runs."""

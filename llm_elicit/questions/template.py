@@ -4,7 +4,7 @@ A template is a Markdown file with YAML front matter (its id, its wording in a s
 answer's letters, the tokens an answer needs) and a part under each of the headings `# system`,
 `# user` and `# assistant`, in the order they are sent. Parts are Jinja2 text over
 `title`, `subject`, `setting`, `option_a` and `option_b`, the options being lists of
-(label, worded value).
+(label, worded value). One with `answer: text` words a direct question (`questions.direct`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from llm_elicit.features import FeatureSpace, Floats, Strict, validated
 _COUNTERS = frozenset({"index", "index0", "first", "last", "length"})
 
 Role = Literal["system", "user", "assistant"]
+Answer = Literal["choice", "text"]
 _HEADING = re.compile(r"^# (system|user|assistant)[ \t]*$", re.MULTILINE)
 _FRONT = re.compile(r"\A---\n(.*?)^---\n(.*)\Z", re.MULTILINE | re.DOTALL)
 
@@ -79,6 +80,7 @@ class Prompt:
 class _Front(Strict):
     id: Annotated[str, Field(min_length=1)]
     wording: str
+    answer: Answer = "choice"
     options: tuple[
         Annotated[str, Field(pattern=r"^[A-Z]$")], Annotated[str, Field(pattern=r"^[A-Z]$")]
     ] = ("A", "B")
@@ -134,6 +136,7 @@ class Template:
         max_tokens: how many tokens an answer needs.
         parts: the turns as Jinja2 source.
         where: the file, for messages.
+        answer: whether a choice is asked for or words of the judge's own.
 
     Example:
         >>> template = Template.load("v1/zero-shot")
@@ -147,16 +150,24 @@ class Template:
     max_tokens: int
     parts: tuple[tuple[Role, str], ...]
     where: str
+    answer: Answer = "choice"
 
     @classmethod
-    def load(cls, name: str) -> Template:
+    def load(cls, name: str, answer: Answer = "choice") -> Template:
         """Read a template by name (from prompts/) or by path.
 
         Raises:
-            InputError: no such file, or it is not a template; the message says what is wrong.
+            InputError: no such file, or it is not a template for such answers; the message says
+                what is wrong.
         """
         path = resources.find("prompts", name, ".md")
-        return cls.parse(_text(path), str(path))
+        template = cls.parse(_text(path), str(path))
+        if template.answer != answer:
+            raise InputError(
+                f"{path}: its answer is a {template.answer}, where a {answer} is asked for; name "
+                "another template"
+            )
+        return template
 
     @classmethod
     def parse(cls, text: str, where: str) -> Template:
@@ -175,7 +186,11 @@ class Template:
         parts = tuple(zip(pieces[1::2], pieces[2::2], strict=True))
         if not parts or parts[-1][0] == "system":
             raise InputError(f"{where}: the last part must be # user (or # assistant, to prefill)")
-        return cls(front.id, front.wording, front.options, front.max_tokens, parts, where)  # type: ignore[arg-type]
+        return cls(
+            front.id, front.wording, front.options, front.max_tokens,
+            parts,  # type: ignore[arg-type]
+            where, front.answer,
+        )  # fmt: skip
 
     @cached_property
     def digest(self) -> str:

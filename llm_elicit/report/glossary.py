@@ -10,70 +10,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-ACERBI = (
-    "Acerbi, L. (2020). Variational Bayesian Monte Carlo with noisy likelihoods. Advances in "
-    "Neural Information Processing Systems 33."
-)
-BRADLEY = (
-    "Bradley, R. A. and Terry, M. E. (1952). Rank analysis of incomplete block designs: I. The "
-    "method of paired comparisons. Biometrika 39(3/4), 324–345."
-)
-BONNEEL = (
-    "Bonneel, N., Rabin, J., Peyré, G. and Pfister, H. (2015). Sliced and Radon Wasserstein "
-    "barycenters of measures. Journal of Mathematical Imaging and Vision 51(1), 22–45."
-)
-FISHER = "Fisher, R. A. (1935). The Design of Experiments. Oliver and Boyd."
-GNEITING = (
-    "Gneiting, T. and Raftery, A. E. (2007). Strictly proper scoring rules, prediction, and "
-    "estimation. Journal of the American Statistical Association 102(477), 359–378."
-)
-HOLM = (
-    "Holm, S. (1979). A simple sequentially rejective multiple test procedure. Scandinavian "
-    "Journal of Statistics 6(2), 65–70."
-)
-HYNDMAN = (
-    "Hyndman, R. J. (1996). Computing and graphing highest density regions. The American "
-    "Statistician 50(2), 120–126."
-)
-KENDALL = (
-    "Kendall, M. G. and Babington Smith, B. (1940). On the method of paired comparisons. "
-    "Biometrika 31(3/4), 324–345."
-)
-LEMOS = (
-    "Lemos, P. et al. (2024). PQMass: probabilistic assessment of the quality of generative models "
-    "using probability mass estimation. arXiv:2402.04355."
-)
-LOPEZ_PAZ = (
-    "Lopez-Paz, D. and Oquab, M. (2017). Revisiting classifier two-sample tests. International "
-    "Conference on Learning Representations."
-)
-MIKKOLA = (
-    "Mikkola, P., Acerbi, L. and Klami, A. (2026). Score-based density estimation from pairwise "
-    "comparisons. International Conference on Learning Representations."
-)
-NAEINI = (
-    "Naeini, M. P., Cooper, G. F. and Hauskrecht, M. (2015). Obtaining well calibrated "
-    "probabilities using Bayesian binning. Proceedings of the AAAI Conference on Artificial "
-    "Intelligence 29, 2901–2907."
-)
-PITMAN = (
-    "Pitman, E. J. G. (1937). Significance tests which may be applied to samples from any "
-    "populations. Supplement to the Journal of the Royal Statistical Society 4(1), 119–130."
-)
-SZEKELY = (
-    "Székely, G. J. and Rizzo, M. L. (2013). Energy statistics: a class of statistics based on "
-    "distances. Journal of Statistical Planning and Inference 143(8), 1249–1272."
-)
-TVERSKY = "Tversky, A. (1969). Intransitivity of preferences. Psychological Review 76(1), 31–48."
-VAART = "van der Vaart, A. W. (1998). Asymptotic Statistics. Cambridge University Press."
-VILLANI = "Villani, C. (2009). Optimal Transport: Old and New. Springer."
-WILSON = (
-    "Wilson, E. B. (1927). Probable inference, the law of succession, and statistical inference. "
-    "Journal of the American Statistical Association 22(158), 209–212."
-)
-ZOU = (
-    "Zou, G. Y. (2007). Toward using confidence intervals to compare correlations. Psychological "
-    "Methods 12(4), 399–413."
+from llm_elicit.report.references import (
+    ACERBI,
+    BONNEEL,
+    BORDT,
+    BRADLEY,
+    FISHER,
+    GNEITING,
+    HOLM,
+    HYNDMAN,
+    KENDALL,
+    LEMOS,
+    LOPEZ_PAZ,
+    MIKKOLA,
+    NAEINI,
+    OHAGAN,
+    PITMAN,
+    REQUEIMA,
+    SZEKELY,
+    TVERSKY,
+    VAART,
+    VILLANI,
+    WILSON,
+    ZOU,
 )
 
 
@@ -277,6 +236,42 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "holds the true one. Wilson's for shares, from means and standard errors otherwise; "
             "answers to one pair do not count as independent.",
             (WILSON,),
+        ),
+        "unread": Entry(
+            "Direct answers read",
+            "Answers to direct questions that hold just the numbers asked for. Refusals, cut-off "
+            "answers, numbers too many or too few, and quantiles out of order are counted and "
+            "not used; nothing is guessed.",
+        ),
+        "stated": Entry(
+            "Stated quantiles",
+            "What the judge itself says a feature's quantiles are; medians where it was asked "
+            "more often, with the mean distance of one statement from them as spread. Distances "
+            "are W1 between five quantiles each, joined by straight lines to each other and to "
+            "the ends of the range: those of the data and of the belief are reduced to five too.",
+            (OHAGAN,),
+        ),
+        "level": Entry(
+            "Noise level by statement",
+            "The noise level, over the one that the fit was told, at which the belief is nearest "
+            "to the stated quantiles, and the middle 90 % of what features, statements and the "
+            "belief drawn anew give. Not identified where that spans more than a factor of eight, "
+            "or reaches an end of what is looked at, an eighth and eight times.",
+            (OHAGAN,),
+        ),
+        "generated": Entry(
+            "Written points",
+            "Points that the judge wrote down, each asked for by itself. The floor is the mean "
+            "distance of as many true draws, p how often these are as far or farther.",
+            (REQUEIMA,),
+        ),
+        "recited": Entry(
+            "Recited rows",
+            "Rows of the reference table whose beginning was shown and whose next value the "
+            "judge gave exactly, to four digits. By chance: how often its answers are those of "
+            "the 20 rows that begin most alike. p is of exchanging a row's value with one of "
+            "theirs; below 1 % the judge has at least a part of the table by heart.",
+            (BORDT,),
         ),
         "order-bias": Entry(
             "Order bias",

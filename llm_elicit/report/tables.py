@@ -14,6 +14,7 @@ import pandas as pd
 from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.distance import Distance
 from llm_elicit.audit.record import Audit, JudgeAudit
+from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.report import words
 from llm_elicit.report.figures import file_name
 from llm_elicit.report.style import axis_label
@@ -24,6 +25,8 @@ _NAMES = 2  # columns of a table that name what the numbers are of
 
 def write_tables(audit: Audit, folder: Path) -> list[Path]:
     """Write `audit.*`, a row a judge, and `JUDGE-features.*`: `.csv`, `.md` and `.tex` of each.
+
+    Of judges that were asked directly, `JUDGE-direct.*` as well.
 
     Args:
         audit: the numbers.
@@ -37,6 +40,9 @@ def write_tables(audit: Audit, folder: Path) -> list[Path]:
     for judge in audit.judges:
         stem = folder / f"{file_name(judge.name)}-features"
         written += _write(stem, audit.summary(judge.name), feature_table(audit, judge))
+        if judge.direct is not None:
+            stem = folder / f"{file_name(judge.name)}-direct"
+            written += _write(stem, direct_numbers(audit, judge), direct_table(audit, judge))
     return written
 
 
@@ -178,3 +184,57 @@ def feature_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
             for place, (name, rows) in enumerate(shown.items())
         ]
     )
+
+
+def direct_numbers(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
+    """What direct questions came to, a row a feature; those of all features are in every row.
+
+    Quantiles in natural units, distances in standard deviations; empty cells where nothing could
+    be measured.
+    """
+    direct = judge.direct
+    assert direct is not None
+    level = direct.stated.level if direct.stated else None
+    recited = direct.recited
+    whole = {
+        "level": level.best if level else None,
+        "level_low": level.low if level else None,
+        "level_high": level.high if level else None,
+        "level_identified": level.identified if level else None,
+        **_interval("recited", recited.share if recited else None),
+        "recited_chance": recited.chance if recited else None,
+        "recited_p": recited.p_value if recited else None,
+    }
+    rows = []
+    for i, name in enumerate(audit.space.names):
+        row: dict[str, object] = {"feature": name}
+        stated = direct.stated.features[i] if direct.stated else None
+        for k, level_ in enumerate(LEVELS):
+            row[f"q{level_:02d}"] = stated.quantiles[k] if stated and stated.quantiles else None
+        for key in ("times", "outside", "spread", "data", "belief", "belief_data", "floor"):
+            row[f"stated_{key}"] = getattr(stated, key, None)
+        written = direct.generated.features[i] if direct.generated else None
+        for side in ("data", "belief"):
+            for key in ("distance", "floor", "p_value"):
+                row[f"written_{side}_{key}"] = getattr(getattr(written, side, None), key, None)
+        rows.append(row | whole)
+    return pd.DataFrame(rows)
+
+
+def direct_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
+    """The same, to be read: stated quantiles in the units asked in, and distances."""
+    numbers = direct_numbers(audit, judge)
+    heads = {"q05": "5 %", "q25": "25 %", "q50": "median", "q75": "75 %", "q95": "95 %"}
+    distances = {
+        "stated_data": "Stated to data", "stated_belief": "Stated to belief",
+        "written_data_distance": "Written to data", "written_belief_distance": "Written to belief",
+    }  # fmt: skip
+    shown = []
+    for i, feature in enumerate(audit.space.features):
+        row = numbers.iloc[i]
+        cells = {head: words.worded(feature, row[key]) if pd.notna(row[key]) else ""
+                 for key, head in heads.items()}  # fmt: skip
+        cells |= {head: f"{row[key]:.2f}" if pd.notna(row[key]) else ""
+                  for key, head in distances.items()}  # fmt: skip
+        shown.append({"Feature": axis_label(feature), "Of": judge.name, **cells})
+    return pd.DataFrame(shown)

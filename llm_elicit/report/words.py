@@ -6,16 +6,19 @@ import math
 from collections.abc import Mapping
 
 from llm_elicit.audit.consistency import Interval
+from llm_elicit.audit.direct import DirectAudit
 from llm_elicit.audit.distance import Estimate
 from llm_elicit.audit.power import SearchPower
+from llm_elicit.audit.recited import Recited
 from llm_elicit.audit.record import Audit, JudgeAudit
 from llm_elicit.audit.scale import Scale
 from llm_elicit.features import Feature
 from llm_elicit.text import visible
 
 __all__ = [
-    "between", "estimate", "interval", "number", "order_sentence", "p_value", "scale_sentence",
-    "search_sentence", "share", "signed", "verdict_sentence", "visible", "worded",
+    "between", "estimate", "interval", "level_words", "number", "order_sentence", "p_value",
+    "recited_sentence", "scale_sentence", "search_sentence", "share", "signed",
+    "verdict_sentence", "visible", "worded",
 ]  # fmt: skip
 
 NOT_MEASURED = "not measurable"
@@ -211,6 +214,37 @@ def search_sentence(search: SearchPower, pairs: int) -> str:
     return (
         f"If what was measured is a signal, about {search.pairs:,} pairs in all would find it: "
         f"{search.pairs - pairs:,} more."
+    )
+
+
+def level_words(direct: DirectAudit) -> str:
+    """The noise level that suits stated quantiles, over the one told."""
+    level = None if direct.stated is None else direct.stated.level
+    if level is None:
+        return NOT_MEASURED
+    interval = f"{level.best:.2g} ({level.low:.2g} to {level.high:.2g})"
+    return interval if level.identified else f"not identified: {interval}"
+
+
+def recited_sentence(recited: Recited, judge: str) -> str:
+    """Whether a judge has the table by heart, and what follows.
+
+    Example:
+        >>> from llm_elicit.audit.consistency import wilson
+        >>> share = wilson(0, 20)
+        >>> none = Recited(feature=0, rows=20, share=share, chance=0, p_value=1, found=False)
+        >>> recited_sentence(none, "x")
+        'x recited no row of 20 exactly: no sign that it has the table by heart.'
+    """
+    share, rows = recited.share, recited.rows
+    count = "no row" if not share.value else f"{round(share.value * rows):,} rows"
+    exactly = f"{judge} recited {count} of {rows:,} exactly"
+    if not recited.found:
+        return f"{exactly}: no sign that it has the table by heart."
+    return (
+        f"{exactly}, where a judge that knows the subject alone would recite "
+        f"{recited.chance:.1%}. It has at least a part of the table by heart, so that its belief's "
+        "agreement with the data says little about how well it judges what it has not read."
     )
 
 

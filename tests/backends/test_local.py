@@ -13,9 +13,11 @@ import pytest
 
 from llm_elicit.backends import Reply, Request, open_backend, weights
 from llm_elicit.campaign import LocalJudge
+from llm_elicit.design import Direct
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace
-from llm_elicit.questions import Template, render
+from llm_elicit.plan import direct_queries
+from llm_elicit.questions import DirectWording, Template, render
 
 
 def _judge(model: str = "smollm2") -> LocalJudge:
@@ -65,6 +67,26 @@ def test_answers_are_soft_and_the_same_in_any_order(space: FeatureSpace) -> None
         assert 0.05 < reply.letter_mass <= 1.0
         assert (reply.text == "A") == (reply.first > 0.5)
         assert 0 < reply.cached_tokens < reply.prompt_tokens
+
+
+@pytest.mark.local_model
+@pytest.mark.usefixtures("model")
+def test_direct_questions_are_answered_freely_and_leave_the_others_as_they_were(
+    space: FeatureSpace,
+) -> None:
+    wording = DirectWording.of(Direct(quantiles=1, samples=2), space, seed=1)
+    queries = direct_queries(Direct(quantiles=1, samples=2), space, seed=1)
+    asked = [(query, wording.question(query)) for query in (queries[0], *queries[-2:])]
+    direct = [Request(one.prompt, (), query.replicate, max_tokens=6, direct=one)
+              for query, one in asked]  # fmt: skip
+    (pair,) = _questions(space, 1)
+    first = _ask([pair, *direct], space)
+    again = _ask([*direct[::-1], pair], space)[::-1]
+    assert [reply.text for reply in first] == [reply.text for reply in again]
+    assert first[0].first == again[0].first
+    quantiles, one, other = first[1:]
+    assert one.text != other.text, "samples are drawn, each with a seed of its own"
+    assert all(reply.first is None and len(reply.text) > 1 for reply in (quantiles, one, other))
 
 
 def test_an_unknown_model_lists_the_known(space: FeatureSpace) -> None:

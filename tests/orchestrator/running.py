@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.orchestrator import AskSummary, Patience, ask, comparisons
 from llm_elicit.orchestrator.progress import Progress
-from llm_elicit.plan import Plan, make_plan
+from llm_elicit.plan import Plan, direct_queries, make_plan
 from orchestrator.conftest import SWIFT
 
 
@@ -29,7 +30,9 @@ def campaign(judges: list[dict[str, Any]], pairs: int = 10, **rest: Any) -> Camp
 
 
 def plan_of(study: Campaign) -> Plan:
-    return make_plan(study.load_space(), study.design, study.seed)
+    space = study.load_space()
+    direct = direct_queries(study.direct, space, study.seed)
+    return replace(make_plan(space, study.design, study.seed), direct=direct)
 
 
 def run(

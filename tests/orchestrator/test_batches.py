@@ -31,6 +31,7 @@ from llm_elicit.orchestrator import (
     ask_in_batches,
     batch_lines,
     batching,
+    direct_answers,
     prompts,
     status,
 )
@@ -102,6 +103,19 @@ def _right(study: Campaign, folder: Path) -> int:
 def _small(monkeypatch: pytest.MonkeyPatch, room: Room) -> None:
     for kind in (AnthropicBatches, OpenAIBatches):
         monkeypatch.setattr(kind, "room", room)
+
+
+@WIRES
+def test_direct_questions_go_in_batches_too(judge: Any, tmp_path: Path) -> None:
+    with BatchProvider(lambda body: Says("34; 36; 40; 44; 50"), at_once=True) as provider:
+        study = campaign(
+            [judge(provider.url, price=PRICE)], pairs=5, direct={"quantiles": 1, "samples": 3}
+        )
+        assert _do("wait", study, tmp_path / "try").complete
+        assert len(provider.batches) == 1
+    told = direct_answers(tmp_path / "try", study, study.load_space())
+    assert told["kind"].tolist() == ["quantiles"] * 4 + ["sample"] * 3
+    assert set(told["reply"]) == {"34; 36; 40; 44; 50"}
 
 
 @WIRES

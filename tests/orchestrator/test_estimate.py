@@ -132,8 +132,8 @@ def test_an_estimate_leaves_out_what_is_answered() -> None:
     study = campaign([claude("http://127.0.0.1:9"), EXPERT], pairs=20)
     space, plan = study.load_space(), plan_of(study)
     whole, _ = estimate(study, space, plan)
-    half, _ = estimate(study, space, plan, {"claude": 20})
-    none, _ = estimate(study, space, plan, {"claude": 40})
+    half, _ = estimate(study, space, plan, {"claude": {"ab": 20}})
+    none, _ = estimate(study, space, plan, {"claude": {"ab": 20, "ba": 20}})
     assert (whole.requests, half.requests, none.requests) == (40, 20, 0)
     assert whole.cost is not None
     assert half.cost == pytest.approx(whole.cost / 2)

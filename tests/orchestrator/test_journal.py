@@ -51,6 +51,7 @@ GOLDEN = {
     "0003-batches": ("29b3b35075e6bad8", "97d3b9733919e2a0"),
     "0004-thinking": ("ab6427aa0799679c", "ab6427aa0799679c"),
     "0005-rounds": ("5a3d6a1aee7e3da2", "c7ee06337fa8c922"),
+    "0006-direct-questions": ("f0e49d29e6d8747b", "dc24c255f78b234e"),
 }
 
 

@@ -110,7 +110,7 @@ def test_the_expert_answers_the_same_after_a_kill(tmp_path: Path) -> None:
         _wait(lambda: len(provider.seen) >= 10, child)
         child.kill()
         child.communicate()
-        campaign = study(provider.url, 20, expert=True)
+        campaign = study(provider.url, 20, "expert")
         run(campaign, tmp_path / "killed")
         run(campaign, tmp_path / "whole")
     cut, whole = (

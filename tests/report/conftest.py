@@ -5,11 +5,21 @@ import pandas as pd
 import pytest
 from audit.planted import ask, constant, gaussian_expert
 
-from llm_elicit.audit import AuditSettings, JudgeEvidence, Reference, audit_run, measure_bands
+from llm_elicit.audit import (
+    AuditSettings,
+    DirectEvidence,
+    JudgeEvidence,
+    Reference,
+    audit_run,
+    measure_bands,
+)
+from llm_elicit.audit.levels import LEVEL_FACTORS
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.density import BETWEEN_ROUNDS, Uniform, fit_belief
 from llm_elicit.features import Feature, FeatureSpace
+from llm_elicit.questions.numbers import LEVELS
+from llm_elicit.recital import Recital
 from llm_elicit.report import Samples, Study, write_report
 from llm_elicit.report.figures import Portrait, draw_portrait
 from report.reader import Reader
@@ -33,6 +43,21 @@ def world() -> FeatureSpace:
             Feature(name="Longitude", label="longitude", unit="°", low=-124, high=-114),
         ),
     )
+
+
+def direct_evidence(draw, rng) -> DirectEvidence:
+    """An expert that states what it believes, says so of two features, and recites all it may."""
+    stated = np.quantile(draw(900), np.array(LEVELS) / 100, axis=0).T[None].repeat(2, axis=0)
+    stated[:, 2:] = np.nan
+    cells = tuple(f"{value:.1f}" for value in rng.uniform(-124, -114, 60))
+    recital = Recital(3, "a,Longitude", cells, cells, np.zeros((60, 0)), ())
+    counts = {"quantiles": 8, "sample": 12, "row": 9}
+    return DirectEvidence(
+        quantiles=stated, points=draw(10), recital=recital, rows=tuple(range(9)),
+        recited=np.array([float(cell) for cell in cells[:9]]), answers=counts,
+        unread={"quantiles": {"other count": 4}, "sample": {"refusal": 2}, "row": {}},
+        at_levels=np.stack([stated[:1].repeat(len(LEVEL_FACTORS), axis=0)] * 3),
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -75,6 +100,7 @@ def study() -> Study:
         JudgeEvidence(
             "expert", log, beliefs, diagnostics, bands, rng.uniform(size=900),
             draws=np.stack([draw(150) for _ in range(24)]),
+            direct=direct_evidence(draw, np.random.default_rng(1)),
         ),
         JudgeEvidence("stuck <b>judge</b>", log, {"utility": flat}),
     ]  # fmt: skip

@@ -108,6 +108,18 @@ def test_a_judge_without_belief_in_a_world_without_data(study):
     assert "not measurable" in text
 
 
+def test_direct_answers_are_shown_where_there_are_any(study, page, reader):
+    text = " ".join("".join(reader.text).split())
+    assert "4 of 8" in text
+    assert "10 of 12" in text
+    assert "expert recited 9 rows of 9 exactly, where a judge that knows the subject alone" in text
+    assert "10 points that expert wrote down, one at a time, 10 of them different" in text
+    judges = [judge.model_copy(update={"direct": None}) for judge in study.audit.judges]
+    audit = study.audit.model_copy(update={"judges": judges})
+    assert "Asked directly" not in render_page(dataclasses.replace(study, audit=audit), {})
+    assert "Asked directly" in page
+
+
 def test_cycles_are_shown_where_they_were_measured(study, page):
     assert "Of three points" not in page
     found = Transitivity(

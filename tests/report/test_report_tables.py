@@ -15,6 +15,7 @@ from llm_elicit.report.tables import (
     as_markdown,
     audit_numbers,
     audit_table,
+    direct_table,
     feature_table,
     write_tables,
 )
@@ -38,7 +39,7 @@ def hostile(study) -> Audit:
 
 def test_every_table_is_written_in_three_forms_inside_the_folder(hostile, tmp_path):
     written = write_tables(hostile, tmp_path / "tables")
-    assert len({path.name for path in written}) == 3 * (1 + len(ATTACKS))
+    assert len({path.name for path in written}) == 3 * (1 + 2 * len(ATTACKS))
     assert {path.resolve().parent for path in written} == {tmp_path / "tables"}
     assert sorted(path.name for path in written if path.stem == "audit") == [
         "audit.csv", "audit.md", "audit.tex",
@@ -72,6 +73,22 @@ def test_features_stand_in_the_units_asked_in(study):
     assert table["Of"].tolist()[:3] == ["data", "belief", "λ"]
     median = float(table.loc[1, "median"].replace(",", ""))
     assert median == pytest.approx(study.audit.judges[0].belief[0].q50, rel=0.01)
+
+
+def test_direct_answers_are_a_table_of_their_own(study, tmp_path):
+    expert, stuck = study.audit.judges
+    names = {path.name for path in write_tables(study.audit, tmp_path)}
+    assert "expert-direct.csv" in names
+    assert len([name for name in names if name.endswith("-direct.csv")]) == 1
+    read = pd.read_csv(tmp_path / "expert-direct.csv")
+    stated = expert.direct.stated.features
+    assert read["q50"][0] == stated[0].quantiles[2]
+    assert read["stated_data"][1] == pytest.approx(stated[1].data)
+    assert read["q50"].isna().tolist() == [False, False, True, True]
+    assert (read["recited"] == 1.0).all()
+    table = direct_table(study.audit, expert)
+    assert table["5 %"].tolist()[2:] == ["", ""]
+    assert stuck.direct is None
 
 
 def test_without_data_distances_are_from_lambda(study):

@@ -15,7 +15,13 @@ from llm_elicit.orchestrator.journal.changes import (
     submitted,
 )
 from llm_elicit.orchestrator.journal.door import FILE, Place
-from llm_elicit.orchestrator.journal.reading import committed, open_questions, reading, totals
+from llm_elicit.orchestrator.journal.reading import (
+    answered_by_kind,
+    committed,
+    open_questions,
+    reading,
+    totals,
+)
 from llm_elicit.orchestrator.journal.store import LEASE, Journal
 
 __all__ = [
@@ -30,6 +36,7 @@ __all__ = [
     "Question",
     "Totals",
     "answered",
+    "answered_by_kind",
     "batch_rows",
     "committed",
     "failed",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from llm_elicit.plan import Order
+from llm_elicit.plan import Presentation
 
 Kind = Literal["intent", "submitted", "answered", "missed", "failed", "quarantined"]
 
@@ -23,7 +23,7 @@ class Question:
 
     id: int
     pair: int
-    order: Order
+    order: Presentation
     replicate: int
     attempts: int
 

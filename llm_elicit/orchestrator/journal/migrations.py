@@ -230,6 +230,46 @@ MIGRATIONS: tuple[Migration, ...] = (
         );
         """,
     ),
+    # Questions besides the pairs. SQLite cannot alter a CHECK: made anew and renamed, as in 0002.
+    Migration(
+        "0006-direct-questions",
+        sqlite="""
+        CREATE TABLE questions_new (
+            id INTEGER PRIMARY KEY,
+            judge TEXT NOT NULL,
+            pair INTEGER NOT NULL,
+            presentation TEXT NOT NULL
+                CHECK (presentation IN ('ab', 'ba', 'quantiles', 'sample', 'row')),
+            replicate INTEGER NOT NULL,
+            state TEXT NOT NULL DEFAULT 'planned' CHECK (state IN
+                ('planned', 'in flight', 'submitted', 'done', 'failed', 'quarantined')),
+            attempts INTEGER NOT NULL DEFAULT 0,
+            reserved REAL NOT NULL DEFAULT 0,
+            lost REAL NOT NULL DEFAULT 0,
+            error TEXT,
+            worker TEXT,
+            reserved_tokens INTEGER NOT NULL DEFAULT 0,
+            lost_tokens INTEGER NOT NULL DEFAULT 0,
+            batch TEXT,
+            UNIQUE (judge, pair, presentation, replicate)
+        ) STRICT;
+        INSERT INTO questions_new
+            SELECT id, judge, pair, presentation, replicate, state, attempts, reserved, lost,
+                   error, worker, reserved_tokens, lost_tokens, batch
+            FROM questions;
+        DROP TABLE questions;
+        ALTER TABLE questions_new RENAME TO questions;
+        CREATE INDEX unclaimed ON questions (judge, id) WHERE state = 'planned' AND worker IS NULL;
+        CREATE INDEX held ON questions (worker) WHERE state = 'in flight';
+        CREATE INDEX submitted ON questions (batch) WHERE state = 'submitted';
+        """,
+        postgresql="""
+        ALTER TABLE questions
+            DROP CONSTRAINT questions_presentation_check,
+            ADD CONSTRAINT questions_presentation_check
+                CHECK (presentation IN ('ab', 'ba', 'quantiles', 'sample', 'row'));
+        """,
+    ),
 )
 """Named, append-only."""
 

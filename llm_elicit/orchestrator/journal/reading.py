@@ -80,7 +80,18 @@ def committed(db: sa.Connection) -> tuple[float, int]:
 
 
 def open_questions(db: sa.Connection, judge: str) -> int:
-    """How many of a judge's questions may still be answered: neither done nor set aside."""
+    """How many of a judge's pairs may still be answered: neither done nor set aside."""
     c = questions.c
-    waiting = select(func.count()).where(c.judge == judge, c.state.not_in(("done", "quarantined")))
+    waiting = select(func.count()).where(
+        c.judge == judge,
+        c.state.not_in(("done", "quarantined")),
+        c.presentation.in_(("ab", "ba")),
+    )
     return int(db.execute(waiting).scalar_one())
+
+
+def answered_by_kind(db: sa.Connection, judge: str) -> dict[str, int]:
+    """How many questions of a judge have their answer, by presentation."""
+    c = questions.c
+    done = select(c.presentation, func.count()).where(c.judge == judge, c.state == "done")
+    return {row[0]: int(row[1]) for row in db.execute(done.group_by(c.presentation))}

@@ -141,11 +141,13 @@ class Journal:
             How many requests were in flight: their answers, if any, were lost with that worker.
         """
         with self.place.guarded(), self._db.begin():
+            lost = self._reclaim()
             for judge in judges:
+                self._withdraw(judge, plan)
                 self._write_down(judge, plan)
             again = update(questions).where(questions.c.state == "failed")
             self._db.execute(again.values(state=PLANNED))
-            return self._reclaim()
+            return lost
 
     def _write_down(self, judge: str, plan: Plan) -> None:
         count = select(func.count()).where(questions.c.judge == judge)
@@ -160,6 +162,22 @@ class Journal:
                 for q in some
             ]
             self._db.execute(add, rows)
+
+    def _withdraw(self, judge: str, plan: Plan) -> None:
+        """Forget direct questions that the plan has no more; those paid for are set aside."""
+        c = questions.c
+        idle = c.state.in_(("planned", "failed")) & c.worker.is_(None)
+        direct = select(c.id, c.lost, c.lost_tokens, c.pair, c.presentation, c.replicate).where(
+            c.judge == judge, c.presentation.not_in(("ab", "ba")), idle
+        )
+        asked = {(q.pair, q.order, q.replicate) for q in plan.direct}
+        gone = [row for row in self._db.execute(direct).all() if tuple(row[3:]) not in asked]
+        mine = c.id == sa.bindparam("gone")
+        aside = update(questions).where(mine).values(state="quarantined", error="asked no more")
+        for paid, step in ((False, sa.delete(questions).where(mine)), (True, aside)):
+            rows = [{"gone": row.id} for row in gone if bool(row.lost or row.lost_tokens) == paid]
+            if rows:
+                self._db.execute(step, rows)
 
     def _reclaim(self) -> int:
         """Free the questions of workers that are gone; what they had in flight counts as paid."""

@@ -1,0 +1,128 @@
+"""Reading the numbers of a reply: all that are asked for, or the reason why it has none to read.
+
+Nothing is guessed: a reply with a number too many, or with one that can be read two ways, stays
+unread.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal
+
+from llm_elicit.features import Feature
+
+Unread = Literal["refusal", "truncated", "no numbers", "other count", "not finite", "not in order"]
+"""Why a reply is unread."""
+
+UNREAD: tuple[Unread, ...] = (
+    "refusal", "truncated", "no numbers", "other count", "not finite", "not in order",
+)  # fmt: skip
+
+LEVELS = (5, 25, 50, 75, 95)
+"""The quantiles that are asked for, in per cent."""
+
+_LONGEST = 20_000
+_DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)"
+_NUMBER = re.compile(
+    rf"(?<![\w.,])(?P<sign>(?<!\d)-\s?|(?<!\d)\+)?[$€£]?\s?"
+    rf"(?P<value>{_DIGITS}(?:\.\d+)?|\.\d+)(?P<power>[eE][+-]?\d+)?"
+    r"(?P<scale>\s?(?:k|thousand|million|billion|bn)\b)?",
+)
+_LEVEL = r"(?:5|25|50|75|95)\s?(?:%|per\s?cent|th\b)(?:\s?(?:percentile|quantile))?"
+_LABEL = re.compile(rf"(?<![\d.,]){_LEVEL}\s*(?:[:=]|->|→|\bis\b)", re.IGNORECASE)
+_PLACE = re.compile(r"^[ \t]*(\d+)[.)][ \t]+(?=\S)", re.MULTILINE)
+_SEEMS = re.compile(r"\b(?:nan|inf(?:inity)?)\b", re.IGNORECASE)
+
+
+def read_numbers(
+    reply: str, count: int, finish: str = "stop", ignore: Sequence[str] = ()
+) -> list[float] | Unread:
+    """The `count` numbers of a reply, in its order, or why it is unread.
+
+    Thousands separators, a currency's sign before a number, a unit after it, list places
+    ("1." at the beginnings of lines) and the levels of quantiles ("5%:") are taken for what they
+    are. "12 thousand", ranges ("3-5") and numbers glued by commas are not numbers to be read.
+
+    Args:
+        reply: the judge's text.
+        count: how many numbers were asked for.
+        finish: why the judge stopped: "stop", "length" or "refusal".
+        ignore: texts that may hold digits and are none of the answer's, such as labels.
+
+    Example:
+        >>> read_numbers("about $1,200; then 3.5e3 USD", 2)
+        [1200.0, 3500.0]
+        >>> read_numbers("5%: 1, 25%: 2, 50%: 3, 75%: 4, 95%: 5", 5)
+        [1.0, 2.0, 3.0, 4.0, 5.0]
+        >>> read_numbers("between 3-5", 1), read_numbers("I cannot say.", 1)
+        ('other count', 'no numbers')
+    """
+    if finish == "refusal":
+        return "refusal"
+    found = _found(_plain(reply[:_LONGEST], ignore))
+    if isinstance(found, list) and len(found) == count and len(reply) <= _LONGEST:
+        return found
+    if finish == "length":
+        return "truncated"
+    return found if isinstance(found, str) else "other count"
+
+
+def read_quantiles(reply: str, feature: Feature, finish: str = "stop") -> list[float] | Unread:
+    """The five quantiles of a feature in natural units, smallest first, or why it is unread.
+
+    Example:
+        >>> income = Feature(name="x", label="income", unit="USD", factor=1000, low=1, high=90)
+        >>> read_quantiles("8,000; 16,000; 24,000; 40,000; 80,000 USD", income)
+        [8.0, 16.0, 24.0, 40.0, 80.0]
+        >>> read_quantiles("5; 4; 3; 2; 1", income)
+        'not in order'
+    """
+    found = read_numbers(reply, len(LEVELS), finish, [feature.label, feature.unit])
+    if isinstance(found, str):
+        return found
+    if any(later < earlier for earlier, later in pairwise(found)):
+        return "not in order"
+    return [value / feature.factor for value in found]
+
+
+def read_point(
+    reply: str, features: Sequence[Feature], finish: str = "stop"
+) -> list[float] | Unread:
+    """A value for each feature, natural units, in their order, or why it is unread."""
+    words = [word for feature in features for word in (feature.label, feature.unit)]
+    found = read_numbers(reply, len(features), finish, sorted(words, key=len, reverse=True))
+    if isinstance(found, str):
+        return found
+    return [value / feature.factor for value, feature in zip(found, features, strict=True)]
+
+
+def _plain(text: str, ignore: Sequence[str]) -> str:
+    """The text without marks, labels, list places and levels; every minus the same."""
+    text = re.sub(r"[*_`#]", "", text.replace("\u2212", "-").replace("\u00a0", " "))
+    for label in ignore:
+        if re.search(r"\d", label):
+            text = re.sub(re.escape(label), " ", text, flags=re.IGNORECASE)
+    text = _LABEL.sub(" ", text)
+    places = [int(place) for place in _PLACE.findall(text) if len(place) < 4]
+    if len(places) > 1 and places == list(range(1, len(places) + 1)):
+        text = _PLACE.sub(" ", text)
+    return text
+
+
+def _found(text: str) -> list[float] | Unread:
+    """The numbers of a plain text, all of them read."""
+    if _SEEMS.search(text):
+        return "not finite"
+    found = []
+    for match in _NUMBER.finditer(text):
+        follows = text[match.end() : match.end() + 2]
+        if match["scale"] or re.match(r"[\d,.]\d|\s?-\d", follows):
+            return "other count"
+        value = float(match["value"].replace(",", "") + (match["power"] or ""))
+        found.append(-value if (match["sign"] or "").startswith("-") else value)
+    if not found:
+        return "no numbers"
+    return found if all(math.isfinite(value) for value in found) else "not finite"

@@ -1,0 +1,255 @@
+"""What a judge says of itself, set beside a known truth: found where planted, and not elsewhere."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.spatial import cKDTree
+
+from llm_elicit.audit import AuditSettings, DirectEvidence, Reference
+from llm_elicit.audit.direct import measure_direct
+from llm_elicit.audit.generated import measure_generated
+from llm_elicit.audit.levels import LEVEL_FACTORS, quantiles_at_levels
+from llm_elicit.audit.recited import measure_recited, same
+from llm_elicit.audit.stated import apart, measure_stated
+from llm_elicit.density import BETWEEN_ROUNDS, fit_belief
+from llm_elicit.features import Feature, FeatureSpace
+from llm_elicit.questions.numbers import LEVELS, UNREAD
+from llm_elicit.recital import Recital
+from llm_elicit.told import sampling_of
+
+SHARES = np.array(LEVELS) / 100
+NODES = np.array([0.0, *SHARES, 1.0])
+SETTINGS = AuditSettings(size=200)
+
+
+def world(features: int = 6) -> FeatureSpace:
+    """Wide ranges, so that none of the beliefs below touches an end."""
+    made = [Feature(name=f"x{j}", label=f"x{j}", low=-50, high=50, digits=6)
+            for j in range(features - 1)]  # fmt: skip
+    made.append(Feature(name="income", label="income", scale="log", low=1e-9, high=1e9, digits=6))
+    return FeatureSpace(name="w", title="w", subject="w", features=tuple(made))
+
+
+def draw(space: FeatureSpace, n: int, rng: np.random.Generator, wide=1.0, at=0.0) -> np.ndarray:
+    """Standard normal on each feature's scale, or as wide and where else it is told."""
+    return space.from_scale(at + wide * rng.normal(size=(n, space.dimension)))
+
+
+def levels(space: FeatureSpace, rng: np.random.Generator, wide) -> np.ndarray:
+    """Quantiles of a belief and of five that its answers allow, as wide as told at each level."""
+    return np.stack([
+        [np.quantile(draw(space, 1000, rng, wide(c), at), SHARES, axis=0).T for c in LEVEL_FACTORS]
+        for at in np.r_[0.0, rng.normal(0, 0.05, 5)]
+    ])  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def reference() -> Reference:
+    space, rng = world(), np.random.default_rng(0)
+    return Reference(space, space.sample(2000, rng), draw(space, 800, rng))
+
+
+@given(st.lists(st.floats(-3, 3), min_size=7, max_size=7), st.lists(st.floats(-3, 3), min_size=7,
+       max_size=7))  # fmt: skip
+def test_the_distance_of_quantile_functions_is_the_integral(x, y) -> None:
+    at = (np.arange(20_000) + 0.5) / 20_000
+    gap = np.abs(np.interp(at, NODES, x) - np.interp(at, NODES, y)).mean()
+    assert apart(np.array(x), np.array(y)) == pytest.approx(gap, abs=1e-4)
+
+
+def test_stated_quantiles_are_as_far_off_as_they_were_planted(reference: Reference) -> None:
+    space, rng = reference.space, np.random.default_rng(1)
+    truth = np.quantile(reference.data, SHARES, axis=0).T
+    off = space.from_scale(space.to_scale(truth.T) + 0.5).T
+    stated = measure_stated(np.stack([truth, truth, off]), reference, reference.data, None, rng)
+    for feature in stated.features:
+        # Of three statements the median is the one made twice.
+        assert feature.data == pytest.approx(0.0, abs=1e-3)
+        assert feature.times == 3
+        assert feature.spread == pytest.approx(0.475 / 3, abs=0.01)  # 0.5, less at both ends
+        assert 0.0 < feature.floor < 0.1
+    stated = measure_stated(off[None], reference, reference.data, None, rng)
+    assert [f.data for f in stated.features] == pytest.approx([0.475] * 6, abs=0.02)
+    assert [f.belief for f in stated.features] == [f.data for f in stated.features]
+    assert all(f.spread is None for f in stated.features)
+
+
+def test_numbers_outside_the_range_and_missing_statements_are_counted(reference) -> None:
+    quantiles = np.full((2, 6, 5), np.nan)
+    quantiles[1, 2] = [-80.0, -1.0, 0.0, 1.0, 99.0]
+    stated = measure_stated(quantiles, reference, None, None, np.random.default_rng(0))
+    third, first = stated.features[2], stated.features[0]
+    assert (third.times, third.outside, third.quantiles[0]) == (1, 2, -50.0)
+    assert (first.times, first.quantiles, first.data, stated.level) == (0, None, None, None)
+    none = np.full((2, 6, 5), np.nan)
+    assert measure_stated(none, reference, None, None, np.random.default_rng(0)) is None
+
+
+@pytest.mark.parametrize("planted", [0.5, 1.0, 2.0])
+def test_the_planted_noise_level_is_found(reference: Reference, planted: float) -> None:
+    """At c times the level a normal belief is 1 / sqrt(c) times as wide."""
+    space, rng = reference.space, np.random.default_rng(3)
+    at_levels = levels(space, rng, lambda c: c**-0.5)
+    jitter = rng.normal(0, 0.1, size=(3, 1, 6))
+    told = [np.quantile(draw(space, 500, rng, planted**-0.5, at), SHARES, axis=0).T
+            for at in jitter]  # fmt: skip
+    level = measure_stated(np.stack(told), reference, None, at_levels, rng).level
+    assert level.best == pytest.approx(planted)
+    assert level.low <= planted <= level.high
+    assert level.high <= 3 * planted
+    assert level.identified
+
+
+def test_quantiles_at_another_level_are_those_of_the_belief_there() -> None:
+    space, rng = world(3), np.random.default_rng(2)
+    space = space.model_copy(update={"features": tuple(
+        feature.model_copy(update={"low": -4.0, "high": 4.0, "scale": "linear"})
+        for feature in space.features)})  # fmt: skip
+    a, b = space.sample(150, rng), space.sample(150, rng)
+    nearer = ((a**2).sum(axis=1) - (b**2).sum(axis=1) < 2 * rng.logistic(0, 0.78, 150))[:, None]
+    belief = fit_belief(
+        np.where(nearer, a, b), np.where(nearer, b, a), sampling=sampling_of(space),
+        method="utility", settings=BETWEEN_ROUNDS,
+    )  # fmt: skip
+    found = quantiles_at_levels(belief, space, belief.sample(4000, seed=0), seed=1)
+    assert found.shape == (1 + len(belief.draws()), len(LEVEL_FACTORS), 3, 5)
+    for factor in (0.5, 2.0):
+        other = belief.at_noise(factor * belief.noise.level).sample(4000, seed=2)
+        there = found[0, LEVEL_FACTORS.index(factor)]
+        assert there == pytest.approx(np.quantile(other, SHARES, axis=0).T, abs=0.15)
+    # Draws of the posterior lie around the belief.
+    assert (np.abs(found[1:, LEVEL_FACTORS.index(1.0)].mean(axis=0) - found[0, 6]) < 0.3).all()
+    assert found[1:, 6].std(axis=0).min() > 0.01
+
+
+def test_a_noise_level_that_statements_do_not_tell_is_not_identified(reference) -> None:
+    space, rng = reference.space, np.random.default_rng(3)
+    told = np.quantile(draw(space, 500, rng), SHARES, axis=0).T[None]
+    flat = levels(space, rng, lambda c: 1.0)
+    assert not measure_stated(told, reference, None, flat, rng).level.identified
+    # Sharper than the belief is at any level looked at: the end of the range is no finding.
+    sharp = np.quantile(draw(space, 500, rng, 0.1), SHARES, axis=0).T[None]
+    at_levels = levels(space, rng, lambda c: c**-0.5)
+    level = measure_stated(sharp, reference, None, at_levels, rng).level
+    assert (level.best, level.identified) == (LEVEL_FACTORS[-1], False)
+
+
+def test_true_draws_pass_and_shifted_ones_are_found(reference: Reference) -> None:
+    space, rng = reference.space, np.random.default_rng(4)
+    p_values = []
+    for _ in range(20):
+        found = measure_generated(draw(space, 20, rng), reference, None, SETTINGS, rng)
+        p_values.append(found.data.p_value)
+    assert 0.2 < np.mean(p_values) < 0.8
+    assert np.mean(np.array(p_values) <= 0.05) < 0.2
+    shifted = draw(space, 20, rng, 1.0, np.array([1.5, 0, 0, 0, 0, 0]))
+    found = measure_generated(shifted, reference, reference.data, SETTINGS, rng)
+    assert (found.points, found.outside, found.distinct) == (20, 0, 20)
+    assert found.data.p_value == found.features[0].data.p_value == 0.01
+    assert found.features[0].data.distance == pytest.approx(1.5, abs=0.5)
+    assert found.features[3].data.p_value > 0.02
+
+
+def test_points_outside_the_range_are_left_out_and_counted(reference: Reference) -> None:
+    points = draw(reference.space, 10, np.random.default_rng(0))
+    points[0, 0], points[1, 5] = 51.0, -1.0
+    found = measure_generated(points, reference, None, SETTINGS, np.random.default_rng(0))
+    assert (found.points, found.outside, found.belief) == (8, 2, None)
+    few = measure_generated(points[:3], reference, None, SETTINGS, np.random.default_rng(0))
+    assert few is None
+
+
+SETS = ("penguins", "cars", "countries")
+
+
+@pytest.fixture(scope="module", params=SETS)
+def recital(request: pytest.FixtureRequest) -> Recital:
+    return Recital.of(FeatureSpace.load(request.param), seed=1)
+
+
+def near(recital: Recital, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """What a judge says that knows the subject, not the table: a value like those of like rows."""
+    hidden = np.array([float(cell) for cell in recital.hidden])
+    shown = np.nan_to_num(recital.shown)
+    shown = (shown - shown.mean(axis=0)) / shown.std(axis=0)
+    found = cKDTree(shown).query(shown[rows], k=9)[1]
+    said = [
+        hidden[rng.choice(like[like != row][:8], 3)].mean()
+        for row, like in zip(rows, found, strict=True)
+    ]
+    decimals = 2 if hidden.max() < 100 else -1
+    return np.round(said, decimals)
+
+
+def test_a_planted_reciter_is_found_and_a_knowing_judge_is_not(recital: Recital) -> None:
+    """Power: of 20 rows, a judge that recites two in five is found in 19 of 20 campaigns."""
+    rng = np.random.default_rng(5)
+    hidden = np.array([float(cell) for cell in recital.hidden])
+    found = {"reciter": 0, "knowing": 0}
+    for _ in range(40):
+        rows = rng.choice(len(recital), 20, replace=False)
+        ignorant = near(recital, rows, rng)
+        planted = np.where(rng.random(20) < 0.4, hidden[rows], ignorant)
+        for who, said in (("reciter", planted), ("knowing", ignorant)):
+            found[who] += measure_recited(recital, rows.tolist(), said, 999, rng).found
+    assert found["reciter"] >= 38
+    assert found["knowing"] <= 2
+
+
+def test_one_lucky_answer_is_no_finding_and_unread_ones_are_not_right(recital: Recital) -> None:
+    said = np.full(20, np.nan)
+    said[0] = float(recital.hidden[0])
+    result = measure_recited(recital, list(range(20)), said, 999, np.random.default_rng(0))
+    assert result.share.value == 0.05
+    assert not result.found
+    assert result.p_value > 0.01
+
+
+def test_a_row_is_recited_at_the_precision_of_the_table_or_four_digits() -> None:
+    said, printed = np.array([6.9841, 6.98, 7.0, 5_499_000.0]), np.array([6.984127] * 3 + [5498955])
+    assert same(said[:3], printed[:3], 6).tolist() == [True, False, False]
+    assert same(said[3:], printed[3:], 0).tolist() == [True]
+
+
+def test_a_rows_value_is_not_in_its_beginning(recital: Recital) -> None:
+    header, first = recital.header.split(","), recital.beginnings[0]
+    assert len(set(recital.beginnings)) > 0.9 * len(recital)
+    assert first.count(",") == len(header) - 2
+    again, other = (Recital.of(FeatureSpace.load("penguins"), seed) for seed in (1, 2))
+    assert again.beginnings != other.beginnings
+    assert sorted(again.beginnings) == sorted(other.beginnings)
+
+
+def test_replies_of_any_kind_are_read_or_counted() -> None:
+    space = FeatureSpace.load("penguins")
+    replies = {
+        "quantiles": ["3000; 3500; 4000; 4500; 5000", "no idea", "5; 4; 3; 2; 1"],
+        "sample": ["40; 17; 200; 4000", "I'm sorry", "1; 2", "41; 17; 200; 99999"],
+        "row": ["4000", "4,000 or 5,000", "nan"],
+    }
+    rows = [
+        {"judge": "x", "kind": kind, "number": place if kind == "row" else 3, "replicate": place,
+         "reply": reply, "finish": "stop"}
+        for kind, some in replies.items()
+        for place, reply in enumerate(some)
+    ]  # fmt: skip
+    table = pd.DataFrame([row | {"number": 0} if row["kind"] == "sample" else row for row in rows])
+    evidence = DirectEvidence.read(table, "x", space, seed=1)
+    assert DirectEvidence.read(table, "y", space, seed=1) is None
+    assert evidence.quantiles[0, 3].tolist() == [3000, 3500, 4000, 4500, 5000]
+    assert np.isfinite(evidence.quantiles).sum() == 5
+    assert evidence.points.tolist() == [[40, 17, 200, 4000], [41, 17, 200, 99999]]
+    data = space.table_points()
+    reference = Reference(space, space.sample(500, np.random.default_rng(0)), data)
+    audit = measure_direct(evidence, reference, data, SETTINGS, np.random.default_rng(0))
+    assert [(a.kind, a.answers, a.read) for a in audit.answers] == [
+        ("quantiles", 3, 1), ("sample", 4, 2), ("row", 3, 1)
+    ]  # fmt: skip
+    assert audit.answers[0].unread == dict.fromkeys(UNREAD, 0) | {
+        "no numbers": 1,
+        "not in order": 1,
+    }
+    assert audit.generated is None
+    assert audit.recited.rows == 3

@@ -1,0 +1,258 @@
+"""Direct questions through the engine: beside the pairs, under the same caps, kept raw."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from fakes.provider import Fails, Provider, Says
+
+from llm_elicit.audit import AuditSettings, DirectEvidence, Reference
+from llm_elicit.audit.direct import measure_direct
+from llm_elicit.backends import Capabilities, SimulatedBackend
+from llm_elicit.campaign import Campaign
+from llm_elicit.errors import CapError, InputError
+from llm_elicit.features import FeatureSpace
+from llm_elicit.orchestrator import answered, direct_answers, estimate, examples, status
+from llm_elicit.orchestrator.clerk import check_direct
+from llm_elicit.orchestrator.journal import Place, reading
+from llm_elicit.orchestrator.journal.reading import committed
+from llm_elicit.plan import direct_queries
+from llm_elicit.questions.numbers import UNREAD
+from llm_elicit.recital import Recital
+from orchestrator.child import study as child_study
+from orchestrator.conftest import EXPERT, claude, gpt
+from orchestrator.running import campaign, plan_of, run, table, until
+
+DIRECT = {"quantiles": 2, "samples": 5, "rows": 4}
+COUNT = 2 * 4 + 5 + 4
+
+
+def says(_number: int, body: dict[str, Any]) -> Says:
+    """A letter for a pair, five numbers for quantiles, four for a sample, one for a row."""
+    system, question = str(body.get("system") or body["messages"][0]["content"]), _question(body)
+    if "You imagine" in system:
+        return Says("40; 17; 200; 4,200")
+    if "below which" in question:
+        return Says("34.5, 36, 40, 44 and 50 mm")
+    return Says("4200" if "CSV" in system else "A")
+
+
+def _question(body: dict[str, Any]) -> str:
+    return str(body["messages"][-1]["content"])
+
+
+def told(study: Campaign, folder: Path) -> pd.DataFrame:
+    return direct_answers(folder, study, study.load_space())
+
+
+def test_direct_questions_are_asked_beside_the_pairs(tmp_path: Path) -> None:
+    with Provider(says) as provider:
+        # The settings suit letters; answers in words have the room that they need.
+        judges = [claude(provider.url, temperature=0), gpt(provider.url, max_tokens=8, seed=7)]
+        study = campaign(judges, pairs=5, direct=DIRECT)
+        assert run(study, tmp_path / "try").complete
+        bodies = [seen.body for seen in provider.seen]
+    assert len(table(study, tmp_path / "try")) == 2 * 10
+    frame = told(study, tmp_path / "try")
+    kinds = frame.groupby(["judge", "kind"]).size().to_dict()
+    assert kinds == {
+        (judge, kind): count
+        for judge in ("claude", "gpt")
+        for kind, count in (("quantiles", 8), ("sample", 5), ("row", 4))
+    }
+    assert set(frame["reply"]) == {"40; 17; 200; 4,200", "34.5, 36, 40, 44 and 50 mm", "4200"}
+    assert set(frame["template"]) == {"v1/quantiles", "v1/sample", "v1/row"}
+    letters = [body for body in bodies if says(0, body).text == "A"]
+    words = [body for body in bodies if says(0, body).text != "A"]
+    assert (len(letters), len(words)) == (20, 2 * COUNT)
+    assert all("logprobs" not in body and body["max_tokens"] >= 40 for body in words)
+    samples = [body for body in words if says(0, body).text.startswith("40;")]
+    # At 0 all of a judge's samples would be one; one seed would make them copies.
+    assert {body.get("temperature") for body in samples} == {1.0, None}
+    assert {body.get("temperature") for body in words if body not in samples} == {0.0, None}
+    assert sorted(body["seed"] for body in samples if "seed" in body) == [7, 8, 9, 10, 11]
+
+
+def test_they_are_added_to_a_run_that_is_asked_and_taken_back(tmp_path: Path) -> None:
+    folder = tmp_path / "try"
+    with Provider(says) as provider:
+        plain = campaign([claude(provider.url)], pairs=5)
+        run(plain, folder)
+        before = table(plain, folder).frame
+        # A section is no part of what a run is.
+        study = campaign([claude(provider.url)], pairs=5, direct=DIRECT)
+        assert study.fingerprint(study.load_space()) == plain.fingerprint(plain.load_space())
+        assert run(study, folder).complete
+        assert len(provider.seen) == 10 + COUNT
+        assert run(study, folder).complete
+        more = campaign([claude(provider.url)], pairs=5, direct={**DIRECT, "samples": 7})
+        assert run(more, folder).complete
+        assert len(provider.seen) == 10 + COUNT + 2
+        # The cache serves other runs too.
+        assert run(more, tmp_path / "other").judges["claude"].tally.cached == 10 + COUNT + 2
+    assert table(more, folder).frame.equals(before)
+    assert answered(folder, more)["claude"] == {
+        "ab": 5, "ba": 5, "quantiles": 8, "sample": 7, "row": 4
+    }  # fmt: skip
+
+
+def test_what_is_not_asked_for_any_more_is_not_asked(tmp_path: Path) -> None:
+    folder, broken = tmp_path / "try", True
+    with Provider(
+        lambda n, body: Fails(400) if broken and n > 10 + 6 else says(n, body)
+    ) as provider:
+        study = campaign([gpt(provider.url, concurrency=1)], pairs=5, direct=DIRECT)
+        assert not run(study, folder).complete
+        broken = False
+        kept = len(told(study, folder))
+        assert 0 < kept < COUNT
+        fewer = campaign([gpt(provider.url, concurrency=1)], pairs=5, direct={"quantiles": 1})
+        assert run(fewer, folder).complete
+    assert status(folder, fewer)["gpt"].planned == 0
+    assert set(told(fewer, folder)["kind"]) == {"quantiles"}
+
+
+def test_a_cap_holds_over_both(tmp_path: Path) -> None:
+    price = {"input": 100.0, "output": 100.0}
+    with Provider(says) as provider:
+        judge = gpt(provider.url, price=price, concurrency=4)
+        free = campaign([judge], pairs=5, direct=DIRECT)
+        run(free, tmp_path / "free")
+        with reading(Place(tmp_path / "free")) as db:
+            whole, _ = committed(db)
+        capped = campaign([judge], pairs=5, direct=DIRECT, limits={"max_cost": 0.7 * whole})
+        summary = run(capped, tmp_path / "elsewhere" / "capped")
+    assert isinstance(summary.problems[0], CapError)
+    assert 0.3 * whole < summary.spent <= 0.7 * whole
+    # The pairs come first.
+    assert len(table(capped, tmp_path / "elsewhere" / "capped")) == 10
+
+
+def test_killed_amid_direct_questions_nothing_answered_is_asked_again(tmp_path: Path) -> None:
+    folder, child = tmp_path / "try", Path(__file__).parent / "child.py"
+    path = os.pathsep.join(part or "." for part in sys.path)
+    with Provider(lambda n, body: Says(says(n, body).text, delay=0.02)) as provider:
+        running = subprocess.Popen(
+            [sys.executable, str(child), provider.url, str(folder), "5", "direct"],
+            env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        until(lambda: len(provider.seen) >= 40)
+        running.send_signal(signal.SIGKILL)
+        running.communicate()
+        study = child_study(provider.url, 5, "direct")
+        before = told(study, folder)
+        assert len(before) > 10
+        seen = len(provider.seen)
+        summary = run(study, folder)
+        again = Counter(_question(request.body) for request in provider.seen[seen:])
+    after = told(study, folder)
+    assert summary.complete
+    assert summary.lost_in_flight <= 8
+    assert len(after) == 8 + 40 + 20
+    assert sum(again.values()) == len(after) - len(before)
+    same = after.merge(before, on=["kind", "number", "replicate", "asked_at", "reply"])
+    assert len(same) == len(before)
+
+
+def test_the_expert_states_its_belief_and_draws_from_it(tmp_path: Path) -> None:
+    study = campaign([EXPERT], pairs=5, direct={"quantiles": 1, "samples": 60, "rows": 2})
+    run(study, tmp_path / "one")
+    run(study, tmp_path / "two")
+    one, two = (told(study, tmp_path / name).drop(columns="asked_at") for name in ("one", "two"))
+    assert one.equals(two)
+    points = one[one["kind"] == "sample"]["reply"]
+    assert points.nunique() == 60
+    body_mass = one[one["kind"] == "quantiles"]["reply"].iloc[3]
+    assert re.fullmatch(r"3\d{3}; 3\d{3}; 4\d{3}; 4\d{3}; 5\d{3}", body_mass)
+
+
+def test_an_estimate_and_a_dry_run_tell_of_them() -> None:
+    judges = [claude("http://127.0.0.1:9"), EXPERT]
+    plain, study = (campaign(judges, pairs=5, **more) for more in ({}, {"direct": DIRECT}))
+    space = study.load_space()
+    without, _ = estimate(plain, space, plan_of(plain))
+    both, expert = estimate(study, space, plan_of(study))
+    assert both.requests == expert.requests == 10 + COUNT
+    assert both.cost > without.cost
+    assert both.completion_tokens == without.completion_tokens + 4 * (8 * 5 + 5 * 4 + 4)
+    done = {"claude": {"ab": 5, "ba": 5, "quantiles": 8, "sample": 5, "row": 3}}
+    left, _ = estimate(study, space, plan_of(study), done)
+    assert left.requests == 1
+    last = {prompt.turns[-1].content for prompt in examples(study, space, plan_of(study))}
+    assert len(last) == 6
+    assert sum("CSV" in p.system for p in examples(study, space, plan_of(study))) == 1
+
+
+@pytest.mark.parametrize(
+    ("direct", "message"),
+    [
+        ({}, "ask for quantiles, samples or rows"),
+        ({"samples": -1}, "greater than or equal to 0"),
+        ({"points": 3}, "unknown key|Extra inputs"),
+    ],
+)
+def test_a_section_that_asks_nothing_or_nonsense_is_refused(direct, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        campaign([EXPERT], direct=direct)
+
+
+def test_a_backend_that_knows_pairs_alone_is_put_no_direct_question() -> None:
+    class Old(SimulatedBackend):
+        capabilities = Capabilities(seed=True)
+
+    study = campaign([EXPERT], direct=DIRECT)
+    backend = Old(study.judges[0], study.load_space())
+    with pytest.raises(InputError, match=r"'expert'.*does not say that it answers direct"):
+        check_direct(plan_of(study), study.judges[0], backend)
+    check_direct(plan_of(campaign([EXPERT])), study.judges[0], backend)
+
+
+def test_rows_need_a_table() -> None:
+    study = campaign([{**EXPERT, "belief": "uniform"}], direct={"rows": 3})
+    bare = study.load_space().model_copy(update={"table": None})
+    with pytest.raises(InputError, match="no reference table"):
+        direct_queries(study.direct, bare, study.seed)
+
+
+def test_a_planted_reciter_is_found_through_refusals_and_garbage(tmp_path: Path) -> None:
+    """The whole way: asked over the wire, kept, read, and held against the table."""
+    direct = {"quantiles": 2, "samples": 12, "rows": 24}
+    space = FeatureSpace.load("penguins")
+    recital = Recital.of(space, seed=1)
+    by_heart = dict(zip(recital.beginnings, recital.hidden, strict=True))
+
+    def reciter(number: int, body: dict[str, Any]) -> Says:
+        found = says(number, body)
+        if "CSV" in body["messages"][0]["content"]:
+            shown = _question(body).split("begins with\n\n")[1].split(",\n\nWhich")[0]
+            return Says(f"{by_heart[shown]}") if number % 2 else Says("I cannot recall.")
+        if found.text.startswith("40;"):
+            return Says("", stop="content_filter") if number % 3 == 0 else Says("41; 17; 1e999; 4")
+        return found
+
+    with Provider(reciter) as provider:
+        study = campaign([gpt(provider.url, concurrency=1)], pairs=5, direct=direct)
+        assert run(study, tmp_path / "try").complete
+        told_ = told(study, tmp_path / "try")
+    evidence = DirectEvidence.read(told_, "gpt", space, study.seed)
+    data = space.table_points()
+    reference = Reference(space, space.sample(500, np.random.default_rng(0)), data)
+    audit = measure_direct(evidence, reference, None, AuditSettings(), np.random.default_rng(0))
+    assert audit.recited.found
+    assert audit.recited.share.value == 0.5
+    assert audit.recited.chance < 0.1
+    unread = {some.kind: some.unread for some in audit.answers}
+    assert unread["row"]["no numbers"] == 12
+    assert unread["sample"] == {**dict.fromkeys(UNREAD, 0), "refusal": 4, "not finite": 8}
+    assert audit.generated is None
+    # One statement was made of every feature, in millimetres: three lie outside their ranges.
+    assert [feature.times for feature in audit.stated.features] == [2, 2, 2, 2]
+    assert [feature.outside for feature in audit.stated.features] == [0, 10, 10, 10]

@@ -1,0 +1,94 @@
+"""Numbers of replies: read where they are stated, and never guessed."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_elicit.features import Feature, FeatureSpace
+from llm_elicit.questions.numbers import LEVELS, UNREAD, read_numbers, read_point, read_quantiles
+
+VALUES = st.floats(-1e12, 1e12).map(lambda x: float(f"{x:.6g}"))
+LISTS = st.lists(VALUES, min_size=1, max_size=9)
+SEPARATORS = st.sampled_from(["; ", " ; ", "\n", ", ", " and ", " | "])
+MASS = Feature(name="m", label="body mass", unit="g", low=0, high=9000)
+
+
+@given(LISTS, SEPARATORS, st.sampled_from(["", " mm", "mm", " °N", " km2", " USD"]))
+def test_numbers_come_back_whatever_separates_and_follows_them(values, separator, unit) -> None:
+    text = separator.join(f"{value!r}{unit}" for value in values)
+    assert read_numbers(text, len(values)) == values
+
+
+@given(st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=9))
+def test_thousands_separators_and_list_places_are_taken_for_what_they_are(values) -> None:
+    assert read_numbers("; ".join(f"{value:,}" for value in values), len(values)) == values
+    lines = "\n".join(f"{place}. {value}" for place, value in enumerate(values, start=1))
+    if len(values) > 1:
+        assert read_numbers(lines, len(values)) == values
+
+
+@given(st.text(max_size=300), st.integers(1, 9), st.sampled_from(["stop", "length", "refusal"]))
+def test_any_text_is_finite_numbers_as_many_as_asked_for_or_a_reason(text, count, finish) -> None:
+    found = read_numbers(text, count, finish)
+    if isinstance(found, str):
+        assert found in UNREAD
+    else:
+        assert len(found) == count
+        assert all(map(math.isfinite, found))
+
+
+@given(st.text(alphabet="0123456789.,;-−+eE%$ kKnaif\n", max_size=400), st.integers(1, 9))
+def test_number_like_garbage_does_no_harm(text, count) -> None:
+    found = read_numbers(text, count)
+    assert found in UNREAD or all(map(math.isfinite, found))
+
+
+@given(st.lists(st.floats(0, 9000), min_size=5, max_size=5))
+def test_quantiles_are_read_in_order_and_refused_out_of_it(values) -> None:
+    found = read_quantiles("; ".join(map(repr, values)), MASS)
+    assert found == (values if values == sorted(values) else "not in order")
+    labelled = "\n".join(f"{q} %: {v!r} g" for q, v in zip(LEVELS, sorted(values), strict=True))
+    assert read_quantiles(labelled, MASS) == sorted(values)
+
+
+@pytest.mark.parametrize(
+    ("reply", "count", "reason"),
+    [
+        ("I'm sorry, I can't.", 1, "no numbers"),
+        ("", 1, "no numbers"),
+        ("3-5", 1, "other count"),
+        ("12 thousand", 1, "other count"),
+        ("$12k", 1, "other count"),
+        ("10,20,30", 3, "other count"),
+        ("1,2345", 1, "other count"),
+        ("1.2.3", 1, "other count"),
+        ("1 234 567", 1, "other count"),
+        ("1e999", 1, "not finite"),
+        ("9" * 5000, 1, "not finite"),
+        ("NaN; 3", 1, "not finite"),
+        ("7 " * 30_000, 1, "other count"),
+    ],
+)
+def test_what_can_be_read_two_ways_or_not_at_all_stays_unread(reply, count, reason) -> None:
+    assert read_numbers(reply, count) == reason
+
+
+def test_a_cut_off_answer_and_a_refusal_say_so() -> None:
+    assert read_numbers("3; 4", 3, "length") == "truncated"
+    assert read_numbers("3; 4; 5", 3, "length") == [3.0, 4.0, 5.0]
+    assert read_numbers("3; 4; 5", 3, "refusal") == "refusal"
+
+
+def test_a_point_is_in_natural_units_whatever_the_labels_hold() -> None:
+    space = FeatureSpace.load("california_housing")
+    point = space.sample(1, np.random.default_rng(0))[0]
+    told = "; ".join(f"{label}: {value}" for label, value in space.word(point))
+    assert read_point(told, space.features) == pytest.approx(point.tolist(), rel=0.01)
+    cars = FeatureSpace.load("cars")
+    point = cars.sample(1, np.random.default_rng(0))[0]
+    told = "\n".join(f"{label} {value}" for label, value in cars.word(point))
+    assert "60" in told
+    assert read_point(told, cars.features) == pytest.approx(point.tolist(), rel=0.01)
