@@ -14,9 +14,9 @@ demo: $(VENV)/demo  ## ask a real model about California housing and write the r
 test: $(VENV)/test  ## lint, types, import contracts and every test
 	$(MAKE) --no-print-directory --jobs 2 check suite
 
-# Beside `check`: some of the tests wait for clocks, and leave a core idle.
+# Beside `check`, and one worker more than CI has cores: some of the tests wait for clocks.
 suite: $(VENV)/test
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/test
 	$(VENV)/bin/ruff check .
