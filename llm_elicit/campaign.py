@@ -119,7 +119,8 @@ class SimulatedJudge(_Judge):
     `belief: table` is a smooth density of the feature space's reference table (a Gaussian
     kernel density on each feature's scale); `belief: uniform` has no preference at all.
     `bandwidth` is the kernels' width in standard deviations of the table; Scott's rule by
-    default.
+    default. Judges of one `seed` err alike where they are asked alike: give each its own to
+    compare them.
     """
 
     backend: Literal["simulated"]
