@@ -14,6 +14,7 @@ import pandas as pd
 from pydantic import JsonValue, ValidationError
 from pydantic_core import to_json
 
+from llm_elicit.audit.boxes import Box, measure_boxes
 from llm_elicit.audit.consistency import Consistency, measure_consistency
 from llm_elicit.audit.coverage import DataCoverage, measure_data_coverage
 from llm_elicit.audit.direct import DirectAudit, measure_direct
@@ -80,6 +81,7 @@ class JudgeAudit(Strict):
         bands: 90 % credible bands of the same, where the method has them.
         band_power: how wide these are, and how many more pairs would halve them.
         shape: the belief's correlations and tails beside the data's.
+        boxes: where belief and data differ most, if there are enough rows.
         belief_data, belief_sampling: distances of the belief from the data and from λ.
         belief_floor: distance between disjoint draws of the belief.
         cross_checks: distance of each other method's belief from this one, by method.
@@ -101,6 +103,7 @@ class JudgeAudit(Strict):
     bands: list[FeatureBands] | None = None
     band_power: BandPower | None = None
     shape: Shape | None = None
+    boxes: list[Box] | None = None
     belief_data: Distance | None
     belief_sampling: Distance | None
     belief_floor: Distance | None
@@ -248,6 +251,7 @@ def audit_judge(
         if belief is None or evidence.bands is None
         else measure_band_power(evidence.bands, belief, reference.space, len(choices)),
         shape=None if belief is None else measure_shape(belief, reference, evidence.bands),
+        boxes=None if belief is None else measure_boxes(belief, reference, evidence.draws),
         belief_data=None
         if belief is None or data is None
         else ruler.between(belief, data, rng, evidence.draws),

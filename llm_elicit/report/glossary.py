@@ -187,6 +187,13 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "each, and as much of data that are like it. The second number of each side is the "
             "share at both ends of that quantile's own 90 % band.",
         ),
+        "boxes": Entry(
+            "Boxes",
+            "Parts of the space that hold nearly equal shares of the data: its rows are halved at "
+            "the median of the feature that scatters most among them, and the halves again. The "
+            "belief's share of each says where it has too much or too little; the band is what the "
+            "answers leave open. One box in ten lies outside its band by chance.",
+        ),
         "regions": Entry(
             "Densest regions",
             "The smallest region that holds a given mass of the belief. If the data came from the "

@@ -113,6 +113,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         words.level_words,
         words.recited_sentence,
         words.share,
+        words.sides,
         words.signed,
         words.p_value,
         words.visible,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from llm_elicit.audit.boxes import Box
 from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.direct import DirectAudit
 from llm_elicit.audit.distance import Estimate
@@ -12,12 +13,12 @@ from llm_elicit.audit.power import SearchPower
 from llm_elicit.audit.recited import Recited
 from llm_elicit.audit.record import Audit, JudgeAudit
 from llm_elicit.audit.scale import Scale
-from llm_elicit.features import Feature
+from llm_elicit.features import Feature, FeatureSpace
 from llm_elicit.text import visible
 
 __all__ = [
     "between", "estimate", "interval", "level_words", "number", "order_sentence", "p_value",
-    "recited_sentence", "scale_sentence", "search_sentence", "share", "signed",
+    "recited_sentence", "scale_sentence", "search_sentence", "share", "sides", "signed",
     "verdict_sentence", "visible", "worded",
 ]  # fmt: skip
 
@@ -197,6 +198,29 @@ def scale_sentence(scale: Scale, labels: Mapping[str, str]) -> str:
     told = f"the noise level, from {least:g} to {most:g} times the one that the fit was told"
     sure = f"Whatever {told}: {'; '.join(holds)}." if holds else f"Nothing holds whatever {told}."
     return f"{sure} It depends on the level {_listed(open_)}." if open_ else sure
+
+
+def sides(box: Box, space: FeatureSpace) -> str:
+    """The features that bound a box, each in its unit.
+
+    Example:
+        >>> x, y = ({"name": n, "label": n, "unit": "m", "low": 0, "high": 9} for n in "xy")
+        >>> space = FeatureSpace(name="xy", title="xy", subject="xy", features=[x, y])
+        >>> held = {"value": 0.5, "low": 0.4, "high": 0.6}
+        >>> ends = [{"name": "x", "low": None, "high": 2}, {"name": "y", "low": 1, "high": 2}]
+        >>> sides(Box(sides=ends, data=held, belief=0.1, band=None, outside=None), space)
+        'x up to 2.00 m, y 1.00 m to 2.00 m'
+    """
+    features, said = dict(zip(space.names, space.features, strict=True)), []
+    for side in box.sides:
+        feature = features[side.name]
+        low, high = (None if end is None else feature.word(end) for end in (side.low, side.high))
+        if low is None or high is None:
+            told = f"up to {high}" if low is None else f"over {low}"
+        else:
+            told = f"{low} to {high}"
+        said.append(f"{feature.label} {told}")
+    return ", ".join(said)
 
 
 def search_sentence(search: SearchPower, pairs: int) -> str:

@@ -10,7 +10,7 @@ from llm_elicit.report.glossary import GLOSSARY
 
 READING = Path(__file__).parents[2] / "docs" / "reading.md"
 # Columns that name something and hold no number.
-NAMES = {"Judge", "Feature", "Features", "Of", "Between", "Model", "option A", "option B"}
+NAMES = {"Box", "Judge", "Feature", "Features", "Of", "Between", "Model", "option A", "option B"}
 
 
 def plain(text: str) -> str:

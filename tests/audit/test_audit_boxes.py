@@ -1,0 +1,68 @@
+"""Boxes: they share the data out, and a hole or a heap planted in a belief is named."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from audit.planted import box
+from llm_elicit.audit import Reference
+from llm_elicit.audit.boxes import measure_boxes
+
+SPACE = box(3, 9.0)
+
+
+def reference(rng, data):
+    return Reference(SPACE, SPACE.sample(200, rng), data)
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 2**32 - 1), digits=st.integers(0, 3), rows=st.integers(100, 900))
+def test_boxes_share_out_the_data_whatever_is_tied(seed, digits, rows):
+    rng = np.random.default_rng(seed)
+    data = rng.normal(size=(rows, 3)).round(digits)
+    boxes = measure_boxes(data, reference(rng, data))
+    assert sum(found.data.value for found in boxes) == pytest.approx(1.0)
+    assert len(boxes) == 2 ** min(4, int(np.log2(rows / 50)))
+    assert {found.gap for found in boxes} == {0.0}
+
+
+def test_shares_are_equal_where_nothing_is_tied():
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(1600, 3))
+    boxes = measure_boxes(data, reference(rng, data))
+    assert [found.data.value for found in boxes] == [1 / 16] * 16
+
+
+def test_a_hole_in_the_belief_is_the_first_box():
+    """A fifth of the belief is moved from the corner where all features are large."""
+    rng = np.random.default_rng(1)
+    data, belief = rng.normal(size=(2, 4000, 3))
+    hole = (belief > 0).all(axis=1)
+    belief[hole] = rng.normal(size=(hole.sum(), 3)) * 0.1 - 1.0
+    draws = np.stack([belief[rng.permutation(4000)[:1000]] for _ in range(40)])
+    boxes = measure_boxes(belief, reference(rng, data), draws)
+    empty = min(boxes, key=lambda found: found.belief)
+    assert empty.outside
+    assert empty.belief < 0.01
+    assert empty.data.low > 0.05
+    assert {side.name: side.low > -0.1 for side in empty.sides} == dict.fromkeys(SPACE.names, True)
+    assert boxes[0].belief > boxes[0].data.high  # where it was moved to
+    assert boxes[0].outside
+
+
+def test_data_like_the_belief_are_seldom_outside_its_band():
+    rng = np.random.default_rng(2)
+    outside = []
+    for _ in range(10):
+        data, belief = rng.normal(size=(2, 4000, 3))
+        draws = rng.normal(size=(40, 1000, 3))
+        outside += [found.outside for found in measure_boxes(belief, reference(rng, data), draws)]
+    assert np.mean(outside) < 0.2
+
+
+def test_few_rows_or_none_have_no_boxes():
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(99, 3))
+    assert measure_boxes(data, reference(rng, data)) is None
+    assert measure_boxes(data, Reference(SPACE, SPACE.sample(200, rng), None)) is None
