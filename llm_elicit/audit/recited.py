@@ -32,6 +32,7 @@ class Recited(Strict):
     Attributes:
         feature: the place in the space of the feature whose values were asked for.
         rows: how many rows were asked for and answered, readably or not.
+        read: how many of the answers could be read.
         share: how many of them were recited exactly, with Wilson's interval: at the precision the
             table prints, or at four digits where it prints more.
         chance: the same of the rows with the most similar beginnings.
@@ -42,6 +43,7 @@ class Recited(Strict):
 
     feature: int
     rows: int
+    read: int
     share: Interval
     chance: float
     p_value: float
@@ -70,6 +72,7 @@ def measure_recited(
     return Recited(
         feature=recital.feature,
         rows=len(asked),
+        read=int(np.isfinite(recited).sum()),
         share=wilson(float(hits.mean()), len(asked)),
         chance=float(beside.mean()),
         p_value=p_value,

@@ -256,11 +256,19 @@ def recited_sentence(recited: Recited, judge: str) -> str:
     Example:
         >>> from llm_elicit.audit.consistency import wilson
         >>> share = wilson(0, 20)
-        >>> none = Recited(feature=0, rows=20, share=share, chance=0, p_value=1, found=False)
+        >>> none = Recited(feature=0, rows=20, read=18, share=share, chance=0, p_value=1,
+        ...                found=False)
         >>> recited_sentence(none, "x")
         'x recited no row of 20 exactly: no sign that it has the table by heart.'
+        >>> recited_sentence(none.model_copy(update={"read": 0}), "x").partition(":")[0]
+        "None of x's answers to 20 rows could be read"
     """
     share, rows = recited.share, recited.rows
+    if not recited.read:
+        return (
+            f"None of {judge}'s answers to {rows:,} rows could be read: whether it has the table "
+            "by heart is not known."
+        )
     count = "no row" if not share.value else f"{round(share.value * rows):,} rows"
     exactly = f"{judge} recited {count} of {rows:,} exactly"
     if not recited.found:
