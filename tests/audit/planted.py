@@ -34,6 +34,11 @@ def gaussian_expert(space: FeatureSpace) -> Chooser:
     return choose
 
 
+def contrarian(choose: Chooser) -> Chooser:
+    """A judge who prefers what another would leave."""
+    return lambda first, second: 1.0 - choose(first, second)
+
+
 def constant(probability: float) -> Chooser:
     """A judge who names option A with one probability, whatever is shown."""
     return lambda first, _: np.full(len(first), probability)

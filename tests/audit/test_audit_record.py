@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from audit.planted import ask, box, circle, constant, gaussian_expert
+from audit.planted import ask, box, circle, constant, contrarian, gaussian_expert
 from llm_elicit.audit import (
     Audit,
     AuditSettings,
@@ -17,7 +17,9 @@ from llm_elicit.audit import (
     find_triads,
 )
 from llm_elicit.comparisons import Comparisons
+from llm_elicit.density import BETWEEN_ROUNDS, Uniform, fit_belief
 from llm_elicit.errors import InputError
+from llm_elicit.report.words import verdict_sentence
 
 SPACE = box(2)
 SMALL = AuditSettings(size=200, marginal_size=500, repeats=2, flips=199, draws=39)
@@ -64,6 +66,27 @@ def test_a_judge_stuck_on_a_has_none(audit):
     assert stuck.verdict == "no signal found"
     assert stuck.consistency.order_bias.value == 0.5
     assert not stuck.signal.differs_from_sampling
+
+
+def test_a_contrarian_has_a_signal_and_lies_farther_from_the_data_than_lambda():
+    """Found, and said to be so, in three of three studies of 100 pairs."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        log = ask(SPACE, contrarian(gaussian_expert(SPACE)), rng, 100)
+        won, lost, weights = log.choices("judge").weighted()
+        fitted = fit_belief(
+            won, lost, weights=weights, sampling=Uniform([-3, -3], [3, 3]), method="utility",
+            settings=BETWEEN_ROUNDS,
+        )  # fmt: skip
+        evidence = JudgeEvidence("judge", log, {"utility": fitted.sample(2000, seed=1)})
+        data = np.clip(rng.normal(size=(2000, 2)), -3, 3)
+        reference = Reference(SPACE, SPACE.sample(2000, rng), data)
+        audit = audit_run([evidence], reference, seed=1, settings=SMALL)
+        judge = audit.of("judge")
+        assert judge.verdict == "signal"
+        away = audit.reference.sampling_data.wasserstein.mean
+        assert judge.belief_data.wasserstein.mean > 1.2 * away
+        assert "farther" in verdict_sentence(judge, audit)
 
 
 def test_an_audit_survives_its_file(audit, tmp_path):
