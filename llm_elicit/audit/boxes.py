@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from llm_elicit.audit.consistency import Interval, wilson
 from llm_elicit.audit.evidence import Reference
+from llm_elicit.audit.shape import outside_band
 from llm_elicit.audit.summary import Band
 from llm_elicit.density import band
 from llm_elicit.features import Floats, Strict
@@ -93,7 +94,7 @@ def measure_boxes(
                 data=held,
                 belief=float(_inside(belief, low, high).mean()),
                 band=ends,
-                outside=None if ends is None else not ends[0] <= held.value <= ends[1],
+                outside=outside_band(ends, held),
             )
         )
     return sorted(found, key=lambda box: -box.gap)

@@ -110,7 +110,7 @@ def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | Non
                 band=band,
                 data=found,
                 sampling=float(sampling[i, j]),
-                outside=_outside(band, found),
+                outside=outside_band(band, found),
                 difference=None
                 if rows is None or band is None
                 else correlation_difference(
@@ -194,7 +194,8 @@ def correlation_interval(x: Floats, y: Floats, level: float = 0.95) -> Interval:
     return Interval(value=r, low=float(low), high=float(high))
 
 
-def _outside(band: Band | None, found: Interval | None) -> bool | None:
+def outside_band(band: Band | None, found: Interval | None) -> bool | None:
+    """Whether what was found in the data lies outside a belief's band; None without either."""
     return None if band is None or found is None else not band[0] <= found.value <= band[1]
 
 
