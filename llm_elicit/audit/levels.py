@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from llm_elicit import density
 from llm_elicit.audit.replies import DirectEvidence
+from llm_elicit.density.belief_draws import weighted_quantiles
 from llm_elicit.features import FeatureSpace, Floats
 from llm_elicit.questions.numbers import LEVELS
 
@@ -60,7 +60,7 @@ def quantiles_at_levels(
     own = belief.log_prob(both)
     drawn = np.logaddexp(own, belief.sampling.log_prob(both)) - slope
     logs = [own, *belief.draws(seed=seed).log_prob(both)] if belief.has_draws else [own]
-    order = np.argsort(both, axis=0)
+    order, wanted = np.argsort(both, axis=0), np.array(LEVELS) / 100
     found = np.empty((len(logs), len(LEVEL_FACTORS), space.dimension, len(LEVELS)))
     for i, log_p in enumerate(logs):
         for k, factor in enumerate(LEVEL_FACTORS):
@@ -69,16 +69,7 @@ def quantiles_at_levels(
             weights /= weights.sum()
             if i == 0 and factor > 1.0 and 1.0 / (weights**2).sum() < _ENOUGH:
                 other = belief.at_noise(factor * belief.noise.level).sample(_POINTS, seed=seed)
-                found[i, k] = np.quantile(other, np.array(LEVELS) / 100, axis=0).T
+                found[i, k] = np.quantile(other, wanted, axis=0).T
             else:
-                found[i, k] = _quantiles(both, weights, order)
+                found[i, k] = weighted_quantiles(both, weights, wanted, order).T
     return found
-
-
-def _quantiles(points: Floats, weights: Floats, order: NDArray[np.intp]) -> Floats:
-    """Weighted quantiles `(d, 5)` of points `(m, d)`, given the order of each column."""
-    wanted, rows = np.array(LEVELS) / 100, []
-    for column, ranked in zip(points.T, order.T, strict=True):
-        reached = np.cumsum(weights[ranked]) - 0.5 * weights[ranked]
-        rows.append(np.interp(wanted, reached, column[ranked]))
-    return np.array(rows)

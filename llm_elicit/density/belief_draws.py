@@ -84,7 +84,7 @@ class BeliefDraws:
         """Quantiles (S, L, d) of every feature at levels (L,)."""
         wanted = np.atleast_1d(np.asarray(levels, dtype=np.float64))
         both = zip(self.points, self.weights, strict=True)
-        return np.stack([_quantiles(x, w, wanted) for x, w in both])
+        return np.stack([weighted_quantiles(x, w, wanted) for x, w in both])
 
     def cdf(self, values: npt.ArrayLike) -> Array:
         """Distribution functions (S, V, d) of every feature at values (V, d)."""
@@ -209,9 +209,21 @@ def _own(
     return points, np.full(_OWN, 1.0 / _OWN), found.log_normalizer
 
 
-def _quantiles(x: Array, weights: Array, levels: Array) -> Array:
-    """Weighted quantiles (L, d) of points (m, d)."""
-    order = np.argsort(x, axis=0)
+def weighted_quantiles(
+    x: Array, weights: Array, levels: Array, order: npt.NDArray[np.intp] | None = None
+) -> Array:
+    """Quantiles (L, d) of points (m, d) with weights (m,) that sum to one.
+
+    ``order`` (m, d) is that of each column, for many weights of the same points.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x, weights = np.array([[1.0], [2.0], [9.0]]), np.array([0.5, 0.5, 0.0])
+    >>> weighted_quantiles(x, weights, np.array([0.25, 0.5])).tolist()
+    [[1.0], [1.5]]
+    """
+    order = np.argsort(x, axis=0) if order is None else order
     found = np.empty((len(levels), x.shape[1]))
     for j, ranked in enumerate(order.T):
         reached = np.cumsum(weights[ranked]) - 0.5 * weights[ranked]
