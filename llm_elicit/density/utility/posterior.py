@@ -13,7 +13,9 @@ average, but a band must not leave out what the choices leave open.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -21,6 +23,7 @@ from scipy.special import softmax
 from torch import Tensor
 
 from llm_elicit.density.components import ComponentStack, products
+from llm_elicit.density.response import Response
 from llm_elicit.density.utility.clusters import clustered_weights
 from llm_elicit.density.utility.data import Array, CrossValidation, HeldOut
 from llm_elicit.density.utility.mixture import MixtureFit
@@ -32,6 +35,7 @@ from llm_elicit.density.utility_draws import UtilityDraws
 
 _CLIMB = 30
 _CHUNK = 1024
+_DOUBT = 1e-4
 
 
 @dataclass(frozen=True)
@@ -116,35 +120,66 @@ def draw_mixtures(
     start = Mixture(member.whiten[0], member.offset[0], member.height[0])
     summit, _ = climb(posterior, start, _CLIMB)
 
-    def log_posterior(steps: Tensor) -> Tensor:
-        moved = summit.moved(steps)
-        return log_likelihood(posterior, moved) + prior.value(moved)
-
+    law = MixtureLaw(posterior, summit)
     scales = scales_of(posterior.derivatives(summit)[1])
-    ends = walk(log_posterior, scales, settings.draws, validation.generator, settings.walk)
+    ends = walk(law, scales, settings.draws, validation.generator, settings.walk, law.near)
     drawn = summit.moved(ends)
     return ComponentStack(drawn.whiten, drawn.offset, drawn.height)
 
 
-def log_likelihood(posterior: MixturePosterior, many: Mixture) -> Tensor:
-    """Of the choices by each of S mixtures: (S,), with its gradient in their coefficients.
+@dataclass(frozen=True)
+class MixtureLaw:
+    """The log-posterior (S,) of steps (S, P) from a summit.
 
-    The gradient is found chunk by chunk: that of all choices at once would fill the memory.
+    Its gradient is found chunk by chunk: that of all choices at once would fill the memory.
     """
-    rows = ComponentStack(many.whiten, many.offset, many.height).rows()
-    fixed = rows.detach().requires_grad_()
-    total, slope = torch.zeros(len(fixed)), torch.zeros_like(fixed)
-    winners, losers = posterior.points.chunk(2)
-    sides = (torch.split(part, _CHUNK) for part in (winners, losers, posterior.weights))
-    responses = posterior.response.split(_CHUNK, len(winners))
-    for winner, loser, mass, response in zip(*sides, responses, strict=True):
-        design = products(torch.cat([winner, loser]))
-        forms = (design @ fixed.flatten(0, 1).T).reshape(len(design), *fixed.shape[:2])
-        of_winner, of_loser = torch.logsumexp(forms, -1).T.chunk(2, 1)
-        part = response.log_cdf(of_winner - of_loser) @ mass
-        slope += torch.autograd.grad(part.sum(), [fixed])[0]
-        total += part.detach()
-    return total + ((rows - fixed.detach()) * slope).sum((1, 2))
+
+    posterior: MixturePosterior
+    summit: Mixture
+
+    def __call__(self, steps: Tensor) -> Tensor:
+        moved = self.summit.moved(steps)
+        return self.log_likelihood(moved) + self.posterior.prior.value(moved)
+
+    def log_likelihood(self, many: Mixture) -> Tensor:
+        """Of the choices by each of S mixtures (S,), with its gradient in their coefficients."""
+        rows = ComponentStack(many.whiten, many.offset, many.height).rows()
+        fixed = rows.detach().requires_grad_(rows.requires_grad)
+        total, slope = torch.zeros(len(fixed)), torch.zeros_like(fixed)
+        for logs, mass in self._choices(fixed):
+            part = logs @ mass
+            if rows.requires_grad:
+                slope += torch.autograd.grad(part.sum(), [fixed])[0]
+            total += part.detach()
+        return total + ((rows - fixed.detach()) * slope).sum((1, 2))
+
+    def near(self, steps: Tensor) -> MixtureLaw:
+        """The same by those choices alone that some of the mixtures at ``steps`` doubts.
+
+        Most choices are between improbable points far apart, and decided for all of them.
+        """
+        moved = self.summit.moved(steps)
+        rows = ComponentStack(moved.whiten, moved.offset, moved.height).rows()
+        least = torch.cat([logs.amin(0) for logs, _ in self._choices(rows)])
+        doubted = torch.nonzero(least < -_DOUBT)[:, 0]
+        return MixtureLaw(self.posterior.only(doubted), self.summit)
+
+    def _choices(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Log-likelihoods (S, m) of choices by mixtures of coefficients (S, K, P); weights (m,)."""
+        columns = rows.flatten(0, 1).T
+        for design, mass, response in self._designs:
+            forms = (design @ columns).reshape(len(design), *rows.shape[:2])
+            of_winner, of_loser = torch.logsumexp(forms, -1).T.chunk(2, 1)
+            yield response.log_cdf(of_winner - of_loser), mass
+
+    @cached_property
+    def _designs(self) -> list[tuple[Tensor, Tensor, Response]]:
+        winners, losers = self.posterior.points.chunk(2)
+        weights = self.posterior.weights
+        sides = (torch.split(part, _CHUNK) for part in (winners, losers, weights))
+        responses = self.posterior.response.split(_CHUNK, len(weights))
+        chunks = zip(*sides, responses, strict=True)
+        return [(products(torch.cat([won, lost])), mass, of) for won, lost, mass, of in chunks]
 
 
 def draw_quadratics(

@@ -10,7 +10,7 @@ The curvature is the Fisher information of the choices (never negative), damped 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -144,6 +144,13 @@ class MixturePosterior:
     weights: Tensor
     response: Response
     prior: MixturePrior
+
+    def only(self, which: Tensor) -> MixturePosterior:
+        """Given the choices numbered ``which`` alone."""
+        points = torch.cat([side[which] for side in self.points.chunk(2)])
+        return replace(
+            self, points=points, weights=self.weights[which], response=self.response.at(which)
+        )
 
     @cached_property
     def _chunks(self) -> list[tuple[Tensor, Tensor, Response]]:

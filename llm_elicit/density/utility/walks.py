@@ -5,6 +5,10 @@ In coordinates z in which a law's normal approximation is N(0, I), the law is ex
 rotation of z and its velocity, and that are kicked by −∇Φ alone (Beskos, Pinski, Sanz-Serna and
 Stuart, 2011) are accepted or refused by how badly the kicks were timed: what is normal costs
 nothing, whatever the dimension.
+
+Where choices are nearly all decided, the curvature at a summit says little of the law around it:
+some directions are ten times as wide as it would have them. So walks go in stages, all walks
+together, and between stages the normal approximation becomes the one that they have shown.
 """
 
 from __future__ import annotations
@@ -17,38 +21,26 @@ import torch
 from torch import Tensor
 
 LogDensity = Callable[[Tensor], Tensor]
+Near = Callable[[Tensor], LogDensity]
 _ACCEPTED = 0.8
 _START = 0.5  # of the normal law's spread: far out its tails may be steeper than they should
 _PATIENCE = 0.7
 _QUARTER_TURN = 0.5 * math.pi
+_FEWEST = 16
+_LATER = 0.25
+_LEAST = 1e-8
 
 
 @dataclass(frozen=True)
 class WalkSettings:
-    """``turns`` times a fresh velocity, and ``kicks`` along the way it leads."""
+    """In each of ``stages`` ``turns`` times a fresh velocity, and ``kicks`` along the way it leads.
 
-    turns: int = 12
-    kicks: int = 8
+    After each stage but the last, coordinates are scaled by how the walks lie.
+    """
 
-
-@dataclass(frozen=True)
-class _Place:
-    """Where S walks stand, z (S, F), with log-densities (S,) and ∇Φ (S, F) there."""
-
-    z: Tensor
-    log_density: Tensor
-    slope: Tensor
-
-    def energy(self, velocity: Tensor) -> Tensor:
-        return 0.5 * velocity.square().sum(1) - self.log_density
-
-    def where(self, moved: Tensor, other: _Place) -> _Place:
-        """``other`` where ``moved`` (S,) says so."""
-        return _Place(
-            torch.where(moved[:, None], other.z, self.z),
-            torch.where(moved, other.log_density, self.log_density),
-            torch.where(moved[:, None], other.slope, self.slope),
-        )
+    stages: int = 5
+    turns: int = 6
+    kicks: int = 12
 
 
 def walk(
@@ -57,11 +49,14 @@ def walk(
     count: int,
     generator: torch.Generator,
     settings: WalkSettings | None = None,
+    near: Near | None = None,
 ) -> Tensor:
     """Ends (S, P) of S = ``count`` walks under a law with its summit at 0.
 
     ``log_density`` maps (S, P) to (S,), differentiable; ``scales`` (P, F) are the normal
-    approximation's: its draws are scales z, z ~ N(0, I).
+    approximation's: its draws are scales z, z ~ N(0, I). ``near`` gives, for the places (S, P)
+    where a stage begins, a cheaper log-density that does the kicking; what is accepted is
+    ``log_density``'s to say, so that the law stays the same.
 
     Examples
     --------
@@ -72,32 +67,81 @@ def walk(
     True
     """
     settings = settings or WalkSettings()
-    size = (count, scales.shape[1])
-    if not all(size):
+    if not (count and scales.shape[1]):
         return torch.zeros(count, len(scales))
+    size = (max(count, _FEWEST), scales.shape[1])  # a few walks do not show how a law lies
+    scales = scales.double()
+    z = _START * torch.randn(size, generator=generator)
+    for left in reversed(range(settings.stages)):
+        axes = scales.float()
+        guide = log_density if near is None else near(z @ axes.T)
+        trace = _stage(_Law(log_density, guide, axes), z, generator, settings)
+        z = trace[-1]
+        if left:
+            spread = _spread(trace[len(trace) // 2 :])
+            scales, z = scales @ spread, torch.linalg.solve(spread, z.double().T).T.float()
+    return (z @ axes.T)[:count]
 
-    def place(z: Tensor) -> _Place:
+
+@dataclass(frozen=True)
+class _Law:
+    """A log-density, and the ``guide`` that kicks, in coordinates z (F,) of ``axes`` (P, F)."""
+
+    log_density: LogDensity
+    guide: LogDensity
+    axes: Tensor
+
+    def potential(self, z: Tensor) -> Tensor:
+        """Minus the log-density (S,)."""
+        with torch.no_grad():
+            return -self.log_density(z @ self.axes.T)
+
+    def kick(self, z: Tensor) -> Tensor:
+        """−∇Φ (S, F)."""
         with torch.enable_grad():
             free = z.detach().requires_grad_()
-            value = log_density(free @ scales.T)
-            (uphill,) = torch.autograd.grad(value.sum(), [free])
-        return _Place(z, value.detach(), -uphill - z)
+            (uphill,) = torch.autograd.grad(self.guide(free @ self.axes.T).sum(), [free])
+        return uphill + z
 
+
+def _stage(law: _Law, z: Tensor, generator: torch.Generator, settings: WalkSettings) -> Tensor:
+    """Where walks from z (S, F) stand after each turn: (T, S, F)."""
     longest = _QUARTER_TURN / settings.kicks
-    angle = min(longest, size[1] ** -0.5)
-    at = place(_START * torch.randn(size, generator=generator))
+    angle = min(longest, z.shape[1] ** -0.5)
+    potential, kick, trace = law.potential(z), law.kick(z), []
     for _ in range(settings.turns):
-        velocity = torch.randn(size, generator=generator)
-        moved, speed = at, velocity
+        velocity = torch.randn(z.shape, generator=generator)
+        moved, speed, kicked = z, velocity, kick
         for _ in range(settings.kicks):
-            speed = speed - 0.5 * angle * moved.slope
-            turned = math.cos(angle) * moved.z + math.sin(angle) * speed
-            speed = math.cos(angle) * speed - math.sin(angle) * moved.z
-            moved = place(turned)
-            speed = speed - 0.5 * angle * moved.slope
-        gain = (at.energy(velocity) - moved.energy(speed)).nan_to_num(-math.inf).clamp(max=0.0)
-        accept = torch.log(torch.rand(count, generator=generator)) < gain
-        at = at.where(accept, moved)
-        angle *= math.exp(_PATIENCE * (float(torch.exp(gain).mean()) - _ACCEPTED))
-        angle = min(longest, angle)
-    return at.z @ scales.T
+            speed = speed + 0.5 * angle * kicked
+            turned = math.cos(angle) * moved + math.sin(angle) * speed
+            speed = math.cos(angle) * speed - math.sin(angle) * moved
+            moved, kicked = turned, law.kick(turned)
+            speed = speed + 0.5 * angle * kicked
+        reached = law.potential(moved)
+        loss = reached - potential + 0.5 * (speed.square() - velocity.square()).sum(1)
+        chance = torch.exp(-loss.nan_to_num(math.inf).clamp(min=0.0))
+        accepted = torch.rand(len(z), generator=generator) < chance
+        potential = torch.where(accepted, reached, potential)
+        z, kick = (
+            torch.where(accepted[:, None], new, old) for new, old in ((moved, z), (kicked, kick))
+        )
+        trace.append(z)
+        angle = min(longest, angle * math.exp(_PATIENCE * (float(chance.mean()) - _ACCEPTED)))
+    return torch.stack(trace)
+
+
+def _spread(trace: Tensor) -> Tensor:
+    """A root (F, F) of the covariance of places (T, S, F).
+
+    Places of one walk hang together, so those beyond one a walk count for a quarter; where there
+    are fewer than dimensions, covariances beside the diagonal are shrunk.
+    """
+    places = trace.flatten(0, 1).double()
+    covariance = torch.cov(places.T, correction=0).reshape(places.shape[1], places.shape[1])
+    counted = trace.shape[1] + _LATER * (len(places) - trace.shape[1])
+    sure = counted / (counted + trace.shape[2])
+    shrunk = sure * covariance + (1.0 - sure) * torch.diag(covariance.diagonal())
+    variances, axes = torch.linalg.eigh(shrunk)
+    root: Tensor = axes * variances.clamp_min(_LEAST).sqrt()
+    return root
