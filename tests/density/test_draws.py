@@ -141,6 +141,15 @@ def test_a_law_near_a_place_has_nearly_its_slope() -> None:
     torch.testing.assert_close(nearly, slope, rtol=0.0, atol=0.05 * float(slope.abs().max()))
 
 
+def test_a_walk_that_looks_where_rounding_leaves_nothing_goes_back() -> None:
+    law = MixtureLaw(*_ridges())
+    far = torch.stack([torch.zeros(30), torch.full((30,), 1e12), torch.full((30,), 1e30)])
+    near, *gone = law(far.requires_grad_())
+    assert torch.isfinite(near) and not any(value > near for value in gone)
+    (slope,) = torch.autograd.grad(law(far).sum(), [far])
+    assert torch.isfinite(slope[0]).all()
+
+
 def _ridges() -> tuple[MixturePosterior, Mixture]:
     """The posterior of two crossing ridges in four features after 2000 choices by them."""
     ones, signs = np.ones(4), np.array([1.0, -1.0, 1.0, -1.0])

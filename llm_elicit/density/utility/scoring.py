@@ -93,7 +93,8 @@ class MixturePrior:
         log_mass = torch.log_softmax(mixture.height - half_log_precision, -1)
         trace = self._scatter(mixture.whiten).diagonal(dim1=-2, dim2=-1).sum(-1)
         shape = self.strength * (half_log_precision - 0.5 * trace)
-        centre = torch.linalg.solve(mixture.whiten.mT, mixture.offset)
+        # A walk may look far out, where rounding leaves a singular matrix: no error, no density.
+        centre, _ = torch.linalg.solve_ex(mixture.whiten.mT, mixture.offset)
         total: Tensor = (
             self.concentration * log_mass.sum(-1)
             + shape.sum(-1)
