@@ -81,6 +81,21 @@ def test_a_quadratic_s_evidence_is_the_integral_over_its_coefficients() -> None:
         assert found == pytest.approx(expected, abs=0.02)
 
 
+def test_a_cross_term_is_what_all_have_in_common_and_as_much_of_its_own() -> None:
+    rng = np.random.default_rng(5)
+    data = ChoiceData(*rng.normal(size=(2, 20, 4)), np.ones(20), np.arange(20))
+    quadratic = QuadraticFit(CrossValidation(data, Response(Noise()), 2, rng))
+    covariance = np.linalg.inv(quadratic.prior(0.5))
+    i, j = np.triu_indices(4)
+    crossed = covariance[4:, 4:][np.ix_(i != j, i != j)]
+    np.testing.assert_allclose(crossed, 2.0 * np.eye(6) + 2.0)
+    np.testing.assert_allclose(covariance[:4, :4], 2.0 * np.eye(4), atol=1e-12)
+    apart = np.array([1.0, -1.0, 0.0, 0.0])
+    alone = covariance[4:, 4:][np.ix_(i == j, i == j)]
+    assert apart @ alone @ apart == pytest.approx(4.0)
+    assert np.ones(4) @ alone @ np.ones(4) > 1e4
+
+
 def test_few_choices_of_a_wide_belief_leave_no_direction_open() -> None:
     """1600 comparisons, 152 coefficients: the common curvature lends itself to all directions."""
     rng = np.random.default_rng(4)

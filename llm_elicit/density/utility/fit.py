@@ -52,7 +52,9 @@ class UtilitySettings:
     """
 
     folds: int = 8
-    ridges: tuple[float, ...] = (1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+    ridges: tuple[float, ...] = (
+        1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0
+    )  # fmt: skip
     mixture: MixtureSettings = field(default_factory=MixtureSettings)
     residual: ResidualSettings = field(default_factory=ResidualSettings)
     posterior: PosteriorSettings = field(default_factory=PosteriorSettings)

@@ -12,7 +12,7 @@ from llm_elicit.density.ratio import quadratic_features
 from llm_elicit.density.utility.data import Array, CrossValidation, Folds, HeldOut
 
 _CHUNK = 8192
-_COMMON = 1e-4
+_ROUND = 1e-4
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class QuadraticFit:
     The prior is centred at a round belief: the curvature that all features have in common is
     nearly free, so that the belief's width is the data's to say, and the ridge holds all the rest.
     Held at zero altogether, few choices give a belief that is open in some directions.
+    A cross term is what all of them have in common, and as much again of its own: features that
+    all go together have many small ones, and each held for itself would have none.
     Only the judged rows are used: a quadratic form needs no more comparisons than those.
     """
 
@@ -39,7 +41,7 @@ class QuadraticFit:
         self.design = self._design(self.rows)
         self.weights = validation.data.weights[self.rows]
         self.response = validation.response.at(validation.judged)
-        self.common = _common(validation.dimension)
+        self.round, self.crossed = _common(validation.dimension)
 
     def _design(self, rows: slice | Folds) -> Array:
         data = self.validation.data
@@ -97,7 +99,10 @@ class QuadraticFit:
 
     def prior(self, ridge: float) -> Array:
         """R (P, P), the precision of the coefficients before any choice."""
-        return ridge * (np.eye(len(self.common)) - self.common) + _COMMON * self.common
+        precision = ridge * np.eye(len(self.round))
+        precision -= (ridge - _ROUND) * np.outer(self.round, self.round)
+        terms = np.count_nonzero(self.crossed)
+        return precision - ridge * terms / (terms + 1) * np.outer(self.crossed, self.crossed)
 
     def curvature(self, beta: Array, ridge: float) -> Array:
         """Fisher information of the choices, and the prior's: Laplace's precision (P, P)."""
@@ -111,8 +116,9 @@ class QuadraticFit:
         return np.concatenate([betas @ self._design(rows).T for rows in chunks], axis=1)
 
 
-def _common(d: int) -> Array:
-    """The projection (P, P) on the curvature that all features have in common."""
+def _common(d: int) -> tuple[Array, Array]:
+    """Unit vectors (P,): the curvature, and the cross term, that all features have in common."""
     i, j = np.triu_indices(d)
-    alike = np.concatenate([np.zeros(d), i == j]) / np.sqrt(d)
-    return np.outer(alike, alike)
+    which = [np.concatenate([np.zeros(d), of]) for of in (i == j, i != j)]
+    alike, crossed = (each / max(np.linalg.norm(each), 1.0) for each in which)
+    return alike, crossed
