@@ -99,8 +99,8 @@ def bound_facts(latent: Latent, draws: Draws) -> dict[str, Any]:
 def near_bounds(sampling: SamplingDensity, x: Array) -> Array:
     """1 where a feature of x (n, d) lies within 1 % of its range of a bound, 0 elsewhere.
 
-    NaN where a feature has no bound. The range of a feature bounded on one side alone is that of
-    the central 99.9 % of λ.
+    NaN where a feature has no bound, as categories have none. The range of a feature bounded on
+    one side alone is that of the central 99.9 % of λ.
 
     Examples
     --------
@@ -110,7 +110,8 @@ def near_bounds(sampling: SamplingDensity, x: Array) -> Array:
     """
     if isinstance(sampling, Uniform):
         cube = sampling.to_cube(x)
-        return np.asarray(np.minimum(cube, 1.0 - cube) < AT_BOUND, dtype=np.float64)
+        near = np.minimum(cube, 1.0 - cube) < AT_BOUND
+        return np.where(sampling.categorical, np.nan, near.astype(np.float64))
     if not isinstance(sampling, Empirical):
         return np.full(x.shape, np.nan)
     low, high = sampling.marginals.low, sampling.marginals.high

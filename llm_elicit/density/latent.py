@@ -36,7 +36,7 @@ from llm_elicit.density.sampling import SamplingDensity, Uniform
 Array = npt.NDArray[np.float64]
 _SQRT_3 = math.sqrt(3.0)
 _LOG_2PI = math.log(2.0 * math.pi)
-_CUBE_MARGIN = 1e-12
+CUBE_MARGIN = 1e-12
 
 
 class Latent(Protocol):
@@ -58,7 +58,9 @@ class Latent(Protocol):
         ...
 
     def features(self, g: Tensor) -> Tensor:
-        """What the utility sees: bounded, of unit variance under λ."""
+        """What the utility sees: bounded, of unit variance under λ. (n, p), p = d but where
+        there are categories.
+        """
         ...
 
     def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
@@ -95,16 +97,25 @@ class Latent(Protocol):
 
 
 class BoxLatent:
-    """Latent coordinates of a `Uniform` λ: g = Φ⁻¹(cube), so that λ is N(0, I)."""
+    """Latent coordinates of a `Uniform` λ: g = Φ⁻¹(cube), so that λ is N(0, I).
+
+    A category is an interval of its axis. The utility sees K categories as the corners of a
+    regular simplex in K − 1 columns, all as far from each other, and so knows no order.
+    """
 
     def __init__(self, sampling: Uniform, radius: float) -> None:
         self.sampling = sampling
         self.radius = radius
         self._log_widths = float(np.log(sampling.scale_high - sampling.scale_low).sum())
+        self._numeric = torch.from_numpy(~sampling.categorical)
+        self._corners = {
+            int(j): _simplex(round(sampling.high[j] - sampling.low[j]) + 1)
+            for j in np.flatnonzero(sampling.categorical)
+        }
 
     def to_latent(self, x: Array) -> Array:
         """Natural units -> latent; the faces of the box map to a large finite value."""
-        cube = np.clip(self.sampling.to_cube(x), _CUBE_MARGIN, 1.0 - _CUBE_MARGIN)
+        cube = np.clip(self.sampling.to_cube(x), CUBE_MARGIN, 1.0 - CUBE_MARGIN)
         return np.asarray(ndtri(cube))
 
     def from_latent(self, g: Array) -> Array:
@@ -112,11 +123,21 @@ class BoxLatent:
         return self.sampling.from_cube(torch.special.ndtr(torch.from_numpy(g)).numpy())
 
     def features(self, g: Tensor) -> Tensor:
-        """√3·(2Φ(g) − 1): linear in the scaled feature, in [−√3, √3]."""
-        return _SQRT_3 * torch.erf(g / math.sqrt(2.0))
+        """√3·(2Φ(g) − 1): linear in the scaled feature, in [−√3, √3]; categories' corners last."""
+        if not self._corners:
+            return _SQRT_3 * torch.erf(g / math.sqrt(2.0))
+        columns = [_SQRT_3 * torch.erf(g[:, self._numeric.to(g.device)] / math.sqrt(2.0))]
+        for j, corners in self._corners.items():
+            category = (torch.special.ndtr(g[:, j]) * len(corners)).long()
+            columns.append(corners.to(g)[category.clamp(0, len(corners) - 1)])
+        return torch.cat(columns, 1)
 
     def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
-        """dt/dg = 2√3 φ(g), coordinate by coordinate."""
+        """dt/dg = 2√3 φ(g), coordinate by coordinate; 0 where there are categories."""
+        if self._corners:
+            numeric = self._numeric.to(g.device)
+            of_numbers, v = v[:, : int(numeric.sum())], torch.zeros_like(g)
+            v[:, numeric] = of_numbers
         return v * (2.0 * _SQRT_3 / math.sqrt(2.0 * math.pi)) * torch.exp(-0.5 * g * g)
 
     def taper(self, g: Tensor) -> Tensor:
@@ -146,6 +167,13 @@ class BoxLatent:
     def sampling_score(self, g: Tensor, sigma: float | Tensor) -> Tensor:
         """Score of N(0, (1 + σ²)I)."""
         return -g / (1.0 + sigma * sigma)
+
+
+def _simplex(count: int) -> Tensor:
+    """Corners (K, K − 1) of a regular simplex around 0, each column of unit variance."""
+    centred = np.eye(count) - 1.0 / count
+    axes = np.linalg.svd(centred)[0][:, : count - 1]
+    return torch.from_numpy(math.sqrt(count) * axes)
 
 
 class AffineLatent:

@@ -69,7 +69,8 @@ class Prior:
 
         Raises
         ------
-        DensityError : the belief was fitted by another method than "utility" and "auto".
+        DensityError : the belief was fitted by another method than "utility" and "auto", or has
+            features with categories.
 
         Examples
         --------
@@ -88,6 +89,11 @@ class Prior:
             raise DensityError(
                 'logpdf_and_gradient: beliefs of methods "utility" and "auto" alone have a '
                 "gradient; fit by one of them, or use a sampler that needs none."
+            )
+        if isinstance(self._sampling, Uniform) and self._sampling.categorical.any():
+            raise DensityError(
+                f"logpdf_and_gradient: feature {int(self._sampling.categorical.argmax())} has "
+                "categories, and no gradient; use a sampler that needs none."
             )
         points = np.asarray(x, dtype=np.float64)
         flat = points.reshape(-1, self.dim)

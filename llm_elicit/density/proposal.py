@@ -18,7 +18,8 @@ import torch
 from scipy.cluster.vq import kmeans2
 from torch import Tensor
 
-from llm_elicit.density.latent import Latent
+from llm_elicit.density.latent import CUBE_MARGIN, Latent
+from llm_elicit.density.sampling import Uniform
 
 _SHARE_SAMPLING = 0.1
 _MOST = 16
@@ -30,8 +31,12 @@ _CHUNK = 2048
 
 def draw_sampling(latent: Latent, n: int, generator: torch.Generator) -> Tensor:
     """Exact latent draws of λ (n, d), from uniforms through the Rosenblatt map."""
-    cube = torch.rand(n, latent.sampling.dimension, generator=generator, dtype=torch.float64)
-    return torch.from_numpy(latent.to_latent(latent.sampling.from_cube(cube.numpy())))
+    sampling = latent.sampling
+    cube = torch.rand(n, sampling.dimension, generator=generator, dtype=torch.float64)
+    if isinstance(sampling, Uniform):  # natural units do not know the place within a category
+        g: Tensor = torch.special.ndtri(cube.clamp(min=CUBE_MARGIN))
+        return g
+    return torch.from_numpy(latent.to_latent(sampling.from_cube(cube.numpy())))
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,8 @@ def find_mode(log_prob: LogProb, draws: Array) -> Array:
         around = np.concatenate([z[None], z + steps, z - steps]) * scale
         value, up, down = np.split(log_prob(around), [1, 1 + len(steps)])
         # The bounds of λ's support are a cliff, which a slope must not look over.
-        slope = np.where(np.isfinite(up) & np.isfinite(down), up - down, 0.0) / (2.0 * _STEP)
+        inside = np.isfinite(up) & np.isfinite(down)
+        slope = np.subtract(up, down, out=np.zeros_like(up), where=inside) / (2.0 * _STEP)
         return (-float(value[0]), -slope) if np.isfinite(value[0]) else (1e10, 0.0 * slope)
 
     found = [minimize(downhill, x / scale, jac=True, method="L-BFGS-B").x for x in highest]

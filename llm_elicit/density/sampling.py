@@ -18,6 +18,7 @@ import numpy.typing as npt
 from llm_elicit.density.errors import DensityError
 
 Array = npt.NDArray[np.float64]
+_NAMED = 1e-9  # how near a whole number a category's is
 
 
 @runtime_checkable
@@ -66,11 +67,14 @@ class Uniform:
     low, high : (d,) bounds in natural units, low < high.
     log : (d,) bool mask of features with a logarithmic scale (their low must be > 0);
         ``None`` means all linear.
+    categorical : (d,) bool mask of features whose values are categories, numbered by the whole
+        numbers from low to high; ``None`` means that all are numbers. The numbers only name the
+        categories: which are near each other means nothing. A density is then one per category.
 
     Raises
     ------
-    DensityError : bounds of different shapes, not finite, low >= high, or a logarithmic
-        feature whose lower bound is not positive.
+    DensityError : bounds of different shapes, not finite, low >= high, a logarithmic feature
+        whose lower bound is not positive, or categories that are not numbered by whole numbers.
 
     Examples
     --------
@@ -80,10 +84,17 @@ class Uniform:
     [[1.0, 10.0]]
     >>> float(box.log_prob([[3.0, 10.0]])[0])
     -inf
+    >>> three = Uniform([0.0, 0.0], [2.0, 2.0], categorical=[False, True])   # 0, 1 or 2
+    >>> three.contains([[1.5, 1.0], [1.5, 1.5]]).tolist()
+    [True, False]
     """
 
     def __init__(
-        self, low: npt.ArrayLike, high: npt.ArrayLike, log: npt.ArrayLike | None = None
+        self,
+        low: npt.ArrayLike,
+        high: npt.ArrayLike,
+        log: npt.ArrayLike | None = None,
+        categorical: npt.ArrayLike | None = None,
     ) -> None:
         self.low, self.high = _vector(low, "Uniform: low"), _vector(high, "Uniform: high")
         if self.low.shape != self.high.shape:
@@ -96,26 +107,40 @@ class Uniform:
                 f"Uniform: low[{i}] = {self.low[i]} is not below high[{i}] = {self.high[i]}; "
                 "every lower bound must lie below its upper bound; swap or widen the bounds."
             )
-        self.log = self._mask(log)
-        self.scale_low, self.scale_high = self._to_scale(self.low), self._to_scale(self.high)
+        self.log, self.categorical = self._mask(log, "log"), self._mask(categorical, "categorical")
+        self._check_scales()
+        # A category is a cell as wide as one, so that a density on the scale is one per category.
+        cell = np.where(self.categorical, 0.5, 0.0)
+        self.scale_low = self._to_scale(self.low) - cell
+        self.scale_high = self._to_scale(self.high) + cell
 
-    def _mask(self, log: npt.ArrayLike | None) -> npt.NDArray[np.bool_]:
-        mask = np.zeros(self.low.size, bool) if log is None else np.asarray(log, dtype=bool)
+    def _mask(self, given: npt.ArrayLike | None, name: str) -> npt.NDArray[np.bool_]:
+        mask = np.zeros(self.low.size, bool) if given is None else np.asarray(given, dtype=bool)
         if mask.shape != self.low.shape:
             raise DensityError(
-                f"Uniform: log has shape {mask.shape}; it must mark each of the {self.low.size} "
-                "features True or False; leave it out for linear scales."
+                f"Uniform: {name} has shape {mask.shape}; it must mark each of the {self.low.size} "
+                "features True or False; leave it out where none is."
             )
-        for i in np.flatnonzero(mask & (self.low <= 0)):
+        return mask
+
+    def _check_scales(self) -> None:
+        for i in np.flatnonzero(self.log & (self.low <= 0)):
             raise DensityError(
                 f"Uniform: low[{i}] = {self.low[i]} on a logarithmic scale; such a feature needs "
                 "a positive lower bound; raise the bound or use a linear scale."
             )
-        return mask
+        whole = (self.low == np.rint(self.low)) & (self.high == np.rint(self.high))
+        for i in np.flatnonzero(self.categorical & (self.log | ~whole)):
+            raise DensityError(
+                f"Uniform: feature {i} is categorical, from {self.low[i]} to {self.high[i]}"
+                f"{' on a logarithmic scale' if self.log[i] else ''}; categories are numbered by "
+                "whole numbers on a linear scale; give low = 0 and high = their number less one."
+            )
 
     def __repr__(self) -> str:
-        log = f", log={self.log.tolist()}" if self.log.any() else ""
-        return f"Uniform(low={self.low.tolist()}, high={self.high.tolist()}{log})"
+        masks = {"log": self.log, "categorical": self.categorical}
+        marked = "".join(f", {k}={mask.tolist()}" for k, mask in masks.items() if mask.any())
+        return f"Uniform(low={self.low.tolist()}, high={self.high.tolist()}{marked})"
 
     @property
     def dimension(self) -> int:
@@ -130,9 +155,10 @@ class Uniform:
         return self.from_cube(rng.random((n, self.dimension)))
 
     def contains(self, x: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Whether each point lies in the closed box, shape (n,)."""
+        """Whether each point lies in the closed box, categories at whole numbers, shape (n,)."""
         points = _points(x, self.dimension)
-        return np.asarray(((points >= self.low) & (points <= self.high)).all(axis=1))
+        named = ~self.categorical | (np.abs(points - np.rint(points)) < _NAMED)
+        return np.asarray(((points >= self.low) & (points <= self.high) & named).all(axis=1))
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Log density (n,) per natural unit: a logarithmic feature contributes −log x."""
@@ -148,7 +174,7 @@ class Uniform:
         return -np.asarray(np.where(self.log, logs, 0.0).sum(axis=1))
 
     def to_cube(self, x: npt.ArrayLike) -> Array:
-        """Map the box to [0, 1]^d, linearly on each feature's scale."""
+        """Map the box to [0, 1]^d, linearly on each feature's scale; a category to its middle."""
         z = self._to_scale(_points(x, self.dimension))
         return (z - self.scale_low) / (self.scale_high - self.scale_low)
 
@@ -157,16 +183,17 @@ class Uniform:
         cube = _points(y, self.dimension)
         z = self.scale_low + cube * (self.scale_high - self.scale_low)
         x = np.where(self.log, np.exp(np.where(self.log, z, 0.0)), z)
-        return np.clip(x, self.low, self.high)
+        return np.clip(np.where(self.categorical, np.rint(x), x), self.low, self.high)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able description."""
-        return {
+        text = {
             "kind": "uniform",
             "low": self.low.tolist(),
             "high": self.high.tolist(),
             "log": self.log.tolist(),
         }
+        return text | ({"categorical": self.categorical.tolist()} if self.categorical.any() else {})
 
 
 def _vector(values: npt.ArrayLike, name: str) -> Array:

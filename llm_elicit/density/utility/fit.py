@@ -23,7 +23,7 @@ from llm_elicit.density.judgments import Context
 from llm_elicit.density.ratio import Utility
 from llm_elicit.density.response import Response
 from llm_elicit.density.utility.calibration import calibration
-from llm_elicit.density.utility.data import Array, ChoiceData, CrossValidation, HeldOut
+from llm_elicit.density.utility.data import Array, ChoiceData, CrossValidation, Folds, HeldOut
 from llm_elicit.density.utility.judges import JudgeTerms
 from llm_elicit.density.utility.mixture import (
     MixtureFit,
@@ -152,7 +152,8 @@ def _describe(validation: CrossValidation, settings: UtilitySettings, step: _Ste
     nothing = HeldOut(np.zeros(len(weights)), np.zeros(len(weights)))
     everything = {"constant": nothing, **parts, "stack": stacked(foretold, shares)}
     scores = {form: held_out.log_likelihood(response) for form, held_out in everything.items()}
-    form = simplest({k: v for k, v in scores.items() if k != "networks"}, weights)
+    groups = validation.data.groups[validation.judged.numpy()]
+    form = simplest({k: v for k, v in scores.items() if k != "networks"}, weights, groups)
     if form == "constant":
         utility = Utility.flat(validation.dimension)
     elif form == "quadratic":
@@ -189,13 +190,8 @@ def _gains(
     """
     rows = validation.judged.numpy()
     weights, groups = validation.data.weights[rows], validation.data.groups[rows]
-    found = {}
-    for base in ("constant", "quadratic"):
-        gain = scores[form] - scores[base]
-        mean = float(np.average(gain, weights=weights))
-        together = np.bincount(groups, weights * (gain - mean))
-        found[base] = {"mean": mean, "se": float(np.sqrt((together**2).sum()) / weights.sum())}
-    return found
+    bases = ("constant", "quadratic")
+    return {base: _gain(scores[form] - scores[base], weights, groups) for base in bases}
 
 
 def _average(mixtures: list[MixtureFit], tolerance: float) -> tuple[ComponentStack, ...]:
@@ -243,22 +239,25 @@ class _Steps:
             self.progress("utility", min(done, self.total), self.total)
 
 
-def simplest(scores: dict[str, Array], weights: Array) -> str:
+def simplest(scores: dict[str, Array], weights: Array, groups: Folds) -> str:
     """The first form that no later one beats by more than two standard errors.
 
-    ``scores`` holds the log-likelihood of every judged row by each form, simplest form first.
-    Held-out choices, most of them between improbable points, hardly feel the width a needless
-    freedom adds where the belief is: a richer form must win clearly.
+    ``scores`` holds the log-likelihood of every judged row by each form, simplest form first;
+    rows of one of ``groups`` hang together. Held-out choices, most of them between improbable
+    points, hardly feel the width a needless freedom adds where the belief is: a richer form must
+    win clearly.
     """
     names = list(scores)
     for at, form in enumerate(names):
-        if not any(_beats(scores[richer], scores[form], weights) for richer in names[at + 1 :]):
+        later = (scores[richer] - scores[form] for richer in names[at + 1 :])
+        gains = (_gain(more, weights, groups) for more in later)
+        if not any(gain["mean"] > _STANDARD_ERRORS * gain["se"] for gain in gains):
             return form
     return names[-1]
 
 
-def _beats(richer: Array, simple: Array, weights: Array) -> bool:
-    gain = richer - simple
-    mean = np.average(gain, weights=weights)
-    spread = np.sqrt(np.sum(weights**2 * (gain - mean) ** 2)) / weights.sum()
-    return bool(mean > _STANDARD_ERRORS * spread)
+def _gain(gain: Array, weights: Array, groups: Folds) -> dict[str, float]:
+    """Mean of what rows gain (m,), and its standard error over groups."""
+    mean = float(np.average(gain, weights=weights))
+    together = np.bincount(groups, weights * (gain - mean))
+    return {"mean": mean, "se": float(np.sqrt((together**2).sum()) / weights.sum())}
