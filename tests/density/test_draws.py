@@ -141,6 +141,18 @@ def test_a_law_near_a_place_has_nearly_its_slope() -> None:
     torch.testing.assert_close(nearly, slope, rtol=0.0, atol=0.05 * float(slope.abs().max()))
 
 
+def test_a_law_near_a_place_may_have_no_choice_in_doubt() -> None:
+    """The prior alone is left."""
+    law, start = MixtureLaw(*_ridges()), torch.zeros(1, 30)
+    with torch.no_grad():
+        gap = _gap(law.summit, law.posterior)
+    surest = MixtureLaw(law.posterior.only(gap.argmax()[None]), law.summit).near(start)
+    assert len(surest.posterior.weights) == 0
+    prior = law.posterior.prior.value(law.summit.moved(start))
+    torch.testing.assert_close(surest(start), prior)
+    assert torch.isfinite(walk(surest, 0.1 * torch.eye(30), 4, torch.Generator())).all()
+
+
 def test_a_walk_that_looks_where_rounding_leaves_nothing_goes_back() -> None:
     law = MixtureLaw(*_ridges())
     far = torch.stack([torch.zeros(30), torch.full((30,), 1e12), torch.full((30,), 1e30)])

@@ -175,11 +175,12 @@ class MixtureLaw:
     @cached_property
     def _designs(self) -> list[tuple[Tensor, Tensor, Response]]:
         winners, losers = self.posterior.points.chunk(2)
-        weights = self.posterior.weights
-        sides = (torch.split(part, _CHUNK) for part in (winners, losers, weights))
-        responses = self.posterior.response.split(_CHUNK, len(weights))
-        chunks = zip(*sides, responses, strict=True)
-        return [(products(torch.cat([won, lost])), mass, of) for won, lost, mass, of in chunks]
+        weights, response = self.posterior.weights, self.posterior.response
+        chunks = (slice(first, first + _CHUNK) for first in range(0, len(weights), _CHUNK))
+        return [
+            (products(torch.cat([winners[at], losers[at]])), weights[at], response.at(at))
+            for at in chunks
+        ]
 
 
 def draw_quadratics(
