@@ -166,7 +166,10 @@ def _describe(validation: CrossValidation, settings: UtilitySettings, step: _Ste
     notes = {
         "form": form,
         "held_out": means,
-        "gains": _gains(validation, scores, form),
+        "gains": {
+            base: _gain(scores[form] - scores[base], weights, groups)
+            for base in ("constant", "quadratic")
+        },
         "calibration": calibration(everything[form], weights, response),
         "stack": {k: round(float(a), 4) for k, a in zip(parts, shares, strict=True)},
         "mixtures": {
@@ -179,19 +182,6 @@ def _describe(validation: CrossValidation, settings: UtilitySettings, step: _Ste
     }
     draws = draw_posterior(quadratic, ridged, by_quadratic, mixtures, settings.posterior)
     return UtilityFit(utility, draws, validation.everywhere(everything[form]), notes)
-
-
-def _gains(
-    validation: CrossValidation, scores: dict[str, Array], form: str
-) -> dict[str, dict[str, float]]:
-    """How much better the form foretells than the simplest two, nats a comparison.
-
-    ``se`` is the standard error over groups of comparisons: judgments of one pair hang together.
-    """
-    rows = validation.judged.numpy()
-    weights, groups = validation.data.weights[rows], validation.data.groups[rows]
-    bases = ("constant", "quadratic")
-    return {base: _gain(scores[form] - scores[base], weights, groups) for base in bases}
 
 
 def _average(mixtures: list[MixtureFit], tolerance: float) -> tuple[ComponentStack, ...]:
@@ -257,7 +247,10 @@ def simplest(scores: dict[str, Array], weights: Array, groups: Folds) -> str:
 
 
 def _gain(gain: Array, weights: Array, groups: Folds) -> dict[str, float]:
-    """Mean of what rows gain (m,), and its standard error over groups."""
+    """Mean of what rows gain (m,), nats a comparison, and its standard error over groups.
+
+    Judgments of one pair hang together.
+    """
     mean = float(np.average(gain, weights=weights))
     together = np.bincount(groups, weights * (gain - mean))
     return {"mean": mean, "se": float(np.sqrt((together**2).sum()) / weights.sum())}
