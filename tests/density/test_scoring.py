@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import logsumexp
 
 from llm_elicit.density import GaussianMixture, MixturePrior, Noise, Uniform
 from llm_elicit.density.judgments import check_judgments
@@ -32,9 +33,10 @@ def _posterior(generator: torch.Generator, noise: Noise, prior: MixturePrior) ->
 
 
 @pytest.mark.parametrize("family", ["gumbel", "exponential", "normal"])
-def test_gradient_is_that_of_the_log_posterior_along_a_step(family: str) -> None:
+@pytest.mark.parametrize("doubt", [0.0, 0.4])
+def test_gradient_is_that_of_the_log_posterior_along_a_step(family: str, doubt: float) -> None:
     generator = torch.Generator().manual_seed(0)
-    posterior = _posterior(generator, Noise(family), MixturePrior(1.5, 0.8, 0.6, 0.3))
+    posterior = _posterior(generator, Noise(family), MixturePrior(1.5, 0.8, 0.6, 0.3, doubt))
     mixture = _mixture(generator)
     gradient, curvature = posterior.derivatives(mixture)
 
@@ -51,6 +53,26 @@ def test_gradient_is_that_of_the_log_posterior_along_a_step(family: str) -> None
     lowest = torch.linalg.eigvalsh(curvature.double())[:2]
     assert abs(float(lowest[0])) < 1e-5
     assert lowest[1] > 1e-2
+
+
+@pytest.mark.parametrize("doubt", [1e-4, 0.1, 1.0])
+def test_a_width_in_doubt_is_integrated_out(doubt: float) -> None:
+    """Thin against round, by quadrature over the gamma variable that the squared width is given."""
+    strength, width, d = 0.8, 0.6, 2
+    prior = MixturePrior(0.0, strength, width, 0.0, doubt)
+    whiten = torch.stack([torch.diag(torch.tensor([20.0, 3.0])), torch.eye(2)])
+
+    def by_quadrature(w: np.ndarray) -> float:
+        trace, half = width**2 * np.trace(w.T @ w), 0.5 / doubt
+        log_widths = np.linspace(-12 * np.sqrt(doubt), 12 * np.sqrt(doubt), 20_001)
+        scale = np.exp(log_widths)
+        # A gamma's density with respect to its logarithm, the constants left out.
+        law = half * (log_widths - scale) + 0.5 * strength * (d * log_widths - scale * trace)
+        return float(strength * np.linalg.slogdet(w)[1] + logsumexp(law))
+
+    found = [prior.value(Mixture(w[None], torch.zeros(1, 2), torch.zeros(1))) for w in whiten]
+    thin, round_ = (by_quadrature(w.numpy().astype(float)) for w in whiten)
+    assert float(found[0] - found[1]) == pytest.approx(thin - round_, rel=1e-3, abs=1e-3)
 
 
 def test_curvature_is_the_fisher_information_of_the_choices() -> None:

@@ -7,8 +7,8 @@ Each number of components is given its share of the draws by what it foretells o
 choices (`bootstrapped_shares`), the quadratic form counting as one component. The networks have
 no posterior; where they belong to the utility, the draws stand
 around what the mixtures say, which is somewhat flatter. The mixtures' prior is weaker here than
-where a single best utility is wanted: a prior that keeps modes' masses near each other pays on
-average, but a band must not leave out what the choices leave open.
+where a single best utility is wanted: a prior that keeps modes' masses near each other and bumps
+round pays on average, but a band must not leave out what the choices leave open.
 """
 
 from __future__ import annotations
@@ -43,14 +43,16 @@ class PosteriorSettings:
     """``draws`` of the posterior, each the end of a ``walk``; 0 draws for none.
 
     ``concentration`` is that of the mixtures' prior (one is the flat Dirichlet), ``weakened``
-    what their ``strength`` is multiplied by, and ``counted`` the share of the held-out choices
-    that counts in the forms' shares; see `bootstrapped_shares`.
+    what their ``strength`` is multiplied by, ``doubt`` that of a width times the entries of a
+    precision, and ``counted`` the share of the held-out choices that counts in the forms' shares;
+    see `bootstrapped_shares`.
     """
 
     draws: int = 64
     walk: WalkSettings = field(default_factory=WalkSettings)
     concentration: float = 1.0
     weakened: float = 0.3
+    doubt: float = 1.0
     counted: float = 0.25
 
 
@@ -112,8 +114,13 @@ def draw_mixtures(
     validation: CrossValidation, fit: MixtureFit, weights: Tensor, settings: PosteriorSettings
 ) -> ComponentStack:
     """Draws of the posterior of a mixture of one number of components."""
-    weak = settings.weakened * fit.prior.strength
-    prior = replace(fit.prior, concentration=settings.concentration, strength=weak)
+    d = validation.dimension
+    prior = replace(
+        fit.prior,
+        concentration=settings.concentration,
+        strength=settings.weakened * fit.prior.strength,
+        doubt=2.0 * settings.doubt / (d * (d + 1)),
+    )
     points = validation.sides(torch.arange(validation.size))
     posterior = MixturePosterior(points, weights.float(), validation.response, prior)
     member = fit.components.select([0])

@@ -75,13 +75,16 @@ class MixturePrior:
 
     Masses are Dirichlet with parameter 1 + ``concentration``; precisions Wishart-like with
     ``strength`` degrees of freedom around components of standard deviation ``width``; centres
-    normal with precision ``centring``; all in features, whose variance under λ is one.
+    normal with precision ``centring``; all in features, whose variance under λ is one. Each
+    component's squared width is multiplied by a gamma variable of mean 1 and 1/``doubt`` degrees
+    of freedom: without ``doubt``, thin components are all but excluded.
     """
 
     concentration: float = 3.0
     strength: float = 1.0
     width: float = 0.5
     centring: float = 0.1
+    doubt: float = 0.0
 
     def _scatter(self, whiten: Tensor) -> Tensor:
         """A component's expected covariance in its own coordinates (K, d, d)."""
@@ -92,7 +95,9 @@ class MixturePrior:
         half_log_precision = torch.linalg.slogdet(mixture.whiten).logabsdet
         log_mass = torch.log_softmax(mixture.height - half_log_precision, -1)
         trace = self._scatter(mixture.whiten).diagonal(dim1=-2, dim2=-1).sum(-1)
-        shape = self.strength * (half_log_precision - 0.5 * trace)
+        shape = self.strength * half_log_precision - 0.5 * self._pressure(
+            self.strength * trace, mixture.offset.shape[-1]
+        )
         # A walk may look far out, where rounding leaves a singular matrix: no error, no density.
         centre, _ = torch.linalg.solve_ex(mixture.whiten.mT, mixture.offset)
         total: Tensor = (
@@ -101,6 +106,13 @@ class MixturePrior:
             - 0.5 * self.centring * centre.square().sum((-2, -1))
         )
         return total
+
+    def _pressure(self, thinness: Tensor, d: int) -> Tensor:
+        """Twice what being so thin costs (nats), the gamma variable integrated out."""
+        if not self.doubt:
+            return thinness
+        freedom = self.strength * d + 1.0 / self.doubt
+        return freedom * torch.log1p(self.doubt * thinness)
 
     def derivatives(self, mixture: Mixture) -> tuple[Tensor, Tensor]:
         """Gradient (K·p,) and minus a curvature (K·p, K·p), positive, in a step's coordinates."""
@@ -117,11 +129,13 @@ class MixturePrior:
         together = torch.kron(spread, torch.outer(along, along))
 
         scatter = self._scatter(mixture.whiten)
-        gradient[:, 1 + d :] += self.strength * twice * (torch.eye(d) - scatter)[:, i, j]
         of_trace = scatter.diagonal(dim1=1, dim2=2)
-        curvature[:, 1 + d :] = (
-            self.strength * twice * (1 + 0.5 * (of_trace[:, i] + of_trace[:, j]))
-        )
+        # The pressure's slope. It lessens the thinner a component is, so this bounds its curvature.
+        freedom, thinness = self.strength * d, self.strength * of_trace.sum(1)
+        slope = self.strength * (1 + self.doubt * freedom) / (1 + self.doubt * thinness)
+        scatter, of_trace = slope[:, None, None] * scatter, slope[:, None] * of_trace
+        gradient[:, 1 + d :] += twice * (self.strength * torch.eye(d) - scatter)[:, i, j]
+        curvature[:, 1 + d :] = twice * (self.strength + 0.5 * (of_trace[:, i] + of_trace[:, j]))
 
         # Centres move by s W⁻¹.
         inverse = torch.linalg.inv(mixture.whiten)
