@@ -95,9 +95,9 @@ class MixturePrior:
         half_log_precision = torch.linalg.slogdet(mixture.whiten).logabsdet
         log_mass = torch.log_softmax(mixture.height - half_log_precision, -1)
         trace = self._scatter(mixture.whiten).diagonal(dim1=-2, dim2=-1).sum(-1)
-        shape = self.strength * half_log_precision - 0.5 * self._pressure(
-            self.strength * trace, mixture.offset.shape[-1]
-        )
+        if freedom := self.doubt * self.strength:  # the gamma variable integrated out
+            trace = (mixture.offset.shape[-1] + 1.0 / freedom) * torch.log1p(freedom * trace)
+        shape = self.strength * (half_log_precision - 0.5 * trace)
         # A walk may look far out, where rounding leaves a singular matrix: no error, no density.
         centre, _ = torch.linalg.solve_ex(mixture.whiten.mT, mixture.offset)
         total: Tensor = (
@@ -106,13 +106,6 @@ class MixturePrior:
             - 0.5 * self.centring * centre.square().sum((-2, -1))
         )
         return total
-
-    def _pressure(self, thinness: Tensor, d: int) -> Tensor:
-        """Twice what being so thin costs (nats), the gamma variable integrated out."""
-        if not self.doubt:
-            return thinness
-        freedom = self.strength * d + 1.0 / self.doubt
-        return freedom * torch.log1p(self.doubt * thinness)
 
     def derivatives(self, mixture: Mixture) -> tuple[Tensor, Tensor]:
         """Gradient (K·p,) and minus a curvature (K·p, K·p), positive, in a step's coordinates."""
@@ -129,13 +122,15 @@ class MixturePrior:
         together = torch.kron(spread, torch.outer(along, along))
 
         scatter = self._scatter(mixture.whiten)
+        # What doubt leaves of the pull: less the thinner a component, so this bounds its curvature.
+        freedom = self.doubt * self.strength
+        trace = scatter.diagonal(dim1=1, dim2=2).sum(1, keepdim=True)[..., None]
+        scatter = scatter * ((1.0 + freedom * d) / (1.0 + freedom * trace))
+        gradient[:, 1 + d :] += self.strength * twice * (torch.eye(d) - scatter)[:, i, j]
         of_trace = scatter.diagonal(dim1=1, dim2=2)
-        # The pressure's slope. It lessens the thinner a component is, so this bounds its curvature.
-        freedom, thinness = self.strength * d, self.strength * of_trace.sum(1)
-        slope = self.strength * (1 + self.doubt * freedom) / (1 + self.doubt * thinness)
-        scatter, of_trace = slope[:, None, None] * scatter, slope[:, None] * of_trace
-        gradient[:, 1 + d :] += twice * (self.strength * torch.eye(d) - scatter)[:, i, j]
-        curvature[:, 1 + d :] = twice * (self.strength + 0.5 * (of_trace[:, i] + of_trace[:, j]))
+        curvature[:, 1 + d :] = (
+            self.strength * twice * (1 + 0.5 * (of_trace[:, i] + of_trace[:, j]))
+        )
 
         # Centres move by s W⁻¹.
         inverse = torch.linalg.inv(mixture.whiten)
