@@ -151,7 +151,7 @@ def make_draws(
 
     Draws near the belief share its points, weighted by the ratio of densities, so that what
     chance there is in the points is common to all. Where a share of less than 0.3 of the points
-    would count, the draw is sampled for itself.
+    would count, the draw is sampled for itself: from the bumps of a mixture, else by annealing.
     """
     factors = torch.ones(len(utilities))
     if log_level_sd > 0:
@@ -202,11 +202,42 @@ class _Shared:
 def _own(
     latent: Latent, utility: Utility, model: UtilityDensity | None, generator: torch.Generator
 ) -> tuple[Array, Array, float]:
+    """Points (m, d), weights (m,) and log Z of one draw."""
+    of_bumps = from_bumps(latent, utility, generator)
+    if of_bumps is not None:
+        return of_bumps
     settings = AnnealingSettings() if model is None else model.annealing
     start = None if model is None else model.start
     found = anneal_belief(latent, utility, _OWN, generator, settings, start)
     points = latent.from_latent(found.draws.points.numpy())
     return points, np.full(_OWN, 1.0 / _OWN), found.log_normalizer
+
+
+def from_bumps(
+    latent: Latent, utility: Utility, generator: torch.Generator
+) -> tuple[Array, Array, float] | None:
+    """Points (m, d), weights (m,) and log Z of a mixture; None where too few points would count.
+
+    A bump is normal in the features, so its points need weights only for what λ's support and the
+    taper cut off. A bump too narrow for annealed particles to find is found.
+    """
+    if not utility.components:
+        return None
+    bumps = utility.components[0]
+    t = bumps.draw(_OWN, generator)
+    turned = latent.from_features(t)
+    if turned is None:
+        return None
+    g, log_unit = turned
+    inside = g.isfinite().all(1)
+    t, g = t[inside], g[inside]
+    log_density = bumps.scaled(1.0 / bumps.share)(t.to(bumps.height))[0] - bumps.log_mass
+    ratio = utility_at(latent, utility, g) - log_density
+    weights = torch.softmax(ratio, 0)
+    if len(g) == 0 or 1.0 / float(weights.square().sum()) < _ENOUGH * _OWN:
+        return None
+    log_z = float(torch.logsumexp(ratio, 0)) - math.log(_OWN) + log_unit
+    return latent.from_latent(g.numpy()), weights.numpy(), log_z
 
 
 def weighted_quantiles(

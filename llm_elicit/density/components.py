@@ -6,6 +6,7 @@ so exp(f) is integrable whatever was fitted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -75,6 +76,27 @@ class ComponentStack:
         constant = self.height - 0.5 * self.offset.square().sum(-1)
         squares = -twice * self._precision[:, :, i, j]
         return torch.cat([self._linear, squares, constant[..., None]], -1)
+
+    def draw(self, n: int, generator: torch.Generator) -> Tensor:
+        """Features (n, d), double, drawn from the first mixture as if its ``share`` were one."""
+        masses = torch.softmax(self._log_masses[0], 0)
+        which = torch.multinomial(masses, n, replacement=True, generator=generator)
+        white = torch.randn(n, self.dimension, generator=generator, dtype=torch.float64)
+        inverse = torch.linalg.inv(self.whiten[0].double())
+        t: Tensor = ((white + self.offset[0, which])[:, None] @ inverse[which]).squeeze(1)
+        return t
+
+    @property
+    def log_mass(self) -> Tensor:
+        """log ∫ exp(f) dt (S,), nats, if ``share`` were one."""
+        masses: Tensor = torch.logsumexp(self._log_masses, 1)
+        return masses + 0.5 * self.dimension * math.log(2.0 * math.pi)
+
+    @property
+    def _log_masses(self) -> Tensor:
+        """Of every form (S, K), up to a constant."""
+        masses: Tensor = self.height - torch.linalg.slogdet(self.whiten).logabsdet
+        return masses
 
     # What does not depend on features is worked out once: samplers ask thousands of times.
     @cached_property

@@ -63,6 +63,13 @@ class Latent(Protocol):
         """
         ...
 
+    def from_features(self, t: Tensor) -> tuple[Tensor, float] | None:
+        """Latent points (n, d) of features t (n, d), NaN where there are none, and log|dz/dt|.
+
+        None where features do not say which point they are of, or z is not linear in them.
+        """
+        ...
+
     def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
         """Pull a gradient v with respect to `features` back to g."""
         ...
@@ -131,6 +138,13 @@ class BoxLatent:
             category = (torch.special.ndtr(g[:, j]) * len(corners)).long()
             columns.append(corners.to(g)[category.clamp(0, len(corners) - 1)])
         return torch.cat(columns, 1)
+
+    def from_features(self, t: Tensor) -> tuple[Tensor, float] | None:
+        """Inverse of `features` in the box; None where there are categories."""
+        if self._corners:
+            return None
+        g = torch.special.ndtri(0.5 + t / (2.0 * _SQRT_3))  # NaN beyond [0, 1]
+        return g, self._log_widths - t.shape[1] * math.log(2.0 * _SQRT_3)
 
     def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
         """dt/dg = 2√3 φ(g), coordinate by coordinate; 0 where there are categories."""
@@ -205,6 +219,10 @@ class AffineLatent:
     def features(self, g: Tensor) -> Tensor:
         """g, drawn back to the sphere of `radius` when beyond it."""
         return g * self._shrink(g)
+
+    def from_features(self, t: Tensor) -> tuple[Tensor, float]:
+        """t itself, also beyond the sphere."""
+        return t, self._log_scale
 
     def _shrink(self, g: Tensor) -> Tensor:
         norm: Tensor = g.norm(dim=-1, keepdim=True)

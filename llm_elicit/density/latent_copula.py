@@ -57,6 +57,14 @@ class CopulaLatent:
         h = (g * self._shrink(g)).double() @ self._low.T
         return ((self.sampling.marginals.value(h) - self._mean) / self._sd).to(g.dtype)
 
+    def from_features(self, t: Tensor) -> tuple[Tensor, float]:
+        """Inverse of `features`, as if there were no sphere."""
+        x = (t.double() * self._sd + self._mean).numpy()
+        inside = self.sampling.contains(x)
+        g = torch.full_like(t, math.nan)
+        g[inside] = torch.from_numpy(self.to_latent(x[inside])).to(t)
+        return g, float(self._sd.log().sum())
+
     def _shrink(self, g: Tensor) -> Tensor:
         norm: Tensor = g.norm(dim=-1, keepdim=True)
         return (self.radius / norm.clamp(min=1e-30)).clamp(max=1.0)

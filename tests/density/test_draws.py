@@ -13,12 +13,14 @@ from llm_elicit.density import (
     BeliefDensity,
     BeliefDraws,
     DensityError,
+    Empirical,
     FitSettings,
     GaussianMixture,
     MixtureSettings,
     Noise,
     PosteriorSettings,
     ResidualSettings,
+    SamplingDensity,
     SuggestSettings,
     Uniform,
     UtilitySettings,
@@ -27,7 +29,10 @@ from llm_elicit.density import (
     simulate_choices,
     suggest_pairs,
 )
+from llm_elicit.density.belief_draws import from_bumps
 from llm_elicit.density.components import ComponentStack
+from llm_elicit.density.latent import make_latent
+from llm_elicit.density.ratio import Utility
 from llm_elicit.density.response import Response
 from llm_elicit.density.utility import ChoiceData
 from llm_elicit.density.utility.clusters import clustered_weights
@@ -41,6 +46,7 @@ from llm_elicit.density.utility.scoring import (
     scales_of,
 )
 from llm_elicit.density.utility.walks import WalkSettings, walk
+from llm_elicit.density.utility_density import utility_at
 from llm_elicit.density.utility_draws import UtilityDraws
 from tests.density.targets import QUICK, ask
 
@@ -299,6 +305,47 @@ def test_a_draw_is_a_normalized_density_of_its_points(belief: BeliefDensity) -> 
     cdf = draws.cdf(np.zeros((1, 2)))[:, 0]
     np.testing.assert_allclose(cdf, mass @ (grid <= 0), atol=0.06)
     assert np.isneginf(draws.log_prob([[9.0, 0.0]])).all()
+
+
+_BUMPS = ComponentStack(
+    torch.tensor([[[[4.0]], [[1.5]]]]), torch.tensor([[[-3.0], [2.0]]]), torch.tensor([[0.0, -1.0]])
+)
+
+
+@pytest.mark.parametrize("share", [1.0, 1.5])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Uniform([1.0], [20.0], log=[True]),
+        GaussianMixture([1.0], [[1.0]], [[[4.0]]]),
+        Empirical(np.random.default_rng(0).gamma(3.0, size=(500, 1))),
+    ],
+)
+def test_a_draw_of_bumps_is_as_by_quadrature(sampling: SamplingDensity, share: float) -> None:
+    latent = make_latent(sampling, sampling.sample(50, np.random.default_rng(1)))
+    utility = replace(Utility.flat(1), components=(_BUMPS.scaled(share),))
+    found = from_bumps(latent, utility, torch.Generator().manual_seed(2))
+    assert found is not None
+    points, weights, log_z = found
+
+    g = torch.linspace(-8.0, 8.0, 100_001, dtype=torch.float64)[:, None]
+    x = latent.from_latent(g.numpy())
+    density = torch.exp(utility_at(latent, utility, g) + latent.log_volume(g)).numpy()
+    z = density.sum() * 16.0 / 100_000
+    assert log_z == pytest.approx(np.log(z), abs=0.03)
+    mean = density @ x[:, 0] / density.sum()
+    sd = np.sqrt(density @ (x[:, 0] - mean) ** 2 / density.sum())
+    assert weights @ points[:, 0] == pytest.approx(mean, abs=0.08 * sd)
+
+
+def test_bumps_of_which_little_is_asked_about_are_not_drawn_from() -> None:
+    latent, generator = make_latent(Uniform([0.0], [1.0])), torch.Generator().manual_seed(0)
+    outside = replace(_BUMPS, offset=torch.tensor([[[-30.0], [20.0]]]))
+    utility = replace(Utility.flat(1), components=(outside,))
+    assert from_bumps(latent, utility, generator) is None
+    corners = make_latent(Uniform([0.0], [1.0], categorical=[True]))
+    assert from_bumps(corners, replace(utility, components=(_BUMPS,)), generator) is None
+    assert from_bumps(latent, Utility.flat(1), generator) is None
 
 
 def test_draws_are_the_same_bits_after_a_load(belief: BeliefDensity, tmp_path: Path) -> None:

@@ -64,6 +64,10 @@ class CubeLatent:
         """What the utility sees, through the outer coordinates."""
         return self.outer.features(self.to_outer(g))
 
+    def from_features(self, t: Tensor) -> tuple[Tensor, float] | None:  # noqa: ARG002 - a protocol
+        """None: in the outer coordinates z need not be linear in features."""
+        return None
+
     def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
         """Pull a gradient v with respect to `features` back to g, by central differences."""
         columns = [(self.features(up) - self.features(down)) * v for up, down in _pairs(g)]
