@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.annealing import AnnealingSettings
+from llm_elicit.density.components import ComponentStack
 from llm_elicit.density.errors import check_level
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.problem import Progress
@@ -151,7 +152,7 @@ def make_draws(
 
     Draws near the belief share its points, weighted by the ratio of densities, so that what
     chance there is in the points is common to all. Where a share of less than 0.3 of the points
-    would count, the draw is sampled for itself: from the bumps of a mixture, else by annealing.
+    would count, the draw is sampled for itself: from its bumps, else by annealing.
     """
     factors = torch.ones(len(utilities))
     if log_level_sd > 0:
@@ -216,14 +217,14 @@ def _own(
 def from_bumps(
     latent: Latent, utility: Utility, generator: torch.Generator
 ) -> tuple[Array, Array, float] | None:
-    """Points (m, d), weights (m,) and log Z of a mixture; None where too few points would count.
+    """Points (m, d), weights (m,) and log Z of a draw; None where too few points would count.
 
     A bump is normal in the features, so its points need weights only for what λ's support and the
     taper cut off. A bump too narrow for annealed particles to find is found.
     """
-    if not utility.components:
+    bumps = _bumps(utility)
+    if bumps is None:
         return None
-    bumps = utility.components[0]
     t = bumps.draw(_OWN, generator)
     turned = latent.from_features(t)
     if turned is None:
@@ -238,6 +239,17 @@ def from_bumps(
         return None
     log_z = float(torch.logsumexp(ratio, 0)) - math.log(_OWN) + log_unit
     return latent.from_latent(g.numpy()), weights.numpy(), log_z
+
+
+def _bumps(utility: Utility) -> ComponentStack | None:
+    """The mixture, or the quadratic form as a mixture of one; None where it has no summit."""
+    if utility.components:
+        return utility.components[0]
+    whiten, failed = torch.linalg.cholesky_ex(-2.0 * utility.curvature)
+    if failed:
+        return None
+    offset = torch.linalg.solve_triangular(whiten, utility.linear[:, None], upper=False).T
+    return ComponentStack(whiten[None, None], offset[None], torch.zeros(1, 1))
 
 
 def weighted_quantiles(

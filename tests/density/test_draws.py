@@ -312,6 +312,13 @@ _BUMPS = ComponentStack(
 )
 
 
+_UTILITIES = {
+    "mixture": replace(Utility.flat(1), components=(_BUMPS,)),
+    "quadratic form": Utility(torch.tensor([1.0]), torch.tensor([[-3.0]])),
+}
+
+
+@pytest.mark.parametrize("form", _UTILITIES)
 @pytest.mark.parametrize("share", [1.0, 1.5])
 @pytest.mark.parametrize(
     "sampling",
@@ -321,9 +328,11 @@ _BUMPS = ComponentStack(
         Empirical(np.random.default_rng(0).gamma(3.0, size=(500, 1))),
     ],
 )
-def test_a_draw_of_bumps_is_as_by_quadrature(sampling: SamplingDensity, share: float) -> None:
+def test_a_draw_of_bumps_is_as_by_quadrature(
+    sampling: SamplingDensity, share: float, form: str
+) -> None:
     latent = make_latent(sampling, sampling.sample(50, np.random.default_rng(1)))
-    utility = replace(Utility.flat(1), components=(_BUMPS.scaled(share),))
+    utility = _UTILITIES[form].scaled(share)
     found = from_bumps(latent, utility, torch.Generator().manual_seed(2))
     assert found is not None
     points, weights, log_z = found
@@ -344,8 +353,10 @@ def test_bumps_of_which_little_is_asked_about_are_not_drawn_from() -> None:
     utility = replace(Utility.flat(1), components=(outside,))
     assert from_bumps(latent, utility, generator) is None
     corners = make_latent(Uniform([0.0], [1.0], categorical=[True]))
-    assert from_bumps(corners, replace(utility, components=(_BUMPS,)), generator) is None
+    assert from_bumps(corners, _UTILITIES["mixture"], generator) is None
     assert from_bumps(latent, Utility.flat(1), generator) is None
+    valley = Utility(torch.tensor([1.0]), torch.tensor([[3.0]]))
+    assert from_bumps(latent, valley, generator) is None
 
 
 def test_draws_are_the_same_bits_after_a_load(belief: BeliefDensity, tmp_path: Path) -> None:
