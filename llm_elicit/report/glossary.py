@@ -158,6 +158,13 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "Of the data, of draws of the belief and of λ, in the units asked in. A share of q % "
             "lies below the q % quantile; the median is the 50 % quantile.",
         ),
+        "shares": Entry(
+            "Shares",
+            "How much of the data, of the belief and of λ each category of a feature has. "
+            "Categories have no order, so there are no means, quantiles or correlations of them. "
+            "In distances over all features together any two of them are as far apart, and rows of "
+            "the data scatter over them as much as over a number.",
+        ),
         "band": Entry(
             "90 % band",
             "What the same answers leave open: nine tenths of the beliefs they allow, at the "

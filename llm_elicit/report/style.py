@@ -40,6 +40,7 @@ _IN_DARK = {
     for part in fields(Theme)
     if part.name != "name"
 }
+_ROOM, _LONGEST = 30, 14  # letters on an axis, and in one of its words
 _COLOUR = re.compile(rb"(?<=: )#[0-9a-f]{6}")
 
 
@@ -80,6 +81,9 @@ def dress(axes: Axes, theme: Theme) -> None:
 def set_axis(axes: Axes, which: Literal["x", "y"], feature: Feature, most: int = 5) -> None:
     """The feature's range, scale and ticks on one axis; ticks are worded as the feature is."""
     axis = axes.xaxis if which == "x" else axes.yaxis
+    if feature.categories:
+        _set_words(axes, which, feature)
+        return
     if which == "x":
         axes.set_xscale(feature.scale)
         axes.set_xlim(feature.low, feature.high)
@@ -92,6 +96,27 @@ def set_axis(axes: Axes, which: Literal["x", "y"], feature: Feature, most: int =
     else:
         axes.locator_params(axis=which, nbins=most - 1)
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value * feature.factor)))
+
+
+def _set_words(axes: Axes, which: Literal["x", "y"], feature: Feature) -> None:
+    """A place for each category, with its word: nobody's word is taken for mathematics."""
+    words = [_cut(word) for word in feature.categories]
+    ends, places = (-0.5, len(words) - 0.5), range(len(words))
+    if which == "x":
+        axes.set_xlim(ends)
+        crowded = len(words) * max(map(len, words)) > _ROOM
+        axes.set_xticks(places, words, parse_math=False)
+        if crowded:
+            for label in axes.get_xticklabels():
+                label.set(rotation=30, ha="right", rotation_mode="anchor")
+    else:
+        axes.set_ylim(ends)
+        axes.set_yticks(places, words, parse_math=False)
+
+
+def _cut(word: str) -> str:
+    """A word with no more letters than an axis has room for."""
+    return word if len(word) <= _LONGEST else f"{word[: _LONGEST - 1]}…"
 
 
 def log_ticks(feature: Feature, most: int) -> list[float]:
