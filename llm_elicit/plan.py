@@ -155,7 +155,8 @@ def direct_queries(direct: Direct | None, space: FeatureSpace, seed: int) -> tup
     Of a table with fewer rows than are asked for, each is asked for once.
 
     Raises:
-        InputError: rows are asked for of a feature space without a table, or with one feature.
+        InputError: rows are asked for of a feature space without a table, or with one feature, or
+            quantiles where every feature is categorical.
 
     Example:
         >>> space = FeatureSpace.load("penguins")
@@ -164,10 +165,15 @@ def direct_queries(direct: Direct | None, space: FeatureSpace, seed: int) -> tup
     """
     if direct is None:
         return ()
+    if direct.quantiles and not len(space.numeric):
+        raise InputError(
+            f"direct.quantiles: every feature of {space.name} is categorical, and categories have "
+            "no quantiles; leave quantiles out"
+        )
     rows = min(direct.rows, len(Recital.of(space, seed))) if direct.rows else 0
     quantiles = (
         Query(feature, "quantiles", time)
-        for feature in range(space.dimension)
+        for feature in space.numeric.tolist()
         for time in range(direct.quantiles)
     )
     samples = (Query(0, "sample", number) for number in range(direct.samples))

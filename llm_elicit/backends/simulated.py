@@ -13,7 +13,7 @@ from llm_elicit.backends.kernels import Kernels
 from llm_elicit.backends.sdk import Keyless
 from llm_elicit.campaign import SimulatedJudge
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace, Floats
+from llm_elicit.features import Feature, FeatureSpace, Floats
 from llm_elicit.later import Later
 from llm_elicit.questions.numbers import LEVELS
 
@@ -146,7 +146,7 @@ class SimulatedBackend(Keyless):
         return request.options[int(np.argmax(utilities))]
 
     def _words(self, request: Request) -> str:
-        """Numbers in the units of the question, separated as it asks for."""
+        """Numbers in the units of the question, and words, separated as it asks for."""
         asked, space = request.direct, self._space
         assert asked is not None
         if asked.kind == "quantiles":
@@ -158,11 +158,17 @@ class SimulatedBackend(Keyless):
             point = self.sample(1, self._own(request))[0]
             numbers = list(zip(space.features, point, strict=True))
             numbers = numbers if asked.feature is None else [numbers[asked.feature]]
-        values = (f.round(np.asarray(v)) * f.factor for f, v in numbers)
-        return "; ".join(f"{float(value):.10g}" for value in values)
+        return "; ".join(_said(feature, float(value)) for feature, value in numbers)
 
     def _own(self, request: Request) -> np.random.Generator:
         """The question's own random numbers."""
         identity = f"{self._judge.seed}/{request.prompt.hash}/{request.replicate}"
         digest = hashlib.sha256(identity.encode()).digest()
         return np.random.default_rng(int.from_bytes(digest[:16], "big"))
+
+
+def _said(feature: Feature, value: float) -> str:
+    """A value without its unit."""
+    if feature.categories:
+        return feature.word(value)
+    return f"{float(feature.round(np.asarray(value)) * feature.factor):.10g}"
