@@ -119,7 +119,8 @@ def test_categories_are_exported_as_shares():
     """Their codes are in no variable: a mean of codes would be a number of nothing."""
     pytest.importorskip("arviz")
     kinds = le.Feature(name="kind", label="kind", kind="categorical", categories=["oak", "elm"])
-    space = SPACE.model_copy(update={"features": (kinds, SPACE.features[0])})
+    features = (kinds, SPACE.features[0])
+    space = le.FeatureSpace(name="trees", title="trees", subject="a tree", features=features)
     box = Uniform([0.0, 0.0], [1.0, 90.0], categorical=[True, False])
     winners, losers = ask(
         lambda x: np.where(x[:, 0] == 1.0, 1.0, 0.0) - ((x[:, 1] - 40.0) / 9.0) ** 2,
