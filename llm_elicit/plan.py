@@ -5,6 +5,7 @@ Rounds after the first depend on answers too (`llm_elicit.rounds`); once planned
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -111,7 +112,7 @@ def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
     that more of either leaves the questions of the other as they were.
 
     Raises:
-        InputError: fewer pairs than features.
+        InputError: fewer pairs than features, or triads of a space with two different points.
 
     Example:
         >>> space = FeatureSpace.load("california_housing")
@@ -127,9 +128,9 @@ def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
             f"{space.name}; ask at least {space.dimension}, and some 25 a feature for a belief"
         )
     alone = size - 3 * design.triads
-    points = space.sample(2 * alone, np.random.default_rng([seed, 0x9A125]))
+    points = _drawn(space, alone, 2, np.random.default_rng([seed, 0x9A125]))
     a, b = _join(space, design.triads, seed)
-    a, b = np.concatenate([points[0::2], a]), np.concatenate([points[1::2], b])
+    a, b = np.concatenate([points[:, 0], a]), np.concatenate([points[:, 1], b])
     orders: tuple[Order, ...] = ("ab", "ba") if design.both_orders else ("ab",)
     fixed = None if design.rounds is None else size
     return Plan(a, b, orders, design.replicates, fixed)
@@ -141,12 +142,34 @@ def _join(space: FeatureSpace, triads: int, seed: int) -> tuple[Floats, Floats]:
     Which point of a pair comes first is tossed for each pair alone: asked in one order, a judge
     who always takes the first would go round in circles otherwise.
     """
-    points = space.sample(3 * triads, np.random.default_rng([seed, 0x721AD5]))
-    corners = points.reshape(triads, 3, space.dimension)
+    corners = _drawn(space, triads, 3, np.random.default_rng([seed, 0x721AD5]))
     others = np.roll(corners, -1, axis=1)
     turned = np.random.default_rng([seed, 0x7055ED]).random((triads, 3, 1)) < 0.5
     a, b = np.where(turned, others, corners), np.where(turned, corners, others)
-    return a.reshape(points.shape), b.reshape(points.shape)
+    return a.reshape(-1, space.dimension), b.reshape(-1, space.dimension)
+
+
+def _drawn(space: FeatureSpace, count: int, size: int, rng: np.random.Generator) -> Floats:
+    """Groups of points from λ, `(count, size, d)`; where there are categories, of different ones.
+
+    Of numbers two are as good as never the same, and runs begun before there were categories find
+    the pairs they had.
+    """
+    groups = space.sample(size * count, rng).reshape(count, size, space.dimension)
+    if not space.categorical.any():
+        return groups
+    kinds = math.prod(len(feature.categories) or size for feature in space.features)
+    if count and kinds < size:
+        raise InputError(
+            f"design.triads: {space.name} has but {kinds} different points, too few to draw three; "
+            "leave triads out"
+        )
+    while True:
+        same = (groups == np.roll(groups, 1, axis=1)).all(axis=2).any(axis=1)
+        if not same.any():
+            return groups
+        again = space.sample(size * int(same.sum()), rng)
+        groups[same] = again.reshape(-1, size, space.dimension)
 
 
 def direct_queries(direct: Direct | None, space: FeatureSpace, seed: int) -> tuple[Query, ...]:
