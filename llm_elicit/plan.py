@@ -6,8 +6,10 @@ Rounds after the first depend on answers too (`llm_elicit.rounds`); once planned
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import Literal
 
@@ -97,6 +99,29 @@ class Plan:
     def of(self, judge: str) -> Iterator[Query]:
         """The judge's queries: those of pairs, then the direct ones."""
         return chain(self._queries(self._pairs_of(judge)), self.direct)
+
+    def asked_before(self, query: Query) -> int:
+        """How many earlier pairs put this very question: the same points in the same places.
+
+        Of numbers there are as good as none. Of pairs of other judges' own rounds none counts, so
+        that the answer does not depend on which judge was faster.
+        """
+        return self._earlier.get((query.pair, query.order), 0)
+
+    @cached_property
+    def _earlier(self) -> dict[tuple[int, Presentation], int]:
+        owner = {pair: name for name, pairs in self.own.items() for pair in pairs}
+        seen: Counter[tuple[str, bytes]] = Counter()
+        found: dict[tuple[int, Presentation], int] = {}
+        for pair in self._known():
+            for order in self.orders:
+                whose = owner.get(pair, "")
+                said = b"".join(point.tobytes() for point in self.shown(Query(pair, order, 0)))
+                count = sum(seen[name, said] for name in {"", whose})
+                if count:
+                    found[pair, order] = count
+                seen[whose, said] += 1
+        return found
 
     def shown(self, query: Query) -> tuple[Floats, Floats]:
         """The two points of `query` in the order they are shown: option A, option B."""
