@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llm_elicit.design import Design, Direct
 from llm_elicit.errors import InputError
@@ -189,12 +190,16 @@ def _drawn(space: FeatureSpace, count: int, size: int, rng: np.random.Generator)
             f"design.triads: {space.name} has but {kinds} different points, too few to draw three; "
             "leave triads out"
         )
-    while True:
-        same = (groups == np.roll(groups, 1, axis=1)).all(axis=2).any(axis=1)
-        if not same.any():
-            return groups
-        again = space.sample(size * int(same.sum()), rng)
-        groups[same] = again.reshape(-1, size, space.dimension)
+    kept = groups[_differ(groups)]
+    while len(kept) < count:  # from one stream, so that more groups begin with the fewer
+        more = space.sample(size * count, rng).reshape(groups.shape)
+        kept = np.concatenate([kept, more[_differ(more)]])
+    return kept[:count]
+
+
+def _differ(groups: Floats) -> NDArray[np.bool_]:
+    """Whether no two points of a group are the same, `(count,)`."""
+    return np.asarray(~(groups == np.roll(groups, 1, axis=1)).all(axis=2).any(axis=1))
 
 
 def direct_queries(direct: Direct | None, space: FeatureSpace, seed: int) -> tuple[Query, ...]:

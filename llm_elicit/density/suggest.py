@@ -145,11 +145,11 @@ def _placed(points: Array, sampling: SamplingDensity) -> Tensor:
     """Where points (M, d) lie, (M, p): each number over its standard deviation, and each category
     at a corner of its own, all as far from each other, over theirs.
     """
-    categorical = sampling.categorical if isinstance(sampling, Uniform) else np.zeros(0, bool)
-    columns = []
-    for j, column in enumerate(points.T):
-        values = column[:, None]
-        if categorical[j : j + 1].any():
-            values = (values == np.unique(column)).astype(float)
-        columns.append(values / np.sqrt(values.var(0).sum()).clip(min=1e-12))
+    numbers = points / points.std(0).clip(min=1e-12)
+    if not isinstance(sampling, Uniform) or not sampling.categorical.any():
+        return torch.from_numpy(numbers)
+    columns = [numbers[:, ~sampling.categorical]]
+    for codes in points[:, sampling.categorical].T:
+        corners = (codes[:, None] == np.unique(codes)).astype(float)
+        columns.append(corners / np.sqrt(corners.var(0).sum()).clip(min=1e-12))
     return torch.from_numpy(np.concatenate(columns, axis=1))
