@@ -22,7 +22,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from llm_elicit.audit.summary import Band, BeliefBands, CategoryBands
+from llm_elicit.audit.summary import BeliefBands, CategoryBands
 from llm_elicit.features import FeatureSpace, Floats, Strict
 
 LEAN = 100
@@ -108,13 +108,9 @@ def measure_band_power(
             shares.append(ShareWidth(name=each.name, share=widest))
             continue
 
-        def width(band: Band, column: int = column) -> float:
-            ends = np.full((2, space.dimension), 1.0)
-            ends[:, column] = band
-            low, high = space.to_scale(ends)[:, column]
-            return float((high - low) / (sd[column] if sd[column] > 0 else 1.0))
-
-        widths.append(Width(name=each.name, mean=width(each.mean), median=width(each.q50)))
+        ends = np.log([each.mean, each.q50]) if space.log[column] else [each.mean, each.q50]
+        mean, median = np.diff(ends)[:, 0] / (sd[column] if sd[column] > 0 else 1.0)
+        widths.append(Width(name=each.name, mean=float(mean), median=float(median)))
     return BandPower(
         pairs=pairs,
         more=(_TIMES - 1) * pairs,

@@ -73,7 +73,7 @@ def draw_portrait(samples: Samples, judge: str) -> Portrait:
             f"lines around the densest 50 and 90 percent of the belief of {judge}.",
         )
         files["corner.png"] = corner.light
-    if {"Latitude", "Longitude"} <= set(space.names):
+    if {"Latitude", "Longitude"} <= {space.names[j] for j in space.numeric}:
         figures["map"] = map_figure(samples, belief, LIGHT)
         chart = paint_picture(
             figures["map"],
@@ -146,7 +146,7 @@ def corner_figure(samples: Samples, belief: Floats, theme: Theme) -> Figure:
     # Placed by hand: the constrained layout takes seconds for this many panels.
     figure = Figure(figsize=(side, side), facecolor=theme.background)
     low, high = 0.6 / side, 1 - 0.1 / side
-    under = 1.0 / side if samples.space.categorical.any() else low  # words stand on end there
+    under = 0.85 / side if samples.space.categorical.any() else low  # words stand on end there
     figure.subplots_adjust(left=low, bottom=under, right=high, top=high, wspace=0.08, hspace=0.08)
     for row in range(d):
         for column in range(row + 1):

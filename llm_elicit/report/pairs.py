@@ -55,7 +55,9 @@ def draw_pair(
     if samples.data is not None:
         counts = histogram(samples.data[:, columns], edges)
         image = np.sqrt(counts.T / max(counts.max(), 1))
-        axes.pcolormesh(*edges, image, cmap=ramp(theme, theme.ink), vmax=1.6, rasterized=True)
+        axes.pcolormesh(
+            *edges, image, cmap=ramp(theme, theme.ink), vmin=0, vmax=1.6, rasterized=True
+        )
     words = [bool(feature.categories) for feature in features]
     density = gaussian_filter(
         histogram(belief[:, columns], edges), [0.0 if w else 1.6 for w in words], mode="reflect"
