@@ -190,3 +190,21 @@ def test_pairs_of_words_are_of_two_points_and_longer_plans_begin_with_shorter():
     assert (more.a != more.b).any(axis=1).all()
     triads = make_plan(space, Design(pairs=60, triads=20), seed=3)
     assert (triads.a != triads.b).any(axis=1).all()
+
+
+def test_without_a_table_and_with_many_words_there_is_a_report_too(tmp_path):
+    many = {**KIND, "categories": [f"kind {i}" for i in range(15)]}
+    data = {"name": "many", "title": "t", "subject": "a tree", "features": [many, HEIGHT]}
+    (tmp_path / "many.yaml").write_text(yaml.safe_dump(data))
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump({
+        "name": "many", "space": str(tmp_path / "many.yaml"), "runs": str(tmp_path / "runs"),
+        "judges": [{"name": "coin", "backend": "simulated", "belief": "uniform"}],
+        "design": {"pairs": 60}, "fit": {"method": "utility", "samples": 500},
+    }))  # fmt: skip
+    run = le.run(path, progress=le.Silent())
+    audit = run.audit.of("coin")
+    assert audit.boxes is audit.belief_data is None
+    assert sum(audit.belief[0].shares.values()) == pytest.approx(1.0)
+    assert audit.belief_sampling.features[0].wasserstein is None
+    assert "kind 14" in run.report_path.read_text()

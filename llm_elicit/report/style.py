@@ -41,6 +41,7 @@ _IN_DARK = {
     if part.name != "name"
 }
 _ROOM, _LONGEST = 30, 14  # letters on an axis, and in one of its words
+_MOST_WORDS = 12
 _COLOUR = re.compile(rb"(?<=: )#[0-9a-f]{6}")
 
 
@@ -100,8 +101,10 @@ def set_axis(axes: Axes, which: Literal["x", "y"], feature: Feature, most: int =
 
 def _set_words(axes: Axes, which: Literal["x", "y"], feature: Feature) -> None:
     """A place for each category, with its word: nobody's word is taken for mathematics."""
-    words = [_cut(word) for word in feature.categories]
-    ends, places = (-0.5, len(words) - 0.5), range(len(words))
+    ends = -0.5, len(feature.categories) - 0.5
+    # Where there is no room for all words some stand for all; tables have them.
+    places = range(0, len(feature.categories), -(-len(feature.categories) // _MOST_WORDS))
+    words = [_cut(feature.categories[place]) for place in places]
     if which == "x":
         axes.set_xlim(ends)
         crowded = len(words) * max(map(len, words)) > _ROOM
