@@ -344,8 +344,20 @@ class Campaign(Strict):
         return self.runs / self.name
 
     def load_space(self) -> FeatureSpace:
-        """The feature space this campaign asks about."""
-        return FeatureSpace.load(self.space)
+        """The feature space this campaign asks about.
+
+        Raises:
+            InputError: there is none that can be read, or the fit knows no categories.
+        """
+        space = FeatureSpace.load(self.space)
+        bound = [method for method in self.fit.methods if method not in ("utility", "auto")]
+        if bound and space.categorical.any():
+            named = space.names[int(space.categorical.argmax())]
+            raise InputError(
+                f"fit: method {bound[0]!r} knows numbers alone, and {named} of {space.name} is "
+                "categorical; use utility or auto"
+            )
+        return space
 
     def fingerprint(self, space: FeatureSpace) -> str:
         """A digest of all that decides which questions are asked, and of whom.

@@ -5,7 +5,7 @@ This is what the orchestrator writes and what the density core and the audit con
 ======================  ==========================================================================
 judge                   the judge's name in the campaign
 pair, order, replicate  which question: pair number, "ab" or "ba" (which point was option A), 0...
-a_<feature>, b_<...>    the two points, natural units
+a_<feature>, b_<...>    the two points, natural units; of a categorical feature its codes
 template, prompt_hash   the template's id; SHA-256 of the rendered messages
 model_asked             the model the campaign named
 model_answered          the model the provider says answered

@@ -16,7 +16,8 @@ class Stop(Strict):
 
     Attributes:
         band: the 90 % band of every feature's mean is no wider than this many standard
-            deviations of the belief.
+            deviations of the belief; of a categorical feature that of every share, which has
+            √(1 − Σ share²) for a standard deviation.
         no_signal_after: after so many pairs, a belief that is everywhere the same foretells
             held-out choices as well as any.
 
@@ -114,7 +115,7 @@ class Direct(Strict):
     """Questions besides the pairs, which a judge answers in its own words: cross-checks.
 
     Attributes:
-        quantiles: how often each feature's quantiles are asked for.
+        quantiles: how often each feature's quantiles are asked for, if it is a number.
         samples: how many points the judge is asked to write down, each by itself.
         rows: of the reference table, of which the beginning is shown and the rest asked for.
 

@@ -17,6 +17,7 @@ from llm_elicit.features import FeatureSpace, Floats, validated
 
 LOW, HIGH = 0.01, 0.99
 _SKEWED = 1.0
+_MOST_WORDS = 12
 _HEADER = """\
 # Drafted from {file}; edit before use.
 #
@@ -24,31 +25,37 @@ _HEADER = """\
 # - Ranges are the 1 % and 99 % quantiles, rounded outwards: a few extreme rows would otherwise
 #   spend most questions where nobody lives. Columns with a long right tail (skewness above 1,
 #   smaller on the logarithm) are asked about on a logarithmic scale.
-# - Columns of text, of one value and of row numbers were left out: {left_out}.
+# - Columns of text with 2 to {most} different words are categorical: all of them are asked about.
+# - Other text, columns of one value and of row numbers were left out: {left_out}.
 """
 
 
 def draft_space(table: Path) -> tuple[FeatureSpace, str]:
-    """A feature space for the numeric columns of a CSV, and its YAML text.
+    """A feature space for the columns of a CSV that are numbers or few words, and its YAML text.
 
     Args:
         table: a CSV file, also gzipped, with a header line.
 
     Raises:
-        InputError: no such file, not a CSV, a numeric column with a cell of text, or no
-            numeric column with two values.
+        InputError: no such file, not a CSV, a numeric column with a cell of text, or no column
+            that can be a feature.
     """
-    frame = _read(table)
+    frame, written = _read(table), pd.read_csv(table, dtype=str, keep_default_na=False)
     features, left_out = [], []
     for column in frame.columns:
-        draft = _draft_feature(frame[column], table)
+        cells = written[column][frame[column].notna()]
+        if _is_text(cells):
+            draft = _draft_categories(cells)
+        else:
+            draft = _draft_feature(frame[column], table)
         if draft is None:
             left_out.append(str(column))
         else:
             features.append(draft)
     if not features:
         raise InputError(
-            f"{table}: no numeric column with at least two values; nothing to ask about"
+            f"{table}: no column of numbers, or of few words, with at least two values; nothing to "
+            "ask about"
         )
     name = re.sub(r"\W+", "_", table.name.split(".")[0]).strip("_") or "space"
     data = {
@@ -66,7 +73,8 @@ def draft_space(table: Path) -> tuple[FeatureSpace, str]:
         },
     }
     space = validated(FeatureSpace, {**data, "folder": table.parent}, str(table))
-    header = _HEADER.format(file=table.name, left_out=", ".join(left_out) or "none")
+    shown = {"file": table.name, "most": _MOST_WORDS, "left_out": ", ".join(left_out) or "none"}
+    header = _HEADER.format(**shown)
     return space, header + yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
 
 
@@ -80,11 +88,33 @@ def _read(table: Path) -> pd.DataFrame:
         raise InputError(f"{table}: not a CSV that can be read: {line}") from None
 
 
+def _is_text(column: pd.Series[Any]) -> bool:
+    """Whether most of the cells are no numbers."""
+    return bool(pd.to_numeric(column, errors="coerce").isna().mean() > 0.5)
+
+
+def _draft_categories(column: pd.Series[Any]) -> dict[str, Any] | None:
+    """A categorical feature of text as it is written, or None where the words are not few."""
+    words = sorted(set(column.str.strip()) - {""})
+    few = 2 <= len(words) <= min(_MOST_WORDS, len(column) // 2)
+    if not few or not all(word.isprintable() for word in words):
+        return None
+    return {**_named(column), "kind": "categorical", "categories": words}
+
+
+def _named(column: pd.Series[Any]) -> dict[str, Any]:
+    label = str(column.name)
+    return {
+        "name": re.sub(r"\W", "_", re.sub(r"^(?=\d)", "_", label)),
+        "label": label.replace("_", " "),
+    }
+
+
 def _draft_feature(column: pd.Series[Any], table: Path) -> dict[str, Any] | None:
     """One feature's YAML mapping, or None where the column cannot be a feature."""
     numbers = pd.to_numeric(column, errors="coerce")
     text = numbers.isna() & column.notna()
-    if text.mean() > 0.5 or column.dtype == bool or numbers.nunique() < 2:
+    if numbers.nunique() < 2:
         return None
     if text.any():
         row = int(np.flatnonzero(text)[0])
@@ -100,10 +130,8 @@ def _draft_feature(column: pd.Series[Any], table: Path) -> dict[str, Any] | None
     whole = bool(np.all(values == np.round(values)))
     low, high = _robust_range(values, whole)
     log = low > 0 and _is_skewed(values)
-    label = str(column.name)
     return {
-        "name": re.sub(r"\W", "_", re.sub(r"^(?=\d)", "_", label)),
-        "label": label.replace("_", " "),
+        **_named(column),
         "unit": "",
         "kind": "integer" if whole else "continuous",
         "scale": "log" if log else "linear",

@@ -9,10 +9,14 @@ import numpy as np
 
 from llm_elicit import provenance
 from llm_elicit.errors import InputError
+from llm_elicit.later import Later
 
 if TYPE_CHECKING:
+    from llm_elicit import density
     from llm_elicit.density import BeliefDensity
     from llm_elicit.features import Feature, FeatureSpace, Floats
+else:
+    density = Later("llm_elicit.density")
 
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -37,6 +41,10 @@ def to_arviz(
       one chain: their ``mean`` (chain, draw, feature) and ``quantile`` (chain, draw, level,
       feature), so that an interval of a mean says how well that mean is known. Left out for
       a belief without draws.
+
+    Features of these are numbers. A categorical one, NAME, is ``share_NAME`` (chain, draw,
+    category) in both: 1 for the category of a point and 0 for the others, so that the mean is the
+    share; and the shares of each belief that the answers allow.
 
     The coordinate ``unit`` goes with ``feature``. Attributes say the method, the noise, the seed
     and the version that made it.
@@ -67,44 +75,90 @@ def to_arviz(
     """
     if chains < 1 or draws < 1:
         raise InputError(f"to_arviz: {chains} chains of {draws} draws; give at least one of each")
-    names, units = _columns(belief, space)
+    names, units, words = _columns(belief, space)
+    kept = [j for j in range(belief.dimension) if j not in words]
     arviz, xarray = _imported("arviz"), _imported("xarray")
-    about = {"feature": names, "unit": ("feature", units)}, _attributes(belief, seed)
+    about = (
+        {
+            "feature": [names[j] for j in kept],
+            "unit": ("feature", [units[j] for j in kept]),
+            **{f"{names[j]}_category": list(each) for j, each in words.items()},
+        },
+        _attributes(belief, seed),
+    )
     seeds = np.random.SeedSequence(seed).generate_state(chains)
     points = np.stack([belief.sample(draws, seed=int(each)) for each in seeds])
-    groups = {"posterior": _group(xarray, {"x": points}, *about)}
+    shares = {
+        names[j]: (points[..., j, None] == np.arange(len(each))).astype(float)
+        for j, each in words.items()
+    }
+    groups = {"posterior": _group(xarray, {"x": points[..., kept]}, shares, *about)}
     if belief.has_draws:
         found = belief.draws(seed=seed)
-        summaries = {"mean": found.mean()[None], "quantile": found.quantile(_LEVELS)[None]}
-        groups["beliefs"] = _group(xarray, summaries, *about)
+        summaries = {
+            "mean": found.mean()[None][..., kept],
+            "quantile": found.quantile(_LEVELS)[None][..., kept],
+        }
+        shares = {
+            names[j]: found.marginal(j, np.arange(-0.5, len(each)))[None]
+            for j, each in words.items()
+        }
+        groups["beliefs"] = _group(xarray, summaries, shares, *about)
     if arviz.__version__.startswith("0."):
         return arviz.InferenceData(**groups)
     return xarray.DataTree.from_dict(groups)
 
 
 def _group(
-    xarray: Any, values: dict[str, Floats], about: dict[str, Any], attributes: dict[str, Any]
+    xarray: Any,
+    values: dict[str, Floats],
+    shares: dict[str, Floats],
+    about: dict[str, Any],
+    attributes: dict[str, Any],
 ) -> Any:
-    """Variables (chain, draw, feature) or (chain, draw, level, feature) with their coordinates."""
+    """Variables (chain, draw, feature) or (chain, draw, level, feature) with their coordinates.
+
+    ``shares`` (chain, draw, category) are by the feature's name.
+    """
     middle = {3: (), 4: ("level",)}
     data = {n: (("chain", "draw", *middle[v.ndim], "feature"), v) for n, v in values.items()}
     chains, draws = next(iter(values.values())).shape[:2]
+    if not about["feature"]:
+        data = {}
+    for name, each in shares.items():
+        data[f"share_{name}"] = ("chain", "draw", f"{name}_category"), each
     coordinates = {"chain": np.arange(chains), "draw": np.arange(draws), **about}
     if any(array.ndim == 4 for array in values.values()):
         coordinates["level"] = list(_LEVELS)
     return xarray.Dataset(data, coordinates, attributes)
 
 
-def _columns(belief: BeliefDensity, space: FeatureSpace | None) -> tuple[list[str], list[str]]:
-    """The features' names and units."""
+def _columns(
+    belief: BeliefDensity, space: FeatureSpace | None
+) -> tuple[list[str], list[str], dict[int, tuple[str, ...]]]:
+    """The features' names and units, and the categories' words of those that have any."""
     if space is None:
-        return [f"x{i}" for i in range(belief.dimension)], [""] * belief.dimension
+        names = [f"x{i}" for i in range(belief.dimension)]
+        return names, [""] * belief.dimension, _codes(belief)
     if space.dimension != belief.dimension:
         raise InputError(
             f"to_arviz: the belief has {belief.dimension} features and the space {space.name!r} "
             f"has {space.dimension}; give the space it was asked in"
         )
-    return space.names, [_unit(feature) for feature in space.features]
+    words = {j: feature.categories for j, feature in enumerate(space.features)}
+    words = {j: each for j, each in words.items() if each}
+    return space.names, [_unit(feature) for feature in space.features], words
+
+
+def _codes(belief: BeliefDensity) -> dict[int, tuple[str, ...]]:
+    """The codes of categories, for want of their words."""
+    sampling = belief.sampling
+    if not isinstance(sampling, density.Uniform):
+        return {}
+    return {
+        j: tuple(f"{code:g}" for code in np.arange(sampling.low[j], sampling.high[j] + 1.0))
+        for j in np.flatnonzero(sampling.categorical).tolist()
+    }
 
 
 def _unit(feature: Feature) -> str:

@@ -3,6 +3,10 @@
 A feature has a *scale*, linear or logarithmic. Candidates are drawn uniformly on that scale
 and the belief density is the density per unit of it, so that a question about a block group's
 population weighs "twice as many" alike at 500 and at 5000 people.
+
+The values of a *categorical* feature are words. In arrays they are codes, the whole numbers from 0
+in the order of `categories`; codes only name the categories, so nothing is to be read into which
+are near each other, and no mean or quantile of them means anything.
 """
 
 from __future__ import annotations
@@ -19,13 +23,11 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from llm_elicit import resources
+from llm_elicit.columns import read_columns
 from llm_elicit.errors import InputError
-from llm_elicit.later import Later
 
 if TYPE_CHECKING:
     import pandas as pd
-else:
-    pd = Later("pandas")  # a process that only asks questions does without
 
 Floats = NDArray[np.float64]
 Model = TypeVar("Model", bound=BaseModel)
@@ -44,19 +46,31 @@ class Feature(Strict):
         >>> age = Feature(name="age", label="age", unit="years", kind="integer", low=0, high=90)
         >>> age.word(41.7)
         '42 years'
+        >>> island = Feature(name="island", label="island", kind="categorical",
+        ...                  categories=["Biscoe", "Dream", "Torgersen"])
+        >>> island.word(1.0), island.code("Torgersen"), island.high
+        ('Dream', 2.0, 2.0)
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
     label: str
     unit: str = ""
     prefix: str = ""
-    kind: Literal["continuous", "integer"] = "continuous"
+    kind: Literal["continuous", "integer", "categorical"] = "continuous"
     scale: Literal["linear", "log"] = "linear"
     low: float = Field(allow_inf_nan=False)
     high: float = Field(allow_inf_nan=False)
     digits: Annotated[int, Field(ge=1, le=9)] = 3
     factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     note: str = ""
+    # Left out where there are none: the identity of runs begun before there were any is as it was.
+    categories: tuple[str, ...] = Field(default=(), exclude_if=lambda words: not words)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _codes_of_categories(cls, data: Any) -> Any:
+        """Low and high of a categorical feature follow from its words."""
+        return _with_codes(data) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
     def _range_is_usable(self) -> Feature:
@@ -75,8 +89,10 @@ class Feature(Strict):
         """`value` with its unit and no more digits than a person would give.
 
         `factor` turns the table's unit into the worded one (a median income kept in
-        10,000 USD is worded in USD with `factor: 10000`).
+        10,000 USD is worded in USD with `factor: 10000`). Of a categorical feature, the word.
         """
+        if self.categories:
+            return self.categories[round(min(max(value, self.low), self.high))]
         if self.scale == "linear" and math.isfinite(value):
             decimals, grid = self._grid
             # `_rounded` for one number: NumPy takes its time, and campaigns word millions.
@@ -90,6 +106,18 @@ class Feature(Strict):
         shown = rounded * self.factor
         return f"{self.prefix}{shown:,.{max(0, decimals)}f} {self.unit}".rstrip()
 
+    def code(self, word: str) -> float:
+        """The code of a category's word, blanks around it aside.
+
+        Raises:
+            InputError: there is no such category.
+        """
+        try:
+            return float(self.categories.index(word.strip()))
+        except ValueError:
+            known = ", ".join(self.categories) or "none, it is no categorical feature"
+            raise InputError(f"{self.name}: no category {word!r}; known: {known}") from None
+
     @cached_property
     def _grid(self) -> tuple[int, float]:
         """On a linear scale: how many decimals there are, and ten to the power of it."""
@@ -100,8 +128,12 @@ class Feature(Strict):
 
         Digits are counted from the leading digit of the range on a linear scale (a latitude of
         34.0522 over a ten-degree range is 34.1 at three digits) and from the leading digit of
-        the value itself on a logarithmic one (a population of 1166 is 1170).
+        the value itself on a logarithmic one (a population of 1166 is 1170). Codes go to the
+        nearest category's.
         """
+        if self.categories:
+            # 0.0 is added so that no code is −0.
+            return np.asarray(np.clip(np.rint(values), self.low, self.high) + 0.0)
         return self._rounded(values, self._decimals(values))
 
     def _rounded(self, values: Floats, decimals: Floats) -> Floats:
@@ -120,6 +152,39 @@ class Feature(Strict):
     def _digits_of(self, extent: Floats) -> Floats:
         decimals = self.digits - 1 - np.floor(np.log10(np.maximum(extent * self.factor, 1e-300)))
         return np.asarray(np.minimum(decimals, 0.0 if self.kind == "integer" else 6.0))
+
+
+_OF_NUMBERS = {"unit": "", "prefix": "", "scale": "linear", "digits": 3, "factor": 1.0}
+"""What numbers alone have, and what it is where it is not given."""
+
+
+def _with_codes(data: dict[str, Any]) -> dict[str, Any]:
+    """A feature's keys, with the lowest and the highest code where its values are categories.
+
+    Raises:
+        ValueError: keys that do not go with each other, or words that cannot be told apart.
+    """
+    name, given = data.get("name"), data.get("categories")
+    if data.get("kind") != "categorical":
+        if given:
+            raise ValueError(f"{name}: categories are given; they need kind: categorical")
+        return data
+    if not isinstance(given, list | tuple) or len(given) < 2:
+        raise ValueError(f"{name}: kind: categorical needs two categories or more; list them")
+    for word in given:
+        if not isinstance(word, str):
+            raise ValueError(f"{name}: category {word!r} is not text; put it in quotes")
+        if not word.strip() or not word.strip().isprintable():
+            raise ValueError(f"{name}: category {word!r} cannot be read; use words that print")
+    words = tuple(word.strip() for word in given)
+    twice = sorted({word for word in words if words.count(word) > 1})
+    if twice:
+        raise ValueError(f"{name}: the category {twice[0]!r} appears twice; categories must differ")
+    derived = {"low": 0.0, "high": len(words) - 1.0}
+    for key, usual in (_OF_NUMBERS | derived).items():
+        if data.get(key, usual) != usual:
+            raise ValueError(f"{name}: kind: categorical has no {key}; remove {key}")
+    return {**data, **derived, "categories": words}
 
 
 class Table(Strict):
@@ -196,6 +261,16 @@ class FeatureSpace(Strict):
         """Which coordinates have a logarithmic scale, `(d,)` bools."""
         return np.array([feature.scale == "log" for feature in self.features])
 
+    @cached_property
+    def categorical(self) -> NDArray[np.bool_]:
+        """Which coordinates are codes of categories, `(d,)` bools."""
+        return np.array([feature.kind == "categorical" for feature in self.features])
+
+    @cached_property
+    def numeric(self) -> NDArray[np.int64]:
+        """The places of the coordinates that are numbers."""
+        return np.flatnonzero(~self.categorical)
+
     def to_scale(self, points: ArrayLike) -> Floats:
         """Natural units to scale units (the logarithm, where the scale is logarithmic)."""
         natural = np.asarray(points, dtype=np.float64)
@@ -208,17 +283,19 @@ class FeatureSpace(Strict):
         return np.where(self.log, np.exp(np.where(self.log, scaled, 0.0)), scaled)
 
     def contains(self, points: ArrayLike) -> NDArray[np.bool_]:
-        """Whether each point lies in the range asked about, `(n,)` bools."""
+        """Whether each point lies in the range asked about, codes being whole, `(n,)` bools."""
         natural = np.asarray(points, dtype=np.float64)
-        return np.asarray(((natural >= self.low) & (natural <= self.high)).all(axis=-1))
+        whole = ~self.categorical | (natural == np.rint(natural))
+        return np.asarray(((natural >= self.low) & (natural <= self.high) & whole).all(axis=-1))
 
     def sample(self, n: int, rng: np.random.Generator) -> Floats:
         """`n` draws from the sampling density λ: uniform on each feature's scale, `(n, d)`.
 
-        Values are rounded as they are worded (`round`).
+        Values are rounded as they are worded (`round`). All categories are as likely.
         """
         unit = rng.random((n, self.dimension))
-        low, high = self.to_scale(self.low), self.to_scale(self.high)
+        cell = np.where(self.categorical, 0.5, 0.0)  # on either side of a code
+        low, high = self.to_scale(self.low) - cell, self.to_scale(self.high) + cell
         return self.round(self.from_scale(low + unit * (high - low)))
 
     def round(self, points: ArrayLike) -> Floats:
@@ -235,9 +312,11 @@ class FeatureSpace(Strict):
     def read_table(self) -> pd.DataFrame:
         """The reference table's feature columns, natural units, after its checksum is verified.
 
+        Words of categorical features become codes.
+
         Raises:
             InputError: the space has no table, the file is gone or changed, or a column is
-                missing or holds text.
+                missing, holds text for numbers, or a word that is no category.
         """
         if self.table is None:
             raise InputError(
@@ -252,35 +331,12 @@ class FeatureSpace(Strict):
                 f"{path}: checksum {digest[:12]}… is not {self.table.sha256[:12]}… as "
                 f"{self.name}.yaml says; restore the file or update sha256"
             )
-        return numeric_columns(pd.read_csv(path), self.names, str(path))
+        return read_columns(path, {each.name: each.categories for each in self.features})
 
     def table_points(self) -> Floats:
         """The complete rows of the reference table that lie in the range asked about, `(n, d)`."""
         rows = self.read_table().dropna().to_numpy(dtype=np.float64)
         return rows[self.contains(rows)]
-
-
-def numeric_columns(frame: pd.DataFrame, names: list[str], where: str) -> pd.DataFrame:
-    """The columns `names` as floats.
-
-    Raises:
-        InputError: a column is missing, or a cell holds text; the message names column and line.
-    """
-    missing = [name for name in names if name not in frame.columns]
-    if missing:
-        raise InputError(f"{where}: no column {missing[0]!r}; it has {', '.join(frame.columns)}")
-    out = {}
-    for name in names:
-        column = pd.to_numeric(frame[name], errors="coerce")
-        bad = column.isna() & frame[name].notna()
-        if bad.any():
-            row = int(np.flatnonzero(bad)[0])
-            raise InputError(
-                f"{where}: column {name!r}, line {row + 2}: {frame[name].iloc[row]!r} is not a "
-                "number; correct the cell or leave the column out"
-            )
-        out[name] = column.astype(float)
-    return pd.DataFrame(out)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -5,12 +5,16 @@ Rounds after the first depend on answers too (`llm_elicit.rounds`); once planned
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llm_elicit.design import Design, Direct
 from llm_elicit.errors import InputError
@@ -97,6 +101,29 @@ class Plan:
         """The judge's queries: those of pairs, then the direct ones."""
         return chain(self._queries(self._pairs_of(judge)), self.direct)
 
+    def asked_before(self, query: Query) -> int:
+        """How many earlier pairs put this very question: the same points in the same places.
+
+        Of numbers there are as good as none. Of pairs of other judges' own rounds none counts, so
+        that the answer does not depend on which judge was faster.
+        """
+        return self._earlier.get((query.pair, query.order), 0)
+
+    @cached_property
+    def _earlier(self) -> dict[tuple[int, Presentation], int]:
+        owner = {pair: name for name, pairs in self.own.items() for pair in pairs}
+        seen: Counter[tuple[str, bytes]] = Counter()
+        found: dict[tuple[int, Presentation], int] = {}
+        for pair in self._known():
+            for order in self.orders:
+                whose = owner.get(pair, "")
+                said = b"".join(point.tobytes() for point in self.shown(Query(pair, order, 0)))
+                count = sum(seen[name, said] for name in {"", whose})
+                if count:
+                    found[pair, order] = count
+                seen[whose, said] += 1
+        return found
+
     def shown(self, query: Query) -> tuple[Floats, Floats]:
         """The two points of `query` in the order they are shown: option A, option B."""
         a, b = self.a[query.pair], self.b[query.pair]
@@ -111,7 +138,7 @@ def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
     that more of either leaves the questions of the other as they were.
 
     Raises:
-        InputError: fewer pairs than features.
+        InputError: fewer pairs than features, or triads of a space with two different points.
 
     Example:
         >>> space = FeatureSpace.load("california_housing")
@@ -127,9 +154,9 @@ def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
             f"{space.name}; ask at least {space.dimension}, and some 25 a feature for a belief"
         )
     alone = size - 3 * design.triads
-    points = space.sample(2 * alone, np.random.default_rng([seed, 0x9A125]))
+    points = _drawn(space, alone, 2, np.random.default_rng([seed, 0x9A125]))
     a, b = _join(space, design.triads, seed)
-    a, b = np.concatenate([points[0::2], a]), np.concatenate([points[1::2], b])
+    a, b = np.concatenate([points[:, 0], a]), np.concatenate([points[:, 1], b])
     orders: tuple[Order, ...] = ("ab", "ba") if design.both_orders else ("ab",)
     fixed = None if design.rounds is None else size
     return Plan(a, b, orders, design.replicates, fixed)
@@ -141,12 +168,38 @@ def _join(space: FeatureSpace, triads: int, seed: int) -> tuple[Floats, Floats]:
     Which point of a pair comes first is tossed for each pair alone: asked in one order, a judge
     who always takes the first would go round in circles otherwise.
     """
-    points = space.sample(3 * triads, np.random.default_rng([seed, 0x721AD5]))
-    corners = points.reshape(triads, 3, space.dimension)
+    corners = _drawn(space, triads, 3, np.random.default_rng([seed, 0x721AD5]))
     others = np.roll(corners, -1, axis=1)
     turned = np.random.default_rng([seed, 0x7055ED]).random((triads, 3, 1)) < 0.5
     a, b = np.where(turned, others, corners), np.where(turned, corners, others)
-    return a.reshape(points.shape), b.reshape(points.shape)
+    return a.reshape(-1, space.dimension), b.reshape(-1, space.dimension)
+
+
+def _drawn(space: FeatureSpace, count: int, size: int, rng: np.random.Generator) -> Floats:
+    """Groups of points from λ, `(count, size, d)`; where there are categories, of different ones.
+
+    Of numbers two are as good as never the same, and runs begun before there were categories find
+    the pairs they had.
+    """
+    groups = space.sample(size * count, rng).reshape(count, size, space.dimension)
+    if not space.categorical.any():
+        return groups
+    kinds = math.prod(len(feature.categories) or size for feature in space.features)
+    if count and kinds < size:
+        raise InputError(
+            f"design.triads: {space.name} has but {kinds} different points, too few to draw three; "
+            "leave triads out"
+        )
+    kept = groups[_differ(groups)]
+    while len(kept) < count:  # from one stream, so that more groups begin with the fewer
+        more = space.sample(size * count, rng).reshape(groups.shape)
+        kept = np.concatenate([kept, more[_differ(more)]])
+    return kept[:count]
+
+
+def _differ(groups: Floats) -> NDArray[np.bool_]:
+    """Whether no two points of a group are the same, `(count,)`."""
+    return np.asarray(~(groups == np.roll(groups, 1, axis=1)).all(axis=2).any(axis=1))
 
 
 def direct_queries(direct: Direct | None, space: FeatureSpace, seed: int) -> tuple[Query, ...]:
@@ -155,7 +208,8 @@ def direct_queries(direct: Direct | None, space: FeatureSpace, seed: int) -> tup
     Of a table with fewer rows than are asked for, each is asked for once.
 
     Raises:
-        InputError: rows are asked for of a feature space without a table, or with one feature.
+        InputError: rows are asked for of a feature space without a table, or with one feature, or
+            quantiles where every feature is categorical.
 
     Example:
         >>> space = FeatureSpace.load("penguins")
@@ -164,10 +218,15 @@ def direct_queries(direct: Direct | None, space: FeatureSpace, seed: int) -> tup
     """
     if direct is None:
         return ()
+    if direct.quantiles and not len(space.numeric):
+        raise InputError(
+            f"direct.quantiles: every feature of {space.name} is categorical, and categories have "
+            "no quantiles; leave quantiles out"
+        )
     rows = min(direct.rows, len(Recital.of(space, seed))) if direct.rows else 0
     quantiles = (
         Query(feature, "quantiles", time)
-        for feature in range(space.dimension)
+        for feature in space.numeric.tolist()
         for time in range(direct.quantiles)
     )
     samples = (Query(0, "sample", number) for number in range(direct.samples))

@@ -3,7 +3,8 @@
 A judge that has the table by heart goes on with a row as it is printed: the row-completion test of
 Bordt et al. 2024, "Elephants never forget: memorization and learning of tabular data in large
 language models". What is asked for should be hard to guess and easy to find: the last feature that
-has half as many different values as any has, of those whose beginnings tell nearly all rows apart.
+has half as many different values as any has, of those whose beginnings tell nearly all rows apart,
+and a number.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace, Floats
+from llm_elicit.features import Feature, FeatureSpace, Floats
 
 _TOLD_APART = 0.9
 """The share of rows whose beginning must be like no other's."""
@@ -33,7 +34,8 @@ class Recital:
         header: the names of the columns up to it.
         beginnings: each row up to it, as the file prints it.
         hidden: each row's hidden cell, as the file prints it.
-        shown: the features within the beginnings, `(n, k)`, natural units; NaN where empty.
+        shown: the features within the beginnings, `(n, k)`, natural units; NaN where empty. Of a
+            categorical feature there is a column a category: 1 where it is the row's, or 0.
         columns: their places in the space.
     """
 
@@ -75,14 +77,22 @@ class Recital:
         order = np.random.default_rng([seed, 0x2EC17E]).permutation(len(rows))
         chosen = [rows[i] for i in order]
         before = [names.index(name) for name in space.names if names.index(name) < place]
-        shown = [[_number(row[i]) for i in before] for row in chosen]
+        features = [space.features[space.names.index(names[i])] for i in before]
+        cells = [
+            _values([row[i] for row in chosen], feature)
+            for i, feature in zip(before, features, strict=True)
+        ]
         return cls(
             feature=space.names.index(names[place]),
             header=_line(names[: place + 1]),
             beginnings=tuple(_line(row[:place]) for row in chosen),
             hidden=tuple(row[place] for row in chosen),
-            shown=np.array(shown, dtype=np.float64).reshape(len(chosen), len(before)),
-            columns=tuple(space.names.index(names[i]) for i in before),
+            shown=np.concatenate([np.empty((len(chosen), 0)), *cells], axis=1),
+            columns=tuple(
+                space.names.index(feature.name)
+                for feature in features
+                for _ in feature.categories or (feature,)
+            ),
         )
 
 
@@ -97,7 +107,7 @@ def _cells(path: Path) -> list[list[str]]:
 def _hardest(names: list[str], rows: list[list[str]], space: FeatureSpace) -> int:
     """The column to hide."""
     found: list[tuple[bool, int, int]] = []
-    for name in space.names:
+    for name in (space.names[j] for j in space.numeric):
         place = names.index(name)
         if not place:
             continue  # nothing comes before it
@@ -106,11 +116,20 @@ def _hardest(names: list[str], rows: list[list[str]], space: FeatureSpace) -> in
         found.append((len(beginnings) >= _TOLD_APART * len(rows), len(values), place))
     if not found:
         raise InputError(
-            f"direct.rows: {space.name!r} has one feature, in its table's first column: a row has "
+            f"direct.rows: {space.name!r} has no number but in its table's first column: a row has "
             "no beginning to be shown; leave rows out"
         )
     apart, most, _ = max(found)
     return max(place for *kind, place in found if kind[0] == apart and 2 * kind[1] >= most)
+
+
+def _values(cells: list[str], feature: Feature) -> Floats:
+    """Cells `(n, 1)` as numbers, or `(n, K)` as indicators of their categories; NaN where empty."""
+    if not feature.categories:
+        return np.array([[_number(cell)] for cell in cells], dtype=np.float64)
+    stripped = np.array([[cell.strip()] for cell in cells])
+    found = stripped == np.array(feature.categories)
+    return np.where(found.any(axis=1, keepdims=True), found, np.nan)
 
 
 def _number(cell: str) -> float | None:

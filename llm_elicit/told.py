@@ -17,7 +17,7 @@ else:
 
 def sampling_of(space: FeatureSpace) -> density.Uniform:
     """The density that pairs are drawn from: uniform on each feature's scale."""
-    return density.Uniform(space.low, space.high, log=space.log)
+    return density.Uniform(space.low, space.high, log=space.log, categorical=space.categorical)
 
 
 def noise_of(fit: Fit) -> density.Noise:

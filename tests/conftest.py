@@ -25,7 +25,7 @@ LONG = (
     "test_sizes.py", "test_retries.py", "test_chaos.py", "test_batches.py", "test_utility.py",
     "test_audit_signal.py", "test_audit_rankings.py", "test_grid.py", "test_cli.py",
     "test_compare.py", "test_draws.py", "test_diagnostics.py", "test_log.py", "test_local.py",
-    "test_run.py", "test_workers.py",
+    "test_run.py", "test_workers.py", "test_categories.py",
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ def table(tmp_path):
         {
             "row": np.arange(n),
             "species": rng.choice(["cat", "dog"], n),
+            "name": [f"pet {i}" for i in rng.permutation(n)],
             "weight kg": rng.lognormal(1.0, 1.0, n),
             "age": rng.integers(0, 15, n),
             "height": rng.normal(30.0, 5.0, n),
@@ -28,13 +29,27 @@ def table(tmp_path):
 
 def test_a_csv_becomes_a_space_that_loads(table):
     space, text = draft_space(table)
-    assert space.names == ["weight_kg", "age", "height"]
-    assert [f.scale for f in space.features] == ["log", "linear", "linear"]
-    assert [f.kind for f in space.features] == ["continuous", "integer", "continuous"]
-    assert "left out: row, species, constant" in text
+    assert space.names == ["species", "weight_kg", "age", "height"]
+    assert [f.scale for f in space.features] == ["linear", "log", "linear", "linear"]
+    kinds = ["categorical", "continuous", "integer", "continuous"]
+    assert [f.kind for f in space.features] == kinds
+    assert space.features[0].categories == ("cat", "dog")
+    assert "left out: row, name, constant" in text
     path = table.parent / "my_pets.yaml"
     path.write_text(text)
     assert FeatureSpace.load(str(path)).features == space.features
+
+
+def test_words_are_drafted_as_they_are_written(tmp_path):
+    """What YAML or pandas would take for something else stays a word, and the table is read."""
+    path = tmp_path / "t.csv"
+    path.write_text("kept,grade,x\nTRUE, A ,1\nFALSE,NO,5\nTRUE,NO,2\n" + "FALSE,A,3\n,A,8\n")
+    space, text = draft_space(path)
+    assert [f.categories for f in space.features] == [("FALSE", "TRUE"), ("A", "NO"), ()]
+    (tmp_path / "t.yaml").write_text(text)
+    table = FeatureSpace.load(str(tmp_path / "t.yaml")).read_table()
+    np.testing.assert_array_equal(table["kept"], [1, 0, 1, 0, np.nan])
+    np.testing.assert_array_equal(table["grade"], [0, 1, 1, 0, 0])
 
 
 def test_ranges_are_robust_quantiles_rounded_outwards(tmp_path):
@@ -51,7 +66,7 @@ def test_ranges_are_robust_quantiles_rounded_outwards(tmp_path):
     ("content", "match"),
     [
         ("x\n1\n2\ntwo\n4\n", r"column 'x', line 4: 'two' is not a number"),
-        ("name\na\nb\n", r"no numeric column"),
+        ("name\na\nb\n", r"no column of numbers, or of few words"),
         ("", r"not a CSV that can be read"),
         ("x\n1\ninf\n", r"infinite value"),
     ],

@@ -113,3 +113,29 @@ def test_hamiltonian_samplers_agree_with_weighted_draws(package):
     posterior, mean, sd = found["posterior"], found["mean"], found["sd"]
     assert (abs(posterior.mean(0) - mean) < 0.25 * sd).all()
     np.testing.assert_allclose(posterior.std(0), sd, rtol=0.2)
+
+
+def test_categories_are_exported_as_shares():
+    """Their codes are in no variable: a mean of codes would be a number of nothing."""
+    pytest.importorskip("arviz")
+    kinds = le.Feature(name="kind", label="kind", kind="categorical", categories=["oak", "elm"])
+    features = (kinds, SPACE.features[0])
+    space = le.FeatureSpace(name="trees", title="trees", subject="a tree", features=features)
+    box = Uniform([0.0, 0.0], [1.0, 90.0], categorical=[True, False])
+    winners, losers = ask(
+        lambda x: np.where(x[:, 0] == 1.0, 1.0, 0.0) - ((x[:, 1] - 40.0) / 9.0) ** 2,
+        box,
+        80,
+        seed=3,
+    )
+    belief = fit_belief(winners, losers, sampling=box, method="utility", settings=QUICK)
+    tree = le.to_arviz(belief, space, chains=2, draws=300, seed=1)
+    for group in ("posterior", "beliefs"):
+        shares = tree[group]["share_kind"]
+        assert list(shares["kind_category"].values) == ["oak", "elm"]
+        np.testing.assert_allclose(shares.sum("kind_category"), 1.0)
+    assert list(tree["posterior"]["feature"].values) == ["age"]
+    drawn = belief.sample(4000, seed=2)[:, 0].mean()
+    found = tree["posterior"]["share_kind"].sel(kind_category="elm").mean()
+    assert float(found) == pytest.approx(drawn, abs=0.06)
+    assert list(le.to_arviz(belief, draws=10)["posterior"]["share_x0"]["x0_category"]) == ["0", "1"]

@@ -1,3 +1,5 @@
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -38,6 +40,9 @@ def test_questions_and_records_agree_to_the_last_digit(name):
     np.testing.assert_array_equal(space.round(points), points)
     for point in points[:20]:
         for (_, text), value, f in zip(space.word(point), point, space.features, strict=True):
+            if f.categories:
+                assert f.code(text) == value
+                continue
             number = float(text.replace(",", "").removesuffix(f.unit))
             assert number == pytest.approx(value * f.factor, rel=1e-9)
 
@@ -173,3 +178,89 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path):
 def test_validation_counts_further_findings():
     with pytest.raises(InputError, match=r"here: name: Field required \(and \d more\)"):
         validated(Feature, {}, "here")
+
+
+def kind(words, **more):
+    return {"name": "k", "label": "kind", "kind": "categorical", "categories": words} | more
+
+
+WORDS = st.lists(
+    st.text(min_size=1, max_size=8).map(str.strip).filter(lambda w: w and w.isprintable()),
+    min_size=2,
+    max_size=9,
+    unique=True,
+)
+
+
+@given(WORDS, st.data())
+def test_words_and_codes_are_inverse(words, data):
+    f = Feature(**kind(words))
+    assert (f.low, f.high) == (0.0, len(words) - 1.0)
+    code = data.draw(st.integers(0, len(words) - 1))
+    assert f.word(float(code)) == words[code]
+    assert f.code(f" {words[code]} ") == code
+    near = code + data.draw(st.floats(-0.49, 0.49))
+    assert f.round(np.asarray(near)) == code
+    assert not np.signbit(f.round(np.asarray(-0.3)))
+    assert Feature.model_validate_json(f.model_dump_json()) == f
+
+
+def test_categories_are_drawn_alike_and_are_whole():
+    """Rounding a uniform code would give the two at the ends half as often."""
+    space = FeatureSpace(
+        name="s", title="t", subject="u", features=(Feature(**kind(list("abcd"))), feature())
+    )
+    points = space.sample(20_000, np.random.default_rng(0))
+    shares = np.bincount(points[:, 0].astype(int)) / len(points)
+    np.testing.assert_allclose(shares, 0.25, atol=0.015)
+    assert space.contains(points).all()
+    assert space.contains([[1.0, 3.0], [1.5, 3.0], [4.0, 3.0]]).tolist() == [True, False, False]
+    assert space.categorical.tolist() == [True, False]
+    assert space.numeric.tolist() == [1]
+    assert space.word(points[0])[0][1] in "abcd"
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        (kind(["a"]), "needs two categories or more"),
+        (kind(None), "needs two categories or more"),
+        (kind("ab"), "needs two categories or more"),
+        (kind(["a", " a"]), "'a' appears twice"),
+        (kind(["a", " "]), "cannot be read"),
+        (kind(["a", "b\nc"]), "cannot be read"),
+        (kind([True, False]), "True is not text; put it in quotes"),
+        (kind(["a", "b"], low=1), "has no low; remove low"),
+        (kind(["a", "b"], high=3), "has no high; remove high"),
+        (kind(["a", "b"], scale="log"), "has no scale"),
+        (kind(["a", "b"], unit="m"), "has no unit"),
+        (kind(["a", "b"], prefix="$"), "has no prefix"),
+        (kind(["a", "b"], factor=10), "has no factor"),
+        (kind(["a", "b"], digits=2), "has no digits"),
+        (
+            {"name": "x", "label": "x", "low": 0, "high": 2, "categories": ["a", "b"]},
+            "need kind: categorical",
+        ),
+    ],
+)
+def test_what_does_not_go_with_categories_is_refused_in_one_line(given, match):
+    with pytest.raises(InputError, match=match) as caught:
+        validated(Feature, given, "f.yaml")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_word_that_is_no_category_is_refused():
+    with pytest.raises(InputError, match=r"k: no category 'c'; known: a, b"):
+        Feature(**kind(["a", "b"])).code("c")
+
+
+def test_spaces_of_numbers_are_written_down_as_before_there_were_categories():
+    """Their JSON is part of a run's identity, so that what was paid for is found again."""
+    keys = list(FeatureSpace.load("penguins").model_dump(mode="json")["features"][0])
+    assert keys == [
+        "name", "label", "unit", "prefix", "kind", "scale", "low", "high", "digits", "factor",
+        "note",
+    ]  # fmt: skip
+    dumped = FeatureSpace.load("penguins").model_dump_json()
+    digest = hashlib.sha256(dumped.encode()).hexdigest()
+    assert digest == "4d7910484f679f3b7bd8160967eb3985ef7cef8cce533b8bdb99456c510e172c"

@@ -19,7 +19,9 @@ from llm_elicit.audit.distance import bin_edges, bin_widths
 from llm_elicit.audit.shape import correlation_matrix
 from llm_elicit.audit.summary import (
     QUANTILES,
+    Bands,
     BeliefBands,
+    CategoryBands,
     CorrelationBand,
     FeatureBands,
     MarginalBand,
@@ -36,24 +38,29 @@ KEPT = 1000
 def measure_bands(
     draws: density.BeliefDraws, space: FeatureSpace, level: float = 0.9
 ) -> BeliefBands:
-    """Bands of means, quantiles, marginals and correlations, in the order of the space."""
+    """Bands of means, quantiles, marginals and correlations, in the order of the space.
+
+    Of categorical features, of the shares.
+    """
+    marginals = [_marginal(draws, space, column, level) for column in range(space.dimension)]
     means = density.band(draws.mean(), level)
     quantiles = density.band(draws.quantile(QUANTILES), level)
-    features = [
-        FeatureBands(
-            name=name,
-            mean=(float(means[0][column]), float(means[1][column])),
-            **{
-                f"q{round(100 * q):02d}": (
-                    float(quantiles[0][k, column]),
-                    float(quantiles[1][k, column]),
-                )
-                for k, q in enumerate(QUANTILES)
-            },
-        )
-        for column, name in enumerate(space.names)
-    ]
-    marginals = [_marginal(draws, space, column, level) for column in range(space.dimension)]
+    features: list[Bands] = []
+    for column, (feature, marginal) in enumerate(zip(space.features, marginals, strict=True)):
+        if feature.categories:
+            ends = zip(marginal.low, marginal.high, strict=True)
+            shares = dict(zip(feature.categories, ends, strict=True))
+            features.append(CategoryBands(name=feature.name, shares=shares))
+            continue
+        each = {
+            f"q{round(100 * q):02d}": (
+                float(quantiles[0][k, column]),
+                float(quantiles[1][k, column]),
+            )
+            for k, q in enumerate(QUANTILES)
+        }
+        mean = (float(means[0][column]), float(means[1][column]))
+        features.append(FeatureBands(name=feature.name, mean=mean, **each))
     return BeliefBands(
         level=level,
         draws=len(draws),
@@ -97,7 +104,9 @@ def _marginal(
 ) -> MarginalBand:
     feature = space.features[column]
     edges = bin_edges(feature, BINS)
-    curves = smoothed(draws.marginal(column, edges) / bin_widths(feature, edges))
+    curves = draws.marginal(column, edges) / bin_widths(feature, edges)
+    if not feature.categories:  # which have no neighbours
+        curves = smoothed(curves)
     low, high = density.band(curves, level)
     centres = (edges[:-1] + edges[1:]) / 2
     return MarginalBand(
@@ -108,14 +117,14 @@ def _marginal(
 def _correlations(
     draws: density.BeliefDraws, space: FeatureSpace, level: float
 ) -> tuple[CorrelationBand, ...]:
-    both = zip(draws.points, draws.weights, strict=True)
-    drawn = np.stack([correlation_matrix(space.to_scale(x), w) for x, w in both])
+    both, kept = zip(draws.points, draws.weights, strict=True), space.numeric
+    drawn = np.stack([correlation_matrix(space.to_scale(x)[:, kept], w) for x, w in both])
     low, high = density.band(drawn, level)
     return tuple(
         CorrelationBand(
-            first=space.names[i],
-            second=space.names[j],
+            first=space.names[kept[i]],
+            second=space.names[kept[j]],
             correlation=(float(low[i, j]), float(high[i, j])),
         )
-        for i, j in combinations(range(space.dimension), 2)
+        for i, j in combinations(range(len(kept)), 2)
     )

@@ -3,6 +3,8 @@
 Wasserstein-1 is the mean distance that points must be moved to turn one sample into the
 other. Total variation of a marginal is ½∫|p - q|, from histograms on common bins; MMTV is its
 mean over the features (Acerbi 2020, "Variational Bayesian Monte Carlo with noisy likelihoods").
+Of a categorical feature it is that of the shares, and the only distance of its marginal; over all
+features together categories are the corners that `llm_elicit.audit.standard` makes of them.
 Four more distances over all features together are those of `llm_elicit.audit.joint`.
 Between finite samples of one density neither is 0, so a distance is read beside its *floor*:
 the same distance between two disjoint draws of the same density, of the same size.
@@ -19,8 +21,9 @@ from scipy.spatial.distance import cdist
 from scipy.stats import wasserstein_distance
 
 from llm_elicit import density
-from llm_elicit.audit.evidence import AuditSettings, Standard
+from llm_elicit.audit.evidence import AuditSettings
 from llm_elicit.audit.joint import joint_of_draws, measure_joint
+from llm_elicit.audit.standard import Standard
 from llm_elicit.audit.summary import Band
 from llm_elicit.features import Feature, FeatureSpace, Floats, Strict
 
@@ -39,12 +42,13 @@ class FeatureDistance(Strict):
 
     Attributes:
         name: the feature.
-        wasserstein: Wasserstein-1 in standard deviations of the data, on the feature's scale.
-        total_variation: ½∫|p - q|, from 0 (equal) to 1 (apart).
+        wasserstein: Wasserstein-1 in standard deviations of the data, on the feature's scale; None
+            of a categorical one.
+        total_variation: ½∫|p - q|, from 0 (equal) to 1 (apart); of shares ½Σ|p - q|.
     """
 
     name: str
-    wasserstein: Estimate
+    wasserstein: Estimate | None
     total_variation: Estimate
 
 
@@ -127,8 +131,10 @@ def bin_edges(feature: Feature, bins: int) -> Floats:
     """Edges of about `bins` equal bins over a feature's range, natural units.
 
     Equal on the feature's scale. Where the scale is linear, whole-numbered features get the
-    same number of values in every bin.
+    same number of values in every bin; every category has a bin of its own, whatever `bins`.
     """
+    if feature.categories:
+        return np.arange(-0.5, len(feature.categories))
     if feature.scale == "log":
         return np.exp(np.linspace(np.log(feature.low), np.log(feature.high), bins + 1))
     if feature.kind == "integer":
@@ -243,8 +249,11 @@ class Ruler:
             x, y = pick(self.marginal_size)
             columns = zip(x.T, y.T, self.edges, strict=True)
             marginal_tv.append([total_variation(*column) for column in columns])
-            pairs = zip(self.standard(x).T, self.standard(y).T, strict=True)
-            marginal_w.append([wasserstein_distance(*pair) for pair in pairs])
+            pairs = zip(self.standard.numbers(x).T, self.standard.numbers(y).T, strict=True)
+            marginal_w.append([
+                np.nan if feature.categories else wasserstein_distance(*pair)
+                for feature, pair in zip(self.space.features, pairs, strict=True)
+            ])  # fmt: skip
         w, tv = np.array(marginal_w), np.array(marginal_tv)
         return Distance(
             wasserstein=estimate_of(joint_w),
@@ -256,11 +265,11 @@ class Ruler:
             marginal_size=self.marginal_size,
             features=[
                 FeatureDistance(
-                    name=name,
-                    wasserstein=estimate_of(w[:, column]),
+                    name=feature.name,
+                    wasserstein=None if feature.categories else estimate_of(w[:, column]),
                     total_variation=estimate_of(tv[:, column]),
                 )
-                for column, name in enumerate(self.space.names)
+                for column, feature in enumerate(self.space.features)
             ],
         )
 

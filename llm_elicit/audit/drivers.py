@@ -16,7 +16,8 @@ class Driver(Strict):
     Attributes:
         name: the feature.
         alone: leave-one-out share of the variance of (preference - 1/2) that the feature
-            predicts by itself, linear and square; at or below 0 when it predicts nothing.
+            predicts by itself, linear and square, or by category; at or below 0 when it predicts
+            nothing.
         lost: by how much the share that all features predict shrinks without this one.
         p_value: of the randomization test of the feature alone.
         p_holm: the same, for looking at all features (Holm 1979).
@@ -45,8 +46,8 @@ def measure_drivers(
     """
     if len(choices) < 2:
         return []
-    design, d = feature_differences(choices, space), space.dimension
-    columns = [design[:, [j, d + j]] for j in range(d)]
+    design, owners = feature_differences(choices, space)
+    columns = [design[:, owners == j] for j in range(space.dimension)]
     tests = [exchange(design, choices.preference, flips, rng) for design in columns]
     adjusted = holm(np.array([test.p_value for test in tests]))
 

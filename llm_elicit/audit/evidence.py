@@ -1,9 +1,4 @@
-"""What an audit is given: points, samples and judgments, checked before anything is computed.
-
-Distances are computed on *standardized features*: each feature on its scale (the logarithm
-where the scale is logarithmic), less the reference data's mean, over their standard deviation,
-so that a distance of 1 is one standard deviation of the data.
-"""
+"""What an audit is given: points, samples and judgments, checked before anything is computed."""
 
 from __future__ import annotations
 
@@ -16,6 +11,7 @@ from numpy.typing import ArrayLike
 from pydantic import Field
 
 from llm_elicit.audit.replies import DirectEvidence
+from llm_elicit.audit.standard import Standard
 from llm_elicit.audit.summary import BeliefBands
 from llm_elicit.audit.transitivity import Triads
 from llm_elicit.comparisons import Comparisons
@@ -46,35 +42,6 @@ class AuditSettings(Strict):
 
 
 @dataclass(frozen=True)
-class Standard:
-    """Natural units to standardized features, by the mean and sd of `points` on the scale.
-
-    A feature that never varies keeps its unit (its sd counts as 1).
-
-    Example:
-        >>> space = FeatureSpace.load("california_housing")
-        >>> points = space.sample(100, np.random.default_rng(0))
-        >>> bool(np.allclose(Standard.of(space, points)(points).std(axis=0), 1))
-        True
-    """
-
-    space: FeatureSpace
-    mean: Floats
-    sd: Floats
-
-    @classmethod
-    def of(cls, space: FeatureSpace, points: Floats) -> Standard:
-        scaled = space.to_scale(points)
-        mean, sd = scaled.mean(axis=0), scaled.std(axis=0)
-        # Rounding leaves a constant column a sd of some ulps, not 0.
-        constant = sd <= 1e-12 * np.maximum(1.0, np.abs(mean))
-        return cls(space, mean, np.where(constant, 1.0, sd))
-
-    def __call__(self, points: Floats) -> Floats:
-        return (self.space.to_scale(points) - self.mean) / self.sd
-
-
-@dataclass(frozen=True)
 class Reference:
     """What every judge of a run is set beside.
 
@@ -84,8 +51,8 @@ class Reference:
         data: the reference table's points, `(n, d)`; None for a space without a table.
 
     Raises:
-        InputError: a wrong shape, fewer than two points, NaN, or a value not positive on a
-            logarithmic scale.
+        InputError: a wrong shape, fewer than two points, NaN, a value not positive on a
+            logarithmic scale, or one that is no code of a category.
     """
 
     space: FeatureSpace
@@ -153,6 +120,8 @@ class JudgeEvidence:
 def checked_points(points: ArrayLike, space: FeatureSpace, what: str) -> Floats:
     """`points` as finite `(n, d)` floats that can be put on the space's scale, n at least 2.
 
+    Categories are given by their codes.
+
     Raises:
         InputError: they are not; the message names `what`, the row and the feature.
     """
@@ -170,6 +139,14 @@ def checked_points(points: ArrayLike, space: FeatureSpace, what: str) -> Floats:
         rule = "finite and positive (its scale is log)" if space.log[column] else "finite"
         raise InputError(
             f"{what}: row {row}, {space.names[column]} = {array[row, column]:g}; it must be {rule}"
+        )
+    codes = (array == np.rint(array)) & (array >= space.low) & (array <= space.high)
+    no_code = space.categorical & ~codes
+    if no_code.any():
+        row, column = (int(i) for i in np.argwhere(no_code)[0])
+        raise InputError(
+            f"{what}: row {row}, {space.names[column]} = {array[row, column]:g}; it must be the "
+            f"code of a category, 0 to {space.high[column]:g}"
         )
     return array
 

@@ -14,6 +14,7 @@ from scipy.stats import wasserstein_distance
 
 from llm_elicit.audit.evidence import AuditSettings, Reference
 from llm_elicit.audit.joint import mean_distance
+from llm_elicit.audit.standard import Standard, shares_of
 from llm_elicit.features import Floats, Strict
 
 _REPEATS = 99
@@ -35,7 +36,10 @@ class Beside(Strict):
 
 
 class GeneratedFeature(Strict):
-    """One feature: W1 in standard deviations of the data, on its scale; None without the other."""
+    """One feature: W1 in standard deviations of the data, on its scale; None without the other.
+
+    Of a categorical feature, the total variation between shares.
+    """
 
     name: str
     data: Beside | None
@@ -78,7 +82,7 @@ def measure_generated(
     sides: dict[str, list[Beside] | None] = {"data": None, "belief": None}
     for name, other in (("data", reference.data), ("belief", belief)):
         if other is not None:
-            sides[name] = _beside(standard(kept), standard(space.round(other)), settings.size, rng)
+            sides[name] = _beside(kept, space.round(other), standard, settings.size, rng)
     return Generated(
         points=len(kept),
         outside=int((~inside).sum()),
@@ -93,8 +97,10 @@ def measure_generated(
     )
 
 
-def _beside(x: Floats, y: Floats, most: int, rng: np.random.Generator) -> list[Beside]:
-    """Each feature's W1 and the energy distance last, of x from y and of draws of y from y.
+def _beside(
+    x: Floats, y: Floats, standard: Standard, most: int, rng: np.random.Generator
+) -> list[Beside]:
+    """Each feature's distance and the energy distance last, of x from y and of draws of y from y.
 
     One part of y stands for it, and the true draws are from the other.
     """
@@ -102,12 +108,21 @@ def _beside(x: Floats, y: Floats, most: int, rng: np.random.Generator) -> list[B
     kept = y[: min(_OTHERS, (len(y) + 1) // 2)]
     others = y[len(kept) :]
     size = min(most, len(x), len(others))
-    within = mean_distance(kept)
+    placed, numbers = standard(kept), standard.numbers(kept)
+    within, space = mean_distance(placed), standard.space
+    words = [j for j, feature in enumerate(space.features) if feature.categories]
+    shares = {j: shares_of(kept[:, j], space.features[j]) for j in words}
 
     def distances(some: Floats) -> list[float]:
-        columns = zip(some.T, kept.T, strict=True)
-        squared = 2.0 * float(cdist(some, kept).mean()) - mean_distance(some) - within
-        return [float(wasserstein_distance(*c)) for c in columns] + [max(squared, 0.0) ** 0.5]
+        place = standard(some)
+        squared = 2.0 * float(cdist(place, placed).mean()) - mean_distance(place) - within
+        each = [
+            0.5 * float(np.abs(shares_of(some[:, j], space.features[j]) - shares[j]).sum())
+            if j in shares
+            else float(wasserstein_distance(column, numbers[:, j]))
+            for j, column in enumerate(standard.numbers(some).T)
+        ]
+        return [*each, max(squared, 0.0) ** 0.5]
 
     own = distances(x[rng.permutation(len(x))[:size]])
     draws = (others[rng.choice(len(others), size, replace=False)] for _ in range(_REPEATS))

@@ -49,6 +49,8 @@ def quantiles_at_levels(
 ) -> Floats:
     """Five quantiles of each feature at each of `LEVEL_FACTORS`, `(1 + S, c, d, 5)`, natural units.
 
+    NaN of categorical features.
+
     The first of them are the belief's own, the other S those of draws of its posterior, if it has
     any. Points of the belief and as many from λ are weighted into each; where too few would count
     for the belief itself, it is drawn anew.
@@ -72,4 +74,5 @@ def quantiles_at_levels(
                 found[i, k] = np.quantile(other, wanted, axis=0).T
             else:
                 found[i, k] = weighted_quantiles(both, weights, wanted, order).T
+    found[:, :, space.categorical] = np.nan
     return found

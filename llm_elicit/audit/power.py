@@ -22,7 +22,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from llm_elicit.audit.summary import BeliefBands
+from llm_elicit.audit.summary import BeliefBands, CategoryBands
 from llm_elicit.features import FeatureSpace, Floats, Strict
 
 LEAN = 100
@@ -44,6 +44,13 @@ class Width(Strict):
     median: float
 
 
+class ShareWidth(Strict):
+    """How wide the widest band of a share is, of a categorical feature's."""
+
+    name: str
+    share: float
+
+
 class BandPower(Strict):
     """What more pairs would make of a belief's bands.
 
@@ -52,13 +59,15 @@ class BandPower(Strict):
         more: how many more, drawn as these were and answered as these were, would halve every
             band's width.
         lean: whether the answers are so few that the prior still decides, and `more` is too few.
-        widths: of the bands of mean and median, in the order of the space.
+        widths: of the bands of mean and median, in the order of the space; of numbers.
+        shares: of the bands of shares, in the order of the space; of categorical features.
     """
 
     pairs: int
     more: int
     lean: bool
     widths: list[Width]
+    shares: tuple[ShareWidth, ...] = ()
 
 
 class SearchPower(Strict):
@@ -92,19 +101,22 @@ def measure_band_power(
         >>> found.widths[0].mean, found.more
         (0.1, 360)
     """
-    sd = space.to_scale(belief).std(axis=0)
+    sd, widths, shares = space.to_scale(belief).std(axis=0), [], []
+    for column, each in enumerate(bands.features):
+        if isinstance(each, CategoryBands):
+            widest = max(high - low for low, high in each.shares.values())
+            shares.append(ShareWidth(name=each.name, share=widest))
+            continue
 
-    def widths(which: str) -> Floats:
-        ends = np.array([getattr(feature, which) for feature in bands.features]).T
-        low, high = space.to_scale(ends)
-        return np.asarray((high - low) / np.where(sd > 0, sd, 1.0))
-
-    both = zip(space.names, widths("mean"), widths("q50"), strict=True)
+        ends = np.log([each.mean, each.q50]) if space.log[column] else [each.mean, each.q50]
+        mean, median = np.diff(ends)[:, 0] / (sd[column] if sd[column] > 0 else 1.0)
+        widths.append(Width(name=each.name, mean=float(mean), median=float(median)))
     return BandPower(
         pairs=pairs,
         more=(_TIMES - 1) * pairs,
         lean=pairs < LEAN * space.dimension,
-        widths=[Width(name=name, mean=float(m), median=float(q)) for name, m, q in both],
+        widths=widths,
+        shares=tuple(shares),
     )
 
 

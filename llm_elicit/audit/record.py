@@ -32,7 +32,7 @@ from llm_elicit.audit.signal import (
     distance_from_sampling,
     exchange_choices,
 )
-from llm_elicit.audit.summary import FeatureBands, FeatureSummary, side_by_side, summarize
+from llm_elicit.audit.summary import Bands, Summary, side_by_side, summarize
 from llm_elicit.audit.transitivity import Transitivity, measure_transitivity
 from llm_elicit.audit.unanswered import Unanswered, measure_unanswered
 from llm_elicit.errors import InputError
@@ -55,8 +55,8 @@ class ReferenceAudit(Strict):
 
     rows: int | None
     half_split: bool
-    data: list[FeatureSummary] | None
-    sampling: list[FeatureSummary]
+    data: list[Summary] | None
+    sampling: list[Summary]
     sampling_data: Distance | None
     data_floor: Distance | None
     sampling_floor: Distance
@@ -99,8 +99,8 @@ class JudgeAudit(Strict):
     coverage: DataCoverage | None = None
     scale: Scale | None = None
     direct: DirectAudit | None = None
-    belief: list[FeatureSummary] | None
-    bands: list[FeatureBands] | None = None
+    belief: list[Summary] | None
+    bands: list[Bands] | None = None
     band_power: BandPower | None = None
     shape: Shape | None = None
     boxes: list[Box] | None = None

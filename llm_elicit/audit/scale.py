@@ -31,12 +31,13 @@ class AtLevel(Strict):
         factor: the level over the one that the fit was told.
         belief_data: Wasserstein-1 to the data; None without data.
         shifts: each feature's mean less the data's (λ's without data), in its standard
-            deviations, on the feature's scale, in the order of the space.
+            deviations, on the feature's scale, in the order of the space; None of a categorical
+            feature, which has no mean.
     """
 
     factor: float
     belief_data: Estimate | None
-    shifts: list[float]
+    shifts: list[float | None]
 
 
 class Scale(Strict):
@@ -101,15 +102,17 @@ def measure_scale(
     def apart(points: Floats) -> Estimate | None:
         return None if data is None else _apart(standard(points), standard(centre), size, rng)
 
-    levels = []
+    levels, shifts = [], []
     for factor, drawn in sorted(at_levels.items()):
         points = space.round(drawn)
-        shift = standard(points).mean(axis=0) - standard(centre).mean(axis=0)
-        levels.append(AtLevel(factor=factor, belief_data=apart(points), shifts=shift.tolist()))
+        shift = standard.numbers(points).mean(axis=0) - standard.numbers(centre).mean(axis=0)
+        found = [None if np.isnan(each) else float(each) for each in shift]
+        levels.append(AtLevel(factor=factor, belief_data=apart(points), shifts=found))
+        shifts.append(shift)
     of_sampling = apart(sampling)
-    sides = np.array([np.sign(each.shifts) * (np.abs(each.shifts) > _SHIFTED) for each in levels])
+    sides = np.sign(shifts) * (np.abs(shifts) > _SHIFTED)
     above, below = ((sides == side).all(axis=0) for side in (1, -1))
-    beside = ~above & ~below & ~(sides == 0).all(axis=0)
+    beside = ~above & ~below & ~(sides == 0).all(axis=0) & ~space.categorical
     names = np.array(space.names)
     return Scale(
         levels=levels,

@@ -1,6 +1,7 @@
 """Is a belief shaped like the data: do features hang together alike, are the tails as heavy?
 
-Correlations are Pearson's, each feature on its scale. The belief's stand beside their credible
+Correlations are Pearson's, each feature on its scale; both they and tails are of numbers alone, as
+categories have neither. The belief's stand beside their credible
 band, which is of its posterior, the data's beside an interval for the sampling error of the rows.
 One pair in ten lies outside its band by chance, even where the judge believes what is so.
 """
@@ -15,7 +16,7 @@ from scipy.stats import norm
 
 from llm_elicit.audit.consistency import Interval, wilson
 from llm_elicit.audit.evidence import Reference
-from llm_elicit.audit.summary import Band, BeliefBands, FeatureBands
+from llm_elicit.audit.summary import Band, BeliefBands, CategoryBands, FeatureBands
 from llm_elicit.features import Floats, Strict
 
 _TINY = 1e-12
@@ -71,8 +72,8 @@ class Shape(Strict):
     """A belief's shape beside the data's.
 
     Attributes:
-        correlations: every two features once, in the order of the space.
-        tails: feature by feature; None without data.
+        correlations: every two features that are numbers once, in the order of the space.
+        tails: number by number; None without data.
     """
 
     correlations: list[Correlation]
@@ -90,22 +91,24 @@ class Shape(Strict):
 
 def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | None) -> Shape:
     """A belief's samples `(m, d)`, natural units, and its bands beside the data and λ."""
-    space, data = reference.space, reference.data
+    space, data, kept = reference.space, reference.data, reference.space.numeric
+    names = [space.names[j] for j in kept]
     drawn, sampling = (
-        correlation_matrix(space.to_scale(points)) for points in (belief, reference.sampling)
+        correlation_matrix(space.to_scale(points)[:, kept])
+        for points in (belief, reference.sampling)
     )
-    rows = None if data is None else space.to_scale(data)
+    rows = None if data is None else space.to_scale(data)[:, kept]
     known = (
         {} if bands is None else {(b.first, b.second): b.correlation for b in bands.correlations}
     )
     correlations = []
-    for i, j in combinations(range(space.dimension), 2):
-        band = known.get((space.names[i], space.names[j]))
+    for i, j in combinations(range(len(kept)), 2):
+        band = known.get((names[i], names[j]))
         found = None if rows is None else correlation_interval(rows[:, i], rows[:, j])
         correlations.append(
             Correlation(
-                first=space.names[i],
-                second=space.names[j],
+                first=names[i],
+                second=names[j],
                 belief=float(drawn[i, j]),
                 band=band,
                 data=found,
@@ -121,8 +124,7 @@ def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | Non
     tails = None
     if data is not None:
         tails = [
-            _tails(belief[:, j], data[:, j], name, None if bands is None else bands.features[j])
-            for j, name in enumerate(space.names)
+            _tails(belief[:, j], data[:, j], space.names[j], _of_number(bands, j)) for j in kept
         ]
     return Shape(correlations=correlations, tails=tails)
 
@@ -197,6 +199,12 @@ def correlation_interval(x: Floats, y: Floats, level: float = 0.95) -> Interval:
 def outside_band(band: Band | None, found: Interval | None) -> bool | None:
     """Whether what was found in the data lies outside a belief's band; None without either."""
     return None if band is None or found is None else not band[0] <= found.value <= band[1]
+
+
+def _of_number(bands: BeliefBands | None, column: int) -> FeatureBands | None:
+    found = None if bands is None else bands.features[column]
+    assert not isinstance(found, CategoryBands)
+    return found
 
 
 def _tails(belief: Floats, data: Floats, name: str, bands: FeatureBands | None) -> Tails:

@@ -25,14 +25,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
-from llm_elicit.audit.evidence import AuditSettings, Standard
+from llm_elicit.audit.evidence import AuditSettings
 from llm_elicit.audit.joint import mean_distance
 from llm_elicit.audit.power import SearchPower
+from llm_elicit.audit.standard import Standard
 from llm_elicit.comparisons import Choices
 from llm_elicit.features import FeatureSpace, Floats, Strict
 
+Index = npt.NDArray[np.int64]
 Verdict = Literal["signal", "no signal found"]
 
 # Ridge penalty a column: noise variance over the variance that all columns together explain.
@@ -131,7 +134,8 @@ def exchange_choices(
     """What `randomization_test` is made from."""
     if len(choices) < 2:
         return Exchanges(0.0, np.zeros(flips))
-    return exchange(feature_differences(choices, space), choices.preference, flips, rng)
+    design, _ = feature_differences(choices, space)
+    return exchange(design, choices.preference, flips, rng)
 
 
 def exchange(design: Floats, preference: Floats, flips: int, rng: np.random.Generator) -> Exchanges:
@@ -238,22 +242,26 @@ def _reason(
     return f"{answers[0].upper()}{answers[1:]}, {joint} {belief}."
 
 
-def feature_differences(choices: Choices, space: FeatureSpace) -> Floats:
-    """φ(a) - φ(b), `(n, p)`, columns scaled to unit mean square.
+def feature_differences(choices: Choices, space: FeatureSpace) -> tuple[Floats, Index]:
+    """φ(a) - φ(b), `(n, p)`, columns scaled to unit mean square, and the feature of each, `(p,)`.
 
-    φ is the d linear terms, the d squares, then products where there are pairs enough for them
-    (n at least twice the number of columns).
+    φ is the linear terms, which of a categorical feature are its corners' coordinates, the squares
+    of numbers, then products of two features (-1) where there are pairs enough for them (n at least
+    twice the number of columns).
     """
     standard = Standard.of(space, np.concatenate([choices.a, choices.b]))
     a, b = standard(choices.a), standard(choices.b)
-    columns = [a - b, a**2 - b**2]
-    d = a.shape[1]
-    i, j = np.triu_indices(d, k=1)
-    if len(a) >= 2 * (2 * d + len(i)):
+    owner = standard.owners
+    number = ~space.categorical[owner]
+    columns, owners = [a - b, (a**2 - b**2)[:, number]], [owner, owner[number]]
+    i, j = np.triu_indices(a.shape[1], k=1)
+    i, j = i[owner[i] != owner[j]], j[owner[i] != owner[j]]
+    if len(a) >= 2 * (len(owner) + int(number.sum()) + len(i)):
         columns.append(a[:, i] * a[:, j] - b[:, i] * b[:, j])
+        owners.append(np.full(len(i), -1))
     design = np.concatenate(columns, axis=1)
     scale = np.sqrt((design**2).mean(axis=0))
-    return design / np.where(scale > 0, scale, 1.0)
+    return design / np.where(scale > 0, scale, 1.0), np.concatenate(owners)
 
 
 def _gains(left: Floats, singular: Floats, responses: Floats) -> Floats:

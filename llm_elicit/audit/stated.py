@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from llm_elicit.audit.evidence import Reference, Standard
+from llm_elicit.audit.evidence import Reference
 from llm_elicit.audit.levels import LEVEL_FACTORS
+from llm_elicit.audit.standard import Standard
 from llm_elicit.features import Floats, Strict
 from llm_elicit.questions.numbers import LEVELS
 
@@ -75,7 +76,7 @@ class Stated(Strict):
     """A judge's stated quantiles.
 
     Attributes:
-        features: in the order of the space.
+        features: those that are numbers, in the order of the space.
         level: which noise level they suit; None for a belief that has but one, or fewer than two
             features with statements.
     """
@@ -124,13 +125,13 @@ def measure_stated(
     }
     features = [
         StatedFeature(
-            name=name,
+            name=space.names[j],
             times=int(times[j]),
             quantiles=tuple(middle[j].tolist()) if times[j] else None,
             outside=int(outside[j]),
             **{key: _finite(values, j) for key, values in columns.items()},
         )
-        for j, name in enumerate(space.names)
+        for j in space.numeric
     ]
     level = None
     if at_levels is not None:
@@ -149,7 +150,7 @@ class _Nodes:
         ends = [np.broadcast_to(e[:, None], (*quantiles.shape[:-1], 1))
                 for e in (space.low, space.high)]  # fmt: skip
         whole = np.concatenate([ends[0], quantiles, ends[1]], axis=-1)
-        return np.swapaxes(self._standard(np.swapaxes(whole, -1, -2)), -1, -2)
+        return np.swapaxes(self._standard.numbers(np.swapaxes(whole, -1, -2)), -1, -2)
 
     def of(self, points: Floats) -> Floats:
         """Of a sample `(n, d)`, natural units, rounded as it would be worded."""

@@ -1,4 +1,4 @@
-"""Marginal summaries of samples and beliefs, natural units: means, quantiles, their bands."""
+"""Marginal summaries of samples and beliefs: means, quantiles, shares of categories; bands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from llm_elicit.features import FeatureSpace, Floats, Strict
+from llm_elicit.audit.standard import shares_of
+from llm_elicit.features import Feature, FeatureSpace, Floats, Strict
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 Band = tuple[float, float]
@@ -28,6 +29,16 @@ class FeatureSummary(Strict):
     q95: float
 
 
+class CategorySummary(Strict):
+    """The shares of a categorical feature's words in one sample."""
+
+    name: str
+    shares: dict[str, float]
+
+
+Summary = FeatureSummary | CategorySummary
+
+
 class FeatureBands(Strict):
     """One feature's bands, natural units: its mean and its quantiles."""
 
@@ -40,8 +51,21 @@ class FeatureBands(Strict):
     q95: Band
 
 
+class CategoryBands(Strict):
+    """The bands of the shares of a categorical feature's words."""
+
+    name: str
+    shares: dict[str, Band]
+
+
+Bands = FeatureBands | CategoryBands
+
+
 class MarginalBand(Strict):
-    """The band of one feature's density, per unit of its scale, at `at` (natural units)."""
+    """The band of one feature's density, per unit of its scale, at `at` (natural units).
+
+    Of a categorical feature, of its shares, at the codes.
+    """
 
     name: str
     at: list[float]
@@ -60,23 +84,27 @@ class CorrelationBand(Strict):
 class BeliefBands(Strict):
     """A belief's bands of one level over so many draws.
 
-    `correlations` has every two features once, in the order of the space; none in bands that
-    were measured before there were any.
+    `correlations` has every two features that are numbers once, in the order of the space; none in
+    bands that were measured before there were any.
     """
 
     level: Annotated[float, Field(gt=0, lt=1)]
     draws: int
-    features: list[FeatureBands]
+    features: list[Bands]
     marginals: list[MarginalBand]
     correlations: tuple[CorrelationBand, ...] = ()
 
 
-def summarize(points: Floats, space: FeatureSpace) -> list[FeatureSummary]:
+def summarize(points: Floats, space: FeatureSpace) -> list[Summary]:
     """Each feature of a sample `(n, d)`, in the order of the space."""
     quantiles = np.quantile(points, QUANTILES, axis=0)
     return [
-        FeatureSummary(
-            name=name,
+        CategorySummary(
+            name=feature.name, shares=by_word(feature, shares_of(points[:, column], feature))
+        )
+        if feature.categories
+        else FeatureSummary(
+            name=feature.name,
             mean=float(points[:, column].mean()),
             sd=float(points[:, column].std(ddof=1)),
             **{
@@ -84,21 +112,32 @@ def summarize(points: Floats, space: FeatureSpace) -> list[FeatureSummary]:
                 for k, q in enumerate(QUANTILES)
             },
         )
-        for column, name in enumerate(space.names)
+        for column, feature in enumerate(space.features)
     ]
 
 
-def side_by_side(summaries: Mapping[str, list[FeatureSummary]]) -> pd.DataFrame:
+def by_word(feature: Feature, shares: Floats) -> dict[str, float]:
+    """Shares `(K,)` by the categories' words."""
+    return dict(zip(feature.categories, shares.tolist(), strict=True))
+
+
+def side_by_side(summaries: Mapping[str, list[Summary]]) -> pd.DataFrame:
     """A tidy table: a row a feature and sample, columns feature, sample, mean, sd, q05 ... q95.
+
+    Of a categorical feature there is a row a category and sample, with columns category and share
+    in place of these.
 
     Args:
         summaries: by the sample's name ("data", "belief", ...).
     """
-    records = [
-        {"feature": row.name, "sample": sample, **row.model_dump(exclude={"name"})}
-        for sample, rows in summaries.items()
-        for row in rows
-    ]
+    records: list[dict[str, object]] = []
+    for sample, rows in summaries.items():
+        for row in rows:
+            of = {"feature": row.name, "sample": sample}
+            if isinstance(row, CategorySummary):
+                records += [of | {"category": k, "share": p} for k, p in row.shares.items()]
+            else:
+                records.append(of | row.model_dump(exclude={"name"}))
     frame = pd.DataFrame(records)
     order = {name: place for place, name in enumerate(dict.fromkeys(frame["feature"]))}
     return frame.sort_values(

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from llm_elicit import density
 from llm_elicit.audit.consistency import Interval, wilson
+from llm_elicit.audit.distance import bin_edges
 from llm_elicit.audit.evidence import Reference
 from llm_elicit.audit.multiplicity import holm
+from llm_elicit.audit.standard import Standard, shares_of
 from llm_elicit.comparisons import Choices
 from llm_elicit.errors import InputError
-from llm_elicit.features import Floats, Strict
+from llm_elicit.features import FeatureSpace, Floats, Strict
 
 Progress = Callable[[str, int, int], None]
 _LEVEL = 0.9
@@ -48,15 +50,21 @@ class FeatureGap(Strict):
 
     Attributes:
         name: the feature.
-        mean: difference of means, standard deviations of the reference.
-        log_sd: difference of the logarithms of the standard deviations.
-        distance: Wasserstein-1 between the marginals, standard deviations of the reference.
-        p_holm: that neither mean nor width differs, for looking at all features of these two.
+        mean: difference of means, standard deviations of the reference; None of a categorical
+            feature.
+        log_sd: difference of the logarithms of the standard deviations; None of one, too.
+        shares: differences of a categorical feature's shares, by the words; None of a number.
+        distance: Wasserstein-1 between the marginals, standard deviations of the reference; of a
+            categorical feature, whose categories are all as far from each other (see
+            `llm_elicit.audit.standard`), the total variation times how far.
+        p_holm: that neither mean nor width differs, or no share, for looking at all features of
+            these two.
     """
 
     name: str
-    mean: Interval
-    log_sd: Interval
+    mean: Interval | None
+    log_sd: Interval | None
+    shares: dict[str, Interval] | None = None
     distance: Interval
     p_holm: float
 
@@ -145,21 +153,20 @@ def compare_judges(
     names = [side.name for side in sides]
     if len(names) < 2 or len(set(names)) < len(names):
         raise InputError(f"compare: {', '.join(names) or 'no judge'}; name two or more judges")
+    standard, data = reference.standard, reference.data
     marginals = {
-        side.name: _Marginals.of(side, reference, [seed, at], progress)
+        side.name: _Marginals.of(side, standard, [seed, at], progress)
         for at, side in enumerate(sides)
     }
     both = list(itertools.combinations(sides, 2))
-    standard, data = reference.standard, reference.data
-    to_data = None if data is None else _quantiles(standard(data))
+    sampling = _Marginals.of_points(reference.sampling, standard)
+    to_data = None if data is None else _Marginals.of_points(data, standard)
     return Versus(
         judges=names,
-        sampling=None
-        if to_data is None
-        else _apart(_quantiles(standard(reference.sampling)), to_data),
-        data_floor=None if data is None else _halves(standard(data), seed),
+        sampling=None if to_data is None else float(sampling.apart(to_data).mean()),
+        data_floor=None if data is None else _halves(data, standard, seed),
         agreements=[agreement(one, other) for one, other in both],
-        gaps=[_gap(one.name, other.name, marginals, reference.space.names) for one, other in both],
+        gaps=[_gap(one.name, other.name, marginals, reference.space) for one, other in both],
         standings=None if to_data is None else _standings(marginals, to_data),
     )
 
@@ -190,79 +197,122 @@ def _key(a: Floats, b: Floats) -> bytes:
 
 @dataclass(frozen=True)
 class _Marginals:
-    """Every draw's marginals as quantiles at even levels (S, L, d), means and log sd (S, d)."""
+    """Marginals of a sample, or of every draw of a belief (S, ...), standardized.
+
+    Attributes:
+        quantiles: at even levels (..., L, d); NaN where a feature is categorical.
+        shares: of each categorical feature's categories (..., K), by its place.
+        edges: how far its categories are from each other.
+    """
 
     quantiles: Floats
-    mean: Floats
-    log_sd: Floats
+    shares: Mapping[int, Floats]
+    edges: Mapping[int, float]
 
     @classmethod
     def of(
-        cls, side: Side, reference: Reference, seed: Sequence[int], progress: Progress | None
+        cls, side: Side, standard: Standard, seed: Sequence[int], progress: Progress | None
     ) -> _Marginals:
+        """Of every draw of a judge's belief."""
+
         def told(_: str, done: int, total: int) -> None:
             if progress is not None:
                 progress(side.name, done, total)
 
         number = int(np.random.default_rng(seed).integers(2**32))
         draws = side.belief.draws(seed=number, progress=told)
-        standard = reference.standard
         natural = draws.quantile(_LEVELS)
-        quantiles = np.stack([standard(each) for each in natural])
-        mean = quantiles.mean(1)
-        return cls(quantiles, mean, np.log(quantiles.std(1).clip(min=1e-12)))
+        quantiles = np.stack([standard.numbers(each) for each in natural])
+        shares = {
+            j: draws.marginal(j, bin_edges(standard.space.features[j], 0)) for j in standard.corners
+        }
+        return cls(quantiles, shares, {j: standard.edge(j) for j in shares})
+
+    @classmethod
+    def of_points(cls, points: Floats, standard: Standard) -> _Marginals:
+        """Of a sample (n, d), natural units."""
+        features = standard.space.features
+        shares = {j: shares_of(points[:, j], features[j]) for j in standard.corners}
+        quantiles = np.asarray(np.quantile(standard.numbers(points), _LEVELS, axis=0))
+        return cls(quantiles, shares, {j: standard.edge(j) for j in shares})
+
+    def __getitem__(self, some: slice) -> _Marginals:
+        """Some of the draws."""
+        shares = {j: each[some] for j, each in self.shares.items()}
+        return replace(self, quantiles=self.quantiles[some], shares=shares)
+
+    def __len__(self) -> int:
+        return len(self.quantiles)
+
+    @property
+    def mean(self) -> Floats:
+        """Of every draw (S, d)."""
+        return np.asarray(self.quantiles.mean(-2))
+
+    @property
+    def log_sd(self) -> Floats:
+        """Of every draw (S, d)."""
+        return np.asarray(np.log(self.quantiles.std(-2).clip(min=1e-12)))
+
+    def apart(self, other: _Marginals) -> Floats:
+        """Wasserstein-1 of each feature's marginals (..., d).
+
+        In one dimension it is the mean absolute difference of quantiles.
+        """
+        found = np.abs(self.quantiles - other.quantiles).mean(-2)
+        for j, edge in self.edges.items():
+            found[..., j] = 0.5 * edge * np.abs(self.shares[j] - other.shares[j]).sum(-1)
+        return np.asarray(found)
 
 
-def _quantiles(points: Floats) -> Floats:
-    """A sample's quantiles (L, d) at the same levels as the draws'."""
-    return np.asarray(np.quantile(points, _LEVELS, axis=0))
-
-
-def _apart(one: Floats, other: Floats) -> float:
-    """Wasserstein-1 of marginals given by quantiles (L, d), averaged over features.
-
-    In one dimension it is the mean absolute difference of quantiles.
-    """
-    return float(np.abs(one - other).mean())
-
-
-def _halves(data: Floats, seed: int) -> float:
+def _halves(data: Floats, standard: Standard, seed: int) -> float:
     order = np.random.default_rng([seed, 0xDA7A]).permutation(len(data))
     half = len(data) // 2
-    return _apart(_quantiles(data[order[:half]]), _quantiles(data[order[half:]]))
+    one, other = (
+        _Marginals.of_points(data[rows], standard) for rows in (order[:half], order[half:])
+    )
+    return float(one.apart(other).mean())
 
 
 def _gap(
-    first: str, second: str, marginals: Mapping[str, _Marginals], names: Sequence[str]
+    first: str, second: str, marginals: Mapping[str, _Marginals], space: FeatureSpace
 ) -> BeliefGap:
     one, other = marginals[first], marginals[second]
-    count = min(len(one.mean), len(other.mean))
-    between = np.abs(one.quantiles[:count] - other.quantiles[:count]).mean(1)
+    count = min(len(one), len(other))
+    between = one[:count].apart(other[:count])
     mean, log_sd = (
         _differences(getattr(one, what), getattr(other, what)) for what in ("mean", "log_sd")
     )
-    # Two things are said of each feature.
+    shares = {j: _differences(one.shares[j], other.shares[j]) for j in one.shares}
+    # Two things are said of each number, and one of each category, of two of which it is the same.
     each = np.minimum(1.0, 2.0 * np.minimum(_doubt(mean), _doubt(log_sd)))
+    for j, found in shares.items():
+        said = found.shape[1] if found.shape[1] > 2 else 1
+        each[j] = min(1.0, said * float(_doubt(found).min()))
     adjusted = holm(each)
     features = [
         FeatureGap(
-            name=name,
-            mean=_interval(mean[:, j]),
-            log_sd=_interval(log_sd[:, j]),
+            name=feature.name,
+            mean=None if j in shares else _interval(mean[:, j]),
+            log_sd=None if j in shares else _interval(log_sd[:, j]),
+            shares={
+                word: _interval(column)
+                for word, column in zip(feature.categories, shares[j].T, strict=True)
+            }
+            if j in shares
+            else None,
             distance=_interval(between[:, j]),
             p_holm=float(adjusted[j]),
         )
-        for j, name in enumerate(names)
+        for j, feature in enumerate(space.features)
     ]
     features.sort(key=lambda gap: -gap.distance.value)
-    within = [
-        np.abs(side.quantiles[1:] - side.quantiles[:-1]).mean() for side in (one, other)
-    ]  # fmt: skip
+    within = [float(side[1:].apart(side[:-1]).mean()) for side in (one, other)]
     return BeliefGap(
         first=first,
         second=second,
         distance=_interval(between.mean(1)),
-        floor=float(max(within)),
+        floor=max(within),
         features=features,
     )
 
@@ -280,11 +330,9 @@ def _doubt(difference: Floats) -> Floats:
     return np.asarray(np.minimum(1.0, 2.0 * np.minimum(below, above)))
 
 
-def _standings(marginals: Mapping[str, _Marginals], data: Floats) -> list[Standing]:
+def _standings(marginals: Mapping[str, _Marginals], data: _Marginals) -> list[Standing]:
     """Ranks with ties: a judge is before another where draws say so at 5 %, Holm over all pairs."""
-    distances = {
-        name: np.abs(each.quantiles - data).mean((1, 2)) for name, each in marginals.items()
-    }
+    distances = {name: each.apart(data).mean(1) for name, each in marginals.items()}
     pairs = list(itertools.combinations(distances, 2))
     p_values = holm(np.array([_nearer(distances[a], distances[b]) for a, b in pairs]))
     before = dict.fromkeys(distances, 0)

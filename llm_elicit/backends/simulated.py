@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llm_elicit.backends.base import Capabilities, Reply, Request
+from llm_elicit.backends.kernels import Kernels
 from llm_elicit.backends.sdk import Keyless
 from llm_elicit.campaign import SimulatedJudge
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace, Floats
+from llm_elicit.features import Feature, FeatureSpace, Floats
 from llm_elicit.later import Later
 from llm_elicit.questions.numbers import LEVELS
 
 if TYPE_CHECKING:
-    from scipy import stats
-
     from llm_elicit import density
 else:
-    # A process that asks models only needs neither SciPy nor PyTorch.
-    stats, density = Later("scipy.stats"), Later("llm_elicit.density")
+    density = Later("llm_elicit.density")  # PyTorch, which asking models does without
 
 _DRAWS = 20_000
 """Draws of its belief from which the expert states quantiles."""
@@ -34,11 +32,12 @@ GUMBEL_LEVEL = math.sqrt(6.0) / math.pi
 class SimulatedBackend(Keyless):
     """An expert whose utility is the log density of its belief, plus noise.
 
-    The belief is a density per unit of the features' scales on the range asked about: `table` a
-    Gaussian kernel density of the reference table, `uniform` a constant. An answer is a pure
-    function of the judge's seed, the rendered question and the replicate, so that it depends
-    neither on the order of asking nor on interruptions. `level` is the Gumbel scale, the
-    exponential rate, or the standard deviation of normal noise on each utility.
+    The belief is a density per unit of the features' scales, and per category, on the range asked
+    about: `table` a kernel density of the reference table, `uniform` a constant.
+
+    An answer is a pure function of the judge's seed, the rendered question and the replicate, so
+    that it depends neither on the order of asking nor on interruptions. `level` is the Gumbel
+    scale, the exponential rate, or the standard deviation of normal noise on each utility.
 
     A direct question is answered from the belief itself: its quantiles, a draw from it, and for a
     row of the table, of which it knows nothing by heart, the feature's value in another draw.
@@ -66,21 +65,28 @@ class SimulatedBackend(Keyless):
         self._low, self._high = space.to_scale(space.low), space.to_scale(space.high)
         self._kernels = self._density() if judge.belief == "table" else None
 
-    def _density(self) -> stats.gaussian_kde:
+    def _density(self) -> Kernels:
         points = self._unit(self._space.table_points())
         if len(points) <= self._space.dimension:
             raise InputError(
                 f"judge {self._judge.name!r}: the table of {self._space.name!r} has only "
                 f"{len(points)} rows in the range; use belief: uniform, or widen the range"
             )
-        return stats.gaussian_kde(points.T, bw_method=self._judge.bandwidth)
+        counts = np.array([len(feature.categories) for feature in self._space.features])
+        return Kernels(points, counts, self._judge.bandwidth)
 
     def _unit(self, points: Floats) -> Floats:
-        """Points on the unit cube of the range's scales."""
-        return (self._space.to_scale(points) - self._low) / (self._high - self._low)
+        """Points on the unit cube of the range's scales; codes as they are."""
+        unit = (self._space.to_scale(points) - self._low) / (self._high - self._low)
+        return np.where(self._space.categorical, points, unit)
+
+    def _natural(self, unit: Floats) -> Floats:
+        """Inverse of `_unit`."""
+        natural = self._space.from_scale(self._low + unit * (self._high - self._low))
+        return np.where(self._space.categorical, unit, natural)
 
     def log_belief(self, points: Floats) -> Floats:
-        """The log density of the belief per unit of the features' scales, up to a constant.
+        """The log density of the belief per unit of the features' scales and per category.
 
         Args:
             points: `(n, d)`, natural units.
@@ -90,25 +96,27 @@ class SimulatedBackend(Keyless):
             which the range asked about holds nearly all.
         """
         inside = np.atleast_2d(np.asarray(points, dtype=np.float64))
-        volume = float(np.log(self._high - self._low).sum())
+        words, widths = self._space.categorical, self._high - self._low
+        volume = float(np.log(widths[~words]).sum())
         if self._kernels is None:
-            return np.full(len(inside), -volume)
-        return np.asarray(self._kernels.logpdf(self._unit(inside).T)) - volume
+            return np.full(len(inside), -volume - float(np.log(widths[words] + 1.0).sum()))
+        return self._kernels.logpdf(self._unit(inside)) - volume
 
     def sample(self, n: int, rng: np.random.Generator) -> Floats:
         """`n` draws from the belief inside the range asked about, `(n, d)`, natural units."""
+        words = self._space.categorical
         if self._kernels is None:
             unit = rng.random((n, self._space.dimension))
-            return self._space.from_scale(self._low + unit * (self._high - self._low))
+            unit = np.where(words, np.floor(unit * (self._high + 1.0)), unit)
+            return self._natural(unit)
         kept: list[Floats] = []
         count = 0
         while count < n:
-            draws = self._kernels.resample(2 * n, seed=rng).T
-            draws = draws[((draws >= 0.0) & (draws <= 1.0)).all(axis=1)]
+            draws = self._kernels.sample(2 * n, rng)
+            draws = draws[(words | ((draws >= 0.0) & (draws <= 1.0))).all(axis=1)]
             kept.append(draws)
             count += len(draws)
-        unit = np.concatenate(kept)[:n]
-        return self._space.from_scale(self._low + unit * (self._high - self._low))
+        return self._natural(np.concatenate(kept)[:n])
 
     def body(self, request: Request) -> dict[str, Any]:
         """What decides the answer."""
@@ -138,7 +146,7 @@ class SimulatedBackend(Keyless):
         return request.options[int(np.argmax(utilities))]
 
     def _words(self, request: Request) -> str:
-        """Numbers in the units of the question, separated as it asks for."""
+        """Numbers in the units of the question, and words, separated as it asks for."""
         asked, space = request.direct, self._space
         assert asked is not None
         if asked.kind == "quantiles":
@@ -150,11 +158,17 @@ class SimulatedBackend(Keyless):
             point = self.sample(1, self._own(request))[0]
             numbers = list(zip(space.features, point, strict=True))
             numbers = numbers if asked.feature is None else [numbers[asked.feature]]
-        values = (f.round(np.asarray(v)) * f.factor for f, v in numbers)
-        return "; ".join(f"{float(value):.10g}" for value in values)
+        return "; ".join(_said(feature, float(value)) for feature, value in numbers)
 
     def _own(self, request: Request) -> np.random.Generator:
         """The question's own random numbers."""
         identity = f"{self._judge.seed}/{request.prompt.hash}/{request.replicate}"
         digest = hashlib.sha256(identity.encode()).digest()
         return np.random.default_rng(int.from_bytes(digest[:16], "big"))
+
+
+def _said(feature: Feature, value: float) -> str:
+    """A value without its unit."""
+    if feature.categories:
+        return feature.word(value)
+    return f"{float(feature.round(np.asarray(value)) * feature.factor):.10g}"

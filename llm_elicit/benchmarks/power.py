@@ -11,8 +11,9 @@ import time
 
 import numpy as np
 
-from llm_elicit.audit.evidence import AuditSettings, Standard
+from llm_elicit.audit.evidence import AuditSettings
 from llm_elicit.audit.signal import assess_signal, distance_from_sampling, randomization_test
+from llm_elicit.audit.standard import Standard
 from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.job import Job, Row
 from llm_elicit.benchmarks.measure import Array, Streams, compare, peak_mib, provenance_of

@@ -36,6 +36,7 @@ from llm_elicit.density.candidates import Candidates
 from llm_elicit.density.choice import Noise
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.problem import FitSettings
+from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.threads import one_thread
 from llm_elicit.density.utility import ResidualSettings, UtilitySettings
 
@@ -95,7 +96,8 @@ def suggest_pairs(
     with one_thread():
         found = belief.candidates(_POINTS, settings.temperature, seed=seed)
         first, second = _pair_up(len(found.points), max(settings.candidates, n), rng)
-        chosen = _choose(found, (first, second), n - at_random, belief.noise)
+        energy = _energy(found, _placed(found.points, belief.sampling))
+        chosen = _choose(found, energy, (first, second), n - at_random, belief.noise)
     sides = found.points[first[chosen]], found.points[second[chosen]]
     order = rng.permutation(n)
     a, b = (np.concatenate(side)[order] for side in zip(sides, drawn, strict=True))
@@ -109,14 +111,15 @@ def _pair_up(count: int, wanted: int, rng: np.random.Generator) -> tuple[Index, 
     return first, second
 
 
-def _choose(found: Candidates, pairs: tuple[Index, Index], n: int, noise: Noise) -> Index:
+def _choose(
+    found: Candidates, energy: Tensor, pairs: tuple[Index, Index], n: int, noise: Noise
+) -> Index:
     """The n pairs (of N), one after the other, by the two gains in turns."""
     values = found.values.double()
     chance = torch.exp(noise.log_cdf(values[:, pairs[0]] - values[:, pairs[1]]))
     doubt = (chance * (1.0 - chance)).sum(0).clamp(min=1e-12)
     deviation = chance - chance.mean(0)  # v, (S, N)
     left = deviation.clone()  # G v
-    energy = _energy(found)
     free = torch.ones_like(doubt)
     chosen: list[int] = []
     for turn in range(n):
@@ -131,9 +134,22 @@ def _choose(found: Candidates, pairs: tuple[Index, Index], n: int, noise: Noise)
     return np.array(chosen, dtype=np.int64)
 
 
-def _energy(found: Candidates) -> Tensor:
-    """B (S, S): energy inner products of the draws' densities less their mean."""
+def _energy(found: Candidates, places: Tensor) -> Tensor:
+    """B (S, S): energy inner products of the draws' densities less their mean, at places (M, p)."""
     mass = torch.softmax(found.values.double() - found.log_density.double(), 1)
     mass = mass - mass.mean(0)
-    scaled = torch.from_numpy(found.points / found.points.std(0).clip(min=1e-12))
-    return -(mass @ torch.cdist(scaled, scaled) @ mass.T)
+    return -(mass @ torch.cdist(places, places) @ mass.T)
+
+
+def _placed(points: Array, sampling: SamplingDensity) -> Tensor:
+    """Where points (M, d) lie, (M, p): each number over its standard deviation, and each category
+    at a corner of its own, all as far from each other, over theirs.
+    """
+    numbers = points / points.std(0).clip(min=1e-12)
+    if not isinstance(sampling, Uniform) or not sampling.categorical.any():
+        return torch.from_numpy(numbers)
+    columns = [numbers[:, ~sampling.categorical]]
+    for codes in points[:, sampling.categorical].T:
+        corners = (codes[:, None] == np.unique(codes)).astype(float)
+        columns.append(corners / np.sqrt(corners.var(0).sum()).clip(min=1e-12))
+    return torch.from_numpy(np.concatenate(columns, axis=1))

@@ -80,10 +80,15 @@ class Clerk:
                 max_tokens=asked.template.max_tokens, direct=asked,
             )  # fmt: skip
         first, second = self.plan.shown(query)
+        replicate = question.replicate
+        if not len(self.space.numeric):
+            # Few points differ in categories alone. A pair that is drawn again is asked anew: one
+            # answer, looked up each time, would count as many.
+            replicate += self.plan.replicates * self.plan.asked_before(query)
         return Request(
             prompt=render(self.space, first, second, self.template),
             points=(first, second),
-            replicate=question.replicate,
+            replicate=replicate,
             options=self.template.options,
             max_tokens=self.template.max_tokens,
         )

@@ -21,6 +21,9 @@ TEMPLATES: Mapping[DirectKind, str] = {
 }  # fmt: skip
 """The wordings."""
 
+_WITH_WORDS: Mapping[DirectKind, str] = {**TEMPLATES, "sample": "v1/sample-categories"}
+"""Those of spaces with categorical features."""
+
 
 @dataclass(frozen=True)
 class DirectQuestion:
@@ -69,7 +72,8 @@ class DirectWording:
         if direct is None:
             return cls(space, {})
         asked = {"quantiles": direct.quantiles, "sample": direct.samples, "row": direct.rows}
-        templates = {k: Template.load(name, "text") for k, name in TEMPLATES.items() if asked[k]}
+        names = _WITH_WORDS if space.categorical.any() else TEMPLATES
+        templates = {k: Template.load(name, "text") for k, name in names.items() if asked[k]}
         return cls(space, templates, Recital.of(space, seed) if direct.rows else None)
 
     @property
@@ -104,8 +108,9 @@ class DirectWording:
         return DirectQuestion(kind, feature, template, template.render(variables))
 
 
-def _worded(feature: Feature) -> dict[str, str]:
+def _worded(feature: Feature) -> dict[str, Any]:
     return {
         "label": feature.label, "unit": feature.unit,
         "low": feature.word(feature.low), "high": feature.word(feature.high),
+        "categories": feature.categories,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Reading the numbers of a reply: all that are asked for, or the reason why it has none to read.
+"""Reading the values of a reply: all that are asked for, or the reason why it has none to read.
 
 Nothing is guessed: a reply with a number too many, or with one that can be read two ways, stays
 unread.
@@ -14,11 +14,14 @@ from typing import Literal
 
 from llm_elicit.features import Feature
 
-Unread = Literal["refusal", "truncated", "no numbers", "other count", "not finite", "not in order"]
+Unread = Literal[
+    "refusal", "truncated", "no numbers", "other count", "not finite", "not in order", "no category"
+]  # fmt: skip
 """Why a reply is unread."""
 
 UNREAD: tuple[Unread, ...] = (
     "refusal", "truncated", "no numbers", "other count", "not finite", "not in order",
+    "no category",
 )  # fmt: skip
 
 LEVELS = (5, 25, 50, 75, 95)
@@ -91,12 +94,56 @@ def read_quantiles(reply: str, feature: Feature, finish: str = "stop") -> list[f
 def read_point(
     reply: str, features: Sequence[Feature], finish: str = "stop"
 ) -> list[float] | Unread:
-    """A value for each feature, natural units, in their order, or why it is unread."""
+    """A value for each feature, natural units, in their order, or why it is unread.
+
+    Where features are categorical, the values are told apart by semicolons or lines, and a category
+    is read by its word, capitals, marks and the feature's label before it aside.
+
+    Example:
+        >>> kinds = Feature(name="k", label="kind", kind="categorical", categories=["oak", "elm"])
+        >>> height = Feature(name="h", label="height", unit="m", low=1, high=50)
+        >>> read_point("Elm; 12.5 m", [kinds, height]), read_point("ash; 9", [kinds, height])
+        ([1.0, 12.5], 'no category')
+    """
+    if any(feature.categories for feature in features):
+        return _read_values(reply, features, finish)
     words = [word for feature in features for word in (feature.label, feature.unit)]
     found = read_numbers(reply, len(features), finish, sorted(words, key=len, reverse=True))
     if isinstance(found, str):
         return found
     return [value / feature.factor for value, feature in zip(found, features, strict=True)]
+
+
+def _read_values(reply: str, features: Sequence[Feature], finish: str) -> list[float] | Unread:
+    if finish == "refusal":
+        return "refusal"
+    lines = _without_places(reply[:_LONGEST])
+    parts = [part.strip() for part in re.split(r"[;\n]", lines) if part.strip()]
+    if len(parts) != len(features) or len(reply) > _LONGEST:
+        return "truncated" if finish == "length" else "other count"
+    values = []
+    for part, feature in zip(parts, features, strict=True):
+        found = _category(part, feature) if feature.categories else read_point(part, [feature])
+        if isinstance(found, str):
+            return found
+        values += found
+    return values
+
+
+def _category(text: str, feature: Feature) -> list[float] | Unread:
+    """The code of the category that a text is: as it is written, or but for capitals and marks."""
+    label = rf"^\W*{re.escape(feature.label)}\W+"
+    for said in (text, re.sub(label, "", text, flags=re.IGNORECASE)):
+        for form in (str.strip, _bare):
+            known = [form(word) for word in feature.categories]
+            if form(said) and known.count(form(said)) == 1:
+                return [float(known.index(form(said)))]
+    return "no category"
+
+
+def _bare(text: str) -> str:
+    """A text without capitals, and without blanks and marks around it."""
+    return re.sub(r"^[\W_]+|[\W_]+$", "", text).casefold()
 
 
 def _plain(text: str, ignore: Sequence[str]) -> str:
@@ -105,7 +152,11 @@ def _plain(text: str, ignore: Sequence[str]) -> str:
     for label in ignore:
         if re.search(r"\d", label):
             text = re.sub(re.escape(label), " ", text, flags=re.IGNORECASE)
-    text = _LABEL.sub(" ", text)
+    return _without_places(_LABEL.sub(" ", text))
+
+
+def _without_places(text: str) -> str:
+    """The text without the places of a list at the beginnings of its lines."""
     places = [int(place) for place in _PLACE.findall(text) if len(place) < 4]
     if len(places) > 1 and places == list(range(1, len(places) + 1)):
         text = _PLACE.sub(" ", text)

@@ -61,6 +61,20 @@ def _noise(campaign: Campaign) -> str:
 
 
 def _scale(audit: Audit) -> str:
+    return _scales(audit) + _categories(audit)
+
+
+def _categories(audit: Audit) -> str:
+    words = [f.label for f in audit.space.features if f.categories]
+    if not words:
+        return ""
+    return (
+        f" These features have categories: {', '.join(words)}. Candidates were drawn from all of "
+        "them alike, the density is one per category, and no order among them is taken for granted."
+    )
+
+
+def _scales(audit: Audit) -> str:
     log = [f.label for f in audit.space.features if f.scale == "log"]
     if not log:
         return (
@@ -83,7 +97,19 @@ def _range(audit: Audit) -> str:
     return f"Nothing was asked, so nothing is known, outside these ranges{reason}: {ranges}.{data}"
 
 
+def _corners(audit: Audit) -> str:
+    if not audit.space.categorical.any():
+        return ""
+    return (
+        "; categories are the corners of a regular simplex, all as far from each other, of which "
+        "rows scatter as much as in a number"
+    )
+
+
 def _span(feature: Feature) -> str:
+    if feature.categories:
+        *most, last = feature.categories
+        return f"{feature.label} {', '.join(most)} or {last}"
     return f"{feature.label} {feature.word(feature.low)} to {feature.word(feature.high)}"
 
 
@@ -139,7 +165,8 @@ def _distances(audit: Audit) -> str:
         else ""
     )
     return (
-        f"Features are put on their scale and standardized by {yard} mean and standard deviation. "
+        f"Features are put on their scale and standardized by {yard} mean and standard deviation"
+        f"{_corners(audit)}. "
         f"Wasserstein-1 and the other distances over all features together are between "
         f"{floor.size:,} points on each side, total variation between "
         f"{floor.marginal_size:,} in {settings.bins} bins a feature, each on {settings.repeats} "

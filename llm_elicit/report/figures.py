@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -21,8 +20,10 @@ from scipy.ndimage import gaussian_filter
 
 from llm_elicit.audit.bands import BINS, smoothed
 from llm_elicit.audit.distance import bin_edges, bin_widths
-from llm_elicit.audit.summary import BeliefBands
-from llm_elicit.features import Feature, FeatureSpace, Floats
+from llm_elicit.audit.standard import shares_of
+from llm_elicit.audit.summary import BeliefBands, CategoryBands, FeatureBands
+from llm_elicit.features import Feature, Floats
+from llm_elicit.report.pairs import Samples, draw_pair, histogram, ramp
 from llm_elicit.report.picture import Picture, draw_picture, paint_picture, render
 from llm_elicit.report.style import (
     DARK,
@@ -33,30 +34,10 @@ from llm_elicit.report.style import (
     dress,
     set_axis,
 )
-from llm_elicit.report.words import between
+from llm_elicit.report.words import between, share
 
-_CORNER_BINS = 36
-_MASSES = (0.9, 0.5)
 _MOST_CORNER = 10
-
-
-@dataclass(frozen=True)
-class Samples:
-    """What figures are drawn from: points in natural units, `(n, d)` each.
-
-    Attributes:
-        space: the feature space.
-        sampling: draws from λ.
-        data: the reference table's points, or None.
-        beliefs: each judge's belief samples, by the judge's name.
-        bands: the beliefs' credible bands, of those that have them.
-    """
-
-    space: FeatureSpace
-    sampling: Floats
-    data: Floats | None = None
-    beliefs: Mapping[str, Floats] = field(default_factory=dict)
-    bands: Mapping[str, BeliefBands] = field(default_factory=dict)
+_BAR = 0.8  # how wide a category's is, of its place
 
 
 @dataclass(frozen=True)
@@ -92,7 +73,7 @@ def draw_portrait(samples: Samples, judge: str) -> Portrait:
             f"lines around the densest 50 and 90 percent of the belief of {judge}.",
         )
         files["corner.png"] = corner.light
-    if {"Latitude", "Longitude"} <= set(space.names):
+    if {"Latitude", "Longitude"} <= {space.names[j] for j in space.numeric}:
         figures["map"] = map_figure(samples, belief, LIGHT)
         chart = paint_picture(
             figures["map"],
@@ -165,14 +146,15 @@ def corner_figure(samples: Samples, belief: Floats, theme: Theme) -> Figure:
     # Placed by hand: the constrained layout takes seconds for this many panels.
     figure = Figure(figsize=(side, side), facecolor=theme.background)
     low, high = 0.6 / side, 1 - 0.1 / side
-    figure.subplots_adjust(left=low, bottom=low, right=high, top=high, wspace=0.08, hspace=0.08)
+    under = 0.85 / side if samples.space.categorical.any() else low  # words stand on end there
+    figure.subplots_adjust(left=low, bottom=under, right=high, top=high, wspace=0.08, hspace=0.08)
     for row in range(d):
         for column in range(row + 1):
             axes = figure.add_subplot(d, d, row * d + column + 1)
             if row == column:
                 _draw_marginal(axes, samples, belief, row, theme)
             else:
-                _draw_pair(axes, samples, belief, (column, row), theme)
+                draw_pair(axes, samples, belief, (column, row), theme)
             _corner_labels(axes, features, (column, row), theme)
     handles = _legend(theme, samples.data is not None)
     figure.legend(handles=handles, loc="upper right", frameon=False, labelcolor=theme.ink)
@@ -190,7 +172,7 @@ def map_figure(samples: Samples, belief: Floats, theme: Theme) -> Figure:
         "sampling density λ": (samples.sampling, theme.sampling),
     }
     shown = {
-        name: (gaussian_filter(_histogram(points[:, [x, y]], edges), 1.5, mode="reflect"), colour)
+        name: (gaussian_filter(histogram(points[:, [x, y]], edges), 1.5, mode="reflect"), colour)
         for name, (points, colour) in panels.items()
         if points is not None
     }
@@ -200,8 +182,8 @@ def map_figure(samples: Samples, belief: Floats, theme: Theme) -> Figure:
         axes = figure.add_subplot(1, len(shown), place)
         # The square root keeps thin regions visible beside the cities.
         image = np.sqrt(density.T / density.sum() / highest)
-        ramp = _ramp(theme, colour)
-        axes.pcolormesh(*edges, image, cmap=ramp, vmin=0, vmax=1, rasterized=True)
+        shades = ramp(theme, colour)
+        axes.pcolormesh(*edges, image, cmap=shades, vmin=0, vmax=1, rasterized=True)
         dress(axes, theme)
         axes.set_title(name, fontsize=9, color=theme.ink)
         set_axis(axes, "x", space.features[x])
@@ -218,6 +200,9 @@ def map_figure(samples: Samples, belief: Floats, theme: Theme) -> Figure:
 def _draw_marginal(axes: Axes, samples: Samples, belief: Floats, column: int, theme: Theme) -> None:
     feature = samples.space.features[column]
     edges = bin_edges(feature, BINS)
+    if feature.categories:
+        _draw_shares(axes, samples, belief, column, theme)
+        return
     if samples.data is not None:
         bars = _density(samples.data[:, column], edges, feature)
         axes.stairs(bars, edges, fill=True, color=theme.data)
@@ -228,37 +213,44 @@ def _draw_marginal(axes: Axes, samples: Samples, belief: Floats, column: int, th
     ):
         line = smoothed(_density(points[:, column], edges, feature))
         axes.plot(centres, line, color=colour, linestyle=dashes, linewidth=1.6)
+    _dress_marginal(axes, feature, theme)
+    axes.set_xlim(edges[0], edges[-1])
+
+
+def _dress_marginal(axes: Axes, feature: Feature, theme: Theme) -> None:
     dress(axes, theme)
     axes.spines["left"].set_visible(False)
     axes.set_yticks([])
     axes.set_ylim(bottom=0)
     set_axis(axes, "x", feature)
-    axes.set_xlim(edges[0], edges[-1])
+
+
+def _draw_shares(axes: Axes, samples: Samples, belief: Floats, column: int, theme: Theme) -> None:
+    """A bar a category for the data, and lines across it for the belief and λ."""
+    feature = samples.space.features[column]
+    codes = np.arange(len(feature.categories))
+    if samples.data is not None:
+        axes.bar(codes, shares_of(samples.data[:, column], feature), _BAR, color=theme.data)
+    for points, colour, dashes in (
+        (samples.sampling, theme.sampling, (0, (2, 1))),
+        (belief, theme.belief, "solid"),
+    ):
+        shares = shares_of(points[:, column], feature)
+        ends = codes - _BAR / 2, codes + _BAR / 2
+        axes.hlines(shares, *ends, color=colour, linestyle=dashes, linewidth=1.6)
+    _dress_marginal(axes, feature, theme)
 
 
 def _draw_band(axes: Axes, bands: BeliefBands | None, column: int, theme: Theme) -> None:
-    if bands is not None:
-        band = bands.marginals[column]
+    if bands is None:
+        return
+    band = bands.marginals[column]
+    if isinstance(bands.features[column], CategoryBands):
+        height = np.subtract(band.high, band.low)
+        axes.bar(band.at, height, _BAR, band.low, color=theme.belief, alpha=0.28, linewidth=0)
+        axes.set_ylim(top=max(axes.get_ylim()[1], 1.05 * max(band.high)))
+    else:
         axes.fill_between(band.at, band.low, band.high, color=theme.belief, alpha=0.28, linewidth=0)
-
-
-def _draw_pair(
-    axes: Axes, samples: Samples, belief: Floats, columns: tuple[int, int], theme: Theme
-) -> None:
-    features = [samples.space.features[i] for i in columns]
-    edges = [bin_edges(feature, _CORNER_BINS) for feature in features]
-    if samples.data is not None:
-        counts = _histogram(samples.data[:, columns], edges)
-        image = np.sqrt(counts.T / max(counts.max(), 1))
-        axes.pcolormesh(*edges, image, cmap=_ramp(theme, theme.ink), vmax=1.6, rasterized=True)
-    density = gaussian_filter(_histogram(belief[:, columns], edges), 1.6, mode="reflect")
-    centres = [(e[:-1] + e[1:]) / 2 for e in edges]
-    levels = _levels(density)
-    if levels:
-        axes.contour(*centres, density.T, levels=levels, colors=theme.belief, linewidths=(0.8, 1.3))
-    dress(axes, theme)
-    set_axis(axes, "x", features[0], most=4)
-    set_axis(axes, "y", features[1], most=4)
 
 
 def _corner_labels(
@@ -287,30 +279,11 @@ def _wrapped(label: str) -> str:
     return " ".join(words[:cut]) + "\n" + " ".join(words[cut:])
 
 
-def _histogram(points: Floats, edges: list[Floats]) -> Floats:
-    x, y = (np.clip(points[:, i], edges[i][0], edges[i][-1]) for i in (0, 1))
-    counts: Floats = np.histogram2d(x, y, bins=edges)[0]
-    return counts
-
-
 def _density(values: Floats, edges: Floats, feature: Feature) -> Floats:
     """Histogram density per unit of the feature's scale."""
     counts = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0]
     widths = bin_widths(feature, edges)
     return np.asarray(counts / (counts.sum() * widths), dtype=np.float64)
-
-
-def _levels(density: Floats) -> list[float]:
-    """The density levels whose regions hold the masses in `_MASSES`, rising."""
-    order = np.sort(density.ravel())[::-1]
-    mass = np.cumsum(order) / order.sum()
-    levels = [float(order[np.searchsorted(mass, share)]) for share in _MASSES]
-    return sorted({level for level in levels if 0 < level < order[0]})
-
-
-def _ramp(theme: Theme, colour: str) -> LinearSegmentedColormap:
-    """From the background to `colour`."""
-    return LinearSegmentedColormap.from_list("ramp", [theme.background, colour])
 
 
 def _legend(theme: Theme, data: bool, bands: bool = False) -> list[Patch | Line2D]:
@@ -333,13 +306,36 @@ def _marginal_picture(samples: Samples, judge: str, column: int) -> Picture:
     _draw_marginal(axes, samples, belief, column, LIGHT)
     _draw_band(axes, bands, column, LIGHT)
 
+    told = _median_words(samples, belief, column, bands)
+    if feature.categories:
+        told = _share_words(samples, belief, column, bands)
+    return draw_picture(figure, axis_label(feature), told)
+
+
+def _median_words(samples: Samples, belief: Floats, column: int, bands: BeliefBands | None) -> str:
+    feature = samples.space.features[column]
+
     def median(points: Floats) -> str:
         return feature.word(float(np.median(points[:, column])))
 
     parts = [f"belief {median(belief)}", f"sampling density {median(samples.sampling)}"]
-    if bands is not None:
-        parts[0] += f" (90 % band {between(feature, bands.features[column].q50)})"
+    band = None if bands is None else bands.features[column]
+    if isinstance(band, FeatureBands):
+        parts[0] += f" (90 % band {between(feature, band.q50)})"
     if samples.data is not None:
         parts.insert(0, f"data {median(samples.data)}")
-    alt = f"Marginal densities of {feature.label}. Medians: {', '.join(parts)}."
-    return draw_picture(figure, axis_label(feature), alt)
+    return f"Marginal densities of {feature.label}. Medians: {', '.join(parts)}."
+
+
+def _share_words(samples: Samples, belief: Floats, column: int, bands: BeliefBands | None) -> str:
+    feature, parts = samples.space.features[column], []
+    data = None if samples.data is None else shares_of(samples.data[:, column], feature)
+    shares = shares_of(belief[:, column], feature)
+    band = None if bands is None else bands.features[column]
+    for code, word in enumerate(feature.categories):
+        part = f"belief {share(float(shares[code]))}"
+        if isinstance(band, CategoryBands):
+            part += f" (90 % band {' to '.join(map(share, band.shares[word]))})"
+        part = part if data is None else f"data {share(float(data[code]))}, {part}"
+        parts.append(f"{word}: {part}")
+    return f"Shares of {feature.label}. {'; '.join(parts)}."

@@ -158,6 +158,13 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "Of the data, of draws of the belief and of λ, in the units asked in. A share of q % "
             "lies below the q % quantile; the median is the 50 % quantile.",
         ),
+        "shares": Entry(
+            "Shares",
+            "How much of the data, of the belief and of λ each category of a feature has. "
+            "Categories have no order, so there are no means, quantiles or correlations of them. "
+            "In distances over all features together any two of them are as far apart, and rows of "
+            "the data scatter over them as much as over a number.",
+        ),
         "band": Entry(
             "90 % band",
             "What the same answers leave open: nine tenths of the beliefs they allow, at the "
@@ -190,9 +197,10 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
         "boxes": Entry(
             "Boxes",
             "Parts of the space that hold nearly equal shares of the data: its rows are halved at "
-            "the median of the feature that scatters most among them, and the halves again. The "
-            "belief's share of each says where it has too much or too little; the band is what the "
-            "answers leave open. One box in ten lies outside its band by chance.",
+            "the median of the feature that scatters most among them (of categories, into the most "
+            "frequent and the others), and the halves again. The belief's share of each says where "
+            "it has too much or too little; the band is what the answers leave open. One box in "
+            "ten lies outside its band by chance.",
         ),
         "regions": Entry(
             "Densest regions",
@@ -246,9 +254,9 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
         ),
         "unread": Entry(
             "Direct answers read",
-            "Answers to direct questions that hold just the numbers asked for. Refusals, cut-off "
-            "answers, numbers too many or too few, and quantiles out of order are counted and "
-            "not used; nothing is guessed.",
+            "Answers to direct questions that hold just the numbers and categories asked for. "
+            "Refusals, cut-off answers, numbers too many or too few, words that are no category, "
+            "and quantiles out of order are counted and not used; nothing is guessed.",
         ),
         "stated": Entry(
             "Stated quantiles",
@@ -340,9 +348,9 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
         ),
         "unanswered": Entry(
             "Where it did not choose",
-            "Share of the questions about a third of a feature's range that came back without a "
-            "choice. p is of a permutation test that the feature has no part in it, made larger "
-            "for looking at all features.",
+            "Share of the questions about a third of a feature's range, or about a category, that "
+            "came back without a choice. p is of a permutation test that the feature has no part "
+            "in it, made larger for looking at all features.",
             (HOLM,),
         ),
         "soft": Entry(

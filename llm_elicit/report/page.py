@@ -17,8 +17,9 @@ from llm_elicit.report import words
 from llm_elicit.report.answers import ORDERS, Shown, choose_answers, filters
 from llm_elicit.report.caveats import caveats
 from llm_elicit.report.curves import draw_curves
-from llm_elicit.report.figures import Portrait, Samples, draw_portrait, save_figures
+from llm_elicit.report.figures import Portrait, draw_portrait, save_figures
 from llm_elicit.report.glossary import GLOSSARY
+from llm_elicit.report.pairs import Samples
 from llm_elicit.report.picture import Picture
 from llm_elicit.report.style import axis_label
 

@@ -40,6 +40,8 @@ _IN_DARK = {
     for part in fields(Theme)
     if part.name != "name"
 }
+_ROOM, _LONGEST = 30, 14  # letters on an axis, and in one of its words
+_MOST_WORDS = 12
 _COLOUR = re.compile(rb"(?<=: )#[0-9a-f]{6}")
 
 
@@ -80,6 +82,9 @@ def dress(axes: Axes, theme: Theme) -> None:
 def set_axis(axes: Axes, which: Literal["x", "y"], feature: Feature, most: int = 5) -> None:
     """The feature's range, scale and ticks on one axis; ticks are worded as the feature is."""
     axis = axes.xaxis if which == "x" else axes.yaxis
+    if feature.categories:
+        _set_words(axes, which, feature)
+        return
     if which == "x":
         axes.set_xscale(feature.scale)
         axes.set_xlim(feature.low, feature.high)
@@ -92,6 +97,29 @@ def set_axis(axes: Axes, which: Literal["x", "y"], feature: Feature, most: int =
     else:
         axes.locator_params(axis=which, nbins=most - 1)
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value * feature.factor)))
+
+
+def _set_words(axes: Axes, which: Literal["x", "y"], feature: Feature) -> None:
+    """A place for each category, with its word: nobody's word is taken for mathematics."""
+    ends = -0.5, len(feature.categories) - 0.5
+    # Where there is no room for all words some stand for all; tables have them.
+    places = range(0, len(feature.categories), -(-len(feature.categories) // _MOST_WORDS))
+    words = [_cut(feature.categories[place]) for place in places]
+    if which == "x":
+        axes.set_xlim(ends)
+        crowded = len(words) * max(map(len, words)) > _ROOM
+        axes.set_xticks(places, words, parse_math=False)
+        if crowded:
+            for label in axes.get_xticklabels():
+                label.set(rotation=30, ha="right", rotation_mode="anchor")
+    else:
+        axes.set_ylim(ends)
+        axes.set_yticks(places, words, parse_math=False)
+
+
+def _cut(word: str) -> str:
+    """A word with no more letters than an axis has room for."""
+    return word if len(word) <= _LONGEST else f"{word[: _LONGEST - 1]}…"
 
 
 def log_ticks(feature: Feature, most: int) -> list[float]:

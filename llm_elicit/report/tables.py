@@ -14,6 +14,7 @@ import pandas as pd
 from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.distance import Distance
 from llm_elicit.audit.record import Audit, JudgeAudit
+from llm_elicit.audit.summary import CategoryBands, CategorySummary, Summary
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.report import words
 from llm_elicit.report.figures import file_name
@@ -26,7 +27,8 @@ _NAMES = 2  # columns of a table that name what the numbers are of
 def write_tables(audit: Audit, folder: Path) -> list[Path]:
     """Write `audit.*`, a row a judge, and `JUDGE-features.*`: `.csv`, `.md` and `.tex` of each.
 
-    Of judges that were asked directly, `JUDGE-direct.*` as well.
+    Categorical features are in `JUDGE-shares.*`. Of judges that were asked directly there is
+    `JUDGE-direct.*` as well.
 
     Args:
         audit: the numbers.
@@ -38,10 +40,17 @@ def write_tables(audit: Audit, folder: Path) -> list[Path]:
     folder.mkdir(exist_ok=True)
     written = _write(folder / "audit", audit_numbers(audit), audit_table(audit))
     for judge in audit.judges:
-        stem = folder / f"{file_name(judge.name)}-features"
-        written += _write(stem, audit.summary(judge.name), feature_table(audit, judge))
+        name, numbers = file_name(judge.name), audit.summary(judge.name)
+        if "mean" in numbers.columns:
+            of_numbers = numbers[numbers["mean"].notna()].dropna(axis="columns", how="all")
+            written += _write(folder / f"{name}-features", of_numbers, feature_table(audit, judge))
+        if "share" in numbers.columns:
+            shares = numbers.loc[
+                numbers["share"].notna(), ["feature", "category", "sample", "share"]
+            ]
+            written += _write(folder / f"{name}-shares", shares, share_table(audit, judge))
         if judge.direct is not None:
-            stem = folder / f"{file_name(judge.name)}-direct"
+            stem = folder / f"{name}-direct"
             written += _write(stem, direct_numbers(audit, judge), direct_table(audit, judge))
     return written
 
@@ -164,10 +173,11 @@ def audit_table(audit: Audit) -> pd.DataFrame:
 
 
 def feature_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
-    """Data, belief and λ side by side, in the units asked in; a feature is named once."""
-    reference = audit.reference
-    sides = {"data": reference.data, "belief": judge.belief, "λ": reference.sampling}
-    shown = {name: rows for name, rows in sides.items() if rows is not None}
+    """Data, belief and λ side by side, in the units asked in; a feature is named once.
+
+    Of the features that are numbers; `share_table` has the others.
+    """
+    shown = _sides(audit, judge)
     heads = {"mean": "mean", "sd": "sd", "q05": "5 %", "q25": "25 %", "q50": "median"}
     heads |= {"q75": "75 %", "q95": "95 %"}
     return pd.DataFrame(
@@ -181,15 +191,42 @@ def feature_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
                 },
             }
             for i, feature in enumerate(audit.space.features)
+            if not feature.categories
             for place, (name, rows) in enumerate(shown.items())
         ]
     )
 
 
+def share_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
+    """Each category's share of data, belief, with its band, and λ; a feature is named once."""
+    rows = []
+    for i, feature in enumerate(audit.space.features):
+        band = None if judge.bands is None else judge.bands[i]
+        for place, word in enumerate(feature.categories):
+            row = {"Feature": "" if place else feature.label, "Category": word}
+            for name, summaries in _sides(audit, judge).items():
+                found = summaries[i]
+                assert isinstance(found, CategorySummary)
+                row[name] = words.share(found.shares[word], 1)
+                if name == "belief" and isinstance(band, CategoryBands):
+                    ends = (words.share(end, 1) for end in band.shares[word])
+                    row["90 % band"] = " to ".join(ends)
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _sides(audit: Audit, judge: JudgeAudit) -> dict[str, list[Summary]]:
+    """The summaries that there are, by what they are of."""
+    reference = audit.reference
+    sides = {"data": reference.data, "belief": judge.belief, "λ": reference.sampling}
+    return {name: rows for name, rows in sides.items() if rows is not None}
+
+
 def direct_numbers(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
     """What direct questions came to, a row a feature; those of all features are in every row.
 
-    Quantiles in natural units, distances in standard deviations; empty cells where nothing could
+    Quantiles in natural units, distances in standard deviations; of categorical features, which
+    have no quantiles, distances are total variations. Empty cells where nothing could
     be measured.
     """
     direct = judge.direct
@@ -206,9 +243,10 @@ def direct_numbers(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
         "recited_p": recited.p_value if recited else None,
     }
     rows = []
+    of_numbers = {each.name: each for each in direct.stated.features} if direct.stated else {}
     for i, name in enumerate(audit.space.names):
         row: dict[str, object] = {"feature": name}
-        stated = direct.stated.features[i] if direct.stated else None
+        stated = of_numbers.get(name)
         for k, level_ in enumerate(LEVELS):
             row[f"q{level_:02d}"] = stated.quantiles[k] if stated and stated.quantiles else None
         for key in ("times", "outside", "spread", "data", "belief", "belief_data", "floor"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from llm_elicit.audit.boxes import Box
 from llm_elicit.audit.consistency import Interval
@@ -201,7 +201,7 @@ def scale_sentence(scale: Scale, labels: Mapping[str, str]) -> str:
 
 
 def sides(box: Box, space: FeatureSpace) -> str:
-    """The features that bound a box, each in its unit.
+    """The features that bound a box, each in its unit, or with its categories.
 
     Example:
         >>> x, y = ({"name": n, "label": n, "unit": "m", "low": 0, "high": 9} for n in "xy")
@@ -214,6 +214,9 @@ def sides(box: Box, space: FeatureSpace) -> str:
     features, said = dict(zip(space.names, space.features, strict=True)), []
     for side in box.sides:
         feature = features[side.name]
+        if side.categories is not None:
+            said.append(f"{feature.label} {_listed(side.categories, 'or')}")
+            continue
         low, high = (None if end is None else feature.word(end) for end in (side.low, side.high))
         if low is None or high is None:
             told = f"up to {high}" if low is None else f"over {low}"
@@ -280,10 +283,10 @@ def recited_sentence(recited: Recited, judge: str) -> str:
     )
 
 
-def _listed(names: list[str]) -> str:
+def _listed(names: Sequence[str], joint: str = "and") -> str:
     """ "a, b and c"."""
     *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
+    return f"{', '.join(most)} {joint} {last}" if most else last
 
 
 def _distance_clause(judge: JudgeAudit, audit: Audit) -> str:

@@ -21,6 +21,7 @@ from llm_elicit.density import (
     suggest_pairs,
 )
 from llm_elicit.density.latent import make_latent
+from llm_elicit.density.suggest import _placed
 from tests.density.targets import QUICK
 
 BOX = Uniform([0.0, -4.0], [2.0, 4.0], categorical=[True, False])
@@ -142,3 +143,18 @@ def test_what_knows_numbers_alone_refuses_categories(belief: BeliefDensity) -> N
         belief.as_prior().logpdf_and_gradient(points)
     with pytest.raises(DensityError, match="outside"):
         fit_belief(points[:2] + 0.5, points[2:], sampling=BOX, method="utility")
+
+
+def test_what_pairs_would_tell_does_not_depend_on_codes() -> None:
+    """Mass in doubt between categories 0 and 2 is no farther apart than between 0 and 1."""
+    rng = np.random.default_rng(0)
+    points = BOX.sample(60, rng)
+    other = points.copy()
+    other[:, 0] = np.array([2.0, 0.0, 1.0])[points[:, 0].astype(int)]
+    one, two = (torch.cdist(p, p) for p in (_placed(points, BOX), _placed(other, BOX)))
+    np.testing.assert_allclose(one, two, atol=1e-12)
+    kinds = _placed(np.column_stack([[0.0, 1.0, 2.0], [0.0] * 3]), BOX)
+    apart = torch.cdist(kinds, kinds)[~torch.eye(3, dtype=torch.bool)]
+    np.testing.assert_allclose(apart, float(apart[0]))
+    numbers = Uniform([0.0, -4.0], [2.0, 4.0])
+    np.testing.assert_array_equal(_placed(points, numbers), points / points.std(0))

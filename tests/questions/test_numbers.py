@@ -92,3 +92,36 @@ def test_a_point_is_in_natural_units_whatever_the_labels_hold() -> None:
     told = "\n".join(f"{label} {value}" for label, value in cars.word(point))
     assert "60" in told
     assert read_point(told, cars.features) == pytest.approx(point.tolist(), rel=0.01)
+
+
+KIND = Feature(name="k", label="kind of tree", kind="categorical", categories=["Oak", "oak x", "4"])
+
+
+@pytest.mark.parametrize(
+    ("reply", "read"),
+    [
+        ("Oak; 4,200 g", [0.0, 4200.0]),
+        ("kind of tree: oak\nbody mass: 4200", [0.0, 4200.0]),
+        ("1. **OAK X**\n2. 3.5e3", [1.0, 3500.0]),
+        ("4; 4", [2.0, 4.0]),
+        ("Oak", "other count"),
+        ("oak, 4200", "other count"),
+        ("elm; 4200", "no category"),
+        ("oak or elm; 4200", "no category"),
+        ("oak; heavy", "no numbers"),
+        ("oak; 3-5", "other count"),
+    ],
+)
+def test_categories_are_read_by_their_words(reply, read) -> None:
+    assert read_point(reply, [KIND, MASS]) == read
+
+
+def test_an_unfinished_or_refused_case_says_so() -> None:
+    assert read_point("Oak", [KIND, MASS], "length") == "truncated"
+    assert read_point("Oak; 3", [KIND, MASS], "refusal") == "refusal"
+
+
+@given(st.text(max_size=60))
+def test_any_text_about_a_category_is_its_code_or_a_reason(text) -> None:
+    found = read_point(text, [KIND, KIND])
+    assert found in UNREAD or set(found) <= {0.0, 1.0, 2.0}

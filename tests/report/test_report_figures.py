@@ -6,11 +6,13 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 from audit.planted import box
+from matplotlib.figure import Figure
 from PIL import Image
 
 from llm_elicit.features import Feature
-from llm_elicit.report.figures import Samples, draw_portrait, file_name, save_figures
-from llm_elicit.report.style import DARK, LIGHT, log_ticks
+from llm_elicit.report.figures import draw_portrait, file_name, save_figures
+from llm_elicit.report.pairs import Samples
+from llm_elicit.report.style import DARK, LIGHT, log_ticks, set_axis
 from llm_elicit.report.words import visible, worded
 
 
@@ -89,3 +91,15 @@ def test_a_standard_deviation_is_worded_though_it_lies_outside_the_range():
 
 def test_a_long_reply_is_cut():
     assert len(visible("x" * 5000)) < 1300
+
+
+def test_words_on_an_axis_are_few_and_short_and_no_mathematics():
+    words = [f"$x_{i}$ a long word" for i in range(30)]
+    feature = Feature(name="k", label="k", kind="categorical", categories=words)
+    axes = Figure().add_subplot()
+    for which in ("x", "y"):
+        set_axis(axes, which, feature)
+        labels = getattr(axes, f"get_{which}ticklabels")()
+        assert 5 <= len(labels) <= 12
+        assert labels[0].get_text() == "$x_0$ a long …"
+        assert not any(label.get_parse_math() for label in labels)

@@ -1,0 +1,96 @@
+"""The density of a table: Gaussian kernels for its numbers, smoothed shares for its categories."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llm_elicit.features import Floats
+from llm_elicit.later import Later
+
+if TYPE_CHECKING:
+    from scipy import stats
+else:
+    stats = Later("scipy.stats")  # a process that asks models only does without
+
+
+class Kernels:
+    """A kernel density over numbers and categories together.
+
+    Each row of the table is a kernel: Gaussian over the numbers, and over a feature of K categories
+    the row's own category but for a share K/(n + K), which is spread over all K evenly. A feature's
+    shares are thus (count + 1)/(n + K), Laplace's rule, and no combination is impossible. Given the
+    categories, the numbers have SciPy's weighted kernel density, with the covariance of the rows of
+    these categories, and Scott's rule for as many rows as they are worth.
+
+    Args:
+        points: the table, `(n, d)`.
+        counts: how many categories each feature has, `(d,)`; 0 where it is a number.
+        bandwidth: of the Gaussian kernels, in standard deviations; None for Scott's rule.
+
+    Example:
+        >>> rows = np.array([[0.0, 1.0], [0.0, 1.2], [1.0, 5.0], [0.0, 0.9], [1.0, 5.5]])
+        >>> kernels = Kernels(rows, np.array([2, 0]))
+        >>> line = np.linspace(-20.0, 30.0, 20_001)
+        >>> of_first = np.exp(kernels.logpdf(np.column_stack([0.0 * line, line])))
+        >>> round(float(of_first.sum() * 0.0025), 4)   # (3 + 1) / (5 + 2)
+        0.5714
+    """
+
+    def __init__(
+        self, points: Floats, counts: NDArray[np.int64], bandwidth: float | None = None
+    ) -> None:
+        self._words = counts > 0
+        self._counts = counts[self._words]
+        self._codes = points[:, self._words].astype(int)
+        self._numbers = points[:, ~self._words].T
+        self._spread = self._counts / (len(points) + self._counts)
+        self._bandwidth = bandwidth
+        self._given: dict[tuple[int, ...], stats.gaussian_kde] = {}
+
+    def logpdf(self, points: Floats) -> Floats:
+        """The log density `(m,)` at points `(m, d)`, per unit and per category."""
+        found = np.empty(len(points))
+        for codes, rows in self._by_codes(points[:, self._words].astype(int)):
+            found[rows] = np.log(self._weights(codes).mean())
+            if len(self._numbers):
+                found[rows] += self._of_numbers(codes).logpdf(points[np.ix_(rows, ~self._words)].T)
+        return found
+
+    def sample(self, count: int, rng: np.random.Generator) -> Floats:
+        """Draws `(count, d)`."""
+        drawn = np.empty((count, len(self._words)))
+        codes = self._codes[rng.integers(len(self._codes), size=count)]
+        anywhere = rng.random(codes.shape) < self._spread
+        codes = np.where(anywhere, rng.integers(self._counts, size=codes.shape), codes)
+        drawn[:, self._words] = codes
+        if len(self._numbers):
+            for some, rows in self._by_codes(codes):
+                numbers = self._of_numbers(some).resample(len(rows), seed=rng)
+                drawn[np.ix_(rows, ~self._words)] = numbers.T
+        return drawn
+
+    @staticmethod
+    def _by_codes(
+        codes: NDArray[np.int64],
+    ) -> list[tuple[tuple[int, ...], NDArray[np.int64]]]:
+        """The combinations of categories that there are, and the rows of each."""
+        found, which = np.unique(codes, axis=0, return_inverse=True)
+        return [(tuple(row), np.flatnonzero(which == i)) for i, row in enumerate(found.tolist())]
+
+    def _weights(self, codes: tuple[int, ...]) -> Floats:
+        """How much of each row's kernel `(n,)` lies on a combination of categories."""
+        evenly = self._spread / self._counts
+        own = np.where(self._codes == np.array(codes, int), 1.0 - self._spread, 0.0)
+        return np.asarray((own + evenly).prod(axis=1))
+
+    def _of_numbers(self, codes: tuple[int, ...]) -> stats.gaussian_kde:
+        """The density of the numbers given the categories."""
+        if codes not in self._given:
+            weights = None if not codes else self._weights(codes)
+            self._given[codes] = stats.gaussian_kde(
+                self._numbers, bw_method=self._bandwidth, weights=weights
+            )
+        return self._given[codes]
