@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -91,7 +92,8 @@ class Informative:
         a, b = (self.space.round(np.concatenate(side)[order]) for side in zip(*found, strict=True))
         same = (a == b).all(axis=1)
         while same.any():  # rounded to one another
-            b[same] = self.space.sample(int(same.sum()), rng)
+            # Both: asked in one order, which point comes first must say nothing.
+            a[same], b[same] = (self.space.sample(int(same.sum()), rng) for _ in range(2))
             same = (a == b).all(axis=1)
         return Pairs(a, b)
 
@@ -141,15 +143,50 @@ def design_of(campaign: Campaign, space: FeatureSpace) -> RoundDesign:
     return Informative(space, noise_of(campaign.fit), None if rounds is None else rounds.stop)
 
 
+@dataclass(frozen=True)
+class Schedule:
+    """Which of a judge's pairs belong to which round.
+
+    Attributes:
+        pairs: the numbers of the pairs of each round, asked or not, in the order of the rounds.
+        may_end: whether a rule may leave the rounds still to come unasked.
+    """
+
+    pairs: tuple[range, ...]
+    may_end: bool = False
+
+
+def schedule_of(judge: str, campaign: Campaign) -> Schedule:
+    """The rounds of a judge, or of `EVERYONE`; one round where the campaign has none.
+
+    Every round of every judge has its place from the start, so that a pair's number does not
+    depend on who came first.
+
+    Example:
+        >>> campaign = Campaign.model_validate({
+        ...     "name": "try", "space": "penguins",
+        ...     "design": {"pairs": 8, "rounds": {"count": 2, "shared": False}},
+        ...     "judges": [{"name": name, "backend": "simulated"} for name in ("one", "two")]})
+        >>> schedule_of("two", campaign).pairs
+        (range(0, 4), range(8, 12))
+    """
+    sizes, rounds = campaign.design.sizes, campaign.design.rounds
+    if rounds is None:
+        return Schedule((range(sizes[0]),))
+    names = [judge] if rounds.shared else sorted(each.name for each in campaign.judges)
+    place, found, start = names.index(judge), [range(sizes[0])], sizes[0]
+    for size in sizes[1:]:
+        found.append(range(start + place * size, start + (place + 1) * size))
+        start += len(names) * size
+    return Schedule(tuple(found), rounds.stop is not None)
+
+
 Planned = Mapping[tuple[str, int], Pairs]
 """The rounds planned so far, by judge (`EVERYONE` for a shared one) and number."""
 
 
 def with_rounds(first: Plan, campaign: Campaign, planned: Planned) -> Plan:
     """The plan of the first round, with those that have been planned since.
-
-    Every round of every judge has its place from the start, so that a pair's number does not
-    depend on who came first.
 
     Example:
         >>> from llm_elicit.plan import make_plan
@@ -166,20 +203,17 @@ def with_rounds(first: Plan, campaign: Campaign, planned: Planned) -> Plan:
     if rounds is None:
         return first
     names = [EVERYONE] if rounds.shared else sorted(judge.name for judge in campaign.judges)
-    own: dict[str, list[int]] = {name: [] for name in names}
-    start = sizes[0]
-    total = start + len(names) * sum(sizes[1:])
+    places = {name: schedule_of(name, campaign).pairs[1:] for name in names}
+    total = sizes[0] + len(names) * sum(sizes[1:])
     a, b = (np.full((total, points.shape[1]), np.nan) for points in (first.a, first.b))
-    a[:start], b[:start] = first.a, first.b
-    for number, size in enumerate(sizes[1:], start=2):
-        for name in names:
+    a[: sizes[0]], b[: sizes[0]] = first.a, first.b
+    for name, where in places.items():
+        for number, some in enumerate(where, start=2):
             pairs = planned.get((name, number))
             if pairs is not None and len(pairs.a):
-                a[start : start + size], b[start : start + size] = pairs.a, pairs.b
-            own[name].extend(range(start, start + size))
-            start += size
-    apart = {} if rounds.shared else {name: tuple(some) for name, some in own.items()}
-    return replace(first, a=a, b=b, own=apart)
+                a[some.start : some.stop], b[some.start : some.stop] = pairs.a, pairs.b
+    own = {name: tuple(chain.from_iterable(where)) for name, where in places.items()}
+    return replace(first, a=a, b=b, own={} if rounds.shared else own)
 
 
 def stopped(planned: Planned, name: str) -> int | None:

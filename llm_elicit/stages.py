@@ -31,6 +31,7 @@ from llm_elicit.later import Later
 from llm_elicit.orchestrator import Display, Progress, Silent
 from llm_elicit.orchestrator.spans import span
 from llm_elicit.questions import Template, render
+from llm_elicit.rounds import schedule_of
 from llm_elicit.runs import BANDS, DRAWS, FROZEN, SAMPLES, Run, find, open_runs
 from llm_elicit.told import evidence_of, noise_of, sampling_of
 
@@ -335,7 +336,10 @@ def _evidence(
     seed, space = result.campaign.seed, result.space
     triads = auditing.find_triads(comparisons, judge)
     direct = auditing.DirectEvidence.read(result.direct, judge, space, seed)
-    evidence = auditing.JudgeEvidence(judge, comparisons, triads=triads, direct=direct)
+    schedule = schedule_of(judge, result.campaign)
+    evidence = auditing.JudgeEvidence(
+        judge, comparisons, triads=triads, direct=direct, schedule=schedule
+    )
     if judge not in samples.beliefs:
         return evidence
     first, *others = result.campaign.fit.methods

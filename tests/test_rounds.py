@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from fakes.batches import BatchProvider
 from fakes.provider import Fails, Provider, Says
 
 from llm_elicit import stages
+from llm_elicit.audit import AuditSettings
+from llm_elicit.audit.sequential import randomization_test_in_rounds
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Choices
 from llm_elicit.density import Noise
@@ -26,7 +29,7 @@ from llm_elicit.design import Stop
 from llm_elicit.errors import IncompleteError, InputError
 from llm_elicit.features import FeatureSpace, validated
 from llm_elicit.orchestrator import settled
-from llm_elicit.rounds import Informative, Pairs
+from llm_elicit.rounds import Informative, Pairs, schedule_of
 
 SPACE = FeatureSpace.load("penguins")
 EXPERT = {"name": "expert", "backend": "simulated"}
@@ -295,3 +298,44 @@ def test_a_rule_that_says_nothing_is_refused() -> None:
             },
             "c.yaml",
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_test_of_a_signal_goes_round_by_round(tmp_path: Path, shared: bool) -> None:
+    judges = [EXPERT, {"name": "coin", "backend": "simulated", "level": 1e6}]
+    result = _ask(tmp_path, judges, shared)
+    assert not result.problems
+    stages.audit(result)
+    stages.report(result)
+    audit, settings = result.audit, AuditSettings()
+    whose = {name: schedule_of(name, result.campaign) for name in ("coin", "expert")}
+    for name, schedule in whose.items():
+        choices = result.comparisons.choices(name)
+        asked = [len(set(some) & set(choices.pair)) for some in schedule.pairs]
+        assert asked == [6, 4, 4]
+        rng = np.random.default_rng([audit.seed, 2, zlib.crc32(name.encode())])
+        p_value, gain = randomization_test_in_rounds(choices, SPACE, settings.flips, rng, schedule)
+        assert (audit.of(name).signal.p_value, audit.of(name).signal.gain) == (p_value, gain)
+        assert audit.of(name).signal.search is None
+    page = " ".join(result.report_path.read_text(encoding="utf-8").split())
+    assert "approximate" not in page
+    assert "done round by round" in page
+    assert "A rule could end the rounds early" not in page
+
+
+def test_every_pair_of_a_judge_is_in_one_round() -> None:
+    data = {
+        "name": "try", "space": "penguins", "judges": [{**EXPERT, "name": n} for n in "ab"],
+        "design": {"pairs": 14, "rounds": {"count": 3, "stop": {"band": 1.0}}},
+    }  # fmt: skip
+    shared = validated(Campaign, data, "c.yaml")
+    assert schedule_of("a", shared) == schedule_of("b", shared)
+    assert schedule_of("a", shared).may_end
+    data["design"]["rounds"] = {"count": 3, "shared": False}
+    apart = validated(Campaign, data, "c.yaml")
+    pairs = {judge: schedule_of(judge, apart).pairs for judge in "ab"}
+    assert pairs["a"] == (range(6), range(6, 10), range(14, 18))
+    assert pairs["b"] == (range(6), range(10, 14), range(18, 22))
+    assert not schedule_of("a", apart).may_end
+    del data["design"]["rounds"]
+    assert schedule_of("a", validated(Campaign, data, "c.yaml")).pairs == (range(14),)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from llm_elicit.audit.multiplicity import holm
+from llm_elicit.audit.sequential import Telling
 from llm_elicit.audit.signal import exchange, feature_differences
 from llm_elicit.comparisons import Choices
 from llm_elicit.features import FeatureSpace, Floats, Strict
+from llm_elicit.rounds import Schedule
 
 
 class Driver(Strict):
@@ -31,9 +33,15 @@ class Driver(Strict):
 
 
 def measure_drivers(
-    choices: Choices, space: FeatureSpace, flips: int, rng: np.random.Generator
+    choices: Choices,
+    space: FeatureSpace,
+    flips: int,
+    rng: np.random.Generator,
+    schedule: Schedule | None = None,
 ) -> list[Driver]:
     """Every feature's part, in the order of the space; empty where nothing was chosen.
+
+    `schedule` says which pairs belong to which round; None for one round.
 
     Example:
         >>> space = FeatureSpace.load("penguins")
@@ -48,8 +56,9 @@ def measure_drivers(
         return []
     design, owners = feature_differences(choices, space)
     columns = [design[:, owners == j] for j in range(space.dimension)]
-    tests = [exchange(design, choices.preference, flips, rng) for design in columns]
-    adjusted = holm(np.array([test.p_value for test in tests]))
+    told = Telling(choices, space, schedule)
+    tests = [told.test(flips, rng, feature=j) for j in range(space.dimension)]
+    adjusted = holm(np.array([p_value for p_value, _ in tests]))
 
     def gain(kept: list[Floats]) -> float:
         if not kept:
@@ -60,9 +69,9 @@ def measure_drivers(
     return [
         Driver(
             name=name,
-            alone=tests[j].gain,
+            alone=tests[j][1],
             lost=whole - gain(columns[:j] + columns[j + 1 :]),
-            p_value=tests[j].p_value,
+            p_value=tests[j][0],
             p_holm=float(adjusted[j]),
         )
         for j, name in enumerate(space.names)

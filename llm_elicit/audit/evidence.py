@@ -17,6 +17,7 @@ from llm_elicit.audit.transitivity import Triads
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats, Strict
+from llm_elicit.rounds import Schedule
 
 
 class AuditSettings(Strict):
@@ -90,6 +91,7 @@ class JudgeEvidence:
         draws: points of the densities that the answers allow, `(S, m, d)`, natural units; see
             `llm_elicit.audit.bands.read_draws`.
         direct: the answers to direct questions; None where there are none.
+        schedule: which pairs belong to which round; None for one round.
     """
 
     judge: str
@@ -103,6 +105,7 @@ class JudgeEvidence:
     foretold: Floats | None = None
     draws: Floats | None = None
     direct: DirectEvidence | None = None
+    schedule: Schedule | None = None
 
     def __post_init__(self) -> None:
         if self.judge not in self.comparisons.judges:

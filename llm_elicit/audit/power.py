@@ -11,7 +11,8 @@ narrow in the geometric mean, 1.0 to 6.5, where the root says 3.2.
 
 *A signal* that was not found is sought by the randomization test of `llm_elicit.audit.signal`,
 whose statistic is a mean over pairs: what is of the judge in it stays as pairs are added, what is
-of chance shrinks with 1/n, and how it scatters with 1/√n.
+of chance shrinks with 1/n, and how it scatters with 1/√n. That is so of pairs drawn alike. The test
+of pairs chosen in rounds adds up rounds of different pairs, and no number is said of it.
 """
 
 from __future__ import annotations

@@ -22,8 +22,14 @@ from llm_elicit.audit.distance import Distance, Ruler, common_size
 from llm_elicit.audit.drivers import Driver, measure_drivers
 from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
 from llm_elicit.audit.foretold import Foretold, read_foretold
-from llm_elicit.audit.power import BandPower, measure_band_power, measure_search_power
+from llm_elicit.audit.power import (
+    BandPower,
+    SearchPower,
+    measure_band_power,
+    measure_search_power,
+)
 from llm_elicit.audit.scale import Scale, measure_scale
+from llm_elicit.audit.sequential import randomization_test_in_rounds
 from llm_elicit.audit.shape import Shape, measure_shape
 from llm_elicit.audit.signal import (
     Signal,
@@ -35,8 +41,10 @@ from llm_elicit.audit.signal import (
 from llm_elicit.audit.summary import Bands, Summary, side_by_side, summarize
 from llm_elicit.audit.transitivity import Transitivity, measure_transitivity
 from llm_elicit.audit.unanswered import Unanswered, measure_unanswered
+from llm_elicit.comparisons import Choices
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats, Strict
+from llm_elicit.rounds import Schedule
 
 Progress = Callable[[int, int], None]
 
@@ -236,7 +244,9 @@ def audit_judge(
         if evidence.triads is None
         else measure_transitivity(evidence.triads, evidence.foretold),
         signal=_audit_signal(evidence, belief, reference, ruler.settings, rng),
-        drivers=tuple(measure_drivers(choices, reference.space, ruler.settings.flips, own)),
+        drivers=tuple(
+            measure_drivers(choices, reference.space, ruler.settings.flips, own, evidence.schedule)
+        ),
         foretold=read_foretold(first_fit),
         coverage=None if evidence.levels is None else measure_data_coverage(evidence.levels),
         scale=None
@@ -276,7 +286,7 @@ def _audit_signal(
     rng: np.random.Generator,
 ) -> Signal:
     choices = evidence.comparisons.choices(evidence.judge)
-    found = exchange_choices(choices, reference.space, settings.flips, rng)
+    p_value, gain, search = _test(choices, evidence.schedule, reference.space, settings, rng)
     against = None
     if belief is not None:
         standard, space = reference.standard, reference.space
@@ -284,8 +294,22 @@ def _audit_signal(
         against = distance_from_sampling(drawn, sampling, len(choices), settings, rng)
     first_fit = next(iter(evidence.diagnostics.values()), {})
     held_out = first_fit.get("held_out_log_likelihood")
+    return assess_signal(p_value, gain, against, settings, _finite(held_out), search)
+
+
+def _test(
+    choices: Choices,
+    schedule: Schedule | None,
+    space: FeatureSpace,
+    settings: AuditSettings,
+    rng: np.random.Generator,
+) -> tuple[float, float, SearchPower | None]:
+    """(p, gain, what more pairs would find): the last for pairs that were not chosen alone."""
+    if schedule is not None and len(schedule.pairs) > 1:
+        return *randomization_test_in_rounds(choices, space, settings.flips, rng, schedule), None
+    found = exchange_choices(choices, space, settings.flips, rng)
     search = measure_search_power(found.gain, found.by_chance, len(choices), settings.level)
-    return assess_signal(found.p_value, found.gain, against, settings, _finite(held_out), search)
+    return found.p_value, found.gain, search
 
 
 def _ruler(

@@ -17,6 +17,9 @@ log density of a Gaussian belief is such a function. Taking the largest inside t
 makes the choice of penalty part of what is randomized. A judge whose belief has no linear or
 quadratic trend at all over the range asked (two equal modes placed symmetrically, say) can
 escape the test.
+
+Where pairs were chosen in rounds from earlier answers, flipping all signs with the pairs held fixed
+is no symmetry; `llm_elicit.audit.sequential` flips round by round, which is one.
 """
 
 from __future__ import annotations
@@ -49,10 +52,11 @@ class Signal(Strict):
 
     Attributes:
         verdict: "signal" only if both conditions hold.
-        p_value: of the randomization test; its smallest value is 1 / (1 + flips).
+        p_value: of the randomization test; its smallest value is 1 / (1 + flips), but with rounds,
+            whose tests are combined.
         gain: leave-one-out share of the variance of (preference - 1/2) that the points
             predict; at or below 0 when they predict nothing.
-        flips: sign flips drawn.
+        flips: sign flips drawn, of every round.
         belief_from_sampling: energy distance of the belief from λ, as of `draws_size` draws;
             None without a belief.
         sampling_threshold: the level that `draws_size` draws of λ itself exceed with
@@ -61,7 +65,7 @@ class Signal(Strict):
         level: size of both tests.
         held_out_log_likelihood: nats a held-out comparison, if the fit says; a coin has -ln 2.
         search: how many pairs would find what was measured, where the answers cannot be told from
-            ones that ignore the points.
+            ones that ignore the points; None with rounds, whose test has no such rule.
         reason: the verdict's grounds in one sentence.
     """
 
@@ -97,6 +101,11 @@ class Exchanges:
     Attributes:
         gain: leave-one-out share of the variance of (preference - 1/2) that is foretold.
         by_chance: the same after winners and losers were exchanged at random, `(flips,)`.
+
+    Example:
+        >>> test = Exchanges(0.1, np.array([-0.2, 0.1, 0.3]))
+        >>> test.p_value, 0.25 < test.exact_p_value(np.random.default_rng(0)) < 0.75
+        (0.75, True)
     """
 
     gain: float
@@ -105,9 +114,20 @@ class Exchanges:
     @property
     def p_value(self) -> float:
         """(1 + number of flips with at least the observed gain) / (1 + flips)."""
-        # A flip that repeats the observed pattern must count as reached despite rounding.
-        least = self.gain - 1e-9 * max(1.0, abs(self.gain))
-        return (1 + int(np.sum(self.by_chance >= least))) / (1 + len(self.by_chance))
+        return (1 + int(np.sum(self.by_chance >= self.gain - self._rounding))) / (
+            1 + len(self.by_chance)
+        )
+
+    def exact_p_value(self, rng: np.random.Generator) -> float:
+        """The same, ties with the observed gain broken at random: uniform if answers are chance."""
+        above = int(np.sum(self.by_chance > self.gain + self._rounding))
+        alike = 1 + int(np.sum(np.abs(self.by_chance - self.gain) <= self._rounding))
+        return float((above + alike * (1.0 - rng.random())) / (1 + len(self.by_chance)))
+
+    @property
+    def _rounding(self) -> float:
+        """A flip that repeats the observed pattern must count as reached despite rounding."""
+        return 1e-9 * max(1.0, abs(self.gain))
 
 
 def randomization_test(
@@ -138,20 +158,28 @@ def exchange_choices(
     return exchange(design, choices.preference, flips, rng)
 
 
-def exchange(design: Floats, preference: Floats, flips: int, rng: np.random.Generator) -> Exchanges:
-    """The test of columns `(n, p)` that should foretell preferences `(n,)`."""
-    response = preference - 0.5
+def exchange(
+    design: Floats, preference: Floats, flips: int, rng: np.random.Generator, start: int = 0
+) -> Exchanges:
+    """The test of columns `(n, p)` that should foretell preferences `(n,)`.
+
+    Only the rows from `start` on are exchanged and measured; those before it stay as they were
+    answered, and the prediction learns from them.
+    """
+    before, response = np.split(preference - 0.5, [start])
     total = float(response @ response)
     # Averages of P and 1 - P leave rounding, which is not a preference.
     if total <= len(response) * 1e-20:
         return Exchanges(0.0, np.zeros(flips))
     left, singular, _ = np.linalg.svd(design, full_matrices=False)
-    observed = float(_gains(left, singular, response[:, None])[0])
+    known, left = left[:start].T @ before, left[start:]
+    observed = float(_gains(left, singular, response[:, None], known)[0])
     by_chance = np.empty(flips)
-    for start in range(0, flips, _CHUNK):
-        count = min(_CHUNK, flips - start)
+    for first in range(0, flips, _CHUNK):
+        count = min(_CHUNK, flips - first)
         signs = rng.choice((-1.0, 1.0), size=(len(response), count))
-        by_chance[start : start + count] = _gains(left, singular, response[:, None] * signs)
+        flipped = response[:, None] * signs
+        by_chance[first : first + count] = _gains(left, singular, flipped, known)
     return Exchanges(observed, by_chance)
 
 
@@ -264,14 +292,15 @@ def feature_differences(choices: Choices, space: FeatureSpace) -> tuple[Floats, 
     return design / np.where(scale > 0, scale, 1.0), np.concatenate(owners)
 
 
-def _gains(left: Floats, singular: Floats, responses: Floats) -> Floats:
+def _gains(left: Floats, singular: Floats, responses: Floats, known: Floats) -> Floats:
     """Largest leave-one-out gain over the ridge penalties, for each column of `responses`.
 
     The leave-one-out residual of a linear smoother H is (z - Hz)_i / (1 - H_ii); H depends
-    on the points alone, so the columns share it.
+    on the points alone, so the columns share it. `known` `(p,)` is what rows that are not measured
+    add to the rotated responses.
     """
     total = (responses**2).sum(axis=0)
-    rotated = left.T @ responses
+    rotated = left.T @ responses + known[:, None]
     best = np.full(responses.shape[1], -np.inf)
     for penalty in _PENALTIES:
         shrink = singular**2 / (singular**2 + penalty * len(singular))

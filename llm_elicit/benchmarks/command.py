@@ -42,7 +42,7 @@ def bench_command(
     seeds: Annotated[str, typer.Option(help="Such as 1-10 or 1,3,5.")] = "1-10",
     methods: Annotated[str, typer.Option(help="Names; all by default.")] = "",
     variants: Annotated[
-        str, typer.Option(help="Of the ablation; all but the slow by default.")
+        str, typer.Option(help="Of the ablation (all but the slow by default), coverage or power.")
     ] = "",
     comparisons_per_feature: Annotated[int, typer.Option(help="The paper has 1000.")] = 1000,
     points: Annotated[

@@ -3,26 +3,38 @@
 The verdict "signal" needs two things (`llm_elicit.audit.signal`): answers that depend on the
 points, by a randomization test, and a belief apart from λ. Coins are put to the first alone, which
 can only alarm more often than both; the target's own judge is put to both, with a fit.
+
+The variant ``rounds`` asks coins and judge in rounds, as `llm_elicit.benchmarks.adaptive` does:
+pairs from λ, then pairs suggested by fits to what was answered.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 
 from llm_elicit.audit.evidence import AuditSettings
-from llm_elicit.audit.signal import assess_signal, distance_from_sampling, randomization_test
+from llm_elicit.audit.sequential import randomization_test_in_rounds
+from llm_elicit.audit.signal import assess_signal, distance_from_sampling
 from llm_elicit.audit.standard import Standard
+from llm_elicit.benchmarks.adaptive import round_ends
 from llm_elicit.benchmarks.catalogue import find
-from llm_elicit.benchmarks.job import Job, Row
-from llm_elicit.benchmarks.measure import Array, Streams, compare, peak_mib, provenance_of
+from llm_elicit.benchmarks.job import DEFAULT, Job, Row
+from llm_elicit.benchmarks.measure import Array, Streams, choose, peak_mib, provenance_of
+from llm_elicit.benchmarks.targets import Target
 from llm_elicit.comparisons import Choices
-from llm_elicit.density import BETWEEN_ROUNDS, fit_belief
+from llm_elicit.density import BETWEEN_ROUNDS, BeliefDensity, fit_belief, suggest_pairs
 from llm_elicit.features import Feature, FeatureSpace
+from llm_elicit.rounds import Schedule
 
-COINS = 100
+ROUNDS = "rounds"
+COINS = {DEFAULT: 100, ROUNDS: 20}
+"""Coins a job, by variant; in rounds each needs fits of its own."""
 _DRAWN = 4000
+Answer = Callable[[tuple[Array, Array]], tuple[Array, Array]]
 
 
 def measure_power(job: Job) -> Row:
@@ -35,39 +47,68 @@ def measure_power(job: Job) -> Row:
     """
     target, settings = find([job.target])[0], AuditSettings()
     streams = Streams.of(job.target, job.seed)
-    winners, losers = compare(target, job.n, streams)
-    space = _space(np.concatenate([winners, losers]))
-    began = time.perf_counter()
-    p_values = [
-        randomization_test(_tossed(winners, losers, streams.truth), space, settings.flips,
-                           streams.truth)[0]
-        for _ in range(COINS)
-    ]  # fmt: skip
-    tested = time.perf_counter()
-    belief = fit_belief(
-        winners, losers, sampling=target.sampling, method="auto", seed=streams.fit,
-        settings=BETWEEN_ROUNDS,
-    )  # fmt: skip
-    sampling = target.sampling.sample(_DRAWN, streams.truth)
-    standard = Standard.of(space, sampling)
-    drawn = belief.sample(_DRAWN, seed=streams.draw)
     rng = streams.truth
+    ends = round_ends(target.dimension, job.n) if job.variant == ROUNDS else [job.n]
+    schedule = Schedule(tuple(range(a, b) for a, b in pairwise([0, *ends])))
+
+    def judge(pairs: tuple[Array, Array]) -> tuple[Array, Array]:
+        return choose(target, pairs, streams)
+
+    def coin(pairs: tuple[Array, Array]) -> tuple[Array, Array]:
+        wins = rng.random(len(pairs[0]))[:, None] < 0.5
+        return np.where(wins, *pairs), np.where(wins, *reversed(pairs))
+
+    def test(told: Choices) -> tuple[float, float]:
+        space = _space(np.concatenate([told.a, told.b]))
+        return randomization_test_in_rounds(told, space, settings.flips, rng, schedule)
+
+    def toss() -> Choices:
+        if job.variant == ROUNDS:
+            return _turned(*_ask(coin, target, ends, streams), rng)
+        return _tossed(winners, losers, rng)
+
+    winners, losers = _ask(judge, target, ends, streams)
+    began = time.perf_counter()
+    coins = COINS[job.variant]
+    p_values = [test(toss())[0] for _ in range(coins)]
+    tested = time.perf_counter()
+    belief = _fit(winners, losers, target, streams)
+    sampling = target.sampling.sample(_DRAWN, rng)
+    standard = Standard.of(_space(np.concatenate([winners, losers])), sampling)
+    drawn = belief.sample(_DRAWN, seed=streams.draw)
     apart = distance_from_sampling(standard(drawn), standard(sampling), job.n, settings, rng)
     # Which side a winner stood on says nothing, so half of the pairs are turned.
-    told = _turned(winners, losers, rng)
-    verdict = assess_signal(
-        *randomization_test(told, space, settings.flips, rng), apart, settings
-    ).verdict
+    verdict = assess_signal(*test(_turned(winners, losers, rng)), apart, settings).verdict
     return {
         "dimension": target.dimension,
         "false_alarms": float(np.mean(np.array(p_values) < settings.level)),
-        "coins": COINS,
+        "coins": coins,
         "found": float(verdict == "signal"),
         "fit_seconds": time.perf_counter() - tested,
         "sample_seconds": tested - began,
         "peak_mib": peak_mib(),
         **provenance_of(time.perf_counter()),
     }
+
+
+def _ask(answer: Answer, target: Target, ends: list[int], streams: Streams) -> tuple[Array, Array]:
+    """Winners and losers (n, d) of pairs from λ, then of rounds suggested by what was answered."""
+    a, b = (target.sampling.sample(ends[0], streams.pairs) for _ in range(2))
+    winners, losers = answer((a, b))
+    for start, end in pairwise(ends):
+        belief = _fit(winners, losers, target, streams)
+        more = answer(suggest_pairs(belief, end - start, seed=int(streams.pairs.integers(2**32))))
+        winners, losers = (
+            np.concatenate(both) for both in zip((winners, losers), more, strict=True)
+        )
+    return winners, losers
+
+
+def _fit(winners: Array, losers: Array, target: Target, streams: Streams) -> BeliefDensity:
+    return fit_belief(
+        winners, losers, sampling=target.sampling, method="auto", seed=streams.fit,
+        settings=BETWEEN_ROUNDS,
+    )  # fmt: skip
 
 
 def _space(points: Array) -> FeatureSpace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +17,7 @@ from llm_elicit.benchmarks.marginal import measure_marginal
 from llm_elicit.benchmarks.measure import measure
 from llm_elicit.benchmarks.names import TABLES
 from llm_elicit.benchmarks.paper import PAPER_TARGETS
-from llm_elicit.benchmarks.power import measure_power
+from llm_elicit.benchmarks.power import COINS, measure_power
 from llm_elicit.benchmarks.rows import Rows
 from llm_elicit.benchmarks.variants import VARIANTS, check_methods, check_variants
 from llm_elicit.density.fit import METHODS
@@ -86,13 +87,14 @@ class Request:
             raise InputError(f"points = {self.points}; it must lie in 2 … 25000")
         if self.methods and self.table not in ("table1", "runtime"):
             raise InputError(f"{self.table} has its own methods; leave --methods out")
-        if self.variants and self.table not in ("ablation", "coverage"):
+        known: dict[str, Iterable[str]] = {"ablation": VARIANTS, "coverage": JUDGES, "power": COINS}
+        if self.variants and self.table not in known:
             raise InputError(
-                f"variants belong to ablation and coverage; leave them out of {self.table}"
+                f"variants belong to ablation, coverage and power; leave them out of {self.table}"
             )
         find(self.targets)
         check_methods(self.methods)
-        check_variants(self.variants, JUDGES if self.table == "coverage" else VARIANTS)
+        check_variants(self.variants, known.get(self.table, VARIANTS))
 
     def jobs(self) -> list[Job]:
         """Every job of the table, targets in the paper's order unless given."""

@@ -170,12 +170,12 @@ def _adaptive(rows: pd.DataFrame) -> Table:
 
 def _power(rows: pd.DataFrame) -> Table:
     lines = []
-    for (target, _, _), group in _groups(rows):
+    for (target, _, variant), group in _groups(rows):
         coins = int(_column(group, "coins").sum())
         alarms = _column(group, "false_alarms")
         found = _column(group, "found")
-        lines.append((target, _spread(alarms), f"{coins}", _mean(found, 2), _count(group)))
-    columns = ("target", "coins called a signal", "coins", "judge found", "seeds")
+        lines.append((target, variant, _spread(alarms), f"{coins}", _mean(found, 2), _count(group)))
+    columns = ("target", "asked", "coins called a signal", "coins", "judge found", "seeds")
     return Table("False alarms and power of the signal's verdict", columns, lines)
 
 

@@ -34,7 +34,7 @@ def caveats(
         ("A density per unit of each feature's scale", _scale(audit)),
         ("Within the range asked", _range(audit)),
         ("How the questions were put", _design(campaign)),
-        ("When a signal is called one", _signal(audit)),
+        ("When a signal is called one", _signal(audit, campaign)),
         ("How distances are measured", _distances(audit)),
     ]
 
@@ -125,9 +125,8 @@ def _design(campaign: Campaign) -> str:
     if design.rounds is not None:
         most = "" if design.rounds.stop is None else "Up to "
         rounds = (
-            f"They were asked in {design.rounds.count} rounds: from the second on the points, "
-            "draws of λ as before, were joined by what had been answered before, so pairs are not "
-            "independent, and the randomization test below is approximate. "
+            f"They were asked in {design.rounds.count} rounds: from the second on most pairs were "
+            "chosen for what had been answered before, so pairs are not independent. "
         )
     triads = ""
     if design.triads:
@@ -142,13 +141,25 @@ def _design(campaign: Campaign) -> str:
     )
 
 
-def _signal(audit: Audit) -> str:
-    settings = audit.settings
+def _signal(audit: Audit, campaign: Campaign) -> str:
+    settings, rounds = audit.settings, campaign.design.rounds
+    by_round = ending = ""
+    if rounds is not None:
+        by_round = (
+            " That was done round by round, since later pairs depend on earlier answers, and the "
+            "rounds' p-values were combined."
+        )
+        if rounds.stop is not None:
+            ending = (
+                " A rule could end the rounds early, so half of the level was for a judge who was "
+                "asked all of them and half was divided among the earlier ends."
+            )
     return (
         "Two conditions must hold. First, the answers depend on the points: winner and loser were "
         f"exchanged at random {settings.flips:,} times, and in fewer than "
         f"{settings.level:.0%} of them did a ridge regression on linear and quadratic features "
-        "predict left-out choices as well as with the real answers. Second, the belief is farther "
+        f"predict left-out choices as well as with the real answers.{by_round}{ending} "
+        "Second, the belief is farther "
         "from λ (energy distance) than as many draws of λ as there were comparisons are in "
         f"{1 - settings.level:.0%} of {settings.draws} trials. A belief without any linear or "
         "quadratic trend over the range can escape the first test. With several judges, about one "

@@ -27,6 +27,7 @@ from llm_elicit.report.references import (
     OHAGAN,
     PITMAN,
     REQUEIMA,
+    STOUFFER,
     SZEKELY,
     TVERSKY,
     VAART,
@@ -85,7 +86,7 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "Where the randomization test found nothing: how many pairs, in all, would let it "
             "find a dependence as strong as the one measured in four of five such studies. Where "
             "what was measured is less than one standard error above chance, no number can be "
-            "said.",
+            "said, nor of pairs chosen in rounds.",
         ),
         "pairs": Entry(
             "Pairs answered",
@@ -96,8 +97,9 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "Randomization test",
             "If the answers ignored the points, exchanging winner and loser of any pair would "
             "change nothing. p is how often such random exchanges predict left-out choices as "
-            "well as the real answers do.",
-            (FISHER, PITMAN),
+            "well as the real answers do. Of pairs chosen in rounds, those of one round are "
+            "exchanged at a time, and the p of the rounds combined.",
+            (FISHER, PITMAN, STOUFFER),
         ),
         "predicted": Entry(
             "Choices predicted",

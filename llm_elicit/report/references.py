@@ -61,6 +61,10 @@ REQUEIMA = (
     "numerical predictive distributions conditioned on natural language. Advances in Neural "
     "Information Processing Systems 37."
 )
+STOUFFER = (
+    "Stouffer, S. A., Suchman, E. A., DeVinney, L. C., Star, S. A. and Williams, R. M. (1949). The "
+    "American Soldier: Adjustment During Army Life. Princeton University Press."
+)
 SZEKELY = (
     "Székely, G. J. and Rizzo, M. L. (2013). Energy statistics: a class of statistics based on "
     "distances. Journal of Statistical Planning and Inference 143(8), 1249–1272."

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from benchmarks.faults import MARK, odd_seeds_fail, quick
 from llm_elicit import cli
+from llm_elicit.benchmarks import power
 from llm_elicit.benchmarks import run as module
 from llm_elicit.benchmarks.adaptive import measure_adaptive, round_ends
 from llm_elicit.benchmarks.catalogue import find
@@ -129,7 +131,7 @@ def test_a_measured_row_is_complete_and_the_same_again():
         ({"targets": ("Moon",)}, "target 'Moon'"),
         ({"methods": ("magic",)}, "method 'magic' is unknown; choose from"),
         ({"table": "ablation", "variants": ("magic",)}, "variant 'magic'"),
-        ({"variants": ("winners",)}, "variants belong to ablation and coverage"),
+        ({"variants": ("winners",)}, "variants belong to ablation, coverage and power"),
         ({"table": "ablation", "methods": ("utility",)}, "leave --methods out"),
         ({"seeds": ()}, "at least one"),
         ({"comparisons_per_feature": 0}, "at least 1"),
@@ -232,3 +234,30 @@ def test_variants_are_those_of_the_table():
         Request("coverage", variants=("no-cap",))
     with pytest.raises(InputError, match="leave them out of table1"):
         Request("table1", variants=("no-cap",))
+
+
+def test_coins_and_judge_may_be_asked_in_rounds(monkeypatch):
+    target, asked = find(["Ring2D"])[0], []
+
+    class Ring:
+        """Stands for a fit, which takes seconds."""
+
+        def sample(self, n, seed):
+            return target.sample(n, np.random.default_rng(seed))
+
+    def suggest(_belief, n, seed):
+        asked.append(n)
+        rng = np.random.default_rng(seed)
+        return target.sampling.sample(n, rng), target.sampling.sample(n, rng)
+
+    monkeypatch.setattr(power, "fit_belief", lambda *_args, **_rest: Ring())
+    monkeypatch.setattr(power, "suggest_pairs", suggest)
+    asking = Request("power", ("Ring2D",), (11,), (), ("rounds",), comparisons_per_feature=100)
+    (job,) = asking.jobs()
+    row = power.measure_power(job)
+    assert asked == [50, 50] * 21, "twenty coins and the judge, each in three rounds"
+    assert (row["coins"], row["found"]) == (20, 1.0)
+    assert row["false_alarms"] <= 0.25
+    assert [job.variant for job in Request("power", seeds=(1,), targets=("Ring2D",)).jobs()] == [
+        "default"
+    ]
