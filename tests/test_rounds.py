@@ -29,6 +29,7 @@ from llm_elicit.design import Stop
 from llm_elicit.errors import IncompleteError, InputError
 from llm_elicit.features import FeatureSpace, validated
 from llm_elicit.orchestrator import settled
+from llm_elicit.report.caveats import caveats
 from llm_elicit.rounds import Informative, Pairs, schedule_of
 
 SPACE = FeatureSpace.load("penguins")
@@ -320,7 +321,14 @@ def test_the_test_of_a_signal_goes_round_by_round(tmp_path: Path, shared: bool) 
     page = " ".join(result.report_path.read_text(encoding="utf-8").split())
     assert "approximate" not in page
     assert "done round by round" in page
-    assert "A rule could end the rounds early" not in page
+    ending = "A rule could end the rounds early"
+    assert ending not in page
+    design = result.campaign.design
+    rounds = design.rounds.model_copy(update={"stop": Stop(band=0.1)})
+    stopping = result.campaign.model_copy(
+        update={"design": design.model_copy(update={"rounds": rounds})}
+    )
+    assert ending in dict(caveats(audit, stopping, {}, {}))["When a signal is called one"]
 
 
 def test_every_pair_of_a_judge_is_in_one_round() -> None:

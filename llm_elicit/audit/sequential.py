@@ -162,7 +162,7 @@ def combine(p_values: Sequence[float], squares: Floats) -> float:
     """One p from independent ones, their normal scores weighted by the roots of `squares` `(R,)`.
 
     Example:
-        >>> round(combine([0.05, 0.05], np.array([1.0, 1.0])), 3), combine([0.3], np.ones(1))
+        >>> round(combine([0.05, 0.05], np.ones(2)), 3), round(combine([0.3], np.ones(1)), 9)
         (0.01, 0.3)
     """
     scores = norm.isf(np.asarray(p_values))
