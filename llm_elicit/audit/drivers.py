@@ -6,7 +6,7 @@ import numpy as np
 
 from llm_elicit.audit.multiplicity import holm
 from llm_elicit.audit.sequential import Telling
-from llm_elicit.audit.signal import exchange, feature_differences
+from llm_elicit.audit.signal import exchange
 from llm_elicit.comparisons import Choices
 from llm_elicit.features import FeatureSpace, Floats, Strict
 from llm_elicit.rounds import Schedule
@@ -54,9 +54,9 @@ def measure_drivers(
     """
     if len(choices) < 2:
         return []
-    design, owners = feature_differences(choices, space)
-    columns = [design[:, owners == j] for j in range(space.dimension)]
     told = Telling(choices, space, schedule)
+    design, owners = told.designs[len(choices)]
+    columns = [design[:, owners == j] for j in range(space.dimension)]
     tests = [told.test(flips, rng, feature=j) for j in range(space.dimension)]
     adjusted = holm(np.array([p_value for p_value, _ in tests]))
 

@@ -33,7 +33,7 @@ from functools import cached_property
 import numpy as np
 from scipy.stats import norm
 
-from llm_elicit.audit.signal import Exchanges, exchange, feature_differences
+from llm_elicit.audit.signal import Exchanges, Index, exchange, feature_differences
 from llm_elicit.comparisons import Choices
 from llm_elicit.features import FeatureSpace, Floats
 from llm_elicit.rounds import Schedule
@@ -98,23 +98,34 @@ class Telling:
         `flips` are of each round. Without a preference p is 1.
         """
         tests = [self._exchange(span, flips, rng, feature) for span in self.spans]
-        gain = self._exchange((0, len(self.choices)), 0, rng, feature).gain
+        whole = 0, len(self.choices)
+        alone = tests[0] if self.spans == [whole] else self._exchange(whole, 0, rng, feature)
         if len(tests) < 2:
             p_value = tests[0].p_value if tests else 1.0
         else:
             p_value = combine([test.exact_p_value(rng) for test in tests], self._squares)
-        return min(1.0, p_value / self.share), gain
+        return min(1.0, p_value / self.share), alone.gain
+
+    @cached_property
+    def designs(self) -> dict[int, tuple[Floats, Index]]:
+        """`feature_differences` of the rows up to each round's end, and of all, by that end."""
+        told, ends = self.choices, {len(self.choices), *(end for _, end in self.spans)}
+        return {
+            end: feature_differences(
+                Choices(told.a[:end], told.b[:end], told.preference[:end], told.pair[:end]),
+                self.space,
+            )
+            for end in ends
+        }
 
     def _exchange(
         self, span: tuple[int, int], flips: int, rng: np.random.Generator, feature: int | None
     ) -> Exchanges:
         start, end = span
-        told = self.choices
-        before = Choices(told.a[:end], told.b[:end], told.preference[:end], told.pair[:end])
-        columns, owners = feature_differences(before, self.space)
+        columns, owners = self.designs[end]
         if feature is not None:
             columns = columns[:, owners == feature]
-        return exchange(columns, before.preference, flips, rng, start)
+        return exchange(columns, self.choices.preference[:end], flips, rng, start)
 
     @property
     def _squares(self) -> Floats:
