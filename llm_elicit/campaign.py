@@ -26,7 +26,8 @@ from pydantic import (
 from llm_elicit import plugins, resources
 from llm_elicit.design import Design, Direct, Positive
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace, Strict, read_yaml, validated
+from llm_elicit.features import FeatureSpace
+from llm_elicit.strict import Strict, read_yaml, validated
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]

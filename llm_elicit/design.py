@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from llm_elicit.features import Strict
+from llm_elicit.strict import Strict
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import yaml
 from scipy import stats
 
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace, Floats, validated
+from llm_elicit.features import NAME, FeatureSpace, Floats
+from llm_elicit.strict import validated
 
 LOW, HIGH = 0.01, 0.99
 _SKEWED = 1.0
@@ -57,6 +59,7 @@ def draft_space(table: Path) -> tuple[FeatureSpace, str]:
             f"{table}: no column of numbers, or of few words, with at least two values; nothing to "
             "ask about"
         )
+    headings = _name_apart(features)
     name = re.sub(r"\W+", "_", table.name.split(".")[0]).strip("_") or "space"
     data = {
         "name": name,
@@ -70,6 +73,7 @@ def draft_space(table: Path) -> tuple[FeatureSpace, str]:
             "rows": len(frame),
             "licence": "unstated",
             "source": table.name,
+            **({"columns": headings} if headings else {}),
         },
     }
     space = validated(FeatureSpace, {**data, "folder": table.parent}, str(table))
@@ -103,11 +107,30 @@ def _draft_categories(column: pd.Series[Any]) -> dict[str, Any] | None:
 
 
 def _named(column: pd.Series[Any]) -> dict[str, Any]:
-    label = str(column.name)
-    return {
-        "name": re.sub(r"\W", "_", re.sub(r"^(?=\d)", "_", label)),
-        "label": label.replace("_", " "),
-    }
+    """A feature's name, its column's heading until `_name_apart`, and its label."""
+    heading = str(column.name)
+    return {"name": heading, "label": " ".join(heading.replace("_", " ").split())}
+
+
+def _name_apart(features: list[dict[str, Any]]) -> dict[str, str]:
+    """Names the features as names must be, each its own; the headings of those that changed."""
+    taken = {each["name"] for each in features if _is_name(each["name"])}
+    headings = {}
+    for each in features:
+        heading = each["name"]
+        if _is_name(heading):
+            continue
+        plain = re.sub(r"^(?=\d)", "_", re.sub(r"[^A-Za-z0-9]+", "_", heading.strip()))
+        plain = re.sub(r"(?<=.)_$", "", plain) or "_"
+        names = (f"{plain}_{k}" if k > 1 else plain for k in itertools.count(1))
+        each["name"] = next(name for name in names if name not in taken)
+        taken.add(each["name"])
+        headings[each["name"]] = heading
+    return headings
+
+
+def _is_name(heading: str) -> bool:
+    return re.fullmatch(NAME, heading) is not None
 
 
 def _draft_feature(column: pd.Series[Any], table: Path) -> dict[str, Any] | None:

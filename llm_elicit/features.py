@@ -15,28 +15,23 @@ import hashlib
 import math
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-import yaml
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from llm_elicit import resources
 from llm_elicit.columns import read_columns
 from llm_elicit.errors import InputError
+from llm_elicit.strict import Strict, read_yaml, validated
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
-Model = TypeVar("Model", bound=BaseModel)
-
-
-class Strict(BaseModel):
-    """A frozen model that refuses keys it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
+"""What a feature's name looks like."""
 
 
 class Feature(Strict):
@@ -52,7 +47,7 @@ class Feature(Strict):
         ('Dream', 2.0, 2.0)
     """
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+    name: Annotated[str, Field(pattern=NAME)]
     label: str
     unit: str = ""
     prefix: str = ""
@@ -188,13 +183,17 @@ def _with_codes(data: dict[str, Any]) -> dict[str, Any]:
 
 
 class Table(Strict):
-    """The reference data that a belief is compared with, and where they come from."""
+    """The reference data that a belief is compared with, and where they come from.
+
+    `columns` gives the headings of the features that are not headed by their names.
+    """
 
     file: str
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     source: str
     licence: str
     rows: Annotated[int, Field(ge=1)]
+    columns: dict[str, str] = Field(default={}, exclude_if=lambda headings: not headings)
 
 
 class FeatureSpace(Strict):
@@ -229,6 +228,21 @@ class FeatureSpace(Strict):
             raise ValueError(f"features: the name {twice[0]!r} appears twice; names must differ")
         return self
 
+    @model_validator(mode="after")
+    def _headings_are_unique(self) -> FeatureSpace:
+        for name in self.table.columns if self.table else ():
+            if name not in self.names:
+                raise ValueError(
+                    f"table: columns: {name!r} is no feature; known: {', '.join(self.names)}"
+                )
+        headings = self.headings
+        twice = sorted({heading for heading in headings if headings.count(heading) > 1})
+        if twice:
+            raise ValueError(
+                f"table: the column {twice[0]!r} belongs to two features; a feature has its own"
+            )
+        return self
+
     @classmethod
     def load(cls, name: str) -> FeatureSpace:
         """Read a feature space by name (from datasets/) or by path.
@@ -243,6 +257,12 @@ class FeatureSpace(Strict):
     @cached_property
     def names(self) -> list[str]:
         return [feature.name for feature in self.features]
+
+    @property
+    def headings(self) -> list[str]:
+        """What the reference table's columns are headed by, in the order of the features."""
+        known = self.table.columns if self.table else {}
+        return [known.get(name, name) for name in self.names]
 
     @property
     def dimension(self) -> int:
@@ -331,57 +351,11 @@ class FeatureSpace(Strict):
                 f"{path}: checksum {digest[:12]}… is not {self.table.sha256[:12]}… as "
                 f"{self.name}.yaml says; restore the file or update sha256"
             )
-        return read_columns(path, {each.name: each.categories for each in self.features})
+        words = [feature.categories for feature in self.features]
+        read = read_columns(path, dict(zip(self.headings, words, strict=True)))
+        return read.set_axis(self.names, axis="columns")
 
     def table_points(self) -> Floats:
         """The complete rows of the reference table that lie in the range asked about, `(n, d)`."""
         rows = self.read_table().dropna().to_numpy(dtype=np.float64)
         return rows[self.contains(rows)]
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML mapping.
-
-    Raises:
-        InputError: the file cannot be read, is not YAML, or is not a mapping.
-    """
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        line = " ".join(str(error).split())
-        raise InputError(f"{path}: not valid YAML: {line}") from None
-    if not isinstance(data, dict):
-        raise InputError(f"{path}: a mapping of keys is expected, got {type(data).__name__}")
-    return data
-
-
-def validated(model: type[Model], data: dict[str, Any], where: str) -> Model:
-    """`data` as `model`, with pydantic's findings folded into one line.
-
-    Raises:
-        InputError: the first broken rule, with its key and value, and how many more there are.
-    """
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        findings = error.errors(include_url=False)
-        first = findings[0]
-        key = ".".join(str(part) for part in first["loc"]) or "(top level)"
-        if first["type"] == "extra_forbidden":
-            rule = f"unknown key; remove it or correct its spelling{_known(model, first['loc'])}"
-        else:
-            rule = first["msg"].removeprefix("Value error, ")
-            if not isinstance(first["input"], dict | list | BaseModel) and first["type"] not in (
-                "missing",
-                "value_error",
-            ):
-                rule += f", got {first['input']!r}"
-        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-        raise InputError(f"{where}: {key}: {rule}{more}") from None
-
-
-def _known(model: type[BaseModel], loc: tuple[int | str, ...]) -> str:
-    """The keys known at the top level, where that is where the unknown one stands."""
-    return f"; known: {', '.join(model.model_fields)}" if len(loc) == 1 else ""

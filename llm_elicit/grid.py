@@ -13,7 +13,7 @@ from typing import Any
 
 from llm_elicit.campaign import Campaign, Judge
 from llm_elicit.errors import InputError
-from llm_elicit.features import validated
+from llm_elicit.strict import validated
 
 
 def cells(campaign: Campaign) -> tuple[Campaign, ...]:

@@ -70,29 +70,22 @@ class Recital:
         """
         space.read_table()  # its checksum and its columns are as they should be
         assert space.table is not None
-        names, *rows = _cells(space.folder / space.table.file)
-        rows = [row for row in rows if len(row) == len(names)]
-        place = _hardest(names, rows, space)
+        header, *rows = _cells(space.folder / space.table.file)
+        rows = [row for row in rows if len(row) == len(header)]
+        places = [header.index(heading) for heading in space.headings]
+        place = _hardest(places, rows, space)
         rows = [row for row in rows if _number(row[place]) is not None]
         order = np.random.default_rng([seed, 0x2EC17E]).permutation(len(rows))
         chosen = [rows[i] for i in order]
-        before = [names.index(name) for name in space.names if names.index(name) < place]
-        features = [space.features[space.names.index(names[i])] for i in before]
-        cells = [
-            _values([row[i] for row in chosen], feature)
-            for i, feature in zip(before, features, strict=True)
-        ]
+        before = [j for j in range(space.dimension) if places[j] < place]
+        cells = [_values([row[places[j]] for row in chosen], space.features[j]) for j in before]
         return cls(
-            feature=space.names.index(names[place]),
-            header=_line(names[: place + 1]),
+            feature=places.index(place),
+            header=_line(header[: place + 1]),
             beginnings=tuple(_line(row[:place]) for row in chosen),
             hidden=tuple(row[place] for row in chosen),
             shown=np.concatenate([np.empty((len(chosen), 0)), *cells], axis=1),
-            columns=tuple(
-                space.names.index(feature.name)
-                for feature in features
-                for _ in feature.categories or (feature,)
-            ),
+            columns=tuple(j for j in before for _ in space.features[j].categories or (j,)),
         )
 
 
@@ -104,11 +97,10 @@ def _cells(path: Path) -> list[list[str]]:
     return list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
 
 
-def _hardest(names: list[str], rows: list[list[str]], space: FeatureSpace) -> int:
-    """The column to hide."""
+def _hardest(places: list[int], rows: list[list[str]], space: FeatureSpace) -> int:
+    """The column to hide, of those of the features that are numbers."""
     found: list[tuple[bool, int, int]] = []
-    for name in (space.names[j] for j in space.numeric):
-        place = names.index(name)
+    for place in (places[j] for j in space.numeric):
         if not place:
             continue  # nothing comes before it
         beginnings = {tuple(row[:place]) for row in rows}

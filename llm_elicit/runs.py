@@ -15,11 +15,12 @@ from llm_elicit import orchestrator
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.features import FeatureSpace, read_yaml, validated
+from llm_elicit.features import FeatureSpace
 from llm_elicit.grid import cells
 from llm_elicit.later import Later
 from llm_elicit.plan import Plan, direct_queries, make_plan
 from llm_elicit.rounds import questions_of, with_rounds
+from llm_elicit.strict import read_yaml, validated
 
 FROZEN = "campaign.yaml"
 """The file of a run's campaign as it was validated."""

@@ -26,13 +26,14 @@ from llm_elicit.asking import ask, ask_in_batches, export
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import CapError, ElicitError, InputError
-from llm_elicit.features import Floats, read_yaml, validated
+from llm_elicit.features import Floats
 from llm_elicit.later import Later
 from llm_elicit.orchestrator import Display, Progress, Silent
 from llm_elicit.orchestrator.spans import span
 from llm_elicit.questions import Template, render
 from llm_elicit.rounds import schedule_of
 from llm_elicit.runs import BANDS, DRAWS, FROZEN, SAMPLES, Run, find, open_runs
+from llm_elicit.strict import read_yaml, validated
 from llm_elicit.told import evidence_of, noise_of, sampling_of
 
 __all__ = [

@@ -13,8 +13,9 @@ import llm_elicit as le
 from llm_elicit import stages
 from llm_elicit.campaign import Campaign
 from llm_elicit.design import Design, Direct
-from llm_elicit.features import FeatureSpace, validated
+from llm_elicit.features import FeatureSpace
 from llm_elicit.plan import direct_queries, make_plan
+from llm_elicit.strict import validated
 
 WORDS = ['<b>&"oak"', "$elm$ a_b|c", "ash"]
 SHARES = np.array([0.5, 0.3, 0.2])

@@ -5,6 +5,7 @@ import pytest
 from llm_elicit.drafting import draft_space
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace
+from llm_elicit.recital import Recital
 
 
 @pytest.fixture
@@ -82,3 +83,27 @@ def test_an_unusable_table_gets_one_clear_line(tmp_path, content, match):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(InputError, match=r"nowhere\.csv: no such file"):
         draft_space(tmp_path / "nowhere.csv")
+
+
+def test_columns_keep_their_headings_where_names_cannot(tmp_path):
+    """Whatever the headings, the drafted space finds its columns again, each its own."""
+    headings = ["weight kg", "weight_kg", "weight-kg", "2nd", "größe", "%", " fat ", "température"]
+    values = np.random.default_rng(0).normal(size=(60, len(headings))).round(2)
+    path = tmp_path / "t.csv"
+    pd.DataFrame(values, columns=headings).to_csv(path, index=False)
+    space, text = draft_space(path)
+    assert space.names[:4] == ["weight_kg_2", "weight_kg", "weight_kg_3", "_2nd"]
+    assert space.features[6].label == "fat"
+    (tmp_path / "t.yaml").write_text(text, encoding="utf-8")
+    read = FeatureSpace.load(str(tmp_path / "t.yaml")).read_table()
+    assert list(read) == space.names
+    np.testing.assert_array_equal(read, values)
+
+
+def test_rows_are_asked_for_under_the_tables_own_headings(tmp_path):
+    values = np.random.default_rng(0).normal(size=(60, 2)).round(2)
+    path = tmp_path / "t.csv"
+    pd.DataFrame(values, columns=["body length", "body mass"]).to_csv(path, index=False)
+    recital = Recital.of(draft_space(path)[0], seed=1)
+    assert recital.header == "body length,body mass"
+    assert sorted(map(float, recital.hidden)) == sorted(values[:, 1])

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_elicit.errors import InputError
-from llm_elicit.features import Feature, FeatureSpace, read_yaml, validated
+from llm_elicit.features import Feature, FeatureSpace
 from llm_elicit.resources import available
+from llm_elicit.strict import read_yaml, validated
 
 SPACES = available("datasets", ".yaml")
 
@@ -101,6 +102,11 @@ subject: a thing
 features:
   - {name: x, label: x, low: 0, high: 1}
 """
+TWO = (
+    VALID
+    + "  - {name: y, label: y, low: 0, high: 1}\n"
+    + f"table: {{file: t, sha256: {'a' * 64}, source: s, licence: x, rows: 1, columns: COLUMNS}}\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +119,8 @@ features:
         (VALID.replace("low: 0", "low: many"), ["features.0.low", "'many'"]),
         (VALID + "  - {name: x, label: y, low: 0, high: 1}\n", ["'x' appears twice"]),
         (VALID.replace("subject: a thing\n", ""), ["subject", "required"]),
+        (TWO.replace("COLUMNS", "{z: a}"), ["table", "'z' is no feature; known: x, y"]),
+        (TWO.replace("COLUMNS", "{x: y}"), ["the column 'y' belongs to two features"]),
         ("- 1\n- 2\n", ["a mapping of keys is expected, got list"]),
         ("a: [1\n", ["not valid YAML"]),
     ],

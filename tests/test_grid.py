@@ -14,12 +14,12 @@ import llm_elicit as le
 from llm_elicit import cli, orchestrator, stages
 from llm_elicit.campaign import Campaign
 from llm_elicit.errors import CapError, InputError
-from llm_elicit.features import validated
 from llm_elicit.grid import cells
 from llm_elicit.orchestrator.lock import RunLock
 from llm_elicit.questions import Template
 from llm_elicit.resources import find
 from llm_elicit.runs import Run, open_runs
+from llm_elicit.strict import validated
 
 TEMPLATES = ["v1/zero-shot", "v1/few-shot"]
 KEYS = {"ANTHROPIC_API_KEY": "sk-a", "OPENAI_API_KEY": "sk-b"}

@@ -13,7 +13,7 @@ from fakes.provider import Fails, Provider, Says
 from llm_elicit import plugins
 from llm_elicit.campaign import Campaign
 from llm_elicit.errors import InputError
-from llm_elicit.features import validated
+from llm_elicit.strict import validated
 
 KEY = "sk-canary-plain-987"
 

@@ -27,10 +27,11 @@ from llm_elicit.comparisons import Choices
 from llm_elicit.density import Noise
 from llm_elicit.design import Stop
 from llm_elicit.errors import IncompleteError, InputError
-from llm_elicit.features import FeatureSpace, validated
+from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import settled
 from llm_elicit.report.caveats import caveats
 from llm_elicit.rounds import Informative, Pairs, schedule_of
+from llm_elicit.strict import validated
 
 SPACE = FeatureSpace.load("penguins")
 EXPERT = {"name": "expert", "backend": "simulated"}

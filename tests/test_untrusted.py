@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from llm_elicit import cli
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace, read_yaml
+from llm_elicit.features import FeatureSpace
+from llm_elicit.strict import read_yaml
 from llm_elicit.text import guard, unguard, visible
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\u202e"

@@ -22,7 +22,8 @@ from llm_elicit.audit.shape import outside_band
 from llm_elicit.audit.standard import Standard, shares_of
 from llm_elicit.audit.summary import Band
 from llm_elicit.density import band
-from llm_elicit.features import FeatureSpace, Floats, Strict
+from llm_elicit.features import FeatureSpace, Floats
+from llm_elicit.strict import Strict
 
 _DEEPEST = 4
 _ROWS = 50

@@ -11,7 +11,8 @@ import pandas as pd
 from scipy import stats
 
 from llm_elicit.comparisons import VERDICTS, Choices, Comparisons
-from llm_elicit.features import Floats, Strict
+from llm_elicit.features import Floats
+from llm_elicit.strict import Strict
 
 
 class Interval(Strict):

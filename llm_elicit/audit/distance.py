@@ -25,7 +25,8 @@ from llm_elicit.audit.evidence import AuditSettings
 from llm_elicit.audit.joint import joint_of_draws, measure_joint
 from llm_elicit.audit.standard import Standard
 from llm_elicit.audit.summary import Band
-from llm_elicit.features import Feature, FeatureSpace, Floats, Strict
+from llm_elicit.features import Feature, FeatureSpace, Floats
+from llm_elicit.strict import Strict
 
 _ITERATIONS = 10_000_000
 

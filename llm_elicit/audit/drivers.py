@@ -8,8 +8,9 @@ from llm_elicit.audit.multiplicity import holm
 from llm_elicit.audit.sequential import Telling
 from llm_elicit.audit.signal import exchange
 from llm_elicit.comparisons import Choices
-from llm_elicit.features import FeatureSpace, Floats, Strict
+from llm_elicit.features import FeatureSpace, Floats
 from llm_elicit.rounds import Schedule
+from llm_elicit.strict import Strict
 
 
 class Driver(Strict):

@@ -16,8 +16,9 @@ from llm_elicit.audit.summary import BeliefBands
 from llm_elicit.audit.transitivity import Triads
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace, Floats, Strict
+from llm_elicit.features import FeatureSpace, Floats
 from llm_elicit.rounds import Schedule
+from llm_elicit.strict import Strict
 
 
 class AuditSettings(Strict):

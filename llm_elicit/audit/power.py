@@ -24,7 +24,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from llm_elicit.audit.summary import BeliefBands, CategoryBands
-from llm_elicit.features import FeatureSpace, Floats, Strict
+from llm_elicit.features import FeatureSpace, Floats
+from llm_elicit.strict import Strict
 
 LEAN = 100
 """Pairs a feature below which the prior still decides how wide bands are.

@@ -24,7 +24,8 @@ from scipy.optimize import minimize
 from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.multiplicity import holm
 from llm_elicit.errors import InputError
-from llm_elicit.features import Floats, Strict
+from llm_elicit.features import Floats
+from llm_elicit.strict import Strict
 
 Index = npt.NDArray[np.int64]
 _PRIOR_SD = 1.0  # of a feature's effect, in nats a standard deviation of λ

@@ -16,8 +16,9 @@ from scipy.spatial import cKDTree
 from scipy.stats import rankdata
 
 from llm_elicit.audit.consistency import Interval, wilson
-from llm_elicit.features import Floats, Strict
+from llm_elicit.features import Floats
 from llm_elicit.recital import Recital
+from llm_elicit.strict import Strict
 
 NEIGHBOURS = 20
 """Rows that an answer is held against besides its own."""

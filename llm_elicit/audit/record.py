@@ -43,8 +43,9 @@ from llm_elicit.audit.transitivity import Transitivity, measure_transitivity
 from llm_elicit.audit.unanswered import Unanswered, measure_unanswered
 from llm_elicit.comparisons import Choices
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace, Floats, Strict
+from llm_elicit.features import FeatureSpace, Floats
 from llm_elicit.rounds import Schedule
+from llm_elicit.strict import Strict
 
 Progress = Callable[[int, int], None]
 

@@ -14,7 +14,8 @@ import numpy as np
 from llm_elicit import density
 from llm_elicit.audit.distance import Estimate, common_size, estimate_of, wasserstein
 from llm_elicit.audit.evidence import Reference
-from llm_elicit.features import FeatureSpace, Floats, Strict
+from llm_elicit.features import FeatureSpace, Floats
+from llm_elicit.strict import Strict
 
 FACTORS = (0.5, 0.5**0.5, 1.0, 2.0**0.5, 2.0)
 """What the level is multiplied by."""

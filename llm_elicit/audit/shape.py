@@ -17,7 +17,8 @@ from scipy.stats import norm
 from llm_elicit.audit.consistency import Interval, wilson
 from llm_elicit.audit.evidence import Reference
 from llm_elicit.audit.summary import Band, BeliefBands, CategoryBands, FeatureBands
-from llm_elicit.features import Floats, Strict
+from llm_elicit.features import Floats
+from llm_elicit.strict import Strict
 
 _TINY = 1e-12
 

@@ -36,7 +36,8 @@ from llm_elicit.audit.joint import mean_distance
 from llm_elicit.audit.power import SearchPower
 from llm_elicit.audit.standard import Standard
 from llm_elicit.comparisons import Choices
-from llm_elicit.features import FeatureSpace, Floats, Strict
+from llm_elicit.features import FeatureSpace, Floats
+from llm_elicit.strict import Strict
 
 Index = npt.NDArray[np.int64]
 Verdict = Literal["signal", "no signal found"]

@@ -34,7 +34,8 @@ from llm_elicit import density
 from llm_elicit.audit.consistency import Interval, wilson
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import InputError
-from llm_elicit.features import Floats, Strict
+from llm_elicit.features import Floats
+from llm_elicit.strict import Strict
 
 Index = npt.NDArray[np.int64]
 _COIN = 0.25

@@ -13,7 +13,8 @@ from scipy.linalg import orth
 from llm_elicit.audit.consistency import Interval, wilson
 from llm_elicit.audit.multiplicity import holm
 from llm_elicit.comparisons import Comparisons
-from llm_elicit.features import Feature, FeatureSpace, Floats, Strict
+from llm_elicit.features import Feature, FeatureSpace, Floats
+from llm_elicit.strict import Strict
 
 Codes = npt.NDArray[np.int64]
 _THIRDS = 3

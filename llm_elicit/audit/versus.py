@@ -21,7 +21,8 @@ from llm_elicit.audit.multiplicity import holm
 from llm_elicit.audit.standard import Standard, shares_of
 from llm_elicit.comparisons import Choices
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace, Floats, Strict
+from llm_elicit.features import FeatureSpace, Floats
+from llm_elicit.strict import Strict
 
 Progress = Callable[[str, int, int], None]
 _LEVEL = 0.9

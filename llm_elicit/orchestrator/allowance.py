@@ -8,9 +8,9 @@ from pathlib import Path
 
 from llm_elicit.campaign import Campaign
 from llm_elicit.errors import InputError
-from llm_elicit.features import read_yaml
 from llm_elicit.orchestrator.journal import FILE, Place, committed, reading
 from llm_elicit.orchestrator.lock import RunLock
+from llm_elicit.strict import read_yaml
 
 
 @contextmanager

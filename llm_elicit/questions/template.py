@@ -26,7 +26,8 @@ from pydantic import Field, model_validator
 
 from llm_elicit import resources
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace, Floats, Strict, validated
+from llm_elicit.features import FeatureSpace, Floats
+from llm_elicit.strict import Strict, validated
 
 _COUNTERS = frozenset({"index", "index0", "first", "last", "length"})
 
