@@ -37,7 +37,7 @@ from llm_elicit.density.response import Response
 from llm_elicit.density.utility import ChoiceData
 from llm_elicit.density.utility.clusters import clustered_weights
 from llm_elicit.density.utility.data import CrossValidation, HeldOut
-from llm_elicit.density.utility.posterior import MixtureLaw
+from llm_elicit.density.utility.posterior import MixtureLaw, _shares
 from llm_elicit.density.utility.scoring import (
     Mixture,
     MixturePosterior,
@@ -234,6 +234,28 @@ def _replicated(correlated: bool, rng: np.random.Generator) -> tuple[CrossValida
     validation = CrossValidation(data, Response(Noise()), 4, rng)
     known = known[kept][validation.judged.numpy()]
     return validation, HeldOut(known, np.zeros(len(known)))
+
+
+def test_what_parameters_cost_a_form_is_given_back() -> None:
+    """Right alike, two forms foretell half a nat a parameter apart, and share the draws."""
+    rng = np.random.default_rng(0)
+    winners, losers = rng.normal(size=(2, 400, 2))
+    response = Response(Noise())
+    validation = CrossValidation(
+        ChoiceData(winners, losers, np.ones(400), np.arange(400)), response, 8, rng
+    )
+
+    def foretold(total: float) -> HeldOut:
+        """So many nats in all, on every row alike."""
+        chance = np.exp(total / 400)
+        level = np.sqrt(6.0) / np.pi
+        return HeldOut(np.full(400, level * np.log(chance / (1 - chance))), np.zeros(400))
+
+    counts, settings = [1, 2, 4], PosteriorSettings()
+    forms = [foretold(-100.0 - 0.5 * (6 * count - 1)) for count in counts]
+    np.testing.assert_allclose(_shares(validation, forms, counts, settings), 1 / 3, atol=1e-6)
+    as_foretold = _shares(validation, forms, counts, replace(settings, returned=0.0))
+    assert as_foretold[0] > 2 * as_foretold[1] > 4 * as_foretold[2]
 
 
 def test_judgments_from_memory_count_once_and_new_ones_all() -> None:
