@@ -99,10 +99,7 @@ def to_arviz(
             "mean": found.mean()[None][..., kept],
             "quantile": found.quantile(_LEVELS)[None][..., kept],
         }
-        shares = {
-            names[j]: found.marginal(j, np.arange(-0.5, len(each)))[None]
-            for j, each in words.items()
-        }
+        shares = {names[j]: found.shares(j)[None] for j in words}
         groups["beliefs"] = _group(xarray, summaries, shares, *about)
     if arviz.__version__.startswith("0."):
         return arviz.InferenceData(**groups)

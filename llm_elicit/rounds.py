@@ -131,7 +131,7 @@ class Informative:
         low, high = density.band(draws.mean())
         width, sd = high - low, np.array([each.sd for each in belief.marginals])
         for j in np.flatnonzero(self.space.categorical).tolist():
-            shares = draws.marginal(j, np.arange(-0.5, self.space.high[j] + 1.0))
+            shares = draws.shares(j)
             low, high = density.band(shares)
             width[j], sd[j] = (high - low).max(), np.sqrt(1.0 - (shares.mean(0) ** 2).sum())
         return bool((width <= self.stop.band * sd).all())

@@ -15,7 +15,6 @@ import numpy as np
 
 from llm_elicit import density
 from llm_elicit.audit.consistency import Interval, wilson
-from llm_elicit.audit.distance import bin_edges
 from llm_elicit.audit.evidence import Reference
 from llm_elicit.audit.multiplicity import holm
 from llm_elicit.audit.standard import Standard, shares_of
@@ -224,9 +223,7 @@ class _Marginals:
         draws = side.belief.draws(seed=number, progress=told)
         natural = draws.quantile(_LEVELS)
         quantiles = np.stack([standard.numbers(each) for each in natural])
-        shares = {
-            j: draws.marginal(j, bin_edges(standard.space.features[j], 0)) for j in standard.corners
-        }
+        shares = {j: draws.shares(j) for j in standard.corners}
         return cls(quantiles, shares, {j: standard.edge(j) for j in shares})
 
     @classmethod

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from llm_elicit.density.annealing import AnnealingSettings
 from llm_elicit.density.components import ComponentStack
-from llm_elicit.density.errors import check_level
+from llm_elicit.density.errors import DensityError, check_level
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.problem import Progress
 from llm_elicit.density.ratio import Utility
+from llm_elicit.density.sampling import Uniform
 from llm_elicit.density.utility_density import UtilityDensity, anneal_belief, utility_at
 from llm_elicit.density.utility_draws import UtilityDraws
 
@@ -104,6 +105,21 @@ class BeliefDraws:
             np.histogram(np.clip(x[:, feature], limits[0], limits[-1]), limits, weights=w)[0]
             for x, w in both
         ])  # fmt: skip
+
+    def shares(self, feature: int) -> Array:
+        """Shares of mass (S, K) of the K categories of one feature.
+
+        Raises
+        ------
+        DensityError : the feature's values are numbers.
+        """
+        sampling = self._latent.sampling
+        if not isinstance(sampling, Uniform) or not sampling.categorical[feature]:
+            raise DensityError(
+                f"shares: feature {feature} has no categories; `marginal` takes edges instead."
+            )
+        codes = np.arange(sampling.low[feature], sampling.high[feature] + 1.0)
+        return self.marginal(feature, np.append(codes, codes[-1] + 1.0) - 0.5)
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Log densities (S, n) at points (n, d), nats per natural unit; −inf outside λ's support.

@@ -106,6 +106,11 @@ class Empirical:
         """Number of features d."""
         return int(self.correlation.shape[0])
 
+    @property
+    def categorical(self) -> npt.NDArray[np.bool_]:
+        """No feature has categories, (d,) bools."""
+        return np.zeros(self.dimension, dtype=np.bool_)
+
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Draw (n, d) points in natural units."""
         return self.from_normal(rng.standard_normal((n, self.dimension)))

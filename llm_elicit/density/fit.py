@@ -194,11 +194,7 @@ def _checked(method: str, sampling: SamplingDensity | None, noise: Noise) -> Sam
             f"fit_belief: sampling is a {type(sampling).__name__}; the sampling densities known "
             "here are Uniform, GaussianMixture and Empirical; pass one of them."
         )
-    if (
-        isinstance(sampling, Uniform)
-        and sampling.categorical.any()
-        and method not in ("auto", "utility")
-    ):
+    if sampling.categorical.any() and method not in ("auto", "utility"):
         raise DensityError(
             f"fit_belief: method {method!r} knows numbers alone, and feature "
             f'{int(sampling.categorical.argmax())} has categories; use "auto" or "utility".'

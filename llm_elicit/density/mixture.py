@@ -83,6 +83,11 @@ class GaussianMixture:
         return int(self.means.shape[1])
 
     @property
+    def categorical(self) -> npt.NDArray[np.bool_]:
+        """No feature has categories, (d,) bools."""
+        return np.zeros(self.dimension, dtype=np.bool_)
+
+    @property
     def mean(self) -> Array:
         """Mean of the mixture, (d,)."""
         return np.asarray(self.weights @ self.means)

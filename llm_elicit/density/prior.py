@@ -90,7 +90,7 @@ class Prior:
                 'logpdf_and_gradient: beliefs of methods "utility" and "auto" alone have a '
                 "gradient; fit by one of them, or use a sampler that needs none."
             )
-        if isinstance(self._sampling, Uniform) and self._sampling.categorical.any():
+        if self._sampling.categorical.any():
             raise DensityError(
                 f"logpdf_and_gradient: feature {int(self._sampling.categorical.argmax())} has "
                 "categories, and no gradient; use a sampler that needs none."

@@ -30,6 +30,11 @@ class SamplingDensity(Protocol):
         """Number of features d."""
         ...
 
+    @property
+    def categorical(self) -> npt.NDArray[np.bool_]:
+        """Which features' values are the numbers of categories, (d,) bools."""
+        ...
+
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Draw (n, d) points."""
         ...

@@ -36,7 +36,7 @@ from llm_elicit.density.candidates import Candidates
 from llm_elicit.density.choice import Noise
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.problem import FitSettings
-from llm_elicit.density.sampling import SamplingDensity, Uniform
+from llm_elicit.density.sampling import SamplingDensity
 from llm_elicit.density.threads import one_thread
 from llm_elicit.density.utility import ResidualSettings, UtilitySettings
 
@@ -146,7 +146,7 @@ def _placed(points: Array, sampling: SamplingDensity) -> Tensor:
     at a corner of its own, all as far from each other, over theirs.
     """
     numbers = points / points.std(0).clip(min=1e-12)
-    if not isinstance(sampling, Uniform) or not sampling.categorical.any():
+    if not sampling.categorical.any():
         return torch.from_numpy(numbers)
     columns = [numbers[:, ~sampling.categorical]]
     for codes in points[:, sampling.categorical].T:

@@ -30,7 +30,6 @@ SHARES, MEANS, SDS = (
     np.array([-1.5, 2.0, 0.5]),
     np.array([0.5, 0.4, 0.8]),
 )
-EDGES = [-0.5, 0.5, 1.5, 2.5]
 
 
 def _log_density(x: np.ndarray) -> np.ndarray:
@@ -86,7 +85,7 @@ def test_one_feature_of_categories_alone_is_bradley_terry() -> None:
 def test_bands_of_shares_hold_those_of_the_judge() -> None:
     covered = []
     for seed in range(2):
-        low, high = band(_fit(300, seed, (2, 3, 4)).draws().marginal(0, EDGES))
+        low, high = band(_fit(300, seed, (2, 3, 4)).draws().shares(0))
         covered.append((low <= SHARES) & (high >= SHARES))
     assert np.mean(covered) >= 0.66
 
@@ -141,6 +140,8 @@ def test_what_knows_numbers_alone_refuses_categories(belief: BeliefDensity) -> N
         fit_belief(points[:2], points[2:], sampling=BOX, method="score")
     with pytest.raises(DensityError, match="no gradient"):
         belief.as_prior().logpdf_and_gradient(points)
+    with pytest.raises(DensityError, match="feature 1 has no categories"):
+        belief.draws().shares(1)
     with pytest.raises(DensityError, match="outside"):
         fit_belief(points[:2] + 0.5, points[2:], sampling=BOX, method="utility")
 
