@@ -38,6 +38,7 @@ from llm_elicit.report.words import between, share
 
 _MOST_CORNER = 10
 _BAR = 0.8  # how wide a category's is, of its place
+_LEAST_CORNER = 4.4  # inches: the legend fits beside the panels of two features
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def corner_figure(samples: Samples, belief: Floats, theme: Theme) -> Figure:
     """Belief over data for every pair of features, marginals on the diagonal."""
     features = samples.space.features
     d = len(features)
-    side = 1.3 * d + 0.7
+    side = max(1.3 * d + 0.7, _LEAST_CORNER)
     # Placed by hand: the constrained layout takes seconds for this many panels.
     figure = Figure(figsize=(side, side), facecolor=theme.background)
     low, high = 0.6 / side, 1 - 0.1 / side
@@ -248,9 +249,9 @@ def _draw_band(axes: Axes, bands: BeliefBands | None, column: int, theme: Theme)
     if isinstance(bands.features[column], CategoryBands):
         height = np.subtract(band.high, band.low)
         axes.bar(band.at, height, _BAR, band.low, color=theme.belief, alpha=0.28, linewidth=0)
-        axes.set_ylim(top=max(axes.get_ylim()[1], 1.05 * max(band.high)))
     else:
         axes.fill_between(band.at, band.low, band.high, color=theme.belief, alpha=0.28, linewidth=0)
+    axes.set_ylim(top=max(axes.get_ylim()[1], 1.05 * max(band.high)))
 
 
 def _corner_labels(
