@@ -185,7 +185,8 @@ def _with_codes(data: dict[str, Any]) -> dict[str, Any]:
 class Table(Strict):
     """The reference data that a belief is compared with, and where they come from.
 
-    `columns` gives the headings of the features that are not headed by their names.
+    `columns` gives the headings of features that are not headed by their names; of names that
+    are no feature's it says nothing.
     """
 
     file: str
@@ -230,11 +231,6 @@ class FeatureSpace(Strict):
 
     @model_validator(mode="after")
     def _headings_are_unique(self) -> FeatureSpace:
-        for name in self.table.columns if self.table else ():
-            if name not in self.names:
-                raise ValueError(
-                    f"table: columns: {name!r} is no feature; known: {', '.join(self.names)}"
-                )
         headings = self.headings
         twice = sorted({heading for heading in headings if headings.count(heading) > 1})
         if twice:

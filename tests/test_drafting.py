@@ -1,6 +1,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from llm_elicit.drafting import draft_space
 from llm_elicit.errors import InputError
@@ -98,6 +99,11 @@ def test_columns_keep_their_headings_where_names_cannot(tmp_path):
     read = FeatureSpace.load(str(tmp_path / "t.yaml")).read_table()
     assert list(read) == space.names
     np.testing.assert_array_equal(read, values)
+    fewer = yaml.safe_load(text)
+    del fewer["features"][0]  # and its heading stays
+    (tmp_path / "t.yaml").write_text(yaml.safe_dump(fewer), encoding="utf-8")
+    read = FeatureSpace.load(str(tmp_path / "t.yaml")).read_table()
+    np.testing.assert_array_equal(read, values[:, 1:])
 
 
 def test_rows_are_asked_for_under_the_tables_own_headings(tmp_path):

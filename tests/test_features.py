@@ -119,7 +119,6 @@ TWO = (
         (VALID.replace("low: 0", "low: many"), ["features.0.low", "'many'"]),
         (VALID + "  - {name: x, label: y, low: 0, high: 1}\n", ["'x' appears twice"]),
         (VALID.replace("subject: a thing\n", ""), ["subject", "required"]),
-        (TWO.replace("COLUMNS", "{z: a}"), ["table", "'z' is no feature; known: x, y"]),
         (TWO.replace("COLUMNS", "{x: y}"), ["the column 'y' belongs to two features"]),
         ("- 1\n- 2\n", ["a mapping of keys is expected, got list"]),
         ("a: [1\n", ["not valid YAML"]),
