@@ -127,18 +127,46 @@ def test_the_scripts_of_a_page_run(page, workplace, assert_runs):
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-def test_a_tutorial_can_be_followed_from_an_empty_folder(page, assert_runs, tmp_path, monkeypatch):
-    """Block after block; one of YAML is saved under the name in its first line."""
+def test_a_tutorial_can_be_followed_from_an_empty_folder(
+    page, assert_runs, tmp_path, monkeypatch, capsys
+):
+    """Block after block; one of YAML is saved under the name in its first line.
+
+    Text after a script is what the script prints.
+    """
     monkeypatch.chdir(tmp_path)
+    before, printed = "", ""
     for language, block in in_order(page):
+        capsys.readouterr()
         if language == "yaml":
             (tmp_path / block.splitlines()[0].removeprefix("# ")).write_text(block)
         elif language == "python":
             (tmp_path / "script.py").write_text(block)
             assert_runs(["python", "script.py"])
+            printed = capsys.readouterr().out
+        elif language == "text" and before == "python":
+            assert alike(printed, block), f"{page.name} prints\n{printed}"
         elif language == "bash":
             for command in commands_of(block):
                 assert_runs(shlex.split(command))
+        before = language
+
+
+NUMBER = re.compile(r"\d+(?:\.(\d+))?")
+
+
+def alike(printed: str, shown: str) -> bool:
+    """The same words, and numbers within a tenth or two of the last digit of those shown.
+
+    Another processor rounds otherwise, and walks then part.
+    """
+    if NUMBER.sub("#", printed).split() != NUMBER.sub("#", shown).split():
+        return False
+    for one, other in zip(NUMBER.finditer(printed), NUMBER.finditer(shown), strict=True):
+        last = 10.0 ** -len(other[1] or "")
+        if abs(float(one[0]) - float(other[0])) > max(2.001 * last, 0.1 * float(other[0])):
+            return False
+    return True
 
 
 # tests/test_exports.py runs those that need a package of their own.
