@@ -43,7 +43,8 @@ def draft_space(table: Path) -> tuple[FeatureSpace, str]:
             that can be a feature.
     """
     frame, written = _read(table), pd.read_csv(table, dtype=str, keep_default_na=False)
-    features, left_out = [], []
+    drafts: dict[str, dict[str, Any]] = {}
+    left_out = []
     for column in frame.columns:
         cells = written[column][frame[column].notna()]
         if _is_text(cells):
@@ -53,20 +54,24 @@ def draft_space(table: Path) -> tuple[FeatureSpace, str]:
         if draft is None:
             left_out.append(str(column))
         else:
-            features.append(draft)
-    if not features:
+            drafts[str(column)] = draft
+    if not drafts:
         raise InputError(
             f"{table}: no column of numbers, or of few words, with at least two values; nothing to "
             "ask about"
         )
-    headings = _name_apart(features)
+    names = _names(list(drafts))
+    headings = {name: heading for heading, name in names.items() if name != heading}
     name = re.sub(r"\W+", "_", table.name.split(".")[0]).strip("_") or "space"
     data = {
         "name": name,
         "title": name.replace("_", " "),
         "subject": f"a row of {table.name}",
         "ranges": "1 % and 99 % quantiles of the table, rounded outwards; log scale where skewed",
-        "features": features,
+        "features": [
+            {"name": names[heading], "label": _label(heading), **draft}
+            for heading, draft in drafts.items()
+        ],
         "table": {
             "file": table.name,
             "sha256": hashlib.sha256(table.read_bytes()).hexdigest(),
@@ -98,35 +103,29 @@ def _is_text(column: pd.Series[Any]) -> bool:
 
 
 def _draft_categories(column: pd.Series[Any]) -> dict[str, Any] | None:
-    """A categorical feature of text as it is written, or None where the words are not few."""
+    """What makes a feature of text as it is written, or None where the words are not few."""
     words = sorted(set(column.str.strip()) - {""})
     few = 2 <= len(words) <= min(_MOST_WORDS, len(column) // 2)
     if not few or not all(word.isprintable() for word in words):
         return None
-    return {**_named(column), "kind": "categorical", "categories": words}
+    return {"kind": "categorical", "categories": words}
 
 
-def _named(column: pd.Series[Any]) -> dict[str, Any]:
-    """A feature's name, its column's heading until `_name_apart`, and its label."""
-    heading = str(column.name)
-    return {"name": heading, "label": " ".join(heading.replace("_", " ").split())}
+def _label(heading: str) -> str:
+    return " ".join(heading.replace("_", " ").split())
 
 
-def _name_apart(features: list[dict[str, Any]]) -> dict[str, str]:
-    """Names the features as names must be, each its own; the headings of those that changed."""
-    taken = {each["name"] for each in features if _is_name(each["name"])}
-    headings = {}
-    for each in features:
-        heading = each["name"]
-        if _is_name(heading):
+def _names(headings: list[str]) -> dict[str, str]:
+    """The name of each heading's feature: as it is where that is a name, else one of its own."""
+    names = {heading: heading for heading in headings if _is_name(heading)}
+    for heading in headings:
+        if heading in names:
             continue
         plain = re.sub(r"^(?=\d)", "_", re.sub(r"[^A-Za-z0-9]+", "_", heading.strip()))
         plain = re.sub(r"(?<=.)_$", "", plain) or "_"
-        names = (f"{plain}_{k}" if k > 1 else plain for k in itertools.count(1))
-        each["name"] = next(name for name in names if name not in taken)
-        taken.add(each["name"])
-        headings[each["name"]] = heading
-    return headings
+        tried = (f"{plain}_{k}" if k > 1 else plain for k in itertools.count(1))
+        names[heading] = next(name for name in tried if name not in names.values())
+    return names
 
 
 def _is_name(heading: str) -> bool:
@@ -134,7 +133,7 @@ def _is_name(heading: str) -> bool:
 
 
 def _draft_feature(column: pd.Series[Any], table: Path) -> dict[str, Any] | None:
-    """One feature's YAML mapping, or None where the column cannot be a feature."""
+    """What makes a feature of numbers, or None where the column cannot be one."""
     numbers = pd.to_numeric(column, errors="coerce")
     text = numbers.isna() & column.notna()
     if numbers.nunique() < 2:
@@ -154,7 +153,6 @@ def _draft_feature(column: pd.Series[Any], table: Path) -> dict[str, Any] | None
     low, high = _robust_range(values, whole)
     log = low > 0 and _is_skewed(values)
     return {
-        **_named(column),
         "unit": "",
         "kind": "integer" if whole else "continuous",
         "scale": "log" if log else "linear",

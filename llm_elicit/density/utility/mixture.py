@@ -107,9 +107,14 @@ def averaging_shares(scores: Sequence[float], tolerance: float) -> Array:
     return np.asarray(shares / shares.sum())
 
 
+def parameters_of(d: int) -> int:
+    """How many parameters a component of d features has: height, centre and shape."""
+    return 1 + d + d * (d + 1) // 2
+
+
 def _enough(d: int) -> int:
     """Comparisons that one component needs, five for each of its parameters."""
-    return 5 * (d * (d + 3) // 2 + 1)
+    return 5 * parameters_of(d)
 
 
 def _search(

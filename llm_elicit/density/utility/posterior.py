@@ -30,7 +30,7 @@ from llm_elicit.density.components import ComponentStack, products
 from llm_elicit.density.response import Response
 from llm_elicit.density.utility.clusters import clustered_weights
 from llm_elicit.density.utility.data import Array, CrossValidation, HeldOut
-from llm_elicit.density.utility.mixture import MixtureFit
+from llm_elicit.density.utility.mixture import MixtureFit, parameters_of
 from llm_elicit.density.utility.quadratic import QuadraticFit, RidgedFit
 from llm_elicit.density.utility.scoring import Mixture, MixturePosterior, climb, scales_of
 from llm_elicit.density.utility.stacking import bootstrapped_shares
@@ -113,8 +113,8 @@ def _shares(
     """Shares (F,) of the forms, of so many components each, by what they foretell."""
     rows = validation.judged.numpy()
     response, weights = validation.response.at(validation.judged), validation.data.weights[rows]
-    d = validation.dimension
-    parameters = np.array(counts) * (d * (d + 3) // 2 + 1) - 1
+    # A height that all components have in common changes no choice.
+    parameters = np.array(counts) * parameters_of(validation.dimension) - 1
     back = settings.returned * parameters / validation.size
     logs = np.stack([each.log_likelihood(response) for each in foretold]) + back[:, None]
     counted = settings.counted * len(rows) / weights.sum()
