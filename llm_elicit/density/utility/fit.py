@@ -48,13 +48,13 @@ class UtilitySettings:
     """Settings of the utility fit.
 
     ``folds`` is also the size of the ensembles: member k never sees fold k. ``ridges`` is the
-    grid of prior precisions of the quadratic's coefficients.
+    grid of prior precisions of the quadratic's coefficients: by half decades, for the draws share
+    them by their evidence, and a coarser grid leaves them between two ridges of which one makes
+    the belief too narrow, the other too wide.
     """
 
     folds: int = 8
-    ridges: tuple[float, ...] = (
-        1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0
-    )  # fmt: skip
+    ridges: tuple[float, ...] = tuple(10.0 ** (half / 2) for half in range(-12, 9))
     mixture: MixtureSettings = field(default_factory=MixtureSettings)
     residual: ResidualSettings = field(default_factory=ResidualSettings)
     posterior: PosteriorSettings = field(default_factory=PosteriorSettings)
