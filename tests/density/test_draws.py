@@ -36,8 +36,9 @@ from llm_elicit.density.ratio import Utility
 from llm_elicit.density.response import Response
 from llm_elicit.density.utility import ChoiceData
 from llm_elicit.density.utility.clusters import clustered_weights
-from llm_elicit.density.utility.data import CrossValidation, HeldOut
-from llm_elicit.density.utility.posterior import MixtureLaw, _shares
+from llm_elicit.density.utility.data import Array, CrossValidation, HeldOut
+from llm_elicit.density.utility.posterior import MixtureLaw
+from llm_elicit.density.utility.quadratic import QuadraticFit
 from llm_elicit.density.utility.scoring import (
     Mixture,
     MixturePosterior,
@@ -45,6 +46,7 @@ from llm_elicit.density.utility.scoring import (
     climb,
     scales_of,
 )
+from llm_elicit.density.utility.stacking import halfway
 from llm_elicit.density.utility.walks import WalkSettings, walk
 from llm_elicit.density.utility_density import utility_at
 from llm_elicit.density.utility_draws import UtilityDraws
@@ -236,26 +238,30 @@ def _replicated(correlated: bool, rng: np.random.Generator) -> tuple[CrossValida
     return validation, HeldOut(known, np.zeros(len(known)))
 
 
-def test_what_parameters_cost_a_form_is_given_back() -> None:
-    """Right alike, two forms foretell half a nat a parameter apart, and share the draws."""
-    rng = np.random.default_rng(0)
-    winners, losers = rng.normal(size=(2, 400, 2))
-    response = Response(Noise())
-    validation = CrossValidation(
-        ChoiceData(winners, losers, np.ones(400), np.arange(400)), response, 8, rng
-    )
+def test_halfway_a_form_is_as_good_as_what_it_can_describe() -> None:
+    """Features that mean nothing cost held-out choices half a nat a parameter; halfway, nothing."""
+    short, apart = [], []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        winners, losers = rng.normal(size=(2, 1500, 5))
+        wins = simulate_choices(winners[:, 0], losers[:, 0], Noise(), rng)[:, None]
+        sides = np.where(wins, winners, losers), np.where(wins, losers, winners)
+        right, richer = (_described(*(side[:, :d] for side in sides)) for d in (1, 5))
+        short.append((right - richer)[0])
+        apart.append((right - richer)[1])
+    # Twenty parameters for two.
+    assert 6.0 < np.mean(short) < 13.0
+    assert abs(np.mean(apart)) < 2.0
 
-    def foretold(total: float) -> HeldOut:
-        """So many nats in all, on every row alike."""
-        chance = np.exp(total / 400)
-        level = np.sqrt(6.0) / np.pi
-        return HeldOut(np.full(400, level * np.log(chance / (1 - chance))), np.zeros(400))
 
-    counts, settings = [1, 2, 4], PosteriorSettings()
-    forms = [foretold(-100.0 - 0.5 * (6 * count - 1)) for count in counts]
-    np.testing.assert_allclose(_shares(validation, forms, counts, settings), 1 / 3, atol=1e-6)
-    as_foretold = _shares(validation, forms, counts, replace(settings, returned=0.0))
-    assert as_foretold[0] > 2 * as_foretold[1] > 4 * as_foretold[2]
+def _described(winners: Array, losers: Array) -> Array:
+    """Log-likelihoods of all choices by a quadratic form, in all: foretold, and halfway."""
+    data = ChoiceData(winners, losers, np.ones(len(winners)), np.arange(len(winners)))
+    validation = CrossValidation(data, Response(Noise()), 8, np.random.default_rng(0))
+    quadratic = QuadraticFit(validation)
+    betas, foretold = quadratic.cross_validate(1e-4)
+    best = halfway(validation, foretold, betas @ quadratic.design.T)
+    return np.array([foretold.log_likelihood(validation.response).sum(), best.sum()])
 
 
 def test_judgments_from_memory_count_once_and_new_ones_all() -> None:

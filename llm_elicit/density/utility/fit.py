@@ -180,7 +180,7 @@ def _describe(validation: CrossValidation, settings: UtilitySettings, step: _Ste
         "decay": residual.decay,
         "steps": residual.steps,
     }
-    draws = draw_posterior(quadratic, ridged, by_quadratic, mixtures, settings.posterior)
+    draws = draw_posterior(quadratic, ridged, betas, by_quadratic, mixtures, settings.posterior)
     return UtilityFit(utility, draws, validation.everywhere(everything[form]), notes)
 
 

@@ -64,6 +64,11 @@ class MixtureFit:
     count: int
     prior: MixturePrior
 
+    def differences(self, validation: CrossValidation) -> Array:
+        """f(winner) − f(loser) of the judged rows by every fold's mixture: (K, m)."""
+        of_winners, of_losers = self.components(validation.sides(validation.judged)).chunk(2, 1)
+        return np.asarray((of_winners - of_losers).detach().double().numpy())
+
 
 def fit_mixtures(
     validation: CrossValidation,
@@ -107,14 +112,9 @@ def averaging_shares(scores: Sequence[float], tolerance: float) -> Array:
     return np.asarray(shares / shares.sum())
 
 
-def parameters_of(d: int) -> int:
-    """How many parameters a component of d features has: height, centre and shape."""
-    return 1 + d + d * (d + 1) // 2
-
-
 def _enough(d: int) -> int:
-    """Comparisons that one component needs, five for each of its parameters."""
-    return 5 * parameters_of(d)
+    """Comparisons that one component needs: five for its height, each coordinate, each entry."""
+    return 5 * (1 + d + d * (d + 1) // 2)
 
 
 def _search(

@@ -3,16 +3,15 @@
 Each form's posterior is known up to a constant, and near its summit it is nearly normal; each
 draw is the end of a Hamiltonian walk (`walks`) under it.
 
-Each number of components is given its share of the draws by what it foretells of held-out
-choices (`bootstrapped_shares`), the quadratic form counting as one component. A form with more to
-learn foretells worse by about half a nat a parameter even where it is right (half of Akaike's
-correction, 1974). Its draws show that doubt themselves, so it gets it back: what is compared is
-how well each form can describe the judge, not how well it is known. Without, few components that
-blur the true ones took all draws, and were sure of it. The networks have
-no posterior; where they belong to the utility, the draws stand
-around what the mixtures say, which is somewhat flatter. The mixtures' prior is weaker here than
-where a single best utility is wanted: a prior that keeps modes' masses near each other and bumps
-round pays on average, but a band must not leave out what the choices leave open.
+Each number of components is given its share of the draws by how well it can describe the judge
+(`bootstrapped_shares` of `halfway`), the quadratic form counting as one component. Held-out
+choices alone tell how well a form is known too: one with more to learn foretells worse even where
+it is right. Its draws show that doubt themselves, and few components that blur the true ones
+would take all draws and be sure of it. The networks have no posterior; where they belong to the
+utility, the draws stand around what the mixtures say, which is somewhat flatter. The mixtures'
+prior is weaker here than where a single best utility is wanted: a prior that keeps modes' masses
+near each other and bumps round pays on average, but a band must not leave out what the choices
+leave open.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from llm_elicit.density.components import ComponentStack, products
 from llm_elicit.density.response import Response
 from llm_elicit.density.utility.clusters import clustered_weights
 from llm_elicit.density.utility.data import Array, CrossValidation, HeldOut
-from llm_elicit.density.utility.mixture import MixtureFit, parameters_of
+from llm_elicit.density.utility.mixture import MixtureFit
 from llm_elicit.density.utility.quadratic import QuadraticFit, RidgedFit
 from llm_elicit.density.utility.scoring import Mixture, MixturePosterior, climb, scales_of
-from llm_elicit.density.utility.stacking import bootstrapped_shares
+from llm_elicit.density.utility.stacking import bootstrapped_shares, halfway
 from llm_elicit.density.utility.walks import WalkSettings, walk
 from llm_elicit.density.utility_draws import UtilityDraws
 
@@ -48,8 +47,8 @@ class PosteriorSettings:
 
     ``concentration`` is that of the mixtures' prior (one is the flat Dirichlet), ``weakened``
     what their ``strength`` is multiplied by, ``doubt`` that of a width times the entries of a
-    precision. Of the forms' log-likelihoods on held-out choices, with ``returned`` nats added for
-    each parameter, the share ``counted`` counts; see `bootstrapped_shares`.
+    precision. Of the forms' log-likelihoods the share ``counted`` counts; see
+    `bootstrapped_shares`.
     """
 
     draws: int = 64
@@ -58,24 +57,24 @@ class PosteriorSettings:
     weakened: float = 0.3
     doubt: float = 1.0
     counted: float = 0.25
-    returned: float = 0.5
 
 
 def draw_posterior(
     quadratic: QuadraticFit,
     ridged: list[RidgedFit],
+    betas: Array,
     foretold: HeldOut,
     mixtures: list[MixtureFit],
     settings: PosteriorSettings,
 ) -> UtilityDraws:
-    """Draws over all forms; ``ridged`` and ``foretold`` are the quadratic's.
+    """Draws over all forms; ``ridged``, ``betas`` (K, P) and ``foretold`` are the quadratic's.
 
     Judgments of one pair are counted as far as they tell apart beside the form that foretells
     best; see `clustered_weights`.
     """
     forms = [foretold, *(m.held_out for m in mixtures)]
-    counts = [1, *(m.count for m in mixtures)]
-    of_forms = _shares(quadratic.validation, forms, counts, settings)
+    members = [betas @ quadratic.design.T, *(m.differences(quadratic.validation) for m in mixtures)]
+    of_forms = _shares(quadratic.validation, forms, members, settings)
     shares = np.concatenate([of_forms[0] * _ridge_shares(ridged), of_forms[1:]])
     # The first n shares get their part of the draws, rounded once: the parts add up.
     edges = np.floor(np.cumsum(shares) * settings.draws + 0.5).astype(int)
@@ -107,18 +106,14 @@ def _ridge_shares(ridged: list[RidgedFit]) -> Array:
 def _shares(
     validation: CrossValidation,
     foretold: list[HeldOut],
-    counts: list[int],
+    members: list[Array],
     settings: PosteriorSettings,
 ) -> Array:
-    """Shares (F,) of the forms, of so many components each, by what they foretell."""
+    """Shares (F,) of the forms, by what they foretell and what each fold's members say (K, m)."""
     rows = validation.judged.numpy()
-    response, weights = validation.response.at(validation.judged), validation.data.weights[rows]
-    # A height that all components have in common changes no choice.
-    parameters = np.array(counts) * parameters_of(validation.dimension) - 1
-    back = settings.returned * parameters / validation.size
-    logs = np.stack([each.log_likelihood(response) for each in foretold]) + back[:, None]
+    weights, groups = validation.data.weights[rows], validation.data.groups[rows]
+    logs = np.stack([halfway(validation, *of) for of in zip(foretold, members, strict=True)])
     counted = settings.counted * len(rows) / weights.sum()
-    groups = validation.data.groups[rows]
     return bootstrapped_shares(counted * weights * logs, groups, validation.generator)
 
 

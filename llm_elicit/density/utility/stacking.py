@@ -19,7 +19,7 @@ import torch
 from scipy.optimize import fmin_l_bfgs_b
 
 from llm_elicit.density.response import Response
-from llm_elicit.density.utility.data import Array, Folds, HeldOut
+from llm_elicit.density.utility.data import Array, CrossValidation, Folds, HeldOut
 
 _HOLD_SUM = 10.0
 _BOOTSTRAPS = 200
@@ -67,8 +67,23 @@ def stack_weights(parts: Sequence[HeldOut], weights: Array, response: Response) 
     return np.asarray(found)
 
 
+def halfway(validation: CrossValidation, foretold: HeldOut, members: Array) -> Array:
+    """About the log-likelihood (m,) of the judged rows by the best that a form could be.
+
+    Halfway between what is said of a row by those who never saw it, ``foretold``, and on average
+    by those who did, of all ``members`` f(winner) − f(loser) (K, m). With P parameters to learn
+    the first falls ½P nats short of the best in all and the second exceeds it by as many (Akaike,
+    1974); where a form is hard to learn and where its prior holds it, as they find.
+    """
+    response = validation.response.at(validation.judged)
+    folds = torch.arange(len(members))[:, None]
+    saw = (folds != validation.fold_of[validation.judged]).double()
+    seen = (response.log_cdf(torch.from_numpy(members)) * saw).sum(0) / (len(members) - 1)
+    return np.asarray(0.5 * (foretold.log_likelihood(response) + seen.numpy()))
+
+
 def bootstrapped_shares(logs: Array, groups: Folds, generator: torch.Generator) -> Array:
-    """Shares (F,), summing to one, of forms by their log-likelihoods (F, m) of held-out rows.
+    """Shares (F,), summing to one, of forms by their log-likelihoods (F, m) of the judged rows.
 
     Each share is the mean of exp(total) over all forms' over Bayesian bootstraps of the rows'
     ``groups`` (m,): a form only seemingly ahead does not take all (pseudo-BMA+; Yao, Vehtari,
