@@ -248,7 +248,7 @@ def from_bumps(
     g, log_unit = turned
     inside = g.isfinite().all(1)
     t, g = t[inside], g[inside]
-    log_density = bumps.scaled(1.0 / bumps.share)(t.to(bumps.height))[0] - bumps.log_mass
+    log_density = bumps(t.to(bumps.height))[0] - bumps.log_mass
     ratio = utility_at(latent, utility, g) - log_density
     weights = torch.softmax(ratio, 0)
     if len(g) == 0 or 1.0 / float(weights.square().sum()) < _ENOUGH * _OWN:
@@ -258,9 +258,15 @@ def from_bumps(
 
 
 def _bumps(utility: Utility) -> ComponentStack | None:
-    """The mixture, or the quadratic form as a mixture of one; None where it has no summit."""
+    """The mixture, or the quadratic form as a mixture of one; None where it has no summit.
+
+    With a share c of its log, (Σ exp q_k)^c is within a factor K^(c−1) of Σ exp(c q_k), which can
+    be drawn from.
+    """
     if utility.components:
-        return utility.components[0]
+        mixture = utility.components[0]
+        share, root = mixture.share, math.sqrt(mixture.share)
+        return ComponentStack(root * mixture.whiten, root * mixture.offset, share * mixture.height)
     whiten, failed = torch.linalg.cholesky_ex(-2.0 * utility.curvature)
     if failed:
         return None
