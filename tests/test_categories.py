@@ -11,6 +11,7 @@ import yaml
 
 import llm_elicit as le
 from llm_elicit import stages
+from llm_elicit.audit.shape import associable, pairs_of
 from llm_elicit.campaign import Campaign
 from llm_elicit.design import Design, Direct
 from llm_elicit.features import FeatureSpace
@@ -101,9 +102,31 @@ def test_no_number_of_an_audit_is_made_of_codes(trees):
     numeric = {"mean", "sd", "q05", "q50", "wasserstein", "quantiles", "median", "low", "high"}
     for record in found:
         assert all(record.get(key) is None for key in numeric), record
-    assert audit["judges"][0]["shape"]["correlations"] == []
     assert [each["name"] for each in audit["judges"][0]["shape"]["tails"]] == ["height"]
     assert all(level["shifts"][0] is None for level in audit["judges"][0]["scale"]["levels"])
+
+
+def test_correlations_are_of_having_a_category(trees):
+    """Some kinds are taller than others, as the expert knows from the table."""
+    judge = trees.audit.of("expert")
+    assert [pair.sides for pair in judge.shape.correlations] == [
+        (("kind", word), ("height", None)) for word in WORDS
+    ]
+    table = pd.read_csv(trees.folder.parent.parent / "trees.csv")
+    for word, pair in zip(WORDS, judge.shape.correlations, strict=True):
+        found = np.corrcoef(table["kind"] == word, table["height"])[0, 1]
+        assert pair.data.value == pytest.approx(found, abs=0.02)
+        assert pair.belief == pytest.approx(found, abs=0.2)
+        assert pair.band[0] - 0.05 < found < pair.band[1] + 0.05
+        assert abs(pair.sampling) < 0.06
+    assert "kind ash, height" in trees.report_path.read_text()
+
+
+def test_of_two_categories_one_is_shown():
+    space = space_of([SEX, HEIGHT])
+    points = np.array([[0.0, 3.0], [1.0, 4.0]])
+    assert associable(space, points).tolist() == [[0.0, 3.0], [1.0, 4.0]]
+    assert [pair.sides for _, _, pair in pairs_of(space)] == [(("sex", "m"), ("height", None))]
 
 
 def test_questions_and_the_page_have_words(trees):

@@ -6,7 +6,6 @@ by feature and for every two of them; many bands together hold the truth less of
 
 from __future__ import annotations
 
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from scipy.ndimage import gaussian_filter1d
 
 from llm_elicit import density
 from llm_elicit.audit.distance import bin_edges, bin_widths
-from llm_elicit.audit.shape import correlation_matrix
+from llm_elicit.audit.shape import associable, correlation_matrix, pairs_of
 from llm_elicit.audit.summary import (
     QUANTILES,
     Bands,
@@ -117,14 +116,10 @@ def _marginal(
 def _correlations(
     draws: density.BeliefDraws, space: FeatureSpace, level: float
 ) -> tuple[CorrelationBand, ...]:
-    both, kept = zip(draws.points, draws.weights, strict=True), space.numeric
-    drawn = np.stack([correlation_matrix(space.to_scale(x)[:, kept], w) for x, w in both])
+    both = zip(draws.points, draws.weights, strict=True)
+    drawn = np.stack([correlation_matrix(associable(space, x), w) for x, w in both])
     low, high = density.band(drawn, level)
     return tuple(
-        CorrelationBand(
-            first=space.names[kept[i]],
-            second=space.names[kept[j]],
-            correlation=(float(low[i, j]), float(high[i, j])),
-        )
-        for i, j in combinations(range(len(kept)), 2)
+        CorrelationBand(**pair.model_dump(), correlation=(float(low[i, j]), float(high[i, j])))
+        for i, j, pair in pairs_of(space)
     )

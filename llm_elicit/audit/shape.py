@@ -1,9 +1,9 @@
 """Is a belief shaped like the data: do features hang together alike, are the tails as heavy?
 
-Correlations are Pearson's, each feature on its scale; both they and tails are of numbers alone, as
-categories have neither. The belief's stand beside their credible
-band, which is of its posterior, the data's beside an interval for the sampling error of the rows.
-One pair in ten lies outside its band by chance, even where the judge believes what is so.
+Correlations are Pearson's, each feature on its scale; of a categorical feature, of having each of
+its categories, 1 or 0. Tails are of numbers alone. The belief's stand beside their credible band,
+which is of its posterior, the data's beside an interval for the sampling error of the rows. One
+pair in ten lies outside its band by chance, even where the judge believes what is so.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from scipy.stats import norm
 
 from llm_elicit.audit.consistency import Interval, wilson
 from llm_elicit.audit.evidence import Reference
-from llm_elicit.audit.summary import Band, BeliefBands, CategoryBands, FeatureBands
-from llm_elicit.features import Floats
+from llm_elicit.audit.summary import Band, BeliefBands, CategoryBands, FeatureBands, Pair
+from llm_elicit.features import FeatureSpace, Floats
 from llm_elicit.strict import Strict
 
 _TINY = 1e-12
+_Column = tuple[int, str | None]
 
 
-class Correlation(Strict):
+class Correlation(Pair):
     """The correlation of two features in the belief, the data and λ.
 
     Attributes:
-        first, second: the features.
         belief: of the belief's samples.
         band: the belief's 90 % credible band, where its method has one.
         data: with its 95 % interval over rows; None without data.
@@ -37,8 +37,6 @@ class Correlation(Strict):
             see `correlation_difference`. None without a band or data.
     """
 
-    first: str
-    second: str
     belief: float
     band: Band | None
     data: Interval | None
@@ -73,7 +71,8 @@ class Shape(Strict):
     """A belief's shape beside the data's.
 
     Attributes:
-        correlations: every two features that are numbers once, in the order of the space.
+        correlations: every two features once, in the order of the space, those of categories
+            once a category.
         tails: number by number; None without data.
     """
 
@@ -92,24 +91,19 @@ class Shape(Strict):
 
 def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | None) -> Shape:
     """A belief's samples `(m, d)`, natural units, and its bands beside the data and λ."""
-    space, data, kept = reference.space, reference.data, reference.space.numeric
-    names = [space.names[j] for j in kept]
+    space, data = reference.space, reference.data
     drawn, sampling = (
-        correlation_matrix(space.to_scale(points)[:, kept])
-        for points in (belief, reference.sampling)
+        correlation_matrix(associable(space, points)) for points in (belief, reference.sampling)
     )
-    rows = None if data is None else space.to_scale(data)[:, kept]
-    known = (
-        {} if bands is None else {(b.first, b.second): b.correlation for b in bands.correlations}
-    )
+    rows = None if data is None else associable(space, data)
+    known = {} if bands is None else {b.sides: b.correlation for b in bands.correlations}
     correlations = []
-    for i, j in combinations(range(len(kept)), 2):
-        band = known.get((names[i], names[j]))
+    for i, j, pair in pairs_of(space):
+        band = known.get(pair.sides)
         found = None if rows is None else correlation_interval(rows[:, i], rows[:, j])
         correlations.append(
             Correlation(
-                first=names[i],
-                second=names[j],
+                **pair.model_dump(),
                 belief=float(drawn[i, j]),
                 band=band,
                 data=found,
@@ -125,9 +119,52 @@ def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | Non
     tails = None
     if data is not None:
         tails = [
-            _tails(belief[:, j], data[:, j], space.names[j], _of_number(bands, j)) for j in kept
+            _tails(belief[:, j], data[:, j], space.names[j], _of_number(bands, j))
+            for j in space.numeric
         ]
     return Shape(correlations=correlations, tails=tails)
+
+
+def pairs_of(space: FeatureSpace) -> list[tuple[int, int, Pair]]:
+    """Every two of the columns of `associable` that are of different features, and their names."""
+    return [
+        (i, j, _pair(space, one, other))
+        for (i, one), (j, other) in combinations(enumerate(_columns(space)), 2)
+        if one[0] != other[0]
+    ]
+
+
+def associable(space: FeatureSpace, points: Floats) -> Floats:
+    """Columns `(n, c)` of points `(n, d)`: numbers on their scale, 1 or 0 for each category.
+
+    Two categories have one column, of the second: the first is had where it is not.
+    """
+    scaled = space.to_scale(points)
+    return np.column_stack([
+        scaled[:, place]
+        if category is None
+        else (points[:, place] == space.features[place].code(category)).astype(np.float64)
+        for place, category in _columns(space)
+    ])  # fmt: skip
+
+
+def _pair(space: FeatureSpace, one: _Column, other: _Column) -> Pair:
+    (first, first_category), (second, second_category) = one, other
+    return Pair(
+        first=space.names[first],
+        first_category=first_category,
+        second=space.names[second],
+        second_category=second_category,
+    )
+
+
+def _columns(space: FeatureSpace) -> list[_Column]:
+    """The place of the feature, and the category if it has them, of each column."""
+    return [
+        (place, category)
+        for place, feature in enumerate(space.features)
+        for category in feature.categories[len(feature.categories) == 2 :] or (None,)
+    ]
 
 
 def correlation_matrix(points: Floats, weights: Floats | None = None) -> Floats:

@@ -74,19 +74,36 @@ class MarginalBand(Strict):
     high: list[float]
 
 
-class CorrelationBand(Strict):
-    """The band of the correlation of two features, each on its scale."""
+class Pair(Strict):
+    """Two features that may hang together: a number on its scale, or whether it is a category.
+
+    Attributes:
+        first, second: the features.
+        first_category, second_category: the category that is or is not had; None of a number.
+    """
 
     first: str
     second: str
+    first_category: str | None = None
+    second_category: str | None = None
+
+    @property
+    def sides(self) -> tuple[tuple[str, str | None], ...]:
+        """Feature and category, of the first and the second."""
+        return (self.first, self.first_category), (self.second, self.second_category)
+
+
+class CorrelationBand(Pair):
+    """The band of the correlation of two features."""
+
     correlation: Band
 
 
 class BeliefBands(Strict):
     """A belief's bands of one level over so many draws.
 
-    `correlations` has every two features that are numbers once, in the order of the space; none in
-    bands that were measured before there were any.
+    `correlations` has every two features once, in the order of the space, those of categories
+    once a category; none in bands that were measured before there were any.
     """
 
     level: Annotated[float, Field(gt=0, lt=1)]

@@ -163,7 +163,7 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
         "shares": Entry(
             "Shares",
             "How much of the data, of the belief and of λ each category of a feature has. "
-            "Categories have no order, so there are no means, quantiles or correlations of them. "
+            "Categories have no order, so there are no means or quantiles of them. "
             "In distances over all features together any two of them are as far apart, and rows of "
             "the data scatter over them as much as over a number.",
         ),
@@ -184,7 +184,8 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
         "correlation": Entry(
             "Correlation",
             "Pearson's, of two features each on its scale: how far one goes along with the other, "
-            "from −1 to +1. λ draws every feature by itself, so it has none. The belief's band is "
+            "from −1 to +1. A category is 1 where it is had and 0 where not; of two the second "
+            "alone is shown. λ draws every feature by itself, so it has none. The belief's band is "
             "of what the answers leave open, and knows that answers to one pair hang together; "
             "the data's interval is of having so many rows and no more. The interval of their "
             "difference holds both.",
