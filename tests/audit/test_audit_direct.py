@@ -119,9 +119,11 @@ def test_quantiles_at_another_level_are_those_of_the_belief_there() -> None:
         other = belief.at_noise(factor * belief.noise.level).sample(4000, seed=2)
         there = found[0, LEVEL_FACTORS.index(factor)]
         assert there == pytest.approx(np.quantile(other, SHARES, axis=0).T, abs=0.15)
-    # Draws of the posterior lie around the belief.
-    assert (np.abs(found[1:, LEVEL_FACTORS.index(1.0)].mean(axis=0) - found[0, 6]) < 0.3).all()
-    assert found[1:, 6].std(axis=0).min() > 0.01
+    # Draws of the posterior lie around the belief; 150 choices leave tails open.
+    drawn = found[1:, LEVEL_FACTORS.index(1.0)]
+    assert (np.abs(drawn.mean(axis=0) - found[0, 6]) < drawn.std(axis=0)).all()
+    assert (np.abs(np.median(drawn, axis=0) - found[0, 6]) < 0.5).all()
+    assert 0.01 < drawn.std(axis=0).min() < 0.5
 
 
 def test_a_noise_level_that_statements_do_not_tell_is_not_identified(reference) -> None:

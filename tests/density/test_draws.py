@@ -38,7 +38,7 @@ from llm_elicit.density.utility import ChoiceData
 from llm_elicit.density.utility.clusters import clustered_weights
 from llm_elicit.density.utility.data import Array, CrossValidation, HeldOut
 from llm_elicit.density.utility.posterior import MixtureLaw
-from llm_elicit.density.utility.quadratic import QuadraticFit
+from llm_elicit.density.utility.quadratic import QuadraticFit, Ridges
 from llm_elicit.density.utility.scoring import (
     Mixture,
     MixturePosterior,
@@ -259,7 +259,7 @@ def _described(winners: Array, losers: Array) -> Array:
     data = ChoiceData(winners, losers, np.ones(len(winners)), np.arange(len(winners)))
     validation = CrossValidation(data, Response(Noise()), 8, np.random.default_rng(0))
     quadratic = QuadraticFit(validation)
-    betas, foretold = quadratic.cross_validate(1e-4)
+    betas, foretold = quadratic.cross_validate(Ridges(1e-4, 1e-4, 1e-4))
     best = halfway(validation, foretold, betas @ quadratic.design.T)
     return np.array([foretold.log_likelihood(validation.response).sum(), best.sum()])
 

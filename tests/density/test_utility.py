@@ -22,7 +22,7 @@ from llm_elicit.density.ratio import NetworkStack, Utility, quadratic_features
 from llm_elicit.density.response import Response
 from llm_elicit.density.utility import ChoiceData, fit_utility
 from llm_elicit.density.utility.data import CrossValidation
-from llm_elicit.density.utility.quadratic import QuadraticFit
+from llm_elicit.density.utility.quadratic import QuadraticFit, Ridges
 from tests.density.conftest import QUICK
 from tests.density.targets import Array, anneal_two_modes, ask, wasserstein
 
@@ -77,7 +77,8 @@ def test_a_quadratic_s_evidence_is_the_integral_over_its_coefficients() -> None:
         precision = np.array([ridge, 1e-4])[:, None]
         prior = 0.5 * (np.log(precision / (2 * np.pi)) - precision * betas**2).sum(0)
         expected = logsumexp(choices + prior) + np.log(0.02**2)
-        found = quadratic._evidence(quadratic.fit(ridge), ridge)
+        ridges = Ridges(ridge, 1.0, 1.0)
+        found = quadratic._evidence(quadratic.fit(ridges), ridges)
         assert found == pytest.approx(expected, abs=0.02)
 
 
@@ -85,15 +86,38 @@ def test_a_cross_term_is_what_all_have_in_common_and_as_much_of_its_own() -> Non
     rng = np.random.default_rng(5)
     data = ChoiceData(*rng.normal(size=(2, 20, 4)), np.ones(20), np.arange(20))
     quadratic = QuadraticFit(CrossValidation(data, Response(Noise()), 2, rng))
-    covariance = np.linalg.inv(quadratic.prior(0.5))
+    covariance = np.linalg.inv(quadratic.prior(Ridges(0.25, 0.5, 0.5)))
     i, j = np.triu_indices(4)
     crossed = covariance[4:, 4:][np.ix_(i != j, i != j)]
     np.testing.assert_allclose(crossed, 2.0 * np.eye(6) + 2.0)
-    np.testing.assert_allclose(covariance[:4, :4], 2.0 * np.eye(4), atol=1e-12)
+    np.testing.assert_allclose(covariance[:4, :4], 4.0 * np.eye(4), atol=1e-12)
     apart = np.array([1.0, -1.0, 0.0, 0.0])
     alone = covariance[4:, 4:][np.ix_(i == j, i == j)]
     assert apart @ alone @ apart == pytest.approx(4.0)
     assert np.ones(4) @ alone @ np.ones(4) > 1e4
+
+
+@pytest.mark.parametrize(("d", "n"), [(1, 60), (8, 200), (32, 640)])
+def test_a_belief_off_the_middle_is_found_where_features_have_nothing_to_do_with_each_other(
+    d: int, n: int
+) -> None:
+    """N(0.7, 0.5²) in each; a ridge for all kinds of terms left 32 features within 0.15 of zero."""
+    rng = np.random.default_rng(0)
+    pairs = rng.uniform(-1.7, 1.7, size=(2, n, d))
+    height = [-0.5 * np.square((side - 0.7) / 0.5).sum(1) for side in pairs]
+    won = (height[0] - height[1] + rng.logistic(0, Noise().level, n) > 0)[:, None]
+    data = ChoiceData(np.where(won, *pairs), np.where(won, *pairs[::-1]), np.ones(n), np.arange(n))
+    quadratic = QuadraticFit(CrossValidation(data, Response(Noise()), 4, rng))
+    best = quadratic.fits((0.1, 1.0, 10.0))[0]
+    found = Utility.from_coefficients(best.coefficients, d)
+    curvature, linear = found.curvature.double().numpy(), found.linear.double().numpy()
+    centre = -0.5 * np.linalg.solve(curvature, linear)
+    assert np.abs(centre - 0.7).max() < 0.3
+    assert centre.mean() == pytest.approx(0.7, abs=0.15)
+    alike = (Ridges(ridge, ridge, ridge) for ridge in (0.01, 0.1, 1.0, 10.0, 100.0))
+    of_one = max(quadratic._evidence(quadratic.fit(ridges), ridges) for ridges in alike)
+    assert best.evidence > of_one + (10.0 if d > 1 else -0.5)
+    assert d == 1 or best.ridges.linear < 0.1 * min(best.ridges.apart, best.ridges.crossed)
 
 
 def test_few_choices_of_a_wide_belief_leave_no_direction_open() -> None:

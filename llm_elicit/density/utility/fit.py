@@ -47,14 +47,14 @@ _TURNS = 4
 class UtilitySettings:
     """Settings of the utility fit.
 
-    ``folds`` is also the size of the ensembles: member k never sees fold k. ``ridges`` is the
-    grid of prior precisions of the quadratic's coefficients: by half decades, for the draws share
-    them by their evidence, and a coarser grid leaves them between two ridges of which one makes
-    the belief too narrow, the other too wide.
+    ``folds`` is also the size of the ensembles: member k never sees fold k. ``ridge_factors`` is
+    what the suited prior precisions of the quadratic's coefficients are multiplied by: by half
+    decades, for the draws share them by their evidence, and a coarser grid leaves them between
+    two of which one makes the belief too narrow, the other too wide.
     """
 
     folds: int = 8
-    ridges: tuple[float, ...] = tuple(10.0 ** (half / 2) for half in range(-12, 9))
+    ridge_factors: tuple[float, ...] = tuple(10.0 ** (half / 2) for half in range(-6, 7))
     mixture: MixtureSettings = field(default_factory=MixtureSettings)
     residual: ResidualSettings = field(default_factory=ResidualSettings)
     posterior: PosteriorSettings = field(default_factory=PosteriorSettings)
@@ -87,7 +87,7 @@ def fit_utility(
     moderated log-likelihood of each description on comparisons it never saw, nats per comparison;
     a coin scores −log 2), ``gains`` of the chosen one over the constant and the quadratic with
     their standard errors, its ``calibration``, ``stack`` (the weights), ``mixtures``
-    (the share of each number of components), the chosen ``ridge``, ``decay`` and ``steps``, and
+    (the share of each number of components), the chosen ``ridges``, ``decay`` and ``steps``, and
     the ``judges``' terms, if the judgments have a context; see `JudgeTerms.notes`.
     """
     step = _Steps(settings, progress)
@@ -124,8 +124,8 @@ def _judge_terms(
         validation = CrossValidation(weighted, response, settings.folds, rng)
         if turn < _TURNS - 1:
             quadratic = QuadraticFit(validation)
-            ridged = quadratic.fits(settings.ridges)[0]
-            foretold = validation.everywhere(quadratic.cross_validate(ridged.ridge)[1])
+            ridged = quadratic.fits(settings.ridge_factors)[0]
+            foretold = validation.everywhere(quadratic.cross_validate(ridged.ridges)[1])
         else:
             foretold = _describe(validation, quick, _Steps(quick, None)).foretold
         weighted = terms.weigh(data, noise, foretold)
@@ -135,8 +135,8 @@ def _judge_terms(
 
 def _describe(validation: CrossValidation, settings: UtilitySettings, step: _Steps) -> UtilityFit:
     quadratic = QuadraticFit(validation)
-    ridged = quadratic.fits(settings.ridges)
-    betas, by_quadratic = quadratic.cross_validate(ridged[0].ridge)
+    ridged = quadratic.fits(settings.ridge_factors)
+    betas, by_quadratic = quadratic.cross_validate(ridged[0].ridges)
     first = validation.score(by_quadratic)
     mixtures = fit_mixtures(validation, settings.mixture, first, step.mixture)
     base = quadratic.differences(betas)
@@ -176,7 +176,7 @@ def _describe(validation: CrossValidation, settings: UtilitySettings, step: _Ste
             f"mixture of {m.count}": round(c.share, 4)
             for m, c in zip(mixtures, averaged, strict=True)
         },
-        "ridge": ridged[0].ridge,
+        "ridges": ridged[0].ridges._asdict(),
         "decay": residual.decay,
         "steps": residual.steps,
     }

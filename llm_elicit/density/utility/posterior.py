@@ -96,8 +96,8 @@ def draw_posterior(
 def _ridge_shares(ridged: list[RidgedFit]) -> Array:
     """Shares (R,) of the ridges, each as likely as any other before the choices.
 
-    What the features have to do with each other is shrunk by the ridge, and the widths of all
-    features with it: draws under the best ridge alone would be too sure of them.
+    What is shrunk by the ridges is shrunk with the widths of all features: draws under the best
+    ridges alone would be too sure of them.
     """
     evidence = np.array([fit.evidence for fit in ridged])
     return np.asarray(softmax(evidence))
@@ -200,9 +200,10 @@ class MixtureLaw:
 def draw_quadratics(
     quadratic: QuadraticFit, fit: RidgedFit, weights: Tensor, settings: PosteriorSettings
 ) -> tuple[Tensor, Tensor]:
-    """Draws of a quadratic form's posterior under a ridge: linear (S, d), curvature (S, d, d)."""
+    """Draws of a quadratic form's posterior under ridges: linear (S, d), curvature (S, d, d)."""
     response, d = quadratic.response, quadratic.validation.dimension
-    design, prior = torch.from_numpy(quadratic.design), torch.from_numpy(quadratic.prior(fit.ridge))
+    design = torch.from_numpy(quadratic.design)
+    prior = torch.from_numpy(quadratic.prior(fit.ridges))
     mass = weights[torch.from_numpy(quadratic.rows)].double()
     centre = torch.from_numpy(fit.coefficients)
 
@@ -211,7 +212,7 @@ def draw_quadratics(
         likelihood = response.log_cdf(beta @ design.T) @ mass
         return (likelihood - 0.5 * ((beta @ prior) * beta).sum(1)).float()
 
-    scales = scales_of(torch.from_numpy(quadratic.curvature(fit.coefficients, fit.ridge)))
+    scales = scales_of(torch.from_numpy(quadratic.curvature(fit.coefficients, fit.ridges)))
     generator = quadratic.validation.generator
     ends = walk(log_posterior, scales, settings.draws, generator, settings.walk)
     beta = (centre + ends.double()).float()
