@@ -45,7 +45,7 @@ _DOUBT = 1e-4
 class PosteriorSettings:
     """``draws`` of the posterior, each the end of a ``walk``; 0 draws for none.
 
-    ``concentration`` is that of the mixtures' prior (one is the flat Dirichlet), ``weakened``
+    ``concentration`` is that of the mixtures' prior (a half is Jeffreys' Dirichlet), ``weakened``
     what their ``strength`` is multiplied by, ``doubt`` that of a width times the entries of a
     precision. Of the forms' log-likelihoods the share ``counted`` counts; see
     `bootstrapped_shares`.
@@ -53,10 +53,10 @@ class PosteriorSettings:
 
     draws: int = 64
     walk: WalkSettings = field(default_factory=WalkSettings)
-    concentration: float = 1.0
+    concentration: float = 0.5
     weakened: float = 0.3
     doubt: float = 1.0
-    counted: float = 0.25
+    counted: float = 0.5
 
 
 def draw_posterior(
