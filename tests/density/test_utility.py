@@ -97,6 +97,40 @@ def test_a_cross_term_is_what_all_have_in_common_and_as_much_of_its_own() -> Non
     assert np.ones(4) @ alone @ np.ones(4) > 1e4
 
 
+def test_suited_ridges_have_more_evidence_than_others() -> None:
+    """Of each kind twice the ridge, and half of it, for a correlated belief off the middle."""
+    rng = np.random.default_rng(6)
+    factor = np.linalg.cholesky(0.2 * np.eye(3) + 0.1)
+    pairs = rng.normal(size=(2, 300, 3))
+    height = [-0.5 * np.square(np.linalg.solve(factor, (s - 0.5).T)).sum(0) for s in pairs]
+    won = (height[0] - height[1] + rng.logistic(0, Noise().level, 300) > 0)[:, None]
+    data = ChoiceData(
+        np.where(won, *pairs), np.where(won, *pairs[::-1]), np.ones(300), np.arange(300)
+    )
+    quadratic = QuadraticFit(CrossValidation(data, Response(Noise()), 4, rng))
+    suited = quadratic.suited()
+    best = quadratic._evidence(quadratic.fit(suited), suited)
+    for kind in suited._fields:
+        for times in (0.5, 2.0):
+            other = suited._replace(**{kind: times * getattr(suited, kind)})
+            less = best - quadratic._evidence(quadratic.fit(other), other)
+            # All three features are alike: any large ridge suits what they differ by.
+            assert less > (-0.02 if kind == "apart" else 0.1)
+
+
+def test_a_ridge_stays_where_choices_tell_nothing_of_its_terms() -> None:
+    """Only the first of two features is ever asked about: nothing is told of cross terms."""
+    rng = np.random.default_rng(7)
+    pairs = rng.normal(size=(2, 200, 2)) * [1.0, 0.0]
+    won = (pairs[0, :, 0] - pairs[1, :, 0] + rng.logistic(0, 0.78, 200) > 0)[:, None]
+    data = ChoiceData(
+        np.where(won, *pairs), np.where(won, *pairs[::-1]), np.ones(200), np.arange(200)
+    )
+    quadratic = QuadraticFit(CrossValidation(data, Response(Noise()), 4, rng))
+    assert quadratic.suited().crossed == 1.0
+    assert quadratic.fits((0.1, 1.0, 10.0))[0].coefficients[[1, 3]] == pytest.approx(0.0)
+
+
 @pytest.mark.parametrize(("d", "n"), [(1, 60), (8, 200), (32, 640)])
 def test_a_belief_off_the_middle_is_found_where_features_have_nothing_to_do_with_each_other(
     d: int, n: int

@@ -16,14 +16,14 @@ _CHUNK = 8192
 _ROUND = 1e-4
 _TURNS = 12
 _RIDGES = (1e-6, 1e4)
+_UNTOLD = 1e-6
 
 
 class Ridges(NamedTuple):
     """Prior precisions of linear terms, of the curvatures' differences, and of cross terms.
 
-    Features are on one scale, but a belief far from the middle says nothing of their correlations,
-    and many features that have nothing to do with each other nothing of either: under one ridge
-    for all, what is absent from the belief holds what is in it.
+    One ridge for all would be set by the many terms that a belief has not, and hold those it has:
+    features that have nothing to do with each other kept a belief's centre in the middle.
     """
 
     linear: float
@@ -176,10 +176,13 @@ def _kinds(d: int) -> tuple[tuple[_Kind, ...], Array]:
 
 
 def _told(kind: _Kind, ridge: float, beta: Array, covariance: Array) -> float:
-    """The ridge that suits coefficients β (P,) of this posterior covariance (P, P)."""
-    if not kind.rank:
+    """The ridge that suits coefficients β (P,) of this posterior covariance (P, P).
+
+    Where the choices tell of no such term, or there is none, any ridge suits and this one stays.
+    """
+    told = kind.rank - ridge * float((covariance * kind.precision).sum())
+    if told < _UNTOLD:
         return ridge
-    known = kind.rank - ridge * float((covariance * kind.precision).sum())
     size = float(beta @ kind.precision @ beta)
     least, most = _RIDGES
-    return float(np.clip(known / size, least, most)) if size > known / most else most
+    return float(np.clip(told / size, least, most)) if size > told / most else most
