@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -33,10 +35,15 @@ def _posterior(generator: torch.Generator, noise: Noise, prior: MixturePrior) ->
 
 
 @pytest.mark.parametrize("family", ["gumbel", "exponential", "normal"])
-@pytest.mark.parametrize("doubt", [0.0, 0.4])
-def test_gradient_is_that_of_the_log_posterior_along_a_step(family: str, doubt: float) -> None:
+@pytest.mark.parametrize(
+    ("doubt", "uncorrelated", "sized"), [(0.0, (), 0.0), (0.4, (0.3, 0.0, 1.0), 1.4)]
+)
+def test_gradient_is_that_of_the_log_posterior_along_a_step(
+    family: str, doubt: float, uncorrelated: tuple[float, ...], sized: float
+) -> None:
     generator = torch.Generator().manual_seed(0)
-    posterior = _posterior(generator, Noise(family), MixturePrior(1.5, 0.8, 0.6, 0.3, doubt))
+    prior = MixturePrior(1.5, 0.8, 0.6, 0.3, doubt, uncorrelated, sized)
+    posterior = _posterior(generator, Noise(family), prior)
     mixture = _mixture(generator)
     gradient, curvature = posterior.derivatives(mixture)
 
@@ -73,6 +80,73 @@ def test_a_width_in_doubt_is_integrated_out(doubt: float) -> None:
     found = [prior.value(Mixture(w[None], torch.zeros(1, 2), torch.zeros(1))) for w in whiten]
     thin, round_ = (by_quadrature(w.numpy().astype(float)) for w in whiten)
     assert float(found[0] - found[1]) == pytest.approx(thin - round_, rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("sized", [0.0, 1.0, 2.0])
+def test_of_two_bumps_the_thin_one_is_expected_to_hold_less_by_its_size_to_a_power(
+    sized: float,
+) -> None:
+    """By quadrature over the ratio of masses: its middle, and that no size becomes less likely."""
+    sizes = torch.tensor([0.05, 0.8])
+    whiten = torch.eye(3) / sizes[:, None, None]
+    half_log_precision = -3.0 * sizes.log()
+    log_ratios = torch.linspace(-40.0, 40.0, 4001)
+
+    def density(prior: MixturePrior) -> torch.Tensor:
+        log_masses = torch.stack([log_ratios, torch.zeros_like(log_ratios)], -1)
+        heights = log_masses + half_log_precision
+        many = Mixture(whiten.expand(4001, 2, 3, 3), torch.zeros(4001, 2, 3), heights)
+        return prior.value(many).double().exp()
+
+    of_ratios = density(MixturePrior(0.5, 0.3, 0.5, 0.1, 0.2, (), sized))
+    plain = density(MixturePrior(0.5, 0.3, 0.5, 0.1, 0.2))
+    assert float(of_ratios.sum() / plain.sum()) == pytest.approx(1.0, rel=1e-3)
+    middle = float(of_ratios @ log_ratios.double() / of_ratios.sum())
+    assert middle == pytest.approx(sized * float((sizes[0] / sizes[1]).log()), abs=0.01)
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_freed_of_the_invariant_measure_every_correlation_matrix_is_as_likely(d: int) -> None:
+    """In log σ and R the measure of steps times |R|^((d + 1)/2) is the same all over."""
+    bare, freed = (MixturePrior(0.0, 0.0, 1.0, 0.0, 0.0, share) for share in ((), (1.0,)))
+    i, j = torch.triu_indices(d, d, 1)
+
+    def density(whiten: torch.Tensor) -> float:
+        mixture = Mixture(whiten[None], torch.zeros(1, d), torch.zeros(1))
+
+        def coordinates(shape: torch.Tensor) -> torch.Tensor:
+            moved = mixture.moved(torch.cat([torch.zeros(1 + d), shape])).whiten[0]
+            covariance = torch.linalg.inv(moved @ moved.mT)
+            deviations = covariance.diagonal().sqrt()
+            correlations = (covariance / torch.outer(deviations, deviations))[i, j]
+            return torch.cat([deviations.log(), correlations])
+
+        volume = torch.autograd.functional.jacobian(coordinates, torch.zeros(d * (d + 1) // 2))
+        more = freed.value(mixture) - bare.value(mixture)
+        return float(more - torch.linalg.slogdet(volume).logabsdet)
+
+    generator = torch.Generator().manual_seed(4)
+    found = [density(torch.eye(d) + torch.randn(d, d, generator=generator)) for _ in range(5)]
+    assert np.ptp(found) < 1e-3
+
+
+def test_the_curvature_of_correlations_is_minus_their_second_derivative() -> None:
+    generator = torch.Generator().manual_seed(5)
+    mixture = _mixture(generator)
+    bare, freed = (MixturePrior(0.0, 0.0, 1.0, 0.0, 0.0, share) for share in ((), (0.5, 0.0, 1.0)))
+    step = torch.zeros(len(bare.derivatives(mixture)[0]))
+    expected = -torch.autograd.functional.hessian(lambda s: freed.value(mixture.moved(s)), step)
+    found = freed.derivatives(mixture)[1] - bare.derivatives(mixture)[1]
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("degrees", [1.0, 40.0])
+def test_what_a_prior_of_so_many_points_tells_of_a_width_is_so_many_points(degrees: float) -> None:
+    generator = torch.Generator().manual_seed(6)
+    prior = MixturePrior(0.0, degrees, 1.0, 1e-3)
+    untold = replace(_posterior(generator, Noise(), prior), weights=torch.zeros(30))
+    round_ = Mixture(torch.eye(2).repeat(3, 1, 1), torch.zeros(3, 2), torch.zeros(3))
+    np.testing.assert_allclose(untold.told(round_), degrees, rtol=1e-4)
 
 
 def test_curvature_is_the_fisher_information_of_the_choices() -> None:

@@ -39,21 +39,23 @@ from llm_elicit.density.utility_draws import UtilityDraws
 _CLIMB = 30
 _CHUNK = 1024
 _DOUBT = 1e-4
+_FEW = 2.0  # points a feature leave a shape to the prior
 
 
 @dataclass(frozen=True)
 class PosteriorSettings:
     """``draws`` of the posterior, each the end of a ``walk``; 0 draws for none.
 
-    ``concentration`` is that of the mixtures' prior (a half is Jeffreys' Dirichlet), ``weakened``
-    what their ``strength`` is multiplied by, ``doubt`` that of a width times the entries of a
-    precision. Of the forms' log-likelihoods the share ``counted`` counts; see
+    ``concentration`` is that of the mixtures' prior (a half is Jeffreys' Dirichlet), ``sized`` its
+    own, ``weakened`` what their ``strength`` is multiplied by, ``doubt`` that of a width times the
+    entries of a precision. Of the forms' log-likelihoods the share ``counted`` counts; see
     `bootstrapped_shares`.
     """
 
     draws: int = 64
     walk: WalkSettings = field(default_factory=WalkSettings)
     concentration: float = 0.5
+    sized: float = 2.0
     weakened: float = 0.3
     doubt: float = 1.0
     counted: float = 0.5
@@ -125,6 +127,7 @@ def draw_mixtures(
     prior = replace(
         fit.prior,
         concentration=settings.concentration,
+        sized=settings.sized,
         strength=settings.weakened * fit.prior.strength,
         doubt=2.0 * settings.doubt / (d * (d + 1)),
     )
@@ -132,13 +135,25 @@ def draw_mixtures(
     posterior = MixturePosterior(points, weights.float(), validation.response, prior)
     member = fit.components.select([0])
     start = Mixture(member.whiten[0], member.offset[0], member.height[0])
-    summit, _ = climb(posterior, start, _CLIMB)
-
+    posterior, summit = freed(posterior, climb(posterior, start, _CLIMB)[0])
     law = MixtureLaw(posterior, summit)
     scales = scales_of(posterior.derivatives(summit)[1])
     ends = walk(law, scales, settings.draws, validation.generator, settings.walk, law.near)
     drawn = summit.moved(ends)
     return ComponentStack(drawn.whiten, drawn.offset, drawn.height)
+
+
+def freed(posterior: MixturePosterior, summit: Mixture) -> tuple[MixturePosterior, Mixture]:
+    """Correlations freed of the invariant measure by 1 − 2d/n, or not at all, and the new summit.
+
+    A component known as by n points would be about d/n too wide under that measure. Where n is
+    small the prior would be left to say what its shape is, and components that each stand for two
+    bumps, long and thin, would be made round.
+    """
+    share = 1.0 - _FEW * summit.offset.shape[-1] / posterior.told(summit)
+    prior = replace(posterior.prior, uncorrelated=tuple(share.clamp(min=0.0).tolist()))
+    freed = replace(posterior, prior=prior)
+    return freed, climb(freed, summit, _CLIMB)[0]
 
 
 @dataclass(frozen=True)

@@ -73,11 +73,17 @@ class Mixture:
 class MixturePrior:
     """What is believed of a mixture before any choice.
 
-    Masses are Dirichlet with parameter 1 + ``concentration``; precisions Wishart-like with
-    ``strength`` degrees of freedom around components of standard deviation ``width``; centres
-    normal with precision ``centring``; all in features, whose variance under λ is one. Each
-    component's squared width is multiplied by a gamma variable of mean 1 and 1/``doubt`` degrees
-    of freedom: without ``doubt``, thin components are all but excluded.
+    Masses are Dirichlet with parameter ``concentration``, its density by their logarithms (the mode
+    is at equal masses); precisions Wishart-like with ``strength`` degrees of freedom around
+    components of standard deviation ``width``; centres normal with precision ``centring``; all in
+    features, whose variance under λ is one. Each component's squared width is multiplied by a gamma
+    variable of mean 1 and 1/``doubt`` degrees of freedom: without ``doubt``, thin components are
+    all but excluded. With ``sized`` it is not the masses that are Dirichlet but each over its
+    component's size, the geometric mean of its standard deviations, to this power. The measure
+    invariant under changes of coordinates, that of steps, holds a component's correlation matrix R
+    for the likelier the nearer it is to singular, as |R|^(−(d + 1)/2), and costs each feature's
+    variance d − 1 degrees of freedom. Of that power a share is given back, ``uncorrelated`` of each
+    component: at 1 every R is as likely (Lewandowski, Kurowicka and Joe, 2009, η = 1).
     """
 
     concentration: float = 3.0
@@ -85,6 +91,8 @@ class MixturePrior:
     width: float = 0.5
     centring: float = 0.1
     doubt: float = 0.0
+    uncorrelated: tuple[float, ...] = ()
+    sized: float = 0.0
 
     def _scatter(self, whiten: Tensor) -> Tensor:
         """A component's expected covariance in its own coordinates (K, d, d)."""
@@ -93,7 +101,8 @@ class MixturePrior:
     def value(self, mixture: Mixture) -> Tensor:
         """Log-density up to a constant: one number, or one for each of several mixtures."""
         half_log_precision = torch.linalg.slogdet(mixture.whiten).logabsdet
-        log_mass = torch.log_softmax(mixture.height - half_log_precision, -1)
+        sizing = 1.0 - self.sized / mixture.offset.shape[-1]
+        log_mass = torch.log_softmax(mixture.height - sizing * half_log_precision, -1)
         trace = self._scatter(mixture.whiten).diagonal(dim1=-2, dim2=-1).sum(-1)
         if freedom := self.doubt * self.strength:  # the gamma variable integrated out
             trace = (mixture.offset.shape[-1] + 1.0 / freedom) * torch.log1p(freedom * trace)
@@ -105,7 +114,15 @@ class MixturePrior:
             + shape.sum(-1)
             - 0.5 * self.centring * centre.square().sum((-2, -1))
         )
+        if self.uncorrelated:
+            inverse, _ = torch.linalg.inv_ex(mixture.whiten)
+            half_log_correlation = -half_log_precision - inverse.norm(dim=-2).log().sum(-1)
+            total = total + 2.0 * half_log_correlation @ self._powers(mixture)
         return total
+
+    def _powers(self, mixture: Mixture) -> Tensor:
+        """The powers (K,) of |R| beside the invariant measure."""
+        return 0.5 * (mixture.offset.shape[-1] + 1) * torch.tensor(self.uncorrelated)
 
     def derivatives(self, mixture: Mixture) -> tuple[Tensor, Tensor]:
         """Gradient (K·p,) and minus a curvature (K·p, K·p), positive, in a step's coordinates."""
@@ -114,9 +131,10 @@ class MixturePrior:
         diagonal, twice = (i == j).float(), torch.where(i == j, 1.0, 2.0)
         gradient, curvature = torch.zeros(k, 1 + d + len(i)), torch.zeros(k, 1 + d + len(i))
 
-        # Masses: log m = h − log|W|, and log|W| grows by tr Δ.
-        mass = mixture.masses()
-        along = torch.cat([torch.ones(1), torch.zeros(d), -diagonal])
+        # Masses over sizes to the power a: h − (1 − a/d) log|W|, and log|W| grows by tr Δ.
+        sizing = 1.0 - self.sized / d
+        mass = torch.softmax(mixture.height - sizing * torch.linalg.slogdet(mixture.whiten)[1], 0)
+        along = torch.cat([torch.ones(1), torch.zeros(d), -sizing * diagonal])
         gradient += self.concentration * torch.outer(1.0 - k * mass, along)
         spread = self.concentration * k * (torch.diag(mass) - torch.outer(mass, mass))
         together = torch.kron(spread, torch.outer(along, along))
@@ -140,6 +158,11 @@ class MixturePrior:
         pull = self.centring * inverse @ inverse.transpose(1, 2)
         own = together.view(k, 1 + d + len(i), k, 1 + d + len(i)).diagonal(dim1=0, dim2=2)
         own[1 : 1 + d, 1 : 1 + d] += pull.permute(1, 2, 0)
+        if self.uncorrelated:
+            slope, bend = _log_correlation_derivatives(inverse)
+            power = self._powers(mixture)
+            gradient[:, 1 + d :] += power[:, None] * slope
+            own[1 + d :, 1 + d :] += power * bend.permute(1, 2, 0)
         return gradient.flatten(), together
 
 
@@ -194,6 +217,18 @@ class MixturePosterior:
             curvature = curvature + change.T @ (change * (information[telling] * mass)[:, None])
         return gradient, curvature
 
+    def told(self, mixture: Mixture) -> Tensor:
+        """n (K,): as much is known of each component's width as n points drawn from it would tell.
+
+        The logarithm of a width known by n points in d dimensions has variance 1/(2nd).
+        """
+        k, d = mixture.offset.shape
+        scales = scales_of(self.derivatives(mixture)[1])
+        i, j = torch.triu_indices(d, d)
+        of_width = scales.reshape(k, -1, scales.shape[1])[:, 1 + d :][:, i == j].mean(1)
+        points: Tensor = 1.0 / (2.0 * d * of_width.square().sum(1))
+        return points
+
     def foretell(self, mixture: Mixture, points: Tensor) -> tuple[Tensor, Tensor]:
         """f(winner) − f(loser) (m,) and its posterior standard deviation at the summit.
 
@@ -211,6 +246,25 @@ class MixturePosterior:
             differences.append(of_winners - of_losers)
             spreads.append(((slopes[0] - slopes[1]) @ scales).norm(dim=1))
         return torch.cat(differences), torch.cat(spreads)
+
+
+def _log_correlation_derivatives(inverse: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradient (K, P) and minus the Hessian (K, P, P) of log |R| by Δ, at W⁻¹ (K, d, d).
+
+    R is the correlation matrix of covariance (W Wᵀ)⁻¹. With u_j the direction of the j-th column
+    of W⁻¹, log |R| changes by Σ_j 2 uᵀΔu − 2(|Δu|² − (uᵀΔu)²), less 2 tr Δ: never bent upwards.
+    """
+    d = inverse.shape[-1]
+    i, j = torch.triu_indices(d, d)
+    entry = torch.arange(len(i))
+    basis = torch.zeros(len(i), d, d)
+    basis[entry, i, j] = basis[entry, j, i] = 1.0
+    u = inverse / inverse.norm(dim=1, keepdim=True)
+    turned = basis @ u[:, None]  # Δu: (K, P, d, d)
+    along = (turned * u[:, None]).sum(2)
+    slope = 2.0 * along.sum(-1) - 2.0 * (i == j).float()
+    flat = turned.flatten(2)
+    return slope, 4.0 * (flat @ flat.mT - along @ along.mT)
 
 
 def scales_of(curvature: Tensor) -> Tensor:
