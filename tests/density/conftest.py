@@ -22,23 +22,22 @@ from llm_elicit.density import (
 )
 from tests.density.targets import Array, ask, onemoon
 
+# For beliefs whose bands nobody asks for.
 QUICK = FitSettings(
     utility=UtilitySettings(
         folds=4,
         mixture=MixtureSettings(counts=(2,), starts=4, search_steps=8, steps=10),
         residual=ResidualSettings(max_steps=160),
+        posterior=PosteriorSettings(draws=0),
     ),
     score=ScoreSettings(training=TrainingSettings(steps=500, width=32, batch=512)),
 )
-
-# For beliefs whose bands nobody asks for.
-NO_DRAWS = replace(QUICK.utility, posterior=PosteriorSettings(draws=0))
 
 
 def _fit_moon(method: str) -> BeliefDensity:
     box = Uniform([-3.0, -3.0], [3.0, 3.0])
     winners, losers = ask(onemoon, box, 2000, seed=11)
-    settings = FitSettings(utility=replace(NO_DRAWS, residual=ResidualSettings()))
+    settings = FitSettings(utility=replace(QUICK.utility, residual=ResidualSettings()))
     return fit_belief(winners, losers, sampling=box, method=method, seed=11, settings=settings)
 
 
@@ -62,7 +61,7 @@ def normal_under_normal(request: pytest.FixtureRequest) -> BeliefDensity:
     sampling = GaussianMixture([1.0], [[0.0]], [[[3.0]]])
     winners, losers = ask(_standard_normal, sampling, 6000, seed=21)
     score = ScoreSettings(training=TrainingSettings(steps=800, width=32, batch=512))
-    settings = FitSettings(utility=NO_DRAWS, score=score)
+    settings = FitSettings(utility=QUICK.utility, score=score)
     return fit_belief(winners, losers, sampling=sampling, method=request.param, settings=settings)
 
 
