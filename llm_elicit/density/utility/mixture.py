@@ -26,6 +26,7 @@ from torch import Tensor
 from llm_elicit.density.components import ComponentStack
 from llm_elicit.density.utility.data import Array, CrossValidation, HeldOut
 from llm_elicit.density.utility.scoring import Mixture, MixturePosterior, MixturePrior, climb
+from llm_elicit.density.utility.spiked import SpikedMixture
 from llm_elicit.density.utility.starts import draw_starts
 
 _PATIENCE = 3
@@ -54,11 +55,12 @@ class MixtureSettings:
 
 @dataclass(frozen=True)
 class MixtureFit:
-    """One mixture a fold, what they foretell of the judged rows and how well, their number of
-    components and their prior.
+    """One mixture a fold, the first as it was climbed, what they foretell of the judged rows and
+    how well, their number of components and their prior.
     """
 
     components: ComponentStack
+    first: Mixture
     held_out: HeldOut
     score: float
     count: int
@@ -78,15 +80,20 @@ def fit_mixtures(
 ) -> list[MixtureFit]:
     """Fit mixtures of each number of components, until three numbers in a row do not help.
 
+    Components too many for the comparisons to tell their shapes are spiked (`SpikedMixture`).
     ``first`` is the score of one component, the quadratic form. Empty where there are too few
     comparisons for the smallest number.
     """
     fits: list[MixtureFit] = []
     scores = [first]
     for tried, count in enumerate(settings.counts, 1):
-        if count * _enough(validation.dimension) > validation.size:
+        spiked = not _enough(validation, count * _free(validation.dimension))
+        if spiked and not _enough(validation, count * _spiked(validation.dimension)):
             break
-        fits.append(_fit_folds(validation, *_search(validation, settings, count), settings.steps))
+        starts = draw_starts(validation, count, settings.starts)
+        if spiked:
+            starts = [SpikedMixture.nearest(start) for start in starts]
+        fits.append(_fit_folds(validation, *_search(validation, settings, starts), settings.steps))
         scores.append(fits[-1].score)
         if on_step is not None:
             on_step(tried)
@@ -112,13 +119,23 @@ def averaging_shares(scores: Sequence[float], tolerance: float) -> Array:
     return np.asarray(shares / shares.sum())
 
 
-def _enough(d: int) -> int:
-    """Comparisons that one component needs: five for its height, each coordinate, each entry."""
-    return 5 * (1 + d + d * (d + 1) // 2)
+def _free(d: int) -> int:
+    """Numbers of a component: its height, each coordinate, each entry."""
+    return 1 + d + d * (d + 1) // 2
+
+
+def _spiked(d: int) -> int:
+    """The same where the shape is round but for one direction."""
+    return 2 * d + 2
+
+
+def _enough(validation: CrossValidation, numbers: int) -> bool:
+    """Whether there are five comparisons for each number."""
+    return validation.size >= 5 * numbers
 
 
 def _search(
-    validation: CrossValidation, settings: MixtureSettings, count: int
+    validation: CrossValidation, settings: MixtureSettings, starts: Sequence[Mixture]
 ) -> tuple[Mixture, MixturePrior]:
     """The climbed start, then the prior, that best foretell comparisons they were not given."""
     held = validation.fold_of < max(1, validation.count // 4)
@@ -133,7 +150,6 @@ def _search(
         return float((expected * weights).sum() / weights.sum())
 
     posterior = _posterior(validation, rows, settings.prior)
-    starts = draw_starts(validation, count, settings.starts)
     climbed = [climb(posterior, start, settings.search_steps)[0] for start in starts]
     best = max(climbed, key=lambda mixture: foretells(mixture, posterior))
     priors = [replace(settings.prior, strength=strength) for strength in settings.strengths]
@@ -167,4 +183,5 @@ def _fit_folds(
         torch.stack([m.height for m in members]),
     )
     held_out = HeldOut(difference.double().numpy(), spread.double().numpy())
-    return MixtureFit(stack, held_out, validation.score(held_out), len(start.height), prior)
+    score, count = validation.score(held_out), len(start.height)
+    return MixtureFit(stack, members[0], held_out, score, count, prior)

@@ -133,9 +133,9 @@ def draw_mixtures(
     )
     points = validation.sides(torch.arange(validation.size))
     posterior = MixturePosterior(points, weights.float(), validation.response, prior)
-    member = fit.components.select([0])
-    start = Mixture(member.whiten[0], member.offset[0], member.height[0])
-    posterior, summit = freed(posterior, climb(posterior, start, _CLIMB)[0])
+    summit = climb(posterior, fit.first, _CLIMB)[0]
+    if summit.directions() is None:
+        posterior, summit = freed(posterior, summit)
     law = MixtureLaw(posterior, summit)
     scales = scales_of(posterior.derivatives(summit)[1])
     ends = walk(law, scales, settings.draws, validation.generator, settings.walk, law.near)
@@ -168,7 +168,8 @@ class MixtureLaw:
 
     def __call__(self, steps: Tensor) -> Tensor:
         moved = self.summit.moved(steps)
-        return self.log_likelihood(moved) + self.posterior.prior.value(moved)
+        beside = self.posterior.prior.value(moved) + moved.log_measure()
+        return self.log_likelihood(moved) + beside
 
     def log_likelihood(self, many: Mixture) -> Tensor:
         """Of the choices by each of S mixtures (S,), with its gradient in their coefficients."""

@@ -68,6 +68,14 @@ class Mixture:
         offset = (self.offset[:, None] @ factor).squeeze(-2) + shift
         return Mixture(self.whiten @ factor, offset, self.height + rise.squeeze(-1))
 
+    def directions(self) -> Tensor | None:
+        """The steps (K·p, Q) that its own steps (Q,) are, to first order; None where any is."""
+        return None
+
+    def log_measure(self) -> Tensor:
+        """What the log-density of its steps has beside the prior and the choices."""
+        return torch.zeros(self.height.shape[:-1])
+
 
 @dataclass(frozen=True)
 class MixturePrior:
@@ -202,8 +210,11 @@ class MixturePosterior:
         return float(total)
 
     def derivatives(self, mixture: Mixture) -> tuple[Tensor, Tensor]:
-        """Gradient (P,) and damping-free curvature (P, P) in a step's coordinates."""
+        """Gradient (P,) and damping-free curvature (P, P) in the coordinates of its steps."""
         gradient, curvature = self.prior.derivatives(mixture)
+        directions = mixture.directions()
+        if directions is not None:
+            gradient, curvature = gradient @ directions, directions.T @ curvature @ directions
         for points, weights, response in self._chunks:
             y = mixture.whitened(points)
             winners, losers = torch.logsumexp(mixture.forms(y), -1).chunk(2)
@@ -276,12 +287,13 @@ def scales_of(curvature: Tensor) -> Tensor:
 
 
 def _slopes(mixture: Mixture, y: Tensor) -> Tensor:
-    """Derivatives (n, K·p) of f by a step, at whitened features (n, K, d)."""
+    """Derivatives (n, P) of f by a mixture's own step, at whitened features (n, K, d)."""
     i, j = torch.triu_indices(y.shape[2], y.shape[2])
     twice = torch.where(i == j, 1.0, 2.0)
     of_forms = torch.cat([torch.ones_like(y[..., :1]), y, -twice * y[..., i] * y[..., j]], -1)
     share = torch.softmax(mixture.forms(y), -1)
-    return (share[..., None] * of_forms).flatten(1)
+    slopes, directions = (share[..., None] * of_forms).flatten(1), mixture.directions()
+    return slopes if directions is None else slopes @ directions
 
 
 def climb(posterior: MixturePosterior, start: Mixture, steps: int) -> tuple[Mixture, float]:
