@@ -47,6 +47,12 @@ class Mixture:
         """q (n, K) at whitened features."""
         return self.height - 0.5 * y.square().sum(-1)
 
+    def form_slopes(self, y: Tensor) -> Tensor:
+        """Derivatives (n, K, p) of the forms by their own step, at whitened features."""
+        i, j = torch.triu_indices(y.shape[2], y.shape[2])
+        twice = torch.where(i == j, 1.0, 2.0)
+        return torch.cat([torch.ones_like(y[..., :1]), y, -twice * y[..., i] * y[..., j]], -1)
+
     def __call__(self, t: Tensor) -> Tensor:
         """f (n,) at features (n, d)."""
         return torch.logsumexp(self.forms(self.whitened(t)), -1)
@@ -69,7 +75,7 @@ class Mixture:
         return Mixture(self.whiten @ factor, offset, self.height + rise.squeeze(-1))
 
     def directions(self) -> Tensor | None:
-        """The steps (K·p, Q) that its own steps (Q,) are, to first order; None where any is."""
+        """What its own steps are of these: (K, p, q), component by component; None for the same."""
         return None
 
     def log_measure(self) -> Tensor:
@@ -214,7 +220,8 @@ class MixturePosterior:
         gradient, curvature = self.prior.derivatives(mixture)
         directions = mixture.directions()
         if directions is not None:
-            gradient, curvature = gradient @ directions, directions.T @ curvature @ directions
+            own = torch.block_diag(*directions)  # type: ignore[no-untyped-call]
+            gradient, curvature = gradient @ own, own.T @ curvature @ own
         for points, weights, response in self._chunks:
             y = mixture.whitened(points)
             winners, losers = torch.logsumexp(mixture.forms(y), -1).chunk(2)
@@ -288,12 +295,8 @@ def scales_of(curvature: Tensor) -> Tensor:
 
 def _slopes(mixture: Mixture, y: Tensor) -> Tensor:
     """Derivatives (n, P) of f by a mixture's own step, at whitened features (n, K, d)."""
-    i, j = torch.triu_indices(y.shape[2], y.shape[2])
-    twice = torch.where(i == j, 1.0, 2.0)
-    of_forms = torch.cat([torch.ones_like(y[..., :1]), y, -twice * y[..., i] * y[..., j]], -1)
     share = torch.softmax(mixture.forms(y), -1)
-    slopes, directions = (share[..., None] * of_forms).flatten(1), mixture.directions()
-    return slopes if directions is None else slopes @ directions
+    return (share[..., None] * mixture.form_slopes(y)).flatten(1)
 
 
 def climb(posterior: MixturePosterior, start: Mixture, steps: int) -> tuple[Mixture, float]:

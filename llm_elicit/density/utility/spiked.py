@@ -69,24 +69,37 @@ class SpikedMixture(Mixture):
         )
 
     def directions(self) -> Tensor:
-        """(K·p, K·(2d + 2)): the free mixture's steps that are these steps, to first order.
+        """(K, p, 2d + 2): the free mixture's steps that are these steps, to first order.
 
         W grows by WΔ where b bᵀ changes by B: Δ = −½ s² Wᵀ B W of a cigar, with
         V = W⁻¹/s its opposite Δ = ½ V B Vᵀ of a disc.
         """
         k, d = self.spike.shape
         i, j = torch.triu_indices(d, d)
-        unit = self.whiten * self.log_scale.exp()[:, None, None]
-        side = torch.where(self.long[:, None, None], unit, torch.linalg.inv(unit))
-        bent = _outer(side, (self.spike[:, None] @ side).expand_as(side))  # of each entry of b
-        bent = torch.where(self.long, -0.5, 0.5)[:, None, None, None] * (bent + bent.mT)
+        side, along = self._turned()
+        bent = 0.5 * _outer(side, along.expand_as(side))
+        bent = torch.where(self.long, -1.0, 1.0)[:, None, None, None] * (bent + bent.mT)
         parts = torch.zeros(k, 1 + d + len(i), 2 * d + 2)
         parts[:, : 1 + d, : 1 + d] = torch.eye(1 + d)
         parts[:, 1 + d :, 1 + d] = -(i == j).float()
         parts[:, 1 + d :, 2 + d :] = bent[..., i, j].mT
-        blocks = torch.zeros(k, parts.shape[1], k, parts.shape[2])
-        blocks[torch.arange(k), :, torch.arange(k)] = parts
-        return blocks.flatten(2).flatten(0, 1)
+        return parts
+
+    def form_slopes(self, y: Tensor) -> Tensor:
+        """Derivatives (n, K, 2d + 2) of the forms by their own step, at whitened features."""
+        side, along = self._turned()
+        turned = (y.transpose(0, 1) @ side.mT).transpose(0, 1)
+        lean = torch.where(self.long, 1.0, -1.0)[:, None] * turned * (y * along[:, 0]).sum(-1, True)
+        return torch.cat([torch.ones_like(y[..., :1]), y, y.square().sum(-1, True), lean], -1)
+
+    def _turned(self) -> tuple[Tensor, Tensor]:
+        """Each axis of the features (K, d, d), and b (K, 1, d), in a component's coordinates.
+
+        A cigar's W s, or a disc's W⁻¹/s.
+        """
+        unit = self.whiten * self.log_scale.exp()[:, None, None]
+        side = torch.where(self.long[:, None, None], unit, torch.linalg.inv(unit))
+        return side, self.spike[:, None] @ side
 
     def log_measure(self) -> Tensor:
         """That a spike's length, rather than its entries, be as likely everywhere.
