@@ -201,13 +201,16 @@ def test_ctrl_c_keeps_the_finished_rows_and_exits_with_130(tmp_path):
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    end = time.monotonic() + 120
-    while not list(tmp_path.rglob("rows/Ring2D*.parquet")):
-        assert time.monotonic() < end, "no row came"
-        assert running.poll() is None
-        time.sleep(0.1)
-    running.send_signal(signal.SIGINT)
-    said = running.communicate(timeout=20)[1].decode()
+    try:
+        end = time.monotonic() + 120
+        while not list(tmp_path.rglob("rows/Ring2D*.parquet")):
+            assert time.monotonic() < end, "no row came"
+            assert running.poll() is None
+            time.sleep(0.1)
+        running.send_signal(signal.SIGINT)
+        said = running.communicate(timeout=20)[1].decode()
+    finally:
+        running.kill()
     assert running.returncode == 130, said
     assert "run again to resume" in said
     assert "Traceback" not in said
