@@ -152,8 +152,8 @@ def freed(posterior: MixturePosterior, summit: Mixture) -> tuple[MixturePosterio
     """
     share = 1.0 - _FEW * summit.offset.shape[-1] / posterior.told(summit)
     prior = replace(posterior.prior, uncorrelated=tuple(share.clamp(min=0.0).tolist()))
-    freed = replace(posterior, prior=prior)
-    return freed, climb(freed, summit, _CLIMB)[0]
+    posterior = replace(posterior, prior=prior)
+    return posterior, climb(posterior, summit, _CLIMB)[0]
 
 
 @dataclass(frozen=True)
