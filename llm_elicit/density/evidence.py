@@ -14,18 +14,22 @@ score and its expected information, Σ_{j<k} v² (π_j π_k/v²) (∇f_j − ∇
 *Ties* are two comparisons of half a weight; see `llm_elicit.density.choice`. *Replicates* are
 given as often as they were asked. *Positions* let an order bias be estimated with the utility,
 and names let several *judges* have noise levels of their own and one belief.
+
+*Log-odds* and stated probabilities are measurements, not votes: `Evidence.log_odds` and
+`Evidence.probabilities` keep them apart from the comparisons, as `LogOdds`, one row a question.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from llm_elicit.density.errors import DensityError
+from llm_elicit.density.log_odds import LogOdds
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -34,13 +38,15 @@ UNKNOWN = -1
 
 @dataclass(frozen=True)
 class Evidence:
-    """n comparisons with their circumstances. Made by `comparisons` and `rankings`, joined by +.
+    """n comparisons with their circumstances, and m measured log-odds. Joined by +.
+
+    Made by `comparisons`, `rankings`, `log_odds` and `probabilities`.
 
     ``winners``, ``losers`` (n, d) in natural units, ``weights`` (n,) >= 0; ``judge`` (n,) numbers
     of ``judges``; ``positions`` (n, 2) where winner and loser were shown, from 0, of ``shown`` (n,)
     places, −1 where not known; ``tie`` (n,) whether the row is half of a tie; ``pick`` (n,) which
     pick of a ranking the row belongs to, −1 for none; ``asked`` (n,) which question of several
-    alternatives, −1 for a pair.
+    alternatives, −1 for a pair. ``measured`` holds the log-odds.
 
     Examples
     --------
@@ -62,9 +68,114 @@ class Evidence:
     pick: Index
     asked: Index
     judges: tuple[str, ...]
+    measured: LogOdds = field(default_factory=lambda: LogOdds.none(0))
 
     def __len__(self) -> int:
-        return len(self.weights)
+        return len(self.weights) + len(self.measured)
+
+    @property
+    def dimension(self) -> int:
+        """Number of features d."""
+        return int((self.winners if len(self.weights) else self.measured.first).shape[1])
+
+    @classmethod
+    def log_odds(
+        cls,
+        first: npt.ArrayLike,
+        second: npt.ArrayLike,
+        log_odds: npt.ArrayLike,
+        *,
+        judge: str = "judge",
+    ) -> Evidence:
+        """Answers with a measured log-odds, as from the log-probabilities of two letters.
+
+        One row a question: the same pair asked in the other order, or again, is another row. The
+        fit tells the position effect and the noise of a measurement from the rows themselves.
+
+        Parameters
+        ----------
+        first, second : (n, d) the point shown first and the one shown second, natural units.
+        log_odds : (n,) log P(first) / P(second), nats, finite.
+        judge : the judge's name.
+
+        Raises
+        ------
+        DensityError : shapes that do not fit, or a log-odds that is not finite.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from llm_elicit.density import Uniform, fit_evidence
+        >>> rng = np.random.default_rng(0)
+        >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
+        >>> log_odds = 0.1 * (abs(b - 1) - abs(a - 1))[:, 0] + 0.3    # prefers 1, and what is first
+        >>> belief = fit_evidence(Evidence.log_odds(a, b, log_odds), sampling=Uniform([-3], [3]))
+        >>> round(belief.diagnostics["response"]["position"]["mean"], 1)
+        0.3
+        """
+        one, other = _pair(first, second, "first", "second")
+        value = _measured(log_odds, len(one), "log_odds")
+        return cls._of_log_odds(one, other, value, np.zeros(len(one)), judge)
+
+    @classmethod
+    def probabilities(
+        cls,
+        first: npt.ArrayLike,
+        second: npt.ArrayLike,
+        probability: npt.ArrayLike,
+        *,
+        rounding: float = 0.01,
+        judge: str = "judge",
+    ) -> Evidence:
+        """Stated probabilities that the point shown first is the preferred one.
+
+        They are log-odds known up to ``rounding``, the step between the values that can be stated;
+        a probability within half a step of 0 or 1 is censored there.
+
+        Raises
+        ------
+        DensityError : shapes that do not fit, a probability outside [0, 1], or a rounding outside
+            (0, 0.5].
+
+        Examples
+        --------
+        >>> told = Evidence.probabilities([[0.0], [0.0]], [[1.0], [2.0]], [0.73, 1.0])
+        >>> told.measured.value.round(2).tolist(), told.measured.censored.tolist()
+        ([0.99, 5.29], [0, 1])
+        """
+        one, other = _pair(first, second, "first", "second")
+        p = _measured(probability, len(one), "probability")
+        bad = np.flatnonzero((p < 0) | (p > 1))
+        if bad.size:
+            raise DensityError(
+                f"Evidence: probability[{bad[0]}] is {p[bad[0]]}; a probability lies between 0 "
+                "and 1; divide percentages by 100."
+            )
+        if not 0.0 < rounding <= 0.5:
+            raise DensityError(
+                f"Evidence: rounding = {rounding}; the step between stated probabilities lies in "
+                "(0, 0.5]; 0.01 for whole percentages."
+            )
+        half = 0.5 * rounding
+        inside = np.clip(p, half, 1.0 - half)
+        spread = rounding / np.sqrt(12.0) / (inside * (1.0 - inside))
+        made = cls._of_log_odds(one, other, np.log(inside / (1.0 - inside)), spread, judge)
+        made.measured.censored[:] = (p >= 1.0 - half).astype(np.int64) - (p <= half)
+        made.measured.spread[made.measured.censored != 0] = 0.0
+        return made
+
+    @classmethod
+    def _of_log_odds(
+        cls, first: Array, second: Array, value: Array, spread: Array, judge: str
+    ) -> Evidence:
+        zero = np.zeros(len(value), dtype=np.int64)
+        measured = LogOdds(first, second, value, spread, zero.copy(), zero)
+        points, none = np.empty((0, first.shape[1])), np.empty(0, dtype=np.int64)
+        position = np.empty((0, 2), dtype=np.int64)
+        return cls(
+            points, points, np.empty(0), none, position, none, none > 0, none, none,
+            (judge,), measured,
+        )  # fmt: skip
 
     @classmethod
     def comparisons(
@@ -94,13 +205,8 @@ class Evidence:
         ------
         DensityError : shapes that differ, or a preference that is no probability.
         """
-        one, other = _points(a, "a", 2), _points(b, "b", 2)
+        one, other = _pair(a, b, "a", "b")
         n = len(one)
-        if one.shape != other.shape:
-            raise DensityError(
-                f"Evidence: a has shape {one.shape} and b {other.shape}; row i of each is one "
-                "comparison, so the shapes must be equal; pass matching arrays."
-            )
         q, mass = _column(preference, n, "preference"), _column(weights, n, "weights")
         even = np.broadcast_to(np.asarray(tie, dtype=bool), n)
         q = np.where(even, 0.5, q)
@@ -191,35 +297,84 @@ class Evidence:
 
     def __add__(self, other: Evidence) -> Evidence:
         """All comparisons of both; judges of one name are one judge."""
+        if self.dimension != other.dimension:
+            raise DensityError(
+                f"Evidence: points of {self.dimension} features cannot be joined with points of "
+                f"{other.dimension}; all evidence of one belief is about the same features."
+            )
         judges = tuple(dict.fromkeys(self.judges + other.judges))
         parts = (self._renamed(judges, 0, 0), other._renamed(judges, *self._used()))
-        named = [field.name for field in fields(self) if field.name != "judges"]
-        joined = {
-            name: np.concatenate([getattr(part, name) for part in parts]) for name in named
-        }  # fmt: skip
-        return Evidence(**joined, judges=judges)
+        joined = _joined(parts, _ROWS)
+        measured = LogOdds(**_joined([part.measured for part in parts], _MEASURED))
+        return Evidence(**joined, judges=judges, measured=measured)
 
     def arrays(self) -> Iterator[npt.NDArray[Any]]:
         """Every array of the evidence: equal evidence has equal arrays."""
-        for field in fields(self):
-            if field.name != "judges":
-                yield getattr(self, field.name)
+        yield from (getattr(self, name) for name in _ROWS)
+        if len(self.measured):
+            yield from (getattr(self.measured, name) for name in _MEASURED)
 
     def _used(self) -> tuple[int, int]:
         """How many numbers of picks and of questions are taken."""
         return int(self.pick.max(initial=-1)) + 1, int(self.asked.max(initial=-1)) + 1
 
     def _renamed(self, judges: tuple[str, ...], picks: int, asked: int) -> Evidence:
-        known = {field.name: getattr(self, field.name) for field in fields(self)}
+        known: dict[str, Any] = {name: getattr(self, name) for name in _ROWS}
         number = np.array([judges.index(name) for name in self.judges])
         known |= {"judge": number[self.judge], "judges": judges}
+        measured = self.measured
+        if not len(measured):
+            measured = LogOdds.none(self.dimension)
+        known["measured"] = replace(measured, judge=number[measured.judge])
         known["pick"] = np.where(self.pick == UNKNOWN, UNKNOWN, self.pick + picks)
         known["asked"] = np.where(self.asked == UNKNOWN, UNKNOWN, self.asked + asked)
         return Evidence(**known)
 
     def _rows(self, kept: npt.NDArray[np.bool_]) -> Evidence:
-        named = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Evidence(**{k: v if k == "judges" else v[kept] for k, v in named.items()})
+        rows = {name: getattr(self, name)[kept] for name in _ROWS}
+        return replace(self, **rows)
+
+
+_ROWS = tuple(
+    each.name for each in fields(Evidence) if each.name not in ("judges", "measured")
+)
+_MEASURED = tuple(each.name for each in fields(LogOdds))
+
+
+def _joined(parts: Sequence[Evidence | LogOdds], names: Sequence[str]) -> dict[str, Any]:
+    """The parts' arrays of these names, one after the other."""
+    arrays: dict[str, Any] = {}
+    for name in names:
+        given = [getattr(part, name) for part in parts]
+        # Evidence without rows knows no number of features: its empty array joins any other.
+        arrays[name] = np.concatenate([rows for rows in given if len(rows)] or given[:1])
+    return arrays
+
+
+def _pair(one: npt.ArrayLike, other: npt.ArrayLike, *names: str) -> tuple[Array, Array]:
+    a, b = (_points(x, name, 2) for x, name in zip((one, other), names, strict=True))
+    if a.shape != b.shape:
+        raise DensityError(
+            f"Evidence: {names[0]} has shape {a.shape} and {names[1]} {b.shape}; row i of each is "
+            "one question, so the shapes must be equal; pass matching arrays."
+        )
+    return a, b
+
+
+def _measured(values: npt.ArrayLike, n: int, name: str) -> Array:
+    try:
+        column = _column(values, n, name)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, DensityError):
+            raise
+        raise DensityError(f"Evidence: {name} cannot be read as numbers ({error}).") from error
+    bad = np.flatnonzero(~np.isfinite(column))
+    if bad.size:
+        raise DensityError(
+            f"Evidence: {name}[{bad[0]}] is {column[bad[0]]}; every value must be finite; leave "
+            "out answers without one."
+        )
+    return column
 
 
 def _points(values: npt.ArrayLike, name: str, axes: int) -> Array:

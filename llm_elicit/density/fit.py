@@ -1,4 +1,4 @@
-"""The door: from judgments to a belief density, `fit_evidence` for those of every kind."""
+"""From judgments to a belief density: `fit_belief`, and `fit_evidence` for those of every kind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from llm_elicit.density.ratio import Utility
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.fit import fit_score
 from llm_elicit.density.threads import one_thread
-from llm_elicit.density.utility import ChoiceData, UtilityFit, fit_utility
+from llm_elicit.density.utility import ChoiceData, UtilityFit, fit_measured, fit_utility
 from llm_elicit.density.utility_density import UtilityDensity, estimate_log_normalizer
 from llm_elicit.density.utility_draws import UtilityDraws
 
@@ -32,14 +32,15 @@ METHODS = ("auto", "score", "score-constant", "utility", "flow")
 _REFERENCE = 2048
 
 
-def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a caller can make
+def fit_belief(  # noqa: PLR0913 - the public function carries every choice a caller can make
     winners: npt.ArrayLike,
     losers: npt.ArrayLike,
     *,
     sampling: SamplingDensity | None = None,
-    method: str = "score",
+    method: str = "auto",
     noise: Noise | None = None,
     weights: npt.ArrayLike | None = None,
+    log_odds: npt.ArrayLike | None = None,
     seed: int = 0,
     settings: FitSettings | None = None,
     progress: Progress | None = None,
@@ -59,8 +60,11 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
         ``"utility"``, the Bradley–Terry utility density exp(f); ``"flow"``, a preferential
         normalizing flow (Mikkola, Acerbi and Klami, 2024), a baseline.
     noise : the judge's `Noise`; None is Bradley–Terry with s = √6/π.
-    weights : (n,) >= 0. A soft judgment that a beats b with probability q is two rows: (a, b)
-        with weight q and (b, a) with weight 1 − q.
+    weights : (n,) >= 0, how many judgments a row stands for. A share q of votes for a over b is
+        two rows: (a, b) with weight q and (b, a) with weight 1 − q. A judge who gives a
+        probability gives a measurement instead: see ``log_odds``.
+    log_odds : (n,) measured log-odds of the points in ``winners``, which are then those shown
+        first, over the points in ``losers``, those shown second; as `Evidence.log_odds`.
     seed : of every random number of the fit; the same inputs and seed give the same belief.
     settings : `FitSettings`; the default serves every target. Its ``device`` says where networks
         are evaluated.
@@ -86,7 +90,16 @@ def fit_belief(  # noqa: PLR0913 - the one public door carries every choice a ca
     """
     told = noise or Noise()
     density = _checked(method, sampling, told)
-    judgments = check_judgments(winners, losers, weights, density)
+    if log_odds is not None:
+        if weights is not None:
+            raise DensityError(
+                "fit_belief: weights and log_odds were both given; a measured log-odds is one "
+                "answer; repeat the row where a question was asked again."
+            )
+        judgments = check_evidence(Evidence.log_odds(winners, losers, log_odds), density)
+        _check_context(judgments, method, told)
+    else:
+        judgments = check_judgments(winners, losers, weights, density)
     problem = Problem(judgments, density, told, seed, settings or FitSettings(), progress)
     return _belief(problem, method, seed)
 
@@ -108,6 +121,11 @@ def fit_evidence(
     last place), and Davidson's ν (``ties``). The level of the first of ``evidence.judges`` is that
     of ``noise``: choices tell levels apart from each other but no level from the belief's scale.
     Plain comparisons by one judge are `fit_belief`'s, bit for bit.
+
+    Log-odds and stated probabilities are measurements of the utility, with the position effect and
+    the dispersion estimated from them, judge by judge: ``diagnostics["response"]``, see
+    `llm_elicit.density.utility.measured.fit_measured`. Without choices beside them the utility is
+    in units of the log-odds, and so says nothing of how sharp the belief is: `fit_power` does.
 
     Parameters
     ----------
@@ -142,6 +160,11 @@ def fit_evidence(
 
 
 def _check_context(judgments: Judgments, method: str, noise: Noise) -> None:
+    if len(judgments.measured) and method not in ("auto", "utility"):
+        raise DensityError(
+            f"fit_evidence: method {method!r} knows winners and losers alone, and there are "
+            'log-odds; use "auto" or "utility", or give the likelier points as winners.'
+        )
     context = judgments.context
     if context is None:
         return
@@ -206,6 +229,8 @@ def _fit(problem: Problem, method: str) -> tuple[Fitted, UtilityDraws | None, tu
     if method == "flow":
         before = time.perf_counter()
         return fit_flow(problem), None, (before, time.perf_counter())
+    if len(problem.judgments.measured):
+        return _fit_measured(problem, method)
     found = _fit_utility(problem)
     after_utility = time.perf_counter()
     notes: dict[str, Any] = {
@@ -220,6 +245,31 @@ def _fit(problem: Problem, method: str) -> tuple[Fitted, UtilityDraws | None, tu
         fitted = fit_score(problem, utility, constant=method == "score-constant")
     if method == "auto":
         notes["reason"] = _reason(found.notes)
+    fitted = Fitted(fitted.model, fitted.normalizer, {**notes, **fitted.notes})
+    return fitted, found.draws, (after_utility, time.perf_counter())
+
+
+def _fit_measured(
+    problem: Problem, method: str
+) -> tuple[Fitted, UtilityDraws | None, tuple[float, float]]:
+    """Evidence with log-odds: one form, whatever the evidence."""
+    settings = problem.settings.utility.process
+    if problem.progress is not None:
+        problem.progress("utility", 0, 1)
+    found, response = fit_measured(
+        problem.judgments, problem.latent, problem.noise, problem.generator, settings
+    )
+    after_utility = time.perf_counter()
+    if problem.progress is not None:
+        problem.progress("utility", 1, 1)
+    fitted = _utility_density(problem, found.utility)
+    form = {"form": "gaussian process", "length_scale": found.length_scale}
+    notes: dict[str, Any] = {"response": response, "utility": form}
+    if method == "auto":
+        notes["reason"] = (
+            "The utility as a Gaussian process about a quadratic form, by regression of the "
+            "measured log-odds."
+        )
     fitted = Fitted(fitted.model, fitted.normalizer, {**notes, **fitted.notes})
     return fitted, found.draws, (after_utility, time.perf_counter())
 
@@ -279,8 +329,8 @@ def _facts(problem: Problem, method: str, seed: int) -> dict[str, Any]:
     return {
         "method": method,
         "noise": asdict(problem.noise),
-        "n": problem.judgments.size,
-        "total_weight": float(problem.judgments.weights.sum()),
+        "n": problem.judgments.size + len(problem.judgments.measured),
+        "total_weight": float(problem.judgments.weights.sum()) + len(problem.judgments.measured),
         "dimension": problem.dimension,
         "seed": seed,
         "device": problem.settings.device,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.evidence import UNKNOWN, Evidence
+from llm_elicit.density.log_odds import LogOdds, PairContrasts, pair_contrasts
 from llm_elicit.density.sampling import SamplingDensity
 
 Array = npt.NDArray[np.float64]
@@ -44,6 +45,8 @@ class Context:
 class Judgments:
     """Comparisons in natural units: winners and losers (n, d), weights (n,), pair ids (n,).
 
+    ``measured`` are the log-odds by pair; ``judges`` the names of the judges' numbers.
+
     ``context`` is None where all are plain comparisons by one judge. Equal rows have been merged
     (their weights added) and rows of weight zero dropped, so a fit depends on the judgments
     alone: a row given twice equals a row of weight two, and a soft judgment of probability one
@@ -55,11 +58,21 @@ class Judgments:
     weights: Array
     pairs: Index
     context: Context | None = None
+    measured: PairContrasts = field(default_factory=lambda: pair_contrasts(LogOdds.none(1)))
+    judges: tuple[str, ...] = ("judge",)
 
     @property
     def size(self) -> int:
-        """Number of distinct rows."""
+        """Number of distinct rows of comparisons."""
         return int(self.winners.shape[0])
+
+    @property
+    def points(self) -> Array:
+        """Every point that was judged, natural units."""
+        compared = [self.winners, self.losers]
+        if len(self.measured):
+            compared += [self.measured.a, self.measured.b]
+        return np.concatenate(compared)
 
 
 def check_judgments(
@@ -95,21 +108,26 @@ def check_evidence(evidence: Evidence, sampling: SamplingDensity) -> Judgments:
     ------
     DensityError : as `check_judgments`.
     """
-    winners, losers = _matrix(evidence.winners, "winners"), _matrix(evidence.losers, "losers")
-    d = winners.shape[1]
+    d = evidence.dimension
     if d != sampling.dimension:
         raise DensityError(
-            f"winners has {d} features and the sampling density {sampling.dimension}; they must "
-            "agree; pass the λ that the pairs were drawn from."
+            f"the points have {d} features and the sampling density {sampling.dimension}; they "
+            "must agree; pass the λ that the pairs were drawn from."
         )
-    _weights(evidence.weights, len(winners))
-    for name, points in (("winners", winners), ("losers", losers)):
-        _inside(name, points, sampling)
+    measured = evidence.measured
+    named = (("winners", evidence.winners), ("losers", evidence.losers))
+    if len(measured):
+        named += (("first", measured.first), ("second", measured.second))
+    for name, points in named:
+        if len(points) or not len(measured):
+            _inside(name, _matrix(points, name), sampling)
+    _weights(evidence.weights, len(evidence.winners), needed=not len(measured))
     merged = _merge(evidence)
-    if merged.size < d:
+    if merged.size + len(merged.measured) < d:
         raise DensityError(
-            f"winners holds {merged.size} distinct comparisons of positive weight for {d} "
-            "features; at least as many comparisons as features are needed; ask more questions."
+            f"winners holds {merged.size} distinct comparisons of positive weight and "
+            f"{len(merged.measured)} pairs with log-odds for {d} features; at least as many as "
+            "features are needed; ask more questions."
         )
     return merged
 
@@ -137,7 +155,7 @@ def _matrix(values: npt.ArrayLike, name: str) -> Array:
     return array
 
 
-def _weights(weights: npt.ArrayLike | None, n: int) -> Array:
+def _weights(weights: npt.ArrayLike | None, n: int, *, needed: bool = True) -> Array:
     if weights is None:
         return np.ones(n)
     mass = np.asarray(weights, dtype=np.float64)
@@ -152,7 +170,7 @@ def _weights(weights: npt.ArrayLike | None, n: int) -> Array:
             f"weights[{bad[0]}] is {mass[bad[0]]}; weights must be finite and >= 0; "
             "give an unwanted comparison weight 0."
         )
-    if not mass.any():
+    if needed and not mass.any():
         raise DensityError(
             "weights are all 0; at least one comparison must count; leave weights out to count "
             "every comparison once."
@@ -177,7 +195,11 @@ def _merge(evidence: Evidence) -> Judgments:
     circumstances = np.stack([*labels, evidence.asked], axis=1).astype(np.float64)
     points = np.concatenate([evidence.winners, evidence.losers], axis=1)
     rows = np.concatenate([points, circumstances], axis=1)[keep]
-    d = evidence.winners.shape[1]
+    d, measured = evidence.dimension, pair_contrasts(evidence.measured)
+    if not len(rows):
+        none = np.empty((0, d))
+        index = np.empty(0, dtype=np.int64)
+        return Judgments(none, none, np.empty(0), index, None, measured, evidence.judges)
     unique, index = np.unique(rows, axis=0, return_inverse=True)
     mass = np.bincount(index.reshape(-1), weights=evidence.weights[keep], minlength=len(unique))
     a, b = unique[:, :d], unique[:, d : 2 * d]
@@ -188,7 +210,8 @@ def _merge(evidence: Evidence) -> Judgments:
     pairs = found.reshape(-1).astype(np.int64)
     context = _context(evidence.judges, unique[:, 2 * d :].astype(np.int64), pairs)
     weights = np.asarray(mass, dtype=np.float64)
-    return Judgments(a, b, weights, pairs, context if context.matters else None)
+    judged = context if context.matters else None
+    return Judgments(a, b, weights, pairs, judged, measured, evidence.judges)
 
 
 def _context(judges: tuple[str, ...], circumstances: Index, pairs: Index) -> Context:

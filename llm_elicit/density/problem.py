@@ -78,8 +78,7 @@ class Problem:
     ) -> None:
         self.judgments, self.noise, self.settings = judgments, noise, settings
         self.progress = progress
-        points = np.concatenate([judgments.winners, judgments.losers])
-        self.latent: Latent = make_latent(sampling, points)
+        self.latent: Latent = make_latent(sampling, judgments.points)
         self.winners = torch.from_numpy(self.latent.to_latent(judgments.winners))
         self.losers = torch.from_numpy(self.latent.to_latent(judgments.losers))
         self.weights = torch.from_numpy(judgments.weights)
@@ -89,7 +88,7 @@ class Problem:
     @property
     def dimension(self) -> int:
         """Number of features d."""
-        return int(self.winners.shape[1])
+        return self.latent.sampling.dimension
 
     def points_of_sampling(self, log2_quasi: int = 12, limit: int = 16_384) -> Tensor:
         """Draws of λ, latent (m, d): up to ``limit`` compared points and 2^k quasi-random ones."""

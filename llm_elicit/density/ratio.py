@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.components import ComponentStack
+from llm_elicit.density.fourier import FourierStack
 
 Array = npt.NDArray[np.float64]
 # What is in flight then fits in the cache: larger chunks took up to three times as long.
@@ -107,9 +108,9 @@ def quadratic_features(t: Array) -> Array:
 
 @dataclass(frozen=True)
 class Utility:
-    """The fitted f = b·t + tᵀA t + mean of mixtures + mean of networks; up to a constant.
+    """The fitted f = b·t + tᵀA t + means of mixtures, networks and Fourier terms; up to a constant.
 
-    ``linear`` (d,), ``curvature`` (d, d) symmetric; ``networks`` may be None and
+    ``linear`` (d,), ``curvature`` (d, d) symmetric; ``networks`` and ``fourier`` may be None and
     ``components`` empty.
 
     Examples
@@ -124,6 +125,7 @@ class Utility:
     curvature: Tensor
     networks: NetworkStack | None = field(default=None)
     components: tuple[ComponentStack, ...] = ()
+    fourier: FourierStack | None = None
 
     @classmethod
     def flat(cls, dimension: int) -> Utility:
@@ -144,7 +146,8 @@ class Utility:
         """The same utility times ``factor``."""
         networks = None if self.networks is None else self.networks.scaled(factor)
         components = tuple(stack.scaled(factor) for stack in self.components)
-        return Utility(factor * self.linear, factor * self.curvature, networks, components)
+        fourier = None if self.fourier is None else self.fourier.scaled(factor)
+        return Utility(factor * self.linear, factor * self.curvature, networks, components, fourier)
 
     def to(self, like: Tensor) -> Utility:
         """The same utility on the device and in the precision of ``like``."""
@@ -155,15 +158,17 @@ class Utility:
             ComponentStack(c.whiten.to(like), c.offset.to(like), c.height.to(like), c.share)
             for c in self.components
         )
-        return Utility(self.linear.to(like), self.curvature.to(like), networks, components)
+        fourier = None if self.fourier is None else self.fourier.to(like)
+        return Utility(self.linear.to(like), self.curvature.to(like), networks, components, fourier)
 
     def _chunks(self, t: Tensor) -> tuple[Tensor, ...]:
         """Features in pieces, on the device and in the precision of the coefficients."""
         moved = t.to(self.linear)
         return torch.split(moved, _CHUNK_GPU if moved.is_cuda else _CHUNK)
 
-    def _stacks(self) -> list[ComponentStack | NetworkStack]:
-        return [*self.components, *([] if self.networks is None else [self.networks])]
+    def _stacks(self) -> list[ComponentStack | NetworkStack | FourierStack]:
+        rest = (self.networks, self.fourier)
+        return [*self.components, *(stack for stack in rest if stack is not None)]
 
     def __call__(self, t: Tensor) -> Tensor:
         """Values (n,) at features (n, d)."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from llm_elicit.density.annealing import Annealed, AnnealingSettings, anneal
 from llm_elicit.density.components import ComponentStack
 from llm_elicit.density.density_model import Draws, EvaluationError
+from llm_elicit.density.fourier import FourierStack
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.proposal import Proposal, draw_sampling
 from llm_elicit.density.ratio import NetworkStack, Utility, rounding
@@ -186,6 +187,9 @@ def utility_tensors(utility: Utility) -> dict[str, Tensor]:
         for parameter in (*stack.parameters, torch.tensor(stack.share)):
             at = sum(name.startswith("utility.components.") for name in named)
             named[f"utility.components.{at}"] = parameter
+    if utility.fourier is not None:
+        named["utility.frequencies"] = utility.fourier.frequencies
+        named["utility.weights"] = utility.fourier.weights
     return {name: tensor.cpu() for name, tensor in named.items()}
 
 
@@ -193,11 +197,15 @@ def utility_from_tensors(tensors: dict[str, Tensor]) -> Utility:
     """Inverse of `utility_tensors`."""
     networks = _numbered(tensors, "utility.networks.")
     components = _numbered(tensors, "utility.components.")
+    fourier = None
+    if "utility.weights" in tensors:
+        fourier = FourierStack(tensors["utility.frequencies"], tensors["utility.weights"])
     return Utility(
         tensors["utility.linear"],
         tensors["utility.curvature"],
         NetworkStack(networks) if networks else None,
         tuple(_component_stack(components[i : i + 4]) for i in range(0, len(components), 4)),
+        fourier,
     )
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.components import ComponentStack
+from llm_elicit.density.fourier import FourierStack
 from llm_elicit.density.ratio import Utility
 
 _CHUNK = 1024
@@ -18,8 +19,9 @@ _CHUNK = 1024
 class UtilityDraws:
     """Utilities that the choices allow: quadratic forms, then mixtures, S in all.
 
-    ``linear`` (Q, d), ``curvature`` (Q, d, d); ``stacks`` hold mixtures, each stack those of one
-    number of components.
+    ``linear`` (Q, d), ``curvature`` (Q, d, d), to each of which the function of the same number of
+    ``fourier`` is added, if there is any; ``stacks`` hold mixtures, each stack those of one number
+    of components.
 
     Examples
     --------
@@ -32,13 +34,15 @@ class UtilityDraws:
     linear: Tensor
     curvature: Tensor
     stacks: tuple[ComponentStack, ...] = ()
+    fourier: FourierStack | None = None
 
     def __len__(self) -> int:
         return len(self.linear) + sum(stack.count for stack in self.stacks)
 
     def __iter__(self) -> Iterator[Utility]:
-        for linear, curvature in zip(self.linear, self.curvature, strict=True):
-            yield Utility(linear, curvature)
+        for at, (linear, curvature) in enumerate(zip(self.linear, self.curvature, strict=True)):
+            fourier = None if self.fourier is None else self.fourier.select([at])
+            yield Utility(linear, curvature, fourier=fourier)
         flat = Utility.flat(self.linear.shape[1])
         for stack in self.stacks:
             for at in range(stack.count):
@@ -51,16 +55,22 @@ class UtilityDraws:
 
     def _values(self, t: Tensor) -> Tensor:
         quadratic = self.linear @ t.T + torch.einsum("ni,sij,nj->sn", t, self.curvature, t)
+        if self.fourier is not None:
+            quadratic = quadratic + self.fourier(t)
         return torch.cat([quadratic, *(stack(t) for stack in self.stacks)])
 
     def scaled(self, factor: float) -> UtilityDraws:
         """The same utilities times ``factor``."""
         stacks = tuple(stack.scaled(factor) for stack in self.stacks)
-        return UtilityDraws(factor * self.linear, factor * self.curvature, stacks)
+        fourier = None if self.fourier is None else self.fourier.scaled(factor)
+        return UtilityDraws(factor * self.linear, factor * self.curvature, stacks, fourier)
 
     def tensors(self) -> dict[str, Tensor]:
         """Every array by name."""
         named = {"draws.linear": self.linear, "draws.curvature": self.curvature}
+        if self.fourier is not None:
+            named |= {"draws.frequencies": self.fourier.frequencies}
+            named |= {"draws.weights": self.fourier.weights}
         for at, stack in enumerate(self.stacks):
             whiten, offset, height = stack.parameters
             named |= {f"draws.{at}.whiten": whiten, f"draws.{at}.offset": offset}
@@ -80,4 +90,7 @@ class UtilityDraws:
             )
             for at in range(count)
         )
-        return cls(tensors["draws.linear"], tensors["draws.curvature"], tuple(stacks))
+        fourier = None
+        if "draws.weights" in tensors:
+            fourier = FourierStack(tensors["draws.frequencies"], tensors["draws.weights"])
+        return cls(tensors["draws.linear"], tensors["draws.curvature"], tuple(stacks), fourier)

@@ -53,7 +53,8 @@ class HeldOut:
 class CrossValidation:
     """The folds of one fit: member k of an ensemble never sees fold k.
 
-    ``points`` (2n, d) float32 holds winners, then losers; ``weights`` (n,) has mean one;
+    ``points`` (2n, d) float32 holds winners, then losers; ``weights`` (n,) are how many judgments
+    each row stands for;
     ``judged`` (m,) are the rows held-out likelihoods are taken over: all of them, or as many
     as ranking the candidates needs.
     """
@@ -66,7 +67,7 @@ class CrossValidation:
         self.folds = assign_folds(data.groups, self.count, rng)
         self.generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         self.points = torch.from_numpy(np.concatenate([data.winners, data.losers])).float()
-        self.weights = torch.from_numpy(data.weights / data.weights.mean()).float()
+        self.weights = torch.from_numpy(data.weights).float()
         self.fold_of = torch.from_numpy(self.folds)
         every = torch.randperm(self.size, generator=self.generator)
         self.judged = every[:_JUDGED].sort().values

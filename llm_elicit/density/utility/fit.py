@@ -24,6 +24,7 @@ from llm_elicit.density.ratio import Utility
 from llm_elicit.density.response import Response
 from llm_elicit.density.utility.calibration import calibration
 from llm_elicit.density.utility.data import Array, ChoiceData, CrossValidation, Folds, HeldOut
+from llm_elicit.density.utility.gaussian_process import GaussianProcessSettings
 from llm_elicit.density.utility.judges import JudgeTerms
 from llm_elicit.density.utility.mixture import (
     MixtureFit,
@@ -50,7 +51,8 @@ class UtilitySettings:
     ``folds`` is also the size of the ensembles: member k never sees fold k. ``ridge_factors`` is
     what the suited prior precisions of the quadratic's coefficients are multiplied by: by half
     decades, for the draws share them by their evidence, and a coarser grid leaves them between
-    two of which one makes the belief too narrow, the other too wide.
+    two of which one makes the belief too narrow, the other too wide. ``process`` is for evidence
+    with log-odds, and the others for choices alone.
     """
 
     folds: int = 8
@@ -58,6 +60,7 @@ class UtilitySettings:
     mixture: MixtureSettings = field(default_factory=MixtureSettings)
     residual: ResidualSettings = field(default_factory=ResidualSettings)
     posterior: PosteriorSettings = field(default_factory=PosteriorSettings)
+    process: GaussianProcessSettings = field(default_factory=GaussianProcessSettings)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,162 @@
+"""Log-odds as measurements: what a judge's answers to one pair say of the difference of utility.
+
+With ℓ = log P(first shown) / P(second shown) and the pair (a, b) asked in both orders,
+
+    ℓ_ab = m + g(a) − g(b) + e,      ℓ_ba = m − (g(a) − g(b)) + e',      e, e' ~ N(0, σ²),
+
+half the difference measures g(a) − g(b) with variance σ²/2 and half the sum the pair's position
+effect m. Where one order alone was asked, ℓ less the mean position effect measures it with
+variance σ² + Var m, which is σ²/2 plus the variance of the half sums of other pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LogOdds:
+    """m measured log-odds, one row a question: log P(first shown) / P(second shown).
+
+    ``first``, ``second`` (m, d) in natural units; ``value`` (m,) nats; ``spread`` (m,) the standard
+    deviation that rounding adds to the value, nats; ``censored`` (m,) is 1 where the log-odds are
+    only known to be at least ``value``, −1 where at most, else 0; ``judge`` (m,) numbers of the
+    evidence's judges.
+    """
+
+    first: Array
+    second: Array
+    value: Array
+    spread: Array
+    censored: Index
+    judge: Index
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    @classmethod
+    def none(cls, dimension: int) -> LogOdds:
+        """No rows, of points with this many features."""
+        points, empty = np.empty((0, dimension)), np.empty(0)
+        index = np.empty(0, dtype=np.int64)
+        return cls(points, points, empty, empty, index, index)
+
+
+@dataclass(frozen=True)
+class PairContrasts:
+    """n measurements of g(a) − g(b), one for each pair and judge.
+
+    ``a``, ``b`` (n, d) natural units; ``value`` (n,) nats, less the judge's mean position effect
+    where one order alone was asked and others tell it; its variance is ``share`` σ² + ``extra``
+    with σ the judge's dispersion; ``censored`` (n,) as in `LogOdds`; ``judge`` (n,) numbers;
+    ``position`` (n,) half sums, NaN where one order alone was asked; ``side`` (n,) is 1 or −1 there,
+    what a preference for the first place adds to the value, else 0.
+    """
+
+    a: Array
+    b: Array
+    value: Array
+    share: Array
+    extra: Array
+    censored: Index
+    judge: Index
+    position: Array
+    side: Array
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def position_effect(self, judge: int) -> tuple[float, float, int] | None:
+        """Mean and standard deviation of a judge's half sums and their number; None without any."""
+        found = self.position[(self.judge == judge) & np.isfinite(self.position)]
+        if not len(found):
+            return None
+        return float(found.mean()), float(found.std(ddof=1)) if len(found) > 1 else 0.0, len(found)
+
+
+def pair_contrasts(rows: LogOdds) -> PairContrasts:
+    """The measurements of every pair, answers to one question averaged.
+
+    A censored answer makes the pair's value a bound. Where both orders are censored towards the
+    same place the pair says nothing of the points and only its half sum is kept.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a, b = np.array([[0.0], [1.0]]), np.array([[1.0], [0.0]])      # both orders of one pair
+    >>> none = np.zeros(2)
+    >>> rows = LogOdds(a, b, np.array([0.5, 0.1]), none, none.astype(int), none.astype(int))
+    >>> found = pair_contrasts(rows)
+    >>> found.value.round(6).tolist(), found.position.round(6).tolist()
+    ([0.2], [0.3])
+    """
+    d = rows.first.shape[1]
+    swap = _swapped(rows.first, rows.second)
+    a = np.where(swap[:, None], rows.second, rows.first)
+    b = np.where(swap[:, None], rows.first, rows.second)
+    keys = np.concatenate([rows.judge[:, None], a, b], axis=1)
+    unique, index = np.unique(keys, axis=0, return_inverse=True)
+    pair = index.reshape(-1)
+    sign = np.where(swap, -1.0, 1.0)
+    sides = [_averaged(rows, pair, len(unique), swap == later) for later in (False, True)]
+    (ab, ab_var, ab_cut, n_ab), (ba, ba_var, ba_cut, n_ba) = sides
+    both, only_ab = (n_ab > 0) & (n_ba > 0), n_ba == 0
+    value = np.where(both, 0.5 * (ab - ba), np.where(only_ab, ab, -ba))
+    extra = np.where(both, 0.25 * (ab_var + ba_var), np.where(only_ab, ab_var, ba_var))
+    # A bound on either order is a bound on the pair; bounds that contradict each other leave none.
+    cut = np.where(both, np.sign(ab_cut - ba_cut), np.where(only_ab, ab_cut, -ba_cut))
+    useless = both & (ab_cut != 0) & (ab_cut == ba_cut)
+    judge = unique[:, 0].astype(np.int64)
+    position = np.where(both, 0.5 * (ab + ba), np.nan)
+    side = np.where(both, 0.0, np.where(only_ab, 1.0, -1.0))
+    centre, variance = _position_effects(position, judge)
+    known = both | np.isfinite(variance)
+    extra = extra + np.where(both | ~known, 0.0, variance)
+    return PairContrasts(
+        unique[:, 1 : 1 + d],
+        unique[:, 1 + d :],
+        np.where(useless, 0.0, value - side * centre),
+        np.where(known, 0.5, 1.0),
+        np.where(useless, np.inf, extra),
+        np.where(useless, 0, cut).astype(np.int64),
+        judge,
+        position,
+        side,
+    )
+
+
+def _averaged(
+    rows: LogOdds, pair: Index, count: int, chosen: npt.NDArray[np.bool_]
+) -> tuple[Array, Array, Array, Array]:
+    """Mean log-odds, variance of rounding, censoring and number of the chosen rows of each pair."""
+    at = pair[chosen]
+    n = np.bincount(at, minlength=count).astype(float)
+    size = np.maximum(n, 1.0)
+    mean = np.bincount(at, rows.value[chosen], count) / size
+    rounding = np.bincount(at, rows.spread[chosen] ** 2, count) / size**2
+    cut = np.sign(np.bincount(at, rows.censored[chosen], count))
+    return mean, rounding, cut, n
+
+
+def _position_effects(position: Array, judge: Index) -> tuple[Array, Array]:
+    """Mean of the half sums of each row's judge (n,), 0 without any; their variance, else NaN."""
+    centre, variance = np.zeros(len(judge)), np.full(len(judge), np.nan)
+    for each in np.unique(judge):
+        here = judge == each
+        known = position[here & np.isfinite(position)]
+        if len(known) > 1:
+            centre[here], variance[here] = known.mean(), known.var(ddof=1)
+    return centre, variance
+
+
+def _swapped(first: Array, second: Array) -> npt.NDArray[np.bool_]:
+    """Whether the first point comes after the second in lexical order (n,)."""
+    unequal = (first != second).argmax(1)[:, None]
+    one, other = (np.take_along_axis(x, unequal, 1)[:, 0] for x in (first, second))
+    return np.asarray(one > other)

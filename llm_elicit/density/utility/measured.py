@@ -1,0 +1,161 @@
+"""The utility from evidence that holds log-odds, and what the evidence says of the judges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from llm_elicit.density.choice import Noise
+from llm_elicit.density.judgments import Context, Judgments
+from llm_elicit.density.latent import Latent
+from llm_elicit.density.log_odds import PairContrasts
+from llm_elicit.density.utility.gaussian_process import (
+    GaussianProcessFit,
+    GaussianProcessSettings,
+    Observations,
+    fit_gaussian_process,
+)
+
+Array = npt.NDArray[np.float64]
+_PLACE_SD = 3.0  # of a choice's order bias, in units of the noise's scale
+
+
+def fit_measured(
+    judgments: Judgments,
+    latent: Latent,
+    noise: Noise,
+    generator: torch.Generator,
+    settings: GaussianProcessSettings,
+) -> tuple[GaussianProcessFit, dict[str, Any]]:
+    """Fit log-odds, and the choices beside them if there are any.
+
+    Returns the fit and its ``response`` (JSON-able): ``scale``, what sets the unit of the utility,
+    "log-odds" or "choices"; ``held_out_r2`` of the pairs' log-odds by the others, one minus the
+    mean squared error over the mean square, None where they do not vary; ``dispersion``, the
+    residual standard deviation of one log-odds, nats; ``position``, the mean effect of being shown
+    first and its standard deviation over pairs beyond the dispersion, None where no pair was asked
+    in both orders; ``pairs`` and how many were asked in ``both_orders``; and the same of each of
+    the ``judges``, with the gain of its log-odds. Those without a name are the first judge's.
+    """
+    rows = _observations(judgments, latent, noise)
+    fit = fit_gaussian_process(rows, noise, generator, settings)
+    return fit, _response(judgments, rows, fit)
+
+
+def _observations(judgments: Judgments, latent: Latent, noise: Noise) -> Observations:
+    pairs = judgments.measured
+    judges = list(dict.fromkeys(pairs.judge.tolist()))
+    n, m = len(pairs), judgments.size
+    context = judgments.context
+    of_choices = np.zeros(m, dtype=np.int64) if context is None else context.judge
+    choosing = list(dict.fromkeys(of_choices.tolist()))
+    source = np.concatenate([
+        np.array([judges.index(j) for j in pairs.judge], dtype=np.int64),
+        np.array([len(judges) + choosing.index(j) for j in of_choices], dtype=np.int64),
+    ])  # fmt: skip
+    effects, effect_sd = _position_columns(pairs, judges, context, m, noise)
+    nothing, ones = np.zeros(m), np.ones(m)
+    return Observations(
+        torch.cat([_features(latent, pairs.a), _features(latent, judgments.winners)]),
+        torch.cat([_features(latent, pairs.b), _features(latent, judgments.losers)]),
+        np.concatenate([pairs.value, nothing]),
+        np.concatenate([pairs.share, ones]),
+        np.concatenate([pairs.extra, nothing]),
+        np.concatenate([pairs.censored, np.zeros(m, dtype=np.int64)]),
+        np.concatenate([np.ones(n), judgments.weights]),
+        source,
+        (*[False] * len(judges), *[True] * len(choosing)),
+        effects,
+        effect_sd,
+        _groups(judgments),
+    )
+
+
+def _features(latent: Latent, x: Array) -> torch.Tensor:
+    return latent.features(torch.from_numpy(latent.to_latent(x)))
+
+
+def _position_columns(
+    pairs: PairContrasts, judges: list[int], context: Context | None, choices: int, noise: Noise
+) -> tuple[Array, Array]:
+    """Columns (n, B) of position effects and their prior standard deviations (B,)."""
+    columns, spread = [], []
+    for judge in judges:
+        side = np.where(pairs.judge == judge, pairs.side, 0.0)
+        if side.any():
+            known = pairs.position_effect(judge)
+            columns.append(np.concatenate([side, np.zeros(choices)]))
+            spread.append(known[1] / np.sqrt(known[2]) if known and known[2] > 1 else np.nan)
+    if context is not None:
+        for column in context.order.T:
+            columns.append(np.concatenate([np.zeros(len(pairs)), column]))
+            spread.append(_PLACE_SD * noise.scale)
+    size = len(pairs) + choices
+    return np.stack(columns, 1) if columns else np.zeros((size, 0)), np.array(spread)
+
+
+def _groups(judgments: Judgments) -> npt.NDArray[np.int64]:
+    """Rows about the same two points, whoever judged them, are predicted from other pairs alone."""
+    pairs = judgments.measured
+    swap = [tuple(x) > tuple(y) for x, y in zip(judgments.winners, judgments.losers, strict=True)]
+    one = np.where(np.array(swap, dtype=bool).reshape(-1, 1), judgments.losers, judgments.winners)
+    other = np.where(np.array(swap, dtype=bool).reshape(-1, 1), judgments.winners, judgments.losers)
+    points = np.concatenate([
+        np.concatenate([pairs.a, pairs.b], 1), np.concatenate([one, other], 1)
+    ])  # fmt: skip
+    return np.unique(points, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def _response(judgments: Judgments, rows: Observations, fit: GaussianProcessFit) -> dict[str, Any]:
+    pairs, names = judgments.measured, judgments.judges
+    ids = list(dict.fromkeys(pairs.judge.tolist()))
+    column, judges = 0, {}
+    for at, judge in enumerate(ids):
+        single = bool(pairs.side[pairs.judge == judge].any())
+        effect = float(fit.effects[column]) if single else 0.0
+        column += single
+        judges[names[judge]] = _of_judge(pairs, judge, fit, at, effect)
+    return {
+        "scale": "choices" if any(rows.choices) else "log-odds",
+        **judges[names[ids[0]]],
+        "held_out_r2": _r2(pairs, fit, np.ones(len(pairs), dtype=bool)),
+        "pairs": len(pairs),
+        "both_orders": int(np.isfinite(pairs.position).sum()),
+        "judges": judges,
+    }
+
+
+def _of_judge(
+    pairs: PairContrasts, judge: int, fit: GaussianProcessFit, source: int, effect: float
+) -> dict[str, Any]:
+    here, dispersion = pairs.judge == judge, float(fit.dispersion[source])
+    known = pairs.position_effect(judge)
+    mean, spread = effect, None
+    if known is not None:
+        # Single orders move the mean of the half sums by what their rows say beyond it.
+        mean = known[0] + (effect if known[2] > 1 else 0.0)
+        spread = float(np.sqrt(max(known[1] ** 2 - 0.5 * dispersion**2, 0.0)))
+    return {
+        "held_out_r2": _r2(pairs, fit, here),
+        "dispersion": dispersion,
+        "gain": float(fit.gain[source]),
+        "position": {"mean": mean, "sd": spread},
+        "pairs": int(here.sum()),
+        "both_orders": int(np.isfinite(pairs.position[here]).sum()),
+    }
+
+
+def _r2(
+    pairs: PairContrasts, fit: GaussianProcessFit, chosen: npt.NDArray[np.bool_]
+) -> float | None:
+    """Of uncensored values, after a preference for the first place."""
+    use = chosen & (pairs.censored == 0) & np.isfinite(pairs.extra)
+    value, predicted = pairs.value[use], fit.predicted[: len(pairs)][use]
+    total = float(value @ value)
+    # Half differences of equal numbers leave rounding, which is not a preference.
+    if total <= 1e-24 * len(value):
+        return None
+    return 1.0 - float(np.square(value - predicted).sum()) / total
