@@ -1,6 +1,7 @@
 """The density core: comparisons in, a belief density out. It knows nothing of language models.
 
-`fit_belief` is the one door; what it returns samples, evaluates and saves itself.
+`fit_belief` and `fit_evidence` return a `BeliefDensity`, which samples, evaluates and saves itself;
+`fit_power` finds its scale where comparisons leave it open.
 
 Examples
 --------
@@ -21,8 +22,10 @@ from llm_elicit.density.evidence import Evidence
 from llm_elicit.density.fit import fit_belief, fit_evidence
 from llm_elicit.density.flow.settings import FlowSettings
 from llm_elicit.density.mixture import GaussianMixture
+from llm_elicit.density.power import Power, fit_power
 from llm_elicit.density.prior import Prior
 from llm_elicit.density.problem import FitSettings
+from llm_elicit.density.range_judgments import Coherence, Ranges
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.langevin import LangevinSettings
 from llm_elicit.density.score.likelihood import LikelihoodSettings
@@ -43,6 +46,7 @@ __all__ = [
     "AnnealingSettings",
     "BeliefDensity",
     "BeliefDraws",
+    "Coherence",
     "DensityError",
     "Empirical",
     "Evidence",
@@ -56,7 +60,9 @@ __all__ = [
     "MixtureSettings",
     "Noise",
     "PosteriorSettings",
+    "Power",
     "Prior",
+    "Ranges",
     "ResidualSettings",
     "SamplingDensity",
     "ScoreSettings",
@@ -68,6 +74,7 @@ __all__ = [
     "estimate_level",
     "fit_belief",
     "fit_evidence",
+    "fit_power",
     "paper_protocol",
     "simulate_choices",
     "suggest_pairs",

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,11 @@ from llm_elicit.density.region import CredibleRegion, find_mode
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.density import ScoreDensity
 from llm_elicit.density.threads import one_thread
-from llm_elicit.density.utility_density import UtilityDensity, estimate_log_normalizer
+from llm_elicit.density.utility_density import (
+    UtilityDensity,
+    estimate_log_normalizer,
+    utility_at,
+)
 from llm_elicit.density.utility_draws import UtilityDraws
 
 Array = npt.NDArray[np.float64]
@@ -44,6 +48,20 @@ _RESTORE: dict[str, Callable[[Latent, dict[str, Tensor], dict[str, Any]], Densit
     "score-constant": ScoreDensity.restore,
     "flow": FlowDensity.restore,
 }
+
+
+class Scale(Protocol):
+    """A power with its uncertainty, as `llm_elicit.density.Power` is."""
+
+    @property
+    def value(self) -> float:
+        """The power."""
+        ...
+
+    @property
+    def log_sd(self) -> float:
+        """Standard deviation of its logarithm."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -184,7 +202,7 @@ class BeliefDensity:
         DensityError : a method other than "utility" and "auto", and as
             `llm_elicit.density.conditional.sample_given`.
         """
-        model = self._of_utility("sample_given")
+        model = self.utility_model("sample_given")
         with one_thread():
             generator = torch.Generator().manual_seed(seed)
             return sample_given(model, given, n, generator)
@@ -223,6 +241,74 @@ class BeliefDensity:
             result[inside] = per_scale + self.sampling.log_scale_slope(kept)
         return result
 
+    def utility(self, x: npt.ArrayLike) -> Array:
+        """The utility f (n,) at points (n, d) of the support, up to a constant, nats.
+
+        It is the log-density per unit of every feature's scale. What is said by f but for a factor,
+        as an ordering of points, does not depend on the power.
+
+        Raises
+        ------
+        DensityError : a method other than "utility" and "auto", or points outside the support.
+        """
+        model, points = self.utility_model("utility"), np.asarray(x, dtype=np.float64)
+        outside = np.flatnonzero(~self.sampling.contains(points))
+        if outside.size:
+            raise DensityError(
+                f"utility: point {outside[0]}, {points[outside[0]].tolist()}, lies outside the "
+                "support; it is known inside alone."
+            )
+        with one_thread():
+            g = torch.from_numpy(self._latent.to_latent(points))
+            return np.asarray(utility_at(self._latent, model.utility, g).numpy())
+
+    @property
+    def power(self) -> float:
+        """The power of the fitted utility that this density is: 1 but for `tempered` beliefs."""
+        return float(self.diagnostics.get("power", {}).get("value", 1.0))
+
+    def tempered(self, power: float | Scale, *, seed: int = 0) -> BeliefDensity:
+        """The belief ∝ exp(power · f), normalized, inside λ's support.
+
+        Comparisons tell f up to a factor; `llm_elicit.density.fit_power` finds it. Given its
+        `Power`, `draws` carry its uncertainty too.
+
+        Parameters
+        ----------
+        power : a number > 0, or a `Power`; relative to this belief's f.
+        seed : of the normalizing constant and the draws kept.
+
+        Raises
+        ------
+        DensityError : a power that is not finite and > 0, or a method other than "utility" and
+            "auto".
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from llm_elicit.density import fit_belief
+        >>> rng = np.random.default_rng(0)
+        >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
+        >>> log_odds = 0.1 * (abs(b) - abs(a))[:, 0]               # faint: prefers values near zero
+        >>> belief = fit_belief(a, b, log_odds=log_odds, sampling=Uniform([-3.0], [3.0]))
+        >>> sharper = belief.tempered(10.0)
+        >>> bool(sharper.sample(1000).std() < belief.sample(1000).std()), sharper.power
+        (True, 10.0)
+        """
+        value, log_sd = (
+            (float(power), 0.0)
+            if isinstance(power, int | float | np.number)
+            else (power.value, power.log_sd)
+        )
+        if not (math.isfinite(value) and value > 0):
+            raise DensityError(
+                f"tempered: power = {value}; it must be a finite number > 0; 1 leaves the belief "
+                "as it is."
+            )
+        before = self.diagnostics.get("power", {}).get("log_sd", 0.0)
+        stated = {"value": self.power * value, "log_sd": math.hypot(before, log_sd)}
+        return self._scaled(value, {"power": stated}, "tempered", seed)
+
     def as_prior(self) -> Prior:
         """The belief with the names of SciPy's frozen distributions; see `Prior`."""
 
@@ -238,7 +324,7 @@ class BeliefDensity:
         return self._draws is not None and len(self._draws) > 0
 
     def draws(
-        self, *, seed: int = 0, log_level_sd: float = 0.0, progress: Progress | None = None
+        self, *, seed: int = 0, log_level_sd: float | None = None, progress: Progress | None = None
     ) -> BeliefDraws:
         """Beliefs that the same choices allow, equally likely: what credible bands are made of.
 
@@ -247,13 +333,16 @@ class BeliefDensity:
         made the belief itself; the same for the same seed. Takes seconds, of which ``progress``
         is told as that of `fit_belief` is. ``log_level_sd`` is how well the level is known: every
         draw is taken to another one, log-normal about it with this standard deviation of its
-        logarithm. The choices do not narrow it (see `at_noise`), so that prior is posterior.
+        logarithm. The choices do not narrow it (see `at_noise`), so that prior is posterior. Where
+        it is left out it is that of the `Power` the belief was `tempered` by, or 0.
 
         Raises
         ------
         DensityError : ``log_level_sd`` is negative, or the belief has no draws: a flow, or a fit
             with ``PosteriorSettings(draws=0)``.
         """
+        if log_level_sd is None:
+            log_level_sd = float(self.diagnostics.get("power", {}).get("log_sd", 0.0))
         if not 0.0 <= log_level_sd < math.inf:
             raise DensityError(
                 f"draws: log_level_sd = {log_level_sd}; a standard deviation is finite and >= 0; "
@@ -263,7 +352,7 @@ class BeliefDensity:
         model = self._model if isinstance(self._model, UtilityDensity) else None
         with one_thread():
             return make_draws(
-                self._latent, self._utilities(), model, generator, progress, log_level_sd
+                self._latent, self.utility_draws(), model, generator, progress, log_level_sd
             )
 
     @property
@@ -297,15 +386,21 @@ class BeliefDensity:
         True
         """
         noise = replace(self.noise, level=level)
-        was = self._of_utility("at_noise")
-        factor, annealing = noise.scale / self.noise.scale, was.annealing
-        utility = was.utility.scaled(factor)
+        return self._scaled(
+            noise.scale / self.noise.scale, {"noise": asdict(noise)}, "at_noise", seed
+        )
+
+    def _scaled(
+        self, factor: float, stated: dict[str, Any], wanted: str, seed: int
+    ) -> BeliefDensity:
+        """The belief with its utility and draws times a factor."""
+        was = self.utility_model(wanted)
+        utility, annealing = was.utility.scaled(factor), was.annealing
         generator = torch.Generator().manual_seed(seed)
         with one_thread():
             found = estimate_log_normalizer(self._latent, utility, generator, annealing)
             model = UtilityDensity(self._latent, utility, found.value, annealing, found.start)
             report = self_report(self._latent, model, found)
-        stated = {"noise": asdict(noise)}
         reference = found.draws.points[: len(self._reference)].clone()
         draws = None if self._draws is None else self._draws.scaled(factor)
         diagnostics = {**self.diagnostics, **report, **stated}
@@ -318,12 +413,18 @@ class BeliefDensity:
         ------
         DensityError : the method is neither "utility" nor "auto", or there are no `draws`.
         """
-        model, draws = self._of_utility("candidates"), self._utilities()
+        model, draws = self.utility_model("candidates"), self.utility_draws()
         generator = torch.Generator().manual_seed(seed)
         with one_thread():
             return make_candidates(model, draws, count, temperature, generator)
 
-    def _of_utility(self, wanted: str) -> UtilityDensity:
+    def utility_model(self, wanted: str) -> UtilityDensity:
+        """The fitted utility with its normalizing constant, for what the core itself computes.
+
+        Raises
+        ------
+        DensityError : a method other than "utility" and "auto"; ``wanted`` names what needs it.
+        """
         if not isinstance(self._model, UtilityDensity):
             raise DensityError(
                 f"{wanted}: the belief's method is {self._model.name}; this needs the utility "
@@ -331,7 +432,13 @@ class BeliefDensity:
             )
         return self._model
 
-    def _utilities(self) -> UtilityDraws:
+    def utility_draws(self) -> UtilityDraws:
+        """Draws of the posterior over utilities.
+
+        Raises
+        ------
+        DensityError : the belief was fitted without.
+        """
         if self._draws is None or not len(self._draws):
             raise DensityError(
                 f"draws: this belief ({self._model.name}) was fitted without draws of the "

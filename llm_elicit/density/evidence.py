@@ -335,9 +335,7 @@ class Evidence:
         return replace(self, **rows)
 
 
-_ROWS = tuple(
-    each.name for each in fields(Evidence) if each.name not in ("judges", "measured")
-)
+_ROWS = tuple(each.name for each in fields(Evidence) if each.name not in ("judges", "measured"))
 _MEASURED = tuple(each.name for each in fields(LogOdds))
 
 

@@ -115,10 +115,10 @@ def check_evidence(evidence: Evidence, sampling: SamplingDensity) -> Judgments:
             "must agree; pass the λ that the pairs were drawn from."
         )
     measured = evidence.measured
-    named = (("winners", evidence.winners), ("losers", evidence.losers))
+    named = {"winners": evidence.winners, "losers": evidence.losers}
     if len(measured):
-        named += (("first", measured.first), ("second", measured.second))
-    for name, points in named:
+        named |= {"first": measured.first, "second": measured.second}
+    for name, points in named.items():
         if len(points) or not len(measured):
             _inside(name, _matrix(points, name), sampling)
     _weights(evidence.weights, len(evidence.winners), needed=not len(measured))

@@ -55,8 +55,8 @@ class PairContrasts:
     ``a``, ``b`` (n, d) natural units; ``value`` (n,) nats, less the judge's mean position effect
     where one order alone was asked and others tell it; its variance is ``share`` σ² + ``extra``
     with σ the judge's dispersion; ``censored`` (n,) as in `LogOdds`; ``judge`` (n,) numbers;
-    ``position`` (n,) half sums, NaN where one order alone was asked; ``side`` (n,) is 1 or −1 there,
-    what a preference for the first place adds to the value, else 0.
+    ``position`` (n,) half sums, NaN where one order alone was asked; ``side`` (n,) is 1 or −1
+    there, what a preference for the first place adds to the value, else 0.
     """
 
     a: Array
@@ -97,13 +97,17 @@ def pair_contrasts(rows: LogOdds) -> PairContrasts:
     ([0.2], [0.3])
     """
     d = rows.first.shape[1]
+    if not len(rows):
+        empty, index = np.empty(0), np.empty(0, dtype=np.int64)
+        return PairContrasts(
+            rows.first, rows.second, empty, empty, empty, index, index, empty, empty
+        )
     swap = _swapped(rows.first, rows.second)
     a = np.where(swap[:, None], rows.second, rows.first)
     b = np.where(swap[:, None], rows.first, rows.second)
     keys = np.concatenate([rows.judge[:, None], a, b], axis=1)
     unique, index = np.unique(keys, axis=0, return_inverse=True)
     pair = index.reshape(-1)
-    sign = np.where(swap, -1.0, 1.0)
     sides = [_averaged(rows, pair, len(unique), swap == later) for later in (False, True)]
     (ab, ab_var, ab_cut, n_ab), (ba, ba_var, ba_cut, n_ba) = sides
     both, only_ab = (n_ab > 0) & (n_ba > 0), n_ba == 0

@@ -2,10 +2,10 @@
 
 f(t) = quadratic form + smooth rest, every coefficient normal a priori: linear terms, the curvature
 that all features share, differences of curvatures, cross terms, and a stationary process of length
-scale ℓ, each with a variance of its own. A log-odds is a measurement, normal about κ_j (f(a) − f(b))
-with the judge's variance; with all variances given, the posterior of f is normal and exact. The
-variances, ℓ, the dispersions σ_j and the gains κ_j maximize the marginal likelihood (Rasmussen and
-Williams, 2006, section 5.4) under weak priors.
+scale ℓ, each with a variance of its own. A log-odds is a measurement, normal about κ_j (f(a) −
+f(b)) with the judge's variance; with all variances given, the posterior of f is normal and exact.
+The variances, ℓ, the dispersions σ_j and the gains κ_j maximize the marginal likelihood (Rasmussen
+and Williams, 2006, section 5.4) under weak priors.
 
 Choices and censored answers enter by their local normal approximations, found together with f
 (penalized quasi-likelihood; Breslow and Clayton, 1993).
@@ -205,7 +205,8 @@ class _Process:
             sign = torch.from_numpy(rows.censored[rows.censored != 0]).double()
             spread = self._variance()[cut].sqrt()
             u = sign * (eta[cut] - torch.from_numpy(rows.value)[cut]) / spread
-            ratio = torch.exp(-0.5 * u * u - 0.5 * math.log(2 * math.pi) - torch.special.log_ndtr(u))
+            log_density = -0.5 * u * u - 0.5 * math.log(2 * math.pi)
+            ratio = torch.exp(log_density - torch.special.log_ndtr(u))
             information = (ratio * (ratio + u)).clamp(min=_LEAST_INFORMATION) / spread**2
             self.target[cut] = eta[cut] + sign * ratio / spread / information
             self.fixed_variance[cut] = 1.0 / information
@@ -303,7 +304,7 @@ class _Process:
             0.5 * (curvature + curvature.mT),
             fourier=FourierStack(frequencies, drawn[:, quadratic:end].float()),
         )
-        variances, length, _, _ = self._parts(torch.from_numpy(self.theta))
+        _, length, _, _ = self._parts(torch.from_numpy(self.theta))
         gain, dispersion = np.ones(len(self.rows.choices)), np.full(len(self.rows.choices), np.nan)
         rest = self.theta[_VARIANCES + 1 :]
         gain[self.free] = np.exp(rest[: len(self.free)])
@@ -370,7 +371,8 @@ class _Grams:
         sd = torch.full_like(theta, _LOG_SD)
         sd[_VARIANCES] = _LENGTH_SD
         prior = ((theta - torch.from_numpy(process.centre)) / sd).square().sum()
-        return 0.5 * white.square().sum() + factor.diagonal().log().sum() + 0.5 * prior
+        loss: Tensor = 0.5 * white.square().sum() + factor.diagonal().log().sum() + 0.5 * prior
+        return loss
 
 
 def _quadratic(t: Tensor) -> Tensor:

@@ -1,0 +1,266 @@
+"""The family p_k ∝ exp(k f) on regions of the space: masses and particles along the powers k.
+
+Annealed sequential Monte Carlo, all regions at once: draws of λ within each region are carried to
+exp(k f) for the first power and on to every further one, resampled and moved by random-walk
+Metropolis steps that never leave the region. The weights' means give log ∫ exp(k f) over a region
+for every power, also where a region holds next to nothing of the belief.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from llm_elicit.density.errors import DensityError
+from llm_elicit.density.latent import Latent
+from llm_elicit.density.proposal import draw_sampling
+from llm_elicit.density.ratio import Utility
+from llm_elicit.density.sampling import Uniform
+
+Array = npt.NDArray[np.float64]
+
+_ESS = 0.5
+_MOVES = 3
+_ACCEPTED = 0.3
+_BISECTIONS = 30
+_TRIES = 60
+_BATCH = 20_000
+_JITTER = 1e-9
+
+
+@dataclass(frozen=True)
+class PowerPath:
+    """``log_mass`` (G, K): log ∫_R exp(k f) dz, nats, of region and power; ``points`` (K of
+    (G, N, d)): latent particles of exp(k f) within each region.
+    """
+
+    powers: Array
+    log_mass: Array
+    points: tuple[Tensor, ...]
+
+
+def follow_powers(
+    latent: Latent,
+    utility: Utility,
+    boxes: Array,
+    powers: Array,
+    particles: int,
+    generator: torch.Generator,
+) -> PowerPath:
+    """Carry particles within boxes (G, d, 2), natural units, along increasing powers (K,).
+
+    Raises
+    ------
+    DensityError : a box that holds too little of λ to draw from.
+    """
+    swarm = _Swarm(latent, utility, boxes, particles, generator)
+    masses, points = [], []
+    for power in powers:
+        swarm.advance(float(power))
+        masses.append(swarm.log_mass.clone())
+        points.append(swarm.points.clone())
+    return PowerPath(powers, torch.stack(masses, 1).numpy(), tuple(points))
+
+
+class _Swarm:
+    """Particles (G, N, d) of every region at one power, their utilities and log-masses (G,)."""
+
+    def __init__(
+        self,
+        latent: Latent,
+        utility: Utility,
+        boxes: Array,
+        particles: int,
+        generator: torch.Generator,
+    ) -> None:
+        self.latent, self.utility, self.generator = latent, utility, generator
+        self.boxes = boxes
+        self.points, self.log_mass = _draws_within(latent, boxes, particles, generator)
+        self.f, self.base = self._evaluate(self.points)
+        self.start = self._start(self.points)
+        self.power = 0.0
+        # From λ to the first power the exponent goes from 0 to 1; from then on the power grows.
+        self.bridged = False
+        self.step = torch.full((len(boxes),), 2.4 / math.sqrt(boxes.shape[1]), dtype=torch.float64)
+
+    def _evaluate(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """f (G, N), and what the log-density has beside k f: taper and volume."""
+        flat = points.reshape(-1, points.shape[-1])
+        value = self.utility(self.latent.features(flat))
+        base = self.latent.taper(flat) + self.latent.log_volume(flat)
+        return value.reshape(points.shape[:-1]), base.reshape(points.shape[:-1])
+
+    def _start(self, points: Tensor) -> Tensor:
+        flat = points.reshape(-1, points.shape[-1])
+        return self.latent.log_sampling(flat).reshape(points.shape[:-1])
+
+    def advance(self, power: float) -> None:
+        """Carry all regions to this power."""
+        if not self.bridged:
+            self._anneal(power, power * self.f + self.base - self.start, bridge=True)
+            self.bridged, self.power = True, power
+            return
+        self._anneal(power, (power - self.power) * self.f, bridge=False)
+        self.power = power
+
+    def _anneal(self, power: float, ratio: Tensor, *, bridge: bool) -> None:
+        """Weights by parts of ``ratio`` (G, N), resampling and moves, until all of it is used."""
+        done = torch.zeros(len(ratio), dtype=torch.float64)
+        while bool((done < 1.0).any()):
+            active = torch.nonzero(done < 1.0)[:, 0]
+            part = _increments(ratio[active], 1.0 - done[active])
+            logs = part[:, None] * ratio[active]
+            size = logs.shape[1]
+            self.log_mass[active] += torch.logsumexp(logs, 1) - math.log(size)
+            done[active] = torch.where(part >= 1.0 - done[active], 1.0, done[active] + part)
+            self._resample(active, logs)
+            for _ in range(_MOVES):
+                self._move(active, done[active], power, bridge=bridge)
+            if bridge:
+                ratio = power * self.f + self.base - self.start
+            else:
+                ratio = (power - self.power) * self.f
+
+    def _log_density(
+        self, done: Tensor, power: float, parts: tuple[Tensor, Tensor, Tensor], *, bridge: bool
+    ) -> Tensor:
+        f, base, start = parts
+        share = done[:, None]
+        if bridge:
+            return (1.0 - share) * start + share * (power * f + base)
+        return (self.power + share * (power - self.power)) * f + base
+
+    def _resample(self, active: Tensor, logs: Tensor) -> None:
+        """Systematic resampling within each region."""
+        size = logs.shape[1]
+        edges = torch.softmax(logs, 1).cumsum(1)
+        offset = torch.rand(len(active), 1, generator=self.generator, dtype=torch.float64)
+        marks = (torch.arange(size, dtype=torch.float64) + offset) / size
+        index = torch.searchsorted(edges, marks).clamp(max=size - 1)
+        self.points[active] = torch.take_along_dim(self.points[active], index[..., None], 1)
+        for values in (self.f, self.base, self.start):
+            values[active] = torch.take_along_dim(values[active], index, 1)
+
+    def _move(self, active: Tensor, done: Tensor, power: float, *, bridge: bool) -> None:
+        """One random-walk Metropolis step of every particle, scaled by its region's covariance."""
+        points = self.points[active]
+        centred = points - points.mean(1, keepdim=True)
+        covariance = centred.mT @ centred / points.shape[1]
+        diagonal = covariance.diagonal(dim1=1, dim2=2)
+        covariance = covariance + torch.diag_embed(0.02 * diagonal + _JITTER)
+        root = torch.linalg.cholesky(covariance)
+        white = torch.randn(points.shape, generator=self.generator, dtype=torch.float64)
+        proposal = points + self.step[active][:, None, None] * (white @ root.mT)
+        inside = _inside(self.latent, proposal, self.boxes[active.numpy()])
+        proposal = torch.where(inside[..., None], proposal, points)
+        f, base = self._evaluate(proposal)
+        start = self._start(proposal) if bridge else self.start[active]
+        new = self._log_density(done, power, (f, base, start), bridge=bridge)
+        here = (self.f[active], self.base[active], self.start[active])
+        old = self._log_density(done, power, here, bridge=bridge)
+        chance = torch.exp((new - old).clamp(max=0.0)).nan_to_num(0.0) * inside
+        draw = torch.rand(chance.shape, generator=self.generator, dtype=torch.float64)
+        accepted = draw < chance
+        self.points[active] = torch.where(accepted[..., None], proposal, points)
+        for values, moved in ((self.f, f), (self.base, base), (self.start, start)):
+            values[active] = torch.where(accepted, moved, values[active])
+        rate = chance.mean(1)
+        self.step[active] = (self.step[active] * torch.exp(rate - _ACCEPTED)).clamp(1e-3, 5.0)
+
+
+def _increments(ratio: Tensor, remaining: Tensor) -> Tensor:
+    """For each region (G,), the largest part of ``remaining`` that keeps the effective size."""
+
+    def effective(part: Tensor) -> Tensor:
+        logs = part[:, None] * ratio
+        twice = 2.0 * torch.logsumexp(logs, 1) - torch.logsumexp(2.0 * logs, 1)
+        return torch.exp(twice) / ratio.shape[1]
+
+    low, high = torch.zeros_like(remaining), remaining.clone()
+    enough = effective(remaining) >= _ESS
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        fine = effective(middle) >= _ESS
+        low, high = torch.where(fine, middle, low), torch.where(fine, high, middle)
+    return torch.where(enough, remaining, high.clamp(min=1e-9))
+
+
+def _inside(latent: Latent, points: Tensor, boxes: Array) -> Tensor:
+    """Which latent points (G, N, d) lie in their region's box (G, d, 2)."""
+    flat = points.reshape(-1, points.shape[-1]).numpy()
+    x = latent.from_latent(flat).reshape(points.shape)
+    inside = (x >= boxes[:, None, :, 0]) & (x <= boxes[:, None, :, 1])
+    return torch.from_numpy(inside.all(-1))
+
+
+def _draws_within(
+    latent: Latent, boxes: Array, count: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Latent draws (G, N, d) of λ within each box, and the log-masses (G,) of λ there."""
+    sampling = latent.sampling
+    if isinstance(sampling, Uniform) and not sampling.categorical.any():
+        low, high = (
+            sampling.to_cube(np.clip(boxes[..., side], sampling.low, sampling.high))
+            for side in (0, 1)
+        )
+        width = high - low
+        drawn = torch.rand(
+            len(boxes), count, boxes.shape[1], generator=generator, dtype=torch.float64
+        )
+        cube = low[:, None] + width[:, None] * drawn.numpy()
+        x = sampling.from_cube(cube.reshape(-1, boxes.shape[1]))
+        points = latent.to_latent(x).reshape(drawn.shape)
+        return torch.from_numpy(points), torch.from_numpy(np.log(width).sum(1))
+    return _accepted(latent, boxes, count, generator)
+
+
+def _accepted(
+    latent: Latent, boxes: Array, count: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """The same for any λ, by rejection."""
+    kept: list[list[Array]] = [[] for _ in boxes]
+    found, proposed = np.zeros(len(boxes)), 0
+    for _ in range(_TRIES):
+        g = draw_sampling(latent, _BATCH, generator).numpy()
+        x = latent.from_latent(g)
+        proposed += _BATCH
+        for at in range(len(boxes)):
+            inside = ((x >= boxes[at, :, 0]) & (x <= boxes[at, :, 1])).all(1)
+            found[at] += inside.sum()
+            if sum(map(len, kept[at])) < count:
+                kept[at].append(g[inside])
+        if (found >= count).all():
+            break
+    short = np.flatnonzero(found < 16)
+    if short.size:
+        raise DensityError(
+            f"ranges: box {boxes[short[0]].tolist()} holds less than one in "
+            f"{proposed // 16:,} of the sampling density; widen it or leave it out."
+        )
+    rows = [np.concatenate(parts) for parts in kept]
+    picked = [np.resize(each, (count, each.shape[1])) for each in rows]
+    return torch.from_numpy(np.stack(picked)), torch.from_numpy(np.log(found / proposed))
+
+
+def whole(dimension: int) -> Array:
+    """The box (1, d, 2) of the whole space."""
+    return np.broadcast_to(np.array([-np.inf, np.inf]), (1, dimension, 2)).copy()
+
+
+def log_grid(low: float, high: float, count: int) -> Array:
+    """``count`` powers from low to high, equally spaced in their logarithm."""
+    return np.exp(np.linspace(math.log(low), math.log(high), count))
+
+
+def unique_boxes(boxes: Sequence[Array]) -> tuple[Array, npt.NDArray[np.intp]]:
+    """Different boxes (G, d, 2) of several arrays (n, d, 2), and each one's number among them."""
+    every = np.concatenate(boxes)
+    flat = every.reshape(len(every), -1)
+    unique, index = np.unique(flat, axis=0, return_inverse=True)
+    return unique.reshape(-1, *every.shape[1:]), index.reshape(-1)
