@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 else:
     pd = Later("pandas")
 
+_LEAST = 1e-9
+"""Probabilities nearer to 0 or 1 are read as this."""
+
 VERDICTS = ("A", "B", "tie", "refusal", "truncated", "unparsable")
 
 _COLUMNS = {
@@ -110,6 +113,7 @@ class Said:
         preference: P(a preferred), `(n,)`; one half where the judge called them equal.
         first: whether a was shown first, `(n,)`.
         tie: whether the judge called them equal, `(n,)`.
+        soft: whether the preference is a measured probability, `(n,)`.
     """
 
     a: Floats
@@ -117,6 +121,13 @@ class Said:
     preference: Floats
     first: np.ndarray[tuple[int], np.dtype[np.bool_]]
     tie: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    soft: np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+    @property
+    def log_odds(self) -> Floats:
+        """log P(first shown) / P(second shown), `(n,)` nats, finite."""
+        p = np.clip(self.preference, _LEAST, 1.0 - _LEAST)
+        return np.where(self.first, 1.0, -1.0) * np.log(p / (1.0 - p))
 
 
 class Comparisons:
@@ -175,6 +186,7 @@ class Comparisons:
             rows["probability"].to_numpy(np.float64),
             (rows["order"] == "ab").to_numpy(bool),
             (rows["verdict"] == "tie").to_numpy(bool),
+            rows["soft"].to_numpy(bool),
         )
 
     def _chosen(self, judge: str) -> pd.DataFrame:

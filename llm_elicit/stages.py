@@ -202,15 +202,21 @@ def _warn_of_gaps(result: Run, stage: str, progress: Progress) -> None:
 def fit(result: Run, progress: Progress = _SILENT) -> None:
     """Estimate every judge's belief by every method of the campaign and draw its samples.
 
-    A judge who made fewer choices than there are features gets no belief; the audit says so.
+    A judge who answered about fewer pairs than there are features gets no belief; the audit says
+    so. Methods that know winners and losers alone are left out where answers are log-odds.
     """
     comparisons = result.comparisons
     _warn_of_gaps(result, "fit", progress)
     for judge in result.campaign.judges:
-        if len(comparisons.choices(judge.name)) < result.space.dimension:
+        if not len(comparisons.choices(judge.name)):
             continue
         told = evidence_of(comparisons, judge.name, result.campaign.fit)
+        if told.pairs < result.space.dimension:
+            continue
         for method in result.campaign.fit.methods:
+            if len(told.measured) and method not in density.JUDGE_METHODS:
+                progress.note(judge.name, f"fit: {method} knows no log-odds and is left out")
+                continue
             _fit_one(result, told, judge.name, method, progress)
 
 

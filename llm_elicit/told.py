@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from llm_elicit.campaign import Fit
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.features import FeatureSpace
@@ -26,11 +28,19 @@ def noise_of(fit: Fit) -> density.Noise:
 
 
 def evidence_of(comparisons: Comparisons, judge: str, fit: Fit) -> density.Evidence:
-    """A judge's answers; see `Fit.order_bias`."""
+    """A judge's answers: measured log-odds where it gave any, else choices.
+
+    Choices without a probability among log-odds are left out: they say next to nothing beside
+    them. Of choices alone see `Fit.order_bias`.
+    """
+    said = comparisons.said(judge)
+    if said.soft.any():
+        first = np.where(said.first[:, None], said.a, said.b)[said.soft]
+        second = np.where(said.first[:, None], said.b, said.a)[said.soft]
+        return density.Evidence.log_odds(first, second, said.log_odds[said.soft], judge=judge)
     if fit.order_bias == "averaged":
         choices = comparisons.choices(judge)
         return density.Evidence.comparisons(choices.a, choices.b, choices.preference)
-    said = comparisons.said(judge)
     tie = said.tie & (fit.noise == "gumbel")  # the others count a tie as half and half
     return density.Evidence.comparisons(
         said.a, said.b, said.preference, tie=tie, first=said.first, judge=judge

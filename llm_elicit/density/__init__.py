@@ -19,7 +19,7 @@ from llm_elicit.density.choice import Noise, estimate_level, simulate_choices
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.evidence import Evidence
-from llm_elicit.density.fit import fit_belief, fit_evidence
+from llm_elicit.density.fit import JUDGE_METHODS, fit_belief, fit_evidence
 from llm_elicit.density.flow.settings import FlowSettings
 from llm_elicit.density.mixture import GaussianMixture
 from llm_elicit.density.power import Power, fit_power
@@ -43,6 +43,7 @@ from llm_elicit.density.utility import (
 
 __all__ = [
     "BETWEEN_ROUNDS",
+    "JUDGE_METHODS",
     "AnnealingSettings",
     "BeliefDensity",
     "BeliefDraws",

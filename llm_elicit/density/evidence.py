@@ -74,6 +74,19 @@ class Evidence:
         return len(self.weights) + len(self.measured)
 
     @property
+    def pairs(self) -> int:
+        """Number of different pairs of points that were judged, whatever their order."""
+        first = np.concatenate([*self._sides("winners", "first")])
+        second = np.concatenate([*self._sides("losers", "second")])
+        return len({frozenset((tuple(a), tuple(b))) for a, b in zip(first, second, strict=True)})
+
+    def _sides(self, of_choices: str, of_log_odds: str) -> Iterator[Array]:
+        if len(self.weights):
+            yield getattr(self, of_choices)
+        if len(self.measured):
+            yield getattr(self.measured, of_log_odds)
+
+    @property
     def dimension(self) -> int:
         """Number of features d."""
         return int((self.winners if len(self.weights) else self.measured.first).shape[1])

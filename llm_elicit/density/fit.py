@@ -29,6 +29,8 @@ from llm_elicit.density.utility_density import UtilityDensity, estimate_log_norm
 from llm_elicit.density.utility_draws import UtilityDraws
 
 METHODS = ("auto", "score", "score-constant", "utility", "flow")
+JUDGE_METHODS = ("auto", "utility")
+"""Those that model the judges, and so take log-odds, positions, ties, rankings and categories."""
 _REFERENCE = 2048
 
 
@@ -160,7 +162,7 @@ def fit_evidence(
 
 
 def _check_context(judgments: Judgments, method: str, noise: Noise) -> None:
-    if len(judgments.measured) and method not in ("auto", "utility"):
+    if len(judgments.measured) and method not in JUDGE_METHODS:
         raise DensityError(
             f"fit_evidence: method {method!r} knows winners and losers alone, and there are "
             'log-odds; use "auto" or "utility", or give the likelier points as winners.'
@@ -168,7 +170,7 @@ def _check_context(judgments: Judgments, method: str, noise: Noise) -> None:
     context = judgments.context
     if context is None:
         return
-    if method not in ("auto", "utility"):
+    if method not in JUDGE_METHODS:
         raise DensityError(
             f"fit_evidence: method {method!r} knows winners and losers alone, not judges, places, "
             'ties or rankings; use "auto" or "utility", or give plain comparisons to fit_belief.'
@@ -202,7 +204,7 @@ def _checked(method: str, sampling: SamplingDensity | None, noise: Noise) -> Sam
             f"fit_belief: method {method!r} is unknown; the methods are {', '.join(METHODS)}; "
             "choose one of them."
         )
-    if noise.ties and method not in ("auto", "utility"):
+    if noise.ties and method not in JUDGE_METHODS:
         raise DensityError(
             f"fit_belief: method {method!r} knows no ties, and the noise has ties = {noise.ties}; "
             'use "auto" or "utility", or leave ties out of the noise.'
@@ -217,7 +219,7 @@ def _checked(method: str, sampling: SamplingDensity | None, noise: Noise) -> Sam
             f"fit_belief: sampling is a {type(sampling).__name__}; the sampling densities known "
             "here are Uniform, GaussianMixture and Empirical; pass one of them."
         )
-    if sampling.categorical.any() and method not in ("auto", "utility"):
+    if sampling.categorical.any() and method not in JUDGE_METHODS:
         raise DensityError(
             f"fit_belief: method {method!r} knows numbers alone, and feature "
             f'{int(sampling.categorical.argmax())} has categories; use "auto" or "utility".'
@@ -239,7 +241,7 @@ def _fit(problem: Problem, method: str) -> tuple[Fitted, UtilityDraws | None, tu
         "utility": found.notes,
     }
     utility = found.utility.to(torch.empty(0, device=problem.settings.device))
-    if method in ("auto", "utility"):
+    if method in JUDGE_METHODS:
         fitted = _utility_density(problem, utility)
     else:
         fitted = fit_score(problem, utility, constant=method == "score-constant")
