@@ -1,0 +1,136 @@
+"""Pairs of ranges to compare: what asks a judge how much the width of a range counts.
+
+The holder of a density finds a range as plausible as its mass, so that the answers tell the power
+of the belief (`llm_elicit.density.fit_power`). They do so through the differences of log-width,
+which are known, and of location. Each pair therefore has a narrow and a wide range, at independent
+places, and which of them comes first is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from llm_elicit.errors import InputError
+
+Array = npt.NDArray[np.float64]
+
+NARROW = (0.05, 0.15)
+"""Bounds of the width of the narrow range, as a share of the feature's whole range."""
+WIDE = (0.4, 0.8)
+"""Bounds of the width of the wide one."""
+
+
+def draw_ranges(
+    low: npt.ArrayLike,
+    high: npt.ArrayLike,
+    n: int,
+    rng: np.random.Generator,
+    *,
+    log: npt.ArrayLike | None = None,
+    bounded: int = 2,
+    features: Sequence[int] | None = None,
+) -> tuple[Array, Array]:
+    """Draw n pairs of ranges within the box from ``low`` to ``high``.
+
+    Both ranges of a pair bound the same features, all others are free: (−inf, inf). Every feature
+    is bounded about equally often.
+
+    Args:
+        low, high: (d,) the least and the largest value of each feature, natural units.
+        n: how many pairs.
+        rng: where the random numbers come from.
+        log: (d,) whether a feature's scale is logarithmic; none is by default.
+        bounded: how many features a pair bounds; fewer where there are fewer.
+        features: numbers of those that may be bounded, all by default. A feature with categories
+            is not one of them.
+
+    Returns:
+        ``first``, ``second`` (n, d, 2), the lower and upper bound of every feature. Asked in both
+        orders they are the arguments of `llm_elicit.density.Ranges`, one row a question.
+
+    Raises:
+        InputError: bounds that are not finite or reversed, a logarithmic scale that reaches zero,
+            n or bounded below 1, or no feature to bound.
+
+    Example:
+        >>> first, second = draw_ranges([40, 100], [90, 1e5], 3, np.random.default_rng(0),
+        ...                             log=[False, True], bounded=1)
+        >>> first.shape, bool(np.isinf(first).any(axis=(1, 2)).all())
+        ((3, 2, 2), True)
+    """
+    bottom, top, of_log = _box(low, high, log)
+    chosen = _features(features, len(bottom))
+    if n < 1 or bounded < 1:
+        raise InputError(f"ranges: {n} pairs that bound {bounded} features; both are at least 1")
+    which = _balanced(chosen, n, min(bounded, len(chosen)), rng)
+    unit = np.stack([_places(NARROW, which.shape, rng), _places(WIDE, which.shape, rng)])
+    swap = rng.random(n) < 0.5
+    unit[:, swap] = unit[::-1, swap]
+    bounds = np.full((2, n, len(bottom), 2), (-np.inf, np.inf))
+    for side in range(2):
+        value = bottom[which][..., None] + (top - bottom)[which][..., None] * unit[side]
+        value = np.where(of_log[which][..., None], np.exp(value), value)
+        bounds[side, np.arange(n)[:, None], which] = value
+    return bounds[0], bounds[1]
+
+
+def _box(
+    low: npt.ArrayLike, high: npt.ArrayLike, log: npt.ArrayLike | None
+) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
+    """Bounds on the features' scales, and which scales are logarithmic, (d,) each."""
+    bottom, top = (np.array(each, dtype=np.float64, ndmin=1) for each in (low, high))
+    of_log = np.zeros(len(bottom), dtype=bool) if log is None else np.atleast_1d(log).astype(bool)
+    if not (bottom.ndim == 1 and bottom.shape == top.shape == of_log.shape):
+        raise InputError(
+            f"ranges: low, high and log have shapes {bottom.shape}, {top.shape} and "
+            f"{of_log.shape}; each needs one entry a feature"
+        )
+    bad = np.flatnonzero(~(np.isfinite(bottom) & np.isfinite(top) & (bottom < top)))
+    if bad.size:
+        raise InputError(
+            f"ranges: feature {bad[0]} runs from {bottom[bad[0]]} to {top[bad[0]]}; both must be "
+            "finite, the lower one first"
+        )
+    bad = np.flatnonzero(of_log & (bottom <= 0))
+    if bad.size:
+        raise InputError(
+            f"ranges: feature {bad[0]} has a logarithmic scale from {bottom[bad[0]]}; it must "
+            "start above 0"
+        )
+    bottom[of_log], top[of_log] = np.log(bottom[of_log]), np.log(top[of_log])
+    return bottom, top, of_log
+
+
+def _features(features: Sequence[int] | None, dimension: int) -> npt.NDArray[np.int64]:
+    chosen = np.arange(dimension) if features is None else np.unique(np.asarray(features, int))
+    if not len(chosen) or chosen[0] < 0 or chosen[-1] >= dimension:
+        raise InputError(
+            f"ranges: features {chosen.tolist()}; at least one is needed, numbered from 0 to "
+            f"{dimension - 1}"
+        )
+    return chosen
+
+
+def _balanced(
+    chosen: npt.NDArray[np.int64], n: int, each: int, rng: np.random.Generator
+) -> npt.NDArray[np.int64]:
+    """Different features (n, each) of every pair, each of those chosen about equally often."""
+    uses = np.zeros(len(chosen))
+    rows = []
+    for _ in range(n):
+        # The least used come first, those used alike at random.
+        picked = np.lexsort((rng.random(len(chosen)), uses))[:each]
+        uses[picked] += 1
+        rows.append(chosen[np.sort(picked)])
+    return np.stack(rows)
+
+
+def _places(width: tuple[float, float], shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Intervals (..., 2) of [0, 1], their widths log-uniform, their places uniform."""
+    least, most = np.log(width)
+    wide = np.exp(least + (most - least) * rng.random(shape))
+    start = (1.0 - wide) * rng.random(shape)
+    return np.stack([start, start + wide], axis=-1)
