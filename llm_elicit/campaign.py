@@ -57,9 +57,10 @@ class _Judge(Strict):
         operational = {"name", "concurrency", "timeout", "attempts", "api_key_env", "price"}
         operational |= {"requests_per_minute", "tokens_per_minute"}
         identity = self.model_dump(mode="json", exclude=operational)
-        if not identity.get("structured"):
-            # Runs begun before there was this setting go on.
-            identity.pop("structured", None)
+        for later in ("structured", "log_odds"):
+            if not identity.get(later):
+                # Runs begun before there was this setting go on.
+                identity.pop(later, None)
         return identity
 
 
@@ -114,6 +115,29 @@ class LocalJudge(_Model):
     timeout: Positive = 300.0
 
 
+class SoftAnswers(Strict):
+    """How a simulated judge answers in log-odds instead of choices.
+
+    log P(first shown) / P(second shown) = gain · (log p(first) − log p(second)) + position + noise.
+
+    Attributes:
+        gain: how much of a difference of log-density reaches the log-odds; 0 for none.
+        noise: standard deviation of the noise of one answer, nats.
+        position: mean of the position effect, nats.
+        position_sd: its standard deviation over pairs; both orders of a pair have the same.
+        ratio_noise: standard deviation of the noise of the logarithm of a stated ratio.
+        ignores_width: whether ranges are compared by the mean density within them, however wide
+            they are, and not by their mass.
+    """
+
+    gain: NotNegative = 0.04
+    noise: NotNegative = 0.07
+    position: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    position_sd: NotNegative = 0.0
+    ratio_noise: NotNegative = 0.5
+    ignores_width: bool = False
+
+
 class SimulatedJudge(_Judge):
     """A random-utility expert over a known belief: no model, no cost, the truth is known.
 
@@ -121,7 +145,8 @@ class SimulatedJudge(_Judge):
     kernel density on each feature's scale); `belief: uniform` has no preference at all.
     `bandwidth` is the kernels' width in standard deviations of the table; Scott's rule by
     default. Judges of one `seed` err alike where they are asked alike: give each its own to
-    compare them.
+    compare them. With `log_odds` the answers are log-odds, as a model's log-probabilities are, and
+    `noise` and `level` have no part in them.
     """
 
     backend: Literal["simulated"]
@@ -129,8 +154,18 @@ class SimulatedJudge(_Judge):
     bandwidth: Positive | None = None
     noise: Literal["gumbel", "exponential", "normal"] = "gumbel"
     level: Positive | None = None
+    log_odds: SoftAnswers | None = None
     seed: int = 0
     concurrency: Annotated[int, Field(ge=1, le=1000)] = 64
+
+    @model_validator(mode="after")
+    def _one_kind_of_noise(self) -> SimulatedJudge:
+        if self.log_odds is not None and self.level is not None:
+            raise ValueError(
+                f"level {self.level:g} is the noise of choices, and log_odds are none; give "
+                "log_odds.noise, or leave out log_odds"
+            )
+        return self
 
 
 class PluginJudge(_Judge):

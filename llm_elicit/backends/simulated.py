@@ -11,7 +11,7 @@ import numpy as np
 from llm_elicit.backends.base import Capabilities, Reply, Request
 from llm_elicit.backends.kernels import Kernels
 from llm_elicit.backends.sdk import Keyless
-from llm_elicit.campaign import SimulatedJudge
+from llm_elicit.campaign import SimulatedJudge, SoftAnswers
 from llm_elicit.errors import InputError
 from llm_elicit.features import Feature, FeatureSpace, Floats
 from llm_elicit.later import Later
@@ -37,7 +37,9 @@ class SimulatedBackend(Keyless):
 
     An answer is a pure function of the judge's seed, the rendered question and the replicate, so
     that it depends neither on the order of asking nor on interruptions. `level` is the Gumbel
-    scale, the exponential rate, or the standard deviation of normal noise on each utility.
+    scale, the exponential rate, or the standard deviation of normal noise on each utility. With
+    `log_odds` it answers as a model whose letters have log-probabilities: the likelier letter, and
+    P(first shown).
 
     A direct question is answered from the belief itself: its quantiles, a draw from it, and for a
     row of the table, of which it knows nothing by heart, the feature's value in another draw.
@@ -53,7 +55,7 @@ class SimulatedBackend(Keyless):
         (5,)
     """
 
-    capabilities = Capabilities(seed=True, text=True)
+    capabilities = Capabilities(seed=True, logprobs=True, text=True)
     endpoint = "simulated"
     cacheable = False
 
@@ -128,17 +130,41 @@ class SimulatedBackend(Keyless):
 
     async def ask(self, request: Request) -> Reply:
         """Answer one question."""
+        text, first = self._answer(request)
         return Reply(
-            text=self._choice(request) if request.direct is None else self._words(request),
+            text=text,
             finish="stop",
             model=self.model,
-            first=None,
-            letter_mass=None,
+            first=first,
+            letter_mass=None if first is None else 1.0,
             prompt_tokens=0,
             completion_tokens=0,
             cached_tokens=0,
             body=self.body(request),
         )
+
+    def _answer(self, request: Request) -> tuple[str, float | None]:
+        """The text of the answer, and P(first shown) where it is soft."""
+        if request.direct is not None:
+            return self._words(request), None
+        if self._judge.log_odds is None:
+            return self._choice(request), None
+        utilities = self.log_belief(np.stack(request.points))
+        log_odds = self._log_odds(float(utilities[0] - utilities[1]), request)
+        return request.options[int(log_odds < 0.0)], _logistic(log_odds)
+
+    def _log_odds(self, difference: float, request: Request) -> float:
+        """log P(first shown) / P(second shown), for a difference of log-densities."""
+        settings = self._judge.log_odds
+        assert settings is not None
+        noise = settings.noise * self._own(request).standard_normal()
+        return settings.gain * difference + self._position(request, settings) + float(noise)
+
+    def _position(self, request: Request, settings: SoftAnswers) -> float:
+        """The position effect: the same whichever of the two is shown first, and every time."""
+        first, second = sorted(shown.tobytes() for shown in request.points)
+        rng = self._random(b"position", first, second)
+        return settings.position + settings.position_sd * float(rng.standard_normal())
 
     def _choice(self, request: Request) -> str:
         noise = density.Noise(self._judge.noise, self._level).draw((2,), self._own(request))
@@ -162,9 +188,19 @@ class SimulatedBackend(Keyless):
 
     def _own(self, request: Request) -> np.random.Generator:
         """The question's own random numbers."""
-        identity = f"{self._judge.seed}/{request.prompt.hash}/{request.replicate}"
-        digest = hashlib.sha256(identity.encode()).digest()
+        return self._random(f"{request.prompt.hash}/{request.replicate}".encode())
+
+    def _random(self, *parts: bytes) -> np.random.Generator:
+        """Random numbers that follow from the judge's seed and from what is given."""
+        identity = b"/".join([str(self._judge.seed).encode(), *parts])
+        digest = hashlib.sha256(identity).digest()
         return np.random.default_rng(int.from_bytes(digest[:16], "big"))
+
+
+def _logistic(log_odds: float) -> float:
+    """The probability that log-odds stand for, without overflow."""
+    tail = math.exp(-abs(log_odds))
+    return (1.0 if log_odds >= 0.0 else tail) / (1.0 + tail)
 
 
 def _said(feature: Feature, value: float) -> str:

@@ -117,3 +117,66 @@ def test_a_space_without_a_table_cannot_have_its_belief(space: FeatureSpace) -> 
     with pytest.raises(InputError, match="no reference table"):
         _expert(bare)
     assert _expert(bare, belief="uniform").capabilities.seed
+
+
+def _log_odds(expert: SimulatedBackend, pairs: np.ndarray, replicate: int = 0) -> np.ndarray:
+    """log P(first) / P(second) of pairs `(n, 2, d)`; each is a question of its own."""
+
+    async def go() -> list[float]:
+        found = []
+        for a, b in pairs:
+            text = f"{a.tolist()} or {b.tolist()}"
+            reply = await expert.ask(Request(Prompt((Message("user", text),)), (a, b), replicate))
+            assert reply.first is not None
+            assert reply.text == ("A" if reply.first >= 0.5 else "B")
+            found.append(math.log(reply.first / (1.0 - reply.first)))
+        return found
+
+    return np.array(asyncio.run(go()))
+
+
+SOFT = {"gain": 0.05, "noise": 0.03, "position": 0.2, "position_sd": 0.1}
+
+
+def test_log_odds_are_gain_times_log_density_plus_position_plus_noise(space: FeatureSpace) -> None:
+    expert = _expert(space, log_odds=SOFT)
+    pairs = space.sample(1200, np.random.default_rng(5)).reshape(600, 2, -1)
+    difference = np.diff(expert.log_belief(pairs.reshape(1200, -1)).reshape(600, 2))[:, 0]
+    one, other = _log_odds(expert, pairs), _log_odds(expert, pairs[:, ::-1])
+    half, position = (one - other) / 2, (one + other) / 2
+    gain = float(half @ -difference / (difference @ difference))
+    assert gain == pytest.approx(0.05, rel=0.02)
+    # The position effect is the same in both orders, so half differences have the noise alone.
+    assert np.std(half + gain * difference) == pytest.approx(0.03 / math.sqrt(2), rel=0.12)
+    assert position.mean() == pytest.approx(0.2, abs=0.02)
+    assert position.std() == pytest.approx(math.hypot(0.1, 0.03 / math.sqrt(2)), rel=0.12)
+
+
+def test_replicates_of_log_odds_differ_by_the_noise_alone(space: FeatureSpace) -> None:
+    expert = _expert(space, log_odds=SOFT)
+    pairs = space.sample(600, np.random.default_rng(6)).reshape(300, 2, -1)
+    first, again = _log_odds(expert, pairs), _log_odds(expert, pairs, replicate=1)
+    assert np.std(first - again) == pytest.approx(0.03 * math.sqrt(2), rel=0.15)
+    assert (_log_odds(_expert(space, log_odds=SOFT), pairs) == first).all()
+    assert not (_log_odds(_expert(space, log_odds=SOFT, seed=1), pairs) == first).any()
+
+
+def test_a_judge_without_gain_has_no_content(space: FeatureSpace) -> None:
+    expert = _expert(space, log_odds={"gain": 0, "noise": 0.1})
+    pairs = space.sample(600, np.random.default_rng(7)).reshape(300, 2, -1)
+    difference = np.diff(expert.log_belief(pairs.reshape(600, -1)).reshape(300, 2))[:, 0]
+    assert abs(np.corrcoef(_log_odds(expert, pairs), difference)[0, 1]) < 0.2
+
+
+def test_runs_begun_before_there_were_log_odds_go_on() -> None:
+    judge = SimulatedJudge(name="e", backend="simulated")
+    assert "log_odds" not in judge.identity()
+    soft = SimulatedJudge.model_validate({"name": "e", "backend": "simulated", "log_odds": {}})
+    assert soft.identity()["log_odds"]["gain"] == 0.04
+
+
+def test_the_noise_of_choices_does_not_go_with_log_odds() -> None:
+    with pytest.raises(ValueError, match=r"level 0\.5 is the noise of choices.*log_odds\.noise"):
+        SimulatedJudge.model_validate(
+            {"name": "e", "backend": "simulated", "log_odds": {}, "level": 0.5}
+        )
