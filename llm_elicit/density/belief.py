@@ -453,7 +453,9 @@ class BeliefDensity:
         tensors = {**self._model.tensors(), "reference": self._reference}
         if self._draws is not None:
             tensors |= self._draws.tensors()
-        save_file({k: v.contiguous() for k, v in tensors.items()}, target / "belief.safetensors")
+        # Draws and utility may share a tensor, which the format does not keep apart.
+        own = {k: v.contiguous().clone() for k, v in tensors.items()}
+        save_file(own, target / "belief.safetensors")
         radius = self._latent.radius
         text = {
             "format": _FORMAT,

@@ -230,6 +230,17 @@ def test_fewer_comparisons_than_features_is_refused() -> None:
         fit_belief(points, 1 - points, sampling=box)
 
 
+def test_a_belief_of_log_odds_is_saved_and_loaded(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.uniform(-3, 3, (2, 30, 2))
+    log_odds = 0.1 * (np.abs(b) - np.abs(a)).sum(1) + 0.02 * rng.standard_normal(30)
+    belief = fit_belief(a, b, log_odds=log_odds, sampling=Uniform([-3.0, -3.0], [3.0, 3.0]))
+    belief.save(tmp_path)
+    same = BeliefDensity.load(tmp_path)
+    assert (same.sample(50, seed=1) == belief.sample(50, seed=1)).all()
+    assert (same.log_prob(a) == belief.log_prob(a)).all()
+
+
 def test_loading_what_is_no_belief_is_named(tmp_path: Path) -> None:
     with pytest.raises(DensityError, match="holds no readable belief"):
         BeliefDensity.load(tmp_path)
