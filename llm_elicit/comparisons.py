@@ -144,8 +144,8 @@ class Comparisons:
         if missing:
             raise InputError(f"comparisons: no column {missing[0]!r}; is this a comparison log?")
         more = {name: kind for name, kind in _OPTIONAL.items() if name in frame.columns}
-        kept = frame[[*needed, *more]].astype({**_COLUMNS, **more})
-        self.frame = kept.reset_index(drop=True)
+        kept = frame[[*needed, *more]].astype({**_COLUMNS, **more}).reset_index(drop=True)
+        self.frame = _with_hard_choices(kept)
         self.features = features
 
     def __len__(self) -> int:
@@ -241,6 +241,21 @@ class Comparisons:
             raise InputError(f"{path}: unknown format; use .parquet, .jsonl or .csv")
         features = [column[2:] for column in frame.columns if column.startswith("a_")]
         return cls(frame, features)
+
+
+def _with_hard_choices(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with the letter's choice where a probability is no number: a letter was chosen.
+
+    Tables have such rows where a provider's log-probabilities were NaN.
+    """
+    bare = frame["probability"].isna() & frame["verdict"].isin(("A", "B"))
+    if not bare.any():
+        return frame
+    a_won = (frame["verdict"] == "A") == (frame["order"] == "ab")
+    return frame.assign(
+        probability=frame["probability"].mask(bare, a_won.astype(float)),
+        soft=frame["soft"] & ~bare,
+    )
 
 
 def _each_text(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:

@@ -60,6 +60,14 @@ def test_answers_without_a_choice_are_kept_in_the_table_and_left_out_of_the_choi
     np.testing.assert_array_equal(choices.preference, [1.0])
 
 
+def test_a_letter_whose_probability_is_no_number_is_a_choice_all_the_same():
+    frame = rows([(0, "ab", float("nan")), (0, "ba", float("nan")), (1, "ba", 0.4)])
+    table = Comparisons(frame, FEATURES)
+    assert table.frame["probability"].tolist() == [1.0, 0.0, 0.4]
+    assert table.said("j").soft.tolist() == [False, False, True]
+    np.testing.assert_array_equal(table.choices("j").preference, [0.5, 0.4])
+
+
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
 def test_every_pair_weighs_one_comparison(preferences):
     table = Comparisons(rows([(i, "ab", p) for i, p in enumerate(preferences)]), FEATURES)

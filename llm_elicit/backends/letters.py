@@ -19,7 +19,8 @@ def soft_choice(
 
     The masses of all tokens that read as a letter ("A", " A", "(A", "**A") are summed. A letter
     that is not listed can have at most the mass of the least listed token; where that bound is
-    too loose, or the letters have too little mass together, there is no soft choice.
+    too loose, the letters have too little mass together, or a log-probability is no number (NaN),
+    there is no soft choice.
 
     Args:
         listed: the first token's alternatives as (token, natural log-probability).
@@ -33,7 +34,8 @@ def soft_choice(
     mass = dict.fromkeys(options, 0.0)
     seen: set[str] = set()
     least = 1.0
-    for token, logprob in listed:
+    known = [(token, logprob) for token, logprob in listed if not math.isnan(logprob)]
+    for token, logprob in known:
         probability = math.exp(min(logprob, 0.0))
         least = min(least, probability)
         letter = token.strip(" \t\n\u2581\u0120*_([\"'.)]:")
@@ -42,7 +44,7 @@ def soft_choice(
             mass[letter] += probability
     first, second = mass[options[0]], mass[options[1]]
     total = min(first + second, 1.0)
-    if total < LEAST_MASS:
+    if total < LEAST_MASS or len(known) < len(listed):
         return None, total
     if first == 0.0 or second == 0.0:
         if least / (first + second + least) > LARGEST_DOUBT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,7 +43,9 @@ def judge_reply(reply: Reply, request: Request, order: Presentation) -> tuple[st
         return TEXT, None
     verdict = parse(reply.text, request.options, reply.finish)
     if verdict in ("A", "B"):
-        first = reply.first if reply.first is not None else float(verdict == "A")
+        first = float(verdict == "A")
+        if reply.first is not None and math.isfinite(reply.first):
+            first = reply.first
     elif verdict == "tie":
         first = 0.5
     else:

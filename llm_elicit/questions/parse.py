@@ -79,13 +79,17 @@ def _plain(reply: str) -> str:
 
 def _verdict(text: str, options: tuple[str, str]) -> Verdict:
     leading = _leading(text, options)
-    if leading is not None:
-        return leading
-    if _TIE_WORD.fullmatch(text.rstrip(" .!")):
+    if leading is None and _TIE_WORD.fullmatch(text.rstrip(" .!")):
         return "tie"
-    if _REFUSAL.search(text):
+    if leading is None and _REFUSAL.search(text):
         return "refusal"
     chosen = _stated(text, options)
+    if leading is not None:
+        chosen.add(leading)
+    alone = _alone(text, options)
+    # Both letters alone are the options said again; the other one alone contradicts the choice.
+    if not chosen or len(alone) == 1:
+        chosen |= alone
     if len(chosen) == 1:
         return chosen.pop()
     return "tie" if not chosen and _NEITHER.search(text) else "unparsable"
@@ -105,7 +109,8 @@ def _leading(text: str, options: tuple[str, str]) -> Verdict | None:
         return None
     other = second if opened[1] == first else first
     rest = text[opened.end() :]
-    return None if _opens_option(rest, other) else _which(opened[1], options)
+    listed = _opens_option(rest, other) or _which(other, options) in _alone(rest, options)
+    return None if listed else _which(opened[1], options)
 
 
 def _opens_option(rest: str, other: str) -> bool:
@@ -113,27 +118,49 @@ def _opens_option(rest: str, other: str) -> bool:
     return re.search(rf"(?:^|\n|[.;,]\s|\b(?:and|or)\s)\s*[(\[]?{other}[)\].:,]", rest) is not None
 
 
+_SURE = (
+    r"(?:(?:definitely|certainly|clearly|surely|obviously|probably|likely|i think|i believe|it is|"
+    r"it's|that is|that's)\b[\s,:]*)*"
+)
+"""Words before a letter that leave it the choice."""
+
+_NOUN = r"(?:(?:option|description|candidate|choice|answer)\s+)?"
+
+
+def _alone(text: str, options: tuple[str, str]) -> set[Verdict]:
+    """The options that are whole clauses or lines: "Option B", "Definitely B."."""
+    first, second = options
+    alone = rf"(?i:[\W_]*{_SURE}(?:the\s+)?{_NOUN})[(\[\"']*([{first}{second}])[\W_]*"
+    clauses = re.split(r"[.!?;,\n]+|\b(?:and|or|but)\b", text)
+    found = (re.fullmatch(alone, clause.strip()) for clause in clauses)
+    return {_which(match[1], options) for match in found if match is not None}
+
+
 def _stated(text: str, options: tuple[str, str]) -> set[Verdict]:
     """The options that sentences of the reply state as the choice."""
     first, second = options
     letter = rf"[(\[\"']*([{first}{second}])(?![\w'])[)\]\"']*"
-    noun = r"(?:(?:option|description|candidate|choice|answer)\s+)?"
     claims = (
         r"\b(?:answer|choice|verdict|pick|preference)\s*(?:is|would be|:|=)+\s*"
-        rf"(?i:{noun}){letter}",
+        rf"(?i:{_SURE}{_NOUN}){letter}",
         r"\bI(?:'d| would)?\s+(?:choose|pick|select|say|go with|prefer|judge)\s+"
-        rf"(?i:{noun}){letter}",
-        rf"(?i:{noun})(?<![\w']){letter}\s+(?:is|seems|looks|appears|sounds)\s+"
+        rf"(?i:{_NOUN}){letter}",
+        rf"(?i:{_NOUN})(?<![\w']){letter}\s+(?:is|seems|looks|appears|sounds)\s+"
         r"(?:to be\s+)?(?:(?:much|far|slightly|somewhat|clearly|the)\s+)*"
-        r"(?:more|most|better|likelier)\b(?!\s+(?:un|im)\w+)",
+        r"(?:right|correct|more|most|better|likelier)\b(?!-|\s+(?:un|im)\w+)",
         rf"(?i:more|most|likelier)\s+(?i:plausible|likely|probable|realistic|typical)"
-        rf"(?:\s+\w+){{0,3}}?\s+(?:is|would be|:)+\s*(?i:{noun}){letter}",
+        rf"(?:\s+\w+){{0,3}}?\s*(?:\bis\b|\bwould be\b|:)+\s*(?i:{_NOUN}){letter}",
     )
+    wrong = r"\s+(?:is|seems|looks|appears|sounds)\s+(?:not|wrong|incorrect|less|least|un|im)"
+    listed = rf"\s*(?:,|/|\bor\b|\band\b)\s*(?i:{_NOUN}){letter}"
     found: set[Verdict] = set()
     for claim in claims:
         for match in re.finditer(claim, _capital(text)):
-            if not _negated(text, match.start()):
-                found.add(_which(match[1], options))
+            rest = text[match.end() :]
+            if _negated(text, match.start()) or re.match(wrong, rest):
+                continue
+            also = re.match(listed, rest)
+            found |= {_which(match[1], options), _which((also or match)[1], options)}
     return found
 
 

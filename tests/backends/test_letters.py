@@ -41,6 +41,14 @@ def test_nothing_listed_is_no_choice() -> None:
     assert soft_choice([], AB) == (None, 0.0)
 
 
+@pytest.mark.parametrize("token", ["A", "B", "To"])
+def test_a_log_probability_that_is_no_number_leaves_a_hard_choice(token: str) -> None:
+    listed = [*_log(A=0.6, B=0.3, C=1e-4), (token, math.nan)]
+    first, mass = soft_choice(listed, AB)
+    assert first is None
+    assert 0.0 <= mass <= 1.0
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from(["A", " A", "B", "b", "To", "C", ""]), st.floats(-40, 0.1)),

@@ -37,6 +37,19 @@ CHOICES = [
     ("I'd go with option A, though it is close.", "A"),
     ("Looking at both, A has few rooms. Therefore, B is more plausible.", "B"),
     ("As an AI, I have no experience of it, but my answer is B.", "refusal"),
+    ("Option B", "B"),
+    ("option B.", "B"),
+    ("Option B. It has the more usual income.", "B"),
+    ("Definitely B", "B"),
+    ("I think it is B.", "B"),
+    ("Answer: definitely option B", "B"),
+    ("More plausible: B", "B"),
+    ("**More plausible:** Option A", "A"),
+    ("A is wrong, B is right", "B"),
+    ("Answer: A is wrong, B is right", "B"),
+    ("B is correct.", "B"),
+    ("I choose A over B.", "A"),
+    ("A, as B is the more implausible", "A"),
 ]
 
 NOT_CHOICES = [
@@ -50,6 +63,15 @@ NOT_CHOICES = [
     ("A house with 5 rooms is usual.", "unparsable"),
     ("To answer this, let us compare.", "unparsable"),
     ("I do not think that A is more plausible.", "unparsable"),
+    ("A, B", "unparsable"),
+    ("A. B", "unparsable"),
+    ("Answer: A or B", "unparsable"),
+    ("A - B is better", "unparsable"),
+    ("A\n\nB is more plausible", "unparsable"),
+    ("Definitely A. Definitely B.", "unparsable"),
+    ("Option A\n3 rooms\nOption B\n4 rooms", "unparsable"),
+    ("A is wrong", "unparsable"),
+    ("The right ear is larger in A, the left in B", "unparsable"),
     ("If A is more likely then the rooms matter.", "unparsable"),
     ("Both", "tie"),
     ("tie", "tie"),
@@ -125,3 +147,24 @@ def test_a_letter_alone_is_a_choice_whatever_surrounds_it(
     letter: str, before: str, after: str
 ) -> None:
     assert parse(before + letter + after) == letter
+
+
+CLAIMS = [
+    "{}", "{}.", "({})", "Answer: {}", "My answer is {}.", "Option {}", "Definitely {}.",
+    "More plausible: {}", "{} is more plausible.", "I would choose {}.", "{} is right.",
+    "The more plausible one is {}.", "**{}**", "Verdict: probably {}",
+]  # fmt: skip
+
+
+@given(
+    st.sampled_from(CLAIMS),
+    st.sampled_from(CLAIMS),
+    st.permutations(["A", "B"]),
+    st.sampled_from(["\n", "\n\n", ", ", "; ", ". ", " and ", " or "]),
+    st.sampled_from(["", ". The incomes differ.", "\nIt is close"]),
+)
+def test_no_choice_is_read_where_both_letters_are_claimed(
+    one: str, other: str, letters: list[str], between: str, after: str
+) -> None:
+    reply = one.format(letters[0]) + between + other.format(letters[1]) + after
+    assert parse(reply) not in {"A", "B"}, reply
