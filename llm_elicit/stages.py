@@ -319,6 +319,12 @@ def _samples(result: Run) -> reporting.Samples:
             for name in beliefs
             if (bands := _read_bands(result.belief_folder(name, method))) is not None
         },
+        draws={
+            name: draws
+            for name in beliefs
+            if (draws := auditing.read_draws(result.belief_folder(name, method) / DRAWS))
+            is not None
+        },
     )
 
 

@@ -124,7 +124,12 @@ def wasserstein(x: Floats, y: Floats, iterations: int = _ITERATIONS) -> float:
 
 
 def bin_widths(feature: Feature, edges: Floats) -> Floats:
-    """Widths of bins between edges (natural units), in units of the feature's scale."""
+    """Widths of bins between edges (natural units), in units of the feature's scale.
+
+    Of whole-numbered features, how many values a bin holds: the last may hold fewer.
+    """
+    if feature.kind == "integer" and feature.scale == "linear":
+        edges = np.minimum(edges, np.ceil(feature.high) + 0.5)
     return np.asarray(np.diff(np.log(edges) if feature.scale == "log" else edges))
 
 

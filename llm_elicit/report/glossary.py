@@ -74,6 +74,14 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "concluded should hold at others too.",
             (BRADLEY, MIKKOLA),
         ),
+        "power": Entry(
+            "Power",
+            "Comparisons tell the logarithm of a density only up to a factor: beliefs ∝ exp(k f), "
+            "f the fitted utility, have one shape and differ in sharpness. k is the power. "
+            "Orderings and level sets are the same at every power; distances, quantiles and "
+            "marginals are not.",
+            (MIKKOLA,),
+        ),
         "signal": Entry(
             "Signal",
             "The randomization test says that the answers depend on the points, and the belief is "

@@ -1,14 +1,17 @@
-"""One self-contained HTML page from a study: no network, no script, nothing run from a reply."""
+"""One self-contained HTML page from a study: no network, nothing run from a reply."""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 
 import jinja2
 import pandas as pd
+from markupsafe import Markup
 
 from llm_elicit.audit.record import Audit, JudgeAudit
 from llm_elicit.campaign import Campaign, Judge
@@ -19,8 +22,8 @@ from llm_elicit.report.caveats import caveats
 from llm_elicit.report.curves import draw_curves
 from llm_elicit.report.figures import Portrait, draw_portrait, save_figures
 from llm_elicit.report.glossary import GLOSSARY
-from llm_elicit.report.pairs import Samples
 from llm_elicit.report.picture import Picture
+from llm_elicit.report.samples import Samples
 from llm_elicit.report.style import axis_label
 
 
@@ -121,6 +124,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         words.worded,
         words.between,
         axis_label,
+        words.times_saved,
         data_uri,
     ):
         environment.filters[function.__name__] = function
@@ -128,6 +132,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         _judge_view(study, place, item, portraits.get(item.name))
         for place, item in enumerate(study.audit.judges, start=1)
     ]
+    script = _script() if any(len(portrait.factors) > 1 for portrait in portraits.values()) else ""
     page = environment.get_template("page.html.jinja")
     return page.render(
         study=study,
@@ -143,8 +148,21 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         filters=filters([(judge.audit.name, judge.shown) for judge in judges]),
         verdicts=VERDICTS,
         orders=ORDERS,
+        script=Markup(script),
+        script_hash=_hash(script),
         caveats=caveats(study.audit, study.campaign, study.missing, study.questions),
     )
+
+
+def _script() -> str:
+    """The page's one script: it moves the powers, and nothing of it comes from outside."""
+    return (resources.files("llm_elicit.report") / "slider.js").read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    """A script's hash as a content policy names it."""
+    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest())
+    return f"sha256-{digest.decode('ascii')}"
 
 
 def data_uri(content: bytes, media: str) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.colors import LinearSegmentedColormap
@@ -13,74 +13,71 @@ from matplotlib.patches import Rectangle
 from scipy.ndimage import gaussian_filter
 
 from llm_elicit.audit.distance import bin_edges
-from llm_elicit.audit.summary import BeliefBands
-from llm_elicit.features import FeatureSpace, Floats
+from llm_elicit.features import Floats
+from llm_elicit.report.flatness import CELLS, Pair, smoothing
+from llm_elicit.report.samples import Samples
 from llm_elicit.report.style import Theme, dress, set_axis
 
-_CORNER_BINS = 36
 _MASSES = (0.9, 0.5)
 _LINES = (0.8, 1.3)
 _WIDEST = 0.9  # of a frame, of its place
 
 
-@dataclass(frozen=True)
-class Samples:
-    """What figures are drawn from: points in natural units, `(n, d)` each.
-
-    Attributes:
-        space: the feature space.
-        sampling: draws from λ.
-        data: the reference table's points, or None.
-        beliefs: each judge's belief samples, by the judge's name.
-        bands: the beliefs' credible bands, of those that have them.
-    """
-
-    space: FeatureSpace
-    sampling: Floats
-    data: Floats | None = None
-    beliefs: Mapping[str, Floats] = field(default_factory=dict)
-    bands: Mapping[str, BeliefBands] = field(default_factory=dict)
+def draw_panel(axes: Axes, samples: Samples, pair: Pair, theme: Theme) -> None:
+    """Draw the axes of two features and the data between them."""
+    if samples.data is not None:
+        edges = _edges(pair)
+        counts = histogram(samples.data[:, pair.columns], edges)
+        image = np.sqrt(counts.T / max(counts.max(), 1))
+        shades = ramp(theme, theme.ink)
+        axes.pcolormesh(*edges, image, cmap=shades, vmin=0, vmax=1.6, rasterized=True)
+    dress(axes, theme)
+    set_axis(axes, "x", pair.features[0], most=4)
+    set_axis(axes, "y", pair.features[1], most=4)
 
 
-def draw_pair(
-    axes: Axes, samples: Samples, belief: Floats, columns: tuple[int, int], theme: Theme
-) -> None:
-    """A panel of the corner plot: the belief's densest regions over the data.
+def draw_regions(axes: Axes, points: Floats, pair: Pair, theme: Theme) -> list[Artist]:
+    """Draw the densest regions of a belief's points `(n, d)`.
 
     Along categories nothing is smoothed: a region is lines, one a category; of two features with
     categories the belief is frames, whose areas are its shares.
     """
-    features = [samples.space.features[i] for i in columns]
-    edges = [bin_edges(feature, _CORNER_BINS) for feature in features]
-    if samples.data is not None:
-        counts = histogram(samples.data[:, columns], edges)
-        image = np.sqrt(counts.T / max(counts.max(), 1))
-        axes.pcolormesh(
-            *edges, image, cmap=ramp(theme, theme.ink), vmin=0, vmax=1.6, rasterized=True
-        )
-    words = [bool(feature.categories) for feature in features]
+    edges, width = _edges(pair), smoothing(len(points))
+    words = [bool(feature.categories) for feature in pair.features]
     density = gaussian_filter(
-        histogram(belief[:, columns], edges), [0.0 if w else 1.6 for w in words], mode="reflect"
+        histogram(points[:, pair.columns], edges),
+        [0.0 if word else width for word in words],
+        mode="reflect",
     )
-    levels = _levels(density)
     if all(words):
-        _draw_frames(axes, density / density.sum(), theme)
-    elif any(words):
-        _draw_lines(axes, density, edges, levels, words[0], theme)
-    elif levels:
-        centres = [(e[:-1] + e[1:]) / 2 for e in edges]
-        axes.contour(*centres, density.T, levels=levels, colors=theme.belief, linewidths=_LINES)
-    dress(axes, theme)
-    set_axis(axes, "x", features[0], most=4)
-    set_axis(axes, "y", features[1], most=4)
+        return [_draw_frames(axes, density / density.sum(), theme)]
+    levels = _levels(density)
+    if any(words):
+        return _draw_lines(axes, density, edges, levels, words[0], theme)
+    if not levels:
+        return []
+    centres = [(e[:-1] + e[1:]) / 2 for e in edges]
+    lines: dict[str, Any] = {"colors": theme.belief, "linewidths": _LINES[-len(levels) :]}
+    return [axes.contour(*centres, density.T, levels=levels, **lines)]
 
 
-def _draw_frames(axes: Axes, shares: Floats, theme: Theme) -> None:
+def draw_flat(axes: Axes, theme: Theme) -> list[Artist]:
+    """Say in a panel that the belief is flat there."""
+    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "color": theme.belief}
+    return [axes.text(0.5, 0.5, "flat", transform=axes.transAxes, **style)]
+
+
+def _edges(pair: Pair) -> list[Floats]:
+    return [bin_edges(feature, CELLS) for feature in pair.features]
+
+
+def _draw_frames(axes: Axes, shares: Floats, theme: Theme) -> Artist:
     """A frame for each two categories; the largest share's fills its place."""
     sides = np.ndenumerate(_WIDEST * np.sqrt(shares / shares.max()))
     frames = [Rectangle((i - side / 2, j - side / 2), side, side) for (i, j), side in sides]
     outlines = PatchCollection(frames, facecolor="none", edgecolor=theme.belief, linewidth=1.3)
     axes.add_collection(outlines)
+    return outlines
 
 
 def _draw_lines(
@@ -90,17 +87,19 @@ def _draw_lines(
     levels: list[float],
     upright: bool,
     theme: Theme,
-) -> None:
+) -> list[Artist]:
     """The densest regions over categories and a number: thin lines, and thick ones within."""
     rows, ends_of = (density, edges[1]) if upright else (density.T, edges[0])
-    draw = axes.vlines if upright else axes.hlines
+    draw, drawn = axes.vlines if upright else axes.hlines, list[Artist]()
     for level, width in zip(levels, (0.8, 2.6), strict=False):
         for code, row in enumerate(rows):
             dense = np.concatenate([[False], row >= level, [False]])
             starts, ends = (np.flatnonzero(np.diff(dense.astype(int)) == step) for step in (1, -1))
             if len(starts):
                 at = np.full(len(starts), code)
-                draw(at, ends_of[starts], ends_of[ends], color=theme.belief, linewidth=width)
+                sides = ends_of[starts], ends_of[ends]
+                drawn.append(draw(at, *sides, color=theme.belief, linewidth=width))
+    return drawn
 
 
 def histogram(points: Floats, edges: list[Floats]) -> Floats:

@@ -19,7 +19,7 @@ from llm_elicit.text import visible
 __all__ = [
     "between", "estimate", "interval", "level_words", "number", "order_sentence", "p_value",
     "recited_sentence", "scale_sentence", "search_sentence", "share", "sides", "signed",
-    "verdict_sentence", "visible", "worded",
+    "times_saved", "verdict_sentence", "visible", "worded",
 ]  # fmt: skip
 
 NOT_MEASURED = "not measurable"
@@ -107,6 +107,16 @@ def p_value(value: float, flips: int) -> str:
     if value <= 1.0 / (1 + flips):
         return f"p ≤ {value:.1g}"
     return f"p = {value:.2g}"
+
+
+def times_saved(factor: float) -> str:
+    """A power, by its factor of the saved belief's.
+
+    Example:
+        >>> times_saved(0.5**0.5), times_saved(1.0)
+        ('0.71 times the saved power', 'the saved power')
+    """
+    return "the saved power" if factor == 1.0 else f"{factor:.2g} times the saved power"
 
 
 def between(feature: Feature, band: tuple[float, float]) -> str:

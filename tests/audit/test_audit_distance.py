@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from audit.planted import box
-from llm_elicit.audit.distance import Ruler, bin_edges, common_size, total_variation, wasserstein
+from llm_elicit.audit.distance import (
+    Ruler,
+    bin_edges,
+    bin_widths,
+    common_size,
+    total_variation,
+    wasserstein,
+)
 from llm_elicit.audit.evidence import AuditSettings, Standard
 from llm_elicit.features import Feature
 
@@ -21,6 +28,14 @@ def ruler(space, data, size=300, marginal=2000):
 
 def normal(rng, shift=0.0, n=4000):
     return rng.normal([shift, 0.0], 1.0, size=(n, 2))
+
+
+def test_bins_of_whole_numbers_are_as_wide_as_the_values_they_hold():
+    feature = Feature(name="x", label="x", kind="integer", low=1, high=52)
+    edges = bin_edges(feature, 20)
+    values = np.arange(1, 53)
+    density = np.histogram(values, edges)[0] / bin_widths(feature, edges)
+    np.testing.assert_allclose(density, 1.0)
 
 
 def test_two_halves_of_one_gaussian_lie_at_the_floor():

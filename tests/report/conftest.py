@@ -65,8 +65,8 @@ def study() -> Study:
     space, rng = world(), np.random.default_rng(0)
     centre, width = np.array([9.2, 25.0, 37.0, -119.0]), np.array([0.5, 6.0, 1.2, 1.2])
 
-    def draw(n):
-        return space.round(space.from_scale(rng.normal(centre, width, size=(n, 4))))
+    def draw(n, power=1.0):
+        return space.round(space.from_scale(rng.normal(centre, width / power**0.5, size=(n, 4))))
 
     def standard(points):
         return (space.to_scale(points) - centre) / width
@@ -120,7 +120,12 @@ def study() -> Study:
         campaign,
         log,
         Samples(
-            space, sampling, data, {"expert": belief, "stuck <b>judge</b>": flat}, {"expert": bands}
+            space,
+            sampling,
+            data,
+            {"expert": belief, "stuck <b>judge</b>": flat},
+            {"expert": bands},
+            at_powers={"expert": {k: draw(400, k) for k in (0.25, 0.5, 2.0, 4.0)}},
         ),
         versions={"Python": "3"},
         prompts={"0" * 64: f"Which is likelier? {HOSTILE}"},

@@ -7,9 +7,14 @@ import shutil
 import subprocess
 from importlib import resources
 
+import numpy as np
 import pytest
+from audit.planted import box
 
 from llm_elicit.report.answers import FEW, choose_answers
+from llm_elicit.report.figures import draw_portrait
+from llm_elicit.report.page import render_page
+from llm_elicit.report.samples import Samples
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
@@ -44,10 +49,33 @@ MEASURE = """() => ({{
   scrolls: root.scrollWidth,
   wide: all("main *, header *, footer *").filter(
     (e) => !e.closest(".scroll") && e.getBoundingClientRect().right > {width} + 0.5).length,
-  images: all("img").length,
+  drawings: all("img, svg").length,
   broken: all("img").filter((i) => !i.naturalWidth).length,
   title: page.title,
 }})"""
+
+# The powers whose belief is seen, and what is said, when the first judge's slider is put there.
+SLIDE = """() => ["2", "4", "0"].map((step) => {
+  const slider = page.querySelector("input[type=range]");
+  slider.value = step;
+  slider.dispatchEvent(new Event("input"));
+  const figures = slider.closest(".figures");
+  const seen = [...figures.querySelectorAll("[data-step]")].filter(
+    (e) => getComputedStyle(e).display !== "none");
+  return {
+    steps: [...new Set(seen.map((e) => e.dataset.step))],
+    said: page.querySelector("output").textContent,
+    heard: slider.getAttribute("aria-valuetext"),
+    label: slider.labels[0].textContent.trim(),
+    scale: figures.querySelector(".rescaled").getAttribute("transform"),
+  };
+})"""
+
+# How far the corner plot is stretched: above 1 its words grow with it.
+STRETCH = """() => {
+  const plot = page.querySelector(".corner .layered");
+  return plot.getBoundingClientRect().width / plot.querySelector("svg").viewBox.baseVal.width;
+}"""
 
 # What is shown after each of these choices, the ones before undone: none, the second judge, A,
 # orders that differ, the second judge's refusals.
@@ -100,7 +128,7 @@ def test_nothing_overflows(page, tmp_path, width):
     found = told(framed(page, width, MEASURE.format(width=width)), tmp_path)
     assert found["scrolls"] <= width
     assert found["wide"] == found["broken"] == 0
-    assert found["images"] > 8
+    assert found["drawings"] > 8
     assert "owned" not in found["title"]
 
 
@@ -128,6 +156,23 @@ def test_answers_are_filtered(study, page, tmp_path, medium):
         1,  # one refusal was planted
     ]
     assert told(framed(page, 1400, FILTER), tmp_path) == expected
+
+
+def test_the_slider_shows_one_power_at_a_time(page, tmp_path):
+    saved, sharpest, widest = told(framed(page, 1400, SLIDE), tmp_path)
+    assert [found["steps"] for found in (saved, sharpest, widest)] == [["2"], ["4"], ["0"]]
+    assert saved["said"] == saved["heard"] == "the saved power"
+    assert sharpest["said"] == sharpest["heard"] == "4 times the saved power"
+    assert saved["label"] == "Power of the belief"
+    assert saved["scale"] == "matrix(1 0 0 1 0 0)" != sharpest["scale"]
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_a_corner_plot_of_few_features_is_not_stretched(study, tmp_path, d):
+    space, rng = box(d), np.random.default_rng(0)
+    samples = Samples(space, space.sample(50, rng), beliefs={"expert": space.sample(50, rng)})
+    page = render_page(study, {"expert": draw_portrait(samples, "expert")})
+    assert told(framed(page, 1400, STRETCH), tmp_path) == pytest.approx(1.0, abs=0.01)
 
 
 def audited(page, *rules):

@@ -1,7 +1,9 @@
 """Figures: valid files with something in them, for any number of features."""
 
 import io
+import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +12,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from llm_elicit.features import Feature
+from llm_elicit.report.corner import corner_figure, corner_layers, flat_factors
 from llm_elicit.report.figures import draw_portrait, file_name, save_figures
-from llm_elicit.report.pairs import Samples
+from llm_elicit.report.flatness import Pair
+from llm_elicit.report.samples import Samples
 from llm_elicit.report.style import DARK, LIGHT, log_ticks, set_axis
 from llm_elicit.report.words import visible, worded
 
@@ -37,15 +41,48 @@ def test_figures_are_written_and_valid(written):
 
 
 def test_a_figure_shows_data_belief_and_lambda_in_their_colours(portrait):
-    assert len(portrait.marginals) == 4
-    for theme, content in ((LIGHT, portrait.corner.light), (DARK, portrait.corner.dark)):
+    seen = np.array(list(colours(portrait.files["corner.png"])))
+    for colour in (LIGHT.background, LIGHT.data, LIGHT.belief, LIGHT.sampling):
+        assert np.abs(seen - rgb(colour)).max(axis=1).min() <= 12
+    backdrop = portrait.corner.backdrop
+    for theme, content in ((LIGHT, backdrop.light), (DARK, backdrop.dark)):
         seen = np.array(list(colours(content)))
-        for colour in (theme.background, theme.data, theme.belief, theme.sampling):
-            assert np.abs(seen - rgb(colour)).max(axis=1).min() <= 12
-    svg = portrait.marginals[0].light.decode()
+        assert np.abs(seen - rgb(theme.background)).max(axis=1).min() <= 12
+    svg = portrait.files["marginals.svg"].decode()
     assert LIGHT.belief in svg
     assert LIGHT.sampling in svg
+
+
+def test_layers_hold_data_lambda_and_the_belief_at_every_power(portrait):
+    assert len(portrait.marginals) == 4
+    for layers in (*portrait.marginals, portrait.corner):
+        fixed = {shape.kind for group in layers.rescaled for shape in group.shapes}
+        assert fixed == {"data", "sampling"}
+        steps = {shape.step for shape in layers.shapes if shape.kind == "belief"}
+        assert steps == set(range(5))
+        assert all(len(group.transforms) == 5 for group in layers.rescaled)
+    assert {s.step for s in portrait.marginals[0].shapes if s.kind == "band"} == {portrait.saved}
     assert "income" in portrait.marginals[0].alt
+
+
+def outline(layers, step):
+    """Points (n, 2) of a belief's line."""
+    path = next(s.path for s in layers.shapes if s.kind == "belief" and s.step == step)
+    return np.array([part.split() for part in re.split("[ML]", path)[1:]], dtype=float)
+
+
+def test_a_sharper_belief_is_narrower_and_the_data_shrink_beside_it(portrait):
+    age = portrait.marginals[1]
+    wide, sharp = (outline(age, step) for step in (0, 4))
+    base = wide[:, 1].max()
+
+    def width(line):
+        return np.ptp(line[line[:, 1] < base - 0.5 * (base - line[:, 1].min()), 0])
+
+    assert width(sharp) < 0.6 * width(wide)
+    scales = [float(t.split()[3]) for t in age.rescaled[0].transforms]
+    assert scales[portrait.saved] == 1.0
+    assert scales[-1] < 0.8
 
 
 def test_the_same_samples_give_the_same_bytes(study, portrait):
@@ -66,6 +103,52 @@ def test_a_belief_at_one_point_is_drawn():
     space, rng = box(2), np.random.default_rng(0)
     samples = Samples(space, space.sample(50, rng), None, {"j": np.zeros((50, 2))})
     assert draw_portrait(samples, "j").corner is not None
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_the_legend_of_few_features_stands_beside_the_panels(d):
+    space, rng = box(d), np.random.default_rng(0)
+    samples = Samples(space, space.sample(50, rng), space.sample(50, rng))
+    samples = replace(samples, beliefs={"j": space.sample(50, rng)})
+    figure = corner_figure(samples, "j", LIGHT)
+    figure.draw_without_rendering()
+    legend = figure.legends[0].get_window_extent()
+    assert legend.width < 0.45 * figure.bbox.width
+    assert not any(legend.overlaps(axes.bbox) for axes in figure.axes)
+
+
+def test_a_flat_belief_has_no_contours_and_says_so():
+    space, rng = box(3), np.random.default_rng(0)
+    bent = space.sample(4000, rng)
+    bent[:, 0] = np.clip(rng.normal(0.5, 1.0, 4000), -3, 3)
+    samples = Samples(
+        space, space.sample(4000, rng), beliefs={"flat": space.sample(4000, rng), "bent": bent}
+    )
+    flat, other = (corner_layers(samples, judge) for judge in ("flat", "bent"))
+    assert flat.flat
+    assert [shape.text for shape in flat.shapes if shape.text] == 3 * ["flat"]
+    assert [shape.text for shape in other.shapes if shape.text] == ["flat"], "x1 and x2"
+    assert len(other.by_step[0][1]) == 4, "lines of both widths, marginals, and a word"
+
+
+def test_what_the_answers_leave_open_is_not_drawn_as_a_shape():
+    """The belief has a trend, but its posterior has trends of that size in all directions."""
+    space, rng = box(2), np.random.default_rng(0)
+
+    def tilted(slope, n):
+        x = space.sample(40 * n, rng)
+        return x[rng.random(len(x)) < np.exp(x @ slope - 3 * np.abs(slope).sum())][:n]
+
+    mean = np.array([0.15, 0.0])
+    slopes = rng.normal(0, 0.25, (40, 2))
+    samples = Samples(space, space.sample(8000, rng), beliefs={"j": tilted(mean, 8000)})
+    pair = Pair(space.features, (0, 1))
+    assert not flat_factors(samples, "j", pair)[1.0]
+    size = 400
+    draws = np.stack([tilted(slope, size) for slope in slopes])
+    assert flat_factors(replace(samples, draws={"j": draws}), "j", pair)[1.0]
+    sure = np.stack([tilted(mean + slope / 10, size) for slope in slopes])
+    assert not flat_factors(replace(samples, draws={"j": sure}), "j", pair)[1.0]
 
 
 def test_no_file_leaves_the_folder(portrait, tmp_path):

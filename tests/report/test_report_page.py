@@ -1,7 +1,10 @@
 """The page: complete, self-contained, well-formed, and deaf to what a reply tells it to do."""
 
+import base64
 import dataclasses
+import hashlib
 import re
+from importlib import resources
 from itertools import pairwise
 
 from llm_elicit.audit import (
@@ -16,6 +19,7 @@ from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.scale import AtLevel, Scale
 from llm_elicit.design import Design
 from llm_elicit.report import words
+from llm_elicit.report.figures import draw_portrait
 from llm_elicit.report.page import render_page
 from report.reader import Reader
 
@@ -24,15 +28,41 @@ def test_every_tag_is_closed(reader):
     assert reader.open == []
 
 
-def test_nothing_is_fetched_and_no_script_runs(reader):
+def test_nothing_is_fetched_and_no_script_but_the_slider_runs(page, reader):
     for _, attributes in reader.tags:
         for name in ("src", "srcset", "href", "action", "data"):
             value = attributes.get(name) or "#"
             assert value.startswith(("data:", "#"))
         assert not [name for name in attributes if name.startswith("on")]
-    assert not reader.all("script", "iframe", "object", "embed", "form")
+    assert not reader.all("iframe", "object", "embed", "form")
     policy = next(a["content"] for a in reader.all("meta") if "http-equiv" in a)
     assert policy.startswith("default-src 'none'")
+    assert reader.all("script") == [{}]
+    script = page[page.index("<script>") + len("<script>") : page.index("</script>\n")]
+    assert script == (resources.files("llm_elicit.report") / "slider.js").read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy.endswith(f"; script-src 'sha256-{digest}'")
+
+
+def test_a_page_of_one_power_has_no_script_and_no_slider(study):
+    samples = dataclasses.replace(study.samples, at_powers={})
+    portraits = {"expert": draw_portrait(samples, "expert")}
+    parsed = Reader()
+    text = render_page(dataclasses.replace(study, samples=samples), portraits)
+    parsed.feed(text)
+    assert not parsed.all("script")
+    assert not [field for field in parsed.all("input") if field["type"] == "range"]
+    assert "script-src" not in text
+
+
+def test_without_a_script_the_saved_power_is_shown(study, portrait, reader):
+    assert portrait.factors == (0.25, 0.5, 1.0, 2.0, 4.0)
+    shown = [g for g in reader.all("g") if "data-step" in g and g.get("class") != "off"]
+    assert {g["data-step"] for g in shown} == {"2", "0"}, "0 of the judge with one power"
+    hidden = [g for g in reader.all("g") if g.get("class") == "off"]
+    assert {g["data-step"] for g in hidden} == {"0", "1", "3", "4"}
+    power = next(d for d in reader.all("div") if "data-words" in d)
+    assert "off" in power["class"].split()
 
 
 def test_hostile_text_is_shown_and_not_obeyed(page, reader):
@@ -89,6 +119,7 @@ def test_landmarks_names_and_alternatives(reader):
     for landmark in ("main", "header", "footer", "nav"):
         assert len(reader.all(landmark)) == 1
     assert all(image.get("alt") for image in reader.all("img"))
+    assert all(drawing.get("aria-label") for drawing in reader.all("svg"))
     assert all(cell.get("scope") for cell in reader.all("th"))
     ids = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
     assert len(ids) == len(set(ids))

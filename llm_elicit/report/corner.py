@@ -1,0 +1,163 @@
+"""The corner plot: a belief over the data for every two features, marginals on the diagonal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from llm_elicit.features import Feature
+from llm_elicit.report.flatness import Pair, is_flat, is_uncertain
+from llm_elicit.report.layers import Layers, Rescaled, Shape, shapes_of, size_of
+from llm_elicit.report.marginals import (
+    draw_marginal,
+    dress_marginal,
+    legend,
+    marginal_shapes,
+)
+from llm_elicit.report.pairs import draw_flat, draw_panel, draw_regions
+from llm_elicit.report.picture import paint_picture
+from llm_elicit.report.samples import Samples
+from llm_elicit.report.style import DARK, LIGHT, Theme
+
+MOST = 10
+"""Features of a corner plot, at most."""
+_PANEL = {2: 1.8, 3: 1.8, 4: 1.65, 5: 1.45}  # inches, by the number of features
+_LEAST_PANEL = 1.3
+_LEFT, _RIGHT, _WORDS = 0.65, 0.1, 0.85  # inches; words stand on end below
+
+
+def corner_figure(samples: Samples, judge: str, theme: Theme) -> Figure:
+    """Draw a judge's belief over the data, with its legend."""
+    figure, points = _blank(samples, theme), samples.beliefs[judge]
+    for axes, row, column in _panels(figure, samples):
+        if row == column:
+            draw_marginal(axes, samples, points, row, theme)
+        else:
+            pair = _pair(samples, column, row)
+            draw_panel(axes, samples, pair, theme)
+            if flat_factors(samples, judge, pair)[1.0]:
+                draw_flat(axes, theme)
+            else:
+                draw_regions(axes, points, pair, theme)
+        _label(axes, samples.space.features, (column, row), theme)
+    figure.legend(
+        handles=legend(theme, samples.data is not None), loc="upper right", frameon=False,
+        labelcolor=theme.ink,
+    )  # fmt: skip
+    return figure
+
+
+def corner_layers(samples: Samples, judge: str) -> Layers:
+    """Draw the same for a page, the belief at every power; the page has the legend."""
+    figure, powers = _blank(samples, LIGHT), samples.by_factor(judge)
+    shapes, rescaled, flat = list[Shape](), list[Rescaled](), False
+    for axes, row, column in _panels(figure, samples):
+        if row == column:
+            dress_marginal(axes, samples.space.features[row], LIGHT)
+            found, grown = marginal_shapes(axes, samples, judge, row)
+            shapes += found
+            rescaled.append(grown)
+            continue
+        pair = _pair(samples, column, row)
+        draw_panel(axes, samples, pair, LIGHT)
+        for step, (factor, is_flat_there) in enumerate(flat_factors(samples, judge, pair).items()):
+            flat |= is_flat_there
+            drawn = (
+                draw_flat(axes, LIGHT)
+                if is_flat_there
+                else draw_regions(axes, powers[factor], pair, LIGHT)
+            )
+            shapes += shapes_of(drawn, "belief", step)
+    data = "the data in grey, " if samples.data is not None else ""
+    return Layers(
+        f"Belief of {judge}, two features at a time",
+        f"Corner plot. Each panel sets two features against each other: {data}lines around the "
+        f"densest 50 and 90 percent of the belief of {judge}.",
+        *size_of(figure),
+        tuple(shapes),
+        tuple(rescaled),
+        paint_picture(_backdrop(samples, LIGHT), _backdrop(samples, DARK), "Panels", "Panels"),
+        flat,
+    )
+
+
+def flat_factors(samples: Samples, judge: str, pair: Pair) -> dict[float, bool]:
+    """Return whether a judge's belief is flat over two features, by the factor of its power.
+
+    Of two features with categories shares are drawn as they are: no lines, no noise in them.
+    """
+    powers = samples.by_factor(judge)
+    if all(feature.categories for feature in pair.features):
+        return dict.fromkeys(powers, False)
+    draws = samples.draws.get(judge)
+    uncertain = draws is not None and is_uncertain(
+        pair, samples.beliefs[judge], samples.sampling, draws
+    )
+    return {
+        factor: uncertain or is_flat(pair, points, samples.sampling)
+        for factor, points in powers.items()
+    }
+
+
+def _backdrop(samples: Samples, theme: Theme) -> Figure:
+    """The panels without a belief; those of one feature are empty, since their axes change."""
+    figure = _blank(samples, theme)
+    for axes, row, column in _panels(figure, samples):
+        if row == column:
+            dress_marginal(axes, samples.space.features[row], theme)
+        else:
+            draw_panel(axes, samples, _pair(samples, column, row), theme)
+        _label(axes, samples.space.features, (column, row), theme)
+    return figure
+
+
+def _blank(samples: Samples, theme: Theme) -> Figure:
+    # Placed by hand: the constrained layout takes seconds for this many panels.
+    d = samples.space.dimension
+    side = _PANEL.get(d, _LEAST_PANEL) * d + _LEFT + _RIGHT
+    under = _WORDS if samples.space.categorical.any() else _LEFT
+    figure = Figure(figsize=(side, side), facecolor=theme.background)
+    figure.subplots_adjust(
+        left=_LEFT / side, bottom=under / side, right=1 - _RIGHT / side, top=1 - _RIGHT / side,
+        wspace=0.08, hspace=0.08,
+    )  # fmt: skip
+    return figure
+
+
+def _panels(figure: Figure, samples: Samples) -> Iterator[tuple[Axes, int, int]]:
+    """Every panel with its row and column."""
+    d = samples.space.dimension
+    for row in range(d):
+        for column in range(row + 1):
+            yield figure.add_subplot(d, d, row * d + column + 1), row, column
+
+
+def _pair(samples: Samples, column: int, row: int) -> Pair:
+    features = samples.space.features
+    return Pair((features[column], features[row]), (column, row))
+
+
+def _label(axes: Axes, features: tuple[Feature, ...], place: tuple[int, int], theme: Theme) -> None:
+    """Label the outer panels alone."""
+    column, row = place
+    axes.tick_params(labelsize=7, length=2)
+    if row == len(features) - 1:
+        axes.set_xlabel(_wrapped(features[column].label), fontsize=8, color=theme.ink)
+        axes.tick_params(axis="x", rotation=45)
+    else:
+        axes.tick_params(labelbottom=False)
+    if column == 0 and row > 0:
+        axes.set_ylabel(_wrapped(features[row].label), fontsize=8, color=theme.ink)
+    else:
+        axes.tick_params(labelleft=False)
+
+
+def _wrapped(label: str) -> str:
+    """Break a long label into two lines near its middle."""
+    words = label.split()
+    if len(label) <= 14 or len(words) < 2:
+        return label
+    cut = min(range(1, len(words)), key=lambda i: abs(len(" ".join(words[:i])) - len(label) / 2))
+    return " ".join(words[:cut]) + "\n" + " ".join(words[cut:])

@@ -1,0 +1,208 @@
+"""A figure as the page holds it: shapes of the data and λ, and those of the belief at every power.
+
+Artists are drawn with Matplotlib as in the saved figures and turned into paths, in CSS pixels. The
+page styles them, so that one drawing serves light and dark, and shows those of one power at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.collections import Collection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.path import Path
+from matplotlib.text import Text
+
+from llm_elicit.report.picture import Picture
+
+Kind = Literal["data", "sampling", "band", "belief", "axis"]
+_PIXELS = 96  # CSS pixels in an inch
+_POINTS = 72
+_TICK, _BELOW = 3.0, 15.0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A path of SVG, or a word.
+
+    Attributes:
+        kind: what it is of; names its colour.
+        path: its outline; empty for a word.
+        width: of its line; 0 where it is filled.
+        step: place of the power at which it is shown; None for all.
+        text, x, y, angle: the word, where its middle (or its end, where turned) stands.
+    """
+
+    kind: Kind
+    path: str = ""
+    width: float = 0.0
+    step: int | None = None
+    text: str = ""
+    x: float = 0.0
+    y: float = 0.0
+    angle: float = 0.0
+
+
+@dataclass(frozen=True)
+class Rescaled:
+    """Shapes that grow and shrink with the axis of densities.
+
+    Attributes:
+        shapes: as they are at the saved power.
+        transforms: one of SVG for every power.
+    """
+
+    shapes: tuple[Shape, ...]
+    transforms: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Layers:
+    """A figure of one judge.
+
+    Attributes:
+        title: what it shows, in a few words.
+        alt: what it shows, for those who do not see it.
+        width, height: in CSS pixels.
+        shapes: those that keep their size.
+        rescaled: the others, by panel.
+        backdrop: what lies under them.
+        flat: whether a panel says that the belief is flat there.
+    """
+
+    title: str
+    alt: str
+    width: int
+    height: int
+    shapes: tuple[Shape, ...]
+    rescaled: tuple[Rescaled, ...] = ()
+    backdrop: Picture | None = None
+    flat: bool = False
+
+    @property
+    def by_step(self) -> list[tuple[int | None, list[Shape]]]:
+        """The shapes that are shown always, then those of each power; paths of a kind are one."""
+        steps = {shape.step for shape in self.shapes}
+        order = sorted(steps, key=lambda step: -1 if step is None else step)
+        return [(step, _joined(s for s in self.shapes if s.step == step)) for step in order]
+
+
+@dataclass(frozen=True)
+class _Screen:
+    """Display units of a figure to CSS pixels, downwards."""
+
+    scale: float
+    height: float
+
+    @classmethod
+    def of(cls, artist: Artist) -> _Screen:
+        figure = artist.get_figure(root=True)
+        assert isinstance(figure, Figure)
+        return cls(_PIXELS / figure.dpi, _PIXELS * float(figure.get_size_inches()[1]))
+
+    def __call__(self, x: float, y: float) -> tuple[float, float]:
+        return self.scale * float(x), self.height - self.scale * float(y)
+
+
+def shapes_of(artists: Iterable[Artist], kind: Kind, step: int | None = None) -> list[Shape]:
+    """Return artists as shapes, those with nothing in them left out, and remove them."""
+    shapes = []
+    for artist in artists:
+        if isinstance(artist, Text):
+            shapes.append(_word(artist, kind, step))
+        else:
+            shapes.extend(_paths(artist, kind, step))
+        artist.remove()
+    return [shape for shape in shapes if shape.path or shape.text]
+
+
+def _joined(shapes: Iterable[Shape]) -> list[Shape]:
+    """Return the shapes with the paths of one kind and width as one path; words as they are."""
+    paths: dict[tuple[Kind, float], list[Shape]] = {}
+    words = []
+    for shape in shapes:
+        if shape.text:
+            words.append(shape)
+        else:
+            paths.setdefault((shape.kind, shape.width), []).append(shape)
+    whole = [replace(some[0], path="".join(s.path for s in some)) for some in paths.values()]
+    return [*whole, *words]
+
+
+def axis_shapes(axes: Axes) -> list[Shape]:
+    """Return the line, ticks and words of the axis below a panel."""
+    screen, low, high = _Screen.of(axes), *axes.get_xlim()
+    left, base = screen(*axes.transAxes.transform((0, 0)))
+    right, _ = screen(*axes.transAxes.transform((1, 0)))
+    lines, words = f"M{left:.1f} {base:.1f}H{right:.1f}", []
+    for at, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True):
+        if low <= at <= high:
+            x, _ = screen(*axes.transData.transform((at, axes.get_ylim()[0])))
+            lines += f"M{x:.1f} {base:.1f}v{_TICK:g}"
+            angle = -float(label.get_rotation())
+            x, y = round(x, 1), round(base + _BELOW, 1)
+            words.append(Shape("axis", text=label.get_text(), x=x, y=y, angle=angle))
+    return [Shape("axis", lines, width=0.7), *words]
+
+
+def rescaling(axes: Axes, tops: Iterable[float], saved: float) -> tuple[str, ...]:
+    """Return transforms that put shapes drawn up to `saved` on axes up to each of `tops`."""
+    _, base = _Screen.of(axes)(*axes.transAxes.transform((0, 0)))
+    factors = [saved / top for top in tops]
+    return tuple(f"matrix(1 0 0 {f:.4g} 0 {base * (1 - f):.4g})" for f in factors)
+
+
+def size_of(figure: Figure) -> tuple[int, int]:
+    """Return width and height in CSS pixels."""
+    width, height = (round(_PIXELS * inches) for inches in figure.get_size_inches())
+    return width, height
+
+
+def _paths(artist: Artist, kind: Kind, step: int | None) -> list[Shape]:
+    """Return one shape for each path of a line, a patch or a collection."""
+    filled = False
+    if isinstance(artist, Line2D):
+        paths, widths = [artist.get_path()], [artist.get_linewidth()]
+    elif isinstance(artist, Patch):
+        paths, widths, filled = [artist.get_path()], [0.0], artist.get_fill()
+    else:
+        assert isinstance(artist, Collection)
+        paths, widths = (
+            list(artist.get_paths()),
+            list(np.atleast_1d(np.asarray(artist.get_linewidth()))),
+        )
+        filled = kind == "band"
+    screen, transform = _Screen.of(artist), artist.get_transform()
+    return [
+        Shape(
+            kind,
+            _outline(transform.transform_path(path), screen),
+            0.0 if filled else round(float(widths[i % len(widths)]) * _PIXELS / _POINTS, 2),
+            step,
+        )
+        for i, path in enumerate(paths)
+    ]
+
+
+def _outline(path: Path, screen: _Screen) -> str:
+    """Return a path in display units as one of SVG, without the points that change nothing."""
+    parts = []
+    for vertex, code in path.iter_segments(simplify=True, curves=False):
+        if code == Path.CLOSEPOLY:
+            parts.append("Z")
+        else:
+            x, y = screen(*vertex)
+            parts.append(f"{'M' if code == Path.MOVETO else 'L'}{x:.1f} {y:.1f}")
+    return "".join(parts)
+
+
+def _word(artist: Text, kind: Kind, step: int | None) -> Shape:
+    x, y = _Screen.of(artist)(*artist.get_transform().transform(artist.get_position()))
+    return Shape(kind, step=step, text=artist.get_text(), x=round(x, 1), y=round(y, 1))

@@ -1,0 +1,218 @@
+"""One feature at a time: data, λ, a belief and its band on the axes of one feature."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from llm_elicit.audit.bands import BINS, smoothed
+from llm_elicit.audit.distance import bin_edges, bin_widths
+from llm_elicit.audit.standard import shares_of
+from llm_elicit.audit.summary import BeliefBands, CategoryBands, FeatureBands
+from llm_elicit.features import Feature, Floats
+from llm_elicit.report.layers import (
+    Layers,
+    Rescaled,
+    Shape,
+    axis_shapes,
+    rescaling,
+    shapes_of,
+    size_of,
+)
+from llm_elicit.report.samples import Samples
+from llm_elicit.report.style import LIGHT, Theme, axis_label, dress, set_axis
+from llm_elicit.report.words import between, share
+
+_BAR = 0.8  # the width of a category's bar, of its place
+_LINE = 1.6
+_SIZE = 3.0, 1.6  # inches, on a page
+_UNDER, _UNDER_WORDS = 0.25, 0.7  # inches below, for ticks and for words on end
+
+
+def draw_marginal(axes: Axes, samples: Samples, belief: Floats, column: int, theme: Theme) -> None:
+    """Draw data, λ and a belief on dressed axes."""
+    dress_marginal(axes, samples.space.features[column], theme)
+    draw_data(axes, samples, column, theme)
+    draw_sampling(axes, samples, column, theme)
+    draw_belief(axes, samples.space.features[column], belief[:, column], theme)
+    axes.set_ylim(0, top_of(samples, belief, column))
+
+
+def top_of(samples: Samples, belief: Floats, column: int) -> float:
+    """Return the upper end of a marginal's axis of densities, above data, λ and belief."""
+    feature = samples.space.features[column]
+    lines = [_line(feature, points[:, column]) for points in (samples.sampling, belief)]
+    if samples.data is not None:
+        lines.append(_bars(feature, samples.data[:, column]))
+    return 1.05 * float(np.concatenate(lines).max())
+
+
+def dress_marginal(axes: Axes, feature: Feature, theme: Theme) -> None:
+    """Axes of one feature: its range below, no axis of densities."""
+    dress(axes, theme)
+    axes.spines["left"].set_visible(False)
+    axes.set_yticks([])
+    set_axis(axes, "x", feature)
+    if not feature.categories:
+        edges = bin_edges(feature, BINS)
+        axes.set_xlim(edges[0], min(edges[-1], feature.high + 0.5 * (feature.kind == "integer")))
+
+
+def draw_data(axes: Axes, samples: Samples, column: int, theme: Theme) -> list[Artist]:
+    """Draw the data as bars; nothing where there are none."""
+    feature = samples.space.features[column]
+    if samples.data is None:
+        return []
+    bars, edges = _bars(feature, samples.data[:, column]), bin_edges(feature, BINS)
+    if feature.categories:
+        return list(axes.bar(np.arange(len(bars)), bars, _BAR, color=theme.data))
+    return [axes.stairs(bars, edges, fill=True, color=theme.data)]
+
+
+def draw_sampling(axes: Axes, samples: Samples, column: int, theme: Theme) -> list[Artist]:
+    """Draw λ as a dashed line."""
+    feature = samples.space.features[column]
+    dashes = (0, (2, 1)) if feature.categories else (0, (4, 2))
+    return _draw_line(axes, feature, samples.sampling[:, column], theme.sampling, dashes)
+
+
+def draw_belief(axes: Axes, feature: Feature, values: Floats, theme: Theme) -> list[Artist]:
+    """Draw a belief, by its values `(n,)` of the feature, as a line."""
+    return _draw_line(axes, feature, values, theme.belief, "solid")
+
+
+def draw_band(axes: Axes, bands: BeliefBands | None, column: int, theme: Theme) -> list[Artist]:
+    """Draw a belief's band as a shade; nothing where it has none."""
+    if bands is None:
+        return []
+    band = bands.marginals[column]
+    axes.set_ylim(top=max(axes.get_ylim()[1], 1.05 * max(band.high)))
+    shade: dict[str, Any] = {"color": theme.belief, "alpha": 0.28, "linewidth": 0}
+    if isinstance(bands.features[column], CategoryBands):
+        height = np.subtract(band.high, band.low)
+        return list(axes.bar(band.at, height, _BAR, band.low, **shade))
+    return [axes.fill_between(band.at, band.low, band.high, **shade)]
+
+
+def marginal_layers(samples: Samples, judge: str, column: int) -> Layers:
+    """Draw one feature's marginal for a page, the belief at every power."""
+    feature, bands = samples.space.features[column], samples.bands.get(judge)
+    figure = Figure(figsize=_SIZE, facecolor=LIGHT.background)
+    under = _UNDER_WORDS if feature.categories else _UNDER
+    figure.subplots_adjust(left=0.04, right=0.96, bottom=under / _SIZE[1], top=0.97)
+    axes = figure.add_subplot()
+    dress_marginal(axes, feature, LIGHT)
+    shapes, grown = marginal_shapes(axes, samples, judge, column, bands)
+    return Layers(
+        axis_label(feature),
+        marginal_words(samples, samples.beliefs[judge], column, bands),
+        *size_of(figure),
+        (*shapes, *axis_shapes(axes)),
+        (grown,),
+    )
+
+
+def marginal_shapes(
+    axes: Axes, samples: Samples, judge: str, column: int, bands: BeliefBands | None = None
+) -> tuple[list[Shape], Rescaled]:
+    """Return the belief's shapes at every power, and those of data and λ, on dressed axes."""
+    feature, powers = samples.space.features[column], samples.by_factor(judge)
+    saved = list(powers).index(1.0)
+    tops = [top_of(samples, points, column) for points in powers.values()]
+    if bands is not None:
+        tops[saved] = max(tops[saved], 1.05 * max(bands.marginals[column].high))
+    lines = []
+    for step, (points, top) in enumerate(zip(powers.values(), tops, strict=True)):
+        axes.set_ylim(0, top)
+        lines += shapes_of(draw_belief(axes, feature, points[:, column], LIGHT), "belief", step)
+    axes.set_ylim(0, tops[saved])
+    shade = shapes_of(draw_band(axes, bands, column, LIGHT), "band", saved)
+    fixed = shapes_of(draw_data(axes, samples, column, LIGHT), "data")
+    fixed += shapes_of(draw_sampling(axes, samples, column, LIGHT), "sampling")
+    return [*shade, *lines], Rescaled(tuple(fixed), rescaling(axes, tops, tops[saved]))
+
+
+def legend(theme: Theme, data: bool, bands: bool = False) -> list[Patch | Line2D]:
+    """Return the handles of a figure's legend."""
+    handles: list[Patch | Line2D] = [Patch(color=theme.data, label="data")] if data else []
+    if bands:
+        handles.append(Patch(color=theme.belief, alpha=0.28, label="90 % band of the belief"))
+    return [
+        *handles,
+        Line2D([], [], color=theme.belief, label="belief"),
+        Line2D([], [], color=theme.sampling, linestyle="dashed", label="sampling density λ"),
+    ]
+
+
+def marginal_words(samples: Samples, belief: Floats, column: int, bands: BeliefBands | None) -> str:
+    """Return what a marginal's picture shows, for those who do not see it."""
+    if samples.space.features[column].categories:
+        return _share_words(samples, belief, column, bands)
+    return _median_words(samples, belief, column, bands)
+
+
+def _draw_line(
+    axes: Axes,
+    feature: Feature,
+    values: Floats,
+    colour: str,
+    dashes: str | tuple[int, tuple[int, int]],
+) -> list[Artist]:
+    """Draw a density as a line; of categories, a line across each one's place."""
+    style: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": _LINE}
+    line = _line(feature, values)
+    if feature.categories:
+        codes = np.arange(len(line))
+        return [axes.hlines(line, codes - _BAR / 2, codes + _BAR / 2, **style)]
+    edges = bin_edges(feature, BINS)
+    return list(axes.plot((edges[:-1] + edges[1:]) / 2, line, **style))
+
+
+def _bars(feature: Feature, values: Floats) -> Floats:
+    """Return the histogram density per unit of the feature's scale; of categories, shares."""
+    if feature.categories:
+        return shares_of(values, feature)
+    edges = bin_edges(feature, BINS)
+    counts = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0]
+    return np.asarray(counts / (counts.sum() * bin_widths(feature, edges)), dtype=np.float64)
+
+
+def _line(feature: Feature, values: Floats) -> Floats:
+    """Return the same, smoothed with reflection at the range's ends; categories as they are."""
+    bars = _bars(feature, values)
+    return bars if feature.categories else smoothed(bars)
+
+
+def _median_words(samples: Samples, belief: Floats, column: int, bands: BeliefBands | None) -> str:
+    feature = samples.space.features[column]
+
+    def median(points: Floats) -> str:
+        return feature.word(float(np.median(points[:, column])))
+
+    parts = [f"belief {median(belief)}", f"sampling density {median(samples.sampling)}"]
+    band = None if bands is None else bands.features[column]
+    if isinstance(band, FeatureBands):
+        parts[0] += f" (90 % band {between(feature, band.q50)})"
+    if samples.data is not None:
+        parts.insert(0, f"data {median(samples.data)}")
+    return f"Marginal densities of {feature.label}. Medians: {', '.join(parts)}."
+
+
+def _share_words(samples: Samples, belief: Floats, column: int, bands: BeliefBands | None) -> str:
+    feature, parts = samples.space.features[column], []
+    data = None if samples.data is None else shares_of(samples.data[:, column], feature)
+    shares = shares_of(belief[:, column], feature)
+    band = None if bands is None else bands.features[column]
+    for code, word in enumerate(feature.categories):
+        part = f"belief {share(float(shares[code]))}"
+        if isinstance(band, CategoryBands):
+            part += f" (90 % band {' to '.join(map(share, band.shares[word]))})"
+        part = part if data is None else f"data {share(float(data[code]))}, {part}"
+        parts.append(f"{word}: {part}")
+    return f"Shares of {feature.label}. {'; '.join(parts)}."
