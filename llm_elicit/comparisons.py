@@ -114,6 +114,7 @@ class Said:
         first: whether a was shown first, `(n,)`.
         tie: whether the judge called them equal, `(n,)`.
         soft: whether the preference is a measured probability, `(n,)`.
+        pair: the pairs' numbers, `(n,)`.
     """
 
     a: Floats
@@ -122,12 +123,18 @@ class Said:
     first: np.ndarray[tuple[int], np.dtype[np.bool_]]
     tie: np.ndarray[tuple[int], np.dtype[np.bool_]]
     soft: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    pair: np.ndarray[tuple[int], np.dtype[np.int64]]
+
+    @property
+    def sign(self) -> Floats:
+        """1 where a was shown first, −1 where b was, `(n,)`."""
+        return np.where(self.first, 1.0, -1.0)
 
     @property
     def log_odds(self) -> Floats:
         """log P(first shown) / P(second shown), `(n,)` nats, finite."""
         p = np.clip(self.preference, _LEAST, 1.0 - _LEAST)
-        return np.where(self.first, 1.0, -1.0) * np.log(p / (1.0 - p))
+        return self.sign * np.log(p / (1.0 - p))
 
 
 class Comparisons:
@@ -187,6 +194,7 @@ class Comparisons:
             (rows["order"] == "ab").to_numpy(bool),
             (rows["verdict"] == "tie").to_numpy(bool),
             rows["soft"].to_numpy(bool),
+            rows["pair"].to_numpy(np.int64),
         )
 
     def _chosen(self, judge: str) -> pd.DataFrame:

@@ -23,7 +23,7 @@ LONG = (
     "test_report_answers.py", "test_examples.py", "test_survival.py", "test_pace.py",
     "test_asking.py", "test_flow.py", "test_outcomes.py", "test_plugins.py", "test_rounds.py",
     "test_sizes.py", "test_retries.py", "test_chaos.py", "test_batches.py", "test_utility.py",
-    "test_audit_signal.py", "test_audit_rankings.py", "test_grid.py", "test_cli.py",
+    "test_audit_preference.py", "test_audit_rankings.py", "test_grid.py", "test_cli.py",
     "test_compare.py", "test_draws.py", "test_diagnostics.py", "test_log.py", "test_local.py",
     "test_run.py", "test_workers.py", "test_categories.py",
 )  # fmt: skip

@@ -21,7 +21,8 @@ from fakes.provider import Fails, Provider, Says
 
 from llm_elicit import stages
 from llm_elicit.audit import AuditSettings
-from llm_elicit.audit.sequential import randomization_test_in_rounds
+from llm_elicit.audit.randomization import RandomizationTest
+from llm_elicit.audit.response import response_of
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Choices
 from llm_elicit.density import Noise
@@ -316,9 +317,9 @@ def test_the_test_of_a_signal_goes_round_by_round(tmp_path: Path, shared: bool) 
         asked = [len(set(some) & set(choices.pair)) for some in schedule.pairs]
         assert asked == [6, 4, 4]
         rng = np.random.default_rng([audit.seed, 2, zlib.crc32(name.encode())])
-        p_value, gain = randomization_test_in_rounds(choices, SPACE, settings.flips, rng, schedule)
-        assert (audit.of(name).signal.p_value, audit.of(name).signal.gain) == (p_value, gain)
-        assert audit.of(name).signal.search is None
+        test = RandomizationTest(response_of(result.comparisons, name), SPACE, schedule)
+        assert audit.of(name).preference.p_value == test.run(settings.flips, rng).p_value
+        assert audit.of(name).preference.search is None
     page = " ".join(result.report_path.read_text(encoding="utf-8").split())
     assert "approximate" not in page
     assert "done round by round" in page

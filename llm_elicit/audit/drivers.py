@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from llm_elicit.audit.multiplicity import holm
-from llm_elicit.audit.sequential import Telling
-from llm_elicit.audit.signal import exchange
-from llm_elicit.comparisons import Choices
+from llm_elicit.audit.randomization import RandomizationTest, exchange
+from llm_elicit.audit.response import Response
 from llm_elicit.features import FeatureSpace, Floats
 from llm_elicit.rounds import Schedule
 from llm_elicit.strict import Strict
@@ -34,7 +33,7 @@ class Driver(Strict):
 
 
 def measure_drivers(
-    choices: Choices,
+    choices: Response,
     space: FeatureSpace,
     flips: int,
     rng: np.random.Generator,
@@ -45,34 +44,36 @@ def measure_drivers(
     `schedule` says which pairs belong to which round; None for one round.
 
     Example:
+        >>> from llm_elicit.comparisons import Choices
         >>> space = FeatureSpace.load("penguins")
         >>> rng = np.random.default_rng(0)
         >>> a, b = space.sample(80, rng), space.sample(80, rng)
         >>> heavier = (a[:, 3] > b[:, 3]).astype(float)         # a judge by weight alone
-        >>> drivers = measure_drivers(Choices(a, b, heavier, np.arange(80)), space, 199, rng)
+        >>> told = Response.of_choices(Choices(a, b, heavier, np.arange(80)))
+        >>> drivers = measure_drivers(told, space, 199, rng)
         >>> [driver.name for driver in drivers if driver.p_holm < 0.05]
         ['body_mass_g']
     """
     if len(choices) < 2:
         return []
-    told = Telling(choices, space, schedule)
+    told = RandomizationTest(choices, space, schedule)
     design, owners = told.designs[len(choices)]
     columns = [design[:, owners == j] for j in range(space.dimension)]
-    tests = [told.test(flips, rng, feature=j) for j in range(space.dimension)]
-    adjusted = holm(np.array([p_value for p_value, _ in tests]))
+    tests = [told.run(flips, rng, feature=j) for j in range(space.dimension)]
+    adjusted = holm(np.array([test.p_value for test in tests]))
 
     def gain(kept: list[Floats]) -> float:
         if not kept:
             return 0.0
-        return exchange(np.concatenate(kept, axis=1), choices.preference, 0, rng).gain
+        return exchange(np.concatenate(kept, axis=1), choices.value, 0, rng).gain
 
     whole = gain(columns)
     return [
         Driver(
             name=name,
-            alone=tests[j][1],
+            alone=tests[j].gain,
             lost=whole - gain(columns[:j] + columns[j + 1 :]),
-            p_value=tests[j][0],
+            p_value=tests[j].p_value,
             p_holm=float(adjusted[j]),
         )
         for j, name in enumerate(space.names)

@@ -1,4 +1,4 @@
-"""p-values of many tests at once."""
+"""p-values of many tests at once, and of simulated ones."""
 
 from __future__ import annotations
 
@@ -19,3 +19,15 @@ def holm(p_values: Floats) -> Floats:
     adjusted = np.empty_like(p_values)
     adjusted[order] = np.minimum(np.maximum.accumulate(stepped), 1.0)
     return adjusted
+
+
+def p_words(p_value: float, at_floor: bool) -> str:
+    """A p-value in words; one that a simulation could not have found smaller is a bound.
+
+    Example:
+        >>> p_words(0.0005, True), p_words(0.0312, False), p_words(1e-9, False)
+        ('p ≤ 0.0005', 'p = 0.031', 'p < 0.0001')
+    """
+    if p_value < 1e-4:
+        return "p < 0.0001"
+    return f"p {'≤' if at_floor else '='} {p_value:.2g}"

@@ -18,33 +18,24 @@ from llm_elicit.audit.boxes import Box, measure_boxes
 from llm_elicit.audit.consistency import Consistency, measure_consistency
 from llm_elicit.audit.coverage import DataCoverage, measure_data_coverage
 from llm_elicit.audit.direct import DirectAudit, measure_direct
+from llm_elicit.audit.discrimination import Discrimination
 from llm_elicit.audit.distance import Distance, Ruler, common_size
 from llm_elicit.audit.drivers import Driver, measure_drivers
+from llm_elicit.audit.effects import Effect
 from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
 from llm_elicit.audit.foretold import Foretold, read_foretold
-from llm_elicit.audit.power import (
-    BandPower,
-    SearchPower,
-    measure_band_power,
-    measure_search_power,
-)
+from llm_elicit.audit.power import BandPower, measure_band_power
+from llm_elicit.audit.powers import Powers
+from llm_elicit.audit.preference import Preference, Verdict, measure_preference, settle
+from llm_elicit.audit.response import response_of
 from llm_elicit.audit.scale import Scale, measure_scale
-from llm_elicit.audit.sequential import randomization_test_in_rounds
 from llm_elicit.audit.shape import Shape, measure_shape
-from llm_elicit.audit.signal import (
-    Signal,
-    Verdict,
-    assess_signal,
-    distance_from_sampling,
-    exchange_choices,
-)
+from llm_elicit.audit.signal import Signal, assess_signal, distance_from_sampling
 from llm_elicit.audit.summary import Bands, Summary, side_by_side, summarize
 from llm_elicit.audit.transitivity import Transitivity, measure_transitivity
 from llm_elicit.audit.unanswered import Unanswered, measure_unanswered
-from llm_elicit.comparisons import Choices
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats
-from llm_elicit.rounds import Schedule
 from llm_elicit.strict import Strict
 
 Progress = Callable[[int, int], None]
@@ -80,6 +71,10 @@ class JudgeAudit(Strict):
         consistency: how it answers.
         unanswered: where it did not choose; None if it always did, or never.
         transitivity: whether its choices go round in circles, if any pairs make triads.
+        preference: whether its answers depend on the points, how reliably, and the verdict.
+        discrimination: whether what it prefers follows the data; None without data or a belief.
+        effects: what each feature adds, in the order of the space.
+        powers: what depends on the power of the utility; None for a belief without one.
         signal: whether its answers say anything about the points.
         drivers: each feature's part in the choices.
         foretold: how well the fit foretells choices it never saw, if it says.
@@ -102,6 +97,10 @@ class JudgeAudit(Strict):
     consistency: Consistency
     unanswered: Unanswered | None = None
     transitivity: Transitivity | None = None
+    preference: Preference
+    discrimination: Discrimination | None = None
+    effects: tuple[Effect, ...] = ()
+    powers: Powers | None = None
     signal: Signal
     drivers: tuple[Driver, ...] = ()
     foretold: Foretold | None = None
@@ -121,8 +120,8 @@ class JudgeAudit(Strict):
 
     @property
     def verdict(self) -> Verdict:
-        """ "signal" or "no signal found"."""
-        return self.signal.verdict
+        """What kind of judge it is, see `llm_elicit.audit.preference`."""
+        return self.preference.verdict
 
 
 class Audit(Strict):
@@ -183,7 +182,7 @@ def audit_run(
     """Audit every judge of a run against the data and λ.
 
     A judge's numbers depend on its own evidence, the reference and the seed, not on which
-    other judges there are.
+    other judges there are, but for p-values corrected for their number and so verdicts.
 
     Args:
         evidence: one record a judge, the names unique.
@@ -216,8 +215,25 @@ def audit_run(
     if progress is not None:
         progress(steps, steps)
     return Audit(
-        space=reference.space, settings=settings, seed=seed, reference=shared, judges=judges
+        space=reference.space,
+        settings=settings,
+        seed=seed,
+        reference=shared,
+        judges=_settled(judges, settings),
     )
+
+
+def _settled(judges: Sequence[JudgeAudit], settings: AuditSettings) -> list[JudgeAudit]:
+    """The judges with verdicts that allow for how many there are."""
+    scales = [
+        judge.powers.pinned.source if judge.powers is not None and judge.powers.pinned else None
+        for judge in judges
+    ]
+    found = settle([judge.preference for judge in judges], scales, settings.level)
+    return [
+        judge.model_copy(update={"preference": one})
+        for judge, one in zip(judges, found, strict=True)
+    ]
 
 
 def audit_judge(
@@ -234,6 +250,10 @@ def audit_judge(
     comparisons, data = evidence.comparisons, reference.data
     choices = comparisons.choices(evidence.judge)
     first_fit = next(iter(evidence.diagnostics.values()), {})
+    response = response_of(comparisons, evidence.judge)
+    preference = measure_preference(
+        response, reference.space, ruler.settings, rng, evidence.schedule, first_fit
+    )
     return JudgeAudit(
         name=evidence.judge,
         method=method,
@@ -244,9 +264,10 @@ def audit_judge(
         transitivity=None
         if evidence.triads is None
         else measure_transitivity(evidence.triads, evidence.foretold),
-        signal=_audit_signal(evidence, belief, reference, ruler.settings, rng),
+        preference=preference,
+        signal=_audit_signal(evidence, preference, belief, reference, ruler.settings, rng),
         drivers=tuple(
-            measure_drivers(choices, reference.space, ruler.settings.flips, own, evidence.schedule)
+            measure_drivers(response, reference.space, ruler.settings.flips, own, evidence.schedule)
         ),
         foretold=read_foretold(first_fit),
         coverage=None if evidence.levels is None else measure_data_coverage(evidence.levels),
@@ -281,36 +302,21 @@ def audit_judge(
 
 def _audit_signal(
     evidence: JudgeEvidence,
+    preference: Preference,
     belief: Floats | None,
     reference: Reference,
     settings: AuditSettings,
     rng: np.random.Generator,
 ) -> Signal:
-    choices = evidence.comparisons.choices(evidence.judge)
-    p_value, gain, search = _test(choices, evidence.schedule, reference.space, settings, rng)
     against = None
     if belief is not None:
         standard, space = reference.standard, reference.space
         drawn, sampling = (standard(space.round(x)) for x in (belief, reference.sampling))
-        against = distance_from_sampling(drawn, sampling, len(choices), settings, rng)
+        against = distance_from_sampling(drawn, sampling, preference.pairs, settings, rng)
     first_fit = next(iter(evidence.diagnostics.values()), {})
-    held_out = first_fit.get("held_out_log_likelihood")
-    return assess_signal(p_value, gain, against, settings, _finite(held_out), search)
-
-
-def _test(
-    choices: Choices,
-    schedule: Schedule | None,
-    space: FeatureSpace,
-    settings: AuditSettings,
-    rng: np.random.Generator,
-) -> tuple[float, float, SearchPower | None]:
-    """(p, gain, what more pairs would find): the last for pairs that were not chosen alone."""
-    if schedule is not None and len(schedule.pairs) > 1:
-        return *randomization_test_in_rounds(choices, space, settings.flips, rng, schedule), None
-    found = exchange_choices(choices, space, settings.flips, rng)
-    search = measure_search_power(found.gain, found.by_chance, len(choices), settings.level)
-    return found.p_value, found.gain, search
+    held_out = _finite(first_fit.get("held_out_log_likelihood"))
+    gain = 0.0 if preference.reliability is None else preference.reliability.value
+    return assess_signal(preference.p_value, gain, against, settings, held_out, preference.search)
 
 
 def _ruler(

@@ -17,34 +17,23 @@ log density of a Gaussian belief is such a function. Taking the largest inside t
 makes the choice of penalty part of what is randomized. A judge whose belief has no linear or
 quadratic trend at all over the range asked (two equal modes placed symmetrically, say) can
 escape the test.
-
-Where pairs were chosen in rounds from earlier answers, flipping all signs with the pairs held fixed
-is no symmetry; `llm_elicit.audit.sequential` flips round by round, which is one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
 from llm_elicit.audit.evidence import AuditSettings
 from llm_elicit.audit.joint import mean_distance
 from llm_elicit.audit.power import SearchPower
-from llm_elicit.audit.standard import Standard
-from llm_elicit.comparisons import Choices
-from llm_elicit.features import FeatureSpace, Floats
+from llm_elicit.features import Floats
 from llm_elicit.strict import Strict
 
-Index = npt.NDArray[np.int64]
 Verdict = Literal["signal", "no signal found"]
 
-# Ridge penalty a column: noise variance over the variance that all columns together explain.
-_PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0)
-_CHUNK = 256
 _MOST_POINTS = 1000
 
 
@@ -93,95 +82,6 @@ class Signal(Strict):
         if self.belief_from_sampling is None or self.sampling_threshold is None:
             return False
         return self.belief_from_sampling > self.sampling_threshold
-
-
-@dataclass(frozen=True)
-class Exchanges:
-    """A randomization test.
-
-    Attributes:
-        gain: leave-one-out share of the variance of (preference - 1/2) that is foretold.
-        by_chance: the same after winners and losers were exchanged at random, `(flips,)`.
-
-    Example:
-        >>> test = Exchanges(0.1, np.array([-0.2, 0.1, 0.3]))
-        >>> test.p_value, 0.25 < test.exact_p_value(np.random.default_rng(0)) < 0.75
-        (0.75, True)
-    """
-
-    gain: float
-    by_chance: Floats
-
-    @property
-    def p_value(self) -> float:
-        """(1 + number of flips with at least the observed gain) / (1 + flips)."""
-        return (1 + int(np.sum(self.by_chance >= self.gain - self._rounding))) / (
-            1 + len(self.by_chance)
-        )
-
-    def exact_p_value(self, rng: np.random.Generator) -> float:
-        """The same, ties with the observed gain broken at random: uniform if answers are chance."""
-        above = int(np.sum(self.by_chance > self.gain + self._rounding))
-        alike = 1 + int(np.sum(np.abs(self.by_chance - self.gain) <= self._rounding))
-        return float((above + alike * (1.0 - rng.random())) / (1 + len(self.by_chance)))
-
-    @property
-    def _rounding(self) -> float:
-        """A flip that repeats the observed pattern must count as reached despite rounding."""
-        return 1e-9 * max(1.0, abs(self.gain))
-
-
-def randomization_test(
-    choices: Choices, space: FeatureSpace, flips: int, rng: np.random.Generator
-) -> tuple[float, float]:
-    """The randomization test of a judge's choices: its p-value, and the leave-one-out gain.
-
-    Args:
-        choices: the judge's choices.
-        space: their feature space.
-        flips: how many sign patterns to draw.
-        rng: draws them.
-
-    Returns:
-        See `Exchanges`. Without a single preference p is 1 and the gain 0.
-    """
-    found = exchange_choices(choices, space, flips, rng)
-    return found.p_value, found.gain
-
-
-def exchange_choices(
-    choices: Choices, space: FeatureSpace, flips: int, rng: np.random.Generator
-) -> Exchanges:
-    """What `randomization_test` is made from."""
-    if len(choices) < 2:
-        return Exchanges(0.0, np.zeros(flips))
-    design, _ = feature_differences(choices, space)
-    return exchange(design, choices.preference, flips, rng)
-
-
-def exchange(
-    design: Floats, preference: Floats, flips: int, rng: np.random.Generator, start: int = 0
-) -> Exchanges:
-    """The test of columns `(n, p)` that should foretell preferences `(n,)`.
-
-    Only the rows from `start` on are exchanged and measured; those before it stay as they were
-    answered, and the prediction learns from them.
-    """
-    before, response = np.split(preference - 0.5, [start])
-    total = float(response @ response)
-    # Averages of P and 1 - P leave rounding, which is not a preference.
-    if total <= len(response) * 1e-20:
-        return Exchanges(0.0, np.zeros(flips))
-    left, singular, _ = np.linalg.svd(design, full_matrices=False)
-    known, left = left[:start].T @ before, left[start:]
-    observed = float(_gains(left, singular, response[:, None], known)[0])
-    by_chance = np.empty(flips)
-    for first in range(0, flips, _CHUNK):
-        count = min(_CHUNK, flips - first)
-        signs = rng.choice((-1.0, 1.0), size=(len(response), count))
-        flipped = response[:, None] * signs
-        by_chance[first : first + count] = _gains(left, singular, flipped, known)
-    return Exchanges(observed, by_chance)
 
 
 def distance_from_sampling(
@@ -269,44 +169,3 @@ def _reason(
     )
     joint = "and" if depends == differs else "but"
     return f"{answers[0].upper()}{answers[1:]}, {joint} {belief}."
-
-
-def feature_differences(choices: Choices, space: FeatureSpace) -> tuple[Floats, Index]:
-    """φ(a) - φ(b), `(n, p)`, columns scaled to unit mean square, and the feature of each, `(p,)`.
-
-    φ is the linear terms, which of a categorical feature are its corners' coordinates, the squares
-    of numbers, then products of two features (-1) where there are pairs enough for them (n at least
-    twice the number of columns).
-    """
-    standard = Standard.of(space, np.concatenate([choices.a, choices.b]))
-    a, b = standard(choices.a), standard(choices.b)
-    owner = standard.owners
-    number = ~space.categorical[owner]
-    columns, owners = [a - b, (a**2 - b**2)[:, number]], [owner, owner[number]]
-    i, j = np.triu_indices(a.shape[1], k=1)
-    i, j = i[owner[i] != owner[j]], j[owner[i] != owner[j]]
-    if len(a) >= 2 * (len(owner) + int(number.sum()) + len(i)):
-        columns.append(a[:, i] * a[:, j] - b[:, i] * b[:, j])
-        owners.append(np.full(len(i), -1))
-    design = np.concatenate(columns, axis=1)
-    scale = np.sqrt((design**2).mean(axis=0))
-    return design / np.where(scale > 0, scale, 1.0), np.concatenate(owners)
-
-
-def _gains(left: Floats, singular: Floats, responses: Floats, known: Floats) -> Floats:
-    """Largest leave-one-out gain over the ridge penalties, for each column of `responses`.
-
-    The leave-one-out residual of a linear smoother H is (z - Hz)_i / (1 - H_ii); H depends
-    on the points alone, so the columns share it. `known` `(p,)` is what rows that are not measured
-    add to the rotated responses.
-    """
-    total = (responses**2).sum(axis=0)
-    rotated = left.T @ responses + known[:, None]
-    best = np.full(responses.shape[1], -np.inf)
-    for penalty in _PENALTIES:
-        shrink = singular**2 / (singular**2 + penalty * len(singular))
-        fitted = left @ (shrink[:, None] * rotated)
-        leverage = (left**2) @ shrink
-        residual = (responses - fitted) / (1.0 - leverage)[:, None]
-        best = np.maximum(best, 1.0 - (residual**2).sum(axis=0) / total)
-    return best

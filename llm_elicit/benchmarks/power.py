@@ -17,7 +17,8 @@ from itertools import pairwise
 import numpy as np
 
 from llm_elicit.audit.evidence import AuditSettings
-from llm_elicit.audit.sequential import randomization_test_in_rounds
+from llm_elicit.audit.randomization import RandomizationTest
+from llm_elicit.audit.response import Response
 from llm_elicit.audit.signal import assess_signal, distance_from_sampling
 from llm_elicit.audit.standard import Standard
 from llm_elicit.benchmarks.adaptive import round_ends
@@ -60,7 +61,9 @@ def measure_power(job: Job) -> Row:
 
     def test(told: Choices) -> tuple[float, float]:
         space = _space(np.concatenate([told.a, told.b]))
-        return randomization_test_in_rounds(told, space, settings.flips, rng, schedule)
+        found = RandomizationTest(Response.of_choices(told), space, schedule)
+        tested = found.run(settings.flips, rng)
+        return tested.p_value, tested.gain
 
     def toss() -> Choices:
         if job.variant == ROUNDS:

@@ -14,6 +14,7 @@ from llm_elicit.audit.distance import Ruler
 from llm_elicit.audit.drivers import measure_drivers
 from llm_elicit.audit.evidence import AuditSettings, Reference
 from llm_elicit.audit.generated import measure_generated
+from llm_elicit.audit.response import Response
 from llm_elicit.audit.standard import Standard
 from llm_elicit.audit.unanswered import measure_unanswered
 from llm_elicit.comparisons import Choices, Comparisons
@@ -112,7 +113,7 @@ def test_a_judge_of_one_category_is_found_to_go_by_it():
     a, b = SPACE.sample(150, rng), SPACE.sample(150, rng)
     likes = (a[:, 0] == 2) * 1.0 - (b[:, 0] == 2)
     choices = Choices(a, b, 0.5 + 0.5 * likes, np.arange(150))
-    kind, x = measure_drivers(choices, SPACE, 199, rng)
+    kind, x = measure_drivers(Response.of_choices(choices), SPACE, 199, rng)
     assert kind.p_holm < 0.05 < x.p_holm
     assert kind.alone > 0.7
 

@@ -7,7 +7,8 @@ from scipy import stats
 from audit.planted import box
 from llm_elicit.audit import measure_bands
 from llm_elicit.audit.power import LEAN, BandPower, measure_band_power, measure_search_power
-from llm_elicit.audit.signal import exchange_choices
+from llm_elicit.audit.randomization import RandomizationTest
+from llm_elicit.audit.response import Response
 from llm_elicit.comparisons import Choices
 from llm_elicit.density import (
     FitSettings,
@@ -75,28 +76,33 @@ def test_the_pairs_of_a_search_are_those_of_the_chi_squared_test(freedom, square
         assert found.pairs == pytest.approx(max(n, noncentral / squared), rel=0.15)
 
 
-def _weak(n: int, rng: np.random.Generator) -> Choices:
+def _weak(n: int, rng: np.random.Generator) -> RandomizationTest:
     """A judge who names the larger of two points in three of five choices."""
     a, b = LINE.sample(n, rng), LINE.sample(n, rng)
     larger = (a > b)[:, 0]
     said = np.where(rng.random(n) < 0.6, larger, ~larger)
-    return Choices(a, b, said * 1.0, np.arange(n))
+    return _test_of(a, b, said * 1.0)
+
+
+def _test_of(a, b, preference) -> RandomizationTest:
+    choices = Choices(a, b, preference, np.arange(len(a)))
+    return RandomizationTest(Response.of_choices(choices), LINE)
 
 
 def test_as_many_pairs_as_foretold_find_the_signal_in_four_of_five_studies():
     rng = np.random.default_rng(0)
-    few = [exchange_choices(_weak(150, rng), LINE, 99, rng) for _ in range(150)]
+    few = [_weak(150, rng).run(99, rng) for _ in range(150)]
     gain = np.mean([each.gain for each in few])
     found = measure_search_power(gain, np.concatenate([each.by_chance for each in few]), 150)
     assert np.mean([each.p_value <= 0.05 for each in few]) < 0.5
-    tests = (exchange_choices(_weak(found.pairs, rng), LINE, 99, rng) for _ in range(150))
+    tests = (_weak(found.pairs, rng).run(99, rng) for _ in range(150))
     assert np.mean([each.p_value <= 0.05 for each in tests]) == pytest.approx(0.8, abs=0.12)
 
 
 def test_a_judge_who_says_nothing_gives_no_number():
     rng = np.random.default_rng(0)
     a, b = LINE.sample(50, rng), LINE.sample(50, rng)
-    same = exchange_choices(Choices(a, b, np.full(50, 0.5), np.arange(50)), LINE, 99, rng)
+    same = _test_of(a, b, np.full(50, 0.5)).run(99, rng)
     assert measure_search_power(same.gain, same.by_chance, 50).pairs is None
 
 

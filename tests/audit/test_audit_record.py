@@ -51,10 +51,11 @@ def audit():
     return audit_run(evidence, reference, seed=1, settings=SMALL)
 
 
-def test_an_expert_has_a_signal_near_the_data(audit):
+def test_an_expert_has_a_preference_and_is_near_the_data(audit):
     expert = audit.of("expert")
-    assert expert.verdict == "signal"
-    assert expert.signal.held_out_log_likelihood == -0.4
+    assert expert.verdict == "consistent preference"
+    assert expert.preference.p_value == 1 / (1 + SMALL.flips)
+    assert expert.preference.p_holm == 2 * expert.preference.p_value
     floor = audit.reference.data_floor.wasserstein.mean
     assert expert.belief_data.wasserstein.mean < 1.5 * floor
     assert expert.belief_sampling.wasserstein.mean > 2 * floor
@@ -64,12 +65,13 @@ def test_an_expert_has_a_signal_near_the_data(audit):
 
 def test_a_judge_stuck_on_a_has_none(audit):
     stuck = audit.of("stuck")
-    assert stuck.verdict == "no signal found"
+    assert stuck.verdict == "position only"
+    assert stuck.preference.position.mean.value == 0.5
+    assert stuck.preference.position.share == 1.0
     assert stuck.consistency.order_bias.value == 0.5
-    assert not stuck.signal.differs_from_sampling
 
 
-def test_a_contrarian_has_a_signal_and_lies_farther_from_the_data_than_lambda():
+def test_a_contrarian_has_a_preference_and_lies_farther_from_the_data_than_lambda():
     """Found, and said to be so, in three of three studies of 100 pairs."""
     utility = replace(BETWEEN_ROUNDS.utility, posterior=PosteriorSettings(draws=0))
     settings = replace(BETWEEN_ROUNDS, utility=utility)
@@ -86,7 +88,7 @@ def test_a_contrarian_has_a_signal_and_lies_farther_from_the_data_than_lambda():
         reference = Reference(SPACE, SPACE.sample(2000, rng), data)
         audit = audit_run([evidence], reference, seed=1, settings=SMALL)
         judge = audit.of("judge")
-        assert judge.verdict == "signal"
+        assert judge.verdict == "consistent preference"
         away = audit.reference.sampling_data.wasserstein.mean
         assert judge.belief_data.wasserstein.mean > 1.2 * away
         assert "farther" in verdict_sentence(judge, audit)
@@ -135,7 +137,10 @@ def test_an_audit_of_before_these_distances_still_loads(audit, tmp_path):
 def test_the_same_seed_gives_the_same_numbers_whoever_else_is_judged(audit):
     evidence, reference = evidence_and_reference()
     alone = audit_run(evidence[1:], reference, seed=1, settings=SMALL)
-    assert alone.of("stuck") == audit.of("stuck")
+    others = {"preference": alone.of("stuck").preference}
+    assert alone.of("stuck") == audit.of("stuck").model_copy(update=others)
+    here, there = (one.of("stuck").preference for one in (alone, audit))
+    assert (here.p_value, here.position.p_value) == (there.p_value, there.position.p_value)
 
 
 def test_cycles_are_on_record_where_pairs_make_triads(audit, tmp_path):
@@ -175,9 +180,9 @@ def test_without_a_table_and_without_a_belief(tmp_path):
     nothing = JudgeEvidence("stuck", evidence[0].comparisons)
     audit = audit_run([evidence[0], nothing], bare, settings=SMALL)
     assert audit.of("expert").belief_data is None
-    assert audit.of("expert").verdict == "signal"
+    assert audit.of("expert").verdict == "consistent preference"
     assert audit.of("stuck").belief is None
-    assert "no belief" in audit.of("stuck").signal.reason
+    assert audit.of("stuck").verdict == "position only"
     assert Audit.load(audit.save(tmp_path / "audit.json")).reference.rows is None
 
 

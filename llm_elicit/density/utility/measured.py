@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy import stats
 
 from llm_elicit.density.choice import Noise
 from llm_elicit.density.judgments import Context, Judgments
@@ -34,7 +35,8 @@ def fit_measured(
 
     Returns the fit and its ``response`` (JSON-able): ``scale``, what sets the unit of the utility,
     "log-odds" or "choices"; ``held_out_r2`` of the pairs' log-odds by the others, one minus the
-    mean squared error over the mean square, None where they do not vary; ``dispersion``, the
+    mean squared error over the mean square, None where they do not vary, with its 95 %
+    ``held_out_r2_interval`` over pairs; ``dispersion``, the
     residual standard deviation of one log-odds, nats; ``position``, the mean effect of being shown
     first and its standard deviation over pairs beyond the dispersion, None where no pair was asked
     in both orders; ``pairs`` and how many were asked in ``both_orders``; and the same of each of
@@ -121,7 +123,7 @@ def _response(judgments: Judgments, rows: Observations, fit: GaussianProcessFit)
     return {
         "scale": "choices" if any(rows.choices) else "log-odds",
         **judges[names[ids[0]]],
-        "held_out_r2": _r2(pairs, fit, np.ones(len(pairs), dtype=bool)),
+        **_r2(pairs, fit, np.ones(len(pairs), dtype=bool)),
         "pairs": len(pairs),
         "both_orders": int(np.isfinite(pairs.position).sum()),
         "judges": judges,
@@ -139,7 +141,7 @@ def _of_judge(
         mean = known[0] + (effect if known[2] > 1 else 0.0)
         spread = float(np.sqrt(max(known[1] ** 2 - 0.5 * dispersion**2, 0.0)))
     return {
-        "held_out_r2": _r2(pairs, fit, here),
+        **_r2(pairs, fit, here),
         "dispersion": dispersion,
         "gain": float(fit.gain[source]),
         "position": {"mean": mean, "sd": spread},
@@ -150,12 +152,21 @@ def _of_judge(
 
 def _r2(
     pairs: PairContrasts, fit: GaussianProcessFit, chosen: npt.NDArray[np.bool_]
-) -> float | None:
-    """Of uncensored values, after a preference for the first place."""
+) -> dict[str, Any]:
+    """Of uncensored values, after a preference for the first place; None where they are all 0.
+
+    The interval is the jackknife's, linearized in the logarithm of one minus R², with Student's
+    quantile.
+    """
     use = chosen & (pairs.censored == 0) & np.isfinite(pairs.extra)
     value, predicted = pairs.value[use], fit.predicted[: len(pairs)][use]
-    total = float(value @ value)
+    squares, errors, n = np.square(value), np.square(value - predicted), len(value)
+    total, missed = float(squares.sum()), float(errors.sum())
     # Half differences of equal numbers leave rounding, which is not a preference.
-    if total <= 1e-24 * len(value):
-        return None
-    return 1.0 - float(np.square(value - predicted).sum()) / total
+    if n < 2 or total <= 1e-24 * n:
+        return {"held_out_r2": None, "held_out_r2_interval": None}
+    ratio = missed / total
+    influence = errors / missed - squares / total if missed > 0 else np.zeros(n)
+    half = stats.t.ppf(0.975, n - 1) * np.sqrt(float(influence @ influence) * n / (n - 1))
+    ends = [1.0 - ratio * float(np.exp(sign * half)) for sign in (1.0, -1.0)]
+    return {"held_out_r2": 1.0 - ratio, "held_out_r2_interval": ends}

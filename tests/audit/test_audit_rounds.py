@@ -6,8 +6,8 @@ from scipy import stats
 
 from audit.planted import ask, box, constant, gaussian_expert
 from llm_elicit.audit.drivers import measure_drivers
-from llm_elicit.audit.sequential import Telling, combine, randomization_test_in_rounds
-from llm_elicit.audit.signal import exchange_choices, randomization_test
+from llm_elicit.audit.randomization import RandomizationTest, combine
+from llm_elicit.audit.response import Response, response_of
 from llm_elicit.comparisons import Choices
 from llm_elicit.rounds import Schedule
 
@@ -23,7 +23,14 @@ def _schedule(*sizes, may_end=False):
 
 
 def _told(a, b, preference):
-    return Choices(a, b, np.asarray(preference, dtype=float), np.arange(len(a)))
+    choices = Choices(a, b, np.asarray(preference, dtype=float), np.arange(len(a)))
+    return Response.of_choices(choices)
+
+
+def _test(told, space, flips, rng, schedule=None):
+    """(p, gain)."""
+    found = RandomizationTest(told, space, schedule).run(flips, rng)
+    return found.p_value, found.gain
 
 
 def _coin(n, rng):
@@ -32,18 +39,17 @@ def _coin(n, rng):
 
 
 @pytest.mark.parametrize("schedule", [None, _schedule(60)])
-def test_of_one_round_it_is_the_plain_test_to_the_last_bit(schedule):
+def test_one_round_is_no_rounds_to_the_last_bit(schedule):
     for seed, judge in enumerate([constant(0.5), gaussian_expert(PLANE)]):
-        told = ask(PLANE, judge, np.random.default_rng(seed), 60).choices("judge")
+        told = response_of(ask(PLANE, judge, np.random.default_rng(seed), 60), "judge")
         plain, rounds = np.random.default_rng(5), np.random.default_rng(5)
-        same = randomization_test(told, PLANE, 199, plain)
-        assert same == randomization_test_in_rounds(told, PLANE, 199, rounds, schedule)
+        assert _test(told, PLANE, 199, plain) == _test(told, PLANE, 199, rounds, schedule)
         assert plain.random() == rounds.random()
 
 
 def test_of_one_round_it_gives_what_it_gave_before_there_were_rounds():
-    told = ask(PLANE, constant(0.5), np.random.default_rng(4), 25).choices("judge")
-    found = exchange_choices(told, PLANE, 399, np.random.default_rng(5))
+    told = response_of(ask(PLANE, constant(0.5), np.random.default_rng(4), 25), "judge")
+    found = RandomizationTest(told, PLANE).run(399, np.random.default_rng(5))
     assert found.p_value == 0.2575
     assert found.gain == pytest.approx(0.008868933082477937, abs=1e-12)
     assert float(found.by_chance.mean()) == pytest.approx(0.003268258916487057, abs=1e-12)
@@ -74,8 +80,8 @@ def test_false_alarms_keep_to_the_level_where_pairs_chase_a_trend():
     for repeat in range(repeats):
         rng = np.random.default_rng([repeat, 21])
         told = _chased(rng)
-        naive += randomization_test(told, LINE, 99, rng)[0] <= 0.05
-        exact += randomization_test_in_rounds(told, LINE, 99, rng, schedule)[0] <= 0.05
+        naive += _test(told, LINE, 99, rng)[0] <= 0.05
+        exact += _test(told, LINE, 99, rng, schedule)[0] <= 0.05
         single += measure_drivers(told, LINE, 39, rng, schedule)[0].p_value <= 0.05
     most = stats.binom.ppf(0.999, repeats, 0.05)
     assert naive > 1.8 * most
@@ -88,7 +94,7 @@ def test_p_is_uniform_where_answers_ignore_the_points():
     for repeat in range(400):
         rng = np.random.default_rng([repeat, 22])
         told = _told(*rng.uniform(-1, 1, (2, 30, 2)), _coin(30, rng))
-        p_values.append(randomization_test_in_rounds(told, PLANE, 39, rng, schedule)[0])
+        p_values.append(_test(told, PLANE, 39, rng, schedule)[0])
     assert stats.kstest(p_values, "uniform").pvalue > 1e-3
 
 
@@ -101,10 +107,10 @@ def test_false_alarms_keep_to_the_level_where_rounds_end_when_they_please():
         said = _coin(60, rng)
         for last in (20, 40, 60):
             told = _told(a[:last], b[:last], said[:last])
-            if randomization_test(told, LINE, 99, rng)[0] <= 0.05:
+            if _test(told, LINE, 99, rng)[0] <= 0.05:
                 break
-        ended += randomization_test_in_rounds(told, LINE, 99, rng, schedule)[0] <= 0.05
-        unaware += randomization_test(told, LINE, 99, rng)[0] <= 0.05
+        ended += _test(told, LINE, 99, rng, schedule)[0] <= 0.05
+        unaware += _test(told, LINE, 99, rng)[0] <= 0.05
     most = stats.binom.ppf(0.999, repeats, 0.05)
     assert ended <= most
     assert unaware > ended
@@ -117,8 +123,8 @@ def test_a_weak_judge_is_found_about_as_often_as_by_the_plain_test():
         a, b = rng.uniform(-2.5, 2.5, (2, 120, 2))
         chance = 1.0 / (1.0 + np.exp(-0.18 * ((b**2 - a**2).sum(axis=1) / 2 + (a - b)[:, 0])))
         told = _told(a, b, (rng.random((2, 120)) < chance).mean(axis=0))
-        plain += randomization_test(told, PLANE, 99, rng)[0] <= 0.05
-        rounds += randomization_test_in_rounds(told, PLANE, 99, rng, _schedule(*sizes))[0] <= 0.05
+        plain += _test(told, PLANE, 99, rng)[0] <= 0.05
+        rounds += _test(told, PLANE, 99, rng, _schedule(*sizes))[0] <= 0.05
     assert plain > 0.6 * repeats
     assert rounds > plain - 0.12 * repeats
 
@@ -139,14 +145,10 @@ def test_tiny_and_empty_rounds(sizes, answers, may_end):
     rng = np.random.default_rng(answers)
     a, b = rng.uniform(-1, 1, (2, answers, 2))
     schedule = _schedule(*sizes, may_end=may_end)
-    p_value, gain = randomization_test_in_rounds(
-        _told(a, b, np.ones(answers)), PLANE, 99, rng, schedule
-    )
+    p_value, gain = _test(_told(a, b, np.ones(answers)), PLANE, 99, rng, schedule)
     assert 0.0 < p_value <= 1.0
     assert np.isfinite(gain)
-    nothing = randomization_test_in_rounds(
-        _told(a, b, np.full(answers, 0.5)), PLANE, 99, rng, schedule
-    )
+    nothing = _test(_told(a, b, np.full(answers, 0.5)), PLANE, 99, rng, schedule)
     assert nothing == (1.0, 0.0)
 
 
@@ -155,11 +157,11 @@ def test_rounds_without_a_preference_change_nothing():
     a, b = rng.uniform(-1, 1, (2, 40, 2))
     said = _coin(40, rng)
     said[10:20] = said[30:] = 0.5
-    whole = Telling(_told(a, b, said), PLANE, _schedule(10, 10, 10, 10))
+    whole = RandomizationTest(_told(a, b, said), PLANE, _schedule(10, 10, 10, 10))
     assert whole.spans == [(0, 10), (10, 30)], "points that answers chose are not looked at"
-    only = Telling(_told(a[:10], b[:10], said[:10]), PLANE, _schedule(10, 10))
-    first = randomization_test(only.choices, PLANE, 99, np.random.default_rng(1))
-    assert only.test(99, np.random.default_rng(1)) == first
+    only = RandomizationTest(_told(a[:10], b[:10], said[:10]), PLANE, _schedule(10, 10))
+    first = _test(only.response, PLANE, 99, np.random.default_rng(1))
+    assert _test(only.response, PLANE, 99, np.random.default_rng(1), only.schedule) == first
 
 
 @pytest.mark.parametrize(("asked", "share"), [(5, 0.125), (20, 0.125), (21, 0.5), (25, 0.5)])
@@ -167,8 +169,8 @@ def test_of_rounds_that_a_rule_may_end_each_end_has_its_share(asked, share):
     points = np.zeros((asked, 1))
     told = _told(points, points, np.ones(asked))
     sizes = (5,) * 5
-    assert Telling(told, LINE, _schedule(*sizes, may_end=True)).share == share
-    assert Telling(told, LINE, _schedule(*sizes)).share == 1.0
+    assert RandomizationTest(told, LINE, _schedule(*sizes, may_end=True)).share == share
+    assert RandomizationTest(told, LINE, _schedule(*sizes)).share == 1.0
 
 
 def test_scores_are_weighted():

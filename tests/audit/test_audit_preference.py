@@ -1,0 +1,219 @@
+"""The test of a preference and its verdicts: false alarms, power, and what scale cannot change."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from audit.planted import ask, box, constant, gaussian_expert
+from llm_elicit.audit.evidence import AuditSettings
+from llm_elicit.audit.preference import measure_preference, settle, share_explained
+from llm_elicit.audit.randomization import RandomizationTest
+from llm_elicit.audit.response import Response, response_of
+from llm_elicit.comparisons import Choices, Comparisons
+
+SPACE = box(2)
+SETTINGS = AuditSettings(flips=199)
+
+
+def noisy_soft(rng):
+    return lambda first, _: np.clip(0.8 + 0.1 * rng.normal(size=len(first)), 0, 1)
+
+
+def faint(rng, scale=1.0, position=0.1, spread=0.05, noise=0.07):
+    """Log-odds of standard deviation .2 by the first feature, with noise.
+
+    The position effect is each pair's own, the same in both orders.
+    """
+    of_pair = rng.normal(position, spread, 1000)
+
+    def choose(first, second):
+        n = len(first)
+        log_odds = 0.08 * (first - second)[:, 0] + of_pair[:n] + rng.normal(0.0, noise, n)
+        return 1.0 / (1.0 + np.exp(-scale * log_odds))
+
+    return choose
+
+
+def preference_of(log, seed=0, settings=SETTINGS, **more):
+    """Of one judge asked alone."""
+    response = response_of(log, "judge")
+    one = measure_preference(response, SPACE, settings, np.random.default_rng(seed), **more)
+    return settle([one], [None], settings.level)[0]
+
+
+@pytest.mark.parametrize(
+    ("judge", "soft", "both_orders"),
+    [
+        (lambda rng: constant(0.5), False, True),
+        (lambda rng: constant(0.9), False, True),
+        (lambda rng: constant(1.0), False, False),
+        (noisy_soft, True, True),
+        (noisy_soft, True, False),
+    ],
+    ids=["coin", "mostly A", "always A, one order", "soft and noisy", "soft, one order"],
+)
+def test_false_alarms_keep_to_the_level(judge, soft, both_orders):
+    repeats, alarms = 200, 0
+    for repeat in range(repeats):
+        rng = np.random.default_rng([repeat, 11])
+        log = ask(SPACE, judge(rng), rng, 40, soft=soft, both_orders=both_orders)
+        test = RandomizationTest(response_of(log, "judge"), SPACE)
+        alarms += test.run(99, rng).p_value <= 0.05
+    # Five percent of alarms exceed this bound once in a thousand suites.
+    assert alarms <= stats.binom.ppf(0.999, repeats, 0.05)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_always_a_in_both_orders_is_no_preference_at_all(soft):
+    """Soft answers leave rounding, which is none either."""
+    log = ask(SPACE, constant(0.9 if soft else 1.0), np.random.default_rng(0), 50, soft=soft)
+    found = preference_of(log)
+    assert found.verdict == "position only"
+    assert (found.p_value, found.at_floor, found.reliability) == (1.0, False, None)
+    assert found.position.share == pytest.approx(1.0)
+    assert found.position.at_floor
+    assert "p ≤ 0.005" in found.reason
+
+
+def test_a_coin_has_neither_preference_nor_position_effect():
+    verdicts = [
+        preference_of(ask(SPACE, constant(0.5), np.random.default_rng(s), 60), s).verdict
+        for s in range(20)
+    ]
+    assert verdicts.count("no consistent preference") >= 15
+
+
+def test_a_gaussian_expert_is_found_in_eight_dimensions():
+    space, found = box(8), 0
+    for repeat in range(10):
+        rng = np.random.default_rng([repeat, 12])
+        log = ask(space, gaussian_expert(space), rng, 200)
+        test = RandomizationTest(response_of(log, "judge"), space)
+        found += test.run(199, rng).p_value < 0.05
+    assert found == 10
+
+
+def test_a_faint_judge_is_found_and_its_reliability_is_right():
+    """Half differences: signal variance .04, noise .07²/2, so 94 % can be predicted."""
+    found = [
+        preference_of(ask(SPACE, faint(rng), rng, 100, soft=True), s)
+        for s, rng in ((seed, np.random.default_rng(seed)) for seed in range(20))
+    ]
+    assert all(one.verdict == "consistent preference" for one in found)
+    signal = 0.08**2 * 6.0
+    truth = signal / (signal + 0.07**2 / 2)
+    covered = sum(one.reliability.low < truth < one.reliability.high for one in found)
+    assert np.mean([one.reliability.value for one in found]) == pytest.approx(truth, abs=0.03)
+    assert covered >= 14
+    position = [one.position for one in found]
+    assert np.mean([each.mean.value for each in position]) == pytest.approx(0.1, abs=0.01)
+    assert np.mean([each.sd for each in position]) == pytest.approx(0.05, abs=0.015)
+    assert np.mean([each.share for each in position]) == pytest.approx(0.2, abs=0.05)
+
+
+@pytest.mark.parametrize("scale", [0.1, 10.0])
+def test_nothing_changes_when_all_log_odds_are_multiplied(scale):
+    for seed in range(3):
+        one, other = (
+            preference_of(ask(SPACE, faint(rng, factor), rng, 60, soft=True), seed)
+            for factor, rng in ((f, np.random.default_rng(seed)) for f in (1.0, scale))
+        )
+        assert (one.verdict, one.p_value, one.reason) == (
+            other.verdict,
+            other.p_value,
+            other.reason,
+        )
+        for name in ("value", "low", "high"):
+            for what in ("reliability", "ceiling"):
+                here, there = (getattr(getattr(x, what), name) for x in (one, other))
+                assert here == pytest.approx(there, rel=1e-6), what
+        assert scale * one.position.mean.value == pytest.approx(other.position.mean.value)
+        assert one.position.share == pytest.approx(other.position.share, rel=1e-6)
+        assert one.position.content.p_value == other.position.content.p_value
+
+
+def test_a_position_effect_that_depends_on_what_is_shown_is_found():
+    rng = np.random.default_rng(3)
+
+    def choose(first, second):
+        log_odds = 0.1 + 0.05 * (first + second)[:, 0] + rng.normal(0.0, 0.05, len(first))
+        return 1.0 / (1.0 + np.exp(-log_odds))
+
+    found = preference_of(ask(SPACE, choose, rng, 80, soft=True)).position
+    assert found.content.gain > 0.7
+    assert found.content.at_floor
+    alarms = 0
+    for seed in range(60):
+        rng = np.random.default_rng([seed, 4])
+        log = ask(SPACE, faint(rng), rng, 40, soft=True)
+        alarms += preference_of(log, seed).position.content.p_value <= 0.05
+    assert alarms <= stats.binom.ppf(0.999, 60, 0.05)
+
+
+def test_one_order_leaves_the_mean_effect_to_be_subtracted():
+    rng = np.random.default_rng(0)
+    log = ask(SPACE, faint(rng, position=1.0, spread=0.0), rng, 60, soft=True, both_orders=False)
+    found = preference_of(log)
+    assert found.verdict == "consistent preference"
+    assert found.position.orders == "one"
+    assert found.position.mean.low < 1.0 < found.position.mean.high
+    assert found.position.content is None
+    assert found.ceiling is None
+
+
+def test_repeats_that_vary_give_the_ceiling():
+    rng = np.random.default_rng(0)
+    log = ask(SPACE, faint(rng, spread=0.0), rng, 100, soft=True).frame
+    # The same pairs asked again: the same points, answers with noise of their own.
+    points = [log[[f"{side}_{n}" for n in SPACE.names]].to_numpy() for side in "ab"]
+    again = log.assign(replicate=1)
+    first = (log["order"] == "ab").to_numpy()[:, None]
+    shown = np.where(first, *points), np.where(first, *reversed(points))
+    p = faint(rng, spread=0.0)(*shown)
+    again["probability"] = np.where(first[:, 0], p, 1.0 - p)
+    found = preference_of(Comparisons(pd.concat([log, again]), SPACE.names))
+    signal = 0.08**2 * 6.0
+    assert found.ceiling.source == "repeats"
+    assert found.ceiling.value == pytest.approx(signal / (signal + 0.07**2 / 4), abs=0.02)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3])
+def test_few_pairs_do_not_crash_and_cannot_be_significant(n):
+    rng = np.random.default_rng(n)
+    points = SPACE.sample(2 * n, rng) if n else np.empty((0, 2))
+    choices = Choices(points[:n], points[n:], np.ones(n), np.arange(n))
+    found = measure_preference(Response.of_choices(choices), SPACE, SETTINGS, rng)
+    assert found.p_value >= 0.05
+    assert found.reliability is None
+
+
+def test_a_feature_that_never_varies_and_equal_points():
+    rng = np.random.default_rng(0)
+    a = SPACE.sample(30, rng)
+    a[:, 1] = 1.0
+    choices = Choices(a, a.copy(), rng.random(30), np.arange(30))
+    found = RandomizationTest(Response.of_choices(choices), SPACE).run(99, rng)
+    assert found.p_value == 1.0
+    assert found.gain == pytest.approx(0.0)
+
+
+def test_verdicts_allow_for_the_number_of_judges():
+    """One p of .03 is enough for a judge asked alone, and for none of three."""
+    log = ask(SPACE, faint(np.random.default_rng(0)), np.random.default_rng(0), 40, soft=True)
+    one = preference_of(log).model_copy(update={"p_value": 0.03, "at_floor": False})
+    assert settle([one], [None], 0.05)[0].verdict == "consistent preference"
+    assert settle([one], ["ranges"], 0.05)[0].verdict == "belief with a scale"
+    three = settle([one] * 3, [None] * 3, 0.05)
+    assert [each.p_holm for each in three] == pytest.approx([0.09] * 3)
+    assert {each.verdict for each in three} == {"position only"}
+
+
+def test_the_interval_of_an_explained_share_covers_it():
+    truth, covered = 0.7, 0
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        y, e = rng.normal(0, 0.7**0.5, 60), rng.normal(0, 0.3**0.5, 60)
+        found = share_explained(e**2, (y + e) ** 2)
+        covered += found.low < truth < found.high
+    assert 0.9 < covered / 300 < 0.98
