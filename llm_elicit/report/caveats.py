@@ -30,10 +30,10 @@ def caveats(
     gaps = [("Answers are missing", _gaps(missing, questions))] if missing else []
     return [
         *gaps,
-        ("Only up to the noise level", _noise(campaign)),
+        ("Only up to a power", _power(audit, campaign)),
         ("A density per unit of each feature's scale", _scale(audit)),
         ("Within the range asked", _range(audit)),
-        ("How the questions were put", _design(campaign)),
+        ("How the questions were put", _design(audit, campaign)),
         ("When a signal is called one", _signal(audit, campaign)),
         ("How distances are measured", _distances(audit)),
     ]
@@ -47,17 +47,49 @@ def _gaps(missing: Mapping[str, int], questions: Mapping[str, int]) -> str:
     )
 
 
-def _noise(campaign: Campaign) -> str:
-    level = campaign.fit.level
-    stated = "at its standard level" if level is None else f"at level s = {level:g}"
+def _power(audit: Audit, campaign: Campaign) -> str:
+    kinds = _kinds(audit)
+    parts = [
+        "Comparisons identify a belief only up to a power: p and p^k, renormalized, order all "
+        "points alike, and differ in how sharp they are."
+    ]
+    if "choices" in kinds:
+        level = campaign.fit.level
+        stated = "at its standard level" if level is None else f"at level {level:g}"
+        parts.append(
+            "Choices fix the power only together with how noisy they are: "
+            f"{_exchange(campaign.fit.noise)}. A judge who chooses more consistently than assumed "
+            "gets a belief that is too narrow, one who chooses less consistently a belief that is "
+            f"too wide; where its peak lies stays. The noise assumed is "
+            f"{_NOISE[campaign.fit.noise]} {stated}."
+        )
+    if "log-odds" in kinds:
+        parts.append(
+            "Log-odds of the answers are measurements of a utility in a unit of the judge's own, "
+            "so they fix no power at all; their noise is estimated from them."
+        )
+    parts.append(f"The belief is estimated by {', cross-checked by '.join(campaign.fit.methods)}.")
+    return " ".join(parts)
+
+
+def _exchange(family: str) -> str:
+    """Which beliefs predict the same choices at different levels of noise."""
+    if family == "exponential":  # whose level is a rate
+        return (
+            "a belief p with noise of rate s predicts the same choices as p^s, renormalized, with "
+            "rate 1"
+        )
     return (
-        "Choices identify the belief only together with how noisy they are: a belief p with "
-        "noise level s predicts the same choices as p^(1/s), renormalized, with level 1. A judge "
-        "who chooses more consistently than assumed gets a belief that is too narrow, one who "
-        "chooses less consistently a belief that is too wide; where its peak lies does not depend "
-        f"on s. Here the noise was assumed, not measured: {_NOISE[campaign.fit.noise]} {stated}. "
-        f"The belief is estimated by {', cross-checked by '.join(campaign.fit.methods)}."
+        "a belief p with noise level s predicts the same choices as p^(1/s), renormalized, with "
+        "level 1"
     )
+
+
+def _kinds(audit: Audit) -> set[str]:
+    """What the judges' answers are fitted as."""
+    shares = [judge.consistency.soft_share for judge in audit.judges]
+    soft = {"log-odds"} if any(shares) else set()
+    return soft | ({"choices"} if not all(shares) else set())
 
 
 def _scale(audit: Audit) -> str:
@@ -113,21 +145,9 @@ def _span(feature: Feature) -> str:
     return f"{feature.label} {feature.word(feature.low)} to {feature.word(feature.high)}"
 
 
-def _design(campaign: Campaign) -> str:
+def _design(audit: Audit, campaign: Campaign) -> str:
     design = campaign.design
-    times = "once" if design.replicates == 1 else f"{design.replicates} times"
-    orders = (
-        f"in both orders, {times} each; the orders are averaged, which removes the order bias"
-        if design.both_orders
-        else f"in one order, {times}, so that order bias and agreement cannot be measured"
-    )
-    rounds = most = ""
-    if design.rounds is not None:
-        most = "" if design.rounds.stop is None else "Up to "
-        rounds = (
-            f"They were asked in {design.rounds.count} rounds: from the second on most pairs were "
-            "chosen for what had been answered before, so pairs are not independent. "
-        )
+    most = "Up to " if design.rounds is not None and design.rounds.stop is not None else ""
     triads = ""
     if design.triads:
         triads = (
@@ -135,9 +155,46 @@ def _design(campaign: Campaign) -> str:
             "in two pairs, so that cycles can be counted. "
         )
     return (
-        f"{most}{design.pairs:,} pairs, both points drawn independently from the sampling density "
-        f"λ, were put {orders}. {triads}{rounds}Wording: template {design.template}; another "
-        f"wording may give another belief. Campaign seed {campaign.seed}."
+        f"{most}{design.pairs:,} pairs were put {_orders(audit, campaign)}. {_points(campaign)} "
+        f"{triads}Wording: template {design.template}; another wording may give another belief. "
+        f"Campaign seed {campaign.seed}."
+    )
+
+
+def _points(campaign: Campaign) -> str:
+    """Where the points of the pairs come from."""
+    sizes = campaign.design.sizes
+    if len(sizes) == 1:
+        return "Both points of a pair were drawn independently from the sampling density λ."
+    return (
+        f"They were asked in {len(sizes)} rounds: the points of the {sizes[0]:,} pairs of the "
+        "first were drawn independently from the sampling density λ, most pairs of the others "
+        "were chosen by what had been answered before, so pairs are not independent."
+    )
+
+
+def _orders(audit: Audit, campaign: Campaign) -> str:
+    """In which orders, how often, and what is made of a preference for a position."""
+    design, kinds = campaign.design, _kinds(audit)
+    times = "once" if design.replicates == 1 else f"{design.replicates} times"
+    if not design.both_orders:
+        return (
+            f"in one order, {times}, so that agreement between the orders cannot be measured and "
+            "the position effect is known only where the belief explains the rest"
+        )
+    parts = [f"in both orders, {times} each"]
+    if "log-odds" in kinds:
+        parts.append(
+            "half the difference of a pair's two log-odds measures the preference, half their sum "
+            "the position effect"
+        )
+    if "choices" in kinds and campaign.fit.order_bias == "estimated":
+        parts.append("the order bias of choices is estimated with the belief")
+    elif "choices" in kinds:
+        parts.append("choices in the two orders are averaged")
+    return (
+        f"{'; '.join(parts)}. That removes an order bias as far as it is the same for all pairs: "
+        "what an option gains by its own content when it is shown first stays in the belief"
     )
 
 

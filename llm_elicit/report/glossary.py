@@ -68,10 +68,9 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
         ),
         "noise": Entry(
             "Noise level",
-            "How much chance there is in the judge's answers. Choices tell the belief only "
-            "together with it: a belief p at one level and its power p² at twice that level "
-            "answer alike. A level has to be assumed, or be known from elsewhere; what is "
-            "concluded should hold at others too.",
+            "The assumed amount of chance in the judge's choices, which are explained alike by a "
+            "sharper belief and more noise. A level has to be assumed, or be known from "
+            "elsewhere; conclusions should hold at others too.",
             (BRADLEY, MIKKOLA),
         ),
         "power": Entry(
@@ -302,8 +301,8 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
         "order-bias": Entry(
             "Order bias",
             "Probability of naming option A, less one half, over pairs asked in both orders. "
-            "Averaging the orders removes it from the belief. From the verdicts, and from the "
-            "probabilities where the judge gives them.",
+            "Asking both orders removes from the belief what of it does not depend on the "
+            "content. From the verdicts, and from the probabilities where the judge gives them.",
             (WILSON,),
         ),
         "agreement": Entry(

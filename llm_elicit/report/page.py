@@ -143,6 +143,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         labels={feature.name: feature.label for feature in study.audit.space.features},
         direct=[judge for judge in judges if judge.audit.direct is not None],
         circular=[judge for judge in judges if judge.audit.transitivity is not None],
+        no_belief=words.no_belief_sentence,
         null_names=words.NULL_NAMES,
         glossary=GLOSSARY,
         filters=filters([(judge.audit.name, judge.shown) for judge in judges]),

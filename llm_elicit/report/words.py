@@ -181,6 +181,17 @@ def order_sentence(judge: JudgeAudit) -> str:
     return f"It named option {letter} in {named:.0%} of its choices, whatever was shown there."
 
 
+def no_belief_sentence(judge: JudgeAudit, space: FeatureSpace) -> str:
+    """Why a judge has no belief: too few answers to fit one to, or no fit was run."""
+    pairs, least = judge.consistency.pairs, space.dimension
+    if pairs < least:
+        return (
+            f"No belief was fitted: {pairs} pairs have an answer, and {least} features need at "
+            f"least {least}."
+        )
+    return "No belief was fitted: the stage fit has not been run; llm-elicit fit does it."
+
+
 def scale_sentence(scale: Scale, labels: Mapping[str, str]) -> str:
     """What holds whatever the noise level is, and what does not; features by their labels.
 

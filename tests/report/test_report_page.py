@@ -135,8 +135,16 @@ def test_a_judge_without_belief_in_a_world_without_data(study):
     audit = audit_run([nothing], Reference(space, study.samples.sampling), settings=settings)
     bare = dataclasses.replace(study, audit=audit, prompts={}, versions={})
     text = render_page(bare, {})
-    assert "No belief was fitted" in text
+    assert "the stage fit has not been run" in text
+    assert "too few choices" not in text
     assert "not measurable" in text
+    consistency = audit.judges[0].consistency.model_copy(update={"pairs": 3})
+    few = audit.judges[0].model_copy(update={"consistency": consistency})
+    text = render_page(
+        dataclasses.replace(bare, audit=audit.model_copy(update={"judges": [few]})), {}
+    )
+    assert "3 pairs have an answer, and 4 features need at least 4" in text
+    assert "has not been run" not in text
 
 
 def test_direct_answers_are_shown_where_there_are_any(study, page, reader):

@@ -1,0 +1,69 @@
+"""Caveats say what was done in this run, not what is done in most."""
+
+import pytest
+
+from llm_elicit.campaign import Fit
+from llm_elicit.design import Design, Rounds, Stop
+from llm_elicit.report.caveats import caveats
+
+
+def said(study, heading, **changes):
+    """A caveat of the study, of a campaign with these changes."""
+    campaign = study.campaign.model_copy(update=changes)
+    return dict(caveats(study.audit, campaign, {}, {}))[heading]
+
+
+def of_one(study, name):
+    """The study with one judge: "expert" gives choices, the other log-odds."""
+    audit = study.audit.model_copy(update={"judges": [study.audit.of(name)]})
+    return type(study)(audit, study.campaign, study.comparisons, study.samples)
+
+
+@pytest.mark.parametrize(
+    ("noise", "shape"), [("gumbel", "p^(1/s)"), ("normal", "p^(1/s)"), ("exponential", "p^s")]
+)
+def test_a_level_that_is_a_rate_acts_the_other_way_round(study, noise, shape):
+    text = said(study, "Only up to a power", fit=Fit(methods=("utility",), noise=noise, level=2))
+    assert f"the same choices as {shape}, renormalized" in text
+    assert "at level 2" in text
+
+
+def test_log_odds_are_no_choices_at_an_assumed_noise_level(study):
+    choices, log_odds = of_one(study, "expert"), of_one(study, "stuck <b>judge</b>")
+    assert "they fix no power at all" not in said(choices, "Only up to a power")
+    text = said(log_odds, "Only up to a power")
+    assert "they fix no power at all" in text
+    assert "The noise assumed" not in text
+
+
+def test_orders_are_averaged_only_where_they_are(study):
+    heading, expert = "How the questions were put", of_one(study, "expert")
+    averaged = said(expert, heading, fit=Fit(methods=("utility",)))
+    assert "choices in the two orders are averaged" in averaged
+    estimated = said(expert, heading, fit=Fit(methods=("utility",), order_bias="estimated"))
+    assert "averaged" not in estimated
+    assert "estimated with the belief" in estimated
+    soft = said(of_one(study, "stuck <b>judge</b>"), heading)
+    assert "averaged" not in soft
+    assert "half their sum the position effect" in soft
+
+
+def test_no_more_order_bias_is_removed_than_what_is_the_same_for_all_pairs(study):
+    for text in (
+        said(study, "How the questions were put"),
+        said(study, "How the questions were put", fit=Fit(methods=("auto",))),
+    ):
+        assert "as far as it is the same for all pairs" in text
+    alone = said(study, "How the questions were put", design=Design(pairs=60, both_orders=False))
+    assert "removes" not in alone
+
+
+def test_chosen_pairs_are_not_called_drawn(study):
+    heading = "How the questions were put"
+    assert "Both points of a pair were drawn independently" in said(study, heading)
+    text = said(study, heading, design=Design(pairs=100, rounds=Rounds(count=4)))
+    assert "Both points" not in text
+    assert "the 25 pairs of the first were drawn independently" in text
+    assert text.startswith("100 pairs")
+    stopped = Design(pairs=100, rounds=Rounds(count=4, stop=Stop(band=0.2)))
+    assert said(study, heading, design=stopped).startswith("Up to 100 pairs")
