@@ -41,9 +41,10 @@ def test_a_client_that_asks_loads_no_numerical_libraries(tmp_path: Path) -> None
         "print(json.dumps([cost.answered, cost.mebibytes, list(sys.modules)]))\n"
     )
     heavy = {"torch", "pandas", "scipy", "sklearn", "pyarrow", "matplotlib"}
-    for provider in ("openai", "anthropic"):
+
+    def asked(kind: str, provider: str) -> tuple[float, set[str]]:
         with Loopback(0.0) as server:
-            job = Job("campaign", server.url, 50, 10, str(tmp_path / provider / "a"), provider)
+            job = Job(kind, server.url, 50, 10, str(tmp_path / provider / kind), provider)
             done = subprocess.run(
                 [sys.executable, "-c", script, json.dumps(asdict(job))],
                 stdout=subprocess.PIPE,
@@ -51,8 +52,13 @@ def test_a_client_that_asks_loads_no_numerical_libraries(tmp_path: Path) -> None
             )
         answered, mebibytes, loaded = json.loads(done.stdout)
         assert answered == 50
-        assert not heavy & set(loaded)
-        assert mebibytes < 150
+        return mebibytes, set(loaded)
+
+    for provider in ("openai", "anthropic"):
+        mebibytes, loaded = asked("campaign", provider)
+        assert not heavy & loaded
+        # The SDK's own share differs by 50 MiB between machines; ours is beside it.
+        assert mebibytes < asked("sdk", provider)[0] + 20
 
 
 def test_the_server_keeps_its_limit_and_says_what_is_left() -> None:

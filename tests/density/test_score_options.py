@@ -392,7 +392,7 @@ def test_without_the_jacobian_the_belief_is_multiplied_by_the_sampling_density()
     settings = FitSettings(
         utility=QUICK.utility, score=ScoreSettings(training=TINY, jacobian=False, sigmas=None)
     )
-    belief = fit_belief(winners, losers, sampling=sampling, settings=settings)
+    belief = fit_belief(winners, losers, sampling=sampling, method="score", settings=settings)
     x = belief.sample(6000, seed=1)
     assert x.std() == pytest.approx(0.866, abs=0.06)
     log_ratio = belief.log_prob([[1.0]])[0] - belief.log_prob([[0.0]])[0]
