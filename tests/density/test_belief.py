@@ -269,5 +269,7 @@ def test_the_paper_s_own_side_recovers_the_belief_too(line_judge: tuple[Array, A
 
 def test_other_methods_accept_other_noise(line_judge: tuple[Array, Array]) -> None:
     sampling = GaussianMixture([0.5, 0.5], [[-0.5], [0.5]], [[[0.2]], [[0.2]]])
-    belief = fit_belief(*line_judge, sampling=sampling, noise=Noise("normal", 1.0), settings=QUICK)
+    belief = fit_belief(
+        *line_judge, sampling=sampling, method="score", noise=Noise("normal", 1.0), settings=QUICK
+    )
     assert np.isfinite(belief.log_prob(belief.sample(200, seed=1))).all()

@@ -429,7 +429,7 @@ def test_every_variant_fits_saves_and_loads(
     name: str, line_judge: tuple[Array, Array], tmp_path: Path
 ) -> None:
     settings = FitSettings(utility=QUICK.utility, score=VARIANTS[name])
-    belief = fit_belief(*line_judge, sampling=LINE, settings=settings, seed=3)
+    belief = fit_belief(*line_judge, sampling=LINE, method="score", settings=settings, seed=3)
     belief.save(tmp_path)
     again = BeliefDensity.load(tmp_path)
     x = belief.sample(200, seed=4)
