@@ -162,7 +162,7 @@ KNOWN: dict[str, LocalModel] = {
             file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
             sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
             licence="Apache-2.0",
-            about="Qwen2.5-Coder-1.5B-Instruct, 4-bit: the largest, 1.4 GB of memory",
+            about="Qwen2.5-Coder-1.5B-Instruct, 4-bit: the largest, 1.4 GB of memory an engine",
             megabytes=1093,
         ),
     )

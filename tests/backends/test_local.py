@@ -71,6 +71,19 @@ def test_answers_are_soft_and_the_same_in_any_order(space: FeatureSpace) -> None
 
 @pytest.mark.local_model
 @pytest.mark.usefixtures("model")
+@pytest.mark.skipif(not Path("/proc/self/maps").is_file(), reason="Linux says what is mapped")
+def test_the_weights_are_in_memory_once_for_each_engine(space: FeatureSpace) -> None:
+    """A mapped file would be there beside the copy that the engine makes for the processor."""
+
+    async def mapped() -> str:
+        async with open_backend(_judge(), space):
+            return Path("/proc/self/maps").read_text()
+
+    assert weights.known("smollm2").file not in asyncio.run(mapped())
+
+
+@pytest.mark.local_model
+@pytest.mark.usefixtures("model")
 def test_direct_questions_are_answered_freely_and_leave_the_others_as_they_were(
     space: FeatureSpace,
 ) -> None:
