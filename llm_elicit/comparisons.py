@@ -12,7 +12,8 @@ model_answered          the model the provider says answered
 reply                   the raw text of the answer
 verdict                 "A", "B", "tie", "refusal", "truncated" or "unparsable"
 probability             P(a preferred to b), the presentation order undone; empty without a choice
-soft                    whether probability comes from token log-probabilities
+soft                    whether probability is measured: by log-probabilities, or as stated
+format                  "letter", "probability" or "ratio": what was asked for; a letter without it
 letter_mass             how much of the model's own probability the two letters had (soft only)
 prompt_tokens, ...      completion_tokens, cached_tokens; cost (USD; empty where no price is known)
 latency, attempts       seconds of the answering request; requests sent for this answer
@@ -69,7 +70,7 @@ _COLUMNS = {
     "cached": "bool",
     "asked_at": "string",
 }
-_OPTIONAL = {"thinking": "string"}
+_OPTIONAL = {"thinking": "string", "format": "string"}
 _TYPES = {**_COLUMNS, **_OPTIONAL}
 
 
@@ -115,6 +116,7 @@ class Said:
         tie: whether the judge called them equal, `(n,)`.
         soft: whether the preference is a measured probability, `(n,)`.
         pair: the pairs' numbers, `(n,)`.
+        format: what was asked for, "letter", "probability" or "ratio", `(n,)`.
     """
 
     a: Floats
@@ -124,11 +126,17 @@ class Said:
     tie: np.ndarray[tuple[int], np.dtype[np.bool_]]
     soft: np.ndarray[tuple[int], np.dtype[np.bool_]]
     pair: np.ndarray[tuple[int], np.dtype[np.int64]]
+    format: np.ndarray[tuple[int], np.dtype[np.str_]]
 
     @property
     def sign(self) -> Floats:
         """1 where a was shown first, −1 where b was, `(n,)`."""
         return np.where(self.first, 1.0, -1.0)
+
+    @property
+    def first_shown(self) -> Floats:
+        """P(first shown), `(n,)`."""
+        return np.where(self.first, self.preference, 1.0 - self.preference)
 
     @property
     def log_odds(self) -> Floats:
@@ -195,6 +203,7 @@ class Comparisons:
             (rows["verdict"] == "tie").to_numpy(bool),
             rows["soft"].to_numpy(bool),
             rows["pair"].to_numpy(np.int64),
+            _formats(rows),
         )
 
     def _chosen(self, judge: str) -> pd.DataFrame:
@@ -249,6 +258,13 @@ class Comparisons:
             raise InputError(f"{path}: unknown format; use .parquet, .jsonl or .csv")
         features = [column[2:] for column in frame.columns if column.startswith("a_")]
         return cls(frame, features)
+
+
+def _formats(rows: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.str_]]:
+    """What form of answer was asked for; a letter in tables that do not say."""
+    if "format" not in rows.columns:
+        return np.full(len(rows), "letter")
+    return rows["format"].fillna("letter").to_numpy(np.str_)
 
 
 def _with_hard_choices(frame: pd.DataFrame) -> pd.DataFrame:

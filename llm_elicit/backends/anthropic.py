@@ -11,8 +11,8 @@ from llm_elicit.backends.base import (
     Capabilities,
     Reply,
     Request,
+    answer_schema,
     bare_url,
-    choice_schema,
     limit_headers,
     read_key,
 )
@@ -73,8 +73,8 @@ class AnthropicBackend(Keyed):
         }
         if request.prompt.system:
             body["system"] = request.prompt.system
-        if self._judge.structured and request.direct is None:
-            schema = choice_schema(request.options)
+        schema = answer_schema(request) if self._judge.structured else None
+        if schema is not None:
             body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
         if temperature is not None:
             body["temperature"] = temperature

@@ -13,6 +13,7 @@ from llm_elicit.backends.failures import Failure
 from llm_elicit.errors import InputError
 from llm_elicit.features import Floats
 from llm_elicit.questions import DirectQuestion, Prompt
+from llm_elicit.questions.template import Answer
 
 THINKING_ROOM = 2048
 """Many models think before they answer, and their thinking counts towards the token limit."""
@@ -57,7 +58,8 @@ class Request:
         replicate: the replicate's number; replicates are asked separately by design.
         options: the letters of the first and the second option.
         max_tokens: how many tokens an answer needs, by the template.
-        direct: the direct question that this is, to be answered in words; None for a pair.
+        direct: the direct question that this is; None for a pair.
+        answer: what is asked for: a letter, a probability, a ratio, or words.
     """
 
     prompt: Prompt
@@ -66,6 +68,7 @@ class Request:
     options: tuple[str, str] = ("A", "B")
     max_tokens: int = 8
     direct: DirectQuestion | None = None
+    answer: Answer = "letter"
 
     def temperature(self, own: float | None) -> float | None:
         """The temperature to ask at, given the judge's own; None for the provider's.
@@ -77,9 +80,9 @@ class Request:
     def room(self, own: int | None, least: int = 0) -> int:
         """The token limit of the answer, given the judge's own and the least that it takes.
 
-        A judge's own limit may be cut for letters, and an answer in words needs more.
+        A judge's own limit may be cut for letters, and any other answer needs more.
         """
-        if own is not None and self.direct is None:
+        if own is not None and self.answer == "letter":
             return own
         return max(self.max_tokens, own if own is not None else least)
 
@@ -191,17 +194,28 @@ def bare_url(url: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
 
 
-def choice_schema(options: tuple[str, str]) -> dict[str, Any]:
-    """The JSON schema of an answer that is one of two letters.
+def answer_schema(request: Request) -> dict[str, Any] | None:
+    """The JSON schema of an answer: one of two letters, or a number; None for words.
 
     Example:
-        >>> choice_schema(("A", "B"))["properties"]["choice"]["enum"]
+        >>> prompt = Prompt(())
+        >>> answer_schema(Request(prompt, ()))["properties"]["choice"]["enum"]
         ['A', 'B']
+        >>> answer_schema(Request(prompt, (), answer="probability"))["required"]
+        ['percent']
     """
+    named: dict[Answer, tuple[str, dict[str, Any]]] = {
+        "letter": ("choice", {"type": "string", "enum": list(request.options)}),
+        "probability": ("percent", {"type": "number"}),
+        "ratio": ("ratio", {"type": "number"}),
+    }
+    if request.answer not in named:
+        return None
+    name, value = named[request.answer]
     return {
         "type": "object",
-        "properties": {"choice": {"type": "string", "enum": list(options)}},
-        "required": ["choice"],
+        "properties": {name: value},
+        "required": [name],
         "additionalProperties": False,
     }
 

@@ -28,12 +28,19 @@ _LISTED = 1000
 other far down its list, and what it holds of it is the whole answer."""
 
 
+_GRAMMARS = {
+    "probability": 'root ::= ("100" | [1-9]? [0-9]) "%"',
+    "ratio": 'root ::= [0-9] | [1-9] [0-9] [0-9]? | [0-9] "." [0-9] [0-9]? | "1/" [1-9] [0-9]?',
+}
+"""What holds the model to a number, by the answer that is asked for."""
+
+
 class LocalBackend(Keyless):
     """A GGUF model served in this process.
 
-    The model is held to the two letters by a grammar, and the log-probabilities are those
-    before the grammar, so `Reply.letter_mass` tells how much of the model's own probability
-    the letters had.
+    The model is held to the two letters, or to a number, by a grammar, and the log-probabilities
+    of letters are those before the grammar, so `Reply.letter_mass` tells how much of the model's
+    own probability the letters had.
 
     **Reproducible by construction.** llama.cpp's arithmetic depends on how a prompt is split
     into batches, and with prefix caching the split depends on the question asked before. So
@@ -70,18 +77,20 @@ class LocalBackend(Keyless):
 
     def body(self, request: Request) -> dict[str, Any]:
         """The chat completions body that `ask` would send."""
-        free = request.direct is not None
+        letter = request.answer == "letter"
         temperature = request.temperature(self._judge.temperature or 0.0)
         body: dict[str, Any] = {
             "model": Path(self.model).name,
             "messages": [{"role": m.role, "content": m.content} for m in request.prompt.messages],
-            "max_tokens": request.room(self._judge.max_tokens) if free else 1,
+            "max_tokens": 1 if letter else request.room(self._judge.max_tokens),
             "temperature": temperature,
         }
-        if not free:
+        if letter:
             first, second = request.options
             body |= {"logprobs": True, "top_logprobs": _LISTED}
             body["grammar"] = f'root ::= "{first}" | "{second}"'
+        elif request.answer in _GRAMMARS:
+            body["grammar"] = _GRAMMARS[request.answer]
         if temperature:
             body["seed"] = request.replicate
         return body

@@ -13,8 +13,8 @@ from llm_elicit.backends.base import (
     Capabilities,
     Reply,
     Request,
+    answer_schema,
     bare_url,
-    choice_schema,
     limit_headers,
     read_key,
 )
@@ -89,12 +89,11 @@ class OpenAIBackend(Keyed):
         if self._judge.seed is not None:
             # Replicates at one seed would be copies of each other.
             body["seed"] = self._judge.seed + request.replicate
-        if request.direct is not None:
-            return body
-        if self._judge.structured:
-            schema = {"name": "choice", "strict": True, "schema": choice_schema(request.options)}
-            body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        if self._logprobs:
+        schema = answer_schema(request) if self._judge.structured else None
+        if schema is not None:
+            named = {"name": "choice", "strict": True, "schema": schema}
+            body["response_format"] = {"type": "json_schema", "json_schema": named}
+        if self._logprobs and request.answer == "letter":
             body["logprobs"], body["top_logprobs"] = True, TOP
         return body
 

@@ -18,9 +18,12 @@ from llm_elicit.later import Later
 from llm_elicit.questions.numbers import LEVELS
 
 if TYPE_CHECKING:
+    import torch
+
     from llm_elicit import density
 else:
-    density = Later("llm_elicit.density")  # PyTorch, which asking models does without
+    # PyTorch, which asking models does without.
+    density, torch = Later("llm_elicit.density"), Later("torch")
 
 _DRAWS = 20_000
 """Draws of its belief from which the expert states quantiles."""
@@ -39,7 +42,8 @@ class SimulatedBackend(Keyless):
     that it depends neither on the order of asking nor on interruptions. `level` is the Gumbel
     scale, the exponential rate, or the standard deviation of normal noise on each utility. With
     `log_odds` it answers as a model whose letters have log-probabilities: the likelier letter, and
-    P(first shown).
+    P(first shown). Asked for a probability it states that of its answer, in whole per cent; asked
+    for a ratio, that of its densities, with noise.
 
     A direct question is answered from the belief itself: its quantiles, a draw from it, and for a
     row of the table, of which it knows nothing by heart, the feature's value in another draw.
@@ -144,13 +148,18 @@ class SimulatedBackend(Keyless):
         )
 
     def _answer(self, request: Request) -> tuple[str, float | None]:
-        """The text of the answer, and P(first shown) where it is soft."""
-        if request.direct is not None:
+        """The text of the answer, and P(first shown) where it comes with log-probabilities."""
+        if request.answer == "text":
             return self._words(request), None
-        if self._judge.log_odds is None:
-            return self._choice(request), None
         utilities = self.log_belief(np.stack(request.points))
-        log_odds = self._log_odds(float(utilities[0] - utilities[1]), request)
+        difference = float(utilities[0] - utilities[1])
+        if request.answer == "ratio":
+            return f"{self._ratio(difference, request):.4g}", None
+        if request.answer == "probability":
+            return f"{100.0 * self._probability(difference, request):.0f} %", None
+        if self._judge.log_odds is None:
+            return request.options[int(difference + self._noise(request) < 0.0)], None
+        log_odds = self._log_odds(difference, request)
         return request.options[int(log_odds < 0.0)], _logistic(log_odds)
 
     def _log_odds(self, difference: float, request: Request) -> float:
@@ -160,16 +169,31 @@ class SimulatedBackend(Keyless):
         noise = settings.noise * self._own(request).standard_normal()
         return settings.gain * difference + self._position(request, settings) + float(noise)
 
+    def _probability(self, difference: float, request: Request) -> float:
+        """P(first shown): of the log-odds, or what the noise of choices makes of the difference."""
+        if self._judge.log_odds is not None:
+            return _logistic(self._log_odds(difference, request))
+        noise = density.Noise(self._judge.noise, self._level)
+        return float(noise.log_cdf(torch.tensor(difference, dtype=torch.float64)).exp())
+
+    def _ratio(self, difference: float, request: Request) -> float:
+        """How many times as plausible the first is: by the densities, with noise."""
+        settings = self._judge.log_odds
+        if settings is None:
+            return math.exp(difference + self._noise(request))
+        known = difference if settings.gain else 0.0
+        return math.exp(known + settings.ratio_noise * self._own(request).standard_normal())
+
+    def _noise(self, request: Request) -> float:
+        """The noise of the first option's utility less that of the second's."""
+        noise = density.Noise(self._judge.noise, self._level).draw((2,), self._own(request))
+        return float(noise[0] - noise[1])
+
     def _position(self, request: Request, settings: SoftAnswers) -> float:
         """The position effect: the same whichever of the two is shown first, and every time."""
         first, second = sorted(shown.tobytes() for shown in request.points)
         rng = self._random(b"position", first, second)
         return settings.position + settings.position_sd * float(rng.standard_normal())
-
-    def _choice(self, request: Request) -> str:
-        noise = density.Noise(self._judge.noise, self._level).draw((2,), self._own(request))
-        utilities = self.log_belief(np.stack(request.points)) + noise
-        return request.options[int(np.argmax(utilities))]
 
     def _words(self, request: Request) -> str:
         """Numbers in the units of the question, and words, separated as it asks for."""

@@ -78,6 +78,7 @@ class Clerk:
             return Request(
                 prompt=asked.prompt, points=(), replicate=query.replicate,
                 max_tokens=asked.template.max_tokens, direct=asked,
+                answer=asked.template.answer,
             )  # fmt: skip
         first, second = self.plan.shown(query)
         replicate = question.replicate
@@ -91,6 +92,7 @@ class Clerk:
             replicate=replicate,
             options=self.template.options,
             max_tokens=self.template.max_tokens,
+            answer=self.template.answer,
         )
 
     def key(self, request: Request) -> Identity | None:
@@ -126,7 +128,7 @@ class Clerk:
     ) -> Answer:
         """The row to keep. No latency means that nothing was sent for it."""
         template = request.direct.template if request.direct else self.template
-        verdict, probability = judge_reply(reply, request, question.order)
+        judgment = judge_reply(reply, request, question.order)
         cached = latency is None
         return Answer(
             template=template.id,
@@ -137,10 +139,10 @@ class Clerk:
             model_answered=reply.model,
             reply=reply.text,
             finish=reply.finish,
-            verdict=verdict,
-            first=reply.first,
+            verdict=judgment.verdict,
+            first=judgment.first,
             letter_mass=reply.letter_mass,
-            probability=probability,
+            probability=judgment.probability,
             prompt_tokens=reply.prompt_tokens,
             completion_tokens=reply.completion_tokens,
             cached_tokens=reply.cached_tokens,
@@ -149,6 +151,7 @@ class Clerk:
             cached=cached,
             asked_at=journal.now(),
             thinking=reply.thinking,
+            format=request.answer,
         )
 
 

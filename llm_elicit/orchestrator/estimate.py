@@ -165,6 +165,8 @@ def _of(judge: Judge, kind: _Kind, answered: Mapping[str, int]) -> JudgeEstimate
     length = round(sum(count(prompt) for prompt in some) / len(some))
     cached = cached_beginning(some, judge, count)
     answer = kind.answer or (1 if judge.backend == "local" else 2)
+    if kind.answer is None and kind.template.answer != "letter":
+        answer = _A_NUMBER
     batched = isinstance(judge, AnthropicJudge | OpenAIJudge)
     # The first request of all fills the provider's cache, the others read it.
     hits = max(requests - 1, 0)
@@ -191,8 +193,8 @@ def _of(judge: Judge, kind: _Kind, answered: Mapping[str, int]) -> JudgeEstimate
 def _limit(judge: Judge, template: Template) -> int:
     """The token limit of an answer."""
     if isinstance(judge, SimulatedJudge | LocalJudge):
-        return 1 if template.answer == "choice" else template.max_tokens
+        return 1 if template.answer == "letter" else template.max_tokens
     stated: int | None = getattr(judge, "max_tokens", None)
-    if stated and template.answer == "choice":
+    if stated and template.answer == "letter":
         return stated
     return max(template.max_tokens, stated or THINKING_ROOM)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from llm_elicit.later import Later
 from llm_elicit.orchestrator.journal import Place, Totals, answered_by_kind, reading, totals
 from llm_elicit.orchestrator.journal.schema import answers, meta, questions
 from llm_elicit.plan import Plan, Presentation
-from llm_elicit.questions import parse
+from llm_elicit.questions import read_answer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,24 +33,35 @@ TEXT = "text"
 """The verdict that stands with the answer to a direct question: it is read later, and anew."""
 
 
-def judge_reply(reply: Reply, request: Request, order: Presentation) -> tuple[str, float | None]:
-    """The verdict of a reply and P(a preferred), the presentation order undone.
+@dataclass(frozen=True)
+class Judgment:
+    """What a reply says, the presentation order undone.
 
-    A choice counts with the log-probabilities' P where there is one and with certainty
-    otherwise; a tie is one half; whatever is no choice has no probability.
+    Attributes:
+        verdict: the option chosen or why there is none; `TEXT` for words that are read later.
+        first: P(first shown) as it was measured, from log-probabilities or stated; None otherwise.
+        probability: P(a preferred to b); None without a choice.
     """
-    if request.direct is not None:
-        return TEXT, None
-    verdict = parse(reply.text, request.options, reply.finish)
-    if verdict in ("A", "B"):
-        first = float(verdict == "A")
-        if reply.first is not None and math.isfinite(reply.first):
-            first = reply.first
-    elif verdict == "tie":
-        first = 0.5
-    else:
-        return verdict, None
-    return verdict, first if order == "ab" else 1.0 - first
+
+    verdict: str
+    first: float | None
+    probability: float | None
+
+
+def judge_reply(reply: Reply, request: Request, order: Presentation) -> Judgment:
+    """Read a reply as a judgment.
+
+    A choice counts with P from log-probabilities or as stated where there is one, and with
+    certainty otherwise; a tie is one half; whatever is no choice has no probability.
+    """
+    if request.answer == "text":
+        return Judgment(TEXT, None, None)
+    read = read_answer(reply.text, request.answer, request.options, reply.finish, reply.first)
+    first = read.preference
+    swapped = order.endswith("ba")
+    return Judgment(
+        read.verdict, read.first, None if first is None else 1.0 - first if swapped else first
+    )
 
 
 def settings_of(body: dict[str, Any]) -> str:
@@ -59,21 +70,28 @@ def settings_of(body: dict[str, Any]) -> str:
     return json.dumps({k: v for k, v in body.items() if k not in texts}, sort_keys=True)
 
 
-def _table(thinking: bool) -> sa.Select[Any]:
+def _table(db: sa.Connection, thinking: bool) -> sa.Select[Any]:
     """The journal's part of the table of comparisons."""
     q, a = questions.c, answers.c
-    soft = a.first.is_not(None) & a.verdict.in_(("A", "B"))
+    form = _format(db)
+    soft = a.first.is_not(None) & (a.verdict.in_(("A", "B")) | (form != "letter"))
     said = (a.template, a.prompt_hash, a.model_asked, a.model_answered, a.reply, a.verdict)
     counts = (a.prompt_tokens, a.completion_tokens, a.cached_tokens, a.cost, a.latency)
     shown = (a.thinking,) if thinking else ()
     return (
         sa.select(q.judge, q.pair, q.presentation.label("order"), q.replicate, *said, *shown)
         .add_columns(a.probability, soft.label("soft"), *counts, q.attempts, a.cached)
-        .add_columns(a.asked_at, a.letter_mass)
+        .add_columns(a.asked_at, a.letter_mass, form.label("format"))
         .join_from(questions, answers, q.id == a.question)
         .where(q.presentation.in_(("ab", "ba")))
         .order_by(q.id)
     )
+
+
+def _format(db: sa.Connection) -> sa.ColumnElement[str]:
+    """What form of answer was asked for; a letter in journals that are older than the column."""
+    known = {column["name"] for column in sa.inspect(db).get_columns("answers")}
+    return answers.c.format if "format" in known else sa.literal("letter")
 
 
 def status(folder: Path, campaign: Campaign) -> dict[str, Totals]:
@@ -118,7 +136,7 @@ def comparisons(
         InputError: there is no journal in the folder, or it is another campaign's.
     """
     with _reading(folder, campaign, space) as db:
-        frame = pd.read_sql_query(_table(thinking), db)
+        frame = pd.read_sql_query(_table(db, thinking), db)
     frame["cost"] = frame["cost"].astype(float)
     frame["probability"] = frame["probability"].astype(float)
     pairs = frame["pair"].to_numpy(dtype=np.int64)

@@ -73,7 +73,7 @@ class DirectWording:
             return cls(space, {})
         asked = {"quantiles": direct.quantiles, "sample": direct.samples, "row": direct.rows}
         names = _WITH_WORDS if space.categorical.any() else TEMPLATES
-        templates = {k: Template.load(name, "text") for k, name in names.items() if asked[k]}
+        templates = {k: Template.load(name, ("text",)) for k, name in names.items() if asked[k]}
         return cls(space, templates, Recital.of(space, seed) if direct.rows else None)
 
     @property

@@ -4,7 +4,8 @@ A template is a Markdown file with YAML front matter (its id, its wording in a s
 answer's letters, the tokens an answer needs) and a part under each of the headings `# system`,
 `# user` and `# assistant`, in the order they are sent. Parts are Jinja2 text over
 `title`, `subject`, `setting`, `option_a` and `option_b`, the options being lists of
-(label, worded value). One with `answer: text` words a direct question (`questions.direct`).
+(label, worded value). `answer: probability` and `answer: ratio` ask for a number instead of a
+letter; `answer: text` words a direct question (`questions.direct`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +34,13 @@ from llm_elicit.strict import Strict, validated
 _COUNTERS = frozenset({"index", "index0", "first", "last", "length"})
 
 Role = Literal["system", "user", "assistant"]
-Answer = Literal["choice", "text"]
+Answer = Literal["letter", "probability", "ratio", "text"]
+"""What is asked for: an option's letter, the probability that the first is the more plausible one,
+how many times as plausible it is as the second, or words of the judge's own."""
+
+OF_PAIRS: tuple[Answer, ...] = ("letter", "probability", "ratio")
+"""The answers to questions about two options."""
+
 _HEADING = re.compile(r"^# (system|user|assistant)[ \t]*$", re.MULTILINE)
 _FRONT = re.compile(r"\A---\n(.*?)^---\n(.*)\Z", re.MULTILINE | re.DOTALL)
 
@@ -81,7 +89,7 @@ class Prompt:
 class _Front(Strict):
     id: Annotated[str, Field(min_length=1)]
     wording: str
-    answer: Answer = "choice"
+    answer: Answer = "letter"
     options: tuple[
         Annotated[str, Field(pattern=r"^[A-Z]$")], Annotated[str, Field(pattern=r"^[A-Z]$")]
     ] = ("A", "B")
@@ -137,7 +145,7 @@ class Template:
         max_tokens: how many tokens an answer needs.
         parts: the turns as Jinja2 source.
         where: the file, for messages.
-        answer: whether a choice is asked for or words of the judge's own.
+        answer: what is asked for.
 
     Example:
         >>> template = Template.load("v1/zero-shot")
@@ -151,11 +159,15 @@ class Template:
     max_tokens: int
     parts: tuple[tuple[Role, str], ...]
     where: str
-    answer: Answer = "choice"
+    answer: Answer = "letter"
 
     @classmethod
-    def load(cls, name: str, answer: Answer = "choice") -> Template:
+    def load(cls, name: str, answers: Sequence[Answer] = OF_PAIRS) -> Template:
         """Read a template by name (from prompts/) or by path.
+
+        Args:
+            name: which one.
+            answers: the answers that it may ask for.
 
         Raises:
             InputError: no such file, or it is not a template for such answers; the message says
@@ -163,10 +175,10 @@ class Template:
         """
         path = resources.find("prompts", name, ".md")
         template = cls.parse(_text(path), str(path))
-        if template.answer != answer:
+        if template.answer not in answers:
             raise InputError(
-                f"{path}: its answer is a {template.answer}, where a {answer} is asked for; name "
-                "another template"
+                f"{path}: its answer is a {template.answer}, where a {' or '.join(answers)} is "
+                "asked for; name another template"
             )
         return template
 
@@ -196,7 +208,9 @@ class Template:
     @cached_property
     def digest(self) -> str:
         """SHA-256 over all that can change a question or the reading of its answer."""
-        content = [self.id, self.options, self.max_tokens, self.parts]
+        content: list[Any] = [self.id, self.options, self.max_tokens, self.parts]
+        if self.answer in ("probability", "ratio"):
+            content.append(self.answer)  # the others' digests are older than this
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     @cached_property

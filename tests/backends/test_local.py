@@ -7,6 +7,7 @@ import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.plan import direct_queries
 from llm_elicit.questions import DirectWording, Template, render
+from llm_elicit.questions.stated import read_probability, read_ratio
 
 
 def _judge(model: str = "smollm2") -> LocalJudge:
@@ -90,7 +92,7 @@ def test_direct_questions_are_answered_freely_and_leave_the_others_as_they_were(
     wording = DirectWording.of(Direct(quantiles=1, samples=2), space, seed=1)
     queries = direct_queries(Direct(quantiles=1, samples=2), space, seed=1)
     asked = [(query, wording.question(query)) for query in (queries[0], *queries[-2:])]
-    direct = [Request(one.prompt, (), query.replicate, max_tokens=6, direct=one)
+    direct = [Request(one.prompt, (), query.replicate, max_tokens=6, direct=one, answer="text")
               for query, one in asked]  # fmt: skip
     (pair,) = _questions(space, 1)
     first = _ask([pair, *direct], space)
@@ -100,6 +102,24 @@ def test_direct_questions_are_answered_freely_and_leave_the_others_as_they_were(
     quantiles, one, other = first[1:]
     assert one.text != other.text, "samples are drawn, each with a seed of its own"
     assert all(reply.first is None and len(reply.text) > 1 for reply in (quantiles, one, other))
+
+
+@pytest.mark.parametrize(
+    ("answer", "read"), [("probability", read_probability), ("ratio", read_ratio)]
+)
+def test_a_number_is_held_to_its_grammar(answer: str, read: Any, space: FeatureSpace) -> None:
+    template = Template.load(f"v1/{answer}")
+    points = space.sample(8, np.random.default_rng(3))
+    asked = [
+        Request(
+            render(space, a, b, template), (a, b), max_tokens=template.max_tokens,
+            answer=template.answer,
+        )
+        for a, b in zip(points[:4], points[4:], strict=True)
+    ]  # fmt: skip
+    replies = _ask(asked, space)
+    assert all(reply.first is None for reply in replies)
+    assert all(read(reply.text) is not None for reply in replies), [r.text for r in replies]
 
 
 def test_an_unknown_model_lists_the_known(space: FeatureSpace) -> None:

@@ -52,6 +52,7 @@ class Answer:
     cached: bool
     asked_at: str
     thinking: str = ""
+    format: str = "letter"
 
 
 @dataclass(frozen=True)

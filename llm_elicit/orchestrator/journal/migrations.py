@@ -270,6 +270,48 @@ MIGRATIONS: tuple[Migration, ...] = (
                 CHECK (presentation IN ('ab', 'ba', 'quantiles', 'sample', 'row'));
         """,
     ),
+    # Pairs of ranges in either order, stated ratios, and what form of answer was asked for.
+    Migration(
+        "0007-ranges-ratios-and-formats",
+        sqlite="""
+        CREATE TABLE questions_new (
+            id INTEGER PRIMARY KEY,
+            judge TEXT NOT NULL,
+            pair INTEGER NOT NULL,
+            presentation TEXT NOT NULL CHECK (presentation IN
+                ('ab', 'ba', 'quantiles', 'sample', 'row', 'range-ab', 'range-ba', 'ratio')),
+            replicate INTEGER NOT NULL,
+            state TEXT NOT NULL DEFAULT 'planned' CHECK (state IN
+                ('planned', 'in flight', 'submitted', 'done', 'failed', 'quarantined')),
+            attempts INTEGER NOT NULL DEFAULT 0,
+            reserved REAL NOT NULL DEFAULT 0,
+            lost REAL NOT NULL DEFAULT 0,
+            error TEXT,
+            worker TEXT,
+            reserved_tokens INTEGER NOT NULL DEFAULT 0,
+            lost_tokens INTEGER NOT NULL DEFAULT 0,
+            batch TEXT,
+            UNIQUE (judge, pair, presentation, replicate)
+        ) STRICT;
+        INSERT INTO questions_new
+            SELECT id, judge, pair, presentation, replicate, state, attempts, reserved, lost,
+                   error, worker, reserved_tokens, lost_tokens, batch
+            FROM questions;
+        DROP TABLE questions;
+        ALTER TABLE questions_new RENAME TO questions;
+        CREATE INDEX unclaimed ON questions (judge, id) WHERE state = 'planned' AND worker IS NULL;
+        CREATE INDEX held ON questions (worker) WHERE state = 'in flight';
+        CREATE INDEX submitted ON questions (batch) WHERE state = 'submitted';
+        ALTER TABLE answers ADD COLUMN format TEXT NOT NULL DEFAULT 'letter'
+        """,
+        postgresql="""
+        ALTER TABLE questions
+            DROP CONSTRAINT questions_presentation_check,
+            ADD CONSTRAINT questions_presentation_check CHECK (presentation IN
+                ('ab', 'ba', 'quantiles', 'sample', 'row', 'range-ab', 'range-ba', 'ratio'));
+        ALTER TABLE answers ADD COLUMN format TEXT NOT NULL DEFAULT 'letter'
+        """,
+    ),
 )
 """Named, append-only."""
 

@@ -92,6 +92,7 @@ answers = Table(
     Column("cached", Integer),
     Column("asked_at", Text),
     Column("thinking", Text),
+    Column("format", Text),
 )
 
 # Written out, not bound: an index over some of the rows is used only where its condition stands
