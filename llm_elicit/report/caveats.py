@@ -34,7 +34,7 @@ def caveats(
         ("A density per unit of each feature's scale", _scale(audit)),
         ("Within the range asked", _range(audit)),
         ("How the questions were put", _design(audit, campaign)),
-        ("When a signal is called one", _signal(audit, campaign)),
+        ("When a preference is called consistent", _verdicts(audit, campaign)),
         ("How distances are measured", _distances(audit)),
     ]
 
@@ -86,10 +86,8 @@ def _exchange(family: str) -> str:
 
 
 def _kinds(audit: Audit) -> set[str]:
-    """What the judges' answers are fitted as."""
-    shares = [judge.consistency.soft_share for judge in audit.judges]
-    soft = {"log-odds"} if any(shares) else set()
-    return soft | ({"choices"} if not all(shares) else set())
+    """What the judges' answers are fitted as: "log-odds", "choices" or both."""
+    return {judge.preference.response for judge in audit.judges}
 
 
 def _scale(audit: Audit) -> str:
@@ -102,7 +100,7 @@ def _categories(audit: Audit) -> str:
         return ""
     return (
         f" These features have categories: {', '.join(words)}. Candidates were drawn from all of "
-        "them alike, the density is one per category, and no order among them is taken for granted."
+        "them alike, the density is one per category, and no order among them is assumed."
     )
 
 
@@ -198,7 +196,7 @@ def _orders(audit: Audit, campaign: Campaign) -> str:
     )
 
 
-def _signal(audit: Audit, campaign: Campaign) -> str:
+def _verdicts(audit: Audit, campaign: Campaign) -> str:
     settings, rounds = audit.settings, campaign.design.rounds
     by_round = ending = ""
     if rounds is not None:
@@ -211,16 +209,21 @@ def _signal(audit: Audit, campaign: Campaign) -> str:
                 " A rule could end the rounds early, so half of the level was for a judge who was "
                 "asked all of them and half was divided among the earlier ends."
             )
+    several = ""
+    if len(audit.judges) > 1:
+        several = (
+            f" The p-values are corrected for {len(audit.judges)} judges by Holm's method, so that "
+            f"among judges without a preference a consistent one is found in at most "
+            f"{settings.level:.0%} of such runs."
+        )
     return (
-        "Two conditions must hold. First, the answers depend on the points: winner and loser were "
-        f"exchanged at random {settings.flips:,} times, and in fewer than "
-        f"{settings.level:.0%} of them did a ridge regression on linear and quadratic features "
-        f"predict left-out choices as well as with the real answers.{by_round}{ending} "
-        "Second, the belief is farther "
-        "from λ (energy distance) than as many draws of λ as there were comparisons are in "
-        f"{1 - settings.level:.0%} of {settings.draws} trials. A belief without any linear or "
-        "quadratic trend over the range can escape the first test. With several judges, about one "
-        f"in {round(1 / settings.level)} of those without signal passes the first test by chance."
+        "A preference is called consistent where the answers depend on the points: the points of "
+        f"every pair were exchanged at random {settings.flips:,} times, and in fewer than "
+        f"{settings.level:.0%} of these did a ridge regression on linear and quadratic features "
+        f"predict answers left out as well as with the real ones.{by_round}{ending}{several} "
+        "A preference without any linear or quadratic trend over the range can escape the test. "
+        "Multiplying all log-odds of a judge by a constant changes neither the verdict nor its "
+        "reliability, its AUC or the order of its effects."
     )
 
 
@@ -239,8 +242,8 @@ def _distances(audit: Audit) -> str:
         f"{floor.size:,} points on each side, total variation between "
         f"{floor.marginal_size:,} in {settings.bins} bins a feature, each on {settings.repeats} "
         f"fresh subsamples (mean ± standard deviation; the subsamples share the belief's own "
-        "points, so this is not the uncertainty of the belief; where its method has draws of what "
-        "the answers leave open, the 90 % interval over them is in brackets). Two samples of one "
+        "points, so this is not the uncertainty of the belief; where its method has draws of the "
+        "posterior, the 90 % interval over them is in brackets). Two samples of one "
         f"density are not 0 apart: read each distance beside its floor.{half} Audit seed "
         f"{audit.seed}."
     )

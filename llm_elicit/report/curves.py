@@ -1,4 +1,4 @@
-"""Two curves that should lie on the diagonal: the data within the belief, choices as foretold."""
+"""Two curves that should lie on the diagonal: the data within the belief, choices as predicted."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def draw_curves(judge: JudgeAudit) -> Picture | None:
     parts = [part for part in (judge.coverage, judge.foretold) if part is not None]
     if not parts:
         return None
-    told = " ".join(_words(part) for part in parts)
-    return draw_picture(curves_figure(judge, LIGHT), f"Calibration of {judge.name}", told)
+    alt = " ".join(_words(part) for part in parts)
+    return draw_picture(curves_figure(judge, LIGHT), f"Calibration of {judge.name}", alt)
 
 
 def _words(part: DataCoverage | Foretold) -> str:
@@ -29,7 +29,7 @@ def _words(part: DataCoverage | Foretold) -> str:
         held = ", ".join(f"{r.holds.value:.0%} in its densest {r.mass:.0%}" for r in part.regions)
         return f"Share of the data within the belief's densest regions: {held}."
     found = ", ".join(f"{b.found:.0%} where {b.foretold:.0%}" for b in part.calibration)
-    return f"Held-out choices that came true as foretold: {found}."
+    return f"Held-out choices that came out as predicted: {found}."
 
 
 def curves_figure(judge: JudgeAudit, theme: Theme) -> Figure:
@@ -65,6 +65,6 @@ def _draw_calibration(axes: Axes, foretold: Foretold, theme: Theme) -> None:
     sizes = [12 + 150 * b.share for b in bins]
     axes.scatter(at, found, s=sizes, color=theme.belief, zorder=3, clip_on=False)
     axes.set(xlim=(0.48, 1.02), ylim=(min(0.48, *found) - 0.02, 1.02))
-    axes.set_xlabel("foretold probability of the likelier side", fontsize=8)
+    axes.set_xlabel("predicted probability of the likelier side", fontsize=8)
     axes.set_ylabel("how often it was chosen", fontsize=8)
     axes.set_title("choices held out", fontsize=9)

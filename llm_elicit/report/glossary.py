@@ -17,6 +17,7 @@ from llm_elicit.report.references import (
     BRADLEY,
     FISHER,
     GNEITING,
+    HANLEY,
     HOLM,
     HYNDMAN,
     KENDALL,
@@ -30,6 +31,7 @@ from llm_elicit.report.references import (
     STOUFFER,
     SZEKELY,
     TVERSKY,
+    TVERSKY_KAHNEMAN,
     VAART,
     VILLANI,
     WILSON,
@@ -56,62 +58,125 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
     {
         "belief": Entry(
             "Belief",
-            "The probability density over the features that best explains the judge's choices "
-            "between pairs.",
+            "The probability density over the features that is proportional to exp(k f): f is the "
+            "utility that best explains the judge's answers to pairs, k its power.",
             (MIKKOLA,),
         ),
         "lambda": Entry(
             "Sampling density λ",
-            "What the options were drawn from. A judge who says nothing gets a belief that looks "
-            "like λ.",
+            "The density that options were drawn from. A judge without a preference gets a belief "
+            "equal to λ, but for noise.",
+            (MIKKOLA,),
+        ),
+        "power": Entry(
+            "Power",
+            "Comparisons identify the logarithm of a density only up to a factor: beliefs ∝ exp(k "
+            "f), f the fitted utility, have one shape and differ in sharpness. k is the power. "
+            "Orderings and level sets are the same at every power; distances, quantiles and "
+            "marginals are not.",
             (MIKKOLA,),
         ),
         "noise": Entry(
             "Noise level",
             "The assumed amount of chance in the judge's choices, which are explained alike by a "
-            "sharper belief and more noise. A level has to be assumed, or be known from "
-            "elsewhere; conclusions should hold at others too.",
-            (BRADLEY, MIKKOLA),
+            "sharper belief and more noise. A level has to be assumed, or be known from elsewhere; "
+            "conclusions should hold at others too. Log-odds need none: their noise is estimated.",
+            (
+                BRADLEY,
+                MIKKOLA,
+            ),
         ),
-        "power": Entry(
-            "Power",
-            "Comparisons tell the logarithm of a density only up to a factor: beliefs ∝ exp(k f), "
-            "f the fitted utility, have one shape and differ in sharpness. k is the power. "
-            "Orderings and level sets are the same at every power; distances, quantiles and "
-            "marginals are not.",
-            (MIKKOLA,),
+        "verdict": Entry(
+            "Verdict",
+            "Consistent preference: the randomization test shows that the answers depend on the "
+            "points; the scale of the belief is not known. Belief with a scale: as before, and "
+            "ranges, ratios, quantiles or points show at which power. Position only: answers "
+            "depend on which option is shown first, and not on the points. No consistent "
+            "preference: neither.",
         ),
-        "signal": Entry(
-            "Signal",
-            "The randomization test says that the answers depend on the points, and the belief is "
-            "farther from λ (energy distance) than chance draws of λ are. Where either fails: no "
-            "signal found.",
-            (SZEKELY,),
+        "test": Entry(
+            "Randomization test",
+            "If the answers ignored the points, exchanging the points of any pair would change "
+            "nothing. p is how often such random exchanges predict answers left out as well as the "
+            "real ones do, corrected for the number of judges. With pairs chosen in rounds, those "
+            "of one round are exchanged at a time, and the p of the rounds combined.",
+            (
+                FISHER,
+                PITMAN,
+                STOUFFER,
+                HOLM,
+            ),
         ),
         "search": Entry(
-            "Pairs to find a signal",
-            "Where the randomization test found nothing: how many pairs, in all, would let it "
-            "find a dependence as strong as the one measured in four of five such studies. Where "
-            "what was measured is less than one standard error above chance, no number can be "
-            "said, nor of pairs chosen in rounds.",
+            "Pairs to find a preference",
+            "Where the randomization test found nothing: how many pairs, in all, would let it find "
+            "a dependence as strong as the one measured in four of five such studies. Not stated "
+            "where what was measured is less than one standard error above chance, nor for pairs "
+            "chosen in rounds.",
         ),
         "pairs": Entry(
             "Pairs answered",
             "Pairs with at least one choice or tie. The answers to one pair, in both orders and "
-            "asked again, are averaged and count as one comparison.",
+            "asked again, count as one comparison.",
         ),
-        "test": Entry(
-            "Randomization test",
-            "If the answers ignored the points, exchanging winner and loser of any pair would "
-            "change nothing. p is how often such random exchanges predict left-out choices as "
-            "well as the real answers do. Of pairs chosen in rounds, those of one round are "
-            "exchanged at a time, and the p of the rounds combined.",
-            (FISHER, PITMAN, STOUFFER),
+        "reliability": Entry(
+            "Reliability (R²)",
+            "The share of the variation of the answers that is predicted for pairs left out of the "
+            "fit: by the fitted utility for log-odds, by a quadratic rule on the features for "
+            "choices. 0 % if nothing is predicted. It does not depend on the unit of the answers.",
         ),
-        "predicted": Entry(
-            "Choices predicted",
-            "How much of the variation of the choices a quadratic rule on the features predicts "
-            "when each pair is left out in turn. 0 % for a coin.",
+        "ceiling": Entry(
+            "Ceiling",
+            "The most that could be reached. Of the reliability: the share of the variation that "
+            "repeated questions, or the two orders, have in common, the rest being noise. Of the "
+            "AUC and the level set: what the data's own density reaches, estimated by kernels from "
+            "the other rows.",
+        ),
+        "position": Entry(
+            "Position effect",
+            "What being shown first adds to an option, whatever it is. The share of the variation "
+            "of the answers that its mean and its spread over pairs make up. Asking both orders "
+            "removes its mean, and that part of its spread that both points of a pair share.",
+        ),
+        "auc": Entry(
+            "AUC of the data",
+            "The area under the curve: how often the judge's utility is higher for a row of the "
+            "data than for a draw from λ. 50 % if it says nothing of which is which, 100 % if it "
+            "is always higher.",
+            (HANLEY,),
+        ),
+        "rank": Entry(
+            "Rank correlation",
+            "Spearman's, between the judge's utility and the logarithm of the data's own density, "
+            "over draws from λ: +1 if both put all points in the same order, 0 if the orders are "
+            "unrelated.",
+        ),
+        "level-set": Entry(
+            "Level set",
+            "The tenth of the range, by λ, that the judge finds most plausible. If its preference "
+            "had nothing to do with the data, 10 % of the rows would lie in it.",
+            (HYNDMAN,),
+        ),
+        "effect": Entry(
+            "Effect",
+            "Log-odds that a feature's upper quartile of the range adds to an option over the "
+            "lower quartile, averaged over the other features; of categories, the highest over the "
+            "lowest. Size: the standard deviation of that average over λ. Preferred are higher or "
+            "lower values, those in the middle or at the ends of the range, or a category.",
+        ),
+        "holm": Entry(
+            "p, corrected",
+            "The randomization test of one feature alone, made larger for looking at all features: "
+            "if the answers ignore them all, one of these p is below 5 % in at most 5 % of judges.",
+            (HOLM,),
+        ),
+        "coherence": Entry(
+            "Reaction to width",
+            "For a judge with a density, a wider range is more probable: the coefficient of log "
+            "width in the log-odds of two ranges, beside their mean density, is then well above 0. "
+            "Near 0 the judge prefers some values to others but does not answer as the holder of a "
+            "probability density.",
+            (TVERSKY_KAHNEMAN,),
         ),
         "w1": Entry(
             "W1 (Wasserstein-1)",
@@ -127,21 +192,21 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
         ),
         "energy": Entry(
             "Energy distance",
-            "How much farther apart points of two samples are than points of the same, as a root. "
-            "0 only where the densities are equal.",
+            "The root of how much farther apart points of two samples are than points of the same "
+            "sample. 0 only where the densities are equal.",
             (SZEKELY,),
         ),
         "classifier": Entry(
             "Classifier",
-            "How often the nearest neighbours of a point, it not being among them, tell which of "
-            "two samples it came from. 50 %: they cannot be told apart; 100 %: always.",
+            "How often the nearest neighbours of a point, itself excluded, identify which of two "
+            "samples it came from. 50 %: the samples cannot be distinguished; 100 %: always.",
             (LOPEZ_PAZ,),
         ),
         "pqmass": Entry(
             "PQMass",
-            "Do two samples fill the same places? Points are counted in cells around random "
-            "points of both, and the counts compared by χ², divided by its degrees of freedom. 1 "
-            "if the densities are equal; it grows with the number of points.",
+            "Points of two samples are counted in cells around random points of both, and the "
+            "counts compared by χ², divided by its degrees of freedom. 1 if the densities are "
+            "equal; it grows with the number of points.",
             (LEMOS,),
         ),
         "tv": Entry(
@@ -153,64 +218,72 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
         "spread": Entry(
             "Distance ± sd",
             "Mean and standard deviation of a distance over fresh subsamples of both sides. The "
-            "subsamples share one belief, so this is not the uncertainty of the belief. That is in "
-            "the brackets, where there are any: nine tenths of the beliefs that the answers allow "
-            "are that far from the same sample.",
+            "subsamples share one belief, so this is not the uncertainty of the belief. Where "
+            "there are brackets they hold that: the middle 90 % over draws of the posterior.",
         ),
         "floor": Entry(
             "Floor",
             "The same distance between two samples of one and the same density. Nothing can be "
             "measured to be nearer than that.",
         ),
+        "density": Entry(
+            "Log density of the data",
+            "The mean logarithm of the belief's density at rows of the data, nats a row, on "
+            "standardized features. Read it beside λ's: above it the belief predicts the data "
+            "better than the range alone.",
+            (GNEITING,),
+        ),
+        "shift": Entry(
+            "Mean and sd beside the data",
+            "The belief's mean less that of the data (without data: of λ), in standard deviations "
+            "of theirs, and the ratio of the standard deviations, on each feature's scale.",
+        ),
         "summary": Entry(
             "Mean, sd, quantiles",
-            "Of the data, of draws of the belief and of λ, in the units asked in. A share of q % "
-            "lies below the q % quantile; the median is the 50 % quantile.",
+            "Of the data, of draws of the belief at its saved power and of λ, in the units asked "
+            "in. A share of q % lies below the q % quantile; the median is the 50 % quantile.",
         ),
         "shares": Entry(
             "Shares",
-            "How much of the data, of the belief and of λ each category of a feature has. "
-            "Categories have no order, so there are no means or quantiles of them. "
-            "In distances over all features together any two of them are as far apart, and rows of "
-            "the data scatter over them as much as over a number.",
+            "The probability of each category of a feature in the data, the belief and λ. "
+            "Categories have no order, so there are no means or quantiles of them. In distances "
+            "over all features together any two of them are equally far apart, and rows of the "
+            "data scatter over them as much as over a number.",
         ),
         "band": Entry(
             "90 % band",
-            "What the same answers leave open: nine tenths of the beliefs they allow, at the "
-            "noise level the fit was told, lie within it at each place. It knows of chance, not "
-            "of a wrong noise level, and a mode that no answer pointed to is in none of them.",
+            "The middle 90 % of the posterior at each place: what the same answers leave open at "
+            "the saved power. It covers chance, not a wrong noise level, and a mode that no answer "
+            "pointed to is in no draw.",
         ),
         "more-pairs": Entry(
-            "What more pairs would buy",
-            "How wide a band is now, and with three times as many pairs again as were answered. "
-            "Once the answers outweigh the fit's prior, from about 100 pairs a feature, bands "
-            "narrow with the root of the number of pairs, so that four times as many in all "
-            "halve them; with fewer, more are needed.",
+            "What more pairs would give",
+            "The width of a band now, and with four times as many pairs. Once the answers outweigh "
+            "the prior, from about 100 pairs a feature, bands narrow with the root of the number "
+            "of pairs; with fewer pairs, more than that are needed to halve them.",
             (VAART,),
         ),
         "correlation": Entry(
             "Correlation",
-            "Pearson's, of two features each on its scale: how far one goes along with the other, "
-            "from −1 to +1. A category is 1 where it is had and 0 where not; of two the second "
-            "alone is shown. λ draws every feature by itself, so it has none. The belief's band is "
-            "of what the answers leave open, and knows that answers to one pair hang together; "
-            "the data's interval is of having so many rows and no more. The interval of their "
-            "difference holds both.",
+            "Pearson's, of two features each on its scale. A category counts as 1 where it applies "
+            "and 0 where not; of two the second alone is shown. λ draws every feature by itself, "
+            "so it has none. The belief's band is over draws of the posterior, the data's interval "
+            "over rows; the interval of their difference covers both.",
             (ZOU,),
         ),
         "tails": Entry(
             "Tails",
             "Below the belief's 5 % quantile and above its 95 % quantile lie 5 % of the belief "
-            "each, and as much of data that are like it. The second number of each side is the "
-            "share at both ends of that quantile's own 90 % band.",
+            "each, and as much of data that are distributed alike. The second number of each side "
+            "is the share at both ends of that quantile's own 90 % band.",
         ),
         "boxes": Entry(
             "Boxes",
-            "Parts of the space that hold nearly equal shares of the data: its rows are halved at "
-            "the median of the feature that scatters most among them (of categories, into the most "
-            "frequent and the others), and the halves again. The belief's share of each says where "
-            "it has too much or too little; the band is what the answers leave open. One box in "
-            "ten lies outside its band by chance.",
+            "Parts of the space with nearly equal shares of the data: its rows are halved at the "
+            "median of the feature that varies most among them (of categories, into the most "
+            "frequent and the others), and the halves again. The belief's share of each shows "
+            "where it has too much or too little; the band is over draws of the posterior. One box "
+            "in ten lies outside its band by chance.",
         ),
         "regions": Entry(
             "Densest regions",
@@ -220,46 +293,28 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "elsewhere.",
             (HYNDMAN,),
         ),
-        "alone": Entry(
-            "Alone",
-            "How much of the choices one feature predicts by itself, as it stands and squared, "
-            "when each pair is left out in turn.",
-        ),
-        "lost": Entry(
-            "Lost without it",
-            "How much less of the choices all features predict when this one is left out. Little "
-            "for a feature that others stand in for.",
-        ),
-        "holm": Entry(
-            "p, corrected",
-            "The randomization test of one feature alone, made larger for looking at all "
-            "features: one below 5 % anywhere is chance in at most 5 % of judges who ignore "
-            "them all.",
-            (HOLM,),
-        ),
         "log-likelihood": Entry(
             "Held-out log-likelihood",
-            "The mean logarithm of the probability given to choices that the fit never saw. A "
-            "coin has −0.693; 0 is certainty that is always right.",
+            "The mean logarithm of the probability that was predicted for choices left out of the "
+            "fit. Predicting one half for all gives −0.693; 0 is certainty that is always right.",
             (GNEITING,),
         ),
         "gain": Entry(
             "Gain over a model",
             "The belief's held-out log-likelihood less that of a simpler model on the same "
-            "choices. Above 0 the belief foretells them better.",
+            "choices. Above 0 the belief predicts them better.",
         ),
         "calibration": Entry(
             "Calibration",
-            "How often held-out choices came true beside the probability they were foretold "
-            "with. The error is the mean gap between the two, each group of choices weighing as "
-            "many as it has.",
+            "How often held-out choices came out as predicted, beside the predicted probability. "
+            "The error is the mean difference between the two, weighted by the number of choices.",
             (NAEINI,),
         ),
         "interval": Entry(
             "95 % interval",
-            "The values that the answers leave possible: in 95 of 100 such studies the interval "
-            "holds the true one. Wilson's for shares, from means and standard errors otherwise; "
-            "answers to one pair do not count as independent.",
+            "The values that are compatible with the answers: in 95 of 100 such studies the "
+            "interval holds the true one. Wilson's for shares, from means and standard errors "
+            "otherwise; answers to one pair do not count as independent.",
             (WILSON,),
         ),
         "unread": Entry(
@@ -270,52 +325,52 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
         ),
         "stated": Entry(
             "Stated quantiles",
-            "What the judge itself says a feature's quantiles are; medians where it was asked "
-            "more often, with the mean distance of one statement from them as spread. Distances "
-            "are W1 between five quantiles each, joined by straight lines to each other and to "
-            "the ends of the range: those of the data and of the belief are reduced to five too.",
+            "The quantiles that the judge states for a feature; medians where it was asked more "
+            "often, with the mean distance of one statement from them as spread. Distances are W1 "
+            "between five quantiles each, joined by straight lines to each other and to the ends "
+            "of the range: those of the data and of the belief are reduced to five too.",
             (OHAGAN,),
         ),
         "level": Entry(
             "Noise level by statement",
-            "The noise level, over the one that the fit was told, at which the belief is nearest "
-            "to the stated quantiles, and the middle 90 % of what features, statements and the "
-            "belief drawn anew give. Not identified where that spans more than a factor of eight, "
-            "or reaches an end of what is looked at, an eighth and eight times.",
+            "The noise level, as a multiple of the assumed one, at which the belief is nearest to "
+            "the stated quantiles, and the middle 90 % over features, statements and draws of the "
+            "posterior. Not identified where that spans more than a factor of eight, or reaches an "
+            "end of the levels tried, an eighth and eight times.",
             (OHAGAN,),
         ),
         "generated": Entry(
-            "Written points",
-            "Points that the judge wrote down, each asked for by itself. The floor is the mean "
+            "Generated points",
+            "Points that the judge gave when asked for one at a time. The floor is the mean "
             "distance of as many true draws, p how often these are as far or farther.",
             (REQUEIMA,),
         ),
         "recited": Entry(
-            "Recited rows",
-            "Rows of the reference table whose beginning was shown and whose next value the "
-            "judge gave exactly, to four digits. By chance: how often its answers are those of "
-            "the 20 rows that begin most alike. p is of exchanging a row's value with one of "
-            "theirs; below 1 % the judge has at least a part of the table by heart.",
+            "Rows completed exactly",
+            "Rows of the reference table of which the beginning was shown and the next value was "
+            "given exactly, to four digits. By chance: how often its answers are those of the 20 "
+            "rows that begin most alike. p is of exchanging a row's value with one of theirs; "
+            "below 1 % the judge has memorized at least a part of the table.",
             (BORDT,),
         ),
         "order-bias": Entry(
             "Order bias",
             "Probability of naming option A, less one half, over pairs asked in both orders. "
-            "Asking both orders removes from the belief what of it does not depend on the "
-            "content. From the verdicts, and from the probabilities where the judge gives them.",
+            "Asking both orders removes from the belief the part that does not depend on the "
+            "content. From the letters, and from the probabilities where the judge gives them.",
             (WILSON,),
         ),
         "agreement": Entry(
             "Agreement under swap",
             "Share of pairs where the judge picks the same point when the options change places. "
-            "50 % for a coin, 0 % for a judge who always names the same option.",
+            "50 % for random answers, 0 % for a judge who always names the same option.",
             (WILSON,),
         ),
         "retest": Entry(
             "Agreement asked again",
             "Share of times that the same question, in the same order, gets the same answer when "
             "it is asked again; measurable where the campaign has replicates. 100 % for a judge "
-            "who never varies, which is no proof of being right.",
+            "who never varies, which does not show that it is right.",
             (WILSON,),
         ),
         "likelier": Entry(
@@ -336,28 +391,28 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
         ),
         "cycles": Entry(
             "Cycles",
-            "Three pairs that join the same three points are a triad. A coin's choices go round "
-            "in a circle in 25 % of triads; those of a judge with a belief do so where its noise "
-            "turns a choice. “p, of a coin” is how probable it is that a coin makes as few. How "
-            "many there are cannot tell a judge without a belief from a noisy one.",
+            "Three pairs that join the same three points are a triad. A cycle: the first preferred "
+            "to the second, the second to the third and the third to the first. Random choices "
+            "make one in 25 % of triads; “p, of random choices” is how probable it is that they "
+            "make as few. A noisy judge with a belief makes cycles too, so their number alone does "
+            "not refute a belief.",
             (KENDALL,),
         ),
         "firm": Entry(
             "Firm cycles",
-            "Cycles in both orders; a coin makes one in 3 % of triads, because noise seldom "
-            "repeats itself. “By the belief” is the most that the belief foretells if every "
-            "answer has noise of its own, p how probable it is that it makes as many. A small p: "
-            "the judge's preferences go round in circles, so that no density explains them, or it "
-            "errs about a pair the same way every time.",
+            "Cycles in both orders; random choices make one in 3 % of triads. “By the belief” is "
+            "the most that the belief predicts if the noise of every answer is independent, p how "
+            "probable it is that it makes as many. A small p: the judge's preferences are cyclic, "
+            "so that no density explains them, or its errors about a pair repeat.",
             (TVERSKY,),
         ),
-        "verdict": Entry(
-            "Verdict",
-            "How a reply was read. A and B are choices; a tie counts as half a choice each way; "
-            "refused, truncated and unparsable answers are counted but not used.",
+        "reading": Entry(
+            "How a reply was read",
+            "A and B are choices; a tie counts as half a choice each way; refused, truncated and "
+            "unparsable answers are counted but not used.",
         ),
         "unanswered": Entry(
-            "Where it did not choose",
+            "Questions without a choice",
             "Share of the questions about a third of a feature's range, or about a category, that "
             "came back without a choice. p is of a permutation test that the feature has no part "
             "in it, made larger for looking at all features.",
@@ -374,9 +429,9 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "the orders has no choice of A or B.",
         ),
         "usage": Entry(
-            "What it took",
+            "Requests and cost",
             "Requests answered, tokens as the provider counted them, and USD at the judge's "
-            "prices. An answer served from an earlier run costs nothing and is asked no second "
+            "prices. An answer served from an earlier run costs nothing and is not asked a second "
             "time.",
         ),
     }

@@ -16,12 +16,13 @@ from markupsafe import Markup
 from llm_elicit.audit.record import Audit, JudgeAudit
 from llm_elicit.campaign import Campaign, Judge
 from llm_elicit.comparisons import VERDICTS, Comparisons
-from llm_elicit.report import words
+from llm_elicit.report import verdicts, words
 from llm_elicit.report.answers import ORDERS, Shown, choose_answers, filters
 from llm_elicit.report.caveats import caveats
 from llm_elicit.report.curves import draw_curves
 from llm_elicit.report.figures import Portrait, draw_portrait, save_figures
 from llm_elicit.report.glossary import GLOSSARY
+from llm_elicit.report.marks import Mark, marks_of
 from llm_elicit.report.picture import Picture
 from llm_elicit.report.samples import Samples
 from llm_elicit.report.style import axis_label
@@ -74,7 +75,9 @@ class JudgeView:
     anchor: str
     settings: str
     sentence: str
-    order_note: str
+    notes: tuple[str, ...]
+    search: str
+    marks: tuple[Mark, ...]
     portrait: Portrait | None
     curves: Picture | None
     shown: Shown
@@ -112,14 +115,16 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         words.number,
         words.estimate,
         words.interval,
-        words.scale_sentence,
-        words.search_sentence,
+        verdicts.level_set_sentence,
+        verdicts.power_sentence,
+        verdicts.effect_cell,
+        verdicts.direction_cell,
         words.level_words,
         words.recited_sentence,
         words.share,
         words.sides,
         words.signed,
-        words.p_value,
+        words.p_cell,
         words.visible,
         words.worded,
         words.between,
@@ -142,6 +147,8 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         judges=judges,
         labels={feature.name: feature.label for feature in study.audit.space.features},
         direct=[judge for judge in judges if judge.audit.direct is not None],
+        followed=[judge for judge in judges if judge.audit.discrimination is not None],
+        ranges=any(verdicts.coherence_of(judge.audit.powers) for judge in judges),
         circular=[judge for judge in judges if judge.audit.transitivity is not None],
         no_belief=words.no_belief_sentence,
         null_names=words.NULL_NAMES,
@@ -180,8 +187,10 @@ def _judge_view(
         audit=audited,
         anchor=f"judge-{place}",
         settings=_settings(study.campaign, audited.name),
-        sentence=words.verdict_sentence(audited, study.audit),
-        order_note=words.order_sentence(audited),
+        sentence=verdicts.verdict_sentence(audited, study.audit),
+        notes=verdicts.notes(audited, study.audit.settings.level),
+        search=verdicts.search_sentence(audited.preference),
+        marks=() if portrait is None else marks_of(audited.powers, portrait.factors),
         portrait=portrait,
         curves=draw_curves(audited),
         shown=choose_answers(rows, study.audit.space),

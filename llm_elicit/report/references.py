@@ -22,6 +22,10 @@ GNEITING = (
     "Gneiting, T. and Raftery, A. E. (2007). Strictly proper scoring rules, prediction, and "
     "estimation. Journal of the American Statistical Association 102(477), 359–378."
 )
+HANLEY = (
+    "Hanley, J. A. and McNeil, B. J. (1982). The meaning and use of the area under a receiver "
+    "operating characteristic (ROC) curve. Radiology 143(1), 29–36."
+)
 HOLM = (
     "Holm, S. (1979). A simple sequentially rejective multiple test procedure. Scandinavian "
     "Journal of Statistics 6(2), 65–70."
@@ -70,6 +74,10 @@ SZEKELY = (
     "distances. Journal of Statistical Planning and Inference 143(8), 1249–1272."
 )
 TVERSKY = "Tversky, A. (1969). Intransitivity of preferences. Psychological Review 76(1), 31–48."
+TVERSKY_KAHNEMAN = (
+    "Tversky, A. and Kahneman, D. (1983). Extensional versus intuitive reasoning: the conjunction "
+    "fallacy in probability judgment. Psychological Review 90(4), 293–315."
+)
 VAART = "van der Vaart, A. W. (1998). Asymptotic Statistics. Cambridge University Press."
 VILLANI = "Villani, C. (2009). Optimal Transport: Old and New. Springer."
 WILSON = (

@@ -1,6 +1,6 @@
 """One palette for every figure and page, in a light and a dark rendering.
 
-Okabe and Ito's colours, told apart by people with any common colour vision: data are grey,
+Okabe and Ito's colours, distinct for people with any common colour vision: data are grey,
 the belief blue, the sampling density λ orange and dashed.
 """
 

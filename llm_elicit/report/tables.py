@@ -115,7 +115,8 @@ def _rows(table: pd.DataFrame) -> list[list[str]]:
 def audit_numbers(audit: Audit) -> pd.DataFrame:
     """The audit's main numbers, a row a judge; empty cells where nothing could be measured.
 
-    Distances are Wasserstein-1 in standard deviations, with the sd over subsamples.
+    Distances, of the belief at its saved power, are Wasserstein-1 in standard deviations, with the
+    sd over subsamples.
     """
     reference = audit.reference
     return pd.DataFrame(
@@ -123,8 +124,7 @@ def audit_numbers(audit: Audit) -> pd.DataFrame:
             {
                 "judge": judge.name,
                 "verdict": judge.verdict,
-                "pairs": judge.consistency.pairs,
-                "p_value": judge.signal.p_value,
+                **_scale_free(judge),
                 **_distance("w1_data", judge.belief_data),
                 **_distance("floor_data", reference.data_floor),
                 **_distance("w1_sampling", judge.belief_sampling),
@@ -135,6 +135,23 @@ def audit_numbers(audit: Audit) -> pd.DataFrame:
             for judge in audit.judges
         ]
     )
+
+
+def _scale_free(judge: JudgeAudit) -> dict[str, float | None]:
+    """What does not depend on the power of the belief."""
+    found, data = judge.preference, judge.discrimination
+    return {
+        "pairs": found.pairs,
+        "p_value": found.p_value,
+        "p_holm": found.p_holm,
+        **_interval("reliability", found.reliability),
+        **_interval("ceiling", found.ceiling),
+        **_interval("auc", None if data is None else data.auc),
+        "auc_ceiling": None if data is None else data.ceiling,
+        **_interval("rank_correlation", None if data is None else data.rank_correlation),
+        **_interval("level_set", None if data is None else data.level_set),
+        "position": None if found.position is None else found.position.share,
+    }
 
 
 def _distance(name: str, distance: Distance | None) -> dict[str, float | None]:
@@ -155,12 +172,15 @@ def audit_table(audit: Audit) -> pd.DataFrame:
     rows = []
     for judge in audit.judges:
         distance = judge.belief_sampling if bare else judge.belief_data
-        p = words.p_value(judge.signal.p_value, judge.signal.flips)
+        found, data = judge.preference, judge.discrimination
         rows.append(
             {
                 "Judge": judge.name,
                 "Verdict": judge.verdict,
-                "p": p.removeprefix("p ").removeprefix("= "),
+                "p": words.p_cell(found.p_holm, found.at_floor),
+                "R²": words.interval(found.reliability, percent=True),
+                "Ceiling": words.interval(found.ceiling, percent=True),
+                "AUC": words.interval(None if data is None else data.auc, percent=True),
                 f"W1 to {'λ' if bare else 'data'}": words.estimate(
                     None if distance is None else distance.wasserstein
                 ),
@@ -265,7 +285,8 @@ def direct_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
     heads = {"q05": "5 %", "q25": "25 %", "q50": "median", "q75": "75 %", "q95": "95 %"}
     distances = {
         "stated_data": "Stated to data", "stated_belief": "Stated to belief",
-        "written_data_distance": "Written to data", "written_belief_distance": "Written to belief",
+        "written_data_distance": "Generated to data",
+        "written_belief_distance": "Generated to belief",
     }  # fmt: skip
     shown = []
     for i, feature in enumerate(audit.space.features):

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from llm_elicit.audit.boxes import Box
 from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.direct import DirectAudit
 from llm_elicit.audit.distance import Estimate
-from llm_elicit.audit.power import SearchPower
+from llm_elicit.audit.multiplicity import p_words
 from llm_elicit.audit.recited import Recited
-from llm_elicit.audit.record import Audit, JudgeAudit
-from llm_elicit.audit.scale import Scale
+from llm_elicit.audit.record import JudgeAudit
 from llm_elicit.features import Feature, FeatureSpace
 from llm_elicit.text import visible
 
 __all__ = [
-    "between", "estimate", "interval", "level_words", "number", "order_sentence", "p_value",
-    "recited_sentence", "scale_sentence", "search_sentence", "share", "sides", "signed",
-    "times_saved", "verdict_sentence", "visible", "worded",
+    "between", "estimate", "interval", "level_words", "listed", "no_belief_sentence", "number",
+    "p_cell", "recited_sentence", "share", "sides", "signed", "times_saved", "visible", "worded",
 ]  # fmt: skip
 
 NOT_MEASURED = "not measurable"
-_STRONG_BIAS = 0.25
 NULL_NAMES = {
-    "coin": "a coin",
-    "sampling density": "the sampling density λ for a belief",
-    "places": "the order alone",
+    "coin": "one half for every choice",
+    "sampling density": "λ as the belief",
+    "places": "the position effect alone",
     "quadratic": "the best quadratic rule",
 }
 """What null models are called on the page."""
@@ -97,16 +94,14 @@ def share(value: float | None, decimals: int = 0) -> str:
     return NOT_MEASURED if value is None else f"{value:.{decimals}%}"
 
 
-def p_value(value: float, flips: int) -> str:
-    """A p-value; the smallest one that so many flips can give is a bound.
+def p_cell(value: float, at_floor: bool = False) -> str:
+    """A p-value in a table's cell; one that a simulation could not have found smaller is a bound.
 
     Example:
-        >>> p_value(0.0005, 1999), p_value(0.2134, 1999)
-        ('p ≤ 0.0005', 'p = 0.21')
+        >>> p_cell(0.0005, at_floor=True), p_cell(0.2134)
+        ('≤ 0.0005', '0.21')
     """
-    if value <= 1.0 / (1 + flips):
-        return f"p ≤ {value:.1g}"
-    return f"p = {value:.2g}"
+    return p_words(value, at_floor).removeprefix("p ").removeprefix("= ")
 
 
 def times_saved(factor: float) -> str:
@@ -149,76 +144,15 @@ def worded(feature: Feature, value: float) -> str:
     return text.replace("-", "−")
 
 
-def verdict_sentence(judge: JudgeAudit, audit: Audit) -> str:
-    """What the audit found about one judge, for a reader who knows none of the methods."""
-    signal = judge.signal
-    p = p_value(signal.p_value, signal.flips)
-    if judge.consistency.pairs == 0:
-        return f"{judge.name} never chose, so there is no belief to speak of."
-    if not signal.answers_depend:
-        return (
-            f"{judge.name}'s answers cannot be told from answers that ignore what was shown "
-            f"({p}). Whatever belief is drawn below was fitted to noise; do not read it as an "
-            "opinion of the model."
-        )
-    depends = f"{judge.name}'s answers depend on what was shown ({p})"
-    if signal.verdict == "no signal found":
-        if judge.belief is None:
-            return f"{depends}, but no belief was fitted."
-        return (
-            f"{depends}, but so weakly that the "
-            "belief they imply cannot be told from the density the questions were drawn from."
-        )
-    return f"{depends}. {_distance_clause(judge, audit)}"
-
-
-def order_sentence(judge: JudgeAudit) -> str:
-    """A warning where the position of an option decides much; empty otherwise."""
-    bias = judge.consistency.order_bias
-    if bias is None or max(bias.low, -bias.high) < _STRONG_BIAS:
-        return ""
-    letter, named = ("A" if bias.value > 0 else "B"), 0.5 + abs(bias.value)
-    return f"It named option {letter} in {named:.0%} of its choices, whatever was shown there."
-
-
 def no_belief_sentence(judge: JudgeAudit, space: FeatureSpace) -> str:
     """Why a judge has no belief: too few answers to fit one to, or no fit was run."""
-    pairs, least = judge.consistency.pairs, space.dimension
+    pairs, least = judge.preference.pairs, space.dimension
     if pairs < least:
         return (
             f"No belief was fitted: {pairs} pairs have an answer, and {least} features need at "
             f"least {least}."
         )
     return "No belief was fitted: the stage fit has not been run; llm-elicit fit does it."
-
-
-def scale_sentence(scale: Scale, labels: Mapping[str, str]) -> str:
-    """What holds whatever the noise level is, and what does not; features by their labels.
-
-    Example:
-        >>> from llm_elicit.audit.scale import AtLevel
-        >>> ends = [AtLevel(factor=f, belief_data=None, shifts=[0.3, 0.0]) for f in (0.5, 2)]
-        >>> scale = Scale(levels=ends, size=2, sampling_data=None, nearer=None,
-        ...               above=["age"], below=[], open=["rooms"])
-        >>> labels = {"age": "house age", "rooms": "rooms per household"}
-        >>> scale_sentence(scale, labels).partition(": ")[2]
-        'house age lies above λ. It depends on the level where rooms per household lies.'
-    """
-    least, most = (scale.levels[end].factor for end in (0, -1))
-    holds, open_ = [], [f"where {labels[name]} lies" for name in scale.open]
-    near = "whether the belief is nearer to the data than the range asked about"
-    if scale.nearer is not None:
-        holds.append(f"the belief is {'' if scale.nearer else 'no '}nearer to the data than λ")
-    elif scale.sampling_data is not None:
-        open_.insert(0, near)
-    other = "the data" if scale.sampling_data is not None else "λ"
-    for names, side in ((scale.above, "above"), (scale.below, "below")):
-        if names:
-            shown = _listed([labels[name] for name in names])
-            holds.append(f"{shown} {'lies' if len(names) == 1 else 'lie'} {side} {other}")
-    told = f"the noise level, from {least:g} to {most:g} times the one that the fit was told"
-    sure = f"Whatever {told}: {'; '.join(holds)}." if holds else f"Nothing holds whatever {told}."
-    return f"{sure} It depends on the level {_listed(open_)}." if open_ else sure
 
 
 def sides(box: Box, space: FeatureSpace) -> str:
@@ -236,37 +170,19 @@ def sides(box: Box, space: FeatureSpace) -> str:
     for side in box.sides:
         feature = features[side.name]
         if side.categories is not None:
-            said.append(f"{feature.label} {_listed(side.categories, 'or')}")
+            said.append(f"{feature.label} {listed(side.categories, 'or')}")
             continue
         low, high = (None if end is None else feature.word(end) for end in (side.low, side.high))
         if low is None or high is None:
-            told = f"up to {high}" if low is None else f"over {low}"
+            bounds = f"up to {high}" if low is None else f"over {low}"
         else:
-            told = f"{low} to {high}"
-        said.append(f"{feature.label} {told}")
+            bounds = f"{low} to {high}"
+        said.append(f"{feature.label} {bounds}")
     return ", ".join(said)
 
 
-def search_sentence(search: SearchPower, pairs: int) -> str:
-    """What it would take to find a signal that `pairs` pairs did not show.
-
-    Example:
-        >>> search_sentence(SearchPower(excess=0.03, se=0.01, pairs=430), 150)
-        'If what was measured is a signal, about 430 pairs in all would find it: 280 more.'
-    """
-    if search.pairs is None:
-        return (
-            "How many more pairs would find a signal is more than can be said: what was measured "
-            "is less than one standard error above chance."
-        )
-    return (
-        f"If what was measured is a signal, about {search.pairs:,} pairs in all would find it: "
-        f"{search.pairs - pairs:,} more."
-    )
-
-
 def level_words(direct: DirectAudit) -> str:
-    """The noise level that suits stated quantiles, over the one told."""
+    """The noise level that agrees best with stated quantiles, over the assumed one."""
     level = None if direct.stated is None else direct.stated.level
     if level is None:
         return NOT_MEASURED
@@ -275,7 +191,7 @@ def level_words(direct: DirectAudit) -> str:
 
 
 def recited_sentence(recited: Recited, judge: str) -> str:
-    """Whether a judge has the table by heart, and what follows.
+    """Whether a judge has memorized the table, and what follows.
 
     Example:
         >>> from llm_elicit.audit.consistency import wilson
@@ -283,55 +199,33 @@ def recited_sentence(recited: Recited, judge: str) -> str:
         >>> none = Recited(feature=0, rows=20, read=18, share=share, chance=0, p_value=1,
         ...                found=False)
         >>> recited_sentence(none, "x")
-        'x recited no row of 20 exactly: no sign that it has the table by heart.'
+        'x completed no row of 20 exactly: no sign that it has memorized the table.'
         >>> recited_sentence(none.model_copy(update={"read": 0}), "x").partition(":")[0]
         "None of x's answers to 20 rows could be read"
     """
     share, rows = recited.share, recited.rows
     if not recited.read:
         return (
-            f"None of {judge}'s answers to {rows:,} rows could be read: whether it has the table "
-            "by heart is not known."
+            f"None of {judge}'s answers to {rows:,} rows could be read: whether it has memorized "
+            "the table is not known."
         )
     count = "no row" if not share.value else f"{round(share.value * rows):,} rows"
-    exactly = f"{judge} recited {count} of {rows:,} exactly"
+    exactly = f"{judge} completed {count} of {rows:,} exactly"
     if not recited.found:
-        return f"{exactly}: no sign that it has the table by heart."
+        return f"{exactly}: no sign that it has memorized the table."
     return (
-        f"{exactly}, where a judge that knows the subject alone would recite "
-        f"{recited.chance:.1%}. It has at least a part of the table by heart, so that its belief's "
+        f"{exactly}, where a judge that knows the subject but not the table would complete "
+        f"{recited.chance:.1%}. It has memorized at least a part of the table, so its belief's "
         "agreement with the data says little about how well it judges what it has not read."
     )
 
 
-def _listed(names: Sequence[str], joint: str = "and") -> str:
-    """ "a, b and c"."""
+def listed(names: Sequence[str], joint: str = "and") -> str:
+    """Names in one phrase.
+
+    Example:
+        >>> listed(["a", "b", "c"]), listed(["a", "b"], "or")
+        ('a, b and c', 'a or b')
+    """
     *most, last = names
     return f"{', '.join(most)} {joint} {last}" if most else last
-
-
-def _distance_clause(judge: JudgeAudit, audit: Audit) -> str:
-    """How near the belief is to the data, against the two yardsticks: the floor and λ."""
-    reference = audit.reference
-    if judge.belief_data is None or reference.sampling_data is None or reference.data_floor is None:
-        return "There is no reference table to compare its belief with."
-    belief, floor, sampling = (
-        distance.wasserstein.mean
-        for distance in (judge.belief_data, reference.data_floor, reference.sampling_data)
-    )
-    way = (belief - floor) / max(sampling - floor, 1e-12)
-    if way < 0.1:
-        place = "about as near to the data as can be measured"
-    elif way < 0.5:
-        place = "much nearer to the data than the range asked about"
-    elif way < 0.9:
-        place = "somewhat nearer to the data than the range asked about"
-    elif way <= 1.1:
-        place = "no nearer to the data than the range asked about"
-    else:
-        place = "farther from the data than the range asked about"
-    return (
-        f"The belief they imply is {place}: its distance from the data is {belief:.2f}, where two "
-        f"samples of the data are {floor:.2f} apart and the density the questions were drawn "
-        f"from is {sampling:.2f} away."
-    )

@@ -13,7 +13,19 @@ from llm_elicit.audit import (
     audit_run,
     measure_bands,
 )
+from llm_elicit.audit.consistency import Interval
+from llm_elicit.audit.discrimination import Discrimination
+from llm_elicit.audit.distance import Estimate
+from llm_elicit.audit.effects import Effect
 from llm_elicit.audit.levels import LEVEL_FACTORS
+from llm_elicit.audit.powers import (
+    AtPower,
+    PinnedPower,
+    Powers,
+    SourcePower,
+    WidthResponse,
+)
+from llm_elicit.audit.record import JudgeAudit
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.density import BETWEEN_ROUNDS, Uniform, fit_belief
@@ -57,6 +69,56 @@ def direct_evidence(draw, rng) -> DirectEvidence:
         recited=np.array([float(cell) for cell in cells[:9]]), answers=counts,
         unread={"quantiles": {"other count": 4}, "sample": {"refusal": 2}, "row": {}},
         at_levels=np.stack([stated[:1].repeat(len(LEVEL_FACTORS), axis=0)] * 3),
+    )  # fmt: skip
+
+
+def band(value, half) -> Interval:
+    return Interval(value=value, low=value - half, high=value + half)
+
+
+def _measured(judge: JudgeAudit) -> JudgeAudit:
+    """The judge with what a fitted utility and answers to ranges and ratios are measured from."""
+    sources = tuple(
+        SourcePower(source=name, value=value, low=value / 1.5, high=value * 1.5)
+        for name, value in (("ranges", 2.4), ("ratios", 1.7))
+    )
+    width = WidthResponse(width=band(0.9, 0.2), expected=1.0, p_value=0.4, coherent=True)
+    pinned = PinnedPower(
+        value=2.0, low=1.5, high=2.7, source="ranges + ratios", sources=sources, agreement=0.3,
+        coherence=width,
+    )  # fmt: skip
+    rows = [
+        AtPower(
+            factor=factor, belief_data=Estimate(mean=1 / factor, sd=0.01), log_density=-5.0,
+            shifts=[0.1 * factor] * 4, widths=[1.2] * 4,
+        )
+        for factor in (0.25, 0.5, 1.0, 2.0, 4.0)
+    ]  # fmt: skip
+    powers = Powers(
+        saved=2.0, source="ranges + ratios", pinned=pinned,
+        data=SourcePower(source="data", value=9.0, low=8.0, high=10.0), rows=rows, size=400,
+        sampling_data=Estimate(mean=2.0, sd=0.01), sampling_log_density=-7.0,
+    )  # fmt: skip
+    directions = (("age", "lower", 0.4), ("income", "higher", 0.9), ("Latitude", "middle", 0.2))
+    effects = [
+        Effect(
+            name=name, value=size, low=size - 0.1, high=size + 0.1, direction=direction, size=size,
+            p_value=0.005, p_holm=0.02, at_floor=True,
+        )
+        for name, direction, size in directions
+    ]  # fmt: skip
+    unclear = {"direction": "ends", "name": "Longitude", "p_value": 0.6, "p_holm": 0.6}
+    order = [effects[1], effects[0], effects[2], effects[0].model_copy(update=unclear)]
+    found = Discrimination(
+        rows=900, auc=band(0.83, 0.04), ceiling=0.95, rank_correlation=band(0.7, 0.1),
+        level_set=band(0.5, 0.05), level_set_ceiling=0.8,
+    )  # fmt: skip
+    preference = judge.preference.model_copy(update={"verdict": "belief with a scale"})
+    return judge.model_copy(
+        update={
+            "preference": preference, "powers": powers, "effects": tuple(order),
+            "discrimination": found,
+        }
     )  # fmt: skip
 
 
@@ -106,6 +168,7 @@ def study() -> Study:
     ]  # fmt: skip
     small = AuditSettings(size=100, marginal_size=400, repeats=2, flips=199, draws=39)
     audit = audit_run(evidence, Reference(space, sampling, data), settings=small)
+    audit = audit.model_copy(update={"judges": [_measured(audit.judges[0]), audit.judges[1]]})
     campaign = Campaign.model_validate(
         {
             "name": "test",

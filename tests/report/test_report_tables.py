@@ -53,7 +53,9 @@ def test_the_audit_table_holds_the_audits_numbers(study, tmp_path):
     for judge in study.audit.judges:
         row = read.loc[judge.name]
         assert row["verdict"] == judge.verdict
-        assert row["p_value"] == judge.signal.p_value
+        assert row["p_value"] == judge.preference.p_value
+        assert row["p_holm"] == judge.preference.p_holm
+        assert row["position"] == pytest.approx(judge.preference.position.share)
         assert row["w1_data"] == pytest.approx(judge.belief_data.wasserstein.mean, rel=1e-12)
         assert row["floor_data_sd"] == pytest.approx(
             study.audit.reference.data_floor.wasserstein.sd
@@ -64,7 +66,11 @@ def test_the_audit_table_holds_the_audits_numbers(study, tmp_path):
     assert text["W1 to data"] == f"{read.loc['expert', 'w1_data']:.2f} ± " + (
         f"{read.loc['expert', 'w1_data_sd']:.2f}"
     )
-    assert text["p"] == "≤ 0.005"
+    assert text["p"] == "≤ 0.01"
+    reliability = study.audit.of("expert").preference.reliability
+    assert read.loc["expert", "reliability"] == pytest.approx(reliability.value)
+    assert read.loc["expert", "auc"] == 0.83
+    assert text["AUC"] == "83% (79% to 87%)"
 
 
 def test_features_stand_in_the_units_asked_in(study):
@@ -112,7 +118,7 @@ def test_no_name_is_a_formula_in_a_spreadsheet(hostile, tmp_path):
 def test_a_markdown_table_has_the_same_cells_in_every_row(hostile):
     lines = as_markdown(audit_table(hostile)).splitlines()
     assert len(lines) == 2 + len(ATTACKS)
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {8}
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {11}
 
 
 @given(st.text())

@@ -1,0 +1,267 @@
+"""What was found about a judge, in sentences for a reader who knows none of the methods."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from llm_elicit.audit.discrimination import Discrimination
+from llm_elicit.audit.effects import Effect
+from llm_elicit.audit.multiplicity import p_words
+from llm_elicit.audit.position import PositionEffect
+from llm_elicit.audit.powers import Powers, WidthResponse
+from llm_elicit.audit.preference import Preference
+from llm_elicit.audit.record import Audit, JudgeAudit
+from llm_elicit.features import FeatureSpace
+from llm_elicit.report.words import NOT_MEASURED, listed, share, signed
+
+_MOST_NAMED = 4
+_STRONG = 0.25
+_CHANCE = 0.5
+# Where the name of a thing ends and what narrows it down begins.
+_NARROWED = re.compile(
+    r"[,(;:]|\s(?:in|near|of|sold|between|with|from|for|at|on|by|that|who|which|made|built)\s"
+)
+_MOST_WORDS = 4
+
+
+def verdict_sentence(judge: JudgeAudit, audit: Audit) -> str:
+    """Return what a judge prefers, how reliably, whether the data are so, and at which scale."""
+    preference, level = judge.preference, audit.settings.level
+    if preference.pairs == 0:
+        return f"{judge.name} never chose."
+    p = p_words(preference.p_holm, preference.at_floor)
+    if not preference.consistent:
+        return _no_preference(judge.name, preference, p)
+    parts = [
+        f"{judge.name} prefers {preferred(judge.effects, audit.space, level)}"
+        f"{_reliably(preference, p)}",
+        data_clause(judge.discrimination, audit.space.subject),
+        _scale_clause(preference, judge.powers),
+    ]
+    return "; ".join(part for part in parts if part) + "."
+
+
+def preferred(effects: Sequence[Effect], space: FeatureSpace, level: float) -> str:
+    """Return the features that drive a preference, the largest effect first, with direction."""
+    labels = {feature.name: feature.label for feature in space.features}
+    clear = sorted(
+        (effect for effect in effects if effect.p_holm < level),
+        key=lambda effect: -(effect.size or 0.0),
+    )
+    if not clear:
+        return "some combinations of features to others, no single feature alone"
+    named = [_direction(effect, labels[effect.name]) for effect in clear[:_MOST_NAMED]]
+    rest = len(clear) - len(named)
+    return listed([*named, f"{rest} more"] if rest else named)
+
+
+def _direction(effect: Effect, label: str) -> str:
+    if effect.categories is not None:
+        best, worst = effect.categories
+        return f"{best} over {worst} ({label})"
+    return {
+        "higher": f"higher {label}",
+        "lower": f"lower {label}",
+        "middle": f"middle values of {label}",
+        "ends": f"extreme values of {label}",
+    }.get(effect.direction or "", f"some values of {label}")
+
+
+def _reliably(preference: Preference, p: str) -> str:
+    """Return how reliable a preference is, in brackets or as a clause."""
+    kind = preference.response
+    if preference.reliability is None:
+        return f" ({p})"
+    most = ""
+    if preference.ceiling is not None:
+        most = f"; at most {_percent(preference.ceiling.value)} can be"
+    if preference.reliability.value <= 0.0:
+        return f", though what was fitted predicts none of its held-out {kind} ({p})"
+    predicted = _percent(preference.reliability.value)
+    return f" ({predicted} of the variation of its held-out {kind} is predicted{most}; {p})"
+
+
+def data_clause(found: Discrimination | None, subject: str) -> str:
+    """Return whether a preference follows the data; empty without data."""
+    if found is None:
+        return ""
+    auc, real = found.auc, thing(subject)
+    if auc.low > _CHANCE:
+        follows = "this follows the data"
+    elif auc.high < _CHANCE:
+        follows = "this goes against the data"
+    else:
+        follows = "this does not follow the data"
+    return (
+        f"{follows}, for it finds a real {real} more plausible than a made-up one "
+        f"{share(auc.value)} of the time ({share(auc.low)} to {share(auc.high)}, where the data's "
+        f"own density does {share(found.ceiling)})"
+    )
+
+
+def thing(subject: str) -> str:
+    """Return what a subject is called in short, without its article.
+
+    Example:
+        >>> thing("a country in some year between 1952 and 2007")
+        'country'
+        >>> thing("an adult penguin (Adelie, chinstrap or gentoo) near Palmer Station")
+        'adult penguin'
+        >>> thing("whatever else one may well come to think up")
+        'case'
+    """
+    bare = re.sub(r"^(?:an?|the)\s+", "", subject.strip(), flags=re.IGNORECASE)
+    name = _NARROWED.split(bare, maxsplit=1)[0].strip()
+    return name if 0 < len(name.split()) <= _MOST_WORDS else "case"
+
+
+def _scale_clause(preference: Preference, powers: Powers | None) -> str:
+    if preference.verdict != "belief with a scale" or powers is None or powers.pinned is None:
+        return "how sharp its belief is remains unknown"
+    coherence = powers.pinned.coherence
+    source = listed(powers.pinned.source.split(" + "))
+    doubt = ""
+    if coherence is not None and not coherence.coherent:
+        doubt = ", though its answers to ranges are not those of the holder of a density"
+    return f"how sharp its belief is, is known from {source}{doubt}"
+
+
+def _no_preference(name: str, preference: Preference, p: str) -> str:
+    ignores = f"{name}'s answers cannot be distinguished from ones that ignore what is shown ({p})"
+    if preference.verdict == "position only" and preference.position is not None:
+        position = preference.position
+        place = p_words(position.p_holm, position.at_floor)
+        side = "first" if position.mean.value > 0 else "second"
+        return (
+            f"{ignores}; they depend on the position alone: it prefers the option shown {side} "
+            f"({place}), which makes up {share(position.share)} of the variation of its answers."
+        )
+    return f"{ignores}, nor do they depend on which option is shown first."
+
+
+def position_sentence(position: PositionEffect | None, level: float) -> str:
+    """Return how much of the answers is position, and whether it depends on the content.
+
+    Empty where it is less than a quarter of their variation and the same for all pairs.
+    """
+    if position is None:
+        return ""
+    parts = []
+    if position.share >= _STRONG:
+        parts.append(
+            f"The position effect makes up {share(position.share)} of the variation of its answers."
+        )
+    content = position.content
+    if content is not None and content.p_value < level:
+        parts.append(
+            f"Its position effect depends on what is shown "
+            f"({p_words(content.p_value, content.at_floor)}): asking both orders removes its mean "
+            "alone, and what an option gains by its own content when it is shown first counts as "
+            "preference."
+        )
+    return " ".join(parts)
+
+
+def coherence_of(powers: Powers | None) -> WidthResponse | None:
+    """Return the reaction to the width of ranges; None where none were asked about."""
+    return None if powers is None or powers.pinned is None else powers.pinned.coherence
+
+
+def notes(judge: JudgeAudit, level: float) -> tuple[str, ...]:
+    """Return what the first screen says of a judge beside its verdict."""
+    found = [coherence_sentence(judge.powers)]
+    if judge.preference.consistent:
+        found.append(position_sentence(judge.preference.position, level))
+    return tuple(note for note in found if note)
+
+
+def coherence_sentence(powers: Powers | None) -> str:
+    """Return what pairs of ranges say of a judge's coherence; empty where none were asked."""
+    found = coherence_of(powers)
+    if found is None:
+        return ""
+    numbers = (
+        f"coefficient of log width {signed(found.width.value)} "
+        f"({signed(found.width.low)} to {signed(found.width.high)}), where "
+        f"{signed(found.expected)} is expected of the holder of a density; "
+        f"{p_words(found.p_value, False)}"
+    )
+    if found.coherent:
+        return f"Asked about ranges, it reacts to their width as a density would ({numbers})."
+    if found.width.low <= 0.0 <= found.width.high:
+        return f"Asked about ranges, it does not react to their width ({numbers})."
+    return f"Asked about ranges, it reacts to their width unlike a density ({numbers})."
+
+
+def search_sentence(preference: Preference) -> str:
+    """Return how many pairs would find a preference where none was found; empty where unknown."""
+    search, pairs = preference.search, preference.pairs
+    if search is None or preference.consistent or pairs == 0:
+        return ""
+    if search.pairs is None:
+        return (
+            "What was measured is less than one standard error above chance, so no number of "
+            "pairs that would find a preference can be stated."
+        )
+    return (
+        f"If what was measured is a preference, about {search.pairs:,} pairs in all would find "
+        f"it: {search.pairs - pairs:,} more."
+    )
+
+
+def effect_cell(effect: Effect) -> str:
+    """Return an effect in log-odds with its interval."""
+    if effect.value is None or effect.low is None or effect.high is None:
+        return NOT_MEASURED
+    return f"{signed(effect.value)} ({signed(effect.low)} to {signed(effect.high)})"
+
+
+def direction_cell(effect: Effect) -> str:
+    """Return what is preferred of a feature."""
+    if effect.categories is not None:
+        return " over ".join(effect.categories)
+    return effect.direction or ""
+
+
+def level_set_sentence(found: Discrimination) -> str:
+    """Return how much of the data lies where a judge finds points most plausible."""
+    level = found.level_set
+    return (
+        f"{share(level.value)} of the data ({share(level.low)} to {share(level.high)}) lie in the "
+        "tenth of the range that it finds most plausible: 10% would by chance, "
+        f"{share(found.level_set_ceiling)} in that of the data's own density."
+    )
+
+
+def power_sentence(powers: Powers) -> str:
+    """Return where the saved power comes from, and whether its sources agree."""
+    pinned = powers.pinned
+    if pinned is None:
+        return _unpinned(powers.source)
+    source = listed(pinned.source.split(" + "))
+    low, high = (end / powers.saved for end in (pinned.low, pinned.high))
+    known = (
+        f"The saved power is known from {source}: 90 % interval {low:.2g} to {high:.2g} times it."
+    )
+    if pinned.agreement is None:
+        return known
+    p = p_words(pinned.agreement, False)
+    if pinned.agreement < 0.05:
+        return f"{known} The sources do not agree ({p}), so read each by itself."
+    return f"{known} The sources agree ({p})."
+
+
+def _unpinned(source: str) -> str:
+    where = {
+        "convention": (
+            "it is a convention, at which the log-density has a standard deviation of one nat "
+            "over λ"
+        ),
+        "assumed noise level": "it follows from the noise level assumed for choices",
+    }.get(source, f"it comes from: {source}")
+    return f"Nothing says how sharp the belief is. The figures start at the saved power; {where}."
+
+
+def _percent(value: float) -> str:
+    return share(max(value, 0.0))
