@@ -300,7 +300,8 @@ class Grid(Strict):
 class Campaign(Strict):
     """One study, ready to run.
 
-    With a `grid` it stands for several, the grid's cells; a cell is `part_of` its grid.
+    With a `grid` it stands for several, the grid's cells; a cell is `part_of` its grid. `pilot`
+    names the templates that `llm-elicit pilot` tries, by default all about pairs.
 
     Example:
         >>> campaign = Campaign.load("california")
@@ -313,6 +314,7 @@ class Campaign(Strict):
     seed: Annotated[int, Field(ge=0)] = 1
     design: Design = Design()
     direct: Direct | None = None
+    pilot: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     judges: Annotated[tuple[Judge, ...], Field(min_length=1)]
     fit: Fit = Fit(methods=("utility",))
     limits: Limits = Limits()

@@ -19,6 +19,7 @@ from llm_elicit.compare_command import compare_command
 from llm_elicit.errors import STOPPED, ElicitError, InputError
 from llm_elicit.later import Later
 from llm_elicit.output import console
+from llm_elicit.pilot_command import pilot_command
 from llm_elicit.text import visible
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ app.add_typer(models, name="models")
 app.add_typer(spaces, name="space")
 app.add_typer(cache_app, name="cache")
 app.command("compare")(compare_command)
+app.command("pilot")(pilot_command)
 app.command("bench")(bench_command)
 
 Where = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder or name, or a campaign.")]

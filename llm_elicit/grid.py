@@ -57,7 +57,7 @@ def cells(campaign: Campaign) -> tuple[Campaign, ...]:
 
 def _cell(data: dict[str, Any], space: str | None, template: str | None) -> Campaign:
     """One cell; an axis that the grid does not name is not in the cell's name."""
-    place = [_word(axis) for axis in (space, template) if axis is not None]
+    place = [axis_word(axis) for axis in (space, template) if axis is not None]
     cell = {**data, "name": ".".join([data["name"], *place])}
     if place:
         cell["part_of"] = data["name"]
@@ -68,7 +68,7 @@ def _cell(data: dict[str, Any], space: str | None, template: str | None) -> Camp
     return validated(Campaign, cell, f"grid {data['name']}")
 
 
-def _word(axis: str) -> str:
+def axis_word(axis: str) -> str:
     """A space's or template's name as a part of a folder's name; of a file, its stem."""
     name = Path(axis).stem if axis.endswith((".yaml", ".md")) else axis
     return re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")

@@ -38,7 +38,7 @@ from llm_elicit.told import evidence_of, noise_of, sampling_of
 
 __all__ = [
     "arun", "ask", "ask_in_batches", "audit", "compare", "export", "fit", "plan", "plan_grid",
-    "report", "run", "run_grid",
+    "planned", "report", "run", "run_grid",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -142,12 +142,12 @@ def plan(campaign: str | Path) -> Run:
         InputError: the campaign breaks a rule, is a grid of several, or the folder holds another
             campaign's run.
     """
-    return _planned(Run.open(campaign))
+    return planned(Run.open(campaign))
 
 
 def plan_grid(campaign: str | Path) -> tuple[Run, ...]:
     """What `plan` does, for each cell of a grid; a plain campaign is its only cell."""
-    cells = tuple(_planned(cell) for cell in open_runs(campaign))
+    cells = tuple(planned(cell) for cell in open_runs(campaign))
     whole, folder = find(campaign)
     if whole.grid is not None and folder != cells[0].folder:
         folder.mkdir(parents=True, exist_ok=True)
@@ -163,7 +163,12 @@ def _freeze(campaign: Campaign, path: Path) -> None:
     path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
 
 
-def _planned(result: Run) -> Run:
+def planned(result: Run) -> Run:
+    """Write a campaign and its pairs to the run's folder.
+
+    Raises:
+        InputError: the folder holds another campaign's run.
+    """
     frozen = result.folder / FROZEN
     if frozen.is_file():
         _refuse_another(result, frozen)
