@@ -16,7 +16,7 @@ second), so that z is integrated out in closed form for each k of a grid.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,11 +33,14 @@ from llm_elicit.density.range_judgments import Coherence, RangeLikelihood, Range
 from llm_elicit.density.threads import one_thread
 
 Array = npt.NDArray[np.float64]
+Curve = Callable[[Array], Array]
+"""Log-likelihoods (K,) at powers (K,)."""
 
 _SHARPNESS = (0.05, 400.0)  # bounds of the standard deviation of k f over λ, nats
-_GRID = 40
+_GRID, _FINER = 24, 16
+_LIKELY = 8.0  # nats below the most likely power, beyond which nothing is looked at closely
 _FINE = 4001
-_PARTICLES = 2048
+_PARTICLES, _MOST_PARTICLES = 2048, 16_384
 _FEW, _MANY = 5.0, 200.0  # bounds of the number of points that stated quantiles are worth
 _NOISE_GRID = 25
 
@@ -112,33 +115,68 @@ def fit_power(
     """
     with one_thread():
         fitted = _PowerFit(belief, seed)
-        found: dict[str, Array] = {}
+        found: dict[str, Curve] = {}
         coherence = None
         if points is not None:
             found["points"] = fitted.of_points(points)
         if quantiles is not None:
             found["quantiles"] = fitted.of_quantiles(quantiles)
         if ranges is not None:
-            found["ranges"], coherence = fitted.of_ranges(ranges)
+            likelihood = fitted.of_ranges(ranges)
+            found["ranges"] = likelihood.curve
         if ratios is not None:
             found["ratios"] = fitted.of_ratios(ratios)
-    if not found:
-        raise DensityError(
-            "fit_power: no source was given; pass points, quantiles, ranges or ratios."
-        )
-    alone = [_summary(fitted.powers, curve, name) for name, curve in found.items()]
+        if not found:
+            raise DensityError(
+                "fit_power: no source was given; pass points, quantiles, ranges or ratios."
+            )
+        nodes = {name: _nodes(fitted.powers, curve) for name, curve in found.items()}
+        if ranges is not None:
+            coherence = likelihood.coherence(nodes["ranges"].likely)
+    at = np.linspace(np.log(fitted.powers[0]), np.log(fitted.powers[-1]), _FINE)
+    curves = {name: each.curve(at) for name, each in nodes.items()}
+    alone = [_summary(at, curve, name) for name, curve in curves.items()]
     alone = [replace(p, coherence=coherence) if p.source == "ranges" else p for p in alone]
     if len(alone) == 1:
         return replace(alone[0], sources=(alone[0],))
-    joint = _summary(fitted.powers, sum(found.values(), np.zeros(_GRID)), " + ".join(found))
+    joint = _summary(at, sum(curves.values(), np.zeros(_FINE)), " + ".join(found))
     agreement = _agreement(alone)
     return replace(joint, sources=tuple(alone), agreement=agreement, coherence=coherence)
 
 
-def _summary(powers: Array, curve: Array, source: str) -> Power:
+@dataclass(frozen=True)
+class _Nodes:
+    """A log-likelihood at powers (K,), those of them that are ``likely`` (L,), and its spline."""
+
+    powers: Array
+    values: Array
+    likely: Array
+
+    def curve(self, at: Array) -> Array:
+        """Values (n,) at log-powers (n,)."""
+        return np.asarray(CubicSpline(np.log(self.powers), self.values)(at))
+
+
+def _nodes(powers: Array, curve: Curve) -> _Nodes:
+    """A log-likelihood at these powers, and at closer ones about the likeliest."""
+    values = curve(powers)
+    near = np.flatnonzero(values > values.max() - _LIKELY)
+    first, last = max(near[0] - 1, 0), min(near[-1] + 1, len(powers) - 1)
+    finer = log_grid(powers[first], powers[last], _FINER)
+    closer = curve(finer)
+    # Both are by particles of their own: what they have in common is taken for alike.
+    within = slice(first, last + 1)
+    matched = CubicSpline(np.log(finer), closer)(np.log(powers[within]))
+    shift = float(np.mean(values[near] - matched[near - first]))
+    outside = np.delete(np.arange(len(powers)), np.r_[within])
+    merged = np.concatenate([powers[outside], finer])
+    both = np.concatenate([values[outside], closer + shift])
+    order = np.argsort(merged)
+    return _Nodes(merged[order], both[order], finer)
+
+
+def _summary(at: Array, logs: Array, source: str) -> Power:
     """Median and central 90 % of the posterior under a prior flat in log k."""
-    at = np.linspace(np.log(powers[0]), np.log(powers[-1]), _FINE)
-    logs = CubicSpline(np.log(powers), curve - curve.max())(at)
     mass = np.exp(logs - logsumexp(logs))
     reached = np.cumsum(mass) - 0.5 * mass
     low, value, high = np.exp(np.interp([0.05, 0.5, 0.95], reached, at))
@@ -154,12 +192,13 @@ def _agreement(alone: Sequence[Power]) -> float:
 
 
 class _PowerFit:
-    """Log-likelihoods of a grid of powers (K,), by each source."""
+    """The log-likelihood of each source; ``powers`` (K,) are all that come into question."""
 
     def __init__(self, belief: BeliefDensity, seed: int) -> None:
         self.belief = belief
         self.model, self.utilities = belief.utility_model("fit_power"), belief.utility_draws()
         self.latent, self.seed = self.model.latent, seed
+        self.particles = _PARTICLES
         rng = np.random.default_rng([seed, 0x90])
         spread = float(belief.utility(belief.sampling.sample(4096, rng)).std())
         if not spread > 0.0:
@@ -168,28 +207,26 @@ class _PowerFit:
                 "a preference has no scale."
             )
         self.powers = log_grid(_SHARPNESS[0] / spread, _SHARPNESS[1] / spread, _GRID)
-        self._whole: PowerPath | None = None
+        self._whole: dict[tuple[float, ...], PowerPath] = {}
 
-    def path(self, boxes: Array, particles: int) -> PowerPath:
-        """Particles within boxes (G, d, 2) along the grid."""
+    def path(self, boxes: Array, powers: Array, particles: int) -> PowerPath:
+        """Particles within boxes (G, d, 2) along powers (K,)."""
         generator = torch.Generator().manual_seed(self.seed)
-        return follow_powers(
-            self.latent, self.model.utility, boxes, self.powers, particles, generator
-        )
+        return follow_powers(self.latent, self.model.utility, boxes, powers, particles, generator)
 
-    @property
-    def whole(self) -> PowerPath:
-        """Those of the whole space, made once."""
-        if self._whole is None:
-            self._whole = self.path(whole(self.belief.dimension), _PARTICLES)
-        return self._whole
+    def whole(self, powers: Array) -> PowerPath:
+        """Those of the whole space, made once for the same powers."""
+        key = tuple(powers.tolist())
+        if key not in self._whole:
+            self._whole[key] = self.path(whole(self.belief.dimension), powers, self.particles)
+        return self._whole[key]
 
     def deviations(self, g: torch.Tensor) -> Array:
         """δ_s at latent points (n, d): (S, n), so that draws are f̄ + Σ z_s δ_s, z ~ N(0, I)."""
         values = self.utilities(self.latent.features(g)).double().numpy()
         return np.asarray((values - values.mean(0)) / np.sqrt(len(values) - 1))
 
-    def of_points(self, points: npt.ArrayLike) -> Array:
+    def of_points(self, points: npt.ArrayLike) -> Curve:
         """log p(points | k), averaged over the draws of f.
 
         Each draw's log Z is that of the mean utility to second order. The average over z in closed
@@ -198,36 +235,49 @@ class _PowerFit:
         """
         x = _inside(self.belief, points, "points")
         g = torch.from_numpy(self.latent.to_latent(x))
-        f, said = self.belief.utility(x).sum(), self.deviations(g).sum(1)
-        m, curve, size = len(x), np.empty(_GRID), np.sqrt(len(said) - 1)
-        for at, k in enumerate(self.powers):
-            drawn = size * self.deviations(self.whole.points[at][0])
-            pull = k * (size * said - m * drawn.mean(1)) - 0.5 * m * k**2 * drawn.var(1)
-            of_draws = logsumexp(pull) - np.log(len(pull))
-            curve[at] = k * f - m * self.whole.log_mass[0, at] + of_draws
+        f, said, m = self.belief.utility(x).sum(), self.deviations(g).sum(1), len(x)
+        size = np.sqrt(len(said) - 1)
+        # Means over particles must be better known than those over the points.
+        self.particles = int(np.clip(4 * m, _PARTICLES, _MOST_PARTICLES))
+
+        def curve(powers: Array) -> Array:
+            path, values = self.whole(powers), np.empty(len(powers))
+            for at, k in enumerate(powers):
+                drawn = size * self.deviations(path.points[at][0])
+                pull = k * (size * said - m * drawn.mean(1)) - 0.5 * m * k**2 * drawn.var(1)
+                of_draws = logsumexp(pull) - np.log(len(pull))
+                values[at] = k * f - m * path.log_mass[0, at] + of_draws
+            return values
+
         return curve
 
-    def of_quantiles(self, quantiles: Mapping[int, Mapping[float, float]]) -> Array:
+    def of_quantiles(self, quantiles: Mapping[int, Mapping[float, float]]) -> Curve:
         """Multinomial log-likelihood of the shares between stated quantiles."""
         stated = [_stated(self.belief, feature, said) for feature, said in quantiles.items()]
         if not stated:
             raise DensityError("fit_power: quantiles are empty; give levels of one feature.")
-        x = [self.latent.from_latent(points[0].numpy()) for points in self.whole.points]
-        curves, least, free = [], 0.0, -1
-        for feature, edges, shares in stated:
-            logs = np.stack(
-                [
-                    self._log_shares(x[at], self.whole.points[at][0], feature, edges, k)
-                    for at, k in enumerate(self.powers)
-                ]
-            )  # (K, S, B)
-            curves.append(logs @ shares)
-            free += len(shares) - 1
-            least += float(shares @ np.log(shares))
-        total = np.sum(curves, axis=0)
-        deviance = 2.0 * (least - float(total.mean(1).max()))
+        least = sum(float(shares @ np.log(shares)) for _, _, shares in stated)
+        free = sum(len(shares) - 1 for _, _, shares in stated) - 1
+        deviance = 2.0 * (least - float(self._agreement(stated, self.powers).mean(1).max()))
         worth = float(np.clip(free / max(deviance, 1e-9), _FEW, _MANY)) if free else 2.0 * _FEW
-        return np.asarray(logsumexp(worth * total, axis=1) - np.log(total.shape[1]))
+
+        def curve(powers: Array) -> Array:
+            total = self._agreement(stated, powers)
+            return np.asarray(logsumexp(worth * total, axis=1) - np.log(total.shape[1]))
+
+        return curve
+
+    def _agreement(self, stated: Sequence[tuple[int, Array, Array]], powers: Array) -> Array:
+        """Log-likelihoods (K, S) of one point's worth of stated quantiles, by every draw."""
+        path = self.whole(powers)
+        x = [self.latent.from_latent(points[0].numpy()) for points in path.points]
+        return np.array([
+            sum(
+                self._log_shares(x[at], path.points[at][0], feature, edges, k) @ shares
+                for feature, edges, shares in stated
+            )
+            for at, k in enumerate(powers)
+        ])  # fmt: skip
 
     def _log_shares(
         self, x: Array, g: torch.Tensor, feature: int, edges: Array, power: float
@@ -246,7 +296,7 @@ class _PowerFit:
         )
         return np.asarray(logs - logsumexp(logs, axis=1, keepdims=True))
 
-    def of_ratios(self, ratios: Sequence[npt.ArrayLike]) -> Array:
+    def of_ratios(self, ratios: Sequence[npt.ArrayLike]) -> Curve:
         """log p(log-ratios | k), f and the dispersion integrated out."""
         if len(ratios) != 3:
             raise DensityError(
@@ -265,15 +315,18 @@ class _PowerFit:
         values, axes = np.linalg.eigh(apart @ apart.T)
         values, y, f = np.maximum(values, 0.0), axes.T @ y, axes.T @ f
         sizes = np.sqrt(np.mean(y**2)) * log_grid(0.02, 2.0, _NOISE_GRID)
-        k = self.powers[:, None, None]
-        variance = k**2 * values + np.square(sizes)[:, None]  # (K, noise, n)
-        logs = -0.5 * (np.square(y - k * f) / variance + np.log(variance)).sum(-1)
-        return np.asarray(logsumexp(logs, axis=1))
 
-    def of_ranges(self, ranges: Ranges) -> tuple[Array, Coherence | None]:
+        def curve(powers: Array) -> Array:
+            k = powers[:, None, None]
+            variance = k**2 * values + np.square(sizes)[:, None]  # (K, noise, n)
+            logs = -0.5 * (np.square(y - k * f) / variance + np.log(variance)).sum(-1)
+            return np.asarray(logsumexp(logs, axis=1))
+
+        return curve
+
+    def of_ranges(self, ranges: Ranges) -> RangeLikelihood:
         """log p(log-odds of ranges | k), and the test of the reaction to width."""
-        likelihood = RangeLikelihood(ranges, self.belief, self.path, self.deviations, self.powers)
-        return likelihood.curve(), likelihood.coherence()
+        return RangeLikelihood(ranges, self.belief, self.path, self.deviations)
 
 
 def _inside(belief: BeliefDensity, values: npt.ArrayLike, name: str) -> Array:
@@ -307,6 +360,14 @@ def _stated(
         raise DensityError(
             f"fit_power: quantiles of feature {feature} are {values.tolist()}; they must be "
             "finite and increase with their levels."
+        )
+    point = np.repeat(belief.sample(1), len(values), axis=0)
+    point[:, int(feature)] = values
+    outside = values[~belief.sampling.contains(point)]
+    if outside.size:
+        raise DensityError(
+            f"fit_power: the quantile {outside[0]} of feature {feature} lies outside the support of"
+            " the belief; state those of values that were asked about."
         )
     if levels[0] <= 0.0 or levels[-1] >= 1.0:
         raise DensityError(

@@ -1,9 +1,9 @@
 """The family p_k ∝ exp(k f) on regions of the space: masses and particles along the powers k.
 
-Annealed sequential Monte Carlo, all regions at once: draws of λ within each region are carried to
-exp(k f) for the first power and on to every further one, resampled and moved by random-walk
-Metropolis steps that never leave the region. The weights' means give log ∫ exp(k f) over a region
-for every power, also where a region holds next to nothing of the belief.
+Annealed sequential Monte Carlo, all regions at once: draws of a truncated normal within each region
+are carried to exp(k f) for the first power and on to every further one, resampled and moved by
+random-walk Metropolis steps that never leave the region. The weights' means give log ∫ exp(k f)
+over a region for every power, also where a region holds next to nothing of the belief.
 """
 
 from __future__ import annotations
@@ -17,20 +17,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from llm_elicit.density.errors import DensityError
 from llm_elicit.density.latent import Latent
-from llm_elicit.density.proposal import draw_sampling
 from llm_elicit.density.ratio import Utility
-from llm_elicit.density.sampling import Uniform
+from llm_elicit.density.truncated_normal import TruncatedNormal
 
 Array = npt.NDArray[np.float64]
 
 _ESS = 0.5
-_MOVES = 3
+_MOVES = 2
 _ACCEPTED = 0.3
 _BISECTIONS = 30
-_TRIES = 60
-_BATCH = 20_000
 _JITTER = 1e-9
 
 
@@ -57,7 +53,7 @@ def follow_powers(
 
     Raises
     ------
-    DensityError : a box that holds too little of λ to draw from.
+    DensityError : a box that λ's support has no part in, or bounds on a feature with categories.
     """
     swarm = _Swarm(latent, utility, boxes, particles, generator)
     masses, points = [], []
@@ -80,12 +76,13 @@ class _Swarm:
         generator: torch.Generator,
     ) -> None:
         self.latent, self.utility, self.generator = latent, utility, generator
-        self.boxes = boxes
-        self.points, self.log_mass = _draws_within(latent, boxes, particles, generator)
+        self.boxes, self.within = boxes, TruncatedNormal.of(latent, boxes)
+        self.points = self.within.draw(particles, generator)
+        self.log_mass = torch.zeros(len(boxes), dtype=torch.float64)
         self.f, self.base = self._evaluate(self.points)
-        self.start = self._start(self.points)
+        self.start = self.within.log_density(self.points)
         self.power = 0.0
-        # From λ to the first power the exponent goes from 0 to 1; from then on the power grows.
+        # To the first power the exponent goes from 0 to 1; from then on the power grows.
         self.bridged = False
         self.step = torch.full((len(boxes),), 2.4 / math.sqrt(boxes.shape[1]), dtype=torch.float64)
 
@@ -95,10 +92,6 @@ class _Swarm:
         value = self.utility(self.latent.features(flat))
         base = self.latent.taper(flat) + self.latent.log_volume(flat)
         return value.reshape(points.shape[:-1]), base.reshape(points.shape[:-1])
-
-    def _start(self, points: Tensor) -> Tensor:
-        flat = points.reshape(-1, points.shape[-1])
-        return self.latent.log_sampling(flat).reshape(points.shape[:-1])
 
     def advance(self, power: float) -> None:
         """Carry all regions to this power."""
@@ -140,9 +133,9 @@ class _Swarm:
         """Systematic resampling within each region."""
         size = logs.shape[1]
         edges = torch.softmax(logs, 1).cumsum(1)
-        offset = torch.rand(len(active), 1, generator=self.generator, dtype=torch.float64)
+        offset = torch.rand(1, generator=self.generator, dtype=torch.float64)
         marks = (torch.arange(size, dtype=torch.float64) + offset) / size
-        index = torch.searchsorted(edges, marks).clamp(max=size - 1)
+        index = torch.searchsorted(edges, marks.expand_as(edges).contiguous()).clamp(max=size - 1)
         self.points[active] = torch.take_along_dim(self.points[active], index[..., None], 1)
         for values in (self.f, self.base, self.start):
             values[active] = torch.take_along_dim(values[active], index, 1)
@@ -155,17 +148,20 @@ class _Swarm:
         diagonal = covariance.diagonal(dim1=1, dim2=2)
         covariance = covariance + torch.diag_embed(0.02 * diagonal + _JITTER)
         root = torch.linalg.cholesky(covariance)
-        white = torch.randn(points.shape, generator=self.generator, dtype=torch.float64)
+        # The same random numbers in all regions: differences of their log-masses vary less.
+        white = torch.randn(points.shape[1:], generator=self.generator, dtype=torch.float64)
         proposal = points + self.step[active][:, None, None] * (white @ root.mT)
         inside = _inside(self.latent, proposal, self.boxes[active.numpy()])
         proposal = torch.where(inside[..., None], proposal, points)
         f, base = self._evaluate(proposal)
-        start = self._start(proposal) if bridge else self.start[active]
+        start = self.start[active]
+        if bridge:
+            start = self.within.select(active).log_density(proposal)
         new = self._log_density(done, power, (f, base, start), bridge=bridge)
         here = (self.f[active], self.base[active], self.start[active])
         old = self._log_density(done, power, here, bridge=bridge)
         chance = torch.exp((new - old).clamp(max=0.0)).nan_to_num(0.0) * inside
-        draw = torch.rand(chance.shape, generator=self.generator, dtype=torch.float64)
+        draw = torch.rand(chance.shape[1:], generator=self.generator, dtype=torch.float64)
         accepted = draw < chance
         self.points[active] = torch.where(accepted[..., None], proposal, points)
         for values, moved in ((self.f, f), (self.base, base), (self.start, start)):
@@ -197,55 +193,6 @@ def _inside(latent: Latent, points: Tensor, boxes: Array) -> Tensor:
     x = latent.from_latent(flat).reshape(points.shape)
     inside = (x >= boxes[:, None, :, 0]) & (x <= boxes[:, None, :, 1])
     return torch.from_numpy(inside.all(-1))
-
-
-def _draws_within(
-    latent: Latent, boxes: Array, count: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Latent draws (G, N, d) of λ within each box, and the log-masses (G,) of λ there."""
-    sampling = latent.sampling
-    if isinstance(sampling, Uniform) and not sampling.categorical.any():
-        low, high = (
-            sampling.to_cube(np.clip(boxes[..., side], sampling.low, sampling.high))
-            for side in (0, 1)
-        )
-        width = high - low
-        drawn = torch.rand(
-            len(boxes), count, boxes.shape[1], generator=generator, dtype=torch.float64
-        )
-        cube = low[:, None] + width[:, None] * drawn.numpy()
-        x = sampling.from_cube(cube.reshape(-1, boxes.shape[1]))
-        points = latent.to_latent(x).reshape(drawn.shape)
-        return torch.from_numpy(points), torch.from_numpy(np.log(width).sum(1))
-    return _accepted(latent, boxes, count, generator)
-
-
-def _accepted(
-    latent: Latent, boxes: Array, count: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """The same for any λ, by rejection."""
-    kept: list[list[Array]] = [[] for _ in boxes]
-    found, proposed = np.zeros(len(boxes)), 0
-    for _ in range(_TRIES):
-        g = draw_sampling(latent, _BATCH, generator).numpy()
-        x = latent.from_latent(g)
-        proposed += _BATCH
-        for at in range(len(boxes)):
-            inside = ((x >= boxes[at, :, 0]) & (x <= boxes[at, :, 1])).all(1)
-            found[at] += inside.sum()
-            if sum(map(len, kept[at])) < count:
-                kept[at].append(g[inside])
-        if (found >= count).all():
-            break
-    short = np.flatnonzero(found < 16)
-    if short.size:
-        raise DensityError(
-            f"ranges: box {boxes[short[0]].tolist()} holds less than one in "
-            f"{proposed // 16:,} of the sampling density; widen it or leave it out."
-        )
-    rows = [np.concatenate(parts) for parts in kept]
-    picked = [np.resize(each, (count, each.shape[1])) for each in rows]
-    return torch.from_numpy(np.stack(picked)), torch.from_numpy(np.log(found / proposed))
 
 
 def whole(dimension: int) -> Array:

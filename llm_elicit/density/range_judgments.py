@@ -15,22 +15,24 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy import stats
-from scipy.special import logsumexp
 
 from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.log_odds import LogOdds, pair_contrasts
-from llm_elicit.density.power_path import PowerPath, log_grid, unique_boxes
+from llm_elicit.density.power_path import PowerPath, unique_boxes
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 
 Array = npt.NDArray[np.float64]
-Paths = Callable[[Array, int], PowerPath]
+Paths = Callable[[Array, Array, int], PowerPath]
 Deviations = Callable[[torch.Tensor], Array]
 
 _PARTICLES = 128
-_SCALES, _NOISES = 41, 21
-_SCALE_SD = 2.0  # prior standard deviation of log(c k): a judge of points and ranges alike has 0
+_AVERAGED = 32  # of them, for means of what varies little within a range
+_SCALE_SD = 1.0  # prior standard deviation of log(c k): a judge of points and ranges alike has 0
 _NOISE_SD = 1.0  # of log(noise of a range's log-odds / that of a point's)
+_ANY_NOISE_SD = 2.0  # where the noise of a point's is not known
+_NEWTON, _STEP = 50, 1e-3
+_SHARES = np.array([1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 1e-3, 0.0])  # of a step, that are tried
 _LEVEL = 0.05
 
 
@@ -116,18 +118,16 @@ class Coherence:
 
 
 class RangeLikelihood:
-    """The likelihood of the log-odds of ranges, for a grid of powers (K,)."""
+    """The likelihood of the log-odds of ranges, at any powers.
+
+    Beside the power it has two parameters, θ = (log c k, log noise), of normal priors; they are
+    integrated out by Laplace's method.
+    """
 
     def __init__(
-        self,
-        ranges: Ranges,
-        belief: BeliefDensity,
-        paths: Paths,
-        deviations: Deviations,
-        powers: Array,
+        self, ranges: Ranges, belief: BeliefDensity, paths: Paths, deviations: Deviations
     ) -> None:
         _check(ranges, belief.sampling)
-        self.powers = powers
         n, d = len(ranges), belief.dimension
         none = np.zeros(n, dtype=np.int64)
         rows = LogOdds(
@@ -140,95 +140,189 @@ class RangeLikelihood:
                 f"fit_power: {len(pairs)} pairs of ranges; at least three different ones tell a "
                 "power; ask more."
             )
+        self.paths, self.deviations = paths, deviations
+        self._made: dict[tuple[float, ...], list[_Rows]] = {}
         # Both orders' half differences are free of the position effect; a single order's are not.
-        self.side = pairs.side
-        self.value, self.share = pairs.value, np.sqrt(2.0 * pairs.share)
+        self.side, self.share = pairs.side, np.sqrt(2.0 * pairs.share)
+        self.value = pairs.value
         boxes = [side.reshape(-1, d, 2) for side in (pairs.a, pairs.b)]
-        unique, index = unique_boxes(boxes)
-        path = paths(unique, _PARTICLES)
-        one, other = np.split(index, 2)
-        self.mass = (path.log_mass[one] - path.log_mass[other]).T  # (K, n)
-        width = _log_widths(unique, belief.sampling)
-        self.width = width[one] - width[other]
-        self.noise = float(belief.diagnostics.get("response", {}).get("dispersion", np.nan))
-        self.deviation = [
-            _means(deviations, points)[:, one] - _means(deviations, points)[:, other]
-            for points in path.points
-        ]  # K of (S, n)
+        self.boxes, index = unique_boxes(boxes)
+        self.one, self.other = np.split(index, 2)
+        width = _log_widths(self.boxes, belief.sampling)
+        self.width = width[self.one] - width[self.other]
+        self.prior = _prior(self.value, belief)
 
-    def curve(self) -> Array:
-        """log p(log-odds | k), the response scale and the noise integrated out."""
-        scales, noises, prior = self._grids()
-        return np.array([
-            logsumexp(self._logs(at, scales / k, noises)[0] + prior)
-            for at, k in enumerate(self.powers)
-        ])  # fmt: skip
+    @property
+    def tells_width(self) -> bool:
+        """Whether widths are finite and differ."""
+        return bool(np.isfinite(self.width).all() and float(np.ptp(self.width)) > 1e-9)
 
-    def _grids(self) -> tuple[Array, Array, Array]:
-        """Values of c k (C,) and of the noise (N,), and their log-prior (C, N)."""
-        scales = log_grid(np.exp(-3 * _SCALE_SD), np.exp(3 * _SCALE_SD), _SCALES)
-        size = max(float(np.sqrt(np.mean(self.value**2))), 1e-12)
-        noises = size * log_grid(0.02, 2.0, _NOISES)
-        prior = -0.5 * np.square(np.log(scales) / _SCALE_SD)[:, None] + np.zeros(len(noises))
-        if np.isfinite(self.noise):
-            # What is known is the noise of one log-odds; half differences have 1/√2 of it.
-            known = np.log(noises * np.sqrt(2.0) / self.noise)
-            prior = prior - 0.5 * np.square(known / _NOISE_SD)
-        return scales, noises, prior
+    def curve(self, powers: Array) -> Array:
+        """log p(log-odds | k) (K,), θ integrated out."""
+        return np.array([at.maximum(free=False).integral for at in self._rows(powers)])
 
-    def _logs(
-        self, at: int, scales: Array, noises: Array, *, free: bool = False
-    ) -> tuple[Array, Array, Array]:
-        """Log-likelihoods (C, N) of response scales c and noises at one power.
+    def coherence(self, powers: Array) -> Coherence | None:
+        """The test of the coefficient of log-width; None where widths are infinite or all alike.
+
+        ``powers`` hold the likely ones.
+        """
+        if not self.tells_width:
+            return None
+        rows = self._rows(powers)
+        bound = [each.maximum(free=False).value for each in rows]
+        found = [each.maximum(free=True) for each in rows]
+        free = [each.value for each in found]
+        best = found[int(np.argmax(free))]
+        k = powers[int(np.argmax(free))]
+        ratio = 2.0 * max(_top(powers, free) - _top(powers, bound), 0.0)
+        freedom = max(len(self.value) - 4, 1)
+        p_value = float(stats.f.sf(freedom * np.expm1(ratio / len(self.value)), 1, freedom))
+        expected = float(np.exp(best.theta[0]) / k)
+        half = float(stats.t.ppf(0.975, freedom)) * best.error
+        width = expected + best.coefficient
+        return Coherence((width, width - half, width + half), expected, p_value)
+
+    def _rows(self, powers: Array) -> list[_Rows]:
+        """The measurements at each of the powers, made once for the same ones."""
+        key = tuple(powers.tolist())
+        if key not in self._made:
+            self._made[key] = self._make_rows(powers)
+        return self._made[key]
+
+    def _make_rows(self, powers: Array) -> list[_Rows]:
+        path = self.paths(self.boxes, powers, _PARTICLES)
+        made = []
+        for at, points in enumerate(path.points):
+            mean = _means(self.deviations, points[:, :_AVERAGED])
+            spread = (mean[:, self.one] - mean[:, self.other]).T / self.share[:, None]
+            mass = path.log_mass[self.one, at] - path.log_mass[self.other, at]
+            made.append(_Rows.of(self, float(powers[at]), mass, spread))
+        return made
+
+
+@dataclass(frozen=True)
+class _Maximum:
+    """The most likely θ (2,), its log-likelihood with the prior, the same with θ integrated out,
+    and the coefficient of log-width with its standard error, 0 where it is not free.
+    """
+
+    theta: Array
+    value: float
+    integral: float
+    coefficient: float
+    error: float
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """n measurements at one power, along the axes on which they are independent.
+
+    ``value``, ``mass``, ``width``, ``side`` (n,) have unit noise; ``variance`` (n,) is that of
+    what the utility is not known to, for c k = 1.
+    """
+
+    power: float
+    value: Array
+    mass: Array
+    width: Array
+    side: Array
+    variance: Array
+    prior: tuple[Array, Array]
+
+    @classmethod
+    def of(cls, likelihood: RangeLikelihood, power: float, mass: Array, spread: Array) -> _Rows:
+        values, axes = np.linalg.eigh(spread @ spread.T)
+        of = likelihood
+        value, mass, width, side = (
+            axes.T @ (each / of.share) for each in (of.value, mass, of.width, of.side)
+        )
+        return cls(power, value, mass, width, side, np.maximum(values, 0.0), of.prior)
+
+    def maximum(self, *, free: bool) -> _Maximum:
+        """By Newton's method from a least-squares fit."""
+        theta = self._start(free=free)
+        curvature = np.eye(2)
+        for _ in range(_NEWTON):
+            slope, curvature = self._slope(theta, free=free)
+            step = np.linalg.solve(curvature, slope)
+            tried = theta + np.outer(_SHARES, step.clip(-1.0, 1.0))
+            best = int(self._logs(tried, free=free)[0].argmax())
+            theta = tried[best]
+            if _SHARES[best] * float(abs(step).max()) < 1e-5:
+                break
+        logs, coefficients, errors = (float(each[0]) for each in self._logs(theta[None], free=free))
+        integral = logs + np.log(2.0 * np.pi) - 0.5 * np.linalg.slogdet(curvature)[1]
+        return _Maximum(theta, logs, float(integral), coefficients, errors)
+
+    def _start(self, *, free: bool) -> Array:
+        columns = [self.mass, *[self.side] * bool(self.side.any()), *[self.width] * free]
+        design = np.stack(columns, -1)
+        beta = np.linalg.lstsq(design, self.value, rcond=None)[0]
+        rest = self.value - design @ beta
+        mean, sd = self.prior
+        # A response in the wrong direction is as good as none.
+        scale = max(float(beta[0]) * self.power, float(np.exp(mean[0] - 2.0 * sd[0])))
+        return np.array([np.log(scale), 0.5 * np.log(np.mean(rest**2) + np.exp(2.0 * mean[1] - 6))])
+
+    def _slope(self, theta: Array, *, free: bool) -> tuple[Array, Array]:
+        """Gradient (2,) and minus the Hessian (2, 2), made positive definite, by differences."""
+        moves = np.array([[0, 0], [1, 0], [-1, 0], [0, 1], [0, -1], [1, 1], [-1, -1]])
+        at = self._logs(theta + _STEP * moves, free=free)[0]
+        slope = np.array([at[1] - at[2], at[3] - at[4]]) / (2.0 * _STEP)
+        twice = 2.0 * at[0] - np.array([at[1] + at[2], at[3] + at[4]])
+        crossed = -0.5 * (at[5] + at[6] - at[1] - at[2] - at[3] - at[4] + 2.0 * at[0])
+        hessian = np.array([[twice[0], crossed], [crossed, twice[1]]]) / _STEP**2
+        values, vectors = np.linalg.eigh(hessian)
+        return slope, (vectors * np.maximum(values, 0.1)) @ vectors.T
+
+    def _logs(self, theta: Array, *, free: bool) -> tuple[Array, Array, Array]:
+        """Log-likelihoods (m,) with the prior at θ (m, 2).
 
         With ``free`` a coefficient of log-width is added by generalized least squares: second and
-        third are it and its standard error, (C, N).
+        third are it and its standard error, (m,).
         """
-        k, c = self.powers[at], scales[:, None, None]
-        spread = self.deviation[at].T / self.share[:, None]
-        values, axes = np.linalg.eigh(spread @ spread.T)
-        values = np.maximum(values, 0.0)
-        rows = (self.value, self.mass[at], self.width, self.side)
-        y, mass, width, side = (axes.T @ (each / self.share) for each in rows)
-        variance = (c * k) ** 2 * values + np.square(noises)[:, None]  # (C, N, n)
+        scale, noise = np.exp(theta[:, :1]), np.exp(theta[:, 1:])
+        variance = scale**2 * self.variance + noise**2  # (m, n)
         weight = 1.0 / variance
-        residual = y - c * mass
-        columns = [side] * bool(self.side.any()) + [width] * free
-        penalty, coefficient, error = 0.0, np.zeros(()), np.zeros(())
-        if columns:
-            design = np.stack(columns, -1)
-            information = np.einsum("cnr,rp,rq->cnpq", weight, design, design)
-            residuals = np.broadcast_to(residual, weight.shape)
-            pull = np.einsum("cnr,cnr,rp->cnp", weight, residuals, design)
-            inverse = np.linalg.pinv(information, hermitian=True)
-            beta = np.einsum("cnpq,cnq->cnp", inverse, pull)
-            penalty = 0.5 * np.einsum("cnp,cnp->cn", beta, pull)
-            coefficient, error = beta[..., -1], np.sqrt(inverse[..., -1, -1])
-        logs = -0.5 * (weight * residual**2 + np.log(variance)).sum(-1) + penalty
-        return logs, coefficient, error
+        residual = self.value - scale / self.power * self.mass
+        columns = [self.side] * bool(self.side.any()) + [self.width] * free
+        logs = -0.5 * (weight * residual**2 + np.log(variance)).sum(1)
+        mean, sd = self.prior
+        logs = logs - 0.5 * np.square((theta - mean) / sd).sum(1)
+        none = np.zeros(len(theta))
+        if not columns:
+            return logs, none, none
+        design = np.stack(columns, -1)
+        information = np.einsum("mr,rp,rq->mpq", weight, design, design)
+        pull = np.einsum("mr,mr,rp->mp", weight, residual, design)
+        inverse = np.linalg.pinv(information, hermitian=True)
+        beta = np.einsum("mpq,mq->mp", inverse, pull)
+        logs = logs + 0.5 * np.einsum("mp,mp->m", beta, pull)
+        if not free:
+            return logs, none, none
+        return logs, beta[:, -1], np.sqrt(inverse[:, -1, -1])
 
-    def coherence(self) -> Coherence | None:
-        """The test of the coefficient of log-width; None where widths are infinite or all alike."""
-        if not np.isfinite(self.width).all() or float(np.ptp(self.width)) < 1e-9:
-            return None
-        scales, noises, prior = self._grids()
-        bound, best, at_best = -np.inf, -np.inf, (0.0, 0.0, 0.0)
-        for at, k in enumerate(self.powers):
-            logs = self._logs(at, scales / k, noises)[0] + prior
-            bound = max(bound, float(logs.max()))
-            logs, slopes, errors = self._logs(at, scales / k, noises, free=True)
-            logs = logs + prior
-            where = np.unravel_index(int(logs.argmax()), logs.shape)
-            if logs[where] > best:
-                best = float(logs[where])
-                at_best = float(scales[where[0]] / k), float(slopes[where]), float(errors[where])
-        scale, extra, error = at_best
-        ratio = 2.0 * max(best - bound, 0.0)
-        freedom = max(len(self.value) - 4, 1)
-        half = float(stats.t.ppf(0.975, freedom)) * error
-        width = scale + extra
-        p_value = float(stats.f.sf(freedom * np.expm1(ratio / len(self.value)), 1, freedom))
-        return Coherence((width, width - half, width + half), scale, p_value)
+
+def _prior(value: Array, belief: BeliefDensity) -> tuple[Array, Array]:
+    """Means and standard deviations (2,) of θ."""
+    size = max(float(np.sqrt(np.mean(value**2))), 1e-12)
+    noise, noise_sd = 0.3 * size, _ANY_NOISE_SD
+    dispersion = float(belief.diagnostics.get("response", {}).get("dispersion", np.nan))
+    if dispersion > 0.0:
+        # What is known is the noise of one log-odds; half differences have 1/√2 of it.
+        noise, noise_sd = dispersion / np.sqrt(2.0), _NOISE_SD
+    return np.array([0.0, np.log(noise)]), np.array([_SCALE_SD, noise_sd])
+
+
+def _top(powers: Array, values: list[float]) -> float:
+    """The maximum of a curve over log-powers, by a parabola through its three highest nodes."""
+    at = int(np.clip(np.argmax(values), 1, len(values) - 2))
+    near = slice(at - 1, at + 2)
+    x = np.log(powers[near] / powers[at])
+    bend, slope, height = np.polyfit(x, np.asarray(values)[near], 2)
+    if bend >= 0.0 or not x[0] < -slope / (2.0 * bend) < x[2]:
+        return float(np.max(values))
+    return float(height - slope**2 / (4.0 * bend))
 
 
 def _means(deviations: Deviations, points: torch.Tensor) -> Array:

@@ -1,0 +1,286 @@
+"""Measured log-odds: contrasts of pairs, the regression on them, and what it says of the judge."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llm_elicit.density import (
+    BeliefDensity,
+    DensityError,
+    Evidence,
+    FitSettings,
+    Uniform,
+    UtilitySettings,
+    fit_belief,
+    fit_evidence,
+)
+from llm_elicit.density.log_odds import pair_contrasts
+from llm_elicit.density.utility import GaussianProcessSettings
+from tests.density.targets import Array
+
+BOX = Uniform([-3.0], [3.0])
+SQUARE = Uniform([-3.0, -3.0], [3.0, 3.0])
+SMALL = FitSettings(
+    utility=UtilitySettings(process=GaussianProcessSettings(frequencies=64, draws=16))
+)
+
+
+def hill(x: Array) -> Array:
+    """log p of N(1, 1), without its constant."""
+    return -0.5 * (x[:, 0] - 1.0) ** 2
+
+
+def both_orders(
+    n: int, seed: int, *, gain: float = 0.1, noise: float = 0.0, position: float = 0.0,
+    position_sd: float = 0.0, box: Uniform = BOX,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """Rows of n pairs in both orders: first, second, log-odds (2n)."""
+    rng = np.random.default_rng(seed)
+    a, b = box.sample(n, rng), box.sample(n, rng)
+    apart = gain * (hill(a) - hill(b))
+    m = rng.normal(position, position_sd, n)
+    heard = np.concatenate([m + apart, m - apart]) + rng.normal(0.0, noise, 2 * n)
+    return np.concatenate([a, b]), np.concatenate([b, a]), heard
+
+
+def fitted(evidence: Evidence, box: Uniform = BOX) -> BeliefDensity:
+    return fit_evidence(evidence, sampling=box, settings=SMALL)
+
+
+def utility_at(belief: BeliefDensity, x: Array) -> Array:
+    f = belief.utility(x)
+    return np.asarray(f - f.mean())
+
+
+GRID = np.linspace(-2.9, 2.9, 59)[:, None]
+
+
+class TestContrasts:
+    def rows(self, first, second, value, **changes):
+        evidence = Evidence.log_odds(first, second, value)
+        for name, new in changes.items():
+            getattr(evidence.measured, name)[:] = new
+        return pair_contrasts(evidence.measured)
+
+    def test_half_difference_and_half_sum(self):
+        found = self.rows([[0.0], [1.0]], [[1.0], [0.0]], [0.5, 0.1])
+        assert found.value == pytest.approx([0.2])
+        assert found.position == pytest.approx([0.3])
+        assert found.share.tolist() == [0.5]
+        assert found.side.tolist() == [0.0]
+
+    def test_repeated_questions_are_averaged_within_an_order(self):
+        found = self.rows([[0.0], [0.0], [1.0]], [[1.0], [1.0], [0.0]], [0.4, 0.6, 0.1])
+        assert found.value == pytest.approx([0.2])
+
+    def test_a_single_order_less_the_mean_position_effect(self):
+        # Two pairs in both orders tell a mean effect of 0.3 and its variance; the third is single.
+        first = [[0.0], [1.0], [0.2], [1.2], [0.5]]
+        second = [[1.0], [0.0], [1.2], [0.2], [2.0]]
+        found = self.rows(first, second, [0.5, 0.1, 0.4, 0.2, 1.0])
+        single = found.side != 0
+        assert found.value[single] == pytest.approx([0.7])
+        assert np.isnan(found.position[single]).all()
+        assert found.extra[single] == pytest.approx(np.var([0.3, 0.3], ddof=1))
+
+    def test_a_single_order_alone_keeps_its_value_and_its_whole_variance(self):
+        found = self.rows([[1.0]], [[0.0]], [0.7])
+        assert found.a.tolist() == [[0.0]], "pairs are kept in lexical order"
+        assert found.value.tolist() == [-0.7]
+        assert found.share.tolist() == [1.0]
+
+    @pytest.mark.parametrize(
+        ("censored", "expected", "useless"),
+        [([1, 0], 1, False), ([0, 1], -1, False), ([1, -1], 1, False), ([1, 1], 0, True)],
+    )
+    def test_bounds_of_either_order_bound_the_pair(self, censored, expected, useless):
+        found = self.rows([[0.0], [1.0]], [[1.0], [0.0]], [3.0, 3.0], censored=censored)
+        assert found.censored.tolist() == [expected]
+        assert bool(np.isinf(found.extra[0])) == useless
+
+    def test_judges_keep_their_own_pairs(self):
+        one = Evidence.log_odds([[0.0]], [[1.0]], [0.5], judge="one")
+        two = Evidence.log_odds([[0.0]], [[1.0]], [0.1], judge="two")
+        assert len(pair_contrasts((one + two).measured)) == 2
+
+
+class TestFit:
+    def test_a_utility_without_noise_is_found_exactly(self):
+        belief = fitted(Evidence.log_odds(*both_orders(40, 0, noise=1e-4)))
+        truth = 0.1 * hill(GRID)
+        assert utility_at(belief, GRID) == pytest.approx(truth - truth.mean(), abs=2e-3)
+        assert belief.diagnostics["response"]["held_out_r2"] > 0.999
+        assert belief.diagnostics["response"]["scale"] == "log-odds"
+
+    def test_dispersion_and_position_effect_are_those_of_the_judge(self):
+        rows = both_orders(300, 1, noise=0.07, position=0.1, position_sd=0.05)
+        found = fitted(Evidence.log_odds(*rows)).diagnostics["response"]
+        assert found["dispersion"] == pytest.approx(0.07, rel=0.15)
+        assert found["position"]["mean"] == pytest.approx(0.1, abs=4 * 0.07 / 600**0.5)
+        assert found["position"]["sd"] == pytest.approx(0.05, rel=0.35)
+        assert (found["pairs"], found["both_orders"]) == (300, 300)
+
+    @settings(max_examples=5, deadline=None)
+    @given(log_factor=st.floats(-4.0, 4.0), seed=st.integers(0, 100))
+    def test_a_factor_of_all_log_odds_is_one_of_the_utility_alone(self, log_factor, seed):
+        first, second, value = both_orders(25, seed, noise=0.05, position=0.1)
+        factor = float(np.exp(log_factor))
+        plain = fitted(Evidence.log_odds(first, second, value))
+        scaled = fitted(Evidence.log_odds(first, second, factor * value))
+        size = np.ptp(plain.utility(GRID))
+        assert utility_at(scaled, GRID) / factor == pytest.approx(
+            utility_at(plain, GRID), abs=2e-3 * size
+        )
+        before, after = (each.diagnostics["response"] for each in (plain, scaled))
+        assert after["held_out_r2"] == pytest.approx(before["held_out_r2"], abs=2e-3)
+        assert after["dispersion"] == pytest.approx(factor * before["dispersion"], rel=1e-2)
+
+    @settings(max_examples=5, deadline=None)
+    @given(seed=st.integers(0, 1000))
+    def test_which_point_comes_first_in_a_row_is_a_matter_of_sign(self, seed):
+        first, second, value = both_orders(20, seed, noise=0.05)
+        turned = np.random.default_rng(seed).permutation(len(first))  # nor does the rows' order
+        one = fitted(Evidence.log_odds(first, second, value))
+        other = fitted(Evidence.log_odds(first[turned], second[turned], value[turned]))
+        assert (one.utility(GRID) == other.utility(GRID)).all()
+        # Without a position effect, an order's answer is minus the other's.
+        half = len(first) // 2
+        swapped = fitted(Evidence.log_odds(second[:half], first[:half], -value[:half]))
+        single = fitted(Evidence.log_odds(first[:half], second[:half], value[:half]))
+        assert utility_at(swapped, GRID) == pytest.approx(utility_at(single, GRID), abs=0.1)
+
+    def test_one_order_tells_the_same_with_the_position_effect_estimated(self):
+        first, second, value = both_orders(150, 3, noise=0.03, position=0.4)
+        single = fitted(Evidence.log_odds(first[:150], second[:150], value[:150]))
+        both = fitted(Evidence.log_odds(first, second, value))
+        assert single.diagnostics["response"]["position"]["mean"] == pytest.approx(0.4, abs=0.02)
+        assert single.diagnostics["response"]["position"]["sd"] is None
+        assert utility_at(single, GRID) == pytest.approx(utility_at(both, GRID), abs=0.05)
+
+    def test_fit_belief_takes_the_same(self):
+        first, second, value = both_orders(20, 4, noise=0.05)
+        one = fit_belief(first, second, log_odds=value, sampling=BOX, settings=SMALL)
+        other = fitted(Evidence.log_odds(first, second, value))
+        assert (one.utility(GRID) == other.utility(GRID)).all()
+
+    def test_a_judge_without_a_preference_explains_nothing(self):
+        rng = np.random.default_rng(5)
+        a, b = rng.uniform(-3, 3, (2, 60, 1))
+        belief = fitted(Evidence.log_odds(a, b, rng.normal(0.0, 0.1, 60)))
+        assert belief.diagnostics["response"]["held_out_r2"] < 0.15
+
+    def test_constant_answers_are_a_position_effect(self):
+        rng = np.random.default_rng(6)
+        a, b = rng.uniform(-3, 3, (2, 30, 1))
+        both = np.concatenate([a, b]), np.concatenate([b, a])
+        found = fitted(Evidence.log_odds(*both, np.full(60, 0.7))).diagnostics["response"]
+        assert found["position"] == {"mean": pytest.approx(0.7), "sd": pytest.approx(0.0)}
+        assert found["held_out_r2"] is None
+
+    def test_bands_hold_the_truth_about_as_often_as_they_say(self):
+        held = []
+        for seed in range(20):
+            rows = both_orders(30, 100 + seed, noise=0.07)
+            belief = fit_evidence(Evidence.log_odds(*rows), sampling=BOX)
+            f = belief.utility_draws()
+            g = belief.utility_model("test").latent
+            import torch
+
+            values = f(g.features(torch.from_numpy(g.to_latent(GRID)))).numpy()
+            values = values - values.mean(1, keepdims=True)
+            low, high = np.quantile(values, [0.05, 0.95], axis=0)
+            truth = 0.1 * hill(GRID)
+            truth = truth - truth.mean()
+            held.append(((low <= truth) & (truth <= high)).mean())
+        assert 0.75 < np.mean(held) <= 1.0
+
+
+class TestJudges:
+    def test_each_has_a_gain_and_a_dispersion(self):
+        one = Evidence.log_odds(*both_orders(120, 7, gain=0.1, noise=0.03), judge="one")
+        two = Evidence.log_odds(*both_orders(120, 8, gain=0.3, noise=0.2), judge="two")
+        judges = fitted(one + two).diagnostics["response"]["judges"]
+        assert judges["one"]["gain"] == 1.0
+        assert judges["two"]["gain"] == pytest.approx(3.0, rel=0.15)
+        assert judges["one"]["dispersion"] == pytest.approx(0.03, rel=0.3)
+        assert judges["two"]["dispersion"] == pytest.approx(0.2, rel=0.3)
+
+    def test_hard_choices_beside_log_odds_set_the_unit(self):
+        rng = np.random.default_rng(9)
+        a, b = BOX.sample(300, rng), BOX.sample(300, rng)
+        wins = rng.random(300) < 1 / (1 + np.exp(-(hill(a) - hill(b)) / 0.7797))
+        votes = Evidence.comparisons(a, b, wins, judge="votes")
+        faint = Evidence.log_odds(*both_orders(100, 10, gain=0.05, noise=0.02), judge="faint")
+        belief = fitted(faint + votes)
+        assert belief.diagnostics["response"]["scale"] == "choices"
+        truth = hill(GRID)
+        slope = np.polyfit(truth, belief.utility(GRID), 1)[0]
+        assert slope == pytest.approx(1.0, rel=0.3), "the utility is in nats of the choices"
+        assert belief.diagnostics["response"]["judges"]["faint"]["gain"] == pytest.approx(
+            0.05, rel=0.35
+        )
+
+
+class TestProbabilities:
+    def test_rounded_ones_tell_the_utility(self):
+        first, second, value = both_orders(100, 11, gain=1.0)
+        stated = np.round(1 / (1 + np.exp(-value)), 2)
+        belief = fitted(Evidence.probabilities(first, second, stated))
+        truth = hill(GRID)
+        middle = abs(GRID[:, 0]) < 2.5
+        error = utility_at(belief, GRID[middle]) - (truth[middle] - truth[middle].mean())
+        assert abs(error).max() < 0.25
+
+    def test_censored_ones_are_bounds_and_not_values(self):
+        first, second, value = both_orders(150, 12, gain=1.0)
+        stated = np.clip(np.round(1 / (1 + np.exp(-value)), 1), 0.0, 1.0)
+        evidence = Evidence.probabilities(first, second, stated, rounding=0.1)
+        assert (evidence.measured.censored != 0).mean() > 0.2
+        bounded = fitted(evidence)
+        taken = evidence.measured.value
+        as_values = fitted(Evidence.log_odds(first, second, taken))
+        truth = hill(GRID)
+
+        def slope(belief: BeliefDensity) -> float:
+            return float(np.polyfit(truth, belief.utility(GRID), 1)[0])
+
+        assert abs(slope(bounded) - 1.0) < abs(slope(as_values) - 1.0)
+        assert slope(bounded) == pytest.approx(1.0, abs=0.25)
+
+    @pytest.mark.parametrize("stated", [-0.1, 1.1, np.nan])
+    def test_others_are_refused(self, stated):
+        with pytest.raises(DensityError, match=r"probability\[0\]"):
+            Evidence.probabilities([[0.0]], [[1.0]], [stated])
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("value", "said"),
+        [
+            ([0.1, np.nan], r"log_odds\[1\] is nan"),
+            ([np.inf, 0.1], r"log_odds\[0\] is inf"),
+            ([0.1], "log_odds has shape"),
+            ([[0.1, 0.2]], "log_odds has shape"),
+        ],
+    )
+    def test_log_odds_are_finite_and_one_a_question(self, value, said):
+        with pytest.raises(DensityError, match=said) as caught:
+            Evidence.log_odds([[0.0], [1.0]], [[1.0], [2.0]], value)
+        assert "\n" not in str(caught.value)
+
+    def test_points_lie_within_the_support(self):
+        with pytest.raises(DensityError, match="outside the support"):
+            fitted(Evidence.log_odds([[5.0]], [[0.0]], [0.1]))
+
+    def test_weights_do_not_go_with_log_odds(self):
+        with pytest.raises(DensityError, match="weights and log_odds"):
+            fit_belief([[0.0]], [[1.0]], log_odds=[0.1], weights=[2.0], sampling=BOX)
+
+    @pytest.mark.parametrize("method", ["score", "score-constant", "flow"])
+    def test_methods_that_know_winners_alone_say_so(self, method):
+        rows = both_orders(10, 13)
+        with pytest.raises(DensityError, match="knows winners and losers alone"):
+            fit_evidence(Evidence.log_odds(*rows), sampling=BOX, method=method)
