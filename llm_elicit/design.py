@@ -112,12 +112,14 @@ class Design(Strict):
 
 
 class Direct(Strict):
-    """Questions besides the pairs, which a judge answers in its own words: cross-checks.
+    """Questions besides the pairs: cross-checks, and what tells the scale of the belief.
 
     Attributes:
         quantiles: how often each feature's quantiles are asked for, if it is a number.
         samples: how many points the judge is asked to write down, each by itself.
         rows: of the reference table, of which the beginning is shown and the rest asked for.
+        ranges: how many pairs of ranges are compared, each in both orders.
+        ratios: of how many of the pairs it is asked how many times as plausible one is.
 
     They are no part of a campaign's identity: a run whose pairs are asked takes them up, and more
     of one kind leave those asked before as they were.
@@ -130,9 +132,13 @@ class Direct(Strict):
     quantiles: Annotated[int, Field(ge=0, le=1000)] = 0
     samples: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     rows: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    ranges: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    ratios: Annotated[int, Field(ge=0, le=1_000_000)] = 0
 
     @model_validator(mode="after")
     def _asks_something(self) -> Direct:
-        if not (self.quantiles or self.samples or self.rows):
-            raise ValueError("ask for quantiles, samples or rows, or leave direct out")
+        if not (self.quantiles or self.samples or self.rows or self.ranges or self.ratios):
+            raise ValueError(
+                "ask for quantiles, samples, rows, ranges or ratios, or leave direct out"
+            )
         return self

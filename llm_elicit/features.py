@@ -101,6 +101,17 @@ class Feature(Strict):
         shown = rounded * self.factor
         return f"{self.prefix}{shown:,.{max(0, decimals)}f} {self.unit}".rstrip()
 
+    def word_range(self, low: float, high: float) -> str:
+        """A range of values in words.
+
+        Example:
+            >>> age = Feature(name="age", label="age", unit="years", kind="integer", low=0, high=90)
+            >>> age.word_range(50, 55)
+            'between 50 and 55 years'
+        """
+        unit = f" {self.unit}" if self.unit else ""
+        return f"between {self.word(low).removesuffix(unit)} and {self.word(high)}"
+
     def code(self, word: str) -> float:
         """The code of a category's word, blanks around it aside.
 
@@ -324,6 +335,16 @@ class FeatureSpace(Strict):
         """A point as (label, worded value) pairs, in the order of the features."""
         values = np.asarray(point, dtype=np.float64)
         return [(f.label, f.word(float(v))) for f, v in zip(self.features, values, strict=True)]
+
+    def word_box(self, box: ArrayLike) -> list[tuple[str, str]]:
+        """A box as (label, worded range) pairs of the features that it bounds.
+
+        Args:
+            box: `(d, 2)`, the bounds of every feature, natural units; infinite where it is free.
+        """
+        bounds = np.asarray(box, dtype=np.float64)
+        rows = zip(self.features, bounds.tolist(), strict=True)
+        return [(f.label, f.word_range(*row)) for f, row in rows if np.isfinite(row).all()]
 
     def read_table(self) -> pd.DataFrame:
         """The reference table's feature columns, natural units, after its checksum is verified.

@@ -17,13 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_elicit.design import Design, Direct
+from llm_elicit.direct_pairs import range_pairs, ratio_pairs
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats
 from llm_elicit.recital import Recital
 
 Order = Literal["ab", "ba"]
-DirectKind = Literal["quantiles", "sample", "row"]
-Presentation = Order | DirectKind
+DirectKind = Literal["quantiles", "sample", "row", "range", "ratio"]
+DirectPresentation = Literal["quantiles", "sample", "row", "range-ab", "range-ba", "ratio"]
+Presentation = Order | DirectPresentation
+
+PRESENTATIONS: Mapping[DirectKind, tuple[DirectPresentation, ...]] = {
+    "quantiles": ("quantiles",), "sample": ("sample",), "row": ("row",),
+    "range": ("range-ab", "range-ba"), "ratio": ("ratio",),
+}  # fmt: skip
+"""How the direct questions of each kind are put."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,8 @@ class Query:
 
     In order "ab" point a is shown first, as option A; in order "ba" point b is. Of a direct
     question, `order` is its kind and `pair` the number of what it asks about: the feature for
-    "quantiles", 0 for "sample", of which every one is a replicate, and the row for "row".
+    "quantiles", 0 for "sample", of which every one is a replicate, the row for "row", the pair for
+    "ratio", of which a is shown first, and the pair of ranges for "range-ab" and "range-ba".
     """
 
     pair: int
@@ -41,8 +50,14 @@ class Query:
 
     @property
     def direct(self) -> bool:
-        """Whether it is no pair that is asked about."""
+        """Whether it is no pair of points, or not which of them is likelier, that is asked."""
         return self.order not in ("ab", "ba")
+
+    @property
+    def kind(self) -> DirectKind | None:
+        """The kind of a direct question; None for a pair."""
+        kinds = (kind for kind, orders in PRESENTATIONS.items() if self.order in orders)
+        return next(kinds, None)
 
 
 @dataclass(frozen=True)
@@ -202,19 +217,27 @@ def _differ(groups: Floats) -> NDArray[np.bool_]:
     return np.asarray(~(groups == np.roll(groups, 1, axis=1)).all(axis=2).any(axis=1))
 
 
-def direct_queries(direct: Direct | None, space: FeatureSpace, seed: int) -> tuple[Query, ...]:
+def direct_queries(
+    direct: Direct | None, space: FeatureSpace, seed: int, pairs: int
+) -> tuple[Query, ...]:
     """The direct questions of a campaign, kind by kind; none without the section.
 
-    Of a table with fewer rows than are asked for, each is asked for once.
+    Of a table with fewer rows than are asked for, each is asked for once, and so of pairs.
+
+    Args:
+        direct: the section.
+        space: what is asked about.
+        seed: the campaign's.
+        pairs: how many pairs there are from the start, for those whose ratio is asked.
 
     Raises:
         InputError: rows are asked for of a feature space without a table, or with one feature, or
-            quantiles where every feature is categorical.
+            quantiles or ranges where every feature is categorical.
 
     Example:
         >>> space = FeatureSpace.load("penguins")
-        >>> len(direct_queries(Direct(quantiles=2, samples=5), space, seed=1))
-        13
+        >>> len(direct_queries(Direct(quantiles=2, samples=5, ranges=3), space, 1, pairs=20))
+        19
     """
     if direct is None:
         return ()
@@ -224,10 +247,19 @@ def direct_queries(direct: Direct | None, space: FeatureSpace, seed: int) -> tup
             "no quantiles; leave quantiles out"
         )
     rows = min(direct.rows, len(Recital.of(space, seed))) if direct.rows else 0
+    if direct.ranges:
+        range_pairs(space, direct.ranges, seed)  # there are such ranges
     quantiles = (
         Query(feature, "quantiles", time)
         for feature in space.numeric.tolist()
         for time in range(direct.quantiles)
     )
     samples = (Query(0, "sample", number) for number in range(direct.samples))
-    return (*quantiles, *samples, *(Query(row, "row", 0) for row in range(rows)))
+    ranges = (
+        Query(number, order, 0)
+        for number in range(direct.ranges)
+        for order in PRESENTATIONS["range"]
+    )
+    ratios = (Query(pair, "ratio", 0) for pair in ratio_pairs(pairs, direct.ratios, seed).tolist())
+    recited = (Query(row, "row", 0) for row in range(rows))
+    return (*quantiles, *samples, *recited, *ranges, *ratios)

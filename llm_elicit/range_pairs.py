@@ -72,7 +72,8 @@ def draw_ranges(
     bounds = np.full((2, n, len(bottom), 2), (-np.inf, np.inf))
     for side in range(2):
         value = bottom[which][..., None] + (top - bottom)[which][..., None] * unit[side]
-        value = np.where(of_log[which][..., None], np.exp(value), value)
+        scaled = of_log[which][..., None]
+        value = np.where(scaled, np.exp(np.where(scaled, value, 0.0)), value)
         bounds[side, np.arange(n)[:, None], which] = value
     return bounds[0], bounds[1]
 

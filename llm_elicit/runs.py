@@ -77,7 +77,7 @@ class Run:
         """The pairs, drawn anew from the seed: the same every time. Later rounds are on record."""
         campaign = self.campaign
         first = make_plan(self.space, campaign.design, campaign.seed)
-        direct = direct_queries(campaign.direct, self.space, campaign.seed)
+        direct = direct_queries(campaign.direct, self.space, campaign.seed, len(first.a))
         first = replace(first, direct=direct)
         if self.campaign.design.rounds is None:
             return first

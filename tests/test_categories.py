@@ -201,7 +201,7 @@ def test_methods_and_questions_that_know_no_words_are_refused_before_any_is_aske
     with pytest.raises(le.InputError, match="'flow' knows numbers alone"):
         stages.plan(path)
     with pytest.raises(le.InputError, match="every feature of trees is categorical"):
-        direct_queries(Direct(quantiles=1), space_of([KIND, SEX]), seed=1)
+        direct_queries(Direct(quantiles=1), space_of([KIND, SEX]), 1, 10)
     with pytest.raises(le.InputError, match="has but 2 different points"):
         make_plan(space_of([SEX]), Design(pairs=9, triads=2), seed=1)
 

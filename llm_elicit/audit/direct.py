@@ -23,7 +23,7 @@ class DirectAnswers(Strict):
     """How the answers of one kind could be used.
 
     Attributes:
-        kind: "quantiles", "sample" or "row".
+        kind: "quantiles", "sample", "row", "range" or "ratio".
         answers: how many came.
         unread: how many of these could not be read, by the reason.
     """

@@ -16,7 +16,7 @@ from llm_elicit.recital import Recital
 if TYPE_CHECKING:
     import pandas as pd
 
-KINDS = ("quantiles", "sample", "row")
+KINDS = ("quantiles", "sample", "row", "range", "ratio")
 """The kinds of direct questions."""
 
 
@@ -65,10 +65,13 @@ class DirectEvidence:
         points, recited = [], {}
         columns = ("kind", "number", "replicate", "reply", "finish")
         for kind, number, time, reply, finish in zip(*(kept[c] for c in columns), strict=True):
+            found: list[float] | Unread
             if kind == "quantiles":
                 found = read_quantiles(reply, space.features[number], finish)
             elif kind == "sample":
                 found = read_point(reply, space.features, finish)
+            elif kind in ("range", "ratio"):
+                continue  # read with the question; see `llm_elicit.power_sources`
             else:
                 found = read_numbers(reply, 1, finish)
             if isinstance(found, str):
@@ -86,5 +89,16 @@ class DirectEvidence:
             rows=tuple(recited),
             recited=np.array(list(recited.values()), dtype=np.float64),
             answers={kind: int((kept["kind"] == kind).sum()) for kind in KINDS},
-            unread=unread,
+            unread=unread | _without_choice(kept),
         )
+
+
+def _without_choice(kept: pd.DataFrame) -> dict[str, Counter[Unread]]:
+    """How many answers about ranges and ratios state no choice or number, and why."""
+    found: dict[str, Counter[Unread]] = {}
+    for kind in ("range", "ratio"):
+        rows = kept[kept["kind"] == kind]
+        # Runs that are older than these kinds have no column of verdicts.
+        verdicts = rows["verdict"].tolist() if len(rows) else []
+        found[kind] = Counter(said for said in verdicts if said not in ("A", "B", "tie"))
+    return found

@@ -54,7 +54,8 @@ class Request:
 
     Attributes:
         prompt: the rendered messages.
-        points: the points shown as first and second option, natural units; none in a direct one.
+        points: the points shown as first and second option, natural units; none in a direct
+            question but for a ratio.
         replicate: the replicate's number; replicates are asked separately by design.
         options: the letters of the first and the second option.
         max_tokens: how many tokens an answer needs, by the template.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
@@ -29,6 +29,10 @@ _PATIENCE = 600.0
 """Seconds for a call, at least: a batch of 200 MB takes its time."""
 
 _OVER = frozenset({"completed", "failed", "expired", "cancelled"})
+
+
+Options = Callable[[str], tuple[str, str]]
+"""The letters of the options of a request, by the id that its result comes back under."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ class Batches(Protocol):
         """The account's batches, the newest first."""
         ...
 
-    def results(self, batch: str, options: tuple[str, str]) -> AsyncIterator[Result]:
+    def results(self, batch: str, options: Options) -> AsyncIterator[Result]:
         """The results of a batch that ended, in any order."""
         ...
 
@@ -230,7 +234,7 @@ class OpenAIBatches(_Client):
         async for batch in self._client.batches.list(limit=100):
             yield self._state(batch)
 
-    async def results(self, batch: str, options: tuple[str, str]) -> AsyncIterator[Result]:
+    async def results(self, batch: str, options: Options) -> AsyncIterator[Result]:
         """The results of a batch that ended; those that were not done in time are among them."""
         found = await self._client.batches.retrieve(batch)
         for file in (found.output_file_id, found.error_file_id):
@@ -257,7 +261,7 @@ class OpenAIBatches(_Client):
         )
 
 
-def _openai_result(row: dict[str, Any], options: tuple[str, str]) -> Result:
+def _openai_result(row: dict[str, Any], options: Options) -> Result:
     name, response = str(row["custom_id"]), row.get("response")
     if not response:
         error = row.get("error") or {}
@@ -265,7 +269,7 @@ def _openai_result(row: dict[str, Any], options: tuple[str, str]) -> Result:
     status, body = int(response["status_code"]), response.get("body") or {}
     if status == 200:
         try:
-            return Result(name, reply=read_completion(body, {}, options))
+            return Result(name, reply=read_completion(body, {}, options(name)))
         except MalformedReplyError:
             return _malformed(name)
     said = (body.get("error") or {}).get("message", "no message")
@@ -316,7 +320,7 @@ class AnthropicBatches(_Client):
         async for batch in self._client.messages.batches.list(limit=100):
             yield self._state(batch)
 
-    async def results(self, batch: str, options: tuple[str, str]) -> AsyncIterator[Result]:
+    async def results(self, batch: str, options: Options) -> AsyncIterator[Result]:
         """The results of a batch that ended."""
         del options
         async for row in await self._client.messages.batches.results(batch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +27,7 @@ else:
     density, torch = Later("llm_elicit.density"), Later("torch")
 
 _DRAWS = 20_000
-"""Draws of its belief from which the expert states quantiles."""
+"""Draws of its belief from which the expert states quantiles and compares ranges."""
 
 GUMBEL_LEVEL = math.sqrt(6.0) / math.pi
 """The scale at which Gumbel noise has variance one, and the Bradley–Terry model its usual level."""
@@ -46,7 +47,8 @@ class SimulatedBackend(Keyless):
     for a ratio, that of its densities, with noise.
 
     A direct question is answered from the belief itself: its quantiles, a draw from it, and for a
-    row of the table, of which it knows nothing by heart, the feature's value in another draw.
+    row of the table, of which it knows nothing by heart, the feature's value in another draw. Of
+    two ranges it answers by their masses as of two points by their densities.
 
     Raises:
         InputError: `belief: table` in a feature space that has no table, or too few rows.
@@ -151,16 +153,60 @@ class SimulatedBackend(Keyless):
         """The text of the answer, and P(first shown) where it comes with log-probabilities."""
         if request.answer == "text":
             return self._words(request), None
-        utilities = self.log_belief(np.stack(request.points))
-        difference = float(utilities[0] - utilities[1])
+        first, second = self._utilities(request)
+        difference = float(first - second)
         if request.answer == "ratio":
-            return f"{self._ratio(difference, request):.4g}", None
+            ratio = self._ratio(difference, request)
+            return np.format_float_positional(ratio, 4, fractional=False, trim="-"), None
         if request.answer == "probability":
             return f"{100.0 * self._probability(difference, request):.0f} %", None
         if self._judge.log_odds is None:
             return request.options[int(difference + self._noise(request) < 0.0)], None
         log_odds = self._log_odds(difference, request)
         return request.options[int(log_odds < 0.0)], _logistic(log_odds)
+
+    def _utilities(self, request: Request) -> Floats:
+        """The log density of the two points shown, or the log mass of the two ranges, `(2,)`."""
+        if request.direct is None or not request.direct.ranges:
+            return self.log_belief(np.stack(request.points))
+        boxes = np.stack(request.direct.ranges)
+        settings = self._judge.log_odds
+        ignored = settings is not None and settings.ignores_width
+        return self.log_mass(boxes) - (self._log_widths(boxes) if ignored else 0.0)
+
+    def log_mass(self, boxes: Floats) -> Floats:
+        """The log mass of the belief in boxes, of what the range asked about holds.
+
+        By counting draws, the same every time, so that masses below a thousandth are inexact.
+
+        Args:
+            boxes: `(n, d, 2)`, natural units; a feature that is free has (−inf, inf).
+
+        Returns:
+            `(n,)` nats.
+        """
+        if self._kernels is None:
+            return self._log_widths(boxes)
+        inside = (self._draws >= boxes[:, None, :, 0]) & (self._draws <= boxes[:, None, :, 1])
+        held = inside.all(axis=2).sum(axis=1)
+        return np.asarray(np.log((held + 0.5) / (len(self._draws) + 1.0)))
+
+    @cached_property
+    def _draws(self) -> Floats:
+        """Draws of the belief, by which quantiles and masses are known."""
+        return self.sample(_DRAWS, np.random.default_rng(self._judge.seed))
+
+    def _log_widths(self, boxes: Floats) -> Floats:
+        """The log of the share that boxes have of the range asked about, on the features' scales.
+
+        What is free, as every category is, has all of it.
+        """
+        free = np.isinf(boxes).any(axis=2) | self._space.categorical
+        low, high = self._space.low, self._space.high
+        inner = np.where(free[..., None], np.stack([low, high], axis=-1), boxes)
+        ends = [self._space.to_scale(inner[..., side]) for side in (0, 1)]
+        share = (ends[1] - ends[0]) / (self._high - self._low)
+        return np.asarray(np.log(np.where(free, 1.0, share)).sum(axis=1))
 
     def _log_odds(self, difference: float, request: Request) -> float:
         """log P(first shown) / P(second shown), for a difference of log-densities."""
@@ -191,7 +237,8 @@ class SimulatedBackend(Keyless):
 
     def _position(self, request: Request, settings: SoftAnswers) -> float:
         """The position effect: the same whichever of the two is shown first, and every time."""
-        first, second = sorted(shown.tobytes() for shown in request.points)
+        shown = request.points or (request.direct.ranges if request.direct else ())
+        first, second = sorted(one.tobytes() for one in shown)
         rng = self._random(b"position", first, second)
         return settings.position + settings.position_sd * float(rng.standard_normal())
 
@@ -201,8 +248,7 @@ class SimulatedBackend(Keyless):
         assert asked is not None
         if asked.kind == "quantiles":
             assert asked.feature is not None
-            draws = self.sample(_DRAWS, np.random.default_rng(self._judge.seed))
-            found = np.quantile(draws[:, asked.feature], np.array(LEVELS) / 100)
+            found = np.quantile(self._draws[:, asked.feature], np.array(LEVELS) / 100)
             numbers = [(space.features[asked.feature], value) for value in found]
         else:
             point = self.sample(1, self._own(request))[0]

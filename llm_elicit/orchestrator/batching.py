@@ -204,7 +204,7 @@ class BatchDesk:
             return False
         if not state.ended:
             return None
-        async for result in self._client.results(state.id, self._clerk.template.options):
+        async for result in self._client.results(state.id, lambda _: self._clerk.template.options):
             return result.custom_id.startswith(f"{row.tag}-")
         return False
 
@@ -225,7 +225,13 @@ class BatchDesk:
         open_ = {f"{row.tag}-{q.id}": q for q in self._book.in_batch(row.tag)}
         changes: list[Change] = []
         answered = 0
-        async for result in self._client.results(state.id, self._clerk.template.options):
+        waiting = dict(open_)
+
+        def options(custom_id: str) -> tuple[str, str]:
+            question = waiting.get(custom_id)
+            return self._clerk.options(question) if question else self._clerk.template.options
+
+        async for result in self._client.results(state.id, options):
             question = open_.pop(result.custom_id, None)
             if question is None:
                 continue  # taken before, by a process that was cut off

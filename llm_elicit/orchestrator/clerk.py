@@ -76,9 +76,9 @@ class Clerk:
         if query.direct:
             asked = self.direct.question(query)
             return Request(
-                prompt=asked.prompt, points=(), replicate=query.replicate,
-                max_tokens=asked.template.max_tokens, direct=asked,
-                answer=asked.template.answer,
+                prompt=asked.prompt, points=asked.points, replicate=query.replicate,
+                options=asked.template.options, max_tokens=asked.template.max_tokens,
+                direct=asked, answer=asked.template.answer,
             )  # fmt: skip
         first, second = self.plan.shown(query)
         replicate = question.replicate
@@ -94,6 +94,11 @@ class Clerk:
             max_tokens=self.template.max_tokens,
             answer=self.template.answer,
         )
+
+    def options(self, question: Question) -> tuple[str, str]:
+        """The letters of a question's options."""
+        kind = Query(question.pair, question.order, question.replicate).kind
+        return (self.template if kind is None else self.direct.templates[kind]).options
 
     def key(self, request: Request) -> Identity | None:
         """What the answer is kept under across runs; None where it is not worth keeping."""

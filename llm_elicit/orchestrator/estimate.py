@@ -18,10 +18,11 @@ from llm_elicit.campaign import (
     SimulatedJudge,
 )
 from llm_elicit.features import FeatureSpace
+from llm_elicit.orchestrator.opening import wording_of
 from llm_elicit.orchestrator.prices import Price, price_of
 from llm_elicit.orchestrator.tokens import cached_beginning, counter
-from llm_elicit.plan import Plan
-from llm_elicit.questions import DirectWording, Prompt, Template, render
+from llm_elicit.plan import PRESENTATIONS, Plan
+from llm_elicit.questions import Prompt, Template, render
 from llm_elicit.questions.numbers import LEVELS
 
 Answered = Mapping[str, Mapping[str, int]]
@@ -86,8 +87,8 @@ def examples(campaign: Campaign, space: FeatureSpace, plan: Plan) -> list[Prompt
         InputError: a template does not exist or cannot be filled in.
     """
     some = prompts(space, plan, Template.load(campaign.design.template), 3)
-    wording = DirectWording.of(campaign.direct, space, campaign.seed)
-    firsts = {query.order: query for query in reversed(plan.direct)}
+    wording = wording_of(campaign, space, plan)
+    firsts = {query.kind: query for query in reversed(plan.direct)}
     return some + [wording.question(query).prompt for query in firsts.values()]
 
 
@@ -132,12 +133,13 @@ def estimate(
     template = Template.load(campaign.design.template)
     some = prompts(space, plan, template, samples)
     kinds = [_Kind(("ab", "ba"), campaign.design.questions, some, template)]
-    wording = DirectWording.of(campaign.direct, space, campaign.seed)
+    wording = wording_of(campaign, space, plan)
     for kind, form in wording.templates.items():
-        queries = [query for query in plan.direct if query.order == kind]
+        queries = [query for query in plan.direct if query.kind == kind]
         asked = [wording.question(query).prompt for query in queries[:samples]]
-        numbers = {"quantiles": len(LEVELS), "sample": space.dimension, "row": 1}[kind]
-        kinds.append(_Kind((kind,), len(queries), asked, form, _A_NUMBER * numbers))
+        numbers = {"quantiles": len(LEVELS), "sample": space.dimension}.get(kind, 1)
+        words = None if form.answer == "letter" else _A_NUMBER * numbers
+        kinds.append(_Kind(PRESENTATIONS[kind], len(queries), asked, form, words))
     return [
         reduce(add, (_of(judge, kind, answered.get(judge.name, {})) for kind in kinds))
         for judge in campaign.judges

@@ -151,8 +151,10 @@ def comparisons(
 def direct_answers(folder: Path, campaign: Campaign, space: FeatureSpace) -> pd.DataFrame:
     """The answers to direct questions that a run's journal holds, a row each, as they came.
 
-    Columns: judge, kind, number (of the feature or the row), replicate, template, prompt_hash,
-    model_answered, reply, finish, prompt_tokens, completion_tokens, cost, cached, asked_at.
+    Columns: judge, kind, number (of the feature, the row, the pair or the pair of ranges), order
+    ("ab" or "ba" for ranges, else empty), replicate, template, prompt_hash, model_answered, reply,
+    finish, verdict, first (P(first shown) as measured, for ranges and ratios), letter_mass,
+    prompt_tokens, completion_tokens, cost, cached, asked_at.
 
     Raises:
         InputError: there is no journal in the folder, or it is another campaign's.
@@ -161,13 +163,18 @@ def direct_answers(folder: Path, campaign: Campaign, space: FeatureSpace) -> pd.
     query = (
         sa.select(q.judge, q.presentation.label("kind"), q.pair.label("number"), q.replicate)
         .add_columns(a.template, a.prompt_hash, a.model_answered, a.reply, a.finish)
+        .add_columns(a.verdict, a.first, a.letter_mass)
         .add_columns(a.prompt_tokens, a.completion_tokens, a.cost, a.cached, a.asked_at)
         .join_from(questions, answers, q.id == a.question)
         .where(q.presentation.not_in(("ab", "ba")))
         .order_by(q.id)
     )
     with _reading(folder, campaign, space) as db:
-        return pd.read_sql_query(query, db)
+        frame = pd.read_sql_query(query, db)
+    parts = [presentation.partition("-") for presentation in frame["kind"]]
+    frame["kind"] = [kind for kind, _, _ in parts]
+    frame.insert(3, "order", [order for _, _, order in parts])
+    return frame.astype({"first": float, "letter_mass": float})
 
 
 @contextmanager

@@ -20,6 +20,18 @@ from llm_elicit.plan import Plan
 from llm_elicit.questions import DirectWording, Template
 
 
+def wording_of(campaign: Campaign, space: FeatureSpace, plan: Plan) -> DirectWording:
+    """The wording of a campaign's direct questions.
+
+    Raises:
+        InputError: a template cannot be read.
+    """
+    if campaign.direct is None:
+        return DirectWording(space, {})
+    answer = Template.load(campaign.design.template).answer
+    return DirectWording.of(campaign.direct, space, campaign.seed, plan, answer)
+
+
 @dataclass(frozen=True)
 class Study:
     """What is asked, of whom, and where the answers are kept."""
@@ -37,7 +49,7 @@ class Study:
     @cached_property
     def direct(self) -> DirectWording:
         """The wording of its direct questions."""
-        return DirectWording.of(self.campaign.direct, self.space, self.campaign.seed)
+        return wording_of(self.campaign, self.space, self.plan)
 
     def identity(self, template: Template) -> dict[str, str]:
         """What must be the same whenever the run goes on."""

@@ -1,4 +1,5 @@
-"""Direct questions: quantiles to state, a point to write down, a row to go on with; as prompts.
+"""Direct questions as prompts: quantiles to state, a point to write down, a row to go on with, two
+ranges to compare, the ratio of two points to state.
 
 Which one a query stands for follows from the campaign's section, its seed and the feature space
 alone, so that a resumed run asks what it would have asked.
@@ -6,23 +7,34 @@ alone, so that a resumed run asks what it would have asked.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from llm_elicit.design import Direct
-from llm_elicit.features import Feature, FeatureSpace
-from llm_elicit.plan import DirectKind, Query
-from llm_elicit.questions.template import Prompt, Template
+from llm_elicit.direct_pairs import range_pairs
+from llm_elicit.features import Feature, FeatureSpace, Floats
+from llm_elicit.plan import DirectKind, Plan, Query
+from llm_elicit.questions.template import Answer, Prompt, Template
 from llm_elicit.recital import Recital
 
 TEMPLATES: Mapping[DirectKind, str] = {
-    "quantiles": "v1/quantiles", "sample": "v1/sample", "row": "v1/row",
+    "quantiles": "v1/quantiles", "sample": "v1/sample", "row": "v1/row", "range": "v1/range",
+    "ratio": "v1/ratio",
 }  # fmt: skip
 """The wordings."""
 
-_WITH_WORDS: Mapping[DirectKind, str] = {**TEMPLATES, "sample": "v1/sample-categories"}
-"""Those of spaces with categorical features."""
+_WITH_WORDS: Mapping[DirectKind, str] = {"sample": "v1/sample-categories"}
+"""Those of spaces with categorical features, where they are others."""
+
+_WITH_NUMBERS: Mapping[DirectKind, str] = {"range": "v1/range-probability"}
+"""Those of campaigns that ask for numbers and not for letters, where they are others."""
+
+_ANSWERS: Mapping[DirectKind, tuple[Answer, ...]] = {
+    "range": ("letter", "probability"), "ratio": ("ratio",)
+}  # fmt: skip
+"""What the wordings may ask for, where it is not words."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +43,19 @@ class DirectQuestion:
 
     Attributes:
         kind: what is asked for.
-        feature: whose quantiles, or whose value in a row; None for a sample.
+        feature: whose quantiles, or whose value in a row; None for the other kinds.
         template: its wording.
         prompt: it, worded.
+        points: of a ratio, the two points in the order they are shown.
+        ranges: of a range, the two boxes in the order they are shown, `(d, 2)` each.
     """
 
     kind: DirectKind
     feature: int | None
     template: Template
     prompt: Prompt
+    points: tuple[Floats, ...] = ()
+    ranges: tuple[Floats, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,8 @@ class DirectWording:
         space: what they are about.
         templates: by kind, of the kinds that are asked.
         recital: the rows to recite, if any are.
+        ranges: the pairs of ranges, `(n, d, 2)` each, if any are compared.
+        plan: the campaign's pairs, for the ratios.
 
     Example:
         >>> space = FeatureSpace.load("penguins")
@@ -61,26 +79,59 @@ class DirectWording:
     space: FeatureSpace
     templates: Mapping[DirectKind, Template]
     recital: Recital | None = None
+    ranges: tuple[Floats, Floats] | None = None
+    plan: Plan | None = None
 
     @classmethod
-    def of(cls, direct: Direct | None, space: FeatureSpace, seed: int) -> DirectWording:
+    def of(
+        cls,
+        direct: Direct | None,
+        space: FeatureSpace,
+        seed: int,
+        plan: Plan | None = None,
+        answer: Answer = "letter",
+    ) -> DirectWording:
         """The wording of a campaign's section; of none, one that is asked nothing.
+
+        Args:
+            direct: the section.
+            space: what the questions are about.
+            seed: the campaign's.
+            plan: its pairs, which ratios are asked of.
+            answer: what its own template asks for: ranges are answered alike.
 
         Raises:
             InputError: a template cannot be read, or rows are asked for where there are none.
         """
         if direct is None:
             return cls(space, {})
-        asked = {"quantiles": direct.quantiles, "sample": direct.samples, "row": direct.rows}
-        names = _WITH_WORDS if space.categorical.any() else TEMPLATES
-        templates = {k: Template.load(name, ("text",)) for k, name in names.items() if asked[k]}
-        return cls(space, templates, Recital.of(space, seed) if direct.rows else None)
+        asked: dict[DirectKind, int] = {
+            "quantiles": direct.quantiles, "sample": direct.samples, "row": direct.rows,
+            "range": direct.ranges, "ratio": direct.ratios,
+        }  # fmt: skip
+        names = dict(TEMPLATES)
+        names |= _WITH_WORDS if space.categorical.any() else {}
+        names |= _WITH_NUMBERS if answer != "letter" else {}
+        templates = {
+            kind: Template.load(name, _ANSWERS.get(kind, ("text",)))
+            for kind, name in names.items()
+            if asked[kind]
+        }
+        ranges = range_pairs(space, direct.ranges, seed) if direct.ranges else None
+        recital = Recital.of(space, seed) if direct.rows else None
+        return cls(space, templates, recital, ranges, plan)
 
     @property
     def identity(self) -> dict[str, str]:
         """What must be the same whenever the run goes on, for the kinds that are asked."""
-        templates = {f"{kind} template": one.digest for kind, one in self.templates.items()}
-        return templates | ({"rows": self.recital.digest} if self.recital else {})
+        identity = {f"{kind} template": one.digest for kind, one in self.templates.items()}
+        if self.recital is not None:
+            identity["rows"] = self.recital.digest
+        if self.ranges is not None:
+            # More ranges begin with the fewer, so the first pair stands for all.
+            bounds = b"".join(side[0].tobytes() for side in self.ranges)
+            identity["ranges"] = hashlib.sha256(bounds).hexdigest()
+        return identity
 
     def question(self, query: Query) -> DirectQuestion:
         """The question that a query stands for.
@@ -88,24 +139,46 @@ class DirectWording:
         Raises:
             InputError: the template cannot be filled in.
         """
-        space, kind = self.space, query.order
-        variables: dict[str, Any] = {
-            "title": space.title, "subject": space.subject, "setting": space.setting,
-        }  # fmt: skip
-        feature: int | None = None
+        kind = query.kind
+        assert kind is not None
+        if kind in ("range", "ratio"):
+            return self._of_two(query, kind)
+        variables, feature = self._about, None
         if kind == "quantiles":
             feature = query.pair
-            variables |= _worded(space.features[feature])
+            variables |= _worded(self.space.features[feature])
         elif kind == "sample":
-            variables["features"] = [_worded(one) for one in space.features]
+            variables["features"] = [_worded(one) for one in self.space.features]
         else:
-            assert kind == "row"
             assert self.recital is not None
             feature = self.recital.feature
             variables["header"] = self.recital.header
             variables["beginning"] = self.recital.beginnings[query.pair]
         template = self.templates[kind]
         return DirectQuestion(kind, feature, template, template.render(variables))
+
+    def _of_two(self, query: Query, kind: DirectKind) -> DirectQuestion:
+        """A question that shows two ranges, or two points."""
+        template = self.templates[kind]
+        if kind == "range":
+            assert self.ranges is not None
+            boxes = tuple(side[query.pair] for side in self.ranges)
+            boxes = boxes[::-1] if query.order == "range-ba" else boxes
+            worded = [self.space.word_box(box) for box in boxes]
+        else:
+            assert self.plan is not None
+            boxes, points = (), (self.plan.a[query.pair], self.plan.b[query.pair])
+            worded = [self.space.word(point) for point in points]
+        options = dict(zip(("option_a", "option_b"), worded, strict=True))
+        prompt = template.render(self._about | options)
+        if kind == "range":
+            return DirectQuestion(kind, None, template, prompt, ranges=boxes)
+        return DirectQuestion(kind, None, template, prompt, points=points)
+
+    @property
+    def _about(self) -> dict[str, Any]:
+        space = self.space
+        return {"title": space.title, "subject": space.subject, "setting": space.setting}
 
 
 def _worded(feature: Feature) -> dict[str, Any]:

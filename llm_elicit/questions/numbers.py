@@ -15,13 +15,14 @@ from typing import Literal
 from llm_elicit.features import Feature
 
 Unread = Literal[
-    "refusal", "truncated", "no numbers", "other count", "not finite", "not in order", "no category"
+    "refusal", "truncated", "no numbers", "other count", "not finite", "not in order",
+    "no category", "unparsable",
 ]  # fmt: skip
 """Why a reply is unread."""
 
 UNREAD: tuple[Unread, ...] = (
     "refusal", "truncated", "no numbers", "other count", "not finite", "not in order",
-    "no category",
+    "no category", "unparsable",
 )  # fmt: skip
 
 LEVELS = (5, 25, 50, 75, 95)

@@ -90,7 +90,7 @@ def test_direct_questions_are_answered_freely_and_leave_the_others_as_they_were(
     space: FeatureSpace,
 ) -> None:
     wording = DirectWording.of(Direct(quantiles=1, samples=2), space, seed=1)
-    queries = direct_queries(Direct(quantiles=1, samples=2), space, seed=1)
+    queries = direct_queries(Direct(quantiles=1, samples=2), space, 1, 10)
     asked = [(query, wording.question(query)) for query in (queries[0], *queries[-2:])]
     direct = [Request(one.prompt, (), query.replicate, max_tokens=6, direct=one, answer="text")
               for query, one in asked]  # fmt: skip

@@ -31,8 +31,9 @@ def campaign(judges: list[dict[str, Any]], pairs: int = 10, **rest: Any) -> Camp
 
 def plan_of(study: Campaign) -> Plan:
     space = study.load_space()
-    direct = direct_queries(study.direct, space, study.seed)
-    return replace(make_plan(space, study.design, study.seed), direct=direct)
+    first = make_plan(space, study.design, study.seed)
+    direct = direct_queries(study.direct, space, study.seed, len(first.a))
+    return replace(first, direct=direct)
 
 
 def run(

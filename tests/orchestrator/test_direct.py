@@ -18,6 +18,7 @@ from llm_elicit.audit import AuditSettings, DirectEvidence, Reference
 from llm_elicit.audit.direct import measure_direct
 from llm_elicit.backends import Capabilities, SimulatedBackend
 from llm_elicit.campaign import Campaign
+from llm_elicit.direct_pairs import range_pairs
 from llm_elicit.errors import CapError, InputError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import answered, direct_answers, estimate, examples, status
@@ -194,7 +195,7 @@ def test_an_estimate_and_a_dry_run_tell_of_them() -> None:
 @pytest.mark.parametrize(
     ("direct", "message"),
     [
-        ({}, "ask for quantiles, samples or rows"),
+        ({}, "ask for quantiles, samples, rows, ranges or ratios"),
         ({"samples": -1}, "greater than or equal to 0"),
         ({"points": 3}, "unknown key|Extra inputs"),
     ],
@@ -219,7 +220,7 @@ def test_rows_need_a_table() -> None:
     study = campaign([{**EXPERT, "belief": "uniform"}], direct={"rows": 3})
     bare = study.load_space().model_copy(update={"table": None})
     with pytest.raises(InputError, match="no reference table"):
-        direct_queries(study.direct, bare, study.seed)
+        direct_queries(study.direct, bare, study.seed, 10)
 
 
 def test_a_planted_reciter_is_found_through_refusals_and_garbage(tmp_path: Path) -> None:
@@ -256,3 +257,167 @@ def test_a_planted_reciter_is_found_through_refusals_and_garbage(tmp_path: Path)
     # One statement was made of every feature, in millimetres: three lie outside their ranges.
     assert [feature.times for feature in audit.stated.features] == [2, 2, 2, 2]
     assert [feature.outside for feature in audit.stated.features] == [0, 10, 10, 10]
+
+
+SOFT = {**EXPERT, "log_odds": {"gain": 0.05, "noise": 0.02, "position": 0.3, "position_sd": 0.1}}
+TWO = {"ranges": 6, "ratios": 4}
+
+
+def test_ranges_and_ratios_are_asked_in_their_own_words(tmp_path: Path) -> None:
+    def answers(_number: int, body: dict[str, Any]) -> Says:
+        system = str(body.get("system") or body["messages"][0]["content"])
+        if "how many times" in system:
+            return Says("3 times")
+        top = {"A": -0.5, "B": -1.0} if body.get("logprobs") else None
+        return Says("A", logprobs=top)
+
+    with Provider(answers) as provider:
+        judges = [claude(provider.url), gpt(provider.url)]
+        study = campaign(judges, pairs=5, direct=TWO)
+        assert run(study, tmp_path / "try").complete
+        bodies = [seen.body for seen in provider.seen]
+    frame = told(study, tmp_path / "try")
+    counts = frame.groupby(["judge", "kind", "order"]).size().to_dict()
+    assert counts == {
+        (judge, *kind): count
+        for judge in ("claude", "gpt")
+        for kind, count in ((("range", "ab"), 6), (("range", "ba"), 6), (("ratio", ""), 4))
+    }
+    ranges = frame[frame["kind"] == "range"]
+    soft = ranges[ranges["judge"] == "gpt"]["first"]
+    assert soft.to_numpy() == pytest.approx(1 / (1 + np.exp(-0.5)))
+    assert ranges[ranges["judge"] == "claude"]["first"].isna().all()
+    assert frame[frame["kind"] == "ratio"]["first"].to_numpy() == pytest.approx(0.75)
+    questions = [_question(body) for body in bodies if "two statements" in str(body)]
+    assert len(questions) == 2 * 2 * 6
+    assert all(len(re.findall(r"between [\d.,]+ and [\d.,]+ \w", q)) >= 2 for q in questions)
+    # The four ratios are of different pairs of the campaign's five.
+    assert sorted(set(frame[frame["kind"] == "ratio"]["number"])) != [0, 1, 2, 3, 4]
+    assert set(frame[frame["kind"] == "ratio"]["number"]) <= set(range(5))
+
+
+def test_answers_about_ranges_that_state_nothing_are_counted(tmp_path: Path) -> None:
+    says = ["A", "I can't say.", "Let me think", "B"]
+    with Provider(lambda n, body: Says(says[n % 4])) as provider:
+        study = campaign([claude(provider.url, concurrency=1)], pairs=4, direct=TWO)
+        run(study, tmp_path / "try")
+    evidence = DirectEvidence.read(
+        told(study, tmp_path / "try"), "claude", study.load_space(), study.seed
+    )
+    assert evidence.answers["range"] == 12
+    assert evidence.unread["range"] == {"refusal": 3, "unparsable": 3}
+    assert evidence.unread["ratio"] == {"refusal": 1, "unparsable": 3}
+
+
+def test_more_ranges_and_ratios_leave_those_asked_as_they_were(tmp_path: Path) -> None:
+    folder = tmp_path / "try"
+    plain = campaign([SOFT], pairs=30)
+    run(plain, folder)
+    pairs = table(plain, folder).frame
+    run(campaign([SOFT], pairs=30, direct=TWO), folder)
+    few = told(plain, folder)
+    many = campaign([SOFT], pairs=30, direct={"ranges": 25, "ratios": 9})
+    assert run(many, folder).complete
+    after = told(many, folder)
+    assert len(few) == 2 * 6 + 4
+    assert len(after) == 2 * 25 + 9
+    kept = after.merge(few, on=["kind", "number", "order", "reply", "first", "asked_at"])
+    assert len(kept) == len(few)
+    assert table(many, folder).frame.equals(pairs)
+
+
+def test_the_expert_compares_ranges_by_their_mass(tmp_path: Path) -> None:
+    study = campaign([SOFT], pairs=5, direct={"ranges": 60, "ratios": 5})
+    run(study, tmp_path / "try")
+    space = study.load_space()
+    frame = told(study, tmp_path / "try")
+    expert = SimulatedBackend(study.judges[0], space)
+    first, second = range_pairs(space, 60, study.seed)
+    masses = expert.log_mass(first) - expert.log_mass(second)
+    frame = frame[frame["kind"] == "range"]
+    shown = np.log(frame["first"] / (1 - frame["first"])).to_numpy().reshape(60, 2)
+    half = (shown[:, 0] - shown[:, 1]) / 2
+    gain = half @ masses / (masses @ masses)
+    assert gain == pytest.approx(0.05, rel=0.1)
+    assert np.std(half - 0.05 * masses) == pytest.approx(0.02 / np.sqrt(2), rel=0.3)
+
+
+def test_masses_are_those_of_draws_and_add_up() -> None:
+    space = FeatureSpace.load("penguins")
+    expert = SimulatedBackend(campaign([SOFT]).judges[0], space)
+    free = np.array([[-np.inf, np.inf]] * space.dimension)
+    low, high, whole = free.copy(), free.copy(), free.copy()
+    middle = (space.low[0] + space.high[0]) / 2
+    low[0], high[0], whole[0] = (
+        (space.low[0], middle), (middle, space.high[0]), (space.low[0], space.high[0])
+    )  # fmt: skip
+    masses = np.exp(expert.log_mass(np.stack([low, high, whole])))
+    assert masses[0] + masses[1] == pytest.approx(masses[2], abs=1e-3)
+    assert masses[2] == pytest.approx(1.0, abs=1e-3)
+    drawn = expert.sample(20_000, np.random.default_rng(9))
+    assert masses[0] == pytest.approx((drawn[:, 0] < middle).mean(), abs=0.02)
+
+
+def test_a_judge_that_ignores_width_finds_whole_ranges_no_likelier(tmp_path: Path) -> None:
+    flat = {**EXPERT, "belief": "uniform"}
+    widths = {}
+    for ignores in (False, True):
+        judge = {**flat, "log_odds": {"gain": 1.0, "noise": 0.0, "ignores_width": ignores}}
+        study = campaign([judge], pairs=5, direct={"ranges": 20})
+        run(study, tmp_path / str(ignores))
+        frame = told(study, tmp_path / str(ignores))
+        frame = frame[frame["order"] == "ab"]
+        widths[ignores] = np.log(frame["first"] / (1 - frame["first"])).to_numpy()
+    # A uniform belief's masses are widths, and the density within every range is the same.
+    assert np.abs(widths[False]).min() > 0.5
+    assert widths[True] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_an_estimate_tells_of_ranges_in_both_orders_and_ratios() -> None:
+    judge = claude("http://127.0.0.1:9")
+    plain, study = (campaign([judge], pairs=5, **more) for more in ({}, {"direct": TWO}))
+    space = study.load_space()
+    without, both = (estimate(one, space, plan_of(one))[0] for one in (plain, study))
+    assert both.requests == 10 + 12 + 4
+    assert both.completion_tokens == without.completion_tokens + 12 * 2 + 4 * 4
+    done = {"claude": {"ab": 5, "ba": 5, "range-ab": 6, "range-ba": 5, "ratio": 4}}
+    (left,) = estimate(study, space, plan_of(study), done)
+    assert left.requests == 1
+    shown = examples(study, space, plan_of(study))
+    assert len(shown) == 3 + 2
+
+
+def test_a_campaign_of_stated_probabilities_states_them_of_ranges_too(tmp_path: Path) -> None:
+    design = {"pairs": 5, "template": "v1/probability"}
+    study = campaign([SOFT], direct=TWO, design=design)
+    run(study, tmp_path / "try")
+    frame = told(study, tmp_path / "try")
+    ranges = frame[frame["kind"] == "range"]
+    assert set(ranges["template"]) == {"v1/range-probability"}
+    assert ranges["reply"].str.fullmatch(r"\d+ %").all()
+    assert ranges["first"].notna().all()
+
+
+def test_ranges_need_numbers() -> None:
+    words = FeatureSpace.load("penguins_kinds")
+    kinds = [one for one in words.features if one.categories]
+    bare = words.model_copy(update={"features": tuple(kinds)})
+    for name in ("categorical", "numeric", "low", "high", "log", "names"):
+        bare.__dict__.pop(name, None)
+    with pytest.raises(InputError, match=r"direct\.ranges: every feature .* is categorical"):
+        range_pairs(bare, 3, 1)
+    first, _ = range_pairs(words, 30, 1)
+    assert np.isinf(first[:, words.categorical]).all()
+    assert np.isfinite(first[:, ~words.categorical]).any()
+
+
+def test_ranges_are_worded_with_the_precision_that_is_kept() -> None:
+    space = FeatureSpace.load("california_housing")
+    for side in range_pairs(space, 40, 3):
+        assert (side[..., 0] < side[..., 1]).all()
+        for box in side:
+            for j, feature in enumerate(space.features):
+                if np.isfinite(box[j]).all():
+                    assert feature.round(box[j]) == pytest.approx(box[j])
+                    assert (box[j] >= feature.low).all()
+                    assert (box[j] <= feature.high).all()
