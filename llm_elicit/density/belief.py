@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from llm_elicit.density.belief_draws import BeliefDraws, make_draws
+from llm_elicit.density.belief_draws import BeliefDraws, make_draws, utilities_at
 from llm_elicit.density.candidates import Candidates, make_candidates
 from llm_elicit.density.choice import Noise
 from llm_elicit.density.conditional import sample_given
@@ -261,6 +261,19 @@ class BeliefDensity:
         with one_thread():
             g = torch.from_numpy(self._latent.to_latent(points))
             return np.asarray(utility_at(self._latent, model.utility, g).numpy())
+
+    def utilities(self, x: npt.ArrayLike) -> Array:
+        """The utility (S, n) at points (n, d) of the support by draws of its posterior.
+
+        Each is known up to a constant of its own, as `utility` is.
+
+        Raises
+        ------
+        DensityError : a belief without draws.
+        """
+        g = torch.from_numpy(self._latent.to_latent(np.asarray(x, dtype=np.float64)))
+        with one_thread():
+            return np.asarray(utilities_at(self._latent, self.utility_draws(), g).numpy())
 
     @property
     def power(self) -> float:
