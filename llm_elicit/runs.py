@@ -40,6 +40,12 @@ BANDS = "bands.json"
 DRAWS = "draws.parquet"
 """The file of points of the densities that a belief's answers allow, beside its bands."""
 
+POWER = "power.json"
+"""The file of the power that other answers than comparisons of points say, beside the belief."""
+
+POWERS = "powers.parquet"
+"""The file of a belief's points at other powers, which the audit makes."""
+
 
 @dataclass(frozen=True)
 class Run:

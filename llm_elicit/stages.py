@@ -32,7 +32,17 @@ from llm_elicit.orchestrator import Display, Progress, Silent
 from llm_elicit.orchestrator.spans import span
 from llm_elicit.questions import Template, render
 from llm_elicit.rounds import schedule_of
-from llm_elicit.runs import BANDS, DRAWS, FROZEN, SAMPLES, Run, find, open_runs
+from llm_elicit.runs import (
+    BANDS,
+    DRAWS,
+    FROZEN,
+    POWER,
+    POWERS,
+    SAMPLES,
+    Run,
+    find,
+    open_runs,
+)  # fmt: skip
 from llm_elicit.strict import read_yaml, validated
 from llm_elicit.told import evidence_of, noise_of, sampling_of
 
@@ -264,13 +274,21 @@ def _fit_one(
 
 @span("audit")
 def audit(result: Run, progress: Progress = _SILENT) -> None:
-    """Compare each belief with the data and with the sampling density; write audit.json."""
+    """Compare each belief with the data and with the sampling density; write audit.json.
+
+    Points of the beliefs at other powers are written beside them.
+    """
     _warn_of_gaps(result, "audit", progress)
     samples = _samples(result)
     reference = auditing.Reference(result.space, samples.sampling, samples.data)
     table = result.comparisons
     names = [judge.name for judge in result.campaign.judges if judge.name in table.judges]
     evidence = [_evidence(result, table, name, samples) for name in names]
+    method = result.campaign.fit.methods[0]
+    for one in evidence:
+        if one.powers is not None:
+            folder = result.belief_folder(one.judge, method)
+            auditing.write_powers(one.powers, result.space, folder / POWERS)
     shown = partial(progress.stage, "audit", "distances and tests")
     numbers = auditing.audit_run(evidence, reference, result.campaign.seed, shown)
     numbers.save(result.folder / "audit.json")
@@ -330,6 +348,10 @@ def _samples(result: Run) -> reporting.Samples:
             if (draws := auditing.read_draws(result.belief_folder(name, method) / DRAWS))
             is not None
         },
+        at_powers={
+            name: auditing.read_powers(result.belief_folder(name, method) / POWERS)
+            for name in beliefs
+        },
     )
 
 
@@ -345,6 +367,12 @@ def _read_bands(folder: Path) -> auditing.BeliefBands | None:
     if not path.is_file():
         return None
     return auditing.BeliefBands.model_validate_json(path.read_bytes())
+
+
+def _read_power(folder: Path) -> density.Power | None:
+    """What other answers than comparisons of points say of a belief's power, if there are any."""
+    path = folder / POWER
+    return auditing.power_of(json.loads(path.read_text("utf-8"))) if path.is_file() else None
 
 
 def _evidence(
@@ -363,6 +391,7 @@ def _evidence(
     first, *others = result.campaign.fit.methods
     belief = density.BeliefDensity.load(result.belief_folder(judge, first))
     points = samples.beliefs[judge]
+    pinned = _read_power(result.belief_folder(judge, first))
     beliefs: dict[str, Floats] = {first: points}
     diagnostics: dict[str, dict[str, Any]] = {first: belief.diagnostics}
     for method in others:
@@ -378,7 +407,8 @@ def _evidence(
         bands=samples.bands.get(judge),
         draws=auditing.read_draws(result.belief_folder(judge, first) / DRAWS),
         levels=auditing.data_levels(belief, space, points),
-        at_levels=auditing.points_at_levels(belief, space, points, seed)
+        utility=auditing.utility_of(belief, space, samples.data, seed),
+        powers=auditing.at_powers(belief, space, points, samples.data, seed, pinned)
         if belief.has_noise_levels
         else None,
         foretold=auditing.foretell_triads(belief, triads, seed),

@@ -4,12 +4,13 @@ from llm_elicit.audit.bands import measure_bands, read_draws, write_draws
 from llm_elicit.audit.coverage import data_levels
 from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
 from llm_elicit.audit.levels import at_noise_levels
+from llm_elicit.audit.powers import PowerEvidence, at_powers, power_of, read_powers, write_powers
 from llm_elicit.audit.rankings import RankingAudit, audit_rankings
 from llm_elicit.audit.record import Audit, JudgeAudit, audit_run
 from llm_elicit.audit.replies import DirectEvidence
-from llm_elicit.audit.scale import points_at_levels
 from llm_elicit.audit.summary import BeliefBands
 from llm_elicit.audit.transitivity import Transitivity, find_triads, foretell_triads
+from llm_elicit.audit.utility import Utility, utility_of
 from llm_elicit.audit.versus import Side, Versus, compare_judges
 
 __all__ = [
@@ -19,12 +20,15 @@ __all__ = [
     "DirectEvidence",
     "JudgeAudit",
     "JudgeEvidence",
+    "PowerEvidence",
     "RankingAudit",
     "Reference",
     "Side",
     "Transitivity",
+    "Utility",
     "Versus",
     "at_noise_levels",
+    "at_powers",
     "audit_rankings",
     "audit_run",
     "compare_judges",
@@ -32,7 +36,10 @@ __all__ = [
     "find_triads",
     "foretell_triads",
     "measure_bands",
-    "points_at_levels",
+    "power_of",
     "read_draws",
+    "read_powers",
+    "utility_of",
     "write_draws",
+    "write_powers",
 ]

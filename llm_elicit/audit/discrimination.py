@@ -64,7 +64,7 @@ def measure_discrimination(
         draw = at % len(of_rows)
         row, drawn = (rng.integers(n, size=n) for n in (of_rows.shape[1], of_sampling.shape[1]))
         rows, sampling = of_rows[draw, row], of_sampling[draw, drawn]
-        weights = np.bincount(row, minlength=len(own.rows))
+        weights = np.bincount(row, minlength=len(own.rows)).astype(np.float64)
         dense = own.at_sampling(weights)[drawn]
         found[at] = auc(rows, sampling), spearman(sampling, dense), level_set(rows, sampling)
     area, correlation, share = (_interval(column) for column in found.T)
@@ -152,10 +152,11 @@ class _Kernels:
         self.sampling = self.at_sampling(np.ones(n)) - d * np.log(best)
 
     def at_sampling(self, weights: Floats) -> Floats:
-        """Log density at the draws from λ, rows counted `weights` `(n,)` times; up to a constant."""
+        """Log density at the draws from λ, up to a constant, rows counted `weights` (n,) times."""
         with np.errstate(divide="ignore"):
             logs = self._highest + np.log(self._kernels @ weights)
-        return np.maximum(logs, np.nanmin(logs[np.isfinite(logs)], initial=0.0) - 1.0)
+        least = float(np.min(logs[np.isfinite(logs)], initial=0.0))
+        return np.asarray(np.maximum(logs, least - 1.0))
 
 
 def _interval(values: Floats) -> Interval:

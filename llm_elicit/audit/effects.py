@@ -8,7 +8,7 @@ randomization test of the feature alone, Holm's (1979) over the features.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -108,7 +108,7 @@ def measure_effects(
     )
 
 
-def _curve(values: Values, feature: Feature) -> dict[str, object]:
+def _curve(values: Values, feature: Feature) -> dict[str, Any]:
     """What a curve over a feature's range says of its effect."""
     mean = values.mean
     if feature.categories:
@@ -147,4 +147,3 @@ def _shape(curve: Floats) -> tuple[Direction, Floats]:
         return ("higher" if slope >= 0 else "lower"), contrast
     contrast[median], contrast[lower], contrast[upper] = 1.0, -0.5, -0.5
     return ("middle" if bent <= 0 else "ends"), contrast
-

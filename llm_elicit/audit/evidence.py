@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,6 +19,10 @@ from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats
 from llm_elicit.rounds import Schedule
 from llm_elicit.strict import Strict
+
+if TYPE_CHECKING:
+    from llm_elicit.audit.powers import PowerEvidence
+    from llm_elicit.audit.utility import Utility
 
 
 class AuditSettings(Strict):
@@ -85,8 +89,9 @@ class JudgeEvidence:
             first one's `held_out_log_likelihood` (nats a comparison) is set beside ln 2.
         bands: the belief's own, where its method has them.
         levels: of the data's rows under the belief, `llm_elicit.audit.coverage.data_levels`.
-        at_levels: points of the belief at other noise levels, by factor,
-            `llm_elicit.audit.scale.points_at_levels`; None for a belief that has but one.
+        utility: of the belief, `llm_elicit.audit.utility.utility_of`.
+        powers: the belief at other powers, `llm_elicit.audit.powers.at_powers`; None for one by a
+            method that has no utility.
         triads: among the answers, `llm_elicit.audit.transitivity.find_triads`.
         foretold: what the belief foretells of them, `foretell_triads` of the same.
         draws: points of the densities that the answers allow, `(S, m, d)`, natural units; see
@@ -101,7 +106,8 @@ class JudgeEvidence:
     diagnostics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     bands: BeliefBands | None = None
     levels: Floats | None = None
-    at_levels: Mapping[float, Floats] | None = None
+    utility: Utility | None = None
+    powers: PowerEvidence | None = None
     triads: Triads | None = None
     foretold: Floats | None = None
     draws: Floats | None = None

@@ -32,6 +32,7 @@ FACTORS = tuple(2.0 ** (k / 2) for k in range(-4, 5))
 UNPINNED = ("assumed noise level", "convention")
 """What a saved belief's power comes from where nothing says it."""
 
+_SHARPEST = 64.0
 _COUNT = 4000
 _ENOUGH = 400
 _SIZE, _REPEATS = 500, 3
@@ -47,18 +48,15 @@ class SourcePower(Strict):
     high: float
 
 
-class DataPower(Strict):
-    """The power at which the data are most likely, over the fitted utility's own.
+class DataPower(SourcePower):
+    """The power at which the data are most likely; 0 where no power is likelier than λ.
+
+    The interval is over rows, the utility taken as it is.
 
     Attributes:
-        value: 0 where the data are likelier under λ than under any power looked at.
-        low, high: the 90 % interval over rows, the utility taken as it is.
         bounded: whether the best lies within the powers looked at.
     """
 
-    value: float
-    low: float
-    high: float
     bounded: bool
 
 
@@ -106,7 +104,8 @@ class AtPower(Strict):
     Attributes:
         factor: the power over the saved belief's.
         belief_data: Wasserstein-1 to the data; None without data.
-        nats: mean log density of the data's rows less that of λ, nats a row; None without data.
+        log_density: mean log density of the data's rows, nats a row, per unit of every feature's
+            scale (standard deviations of the data; one a category); None without data.
         shifts: each feature's mean less the data's (λ's without data), in its standard
             deviations, on the feature's scale, in the order of the space; None of a categorical
             feature.
@@ -115,7 +114,7 @@ class AtPower(Strict):
 
     factor: float
     belief_data: Estimate | None
-    nats: float | None
+    log_density: float | None
     shifts: list[float | None]
     widths: list[float | None]
 
@@ -131,6 +130,7 @@ class Powers(Strict):
         rows: from the flattest belief to the sharpest.
         size: points on each side of the distances here.
         sampling_data: Wasserstein-1 of λ from the data at that size; None without data.
+        sampling_log_density: log density of λ, in the unit of the rows'; None without data.
         nearer: whether the belief is nearer to the data than λ at every power (true), at none
             (false), or depends on the power (None); None without data, too.
     """
@@ -142,6 +142,7 @@ class Powers(Strict):
     rows: list[AtPower]
     size: int
     sampling_data: Estimate | None
+    sampling_log_density: float | None
     nearer: bool | None
 
     @property
@@ -164,9 +165,9 @@ class PowerEvidence:
         source: where that comes from.
         pinned: the power by other answers; None where there are none.
         points: draws `(m, d)`, natural units, by factor.
-        log_normalizers: log ∫ exp(factor · utility) over λ's support less that of λ, by factor, the
-            utility normalized so that its mean over λ is 0.
-        data: the utility `(n,)` at the data's rows; None without a table.
+        log_normalizers: log of the mean of exp(factor · utility) over λ, by factor, those above
+            `FACTORS` up to where the data are most likely among them.
+        data: the utility `(n,)` at the data's rows; None without a table. Its mean over λ is 0.
     """
 
     saved: float
@@ -192,44 +193,55 @@ def at_powers(
     """
     rng = np.random.default_rng([seed, 0x5CA1E])
     some = points[rng.permutation(len(points))[: 2 * _COUNT]]
-    flat = space.sample(len(some), rng)
-    both = np.concatenate([some, flat])
+    both = np.concatenate([some, space.sample(len(some), rng)])
+    slope = belief.sampling.log_scale_slope(both)
     utility = belief.utility(both)
-    own = belief.log_prob(both) - belief.sampling.log_scale_slope(both)
     centre = float(utility[len(some) :].mean())
-    # Densities per unit of λ, under which its own is 1.
-    log_flat = float(-_log_volume(space))
-    drawn = np.logaddexp(own, log_flat) - math.log(2.0) - log_flat
+    # λ is uniform on the scales; densities are relative to it.
+    flat = float((belief.sampling.log_prob(both) - slope)[0])
+    drawn = np.logaddexp(belief.log_prob(both) - slope - flat, 0.0) - math.log(2.0)
     found, logs = {}, {}
     for factor in FACTORS:
         exponents = factor * (utility - centre) - drawn
-        logs[factor] = float(logsumexp(exponents) - math.log(len(both)))
         weights = np.exp(exponents - exponents.max())
-        if factor == 1.0:
-            found[factor] = some[:_COUNT]
-        elif weights.sum() ** 2 / (weights**2).sum() >= _ENOUGH:
-            found[factor] = both[rng.choice(len(both), _COUNT, p=weights / weights.sum())]
-        else:
+        if factor != 1.0 and weights.sum() ** 2 / (weights**2).sum() < _ENOUGH:
             other = belief.tempered(factor, seed=seed)
             found[factor] = other.sample(_COUNT, seed=seed)
-            at = found[factor][:1]
-            per_scale = other.log_prob(at) - other.sampling.log_scale_slope(at) - log_flat
-            logs[factor] = float(factor * (belief.utility(at) - centre)[0] - per_scale[0])
+            logs[factor] = _log_normalizer(belief, other, factor, centre, flat)
+            continue
+        logs[factor] = float(logsumexp(exponents) - math.log(len(both)))
+        rows = rng.choice(len(both), _COUNT, p=weights / weights.sum())
+        found[factor] = some[:_COUNT] if factor == 1.0 else both[rows]
     stated = belief.diagnostics.get("power", {})
+    of_data = None if data is None else belief.utility(data) - centre
+    if of_data is not None:
+        # Up to where the data are less likely than before.
+        last, factor = FACTORS[-2], FACTORS[-1]
+        while (factor - last) * of_data.mean() > logs[factor] - logs[last] and factor < _SHARPEST:
+            last, factor = factor, 2.0 * factor
+            other = belief.tempered(factor, seed=seed)
+            logs[factor] = _log_normalizer(belief, other, factor, centre, flat)
     return PowerEvidence(
         saved=belief.power,
         source=str(stated.get("source", UNPINNED[0])),
         pinned=pinned,
         points=found,
         log_normalizers=logs,
-        data=None if data is None else belief.utility(data) - centre,
+        data=of_data,
     )
 
 
-def _log_volume(space: FeatureSpace) -> float:
-    """Of λ's support, on the features' scales; categories count as places of width one."""
-    low, high = space.to_scale(np.stack([space.low, space.high]))
-    return float(np.log(np.where(space.categorical, high - low + 1.0, high - low)).sum())
+def _log_normalizer(
+    belief: density.BeliefDensity,
+    other: density.BeliefDensity,
+    factor: float,
+    centre: float,
+    flat: float,
+) -> float:
+    """log Z of a tempered belief, from its density at one point."""
+    at = other.sample(1)
+    per_scale = other.log_prob(at) - other.sampling.log_scale_slope(at) - flat
+    return float((factor * (belief.utility(at) - centre) - per_scale)[0])
 
 
 def write_powers(evidence: PowerEvidence, space: FeatureSpace, path: Path) -> None:
@@ -246,10 +258,9 @@ def read_powers(path: Path) -> dict[float, Floats]:
     if not path.is_file():
         return {}
     table = pd.read_parquet(path)
-    return {
-        float(factor): rows.drop(columns="factor").to_numpy(np.float64)
-        for factor, rows in table.groupby("factor", sort=True)
-    }
+    factors, points = table["factor"].to_numpy(np.float64), table.drop(columns="factor")
+    values = points.to_numpy(np.float64)
+    return {factor: values[factors == factor] for factor in np.unique(factors).tolist()}
 
 
 def measure_powers(
@@ -266,19 +277,21 @@ def measure_powers(
     def apart(points: Floats) -> Estimate | None:
         return None if data is None else _apart(standard(points), standard(centre), size, rng)
 
+    flat = _log_flat(reference)
     rows = []
     for factor, drawn in sorted(evidence.points.items()):
         points = space.round(drawn)
         at = standard.numbers(points)
         spread = numbers.std(axis=0)
-        nats = None
+        log_density = None
         if evidence.data is not None:
-            nats = factor * float(evidence.data.mean()) - evidence.log_normalizers[factor]
+            gain = factor * float(evidence.data.mean()) - evidence.log_normalizers[factor]
+            log_density = gain + flat
         rows.append(
             AtPower(
                 factor=factor,
                 belief_data=apart(points),
-                nats=nats,
+                log_density=log_density,
                 shifts=_listed(at.mean(axis=0) - numbers.mean(axis=0)),
                 widths=_listed(at.std(axis=0) / np.where(spread > 0, spread, 1.0)),
             )
@@ -292,6 +305,7 @@ def measure_powers(
         rows=rows,
         size=size,
         sampling_data=of_sampling,
+        sampling_log_density=None if evidence.data is None else flat,
         nearer=_nearer(rows, of_sampling),
     )
 
@@ -334,11 +348,20 @@ def _data_power(evidence: PowerEvidence, data: Floats) -> DataPower:
     curvature = max(float(spline(best, 2)), 1e-12)
     error = 1.645 * float(data.std(ddof=1)) / math.sqrt(len(data)) / curvature
     return DataPower(
+        source="data",
         value=best * evidence.saved,
         low=max(0.0, best - error) * evidence.saved,
         high=(best + error) * evidence.saved,
         bounded=best < factors[-1],
     )
+
+
+def _log_flat(reference: Reference) -> float:
+    """Log density of λ per unit of every feature's scale: standard deviations, or categories."""
+    space, standard = reference.space, reference.standard
+    low, high = space.to_scale(np.stack([space.low, space.high]))
+    widths = np.where(space.categorical, high - low + 1.0, (high - low) / standard.sd)
+    return -float(np.log(widths).sum())
 
 
 def _listed(values: Floats) -> list[float | None]:

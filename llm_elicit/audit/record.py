@@ -18,17 +18,17 @@ from llm_elicit.audit.boxes import Box, measure_boxes
 from llm_elicit.audit.consistency import Consistency, measure_consistency
 from llm_elicit.audit.coverage import DataCoverage, measure_data_coverage
 from llm_elicit.audit.direct import DirectAudit, measure_direct
-from llm_elicit.audit.discrimination import Discrimination
+from llm_elicit.audit.discrimination import Discrimination, measure_discrimination
 from llm_elicit.audit.distance import Distance, Ruler, common_size
 from llm_elicit.audit.drivers import Driver, measure_drivers
-from llm_elicit.audit.effects import Effect
+from llm_elicit.audit.effects import Effect, measure_effects
 from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
 from llm_elicit.audit.foretold import Foretold, read_foretold
 from llm_elicit.audit.power import BandPower, measure_band_power
-from llm_elicit.audit.powers import Powers
+from llm_elicit.audit.powers import Powers, measure_powers
 from llm_elicit.audit.preference import Preference, Verdict, measure_preference, settle
 from llm_elicit.audit.response import response_of
-from llm_elicit.audit.scale import Scale, measure_scale
+from llm_elicit.audit.scale import Scale
 from llm_elicit.audit.shape import Shape, measure_shape
 from llm_elicit.audit.signal import Signal, assess_signal, distance_from_sampling
 from llm_elicit.audit.summary import Bands, Summary, side_by_side, summarize
@@ -225,10 +225,7 @@ def audit_run(
 
 def _settled(judges: Sequence[JudgeAudit], settings: AuditSettings) -> list[JudgeAudit]:
     """The judges with verdicts that allow for how many there are."""
-    scales = [
-        judge.powers.pinned.source if judge.powers is not None and judge.powers.pinned else None
-        for judge in judges
-    ]
+    scales = [None if judge.powers is None else judge.powers.scale for judge in judges]
     found = settle([judge.preference for judge in judges], scales, settings.level)
     return [
         judge.model_copy(update={"preference": one})
@@ -265,15 +262,21 @@ def audit_judge(
         if evidence.triads is None
         else measure_transitivity(evidence.triads, evidence.foretold),
         preference=preference,
+        discrimination=None
+        if evidence.utility is None
+        else measure_discrimination(evidence.utility, reference, aside),
+        effects=measure_effects(
+            response, reference.space, ruler.settings, own, evidence.schedule, evidence.utility
+        ),
+        powers=None
+        if evidence.powers is None
+        else measure_powers(evidence.powers, reference, later),
         signal=_audit_signal(evidence, preference, belief, reference, ruler.settings, rng),
         drivers=tuple(
             measure_drivers(response, reference.space, ruler.settings.flips, own, evidence.schedule)
         ),
         foretold=read_foretold(first_fit),
         coverage=None if evidence.levels is None else measure_data_coverage(evidence.levels),
-        scale=None
-        if evidence.at_levels is None
-        else measure_scale(evidence.at_levels, reference, later),
         direct=None
         if evidence.direct is None
         else measure_direct(evidence.direct, reference, belief, ruler.settings, aside),

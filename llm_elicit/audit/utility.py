@@ -61,15 +61,13 @@ def utility_of(
         draws = belief.utilities(points) / unit if belief.has_draws else mean[None]
         return Values(mean, draws)
 
-    base = space.sample(_AVERAGED, rng)
+    base, places = space.sample(_AVERAGED, rng), _places(space)
     return Utility(
         rows=None if rows is None else values(rows),
         sampling=values(sampling),
         row_points=rows,
         sampling_points=sampling,
-        effects=tuple(
-            _averaged(values, base, feature, places) for feature, places in enumerate(_places(space))
-        ),
+        effects=tuple(_averaged(values, base, feature, at) for feature, at in enumerate(places)),
     )
 
 

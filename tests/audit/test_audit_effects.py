@@ -1,0 +1,114 @@
+"""Effects in log-odds, of judges whose effects are known; and whose features drive the choices."""
+
+import numpy as np
+import pytest
+
+from audit.planted import ask, box
+from llm_elicit import density
+from llm_elicit.audit import AuditSettings, utility_of
+from llm_elicit.audit.effects import measure_effects
+from llm_elicit.audit.response import Response, response_of
+from llm_elicit.comparisons import Choices
+from tests.density.targets import QUICK
+
+SPACE = box(3)
+SETTINGS = AuditSettings(flips=199)
+LAMBDA = density.Uniform(SPACE.low, SPACE.high)
+
+
+def _faint(rng, scale=1.0):
+    """Higher x0, the middle of x1, nothing of x2."""
+
+    def g(x):
+        return 0.05 * x[:, 0] - 0.04 * np.square(x[:, 1])
+
+    def choose(first, second):
+        log_odds = 0.1 + g(first) - g(second) + rng.normal(0, 0.05, len(first))
+        return 1.0 / (1.0 + np.exp(-scale * log_odds))
+
+    return choose
+
+
+def _effects(seed, scale=1.0, power=None):
+    rng = np.random.default_rng(seed)
+    log = ask(SPACE, _faint(rng, scale), rng, 80, soft=True)
+    response = response_of(log, "judge")
+    belief = density.fit_belief(
+        response.a, response.b, log_odds=response.value, sampling=LAMBDA, seed=0
+    )
+    if power is not None:
+        belief = belief.tempered(power)
+    utility = utility_of(belief, SPACE, None, 0)
+    found = measure_effects(response, SPACE, SETTINGS, np.random.default_rng(1), None, utility)
+    return {effect.name: effect for effect in found}
+
+
+def test_effects_are_in_log_odds_with_intervals_and_directions():
+    """Between the quartiles −1.5 and 1.5 x0 makes .15; from a quartile to the median x1 .09."""
+    covered = 0
+    for seed in range(12):
+        found = _effects(seed)
+        assert (found["x0"].direction, found["x1"].direction) == ("higher", "middle")
+        assert found["x0"].p_holm < 0.05 > found["x1"].p_holm
+        assert found["x0"].value == pytest.approx(0.15, abs=0.03)
+        assert found["x1"].value == pytest.approx(0.09, abs=0.03)
+        assert found["x2"].size < 0.02
+        covered += found["x0"].low < 0.15 < found["x0"].high
+        covered += found["x1"].low < 0.09 < found["x1"].high
+    assert covered >= 20
+
+
+def test_effects_grow_with_all_log_odds_and_their_order_stays():
+    base, louder = _effects(0), _effects(0, scale=10.0)
+    for name, effect in base.items():
+        assert louder[name].p_value == effect.p_value
+        assert louder[name].gain == pytest.approx(effect.gain, rel=1e-6)
+    for name in ("x0", "x1"):
+        assert louder[name].value == pytest.approx(10 * base[name].value, rel=0.02)
+    order = sorted(base, key=lambda name: base[name].size)
+    assert order == sorted(louder, key=lambda name: louder[name].size)
+
+
+def test_the_power_that_a_belief_is_saved_at_does_not_matter():
+    base, sharper = _effects(0), _effects(0, power=7.0)
+    for name, effect in base.items():
+        assert sharper[name].value == pytest.approx(effect.value, rel=1e-4, abs=1e-6)
+
+
+def _choices(seed, n=150):
+    """By the second of three features alone."""
+    rng = np.random.default_rng(seed)
+    a, b = SPACE.sample(n, rng), SPACE.sample(n, rng)
+    won = (a[:, 1] - b[:, 1] + rng.logistic(0, 0.78, n) > 0).astype(float)
+    return Choices(a, b, won, np.arange(n))
+
+
+def test_a_judge_by_one_feature_alone_is_named():
+    found = []
+    for seed in range(20):
+        response, rng = Response.of_choices(_choices(seed)), np.random.default_rng(seed)
+        effects = measure_effects(response, SPACE, SETTINGS, rng)
+        found.append([effect.name for effect in effects if effect.p_holm < 0.05])
+        assert effects[1].gain > 0.2
+        assert effects[1].value is None, "there is no belief to say it"
+    assert all("x1" in names for names in found)
+    # Another beside it in at most 5 % of cases: five of 20 or more would be a chance of 0.3 %.
+    assert sum(len(names) > 1 for names in found) < 5
+
+
+def test_the_log_odds_of_choices_are_those_of_their_noise():
+    """Choices by logistic noise of .78: x1 makes 3 / .78 between its quartiles."""
+    choices = _choices(1, 400)
+    evidence = density.Evidence.comparisons(choices.a, choices.b, choices.preference)
+    belief = density.fit_evidence(evidence, sampling=LAMBDA, method="utility", settings=QUICK)
+    utility = utility_of(belief, SPACE, None, 0)
+    response = Response.of_choices(choices)
+    found = measure_effects(response, SPACE, SETTINGS, np.random.default_rng(1), None, utility)
+    assert found[1].value == pytest.approx(3 / 0.78, rel=0.25)
+    assert found[1].low < found[1].value < found[1].high
+
+
+def test_nobody_s_choices_have_no_effects():
+    nobody = Choices(np.empty((0, 3)), np.empty((0, 3)), np.empty(0), np.empty(0, dtype=np.int64))
+    rng = np.random.default_rng(0)
+    assert measure_effects(Response.of_choices(nobody), SPACE, SETTINGS, rng) == ()

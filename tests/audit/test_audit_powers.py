@@ -1,0 +1,123 @@
+"""What depends on the power: a belief at several, against the law exp(k f)."""
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from llm_elicit import density
+from llm_elicit.audit import Reference, at_powers, power_of, read_powers, write_powers
+from llm_elicit.audit.powers import FACTORS, measure_powers
+from llm_elicit.features import Feature, FeatureSpace
+
+SD = np.array([1.2, 0.9])
+CENTRE = np.array([1.5, 0.0])
+
+
+@pytest.fixture(scope="module")
+def plane() -> FeatureSpace:
+    features = (
+        Feature(name=name, label=name, unit="", scale=scale, low=low, high=high, digits=6)
+        for name, scale, low, high in (("x", "linear", -6.0, 6.0), ("y", "log", 0.01, 100.0))
+    )
+    return FeatureSpace(name="plane", title="plane", subject="a point", features=tuple(features))
+
+
+@pytest.fixture(scope="module")
+def belief(plane: FeatureSpace) -> density.BeliefDensity:
+    """A twentieth of a normal log density about (1.5, 1) on the features' scales, taken to 5."""
+    rng = np.random.default_rng(0)
+    a, b = plane.sample(150, rng), plane.sample(150, rng)
+
+    def g(points):
+        return -0.025 * np.square((plane.to_scale(points) - CENTRE) / SD).sum(1)
+
+    return density.fit_belief(
+        a, b, log_odds=g(a) - g(b) + rng.normal(0, 0.02, 150),
+        sampling=density.Uniform(plane.low, plane.high, log=plane.log),
+    ).tempered(5.0)  # fmt: skip
+
+
+def _data(plane, rng, centre=CENTRE, n=1500, sd=SD):
+    return plane.from_scale(rng.normal(centre, sd, (n, 2)).clip(-4.5, 4.5))
+
+
+def test_weighted_points_are_those_of_the_belief_at_another_power(plane, belief) -> None:
+    found = at_powers(belief, plane, belief.sample(8000, seed=1), None, 0)
+    assert tuple(found.points) == FACTORS
+    assert found.saved == 5.0
+    for factor in (0.25, 2.0, 4.0):
+        anew = belief.tempered(factor).sample(4000, seed=3)
+        one, other = (plane.to_scale(points) for points in (found.points[factor], anew))
+        np.testing.assert_allclose(one.mean(0), other.mean(0), atol=0.1)
+        np.testing.assert_allclose(one.std(0), other.std(0), rtol=0.1)
+
+
+def test_the_data_are_most_likely_at_the_power_they_were_drawn_at(plane, belief) -> None:
+    """The utility is a twentieth of the data's log density."""
+    rng = np.random.default_rng(1)
+    data = _data(plane, rng)
+    evidence = at_powers(belief, plane, belief.sample(8000, seed=1), data, 0)
+    found = measure_powers(evidence, Reference(plane, plane.sample(3000, rng), data), rng)
+    assert found.data.value == pytest.approx(20.0, rel=0.15)
+    assert found.data.low < 20.0 < found.data.high or abs(found.data.value - 20) < 3
+    assert found.data.bounded
+    best = max(found.rows, key=lambda row: row.log_density)
+    assert best.factor * 5.0 == pytest.approx(20.0, rel=0.5)
+    assert best.log_density > found.sampling_log_density
+    # The normal's own, per unit of standard deviations of the data.
+    assert best.log_density == pytest.approx(-1.0 - np.log(2 * np.pi), abs=0.1)
+    assert found.rows[0].belief_data.mean > best.belief_data.mean
+    assert found.nearer is True
+    assert found.rows[-1].widths == pytest.approx([1.0, 1.0], abs=0.1)
+    assert found.rows[0].widths[0] > 1.5
+
+
+def test_data_that_the_utility_puts_low_are_likeliest_under_lambda(plane, belief) -> None:
+    rng = np.random.default_rng(2)
+    data = _data(plane, rng, centre=(-4.0, -3.0), sd=(0.4, 0.4))
+    evidence = at_powers(belief, plane, belief.sample(4000, seed=1), data, 0)
+    found = measure_powers(evidence, Reference(plane, plane.sample(3000, rng), data), rng)
+    assert found.data.value == 0.0
+    assert found.nearer is False
+    assert all(row.shifts[0] > 1.0 for row in found.rows)
+
+
+def test_without_data_a_belief_is_set_beside_its_sampling_density(plane, belief) -> None:
+    rng = np.random.default_rng(2)
+    evidence = at_powers(belief, plane, belief.sample(4000, seed=1), None, 0)
+    found = measure_powers(evidence, Reference(plane, plane.sample(3000, rng)), rng)
+    assert (found.data, found.nearer, found.sampling_data) == (None, None, None)
+    assert all(row.belief_data is None and row.log_density is None for row in found.rows)
+    assert found.rows[-1].shifts[0] > 0.3
+    assert found.scale is None
+
+
+def test_a_pinned_power_is_on_record_and_says_the_scale(plane, belief) -> None:
+    rng = np.random.default_rng(3)
+    coherence = density.Coherence((0.0, -0.02, 0.02), 0.3, 1e-4)
+    ranges = density.Power(9.0, 8.0, 10.0, "ranges", 0.07, coherence=coherence)
+    ratios = density.Power(11.0, 9.0, 13.0, "ratios", 0.1)
+    power = density.Power(9.7, 8.9, 10.6, "ranges + ratios", 0.05, (ranges, ratios), 0.2, coherence)
+    assert power_of(asdict(power)) == power
+    evidence = at_powers(belief, plane, belief.sample(4000, seed=1), None, 0, power)
+    reference = Reference(plane, plane.sample(3000, rng))
+    said = measure_powers(replace(evidence, source=power.source), reference, rng)
+    assert said.pinned.used
+    assert said.scale == "ranges + ratios"
+    assert [one.source for one in said.pinned.sources] == ["ranges", "ratios"]
+    assert not said.pinned.coherence.coherent
+    unused = measure_powers(replace(evidence, source="convention"), reference, rng)
+    assert unused.scale is None
+    # Ranges alone, answered as no holder of a density would, say nothing of its power.
+    alone = replace(evidence, pinned=ranges, source="ranges")
+    assert measure_powers(alone, reference, rng).scale is None
+
+
+def test_points_are_written_and_read_by_factor(plane, belief, tmp_path) -> None:
+    evidence = at_powers(belief, plane, belief.sample(4000, seed=1), None, 0)
+    write_powers(evidence, plane, tmp_path / "powers.parquet")
+    found = read_powers(tmp_path / "powers.parquet")
+    assert sorted(found) == pytest.approx(sorted(FACTORS))
+    np.testing.assert_array_equal(found[2.0], evidence.points[2.0])
+    assert read_powers(tmp_path / "missing.parquet") == {}
