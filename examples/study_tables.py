@@ -46,15 +46,12 @@ def leanings(run, judge):
     return choices, choices.preference - 0.5, denser
 
 
-def drawn_to(run, judge):
-    """The features that drive it (Holm, 5 %), each with where it is drawn: up or down."""
-    choices, preference, _ = leanings(run, judge.name)
-    apart = run.space.to_scale(choices.a) - run.space.to_scale(choices.b)
-    told = []
-    for at, driver in enumerate(judge.drivers or []):
-        if driver.p_holm < 0.05:
-            slope = stats.spearmanr(preference, apart[:, at]).statistic
-            told.append(f"{driver.name} {slope:+.2f}")
+def drawn_to(judge):
+    """The features that drive it (Holm, 5 %), each with its effect in log-odds."""
+    clear = [effect for effect in judge.effects if effect.p_holm < 0.05]
+    told = [
+        f"{each.name} {each.direction or ''} {each.value or float('nan'):+.2f}" for each in clear
+    ]
     return ", ".join(told) or "none"
 
 
@@ -74,10 +71,10 @@ def judging(runs):
     )  # fmt: skip
     for run in runs:
         for judge in run.audit.judges:
-            said, signal = judge.consistency, judge.signal
+            said = judge.consistency
             told = map(interval, (said.order_bias, said.soft_order_bias, said.agreement))
-            p, drivers = f"{signal.p_value:.4f}", drawn_to(run, judge)
-            row(run.space.name, judge.name, signal.verdict, *told, p, drivers)
+            p = f"{judge.preference.p_value:.4f}"
+            row(run.space.name, judge.name, judge.verdict, *told, p, drawn_to(judge))
 
 
 def against_the_data(runs):

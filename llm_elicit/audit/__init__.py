@@ -1,4 +1,4 @@
-"""The audit: how a judge answers, whether that is a signal, and how far its belief is from data."""
+"""The audit: how a judge answers, what it prefers, and how far its belief is from data."""
 
 from llm_elicit.audit.bands import measure_bands, read_draws, write_draws
 from llm_elicit.audit.coverage import data_levels

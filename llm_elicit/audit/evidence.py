@@ -34,8 +34,7 @@ class AuditSettings(Strict):
         repeats: how often each distance is measured, on fresh subsamples.
         bins: histogram bins a feature, for total variation.
         flips: sign flips of the randomization test.
-        draws: draws of λ against which a belief is set to tell it from λ.
-        level: size of both tests.
+        level: size of the tests that verdicts rest on.
     """
 
     size: Annotated[int, Field(ge=2, le=20_000)] = 1000
@@ -43,7 +42,6 @@ class AuditSettings(Strict):
     repeats: Annotated[int, Field(ge=2, le=1000)] = 5
     bins: Annotated[int, Field(ge=2, le=1000)] = 30
     flips: Annotated[int, Field(ge=99)] = 1999
-    draws: Annotated[int, Field(ge=19)] = 199
     level: Annotated[float, Field(gt=0, lt=1)] = 0.05
 
 
@@ -85,8 +83,7 @@ class JudgeEvidence:
         comparisons: the judgments of the run.
         beliefs: samples by method, each `(m, d)` in natural units. The first method is the
             belief, the others cross-check it. Empty where no belief could be fitted.
-        diagnostics: what each fit says of itself, by method; kept in the record as it is. The
-            first one's `held_out_log_likelihood` (nats a comparison) is set beside ln 2.
+        diagnostics: what each fit says of itself, by method; kept in the record as it is.
         bands: the belief's own, where its method has them.
         levels: of the data's rows under the belief, `llm_elicit.audit.coverage.data_levels`.
         utility: of the belief, `llm_elicit.audit.utility.utility_of`.

@@ -1,4 +1,4 @@
-"""What would more pairs buy: narrower bands, or a signal where none was found?
+"""What would more pairs buy: narrower bands, or a preference where none was found?
 
 *Bands* narrow with 1/√n, n the number of pairs, once the answers outweigh the fit's prior (the
 Bernstein–von Mises theorem: van der Vaart 1998, "Asymptotic Statistics", chapter 10). Nothing
@@ -9,10 +9,10 @@ simulated judges asked four times the pairs, a factor of 1.6 (root mean square).
 targets (docs/benchmarks.md, "Do bands hold the truth") ten times the pairs made bands 2.0 times as
 narrow in the geometric mean, 0.6 to 3.3, where the root says 3.2.
 
-*A signal* that was not found is sought by the randomization test of `llm_elicit.audit.signal`,
-whose statistic is a mean over pairs: what is of the judge in it stays as pairs are added, what is
-of chance shrinks with 1/n, and how it scatters with 1/√n. That is so of pairs drawn alike. The test
-of pairs chosen in rounds adds up rounds of different pairs, and no number is said of it.
+*A preference* that was not found is sought by `llm_elicit.audit.randomization`, whose statistic is
+a mean over pairs: what is of the judge in it stays as pairs are added, what is of chance shrinks
+with 1/n, and how it scatters with 1/√n. That is so of pairs drawn alike. The test of pairs chosen
+in rounds adds up rounds of different pairs, and no number is said of it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class BandPower(Strict):
 
 
 class SearchPower(Strict):
-    """What it would take to find a signal that was not found.
+    """What it would take to find a preference that was not found.
 
     Attributes:
         excess: the leave-one-out gain less what chance makes of it.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,6 @@ from llm_elicit.audit.coverage import DataCoverage, measure_data_coverage
 from llm_elicit.audit.direct import DirectAudit, measure_direct
 from llm_elicit.audit.discrimination import Discrimination, measure_discrimination
 from llm_elicit.audit.distance import Distance, Ruler, common_size
-from llm_elicit.audit.drivers import Driver, measure_drivers
 from llm_elicit.audit.effects import Effect, measure_effects
 from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
 from llm_elicit.audit.foretold import Foretold, read_foretold
@@ -28,14 +26,12 @@ from llm_elicit.audit.power import BandPower, measure_band_power
 from llm_elicit.audit.powers import Powers, measure_powers
 from llm_elicit.audit.preference import Preference, Verdict, measure_preference, settle
 from llm_elicit.audit.response import response_of
-from llm_elicit.audit.scale import Scale
 from llm_elicit.audit.shape import Shape, measure_shape
-from llm_elicit.audit.signal import Signal, assess_signal, distance_from_sampling
 from llm_elicit.audit.summary import Bands, Summary, side_by_side, summarize
 from llm_elicit.audit.transitivity import Transitivity, measure_transitivity
 from llm_elicit.audit.unanswered import Unanswered, measure_unanswered
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace, Floats
+from llm_elicit.features import FeatureSpace
 from llm_elicit.strict import Strict
 
 Progress = Callable[[int, int], None]
@@ -75,11 +71,8 @@ class JudgeAudit(Strict):
         discrimination: whether what it prefers follows the data; None without data or a belief.
         effects: what each feature adds, in the order of the space.
         powers: what depends on the power of the utility; None for a belief without one.
-        signal: whether its answers say anything about the points.
-        drivers: each feature's part in the choices.
         foretold: how well the fit foretells choices it never saw, if it says.
         coverage: how much of the data the belief's densest regions hold, if it was asked.
-        scale: what depends on the noise level, for methods whose belief has others.
         direct: what it says of itself, if it was asked directly.
         belief: marginal summaries of the belief.
         bands: 90 % credible bands of the same, where the method has them.
@@ -101,11 +94,8 @@ class JudgeAudit(Strict):
     discrimination: Discrimination | None = None
     effects: tuple[Effect, ...] = ()
     powers: Powers | None = None
-    signal: Signal
-    drivers: tuple[Driver, ...] = ()
     foretold: Foretold | None = None
     coverage: DataCoverage | None = None
-    scale: Scale | None = None
     direct: DirectAudit | None = None
     belief: list[Summary] | None
     bands: list[Bands] | None = None
@@ -271,10 +261,6 @@ def audit_judge(
         powers=None
         if evidence.powers is None
         else measure_powers(evidence.powers, reference, later),
-        signal=_audit_signal(evidence, preference, belief, reference, ruler.settings, rng),
-        drivers=tuple(
-            measure_drivers(response, reference.space, ruler.settings.flips, own, evidence.schedule)
-        ),
         foretold=read_foretold(first_fit),
         coverage=None if evidence.levels is None else measure_data_coverage(evidence.levels),
         direct=None
@@ -301,25 +287,6 @@ def audit_judge(
         },
         diagnostics=_plain(evidence.diagnostics),
     )
-
-
-def _audit_signal(
-    evidence: JudgeEvidence,
-    preference: Preference,
-    belief: Floats | None,
-    reference: Reference,
-    settings: AuditSettings,
-    rng: np.random.Generator,
-) -> Signal:
-    against = None
-    if belief is not None:
-        standard, space = reference.standard, reference.space
-        drawn, sampling = (standard(space.round(x)) for x in (belief, reference.sampling))
-        against = distance_from_sampling(drawn, sampling, preference.pairs, settings, rng)
-    first_fit = next(iter(evidence.diagnostics.values()), {})
-    held_out = _finite(first_fit.get("held_out_log_likelihood"))
-    gain = 0.0 if preference.reliability is None else preference.reliability.value
-    return assess_signal(preference.p_value, gain, against, settings, held_out, preference.search)
 
 
 def _ruler(
@@ -352,13 +319,6 @@ def _audit_reference(
         data_floor=None if data is None else ruler.floor(data, rng),
         sampling_floor=ruler.floor(sampling, rng),
     )
-
-
-def _finite(value: Any) -> float | None:
-    """`value` as a float, if it is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        return None
-    return float(value) if math.isfinite(value) else None
 
 
 def _plain(diagnostics: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, JsonValue]]:

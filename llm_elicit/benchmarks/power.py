@@ -1,8 +1,7 @@
-"""How often answers at random are called a signal, and how often a real belief is found.
+"""How often answers at random are called a preference, and how often a real one is found.
 
-The verdict "signal" needs two things (`llm_elicit.audit.signal`): answers that depend on the
-points, by a randomization test, and a belief apart from λ. Coins are put to the first alone, which
-can only alarm more often than both; the target's own judge is put to both, with a fit.
+Coins and the target's own judge are put to the randomization test of `llm_elicit.audit`, one judge
+a run.
 
 The variant ``rounds`` asks coins and judge in rounds, as `llm_elicit.benchmarks.adaptive` does:
 pairs from λ, then pairs suggested by fits to what was answered.
@@ -19,8 +18,6 @@ import numpy as np
 from llm_elicit.audit.evidence import AuditSettings
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.response import Response
-from llm_elicit.audit.signal import assess_signal, distance_from_sampling
-from llm_elicit.audit.standard import Standard
 from llm_elicit.benchmarks.adaptive import round_ends
 from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.job import DEFAULT, Job, Row
@@ -34,7 +31,6 @@ from llm_elicit.rounds import Schedule
 ROUNDS = "rounds"
 COINS = {DEFAULT: 100, ROUNDS: 20}
 """Coins a job, by variant; in rounds each needs fits of its own."""
-_DRAWN = 4000
 Answer = Callable[[tuple[Array, Array]], tuple[Array, Array]]
 
 
@@ -59,35 +55,30 @@ def measure_power(job: Job) -> Row:
         wins = rng.random(len(pairs[0]))[:, None] < 0.5
         return np.where(wins, *pairs), np.where(wins, *reversed(pairs))
 
-    def test(told: Choices) -> tuple[float, float]:
+    def test(told: Choices) -> float:
         space = _space(np.concatenate([told.a, told.b]))
         found = RandomizationTest(Response.of_choices(told), space, schedule)
-        tested = found.run(settings.flips, rng)
-        return tested.p_value, tested.gain
+        return found.run(settings.flips, rng).p_value
 
     def toss() -> Choices:
         if job.variant == ROUNDS:
             return _turned(*_ask(coin, target, ends, streams), rng)
         return _tossed(winners, losers, rng)
 
+    start = time.perf_counter()
     winners, losers = _ask(judge, target, ends, streams)
     began = time.perf_counter()
     coins = COINS[job.variant]
-    p_values = [test(toss())[0] for _ in range(coins)]
+    p_values = [test(toss()) for _ in range(coins)]
     tested = time.perf_counter()
-    belief = _fit(winners, losers, target, streams)
-    sampling = target.sampling.sample(_DRAWN, rng)
-    standard = Standard.of(_space(np.concatenate([winners, losers])), sampling)
-    drawn = belief.sample(_DRAWN, seed=streams.draw)
-    apart = distance_from_sampling(standard(drawn), standard(sampling), job.n, settings, rng)
     # Which side a winner stood on says nothing, so half of the pairs are turned.
-    verdict = assess_signal(*test(_turned(winners, losers, rng)), apart, settings).verdict
+    found = test(_turned(winners, losers, rng)) < settings.level
     return {
         "dimension": target.dimension,
         "false_alarms": float(np.mean(np.array(p_values) < settings.level)),
         "coins": coins,
-        "found": float(verdict == "signal"),
-        "fit_seconds": time.perf_counter() - tested,
+        "found": float(found),
+        "fit_seconds": began - start,
         "sample_seconds": tested - began,
         "peak_mib": peak_mib(),
         **provenance_of(time.perf_counter()),

@@ -175,8 +175,8 @@ def _power(rows: pd.DataFrame) -> Table:
         alarms = _column(group, "false_alarms")
         found = _column(group, "found")
         lines.append((target, variant, _spread(alarms), f"{coins}", _mean(found, 2), _count(group)))
-    columns = ("target", "asked", "coins called a signal", "coins", "judge found", "seeds")
-    return Table("False alarms and power of the signal's verdict", columns, lines)
+    columns = ("target", "asked", "coins called consistent", "coins", "judge found", "seeds")
+    return Table("False alarms and power of the test of a preference", columns, lines)
 
 
 def _coverage(rows: pd.DataFrame) -> Table:

@@ -1,13 +1,11 @@
-"""Drivers of the choices, what is foretold of them, and the data within the belief."""
+"""What is foretold of choices, and the data within the belief."""
 
 import numpy as np
 import pytest
 
 from audit.planted import box
 from llm_elicit.audit.coverage import data_levels, levels_of, measure_data_coverage
-from llm_elicit.audit.drivers import measure_drivers
 from llm_elicit.audit.foretold import read_foretold
-from llm_elicit.audit.response import Response
 from llm_elicit.comparisons import Choices
 from llm_elicit.density import (
     Evidence,
@@ -65,36 +63,12 @@ def test_a_space_without_a_table_has_no_levels() -> None:
     assert len(penguins.table_points()) > 100
 
 
-def _response(seed: int) -> Response:
-    return Response.of_choices(_judge(seed))
-
-
 def _judge(seed: int, n: int = 150) -> Choices:
     """By the second of three features alone."""
     rng, space = np.random.default_rng(seed), box(3)
     a, b = space.sample(n, rng), space.sample(n, rng)
     won = (a[:, 1] - b[:, 1] + rng.logistic(0, 0.78, n) > 0).astype(float)
     return Choices(a, b, won, np.arange(n))
-
-
-def test_a_judge_by_one_feature_alone_is_named() -> None:
-    found = [
-        [d.name for d in measure_drivers(_response(s), box(3), 199, rng) if d.p_holm < 0.05]
-        for s, rng in ((seed, np.random.default_rng(seed)) for seed in range(20))
-    ]
-    assert all("x1" in names for names in found)
-    # Another beside it in at most 5 % of cases: five of 20 or more would be a chance of 0.3 %.
-    assert sum(len(names) > 1 for names in found) < 5
-
-
-def test_what_a_feature_alone_predicts_is_lost_without_it() -> None:
-    drivers = measure_drivers(_response(0), box(3), 99, np.random.default_rng(0))
-    by_name = {driver.name: driver for driver in drivers}
-    assert by_name["x1"].alone > 0.3
-    assert by_name["x1"].lost > 0.3
-    assert abs(by_name["x0"].lost) < 0.05
-    nobody = Choices(np.empty((0, 3)), np.empty((0, 3)), np.empty(0), np.empty(0, dtype=np.int64))
-    assert measure_drivers(Response.of_choices(nobody), box(3), 99, np.random.default_rng(0)) == []
 
 
 def test_a_fit_says_what_it_foretells_beside_what_it_must_beat() -> None:

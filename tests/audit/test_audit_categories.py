@@ -11,7 +11,7 @@ from scipy.spatial.distance import cdist
 from audit.planted import ask, constant
 from llm_elicit.audit.boxes import measure_boxes
 from llm_elicit.audit.distance import Ruler
-from llm_elicit.audit.drivers import measure_drivers
+from llm_elicit.audit.effects import measure_effects
 from llm_elicit.audit.evidence import AuditSettings, Reference
 from llm_elicit.audit.generated import measure_generated
 from llm_elicit.audit.response import Response
@@ -113,9 +113,10 @@ def test_a_judge_of_one_category_is_found_to_go_by_it():
     a, b = SPACE.sample(150, rng), SPACE.sample(150, rng)
     likes = (a[:, 0] == 2) * 1.0 - (b[:, 0] == 2)
     choices = Choices(a, b, 0.5 + 0.5 * likes, np.arange(150))
-    kind, x = measure_drivers(Response.of_choices(choices), SPACE, 199, rng)
+    settings = AuditSettings(flips=199)
+    kind, x = measure_effects(Response.of_choices(choices), SPACE, settings, rng)
     assert kind.p_holm < 0.05 < x.p_holm
-    assert kind.alone > 0.7
+    assert kind.gain > 0.7
 
 
 def test_refusals_of_one_category_are_found_there():
@@ -136,7 +137,7 @@ def test_refusals_of_one_category_are_found_there():
 def test_a_category_that_no_pair_has_is_said_nothing_of():
     frame = ask(SPACE, constant(0.5), np.random.default_rng(1), 60).frame
     frame[["a_kind", "b_kind"]] = 1.0
-    frame.loc[::3, "probability"] = np.nan
+    frame.loc[::3, ["verdict", "probability"]] = ["refusal", np.nan]
     log = Comparisons(frame, SPACE.names)
     kind, _ = measure_unanswered(log, "judge", SPACE, 99, np.random.default_rng(0)).features
     assert kind.p_value == 1.0

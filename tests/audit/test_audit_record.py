@@ -16,14 +16,15 @@ from llm_elicit.audit import (
     Reference,
     audit_run,
     find_triads,
+    utility_of,
 )
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.density import BETWEEN_ROUNDS, PosteriorSettings, Uniform, fit_belief
 from llm_elicit.errors import InputError
-from llm_elicit.report.words import verdict_sentence
+from llm_elicit.report.verdicts import verdict_sentence
 
 SPACE = box(2)
-SMALL = AuditSettings(size=200, marginal_size=500, repeats=2, flips=199, draws=39)
+SMALL = AuditSettings(size=200, marginal_size=500, repeats=2, flips=199)
 
 
 def evidence_and_reference():
@@ -83,15 +84,19 @@ def test_a_contrarian_has_a_preference_and_lies_farther_from_the_data_than_lambd
             won, lost, weights=weights, sampling=Uniform([-3, -3], [3, 3]), method="utility",
             settings=settings,
         )  # fmt: skip
-        evidence = JudgeEvidence("judge", log, {"utility": fitted.sample(2000, seed=1)})
         data = np.clip(rng.normal(size=(2000, 2)), -3, 3)
+        evidence = JudgeEvidence(
+            "judge", log, {"utility": fitted.sample(2000, seed=1)},
+            utility=utility_of(fitted, SPACE, data, 0),
+        )  # fmt: skip
         reference = Reference(SPACE, SPACE.sample(2000, rng), data)
         audit = audit_run([evidence], reference, seed=1, settings=SMALL)
         judge = audit.of("judge")
         assert judge.verdict == "consistent preference"
         away = audit.reference.sampling_data.wasserstein.mean
         assert judge.belief_data.wasserstein.mean > 1.2 * away
-        assert "farther" in verdict_sentence(judge, audit)
+        assert judge.discrimination.auc.high < 0.3
+        assert "goes against the data" in verdict_sentence(judge, audit)
 
 
 def test_an_audit_survives_its_file(audit, tmp_path):

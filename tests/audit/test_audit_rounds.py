@@ -5,13 +5,15 @@ import pytest
 from scipy import stats
 
 from audit.planted import ask, box, constant, gaussian_expert
-from llm_elicit.audit.drivers import measure_drivers
+from llm_elicit.audit import AuditSettings
+from llm_elicit.audit.effects import measure_effects
 from llm_elicit.audit.randomization import RandomizationTest, combine
 from llm_elicit.audit.response import Response, response_of
 from llm_elicit.comparisons import Choices
 from llm_elicit.rounds import Schedule
 
 LINE, PLANE = box(1), box(2)
+_SETTINGS = AuditSettings(flips=99)
 
 
 def _schedule(*sizes, may_end=False):
@@ -82,7 +84,7 @@ def test_false_alarms_keep_to_the_level_where_pairs_chase_a_trend():
         told = _chased(rng)
         naive += _test(told, LINE, 99, rng)[0] <= 0.05
         exact += _test(told, LINE, 99, rng, schedule)[0] <= 0.05
-        single += measure_drivers(told, LINE, 39, rng, schedule)[0].p_value <= 0.05
+        single += measure_effects(told, LINE, _SETTINGS, rng, schedule)[0].p_value <= 0.05
     most = stats.binom.ppf(0.999, repeats, 0.05)
     assert naive > 1.8 * most
     assert exact <= most

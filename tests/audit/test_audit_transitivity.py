@@ -206,8 +206,8 @@ def test_over_one_order_a_circle_and_noise_look_alike():
 def test_a_pair_that_lost_an_order_leaves_its_triad_out_of_the_firm_ones():
     rng = np.random.default_rng(7)
     frame = ask(SPACE, circle(), rng, 60, triads=20).frame
-    frame.loc[(frame["pair"] == 0) & (frame["order"] == "ab"), "probability"] = np.nan
-    frame.loc[frame["pair"] == 3, "probability"] = np.nan
+    lost = (frame["pair"] == 0) & (frame["order"] == "ab") | (frame["pair"] == 3)
+    frame.loc[lost, ["verdict", "probability"]] = ["refusal", np.nan]
     triads = find_triads(Comparisons(frame, SPACE.names), "judge")
     assert len(triads) == 19
     found = measure_transitivity(triads, np.full((1, 19, 3), 0.5))
@@ -224,7 +224,7 @@ def test_without_triads_nothing_is_said():
     assert len(nothing) == 0
     assert measure_transitivity(nothing) is None
     silent = ask(SPACE, EXPERT, np.random.default_rng(0), 6, triads=2).frame
-    silent["probability"] = np.nan
+    silent["verdict"], silent["probability"] = "refusal", np.nan
     assert len(find_triads(Comparisons(silent, SPACE.names), "judge")) == 0
     with pytest.raises(InputError, match=r"expected \(draws, 2, 3\)"):
         measure_transitivity(_asked(EXPERT, 0, 2), np.full((1, 3, 3), 0.5))

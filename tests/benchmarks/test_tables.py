@@ -131,5 +131,5 @@ def test_the_power_table_counts_coins():
     found = {"coins": 100, "found": 1.0}
     frame = pd.DataFrame([row(s, **found, false_alarms=a) for s, a in ((1, 0.02), (2, 0.06))])
     (line,) = lines("power", frame)
-    assert (line["coins called a signal"], line["coins"]) == ("0.040 ± 0.028", "200")
+    assert (line["coins called consistent"], line["coins"]) == ("0.040 ± 0.028", "200")
     assert line["judge found"] == "1.00"

@@ -166,7 +166,7 @@ def study() -> Study:
         ),
         JudgeEvidence("stuck <b>judge</b>", log, {"utility": flat}),
     ]  # fmt: skip
-    small = AuditSettings(size=100, marginal_size=400, repeats=2, flips=199, draws=39)
+    small = AuditSettings(size=100, marginal_size=400, repeats=2, flips=199)
     audit = audit_run(evidence, Reference(space, sampling, data), settings=small)
     audit = audit.model_copy(update={"judges": [_measured(audit.judges[0]), audit.judges[1]]})
     campaign = Campaign.model_validate(

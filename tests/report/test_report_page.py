@@ -165,7 +165,7 @@ def test_landmarks_names_and_alternatives(reader):
 def test_a_judge_without_belief_in_a_world_without_data(study):
     space = study.audit.space
     nothing = JudgeEvidence("expert", study.comparisons)
-    settings = AuditSettings(size=50, repeats=2, flips=99, draws=19)
+    settings = AuditSettings(size=50, repeats=2, flips=99)
     audit = audit_run([nothing], Reference(space, study.samples.sampling), settings=settings)
     bare = dataclasses.replace(study, audit=audit, prompts={}, versions={})
     text = render_page(bare, {})

@@ -99,7 +99,7 @@ def test_direct_answers_are_a_table_of_their_own(study, tmp_path):
 
 def test_without_data_distances_are_from_lambda(study):
     bare = Reference(study.audit.space, study.samples.sampling)
-    settings = AuditSettings(size=50, repeats=2, flips=99, draws=19)
+    settings = AuditSettings(size=50, repeats=2, flips=99)
     evidence = JudgeEvidence("expert", study.comparisons)
     audit = audit_run([evidence], bare, settings=settings)
     row = audit_table(audit).iloc[0]
