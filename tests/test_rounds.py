@@ -304,7 +304,7 @@ def test_a_rule_that_says_nothing_is_refused() -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_the_test_of_a_signal_goes_round_by_round(tmp_path: Path, shared: bool) -> None:
+def test_the_test_of_a_preference_goes_round_by_round(tmp_path: Path, shared: bool) -> None:
     judges = [EXPERT, {"name": "coin", "backend": "simulated", "level": 1e6}]
     result = _ask(tmp_path, judges, shared)
     assert not result.problems
@@ -330,7 +330,7 @@ def test_the_test_of_a_signal_goes_round_by_round(tmp_path: Path, shared: bool) 
     stopping = result.campaign.model_copy(
         update={"design": design.model_copy(update={"rounds": rounds})}
     )
-    assert ending in dict(caveats(audit, stopping, {}, {}))["When a signal is called one"]
+    assert ending in dict(caveats(audit, stopping, {}, {}))["When a preference is called consistent"]
 
 
 def test_every_pair_of_a_judge_is_in_one_round() -> None:

@@ -95,7 +95,7 @@ class PinnedPower(Strict):
     sources: tuple[SourcePower, ...]
     agreement: float | None
     coherence: WidthResponse | None
-    used: bool
+    used: bool = True
 
 
 class AtPower(Strict):
@@ -143,7 +143,7 @@ class Powers(Strict):
     size: int
     sampling_data: Estimate | None
     sampling_log_density: float | None
-    nearer: bool | None
+    nearer: bool | None = None
 
     @property
     def scale(self) -> str | None:

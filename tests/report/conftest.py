@@ -20,6 +20,7 @@ from llm_elicit.audit.effects import Effect
 from llm_elicit.audit.levels import LEVEL_FACTORS
 from llm_elicit.audit.powers import (
     AtPower,
+    DataPower,
     PinnedPower,
     Powers,
     SourcePower,
@@ -96,14 +97,14 @@ def _measured(judge: JudgeAudit) -> JudgeAudit:
     ]  # fmt: skip
     powers = Powers(
         saved=2.0, source="ranges + ratios", pinned=pinned,
-        data=SourcePower(source="data", value=9.0, low=8.0, high=10.0), rows=rows, size=400,
-        sampling_data=Estimate(mean=2.0, sd=0.01), sampling_log_density=-7.0,
+        data=DataPower(source="data", value=9.0, low=8.0, high=10.0, bounded=True), rows=rows,
+        size=400, sampling_data=Estimate(mean=2.0, sd=0.01), sampling_log_density=-7.0,
     )  # fmt: skip
     directions = (("age", "lower", 0.4), ("income", "higher", 0.9), ("Latitude", "middle", 0.2))
     effects = [
         Effect(
             name=name, value=size, low=size - 0.1, high=size + 0.1, direction=direction, size=size,
-            p_value=0.005, p_holm=0.02, at_floor=True,
+            gain=0.2, p_value=0.005, p_holm=0.02, at_floor=True,
         )
         for name, direction, size in directions
     ]  # fmt: skip
