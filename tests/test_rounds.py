@@ -330,7 +330,8 @@ def test_the_test_of_a_preference_goes_round_by_round(tmp_path: Path, shared: bo
     stopping = result.campaign.model_copy(
         update={"design": design.model_copy(update={"rounds": rounds})}
     )
-    assert ending in dict(caveats(audit, stopping, {}, {}))["When a preference is called consistent"]
+    said = dict(caveats(audit, stopping, {}, {}))
+    assert ending in said["When a preference is called consistent"]
 
 
 def test_every_pair_of_a_judge_is_in_one_round() -> None:
