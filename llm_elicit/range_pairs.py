@@ -17,13 +17,14 @@ from llm_elicit.errors import InputError
 
 Array = npt.NDArray[np.float64]
 
-NARROW = (0.05, 0.15)
+NARROW = (0.01, 0.02)
 """Bounds of the width of the narrow range, as a share of the feature's whole range."""
-WIDE = (0.4, 0.8)
+WIDE = (0.3, 0.6)
 """Bounds of the width of the wide one."""
+_STEPS = 2.0
 
 
-def draw_ranges(
+def draw_ranges(  # noqa: PLR0913 - every choice that a caller can make
     low: npt.ArrayLike,
     high: npt.ArrayLike,
     n: int,
@@ -32,6 +33,7 @@ def draw_ranges(
     log: npt.ArrayLike | None = None,
     bounded: int = 2,
     features: Sequence[int] | None = None,
+    resolution: npt.ArrayLike = 0.0,
 ) -> tuple[Array, Array]:
     """Draw n pairs of ranges within the box from ``low`` to ``high``.
 
@@ -46,6 +48,8 @@ def draw_ranges(
         bounded: how many features a pair bounds; fewer where there are fewer.
         features: numbers of those that may be bounded, all by default. A feature with categories
             is not one of them.
+        resolution: (d,) or one number, the step between the values that can be said of a feature,
+            natural units; no range is narrower than two of them.
 
     Returns:
         ``first``, ``second`` (n, d, 2), the lower and upper bound of every feature. Asked in both
@@ -53,7 +57,7 @@ def draw_ranges(
 
     Raises:
         InputError: bounds that are not finite or reversed, a logarithmic scale that reaches zero,
-            n or bounded below 1, or no feature to bound.
+            n or bounded below 1, no feature to bound, or one with too few values.
 
     Example:
         >>> first, second = draw_ranges([40, 100], [90, 1e5], 3, np.random.default_rng(0),
@@ -66,7 +70,14 @@ def draw_ranges(
     if n < 1 or bounded < 1:
         raise InputError(f"ranges: {n} pairs that bound {bounded} features; both are at least 1")
     which = _balanced(chosen, n, min(bounded, len(chosen)), rng)
-    unit = np.stack([_places(NARROW, which.shape, rng), _places(WIDE, which.shape, rng)])
+    least = _least_widths(bottom, top, of_log, resolution)
+    if (least[chosen] > WIDE[0]).any():
+        feature = int(chosen[least[chosen].argmax()])
+        raise InputError(
+            f"ranges: feature {feature} has too few values for narrow ranges of them; leave it out "
+            "of the features, or state its values more finely"
+        )
+    unit = np.stack([_places(width, least[which], rng) for width in (NARROW, WIDE)])
     swap = rng.random(n) < 0.5
     unit[:, swap] = unit[::-1, swap]
     bounds = np.full((2, n, len(bottom), 2), (-np.inf, np.inf))
@@ -129,9 +140,20 @@ def _balanced(
     return np.stack(rows)
 
 
-def _places(width: tuple[float, float], shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Intervals (..., 2) of [0, 1], their widths log-uniform, their places uniform."""
-    least, most = np.log(width)
-    wide = np.exp(least + (most - least) * rng.random(shape))
-    start = (1.0 - wide) * rng.random(shape)
+def _least_widths(
+    bottom: Array, top: Array, of_log: npt.NDArray[np.bool_], resolution: npt.ArrayLike
+) -> Array:
+    """The least width (d,) of a range, as a share of the feature's scale."""
+    steps = _STEPS * np.broadcast_to(np.asarray(resolution, dtype=np.float64), bottom.shape)
+    # On a logarithmic scale a step is widest at the lower end.
+    return np.asarray(np.where(of_log, np.log1p(steps / np.exp(bottom)), steps) / (top - bottom))
+
+
+def _places(width: tuple[float, float], least: Array, rng: np.random.Generator) -> Array:
+    """Intervals (..., 2) of [0, 1], their widths log-uniform but not below ``least`` (...), their
+    places uniform.
+    """
+    low, high = np.log(width)
+    wide = np.maximum(np.exp(low + (high - low) * rng.random(least.shape)), least)
+    start = (1.0 - wide) * rng.random(least.shape)
     return np.stack([start, start + wide], axis=-1)

@@ -40,7 +40,7 @@ def test_every_feature_is_bounded_as_often_and_widths_differ():
     with np.errstate(invalid="ignore"):
         gap = np.log(np.diff(first)) - np.log(np.diff(second))
     gap = gap[np.isfinite(gap)]
-    assert (abs(gap) > 0.9).all()
+    assert (abs(gap) > np.log(0.3 / 0.02) - 1e-9).all()
     assert 0.3 < (gap > 0).mean() < 0.7, "narrow ranges come first as often as wide ones"
 
 
@@ -59,6 +59,17 @@ def test_only_the_features_named_are_bounded_and_a_seed_repeats():
     assert all((a == b).all() for a, b in zip(one, same, strict=True))
 
 
+def test_no_range_is_narrower_than_two_steps():
+    first, second = draw_ranges(
+        [0.0, 1.0], [100.0, 1e6], 30, np.random.default_rng(4), log=[False, True],
+        resolution=[3.0, 1.0],
+    )  # fmt: skip
+    for side in (first, second):
+        width = np.diff(side)[..., 0]
+        assert (width[:, 0] >= 6.0 - 1e-9).all()
+        assert (width[:, 1] >= 2.0 - 1e-9).all()
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -70,6 +81,7 @@ def test_only_the_features_named_are_bounded_and_a_seed_repeats():
         ({"bounded": 0}, "both are at least 1"),
         ({"features": []}, "at least one is needed"),
         ({"features": [1]}, "numbered from 0 to 0"),
+        ({"resolution": 0.2}, "too few values"),
     ],
 )
 def test_what_cannot_be_drawn_is_said_in_one_line(change, said):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from llm_elicit.benchmarks.paper import PAPER_TARGETS, RING_PRINTED
+from llm_elicit.benchmarks.paper import NORMAL, PAPER_TARGETS, RING_PRINTED
 from llm_elicit.benchmarks.targets import Target
 from llm_elicit.benchmarks.tuning import TUNING_TARGETS
 from llm_elicit.errors import InputError
@@ -24,7 +24,7 @@ def find(names: Iterable[str]) -> list[Target]:
         >>> len(find(["paper"]))
         8
     """
-    every = (*PAPER_TARGETS, RING_PRINTED, *TUNING_TARGETS)
+    every = (*PAPER_TARGETS, RING_PRINTED, NORMAL, *TUNING_TARGETS)
     known = {**GROUPS, **{target.name.lower(): (target,) for target in every}}
     found: list[Target] = []
     for name in names:

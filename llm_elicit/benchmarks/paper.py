@@ -1,4 +1,4 @@
-"""The eight targets of the paper, and one more (its appendix E.1).
+"""The eight targets of the paper, one more (its appendix E.1), and a normal one of one feature.
 
 Where the paper's text and what its numbers can have come from differ, this is what is used:
 
@@ -78,6 +78,7 @@ _AROUND_STAR = wide_sampling(GaussianMixture([1.0], np.full((1, 6), 3.0), [np.ey
 RING_PRINTED = Target(
     "Ring2D-printed", _SQUARE, _printed_ring, rejection(_printed_ring, 0.0, _SQUARE)
 )
+NORMAL = mixture("Normal1D", GaussianMixture([1.0], [[0.7]], [[[0.64]]]), cube(3.0, 1))
 PAPER_TARGETS = (
     Target("Onemoon2D", _SQUARE, _onemoon, rejection(_onemoon, 0.0, _SQUARE)),
     Target("Twomoons2D", _SQUARE, _twomoons, rejection(_twomoons, 0.0, _SQUARE)),

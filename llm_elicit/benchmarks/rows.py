@@ -28,8 +28,8 @@ def key_of(job: Job) -> Row:
         ['settings', 'version']
     """
     dimension = find([job.target])[0].dimension
-    # The variants of coverage are judges, whose fits are all alike.
-    name = DEFAULT if job.table == "coverage" else job.variant
+    # The variants of these are judges, whose fits are all alike.
+    name = DEFAULT if job.table in ("coverage", "faint") else job.variant
     settings = variant(job.method, name).digest(dimension)
     return {**asdict(job), "settings": settings, "version": provenance.version()}
 

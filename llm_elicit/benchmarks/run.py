@@ -12,6 +12,7 @@ import pandas as pd
 from llm_elicit.benchmarks.adaptive import measure_adaptive
 from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.coverage import JUDGES, measure_coverage
+from llm_elicit.benchmarks.faint import COHERENCE, COHERENCE_TARGETS, RESPONSES, measure_faint
 from llm_elicit.benchmarks.job import DEFAULT, Job, Row
 from llm_elicit.benchmarks.marginal import measure_marginal
 from llm_elicit.benchmarks.measure import measure
@@ -30,7 +31,9 @@ _WORK = {
     "adaptive": measure_adaptive,
     "coverage": measure_coverage,
     "power": measure_power,
+    "faint": measure_faint,
 }
+_PAIRS = {"faint": 50}
 _WANTED = ("auto", "score", "score-constant", "utility", "flow")
 
 
@@ -54,7 +57,8 @@ class Request:
         table: one of `TABLES`.
         targets, methods, variants: names; empty for the table's own choice.
         seeds: one job each.
-        comparisons_per_feature: n = this times d.
+        comparisons_per_feature: n = this times d; None for the table's own, 1000 as in the paper,
+            but 50 for faint judges.
         points: on each side of a Wasserstein distance; the paper has 15,000.
 
     Raises:
@@ -71,7 +75,7 @@ class Request:
     seeds: tuple[int, ...] = tuple(range(1, 11))
     methods: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
-    comparisons_per_feature: int = 1000
+    comparisons_per_feature: int | None = None
     points: int = 4000
 
     def __post_init__(self) -> None:
@@ -79,7 +83,7 @@ class Request:
             raise InputError(f"table {self.table!r} is unknown; choose from {', '.join(TABLES)}")
         if not self.seeds or min(self.seeds) < 0:
             raise InputError(f"seeds {self.seeds}; give at least one, none negative")
-        if self.comparisons_per_feature < 1:
+        if self.comparisons_per_feature is not None and self.comparisons_per_feature < 1:
             raise InputError(
                 f"comparisons per feature = {self.comparisons_per_feature}; at least 1"
             )
@@ -87,10 +91,13 @@ class Request:
             raise InputError(f"points = {self.points}; it must lie in 2 … 25000")
         if self.methods and self.table not in ("table1", "runtime"):
             raise InputError(f"{self.table} has its own methods; leave --methods out")
-        known: dict[str, Iterable[str]] = {"ablation": VARIANTS, "coverage": JUDGES, "power": COINS}
+        known: dict[str, Iterable[str]] = {
+            "ablation": VARIANTS, "coverage": JUDGES, "power": COINS, "faint": RESPONSES,
+        }  # fmt: skip
         if self.variants and self.table not in known:
             raise InputError(
-                f"variants belong to ablation, coverage and power; leave them out of {self.table}"
+                f"variants belong to ablation, coverage, power and faint; leave them out of "
+                f"{self.table}"
             )
         find(self.targets)
         check_methods(self.methods)
@@ -98,7 +105,10 @@ class Request:
 
     def jobs(self) -> list[Job]:
         """Every job of the table, targets in the paper's order unless given."""
-        targets = find(self.targets) if self.targets else list(PAPER_TARGETS)
+        coherence = bool(set(self.variants) & set(COHERENCE))
+        of_table = find(COHERENCE_TARGETS) if coherence else list(PAPER_TARGETS)
+        targets = find(self.targets) if self.targets else of_table
+        each = self.comparisons_per_feature or _PAIRS.get(self.table, 1000)
         points = 0 if self.table == "runtime" else self.points
         return [
             Job(
@@ -106,7 +116,7 @@ class Request:
                 target.name,
                 method,
                 seed,
-                self.comparisons_per_feature * target.dimension,
+                each * target.dimension,
                 variant,
                 points,
             )
@@ -122,7 +132,7 @@ class Request:
             return [(VARIANTS[name].method, name) for name in self.variants or quick]
         if self.table == "marginalization":
             return _MARGINAL
-        if self.table in ("adaptive", "coverage", "power"):
+        if self.table in ("adaptive", "coverage", "power", "faint"):
             return [("auto", name) for name in self.variants or [DEFAULT]]
         return [(m, DEFAULT) for m in self.methods or [m for m in _WANTED if m in METHODS]]
 

@@ -54,6 +54,7 @@ def make_tables(table: str, rows: pd.DataFrame) -> list[Table]:
         "adaptive": _adaptive,
         "coverage": _coverage,
         "power": _power,
+        "faint": _faint,
     }
     if table in own:
         return [own[table](rows)]
@@ -179,6 +180,29 @@ def _power(rows: pd.DataFrame) -> Table:
     return Table("False alarms and power of the test of a preference", columns, lines)
 
 
+def _faint(rows: pd.DataFrame) -> Table:
+    lines = []
+    for (target, _, variant), group in _groups(rows):
+        rank, pinned = _column(group, "rank_correlation"), _column(group, "w1")
+        known = _column(group, "w1_true_power")
+        off = np.log(_column(group, "power") / _column(group, "true_power"))
+        seconds = [_mean(_column(group, f"{part}_seconds"), 1) for part in ("fit", "power")]
+        lines.append((
+            target, variant, f"{np.median(rank):.3f} ({rank.min():.2f})" if rank.size else "",
+            _median(pinned), _median(known), _median(pinned / known),
+            _median(_column(group, "w1_floor")),
+            f"{np.exp(off.mean()):.2f}" if off.size else "", _mean(abs(off), 2),
+            _mean(_column(group, "covered"), 2), _mean(_column(group, "coherent"), 2),
+            *seconds, _count(group),
+        ))  # fmt: skip
+    columns = (
+        "target", "judge", "rank correlation (least)", "W1, pinned", "W1, true power",
+        "pinned / true", "floor", "power / true", "error of its logarithm", "interval covers",
+        "coherent", "fit s", "power s", "seeds",
+    )  # fmt: skip
+    return Table("Faint judges: medians over seeds, shares and means", columns, lines)
+
+
 def _coverage(rows: pd.DataFrame) -> Table:
     kinds = ("mean", "quantile", "cdf")
     lines = []
@@ -209,6 +233,11 @@ def _published(value: Published | None, digits: int = 2) -> str:
 
 def _mean(values: np.ndarray[Any, np.dtype[np.float64]], digits: int = 3) -> str:
     return f"{values.mean():.{digits}f}" if values.size else ""
+
+
+def _median(values: np.ndarray[Any, np.dtype[np.float64]], digits: int = 3) -> str:
+    finite = values[np.isfinite(values)]
+    return f"{np.median(finite):.{digits}f}" if finite.size else ""
 
 
 def _spread(values: np.ndarray[Any, np.dtype[np.float64]], digits: int = 3) -> str:

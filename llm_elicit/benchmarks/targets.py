@@ -29,6 +29,7 @@ class Target:
         sampling: λ, what the compared points are drawn from; natural units, (n, d).
         log_density: log p at points (n, d) up to a constant, nats, shape (n,).
         draw: exact draws (n, d) of the density before it is restricted to λ's support.
+        law: the density before that restriction, where it is a mixture of Gaussians.
 
     Example:
         >>> law = GaussianMixture([1.0], [[0.0, 0.0]], [np.eye(2)])
@@ -41,6 +42,7 @@ class Target:
     sampling: SamplingDensity
     log_density: LogDensity
     draw: Draw
+    law: GaussianMixture | None = None
 
     @property
     def dimension(self) -> int:
@@ -95,7 +97,7 @@ def _accepted(
 
 def mixture(name: str, law: GaussianMixture, sampling: SamplingDensity) -> Target:
     """A target that is a Gaussian or a mixture of Gaussians."""
-    return Target(name, sampling, law.log_prob, law.sample)
+    return Target(name, sampling, law.log_prob, law.sample, law)
 
 
 def wide_sampling(law: GaussianMixture, factor: float = 3.0) -> GaussianMixture:

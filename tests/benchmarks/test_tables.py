@@ -133,3 +133,15 @@ def test_the_power_table_counts_coins():
     (line,) = lines("power", frame)
     assert (line["coins called consistent"], line["coins"]) == ("0.040 ± 0.028", "200")
     assert line["judge found"] == "1.00"
+
+
+def test_the_faint_table_has_medians_and_the_power_s_error():
+    shared = {"rank_correlation": 0.9, "w1_true_power": 1.0, "w1_floor": 0.2, "true_power": 10.0}
+    rows = [
+        row(seed, **shared, w1=w1, power=power, covered=1.0, coherent=None, power_seconds=2.0)
+        for seed, w1, power in ((1, 1.2, 20.0), (2, 1.4, 5.0), (3, 9.0, 10.0))
+    ]
+    (line,) = lines("faint", pd.DataFrame(rows))
+    assert (line["W1, pinned"], line["pinned / true"]) == ("1.400", "1.400")
+    assert (line["power / true"], line["error of its logarithm"]) == ("1.00", "0.46")
+    assert (line["interval covers"], line["seeds"]) == ("1.00", "3")
