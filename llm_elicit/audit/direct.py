@@ -83,7 +83,7 @@ def measure_direct(
                 unread={why: evidence.unread[kind].get(why, 0) for why in UNREAD},
             )
             for kind in KINDS
-            if evidence.answers[kind]
+            if evidence.answers.get(kind)
         ],
         stated=measure_stated(evidence.quantiles, reference, belief, evidence.at_levels, rng),
         generated=measure_generated(evidence.points, reference, belief, settings, rng),
