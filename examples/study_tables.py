@@ -6,14 +6,18 @@ The campaign is run first, or resumed; with no argument it is a quick one of sim
 """
 
 import sys
+from itertools import combinations
 
 import matplotlib.pyplot as plt
 import numpy as np
 from scipy import stats
 
 import llm_elicit as le
+from llm_elicit.audit.multiplicity import holm
+from llm_elicit.audit.response import response_of
 
-RESAMPLES = 2000
+RESAMPLES = 10_000
+LEVEL = 0.05
 
 
 def log_density(space, points):
@@ -22,37 +26,24 @@ def log_density(space, points):
     return smooth.logpdf(space.to_scale(points).T)
 
 
-def rank_correlation(x, y, rng):
-    """Spearman's, with a 95 % interval by resampling pairs; None where all of x are alike."""
+def rank_correlation(x, y, rng, level):
+    """Spearman's, with an interval by resampling pairs; None where all of x are alike."""
     if np.ptp(x) < 1e-12:
         return None
     drawn = rng.integers(len(x), size=(RESAMPLES, len(x)))
-    again = [stats.spearmanr(x[rows], y[rows]).statistic for rows in drawn]
-    return stats.spearmanr(x, y).statistic, *np.nanquantile(again, [0.025, 0.975])
+    ranks = stats.rankdata(x[drawn], axis=1), stats.rankdata(y[drawn], axis=1)
+    apart = [rank - rank.mean(axis=1, keepdims=True) for rank in ranks]
+    sizes = [np.sqrt(np.square(one).sum(axis=1)) for one in apart]
+    again = (apart[0] * apart[1]).sum(axis=1) / (sizes[0] * sizes[1])
+    return stats.spearmanr(x, y).statistic, *np.nanquantile(again, [level / 2, 1 - level / 2])
 
 
-def show(found):
-    return "none" if found is None else "{:.2f} [{:.2f}, {:.2f}]".format(*found)
-
-
-def interval(found):
-    return show(found and (found.value, found.low, found.high))
-
-
-def leanings(run, judge):
-    """Its preference for the first point of each pair, and by how much that point is denser."""
-    choices = run.comparisons.choices(judge)
-    denser = log_density(run.space, choices.a) - log_density(run.space, choices.b)
-    return choices, choices.preference - 0.5, denser
-
-
-def drawn_to(judge):
-    """The features that drive it (Holm, 5 %), each with its effect in log-odds."""
-    clear = [effect for effect in judge.effects if effect.p_holm < 0.05]
-    told = [
-        f"{each.name} {each.direction or ''} {each.value or float('nan'):+.2f}" for each in clear
-    ]
-    return ", ".join(told) or "none"
+def show(found, digits=2):
+    if found is None:
+        return "none"
+    if not isinstance(found, tuple):
+        found = found.value, found.low, found.high
+    return "{:.{n}f} [{:.{n}f}, {:.{n}f}]".format(*found, n=digits)
 
 
 def row(*cells):
@@ -64,38 +55,89 @@ def header(*cells):
     row(*["---"] * len(cells))
 
 
-def judging(runs):
+def judges_of(runs):
+    return [(run, judge) for run in runs for judge in run.audit.judges]
+
+
+def preferences(runs):
+    """Questions 1 and 2: does a judge have a preference, and how reliable is it?"""
     header(
-        "space", "judge", "verdict", "order bias", "soft order bias", "both orders agree", "p",
-        "driven by",
+        "space", "judge", "verdict", "p", "p (Holm)", "held-out R²", "ceiling", "position effect",
+        "its sd", "its share",
     )  # fmt: skip
-    for run in runs:
-        for judge in run.audit.judges:
-            said = judge.consistency
-            told = map(interval, (said.order_bias, said.soft_order_bias, said.agreement))
-            p = f"{judge.preference.p_value:.4f}"
-            row(run.space.name, judge.name, judge.verdict, *told, p, drawn_to(judge))
+    for run, judge in judges_of(runs):
+        said, place = judge.preference, judge.preference.position
+        position = ("none", "none", "none")
+        if place is not None:
+            sd = "none" if place.sd is None else f"{place.sd:.3f}"
+            position = show(place.mean), sd, f"{place.share:.2f}"
+        p = f"{said.p_value:.4f}", f"{said.p_holm:.4f}"
+        reliable = show(said.reliability), show(said.ceiling)
+        row(run.space.name, judge.name, said.verdict, *p, *reliable, *position)
 
 
-def against_the_data(runs):
-    header("space", "judge", "W1", "sliced W1", "its 90 % interval", "preference and log-density")
+def effects(runs):
+    """Question 3: what is preferred? Features whose test passes after Holm's correction."""
+    header("space", "judge", "feature", "prefers", "log-odds over the middle half", "p (Holm)")
+    for run, judge in judges_of(runs):
+        for one in judge.effects:
+            if one.p_holm < LEVEL and one.value is not None:
+                size = show((one.value, one.low, one.high), 3)
+                row(run.space.name, judge.name, one.name, one.direction, size, f"{one.p_holm:.4f}")
+
+
+def against_the_data(runs, cells):
+    """Question 4: does the preference follow the data?"""
+    header(
+        "space", "judge", "AUC", "ceiling", "utility and log-density",
+        "half differences and log-density", f"at 1 − .05/{cells}",
+    )  # fmt: skip
     found = {}
-    for run in runs:
-        space = run.space.name
-        for judge in run.audit.judges:
-            _, preference, denser = leanings(run, judge.name)
-            rho = rank_correlation(preference, denser, np.random.default_rng(0))
-            found.setdefault(judge.name, {})[space] = rho
-            away = judge.belief_data
-            ends = "{:.2f} to {:.2f}".format(*away.bands.sliced) if away.bands else ""
-            row(space, judge.name, *apart(away), ends, show(rho))
-        row(space, "*λ*", *apart(run.audit.reference.sampling_data), "", "")
-        row(space, "*half of the data*", *apart(run.audit.reference.data_floor), "", "")
+    for run, judge in judges_of(runs):
+        said = response_of(run.comparisons, judge.name)
+        denser = log_density(run.space, said.a) - log_density(run.space, said.b)
+        alone, all_cells = (
+            rank_correlation(said.value, denser, np.random.default_rng(0), level)
+            for level in (LEVEL, LEVEL / cells)
+        )
+        found.setdefault(judge.name, {})[run.space.name] = alone
+        data, known = judge.discrimination, ("none", "none", "none")
+        if data is not None:
+            known = show(data.auc), f"{data.ceiling:.2f}", show(data.rank_correlation)
+        sure = "none" if all_cells is None else "[{:.2f}, {:.2f}]".format(*all_cells[1:])
+        row(run.space.name, judge.name, *known, show(alone), sure)
     return found
 
 
-def apart(distance):
-    return f"{distance.wasserstein.mean:.2f}", f"{distance.joint.sliced.mean:.2f}"
+def scales(runs):
+    """Questions 5 and 6: is the scale known, and do ranges' widths count?"""
+    header("space", "judge", "log-width", "of a density", "coherent: p", "power", "source")
+    for run, judge in judges_of(runs):
+        pinned = None if judge.powers is None else judge.powers.pinned
+        if pinned is None:
+            row(run.space.name, judge.name, *["none"] * 5)
+            continue
+        width, told = pinned.coherence, ("none", "none", "none")
+        if width is not None:
+            told = show(width.width, 3), f"{width.expected:.3f}", f"{width.p_value:.4f}"
+        power = show((pinned.value, pinned.low, pinned.high), 1)
+        row(run.space.name, judge.name, *told, power, pinned.source)
+
+
+def agreement(runs):
+    """Question 7: do models agree? On pairs answered by both; Holm over all of them."""
+    found = []
+    for run in runs:
+        models = [judge.name for judge in run.campaign.judges if judge.backend != "simulated"]
+        said = {name: response_of(run.comparisons, name) for name in models}
+        for one, other in combinations(said, 2):
+            _, here, there = np.intersect1d(said[one].pair, said[other].pair, return_indices=True)
+            test = stats.spearmanr(said[one].value[here], said[other].value[there])
+            found.append((run.space.name, one, other, test.statistic, test.pvalue))
+    corrected = holm(np.nan_to_num([test[4] for test in found], nan=1.0))
+    header("space", "judge", "judge", "Spearman", "p", "p (Holm)")
+    for (space, one, other, rho, p), p_holm in zip(found, corrected, strict=True):
+        row(space, one, other, f"{rho:.2f}", f"{p:.4f}", f"{p_holm:.4f}")
 
 
 def draw(found, path):
@@ -120,6 +162,12 @@ def draw(found, path):
 
 campaign, path = sys.argv[1:] if len(sys.argv) == 3 else ("grid", "study.png")
 runs = list(le.run_grid(campaign).values())
-judging(runs)
+preferences(runs)
 print()
-draw(against_the_data(runs), path)
+effects(runs)
+print()
+draw(against_the_data(runs, cells=16), path)
+print()
+scales(runs)
+print()
+agreement(runs)

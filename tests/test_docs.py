@@ -22,7 +22,7 @@ TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 # the target exists without running the tests inside the tests.
 SETUP = ("git clone", "cd ", "python3 -m venv", ". .venv", "pip install")
 LOCAL_PACKAGE = "pip install ./"
-LOCAL = re.compile(r"\b(california|smollm2|study)(\b|_direct)(?!_)(?!.*--dry-run)")
+LOCAL = re.compile(r"(?<!make )\b(california|demo|smollm2|study)(\b|_direct)(?!_)(?!.*--dry-run)")
 
 
 def blocks(page: Path, language: str) -> list[str]:
