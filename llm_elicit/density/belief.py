@@ -41,6 +41,7 @@ from llm_elicit.density.utility_draws import UtilityDraws
 
 Array = npt.NDArray[np.float64]
 _FORMAT = 1
+_UNIT_POINTS = 4096
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _RESTORE: dict[str, Callable[[Latent, dict[str, Tensor], dict[str, Any]], DensityModel]] = {
     "utility": UtilityDensity.restore,
@@ -279,6 +280,20 @@ class BeliefDensity:
     def power(self) -> float:
         """The power of the fitted utility that this density is: 1 but for `tempered` beliefs."""
         return float(self.diagnostics.get("power", {}).get("value", 1.0))
+
+    def unit_power(self) -> float:
+        """The power at which the log-density has a standard deviation of one nat over λ.
+
+        A convention for a belief whose power nothing tells: it does not change when all log-odds
+        are multiplied by a constant. Infinite for a flat belief.
+
+        Raises
+        ------
+        DensityError : a method other than "utility" and "auto".
+        """
+        at = self.sampling.sample(_UNIT_POINTS, np.random.default_rng(_UNIT_POINTS))
+        spread = float(self.utility(at).std())
+        return 1.0 / spread if spread > 0.0 else math.inf
 
     def tempered(self, power: float | Scale, *, seed: int = 0) -> BeliefDensity:
         """The belief ∝ exp(power · f), normalized, inside λ's support.

@@ -18,6 +18,11 @@ This gain trusts the draws to know where mass may be. Every other pair is theref
 what its answer tells about the draws themselves, vᵀ G v / Σ_s P_s (1 − P_s), whatever the
 density: alone, the first was better on moons and the second on a ring.
 
+*Measured log-odds* tell more than votes: P_s above is then the difference of utility of the two
+points, and P_s (1 − P_s) is the variance of its measurement. Such a belief is looked at by the
+power that is known (`BeliefDensity.tempered`), else by `BeliefDensity.unit_power`: taken for nats,
+small log-odds would make every belief λ.
+
 A share of the pairs is drawn from λ as the first round's are: for modes no answer has pointed
 to yet, and for checks that must not depend on the design.
 """
@@ -33,7 +38,6 @@ from torch import Tensor
 
 from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.candidates import Candidates
-from llm_elicit.density.choice import Noise
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.problem import FitSettings
 from llm_elicit.density.sampling import SamplingDensity
@@ -93,11 +97,13 @@ def suggest_pairs(
     rng = np.random.default_rng([seed, 0x5066E57])
     at_random = int(np.floor(settings.uniform * n + rng.uniform()))
     drawn = [belief.sampling.sample(at_random, rng) for _ in range(2)]
+    belief = _at_known_power(belief, seed)
     with one_thread():
         found = belief.candidates(_POINTS, settings.temperature, seed=seed)
         first, second = _pair_up(len(found.points), max(settings.candidates, n), rng)
         energy = _energy(found, _placed(found.points, belief.sampling))
-        chosen = _choose(found, energy, (first, second), n - at_random, belief.noise)
+        answers = _Answers.of(found, (first, second), belief)
+        chosen = _choose(answers, energy, n - at_random)
     sides = found.points[first[chosen]], found.points[second[chosen]]
     order = rng.permutation(n)
     a, b = (np.concatenate(side)[order] for side in zip(sides, drawn, strict=True))
@@ -111,14 +117,47 @@ def _pair_up(count: int, wanted: int, rng: np.random.Generator) -> tuple[Index, 
     return first, second
 
 
-def _choose(
-    found: Candidates, energy: Tensor, pairs: tuple[Index, Index], n: int, noise: Noise
-) -> Index:
+def _at_known_power(belief: BeliefDensity, seed: int) -> BeliefDensity:
+    """The belief itself, or at its unit power where nothing but log-odds sets its scale."""
+    response = belief.diagnostics.get("response")
+    if response is None or response["scale"] != "log-odds" or "power" in belief.diagnostics:
+        return belief
+    power = belief.unit_power()
+    return belief.tempered(power, seed=seed) if np.isfinite(power) else belief
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """What S draws say of the answers to N pairs: ``deviation`` (S, N) of each from the mean over
+    draws, and ``doubt`` (N,), the variance of the answers themselves, summed over draws.
+    """
+
+    deviation: Tensor
+    doubt: Tensor
+
+    @classmethod
+    def of(cls, found: Candidates, pairs: tuple[Index, Index], belief: BeliefDensity) -> _Answers:
+        """Votes at the belief's noise, or log-odds if it was fitted to some."""
+        values = found.values.double()
+        apart = values[:, pairs[0]] - values[:, pairs[1]]
+        response = belief.diagnostics.get("response")
+        if response is None:
+            chance = torch.exp(belief.noise.log_cdf(apart))
+            return cls(_centred(chance), (chance * (1.0 - chance)).sum(0).clamp(min=1e-12))
+        # Half differences of two orders have half the variance of one answer.
+        share = 1.0 - 0.5 * response["both_orders"] / response["pairs"]
+        noise = response["dispersion"] / response["gain"] * belief.power
+        doubt = torch.full_like(apart[0], len(apart) * max(share * noise**2, 1e-12))
+        return cls(_centred(apart), doubt)
+
+
+def _centred(values: Tensor) -> Tensor:
+    return values - values.mean(0)
+
+
+def _choose(answers: _Answers, energy: Tensor, n: int) -> Index:
     """The n pairs (of N), one after the other, by the two gains in turns."""
-    values = found.values.double()
-    chance = torch.exp(noise.log_cdf(values[:, pairs[0]] - values[:, pairs[1]]))
-    doubt = (chance * (1.0 - chance)).sum(0).clamp(min=1e-12)
-    deviation = chance - chance.mean(0)  # v, (S, N)
+    deviation, doubt = answers.deviation, answers.doubt  # v, (S, N)
     left = deviation.clone()  # G v
     free = torch.ones_like(doubt)
     chosen: list[int] = []

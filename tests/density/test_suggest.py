@@ -1,0 +1,108 @@
+"""Which pairs to ask next of a judge who answers by log-odds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from llm_elicit.density import (
+    BeliefDensity,
+    FitSettings,
+    Uniform,
+    UtilitySettings,
+    fit_belief,
+    suggest_pairs,
+)
+from llm_elicit.density.suggest import SuggestSettings, _Answers, _at_known_power
+from llm_elicit.density.utility import GaussianProcessSettings
+from tests.density.targets import Array
+
+SQUARE = Uniform([-3.0, -3.0], [3.0, 3.0])
+SMALL = FitSettings(
+    utility=UtilitySettings(process=GaussianProcessSettings(frequencies=128, draws=64))
+)
+
+
+def hill(x: Array) -> Array:
+    """log p of N((1, −1), 0.3² I), without its constant."""
+    return -0.5 * ((x - [1.0, -1.0]) ** 2).sum(-1) / 0.3**2
+
+
+def answers(a: Array, b: Array, seed: int, factor: float = 1.0) -> Array:
+    """Faint log-odds (n,), of standard deviation 0.2 or so."""
+    noise = np.random.default_rng(seed).normal(0, 0.05, len(a))
+    return factor * (0.003 * (hill(a) - hill(b)) + noise)
+
+
+def fitted(a: Array, b: Array, heard: Array) -> BeliefDensity:
+    return fit_belief(a, b, log_odds=heard, sampling=SQUARE, settings=SMALL)
+
+
+def first_round(seed: int = 0, factor: float = 1.0) -> tuple[BeliefDensity, Array, Array]:
+    rng = np.random.default_rng(seed)
+    a, b = SQUARE.sample(40, rng), SQUARE.sample(40, rng)
+    return fitted(a, b, answers(a, b, seed, factor)), a, b
+
+
+def test_the_unit_power_makes_one_nat_of_the_log_density():
+    belief, _, _ = first_round()
+    power = belief.unit_power()
+    x = SQUARE.sample(20_000, np.random.default_rng(1))
+    assert belief.tempered(power).log_prob(x).std() == pytest.approx(1.0, rel=0.05)
+    faint, _, _ = first_round(factor=0.01)
+    assert faint.unit_power() == pytest.approx(100 * power, rel=0.02)
+
+
+def test_a_belief_without_a_known_power_is_looked_at_by_its_unit_power():
+    belief, _, _ = first_round()
+    assert _at_known_power(belief, 0).power == pytest.approx(belief.unit_power())
+    known = belief.tempered(50.0)
+    assert _at_known_power(known, 0) is known
+
+
+def test_log_odds_are_as_sure_whatever_they_are():
+    belief = _at_known_power(first_round()[0], 0)
+    found = belief.candidates(200, 3.0, seed=1)
+    pairs = np.arange(100), np.arange(100, 200)
+    told = _Answers.of(found, pairs, belief)
+    dispersion = belief.diagnostics["response"]["dispersion"] * belief.power
+    assert (told.doubt == told.doubt[0]).all()
+    assert float(told.doubt[0]) == pytest.approx(len(found.values) * dispersion**2)
+    assert told.deviation.mean(0).abs().max() < 1e-9
+
+
+def test_the_pairs_are_the_same_however_faint_the_answers():
+    spread = []
+    for factor in (1.0, 0.01):
+        belief, _, _ = first_round(factor=factor)
+        a, b = suggest_pairs(belief, 60, seed=2, settings=SuggestSettings(uniform=0.0))
+        spread.append(np.linalg.norm(np.concatenate([a, b]) - [1.0, -1.0], axis=1).mean())
+    assert spread[1] == pytest.approx(spread[0], rel=0.15)
+
+
+def test_a_pinned_power_draws_them_closer():
+    belief, _, _ = first_round()
+    sharp = belief.tempered(333.0)
+    means = []
+    for each in (belief, sharp):
+        a, b = suggest_pairs(each, 60, seed=2, settings=SuggestSettings(uniform=0.0))
+        means.append(np.linalg.norm(np.concatenate([a, b]) - [1.0, -1.0], axis=1).mean())
+    assert means[1] < 0.8 * means[0]
+
+
+def test_chosen_pairs_tell_more_than_pairs_at_random():
+    errors: dict[str, list[float]] = {"chosen": [], "random": []}
+    x = SQUARE.sample(2000, np.random.default_rng(4))
+    near = x[np.argsort(-hill(x))[:400]]
+    for seed in range(4):
+        belief, a, b = first_round(seed)
+        pairs = {
+            "chosen": suggest_pairs(belief.tempered(100.0), 40, seed=seed),
+            "random": tuple(SQUARE.sample(40, np.random.default_rng(50 + s)) for s in (0, seed)),
+        }
+        for name, (c, d) in pairs.items():
+            heard = np.concatenate([answers(a, b, seed), answers(c, d, 100 + seed)])
+            after = fitted(np.concatenate([a, c]), np.concatenate([b, d]), heard)
+            gap = after.utility(near) / 0.003 - hill(near)
+            errors[name].append(float(gap.std()))
+    assert np.mean(errors["chosen"]) < np.mean(errors["random"])
