@@ -8,8 +8,10 @@ the wrong place, above it too wide.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
-from scipy.stats import kstest
+from scipy.stats import kstwo
 
 from llm_elicit import density
 from llm_elicit.audit.consistency import Interval, wilson
@@ -36,7 +38,8 @@ class DataCoverage(Strict):
         regions: some of the regions.
         curve: the share held by regions of mass 0, 0.02, ..., 1.
         error: mean |share held - mass| over the curve; 0 for a perfect belief.
-        p_value: Kolmogorov-Smirnov's, that levels are even.
+        p_value: that levels are even, by Kolmogorov and Smirnov's test of two samples: the belief
+            is known by its draws alone.
     """
 
     rows: int
@@ -46,9 +49,17 @@ class DataCoverage(Strict):
     p_value: float
 
 
+@dataclass(frozen=True)
+class DataLevels:
+    """Levels `(n,)` of rows of the data, by so many draws of the belief."""
+
+    values: Floats
+    draws: int
+
+
 def data_levels(
     belief: density.BeliefDensity, space: FeatureSpace, points: Floats
-) -> Floats | None:
+) -> DataLevels | None:
     """Levels of the table's rows, at most 4000, under a belief with these samples `(m, d)`.
 
     Densities are per unit of each feature's scale. None for a space without a table.
@@ -62,7 +73,8 @@ def data_levels(
         kept = rng.permutation(some)[:_ROWS]
         return belief.log_prob(kept) - slope(kept)
 
-    return levels_of(log_density(space.table_points()), log_density(points), rng)
+    drawn = log_density(points)
+    return DataLevels(levels_of(log_density(space.table_points()), drawn, rng), len(drawn))
 
 
 def levels_of(
@@ -84,23 +96,34 @@ def levels_of(
     return np.asarray((least + rng.uniform(size=len(data)) * (most - least)) / len(ranked))
 
 
-def measure_data_coverage(levels: Floats) -> DataCoverage:
-    """From the levels `(n,)` of the data's rows.
+def measure_data_coverage(levels: DataLevels) -> DataCoverage:
+    """From the levels of the data's rows.
 
     Example:
-        >>> even = measure_data_coverage((np.arange(400) + 0.5) / 400)
-        >>> even.error < 0.01, measure_data_coverage(np.full(400, 0.97)).error > 0.4
+        >>> even = measure_data_coverage(DataLevels((np.arange(400) + 0.5) / 400, 4000))
+        >>> narrow = measure_data_coverage(DataLevels(np.full(400, 0.97), 4000))
+        >>> even.error < 0.01, narrow.error > 0.4
         (True, True)
     """
-    masses = np.linspace(0.0, 1.0, _CURVE)
-    held = np.searchsorted(np.sort(levels), masses, side="right") / len(levels)
+    masses, values, rows = np.linspace(0.0, 1.0, _CURVE), levels.values, len(levels.values)
+    held = np.searchsorted(np.sort(values), masses, side="right") / rows
     return DataCoverage(
-        rows=len(levels),
+        rows=rows,
         regions=[
-            Region(mass=mass, holds=wilson(float((levels <= mass).mean()), len(levels)))
-            for mass in MASSES
+            Region(mass=mass, holds=wilson(float((values <= mass).mean()), rows)) for mass in MASSES
         ],
         curve=held.tolist(),
         error=float(np.abs(held - masses).mean()),
-        p_value=float(kstest(levels, "uniform").pvalue),
+        p_value=_p_value(levels),
     )
+
+
+def _p_value(levels: DataLevels) -> float:
+    """Of two samples: the greatest distance of the levels from even ones, by the effective size.
+
+    Rows and draws scatter both, as one sample of n m / (n + m) does alone.
+    """
+    ranked, n = np.sort(levels.values), len(levels.values)
+    above, below = np.arange(1, n + 1) / n - ranked, ranked - np.arange(n) / n
+    size = max(1, round(n * levels.draws / (n + levels.draws)))
+    return float(kstwo.sf(max(above.max(), below.max()), size))

@@ -21,6 +21,7 @@ from llm_elicit.rounds import Schedule
 from llm_elicit.strict import Strict
 
 if TYPE_CHECKING:
+    from llm_elicit.audit.coverage import DataLevels
     from llm_elicit.audit.powers import PowerEvidence
     from llm_elicit.audit.utility import Utility
 
@@ -102,7 +103,7 @@ class JudgeEvidence:
     beliefs: Mapping[str, Floats] = field(default_factory=dict)
     diagnostics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     bands: BeliefBands | None = None
-    levels: Floats | None = None
+    levels: DataLevels | None = None
     utility: Utility | None = None
     powers: PowerEvidence | None = None
     triads: Triads | None = None

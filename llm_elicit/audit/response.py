@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from llm_elicit.comparisons import Choices, Comparisons
+from llm_elicit.comparisons import Choices, Comparisons, Said
 from llm_elicit.features import Floats
+from llm_elicit.told import STATED_TO
 
 Kind = Literal["log-odds", "choices"]
 _ROUNDING = 1e-9
@@ -92,12 +93,19 @@ def response_of(comparisons: Comparisons, judge: str) -> Response:
     said = comparisons.said(judge)
     kind: Kind = "log-odds" if said.soft.any() else "choices"
     kept = said.soft if kind == "log-odds" else np.ones(len(said.soft), dtype=bool)
-    shown = said.log_odds if kind == "log-odds" else (said.preference - 0.5) * said.sign
+    shown = _log_odds(said) if kind == "log-odds" else (said.preference - 0.5) * said.sign
     rows = pd.DataFrame({"pair": said.pair, "first": said.first, "shown": shown})[kept]
     by_question = rows.groupby(["pair", "first"])["shown"].agg(["mean", "var", "count"])
     asked = pd.DataFrame(by_question.unstack())
     _, row = np.unique(said.pair[kept], return_index=True)
     return _response(kind, said.a[kept][row], said.b[kept][row], asked)
+
+
+def _log_odds(said: Said) -> Floats:
+    """Of the option shown first; a stated 0 or 100 % counts as half a step from it."""
+    least = 0.5 * STATED_TO
+    p = np.clip(said.first_shown, least, 1.0 - least)
+    return np.where(said.format == "probability", np.log(p / (1.0 - p)), said.log_odds)
 
 
 def _response(kind: Kind, a: Floats, b: Floats, asked: pd.DataFrame) -> Response:

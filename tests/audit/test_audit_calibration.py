@@ -2,9 +2,15 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from audit.planted import box
-from llm_elicit.audit.coverage import data_levels, levels_of, measure_data_coverage
+from llm_elicit.audit.coverage import (
+    DataLevels,
+    data_levels,
+    levels_of,
+    measure_data_coverage,
+)
 from llm_elicit.audit.foretold import read_foretold
 from llm_elicit.comparisons import Choices
 from llm_elicit.density import (
@@ -20,9 +26,12 @@ def _normal(x: np.ndarray, sd: float) -> np.ndarray:
     return -0.5 * np.square(x / sd).sum(1)
 
 
-def _levels(belief_sd: float, d: int, rng: np.random.Generator) -> np.ndarray:
-    data, drawn = rng.normal(0, 1, (2000, d)), rng.normal(0, belief_sd, (4000, d))
-    return levels_of(_normal(data, belief_sd), _normal(drawn, belief_sd), rng)
+def _levels(
+    belief_sd: float, d: int, rng: np.random.Generator, rows: int = 2000, draws: int = 4000
+) -> DataLevels:
+    data, drawn = rng.normal(0, 1, (rows, d)), rng.normal(0, belief_sd, (draws, d))
+    values = levels_of(_normal(data, belief_sd), _normal(drawn, belief_sd), rng)
+    return DataLevels(values, draws)
 
 
 @pytest.mark.parametrize("d", [1, 3, 10])
@@ -32,6 +41,20 @@ def test_data_drawn_from_the_belief_lie_evenly_in_it(d: int) -> None:
     assert coverage.error < 0.03
     for region in coverage.regions:
         assert region.holds.low - 0.02 < region.mass < region.holds.high + 0.02
+
+
+@pytest.mark.parametrize(("rows", "draws"), [(4000, 4000), (500, 4000), (400, 200)])
+def test_that_the_belief_is_known_by_draws_alone_makes_no_false_alarms(rows, draws) -> None:
+    """With as many draws as rows, a test that took the belief for known alarmed three times."""
+    repeats = 300
+    p_values = [
+        measure_data_coverage(
+            _levels(1.0, 1, np.random.default_rng([seed, 5]), rows, draws)
+        ).p_value
+        for seed in range(repeats)
+    ]
+    alarms = int((np.array(p_values) <= 0.05).sum())
+    assert stats.binom.ppf(0.001, repeats, 0.05) <= alarms <= stats.binom.ppf(0.999, repeats, 0.05)
 
 
 def test_a_wide_belief_holds_too_much_of_the_data_and_a_narrow_one_too_little() -> None:
@@ -46,7 +69,8 @@ def test_a_wide_belief_holds_too_much_of_the_data_and_a_narrow_one_too_little() 
 
 
 def test_a_flat_belief_has_no_densest_region() -> None:
-    levels = levels_of(np.zeros(2000), np.zeros(1000), np.random.default_rng(0))
+    values = levels_of(np.zeros(2000), np.zeros(1000), np.random.default_rng(0))
+    levels = DataLevels(values, 1000)
     assert measure_data_coverage(levels).p_value > 1e-3
 
 

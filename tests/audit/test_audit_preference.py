@@ -178,6 +178,16 @@ def test_repeats_that_vary_give_the_ceiling():
     assert found.ceiling.value == pytest.approx(signal / (signal + 0.07**2 / 4), abs=0.02)
 
 
+def test_a_stated_certainty_counts_as_half_a_step_from_it():
+    """Of stated per cents 0 and 100 are roundings, not log-odds of twenty nats."""
+    log = ask(SPACE, constant(0.75), np.random.default_rng(0), 4, soft=True).frame
+    log["format"] = "probability"
+    log.loc[(log["pair"] == 1) & (log["order"] == "ab"), "probability"] = 1.0
+    found = response_of(Comparisons(log, SPACE.names), "judge")
+    assert found.value[1] == pytest.approx(0.5 * (np.log(199.0) - np.log(3.0)))
+    assert found.value[0] == 0.0
+
+
 @pytest.mark.parametrize("n", [0, 1, 2, 3])
 def test_few_pairs_do_not_crash_and_cannot_be_significant(n):
     rng = np.random.default_rng(n)

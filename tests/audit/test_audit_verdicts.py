@@ -1,0 +1,157 @@
+"""Verdicts over whole campaigns: judges without content, and judges whose scale is changed.
+
+With --log-cli-level=INFO the counts of docs/benchmarks.md, "Verdicts", are shown.
+"""
+
+import logging
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from audit.planted import ask, constant
+from llm_elicit import density
+from llm_elicit.audit import (
+    AuditSettings,
+    JudgeEvidence,
+    Reference,
+    at_powers,
+    audit_run,
+    utility_of,
+)
+from llm_elicit.audit.preference import measure_preference, settle
+from llm_elicit.audit.response import response_of
+from llm_elicit.campaign import Fit
+from llm_elicit.features import FeatureSpace
+from llm_elicit.told import evidence_of, sampling_of
+
+SPACE = FeatureSpace.load("countries")
+PAIRS, CAMPAIGNS = 100, 80
+_LOG = logging.getLogger(__name__)
+
+
+def _logistic(log_odds):
+    return 1.0 / (1.0 + np.exp(-log_odds))
+
+
+def _of_pair(rng, mean, sd):
+    """A position effect of each pair's own, the same in both orders."""
+    effects = rng.normal(mean, sd, PAIRS)
+    return lambda first, _: effects + rng.normal(0.0, 0.07, PAIRS)
+
+
+def spread(rng):
+    effect = _of_pair(rng, 0.5, 0.3)
+    return lambda a, b: _logistic(effect(a, b))
+
+
+def few_levels(rng):
+    return lambda a, b: _logistic(rng.choice([0.0, 0.125, 0.25], PAIRS))
+
+
+JUDGES = {
+    "fair coin": (lambda rng: constant(0.5), False),
+    "constant letter": (lambda rng: constant(1.0), False),
+    "position effect with spread": (spread, True),
+    "few distinct levels": (few_levels, True),
+    "hard letters at temperature 1": (spread, False),
+}
+
+
+def _verdict(log, seed, flips):
+    settings = AuditSettings(flips=flips)
+    response = response_of(log, "judge")
+    one = measure_preference(response, SPACE, settings, np.random.default_rng(seed))
+    return settle([one], [None], settings.level)[0].verdict
+
+
+def test_of_400_campaigns_without_content_few_are_called_consistent():
+    alarms = 0
+    for number, (name, (judge, soft)) in enumerate(JUDGES.items()):
+        found = Counter()
+        for seed in range(CAMPAIGNS):
+            rng = np.random.default_rng([seed, number, 17])
+            log = ask(SPACE, judge(rng), rng, PAIRS, soft=soft)
+            found[_verdict(log, seed, flips=399)] += 1
+        _LOG.info("%s: %s", name, dict(found))
+        alarms += found["consistent preference"]
+        if name in ("constant letter", "position effect with spread"):
+            assert found["position only"] >= 0.85 * CAMPAIGNS
+    _LOG.info("called consistent: %d of %d", alarms, CAMPAIGNS * len(JUDGES))
+    assert alarms <= 0.065 * CAMPAIGNS * len(JUDGES)
+
+
+def _shares(points):
+    """Points on each feature's scale, from 0 to 1 over its range."""
+    ends = SPACE.to_scale(np.stack([SPACE.low, SPACE.high]))
+    return (SPACE.to_scale(points) - ends[0]) / (ends[1] - ends[0])
+
+
+@pytest.mark.parametrize("pairs", [15, 30])
+def test_a_faint_judge_is_found_from_few_pairs(pairs):
+    """As faint and as repeatable as a real model: log-odds of sd .16, noise .08 a pair."""
+    found = Counter()
+    for seed in range(40):
+        rng = np.random.default_rng([seed, 31])
+
+        def choose(a, b, rng=rng):
+            weights = np.linspace(0.35, 0.0, SPACE.dimension)
+            log_odds = 0.1 + (_shares(a) - _shares(b)) @ weights
+            return _logistic(log_odds + rng.normal(0, 0.08, len(a)))
+
+        found[_verdict(ask(SPACE, choose, rng, pairs, soft=True), seed, flips=399)] += 1
+    _LOG.info("%d pairs: %s", pairs, dict(found))
+    assert found["consistent preference"] >= (36 if pairs == 15 else 40)
+
+
+def _audited(scale, seed):
+    """A whole campaign of a judge that prefers high values of the first and the middle of the next.
+
+    Fitted, taken to one nat over λ as the fit stage does, and audited.
+    """
+    rng = np.random.default_rng([seed, 41])
+
+    def choose(a, b):
+        one, other = (x[:, 0] - 2.0 * (x[:, 1] - 0.5) ** 2 for x in (_shares(a), _shares(b)))
+        return _logistic(scale * (0.1 + 0.4 * (one - other) + rng.normal(0, 0.07, len(a))))
+
+    log = ask(SPACE, choose, rng, 60, soft=True)
+    evidence = evidence_of(log, "judge", Fit(methods=("auto",)))
+    belief = density.fit_evidence(evidence, sampling=sampling_of(SPACE), seed=0)
+    spread = belief.utility(belief.sampling.sample(4096, np.random.default_rng(0))).std()
+    belief = belief.tempered(1.0 / spread)
+    points, data = belief.sample(2000, seed=0), SPACE.table_points()
+    judge = JudgeEvidence(
+        "judge", log, {"auto": points}, {"auto": belief.diagnostics},
+        utility=utility_of(belief, SPACE, data, 0),
+        powers=at_powers(belief, SPACE, points, data, 0),
+    )  # fmt: skip
+    reference = Reference(SPACE, SPACE.sample(2000, np.random.default_rng(1)), data)
+    small = AuditSettings(size=100, marginal_size=500, repeats=2, flips=399)
+    return audit_run([judge], reference, settings=small).of("judge")
+
+
+def _driving(judge):
+    """The features that drive it, the largest effect first, with direction."""
+    clear = [effect for effect in judge.effects if effect.p_holm < 0.05]
+    return [(e.name, e.direction) for e in sorted(clear, key=lambda effect: -effect.size)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_multiplying_all_log_odds_changes_nothing_that_is_said_of_a_judge(seed):
+    base, *others = (_audited(scale, seed) for scale in (1.0, 0.1, 10.0))
+    assert base.verdict == "consistent preference"
+    assert base.preference.reliability.source == "belief"
+    for other in others:
+        assert (other.verdict, other.preference.reason) == (base.verdict, base.preference.reason)
+        for name in ("value", "low", "high"):
+            for what in ("reliability", "ceiling"):
+                one, two = (getattr(getattr(x.preference, what), name) for x in (base, other))
+                assert two == pytest.approx(one, abs=2e-3)
+            for what in ("auc", "rank_correlation", "level_set"):
+                one, two = (getattr(getattr(x.discrimination, what), name) for x in (base, other))
+                assert two == pytest.approx(one, abs=0.01)
+        assert _driving(other) == _driving(base) != []
+        assert [e.p_value for e in other.effects] == [e.p_value for e in base.effects]
+        for here, there in zip(base.powers.rows, other.powers.rows, strict=True):
+            assert there.log_density == pytest.approx(here.log_density, abs=0.1)
