@@ -5,7 +5,9 @@ template is asked about the first pairs of the campaign in both orders. With the
 effect taken out, the two answers to a pair are parallel measurements of how much one point is
 preferred to the other, so that their correlation r is the reliability of one answer, and
 2r / (1 + r) (Spearman, 1910; Brown, 1910) that of both together. What the position effect varies
-between pairs counts as noise.
+between pairs counts as noise, so that this is a lower bound for both orders. Of a judge whose
+position effect varies more than its preference it is useless, which the share of the half
+differences that a rule on the features predicts of pairs left out shows.
 
 Protocols of different prices are compared by ρ / (1 − ρ) per unit of cost, ρ being the
 reliability: by the Spearman–Brown formula that ratio is proportional to the number of questions, so
@@ -26,12 +28,14 @@ from scipy import stats
 
 from llm_elicit import stages
 from llm_elicit.audit.consistency import Interval
+from llm_elicit.audit.preference import share_explained
+from llm_elicit.audit.randomization import feature_differences, left_out
 from llm_elicit.audit.response import Kind, Response, response_of
 from llm_elicit.campaign import Campaign, Judge
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.design import Design
 from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.features import Floats
+from llm_elicit.features import FeatureSpace, Floats
 from llm_elicit.grid import axis_word
 from llm_elicit.orchestrator import Progress, Silent
 from llm_elicit.orchestrator.prices import price_of
@@ -60,6 +64,8 @@ class Protocol(Strict):
         reliability: of one answer; None where the answers in one order are all the same, or
             fewer than four pairs have both.
         both_orders: of the two orders together, by the Spearman-Brown formula.
+        predicted: the share of the mean square of half the differences between a pair's two answers
+            that a quadratic rule on the features predicts of pairs left out.
         position: the mean position effect, log-odds (choices: P(first shown) − 1/2).
         position_sd: the standard deviation of half the sum of a pair's two answers.
         refused, unparsable, unanswered: questions without a usable answer, by reason.
@@ -76,6 +82,7 @@ class Protocol(Strict):
     pairs: int
     reliability: Interval | None
     both_orders: Interval | None
+    predicted: Interval | None
     position: float | None
     position_sd: float | None
     refused: int
@@ -204,7 +211,7 @@ def run_pilot(
         problems.extend(run.problems)
         table = run.comparisons
         spent += float(table.frame["cost"].fillna(0.0).sum())
-        protocols += [measure(judge, run.campaign, table) for judge in campaign.judges]
+        protocols += [measure(judge, run.campaign, run.space, table) for judge in campaign.judges]
     recommended = tuple(
         recommend([one for one in protocols if one.judge == judge.name])
         for judge in campaign.judges
@@ -221,12 +228,13 @@ def run_pilot(
     return found, problems
 
 
-def measure(judge: Judge, campaign: Campaign, table: Comparisons) -> Protocol:
+def measure(judge: Judge, campaign: Campaign, space: FeatureSpace, table: Comparisons) -> Protocol:
     """One judge's answers to one template.
 
     Args:
         judge: who answered.
         campaign: the pilot's run for the template.
+        space: what is asked about.
         table: the judgments of that run.
     """
     rows = table.of(judge.name)
@@ -248,6 +256,7 @@ def measure(judge: Judge, campaign: Campaign, table: Comparisons) -> Protocol:
         pairs=0 if both is None else len(both[0]),
         reliability=one,
         both_orders=None if one is None else spearman_brown(one, 2),
+        predicted=None if both is None or response is None else _predicted(response, space),
         position=None if position is None else float(np.nanmean(position)),
         position_sd=None if position is None else float(np.nanstd(position, ddof=1)),
         refused=refused,
@@ -267,6 +276,13 @@ def _orders(response: Response) -> tuple[Floats, Floats] | None:
     value, position = response.value[known], response.position[known]
     apart = position - position.mean()
     return value + apart, value - apart
+
+
+def _predicted(response: Response, space: FeatureSpace) -> Interval | None:
+    if len(response) < FEWEST or not response.value.any():
+        return None
+    residual = left_out(feature_differences(response, space)[0], response.value)
+    return share_explained(np.square(residual), np.square(response.value))
 
 
 def split_half(first: Floats, second: Floats, *, hard: bool = False) -> Interval | None:
@@ -330,19 +346,14 @@ def _rate(one: Interval | None, usable: float, tokens: float, cost: float | None
 def recommend(protocols: Sequence[Protocol]) -> Recommendation:
     """Which of one judge's protocols to use: the one of the highest rate.
 
-    A protocol whose reliability cannot be told from zero is not recommended; one that comes near
-    to the best is named.
+    A protocol whose reliability cannot be told from zero is not recommended, unless the features
+    predict its answers and no other's orders agree; one that comes near to the best is named.
     """
     judge = protocols[0].judge
     ranked = sorted(protocols, key=lambda one: -one.rate)
     sure = [one for one in ranked if one.reliability is not None and one.reliability.low > 0.0]
     if not sure:
-        return Recommendation(
-            judge=judge,
-            template=None,
-            reason="the two orders of no template agree by more than chance (95 %); try other "
-            "templates, or more pairs",
-        )
+        return _by_prediction(protocols)
     best = sure[0]
     assert best.reliability is not None
     worst = best.rate * _odds(best.reliability.low) / _odds(best.reliability.value)
@@ -351,6 +362,26 @@ def recommend(protocols: Sequence[Protocol]) -> Recommendation:
     if near:
         reason += f"; these pairs do not tell it from {', '.join(near)}"
     return Recommendation(judge=judge, template=best.template, reason=reason)
+
+
+def _by_prediction(protocols: Sequence[Protocol]) -> Recommendation:
+    """Where the orders of no protocol agree: the one whose answers the features predict best."""
+    judge = protocols[0].judge
+    known = [one for one in protocols if one.predicted is not None and one.predicted.low > 0.0]
+    best = max(known, key=lambda one: one.predicted.value if one.predicted else 0.0, default=None)
+    if best is None or best.predicted is None:
+        return Recommendation(
+            judge=judge,
+            template=None,
+            reason="the two orders of no template agree by more than chance (95 %); try other "
+            "templates, or more pairs",
+        )
+    return Recommendation(
+        judge=judge,
+        template=best.template,
+        reason="the position effect varies more than the preference, but the features predict "
+        f"{best.predicted.value:.0%} of half the differences",
+    )
 
 
 def _odds(reliability: float) -> float:

@@ -45,23 +45,27 @@ def pilot_command(
 
 def _show(found: pilot.Pilot) -> None:
     names = (
-        "judge", "template", "answer", "pairs", "one order", "both orders", "position", "sd",
-        "refused", "unparsable", "unanswered", "tokens", "USD a question", "ρ/(1−ρ) per cost",
+        "judge", "template", "answer", "pairs", "one order", "both orders", "predicted",
+        "position", "sd", "refused", "unparsable", "unanswered", "tokens", "USD a question",
+        "ρ/(1−ρ) per cost",
     )  # fmt: skip
     table = Table(*names, box=None)
     for one in found.protocols:
         table.add_row(
             one.judge, one.template, one.answer, str(one.pairs), _interval(one.reliability),
-            _interval(one.both_orders), _number(one.position), _number(one.position_sd),
+            _interval(one.both_orders), _interval(one.predicted),
+            _number(one.position), _number(one.position_sd),
             str(one.refused), str(one.unparsable), str(one.unanswered), f"{one.tokens:.0f}",
             "unknown" if one.cost is None else f"{one.cost:.6f}", f"{one.rate:.3g}",
         )  # fmt: skip
     _out.print(table)
     _out.print(
         "Reliability of one order is the correlation of a pair's two answers, the mean position "
-        "effect taken out; of both, by Spearman-Brown; 95 % intervals. Position effects are "
-        "log-odds, of choices P(first shown) - 1/2. Cost is USD, of free judges a thousand tokens, "
-        "and a question where there are none."
+        "effect taken out; of both, by Spearman-Brown: a lower bound where the position effect "
+        "varies. Predicted is the share of half the differences that the features predict of "
+        "pairs left out. 95 % intervals. Position effects are log-odds, of choices "
+        "P(first shown) - 1/2. Cost is USD, of free judges a thousand tokens, and a question where "
+        "there are none."
     )
     for best in found.recommended:
         if best.template is None:

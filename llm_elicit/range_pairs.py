@@ -146,7 +146,8 @@ def _least_widths(
     """The least width (d,) of a range, as a share of the feature's scale."""
     steps = _STEPS * np.broadcast_to(np.asarray(resolution, dtype=np.float64), bottom.shape)
     # On a logarithmic scale a step is widest at the lower end.
-    return np.asarray(np.where(of_log, np.log1p(steps / np.exp(bottom)), steps) / (top - bottom))
+    lowest = np.exp(np.where(of_log, bottom, 0.0))
+    return np.asarray(np.where(of_log, np.log1p(steps / lowest), steps) / (top - bottom))
 
 
 def _places(width: tuple[float, float], least: Array, rng: np.random.Generator) -> Array:

@@ -139,6 +139,26 @@ def test_no_template_is_recommended_where_only_the_position_counts() -> None:
     assert "try other templates" in found.recommended[0].reason
 
 
+def test_a_position_effect_that_varies_hides_no_preference() -> None:
+    """Its spread over pairs is twice the preference's, so that the two orders disagree."""
+
+    def behave(_number: int, body: dict[str, Any]) -> Says:
+        mass = _mass(body)
+        position = 0.8 * np.random.default_rng(int(abs(mass) * 1e6)).normal()
+        return _letters(position + (0.3 * mass if _few_shot(body) else 0.0))
+
+    with Provider(behave) as provider:
+        found, _ = pilot.run_pilot(_campaign(provider.url), 20)
+    (best,) = found.recommended
+    one = next(one for one in found.protocols if one.template == "v1/few-shot")
+    assert one.reliability is not None
+    assert one.reliability.value < 0.0
+    assert one.predicted is not None
+    assert one.predicted.low > 0.9
+    assert (best.template, best.both_orders) == ("v1/few-shot", True)
+    assert "position effect varies more than the preference" in best.reason
+
+
 def test_answers_that_are_no_choice_are_counted_by_reason() -> None:
     def behave(number: int, body: dict[str, Any]) -> Says:
         if not _few_shot(body):

@@ -1,5 +1,7 @@
 """Pairs of ranges lie within the box, differ in width, and are what the density core takes."""
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -89,3 +91,10 @@ def test_what_cannot_be_drawn_is_said_in_one_line(change, said):
     with pytest.raises(InputError, match=said) as caught:
         draw_ranges(**wanted)
     assert "\n" not in str(caught.value)
+
+
+def test_large_values_on_a_linear_scale_overflow_nothing():
+    """The logarithmic features' step is not computed of the others, where exp has no end."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw_ranges([3000.0, 1.0], [6000.0, 9.0], 4, np.random.default_rng(0), log=[False, True])
