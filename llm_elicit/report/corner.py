@@ -52,7 +52,7 @@ def corner_figure(samples: Samples, judge: str, theme: Theme) -> Figure:
 def corner_layers(samples: Samples, judge: str) -> Layers:
     """Draw the same for a page, the belief at every power; the page has the legend."""
     figure, powers = _blank(samples, LIGHT), samples.by_factor(judge)
-    shapes, rescaled, flat = list[Shape](), list[Rescaled](), False
+    shapes, rescaled, flat = list[Shape](), list[Rescaled](), set[int]()
     for axes, row, column in _panels(figure, samples):
         if row == column:
             dress_marginal(axes, samples.space.features[row], LIGHT)
@@ -63,7 +63,8 @@ def corner_layers(samples: Samples, judge: str) -> Layers:
         pair = _pair(samples, column, row)
         draw_panel(axes, samples, pair, LIGHT)
         for step, (factor, is_flat_there) in enumerate(flat_factors(samples, judge, pair).items()):
-            flat |= is_flat_there
+            if is_flat_there:
+                flat.add(step)
             drawn = (
                 draw_flat(axes, LIGHT)
                 if is_flat_there
@@ -79,7 +80,7 @@ def corner_layers(samples: Samples, judge: str) -> Layers:
         tuple(shapes),
         tuple(rescaled),
         paint_picture(_backdrop(samples, LIGHT), _backdrop(samples, DARK), "Panels", "Panels"),
-        flat,
+        tuple(sorted(flat)),
     )
 
 

@@ -159,10 +159,12 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
         ),
         "effect": Entry(
             "Effect",
-            "Log-odds that a feature's upper quartile of the range adds to an option over the "
-            "lower quartile, averaged over the other features; of categories, the highest over the "
-            "lowest. Size: the standard deviation of that average over λ. Preferred are higher or "
-            "lower values, those in the middle or at the ends of the range, or a category.",
+            "What a feature adds to the log-odds of an option over the middle half of its range, "
+            "averaged over the other features: its upper quartile over the lower where higher or "
+            "lower values are preferred, its median over the quartiles where those in the middle "
+            "or at the ends are, the highest category over the lowest. Size: the standard "
+            "deviation of that average over λ. A feature is named as driving where p of the "
+            "feature alone, or of its effect beside the others, is below 5 % for looking at all.",
         ),
         "holm": Entry(
             "p, corrected",

@@ -74,7 +74,7 @@ class Layers:
         shapes: those that keep their size.
         rescaled: the others, by panel.
         backdrop: what lies under them.
-        flat: whether a panel says that the belief is flat there.
+        flat: the powers at which a panel says that the belief is flat there.
     """
 
     title: str
@@ -84,7 +84,7 @@ class Layers:
     shapes: tuple[Shape, ...]
     rescaled: tuple[Rescaled, ...] = ()
     backdrop: Picture | None = None
-    flat: bool = False
+    flat: tuple[int, ...] = ()
 
     @property
     def by_step(self) -> list[tuple[int | None, list[Shape]]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 
-from llm_elicit.audit.powers import PinnedPower, Powers, SourcePower
+from llm_elicit.audit.powers import DataPower, PinnedPower, Powers, SourcePower
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,17 @@ def marks_of(powers: Powers | None, factors: Sequence[float]) -> tuple[Mark, ...
         if len(alone) > 1:
             found.append(("all sources together", _whole(powers.pinned)))
         found += [(f"{one.source} alone" if len(alone) > 1 else one.source, one) for one in alone]
-    if powers.data is not None:
-        found.append(("at which the data are most likely, no property of the judge", powers.data))
+    if powers.data is not None and powers.data.value > 0.0:
+        found.append((_data(powers.data), powers.data))
     return tuple(
         _mark(letter, name, power, powers.saved, factors)
         for letter, (name, power) in zip(ascii_uppercase, found, strict=False)
     )
+
+
+def _data(power: DataPower) -> str:
+    beyond = "" if power.bounded else ", the sharpest that was tried"
+    return f"the data are most likely{beyond}; no property of the judge"
 
 
 def _whole(pinned: PinnedPower) -> SourcePower:

@@ -113,6 +113,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
     )
     for function in (
         words.number,
+        words.bounded,
         words.estimate,
         words.interval,
         verdicts.level_set_sentence,
@@ -206,7 +207,15 @@ def _settings(campaign: Campaign, judge: str) -> str:
         return "not in the campaign"
     settings = {"backend": chosen[0].backend, **chosen[0].identity()}
     shown = {k: v for k, v in settings.items() if v is not None and k != "base_url"}
-    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in shown.items())
+    return ", ".join(f"{key.replace('_', ' ')} {_setting(value)}" for key, value in shown.items())
+
+
+def _setting(value: object) -> str:
+    """A setting's value; those of a group in brackets."""
+    if isinstance(value, Mapping):
+        parts = (f"{key.replace('_', ' ')} {_setting(part)}" for key, part in value.items())
+        return f"({', '.join(parts)})"
+    return str(value)
 
 
 def _usage(rows: pd.DataFrame) -> Usage:

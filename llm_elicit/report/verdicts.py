@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import numpy as np
+from scipy.stats import norm
+
 from llm_elicit.audit.discrimination import Discrimination
 from llm_elicit.audit.effects import Effect
-from llm_elicit.audit.multiplicity import p_words
+from llm_elicit.audit.multiplicity import holm, p_words
 from llm_elicit.audit.position import PositionEffect
 from llm_elicit.audit.powers import Powers, WidthResponse
 from llm_elicit.audit.preference import Preference
@@ -17,7 +20,7 @@ from llm_elicit.report.words import NOT_MEASURED, listed, share, signed
 
 _MOST_NAMED = 4
 _STRONG = 0.25
-_CHANCE = 0.5
+_CHANCE, _DISAGREE = 0.5, 0.05
 # Where the name of a thing ends and what narrows it down begins.
 _NARROWED = re.compile(
     r"[,(;:]|\s(?:in|near|of|sold|between|with|from|for|at|on|by|that|who|which|made|built)\s"
@@ -45,15 +48,36 @@ def verdict_sentence(judge: JudgeAudit, audit: Audit) -> str:
 def preferred(effects: Sequence[Effect], space: FeatureSpace, level: float) -> str:
     """Return the features that drive a preference, the largest effect first, with direction."""
     labels = {feature.name: feature.label for feature in space.features}
-    clear = sorted(
-        (effect for effect in effects if effect.p_holm < level),
-        key=lambda effect: -(effect.size or 0.0),
-    )
+    clear = sorted(driving(effects, level), key=lambda effect: -(effect.size or 0.0))
     if not clear:
-        return "some combinations of features to others, no single feature alone"
+        return "some combinations of features to others, no feature by itself"
     named = [_direction(effect, labels[effect.name]) for effect in clear[:_MOST_NAMED]]
     rest = len(clear) - len(named)
     return listed([*named, f"{rest} more"] if rest else named)
+
+
+def driving(effects: Sequence[Effect], level: float) -> list[Effect]:
+    """Return the effects that are clear: by the randomization test of the feature alone, or as
+    estimated beside the others, by intervals of normal shape; either for looking at all features.
+
+    The test of one feature takes what the others do for noise, so it misses a feature that the
+    judge weighs up against others.
+    """
+    p_values = np.array([_p_of_interval(effect) for effect in effects])
+    adjusted = holm(p_values) if len(p_values) else p_values
+    return [
+        effect for effect, p in zip(effects, adjusted, strict=True) if min(effect.p_holm, p) < level
+    ]
+
+
+def _p_of_interval(effect: Effect) -> float:
+    """Return the two-sided p-value of an effect of 0, by its 95 % interval."""
+    if effect.value is None or effect.low is None or effect.high is None:
+        return 1.0
+    half = 0.5 * (effect.high - effect.low)
+    if half <= 0.0:
+        return 1.0
+    return float(2.0 * norm.sf(abs(effect.value) / half * norm.ppf(0.975)))
 
 
 def _direction(effect: Effect, label: str) -> str:
@@ -73,13 +97,13 @@ def _reliably(preference: Preference, p: str) -> str:
     kind = preference.response
     if preference.reliability is None:
         return f" ({p})"
-    most = ""
-    if preference.ceiling is not None:
-        most = f"; at most {_percent(preference.ceiling.value)} can be"
-    if preference.reliability.value <= 0.0:
+    reached, ceiling = preference.reliability.value, preference.ceiling
+    if reached <= 0.0:
         return f", though what was fitted predicts none of its held-out {kind} ({p})"
-    predicted = _percent(preference.reliability.value)
-    return f" ({predicted} of the variation of its held-out {kind} is predicted{most}; {p})"
+    # A ceiling from few pairs is noisy: below what is reached it says nothing.
+    known = ceiling is not None and ceiling.value >= reached
+    most = f", of at most {share(ceiling.value)}" if known and ceiling is not None else ""
+    return f" ({share(reached)} of the variation of its held-out {kind} is predicted{most}; {p})"
 
 
 def data_clause(found: Discrimination | None, subject: str) -> str:
@@ -117,14 +141,16 @@ def thing(subject: str) -> str:
 
 
 def _scale_clause(preference: Preference, powers: Powers | None) -> str:
-    if preference.verdict != "belief with a scale" or powers is None or powers.pinned is None:
-        return "how sharp its belief is remains unknown"
-    coherence = powers.pinned.coherence
-    source = listed(powers.pinned.source.split(" + "))
-    doubt = ""
-    if coherence is not None and not coherence.coherent:
+    if preference.verdict != "belief with a scale" or powers is None or powers.scale is None:
+        return "the scale of its belief is not known"
+    doubt, width = "", coherence_of(powers)
+    if width is not None and not width.coherent:
         doubt = ", though its answers to ranges are not those of the holder of a density"
-    return f"how sharp its belief is, is known from {source}{doubt}"
+    return f"the scale of its belief is known from {_sources(powers.scale)}{doubt}"
+
+
+def _sources(source: str) -> str:
+    return listed(source.split(" + "))
 
 
 def _no_preference(name: str, preference: Preference, p: str) -> str:
@@ -235,33 +261,40 @@ def level_set_sentence(found: Discrimination) -> str:
 
 
 def power_sentence(powers: Powers) -> str:
-    """Return where the saved power comes from, and whether its sources agree."""
+    """Return where the saved power comes from, and whether what says it agrees."""
     pinned = powers.pinned
     if pinned is None:
-        return _unpinned(powers.source)
-    source = listed(pinned.source.split(" + "))
-    low, high = (end / powers.saved for end in (pinned.low, pinned.high))
-    known = (
-        f"The saved power is known from {source}: 90 % interval {low:.2g} to {high:.2g} times it."
-    )
+        return f"Nothing says how sharp the belief is. {_saved(powers)}"
+    source = _sources(pinned.source)
+    ends = (f"{end / powers.saved:.2g}" for end in (pinned.low, pinned.high))
+    interval = f"90 % interval {' to '.join(ends)} times the saved power"
+    if not pinned.used:
+        return f"Answers about {source} leave open how sharp the belief is ({interval}). " + (
+            _saved(powers)
+        )
+    if powers.scale is None:
+        known = (
+            f"The saved power is the one that answers about {source} would give ({interval}), but "
+            "they are not those of the holder of a density, so the scale is not known."
+        )
+    else:
+        known = f"The saved power is known from {source} ({interval})."
     if pinned.agreement is None:
         return known
     p = p_words(pinned.agreement, False)
-    if pinned.agreement < 0.05:
+    if pinned.agreement < _DISAGREE:
         return f"{known} The sources do not agree ({p}), so read each by itself."
     return f"{known} The sources agree ({p})."
 
 
-def _unpinned(source: str) -> str:
-    where = {
+def _saved(powers: Powers) -> str:
+    """Return what the saved power is where nothing says it."""
+    return {
         "convention": (
-            "it is a convention, at which the log-density has a standard deviation of one nat "
-            "over λ"
+            "The figures start at a power by convention, at which the log-density has a standard "
+            "deviation of one nat over λ."
         ),
-        "assumed noise level": "it follows from the noise level assumed for choices",
-    }.get(source, f"it comes from: {source}")
-    return f"Nothing says how sharp the belief is. The figures start at the saved power; {where}."
-
-
-def _percent(value: float) -> str:
-    return share(max(value, 0.0))
+        "assumed noise level": (
+            "The figures start at the power that follows from the noise level assumed for choices."
+        ),
+    }.get(powers.source, f"The figures start at a power by {_sources(powers.source)}.")

@@ -16,8 +16,9 @@ from llm_elicit.features import Feature, FeatureSpace
 from llm_elicit.text import visible
 
 __all__ = [
-    "between", "estimate", "interval", "level_words", "listed", "no_belief_sentence", "number",
-    "p_cell", "recited_sentence", "share", "sides", "signed", "times_saved", "visible", "worded",
+    "between", "bounded", "estimate", "interval", "level_words", "listed", "no_belief_sentence",
+    "number", "p_cell", "recited_sentence", "share", "sides", "signed",
+    "times_saved", "visible", "worded",
 ]  # fmt: skip
 
 NOT_MEASURED = "not measurable"
@@ -92,6 +93,16 @@ def share(value: float | None, decimals: int = 0) -> str:
         ('5%', '5.1%')
     """
     return NOT_MEASURED if value is None else f"{value:.{decimals}%}"
+
+
+def bounded(value: float, percent: bool = True) -> str:
+    """A share that is 0 at least, as a percentage; else a number with its sign.
+
+    Example:
+        >>> bounded(0.771), bounded(-1.35), bounded(-0.2, percent=False)
+        ('77%', '0%', '−0.20')
+    """
+    return share(max(value, 0.0)) if percent else signed(value)
 
 
 def p_cell(value: float, at_floor: bool = False) -> str:

@@ -109,6 +109,7 @@ def _measured(judge: JudgeAudit) -> JudgeAudit:
         for name, direction, size in directions
     ]  # fmt: skip
     unclear = {"direction": "ends", "name": "Longitude", "p_value": 0.6, "p_holm": 0.6}
+    unclear |= {"low": -0.4, "high": 1.2}
     order = [effects[1], effects[0], effects[2], effects[0].model_copy(update=unclear)]
     found = Discrimination(
         rows=900, auc=band(0.83, 0.04), ceiling=0.95, rank_correlation=band(0.7, 0.1),

@@ -125,7 +125,7 @@ def test_a_flat_belief_has_no_contours_and_says_so():
         space, space.sample(4000, rng), beliefs={"flat": space.sample(4000, rng), "bent": bent}
     )
     flat, other = (corner_layers(samples, judge) for judge in ("flat", "bent"))
-    assert flat.flat
+    assert flat.flat == (0,)
     assert [shape.text for shape in flat.shapes if shape.text] == 3 * ["flat"]
     assert [shape.text for shape in other.shapes if shape.text] == ["flat"], "x1 and x2"
     assert len(other.by_step[0][1]) == 4, "lines of both widths, marginals, and a word"

@@ -88,7 +88,7 @@ def test_both_verdicts_are_said_in_words(reader):
     assert "; p ≤ 0.01)" in text
     assert (
         "this follows the data, for it finds a real place more plausible than a made-up one 83% "
-        "of the time (79% to 87%, where the data's own density does 95%); how sharp its belief is, "
+        "of the time (79% to 87%, where the data's own density does 95%); the scale of its belief "
         "is known from ranges and ratios." in text
     )
     assert "Asked about ranges, it reacts to their width as a density would" in text
@@ -110,10 +110,13 @@ def test_what_does_not_depend_on_the_power_comes_first(page):
 
 def test_pinned_powers_are_marked_on_the_slider_and_in_the_table(page, reader):
     text = " ".join("".join(reader.text).split())
-    assert "90 % interval 0.75 to 1.4 times it. The sources agree (p = 0.3)" in text
+    assert (
+        "known from ranges and ratios (90 % interval 0.75 to 1.4 times the saved power). The "
+        "sources agree (p = 0.3)" in text
+    )
     assert "A all sources together: 1 times the saved power (0.75 to 1.4)" in text
     assert "B ranges alone: 1.2 times the saved power (0.8 to 1.8)" in text
-    assert "D at which the data are most likely, no property of the judge: 4.5 times" in text
+    assert "D the data are most likely; no property of the judge: 4.5 times" in text
     heads = re.search(r"times the saved power</a></th>(.*?)</tr>", page, re.S)
     columns = [re.sub("<[^>]*>", "", head) for head in heads[1].split("</th>")][:-1]
     assert columns == ["0.25", "0.5", "1 A B C", "2", "4 D"]

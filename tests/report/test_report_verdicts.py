@@ -1,0 +1,135 @@
+"""The sentences of the first screen: true of the record, and none against another."""
+
+import pytest
+
+from llm_elicit.audit.effects import Effect
+from llm_elicit.audit.position import PositionContent, PositionEffect
+from llm_elicit.audit.preference import Ceiling, Reliability
+from llm_elicit.report import verdicts
+from llm_elicit.report.marks import marks_of
+from report.conftest import band
+
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+@pytest.fixture
+def expert(study):
+    return study.audit.of("expert")
+
+
+def changed(judge, **preference):
+    return judge.model_copy(update={"preference": judge.preference.model_copy(update=preference)})
+
+
+def pinned(judge, **changes):
+    of = judge.powers.pinned.model_copy(update=changes)
+    return judge.model_copy(update={"powers": judge.powers.model_copy(update={"pinned": of})})
+
+
+def reliable(judge, value, ceiling):
+    known = Reliability(value=value, low=value - 0.1, high=value + 0.1, source="belief")
+    most = Ceiling(value=ceiling, low=ceiling - 0.1, high=ceiling + 0.1, source="orders")
+    return changed(judge, reliability=known, ceiling=most)
+
+
+def test_a_ceiling_below_what_is_reached_is_left_out(study, expert):
+    said = verdicts.verdict_sentence(reliable(expert, 0.77, 0.93), study.audit)
+    assert "(77% of the variation of its held-out choices is predicted, of at most 93%; p" in said
+    low = verdicts.verdict_sentence(reliable(expert, 0.06, -1.35), study.audit)
+    assert "at most" not in low
+    assert "6% of the variation" in low
+    none = verdicts.verdict_sentence(reliable(expert, -0.2, 0.5), study.audit)
+    assert "predicts none of its held-out choices" in none
+    assert "-20%" not in none
+
+
+@pytest.mark.parametrize(
+    ("auc", "said"),
+    [(0.63, "this follows the data"), (0.5, "this does not follow"), (0.4, "this goes against")],
+)
+def test_what_is_said_of_the_data_is_what_the_interval_says(study, expert, auc, said):
+    found = expert.discrimination.model_copy(update={"auc": band(auc, 0.02)})
+    text = verdicts.verdict_sentence(
+        expert.model_copy(update={"discrimination": found}), study.audit
+    )
+    assert said in text
+    assert f"more plausible than a made-up one {auc:.0%} of the time" in text
+
+
+def test_a_scale_that_nothing_says_is_not_claimed(study, expert):
+    known = verdicts.verdict_sentence(expert, study.audit)
+    assert known.endswith("the scale of its belief is known from ranges and ratios.")
+    unknown = changed(expert, verdict="consistent preference")
+    assert verdicts.verdict_sentence(unknown, study.audit).endswith("belief is not known.")
+
+
+def test_ranges_that_no_density_answers_pin_nothing(study, expert):
+    width = expert.powers.pinned.coherence.model_copy(
+        update={"width": band(0.0, 0.02), "coherent": False, "p_value": 1e-6}
+    )
+    alone = pinned(expert, source="ranges", sources=(), agreement=None, coherence=width)
+    assert "so the scale is not known" in verdicts.power_sentence(alone.powers)
+    assert "does not react to their width" in verdicts.notes(alone, 0.05)[0]
+    with_ratios = pinned(expert, coherence=width)
+    said = verdicts.verdict_sentence(with_ratios, study.audit)
+    assert "known from ranges and ratios, though its answers to ranges are not those of" in said
+
+
+def test_a_source_that_leaves_the_power_open_is_said_to(expert):
+    said = verdicts.power_sentence(pinned(expert, used=False).powers)
+    assert "leave open how sharp the belief is (90 % interval 0.75 to 1.4" in said
+    assert "known from" not in said
+    odd = pinned(expert, agreement=0.01).powers
+    assert "The sources do not agree (p = 0.01)" in verdicts.power_sentence(odd)
+
+
+def effect(name, value, half, p_holm):
+    return Effect(
+        name=name, value=value, low=value - half, high=value + half, size=abs(value), gain=0.1,
+        direction="higher" if value > 0 else "lower", p_value=p_holm, p_holm=p_holm, at_floor=False,
+    )  # fmt: skip
+
+
+def test_a_feature_drives_by_itself_or_beside_the_others(study):
+    effects = [
+        effect("income", 0.2, 0.3, 0.01),  # by itself
+        effect("age", -0.4, 0.1, 0.2),  # beside the others
+        effect("Latitude", 0.1, 0.09, 0.3),  # not for looking at four
+        effect("Longitude", 0.1, 0.3, 0.8),
+    ]
+    assert verdicts.preferred(effects, study.audit.space, 0.05) == "lower age and higher income"
+    assert "no feature by itself" in verdicts.preferred(effects[2:], study.audit.space, 0.01)
+
+
+def test_five_drivers_are_four_and_a_number(study):
+    effects = [effect("age", 0.1 * k, 0.01, 0.01) for k in range(1, 7)]
+    said = verdicts.preferred(effects, study.audit.space, 0.05)
+    assert said.count("higher age") == 4
+    assert said.endswith(" and 2 more")
+
+
+def test_a_position_effect_that_depends_on_the_content_is_not_said_to_be_removed():
+    content = PositionContent(gain=0.3, p_value=0.001, at_floor=True)
+    position = PositionEffect(
+        orders="both", pairs=60, mean=band(0.1, 0.02), sd=0.1, share=0.1, p_value=0.001,
+        p_holm=0.001, at_floor=True, content=content,
+    )  # fmt: skip
+    said = verdicts.position_sentence(position, 0.05)
+    assert "removes its mean alone" in said
+    even = position.model_copy(update={"content": None})
+    assert verdicts.position_sentence(even, 0.05) == ""
+    assert "40%" in verdicts.position_sentence(even.model_copy(update={"share": 0.4}), 0.05)
+
+
+def test_marks_beyond_the_slider_stand_at_its_end_and_on_no_column(expert):
+    data = expert.powers.data.model_copy(update={"value": 30.0, "low": 28.0, "high": 32.0})
+    powers = expert.powers.model_copy(update={"data": data})
+    *_, last = marks_of(powers, FACTORS)
+    assert (last.at, last.nearest) == (1.0, None)
+    assert "15 times the saved power" in last.text
+    first, *_ = marks_of(powers, FACTORS)
+    assert (first.at, first.nearest) == (0.5, 2)
+    none = expert.powers.data.model_copy(update={"value": 0.0, "low": 0.0})
+    powers = expert.powers.model_copy(update={"data": none})
+    assert not any("data" in mark.text for mark in marks_of(powers, FACTORS))
+    assert marks_of(None, FACTORS) == marks_of(powers, (1.0,)) == ()
