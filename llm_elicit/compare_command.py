@@ -28,7 +28,7 @@ Out = Annotated[Path | None, typer.Option(help="Write the whole record here, as 
 
 
 def compare_command(where: Where, out: Out = None) -> None:
-    """Judges side by side: do they choose alike, believe alike, and which is nearer to the data?"""
+    """Judges side by side: do they prefer alike, believe alike, and which is nearer to the data?"""
     if out is not None and out.suffix != ".json":
         raise InputError(f"--out {out}: the record is JSON; name a file that ends in .json")
     found = [cell for name in where for cell in runs.open_runs(name)]
@@ -42,14 +42,22 @@ def compare_command(where: Where, out: Out = None) -> None:
 
 def _show(versus: Versus) -> None:
     table = Table(
-        "judge", "judge", "pairs", "choose alike", "apart", "floor", "differ in", box=None
+        "judge", "judge", "rank correlation", "at most", "pairs", "choose alike", box=None
     )
-    for said, gap in zip(versus.agreements, versus.gaps, strict=True):
+    for said in versus.agreements:
         alike = "-" if said.share is None else _interval(said.share)
+        ranks = _interval(said.rank_correlation), f"{said.rank_ceiling:.3f}"
+        table.add_row(said.first, said.second, *ranks, str(said.pairs), alike)
+    _out.print(table)
+    _out.print(
+        "Rank correlations are of the utilities over λ, at most as high as between two draws of "
+        "one judge's own. None of this depends on how sharp a belief is; what follows does."
+    )
+    table = Table("judge", "judge", "apart", "floor", "differ in", box=None)
+    for gap in versus.gaps:
         named = ", ".join(gap.separated_by) or "nothing shown at 5 %"
         apart = _interval(gap.distance)
-        numbers = (str(said.pairs), alike, apart, f"{gap.floor:.3f}")
-        table.add_row(said.first, said.second, *numbers, named)
+        table.add_row(gap.first, gap.second, apart, f"{gap.floor:.3f}", named)
     _out.print(table)
     if versus.standings is None:
         _out.print("The space has no table: there are no data to be near to.")
@@ -64,8 +72,8 @@ def _show(versus: Versus) -> None:
     _out.print(table)
     _out.print(
         "Distances are Wasserstein-1 of the marginals in standard deviations of the data, averaged "
-        "over features, with 90 % intervals; judges who share places are tied (Holm, 5 %). What is "
-        "said of widths depends on each judge's noise level; see docs/compare.md."
+        "over features, with 90 % intervals; judges who share places are tied (Holm, 5 %). See "
+        "docs/compare.md."
     )
 
 

@@ -81,7 +81,8 @@ class Choices:
     Attributes:
         a, b: the points, `(n, d)`, natural units.
         preference: P(a preferred), averaged over orders and replicates, `(n,)` in [0, 1].
-            Averaging over both orders removes the order bias.
+            Averaging over both orders removes what being shown first adds to any option; not what
+            it adds by an option's own content.
         pair: the pairs' numbers, `(n,)`.
     """
 

@@ -1,4 +1,7 @@
-"""Judges against judges: do they choose alike, believe alike, and which is nearer to the data?
+"""Judges against judges: do they prefer alike, believe alike, and which is nearer to the data?
+
+Whether they prefer alike does not depend on the power of their utilities; how far their beliefs are
+apart, and from the data, does.
 
 All intervals are over draws of the beliefs' posteriors (`llm_elicit.density.BeliefDraws`), which
 are independent between judges: what is said of two judges holds for pairs of draws, one of each.
@@ -12,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.stats import rankdata
 
 from llm_elicit import density
 from llm_elicit.audit.consistency import Interval, wilson
@@ -27,22 +31,28 @@ Progress = Callable[[str, int, int], None]
 _LEVEL = 0.9
 _ALPHA = 0.05
 _LEVELS = (np.arange(200) + 0.5) / 200
+_POINTS = 2000
 
 
 class Agreement(Strict):
-    """How often two judges preferred the same point of a pair both were asked.
+    """How alike two judges prefer, whatever the power of either's utility.
 
     Attributes:
         first, second: the judges.
         pairs: how many pairs both have a preference in.
-        share: with Wilson's 95 % interval; 1/2 for judges with nothing in common. None without
-            a pair.
+        share: of these in which both prefer the same point, with Wilson's 95 % interval; 1/2 for
+            judges with nothing in common. None without a pair.
+        rank_correlation: Spearman's, of the two utilities over draws from λ; 95 % interval.
+        rank_ceiling: the same between two draws of one judge's own utility, the smaller of the two:
+            what equal utilities would have that are known no better.
     """
 
     first: str
     second: str
     pairs: int
     share: Interval | None
+    rank_correlation: Interval
+    rank_ceiling: float
 
 
 class FeatureGap(Strict):
@@ -158,6 +168,7 @@ def compare_judges(
         side.name: _Marginals.of(side, standard, [seed, at], progress)
         for at, side in enumerate(sides)
     }
+    ranks = {side.name: _ranks(side.belief, reference) for side in sides}
     both = list(itertools.combinations(sides, 2))
     sampling = _Marginals.of_points(reference.sampling, standard)
     to_data = None if data is None else _Marginals.of_points(data, standard)
@@ -165,14 +176,19 @@ def compare_judges(
         judges=names,
         sampling=None if to_data is None else float(sampling.apart(to_data).mean()),
         data_floor=None if data is None else _halves(data, standard, seed),
-        agreements=[agreement(one, other) for one, other in both],
+        agreements=[
+            agreement(one, other, ranks[one.name], ranks[other.name]) for one, other in both
+        ],
         gaps=[_gap(one.name, other.name, marginals, reference.space) for one, other in both],
         standings=None if to_data is None else _standings(marginals, to_data),
     )
 
 
-def agreement(one: Side, other: Side) -> Agreement:
-    """Over the pairs that both were asked, whichever point was called a."""
+def agreement(one: Side, other: Side, ranks: Floats, others: Floats) -> Agreement:
+    """Over the pairs that both were asked, whichever point was called a, and over draws from λ.
+
+    `ranks` and `others` `(S, k)` are of the utilities there, see `_ranks`.
+    """
     said = {_key(a, b): q for a, b, q in _rows(one.choices)}
     alike = [
         (q > 0.5) == (said[key] > 0.5)
@@ -180,7 +196,27 @@ def agreement(one: Side, other: Side) -> Agreement:
         if (key := _key(a, b)) in said and q != 0.5 and said[key] != 0.5
     ]
     share = wilson(float(np.mean(alike)), len(alike)) if alike else None
-    return Agreement(first=one.name, second=other.name, pairs=len(alike), share=share)
+    count = min(len(ranks), len(others))
+    found = (ranks[:count] * others[:count]).sum(axis=1)
+    low, high = density.band(found, 0.95)
+    return Agreement(
+        first=one.name,
+        second=other.name,
+        pairs=len(alike),
+        share=share,
+        rank_correlation=Interval(value=float(np.median(found)), low=float(low), high=float(high)),
+        rank_ceiling=min(
+            float((each[1:] * each[:-1]).sum(axis=1).mean()) for each in (ranks, others)
+        ),
+    )
+
+
+def _ranks(belief: density.BeliefDensity, reference: Reference) -> Floats:
+    """Centred ranks `(S, k)`, of length one, of every draw of a utility at draws from λ."""
+    found = rankdata(belief.utilities(reference.sampling[:_POINTS]), axis=1)
+    found -= found.mean(axis=1, keepdims=True)
+    length = np.sqrt(np.square(found).sum(axis=1, keepdims=True))
+    return np.asarray(found / np.where(length > 0, length, 1.0))
 
 
 def _rows(choices: Choices) -> list[tuple[Floats, Floats, float]]:

@@ -83,10 +83,26 @@ def test_judges_of_one_mind_choose_alike_and_a_contrarian_does_not() -> None:
     alike = {(each.first, each.second): each.share for each in versus.agreements}
     assert alike["one", "two"].low > 0.7
     assert alike["one", "no"].high < 0.3
+    ranks = {(each.first, each.second): each for each in versus.agreements}
+    same = ranks["one", "two"]
+    assert same.rank_correlation.low > 0.8
+    assert same.rank_correlation.value == pytest.approx(same.rank_ceiling, abs=0.1)
+    assert ranks["one", "no"].rank_correlation.high < -0.8
     assert versus.standings is None
     flipped = Side("flipped", _flipped(sides[0].choices), sides[0].belief)
     again = compare_judges([flipped, sides[1]], Reference(SPACE, SPACE.sample(500, rng)))
     assert again.agreements[0].share == alike["one", "two"], "whichever point was called a"
+
+
+def test_rank_correlations_do_not_depend_on_the_power_of_a_belief() -> None:
+    one, right = _side("one", 0.0, 1, pairs=200), _side("right", 1.2, 3, pairs=200)
+    reference = Reference(SPACE, SPACE.sample(500, np.random.default_rng(1)))
+    (base,) = compare_judges([one, right], reference).agreements
+    sharper = Side("one", one.choices, one.belief.tempered(3.0))
+    (other,) = compare_judges([sharper, right], reference).agreements
+    for name in ("value", "low", "high"):
+        here, there = (getattr(each.rank_correlation, name) for each in (base, other))
+        assert here == pytest.approx(there, abs=1e-4)
 
 
 def _flipped(choices: Choices) -> Choices:
