@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llm_elicit import orchestrator
 from llm_elicit.campaign import Campaign
 from llm_elicit.errors import ElicitError, IncompleteError
 from llm_elicit.orchestrator import Progress, Silent
-from llm_elicit.rounds import EVERYONE, Pairs, RoundDesign, design_of, stopped
+from llm_elicit.power_sources import PowerSources, at_stated_power, pin_power, read_sources
+from llm_elicit.rounds import EVERYONE, Answers, Pairs, RoundDesign, design_of, stopped
 from llm_elicit.runs import Run
+from llm_elicit.told import evidence_of
+
+if TYPE_CHECKING:
+    from llm_elicit import density
 
 _SILENT = Silent()
 
@@ -76,10 +83,10 @@ def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> 
     for name, number in _due(result):
         judges = [name] if name else [judge.name for judge in campaign.judges]
         progress.note(name or "all judges", f"planning round {number} of {_rounds(result)}")
-        table = orchestrator.comparisons(result.folder, campaign, result.space, result.plan)
+        answers = _answers(result, judges)
         planned[name, number] = (design or design_of(campaign, result.space)).plan(
             number,
-            [table.choices(judge) for judge in judges],
+            answers,
             campaign.seed,
             campaign.design.sizes[number - 1],
         )
@@ -91,6 +98,38 @@ def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> 
     longer = replace(result)
     longer.write_pairs()
     return longer
+
+
+def _answers(result: Run, judges: Sequence[str]) -> list[Answers]:
+    """What each judge answered so far."""
+    campaign, space = result.campaign, result.space
+    table = orchestrator.comparisons(result.folder, campaign, space, result.plan)
+    direct = orchestrator.direct_answers(result.folder, campaign, space)
+    found = []
+    for judge in judges:
+        choices = table.choices(judge)
+        evidence = evidence_of(table, judge, campaign.fit) if len(choices) else None
+        measured = evidence is not None and len(evidence.measured) > 0
+        sources = read_sources(
+            direct if len(direct) else None, judge, space, campaign.seed, result.plan
+        )
+        scale = partial(_scaled, sources=sources, measured=measured, seed=campaign.seed)
+        found.append(
+            Answers(
+                **vars(choices),
+                evidence=evidence if measured else None,
+                scale=scale if measured or sources.given else None,
+            )
+        )
+    return found
+
+
+def _scaled(
+    belief: density.BeliefDensity, sources: PowerSources, measured: bool, seed: int
+) -> density.BeliefDensity:
+    """A belief at the power that is known of it."""
+    pinned = pin_power(belief, sources, seed)
+    return at_stated_power(belief, pinned, measured=measured, seed=seed)
 
 
 def _due(result: Run) -> Iterator[tuple[str, int]]:

@@ -7,7 +7,7 @@ whatever has changed meanwhile (another machine, another version of a numerical 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
@@ -39,6 +39,19 @@ class Pairs:
     b: Floats
 
 
+@dataclass(frozen=True)
+class Answers(Choices):
+    """A judge's choices so far, and what else a round may be planned from.
+
+    Attributes:
+        evidence: the same answers as measured log-odds; None where they are choices alone.
+        scale: takes a belief fitted to them to the power that is known of it; None to leave it.
+    """
+
+    evidence: density.Evidence | None = None
+    scale: Callable[[density.BeliefDensity], density.BeliefDensity] | None = None
+
+
 class RoundDesign(Protocol):
     """Which pairs a round asks."""
 
@@ -47,7 +60,8 @@ class RoundDesign(Protocol):
 
         Args:
             round: its number; the first is 1, and is not planned here.
-            judgments: the choices so far of each judge who shares the round.
+            judgments: the choices so far of each judge who shares the round; in campaigns they are
+                `Answers`.
             seed: the campaign's.
             size: how many pairs.
         """
@@ -58,10 +72,10 @@ class RoundDesign(Protocol):
 class Informative:
     """Pairs whose answers would tell most about the belief: `llm_elicit.density.suggest_pairs`.
 
-    The belief is fitted to the answers so far. Judges who share a round each have a part of its
-    pairs chosen for them; the part of a judge with too few choices is drawn from λ, and so is a
-    share of every part. A judge who was asked enough by the rule `stop` has no part, and a round
-    without parts has no pairs: it is the last.
+    The belief is fitted to the answers so far, and taken to the power that is known of it. Judges
+    who share a round each have a part of its pairs chosen for them; the part of a judge with too
+    few choices is drawn from λ, and so is a share of every part. A judge who was asked enough by
+    the rule `stop` has no part, and a round without parts has no pairs: it is the last.
 
     Bradley–Terry conditions on the pairs, so methods `utility` and `auto` are right whichever
     were chosen; the others are refused by `Campaign`.
@@ -98,6 +112,23 @@ class Informative:
         return Pairs(a, b)
 
     def _fit(self, choices: Choices, seed: int) -> density.BeliefDensity:
+        evidence = choices.evidence if isinstance(choices, Answers) else None
+        belief = (
+            self._of_choices(choices, seed)
+            if evidence is None
+            else density.fit_evidence(
+                evidence,
+                sampling=sampling_of(self.space),
+                method="auto",
+                noise=self.noise,
+                seed=seed,
+                settings=density.BETWEEN_ROUNDS,
+            )
+        )
+        scale = choices.scale if isinstance(choices, Answers) else None
+        return belief if scale is None else scale(belief)
+
+    def _of_choices(self, choices: Choices, seed: int) -> density.BeliefDensity:
         winners, losers, weights = choices.weighted()
         return density.fit_belief(
             winners,
@@ -122,7 +153,9 @@ class Informative:
         if self.stop is None:
             return False
         least = self.stop.no_signal_after
+        response = belief.diagnostics.get("response", {})
         flat = belief.diagnostics["utility"]["form"] == "constant"
+        flat = flat or response.get("held_out_r2", 1.0) <= 0.0
         if least is not None and pairs >= least and flat:
             return True
         if self.stop.band is None:

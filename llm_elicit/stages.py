@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from llm_elicit.features import Floats
 from llm_elicit.later import Later
 from llm_elicit.orchestrator import Display, Progress, Silent
 from llm_elicit.orchestrator.spans import span
+from llm_elicit.power_sources import PowerSources, at_stated_power, pin_power, read_sources
 from llm_elicit.questions import Template, render
 from llm_elicit.rounds import schedule_of
 from llm_elicit.runs import (
@@ -218,7 +219,8 @@ def fit(result: Run, progress: Progress = _SILENT) -> None:
     """Estimate every judge's belief by every method of the campaign and draw its samples.
 
     A judge who answered about fewer pairs than there are features gets no belief; the audit says
-    so. Methods that know winners and losers alone are left out where answers are log-odds.
+    so. Methods that know winners and losers alone are left out where answers are log-odds. A belief
+    is kept at the power that other answers tell, or at one by convention; its record says which.
     """
     comparisons = result.comparisons
     _warn_of_gaps(result, "fit", progress)
@@ -228,47 +230,74 @@ def fit(result: Run, progress: Progress = _SILENT) -> None:
         told = evidence_of(comparisons, judge.name, result.campaign.fit)
         if told.pairs < result.space.dimension:
             continue
+        sources = read_sources(
+            result.direct, judge.name, result.space, result.campaign.seed, result.plan
+        )
         for method in result.campaign.fit.methods:
             if len(told.measured) and method not in density.JUDGE_METHODS:
                 progress.note(judge.name, f"fit: {method} knows no log-odds and is left out")
                 continue
-            _fit_one(result, told, judge.name, method, progress)
+            _fit_one(result, _Answers(judge.name, told, sources), method, progress)
 
 
-def _fit_one(
-    result: Run, told: density.Evidence, judge: str, method: str, progress: Progress
-) -> None:
+@dataclass(frozen=True)
+class _Answers:
+    """What a judge's belief is fitted to: its answers about pairs, and all others."""
+
+    judge: str
+    pairs: density.Evidence
+    sources: PowerSources
+
+    def digest(self, *settings: str) -> str:
+        """SHA-256 over the answers and the settings."""
+        digest = hashlib.sha256()
+        for array in (*self.pairs.arrays(), *self.sources.arrays()):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        for text in settings:
+            digest.update(text.encode())
+        return digest.hexdigest()
+
+
+def _fit_one(result: Run, answers: _Answers, method: str, progress: Progress) -> None:
     """One belief, unless the one on disk came from the same answers and settings."""
-    settings, folder = result.campaign.fit, result.belief_folder(judge, method)
-    digest = hashlib.sha256()
-    for array in told.arrays():
-        digest.update(np.ascontiguousarray(array).tobytes())
-    digest.update(settings.model_dump_json(exclude={"methods"}).encode())
-    digest.update(json.dumps([result.campaign.seed, provenance.version()]).encode())
+    judge, settings, seed = answers.judge, result.campaign.fit, result.campaign.seed
+    folder = result.belief_folder(judge, method)
+    digest = answers.digest(
+        settings.model_dump_json(exclude={"methods"}), json.dumps([seed, provenance.version()])
+    )
     stamp, samples = folder / "inputs.sha256", folder / SAMPLES
-    if samples.is_file() and stamp.is_file() and stamp.read_text() == digest.hexdigest():
+    if samples.is_file() and stamp.is_file() and stamp.read_text() == digest:
         return
     samples.unlink(missing_ok=True)
     space, shown = result.space, partial(progress.stage, f"{judge}: fit {method}")
     belief = density.fit_evidence(
-        told,
+        answers.pairs,
         sampling=sampling_of(space),
         method=method,
         noise=noise_of(settings),
-        seed=result.campaign.seed,
+        seed=seed,
         progress=shown,
     )
-    drawn = belief.sample(settings.samples, seed=result.campaign.seed)
+    shown("power", 0, 1)
+    pinned = pin_power(belief, answers.sources, seed)
+    for line in pinned.notes:
+        progress.note(judge, f"fit: no power from {line}")
+    measured = len(answers.pairs.measured) > 0
+    belief = at_stated_power(belief, pinned, measured=measured, seed=seed)
+    drawn = belief.sample(settings.samples, seed=seed)
     belief.save(folder)
-    for old in (BANDS, DRAWS):
+    for old in (BANDS, DRAWS, POWER):
         (folder / old).unlink(missing_ok=True)
+    if pinned.power is not None:
+        text = json.dumps(asdict(pinned.power), indent=2)
+        (folder / POWER).write_text(text + "\n", encoding="utf-8")
     if belief.has_draws:
-        draws = belief.draws(seed=result.campaign.seed, progress=shown)
+        draws = belief.draws(seed=seed, progress=shown)
         bands = auditing.measure_bands(draws, space)
         (folder / BANDS).write_text(bands.model_dump_json() + "\n", encoding="utf-8")
         auditing.write_draws(draws, space, folder / DRAWS)
     shown("done", 1, 1)
-    stamp.write_text(digest.hexdigest())
+    stamp.write_text(digest)
     pd.DataFrame(drawn, columns=space.names).to_parquet(samples)
 
 

@@ -31,6 +31,7 @@ from llm_elicit.density.errors import DensityError
 from llm_elicit.density.power_path import PowerPath, follow_powers, log_grid, whole
 from llm_elicit.density.range_judgments import Coherence, RangeLikelihood, Ranges
 from llm_elicit.density.threads import one_thread
+from llm_elicit.density.utility_density import utility_at
 
 Array = npt.NDArray[np.float64]
 Curve = Callable[[Array], Array]
@@ -43,6 +44,7 @@ _FINE = 4001
 _PARTICLES, _MOST_PARTICLES = 2048, 16_384
 _FEW, _MANY = 5.0, 200.0  # bounds of the number of points that stated quantiles are worth
 _NOISE_GRID = 25
+_POOL = 16_384
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class Power:
     ``source`` names where it comes from ("points", "quantiles", "ranges", "ratios", joined by
     " + "); ``log_sd`` is the standard deviation of log k. ``sources`` are the powers by each source
     alone, and ``agreement`` the p-value of a χ² test that they have one k in common, None for one
-    source. ``coherence`` is what ranges say of the judge's reaction to width.
+    source. ``coherence`` is what ranges say of the judge's reaction to width. ``above_flat`` is by
+    how many nats the likelihood at its maximum exceeds that at the flattest power looked at.
     """
 
     value: float
@@ -63,6 +66,7 @@ class Power:
     sources: tuple[Power, ...] = ()
     agreement: float | None = None
     coherence: Coherence | None = None
+    above_flat: float = 0.0
 
     def __post_init__(self) -> None:
         if not (np.isfinite([self.value, self.log_sd]).all() and self.value > 0):
@@ -181,7 +185,8 @@ def _summary(at: Array, logs: Array, source: str) -> Power:
     reached = np.cumsum(mass) - 0.5 * mass
     low, value, high = np.exp(np.interp([0.05, 0.5, 0.95], reached, at))
     sd = float(np.sqrt(mass @ np.square(at - mass @ at)))
-    return Power(float(value), float(low), float(high), source, sd)
+    above_flat = float(logs.max() - logs[0])
+    return Power(float(value), float(low), float(high), source, sd, above_flat=above_flat)
 
 
 def _agreement(alone: Sequence[Power]) -> float:
@@ -229,24 +234,31 @@ class _PowerFit:
     def of_points(self, points: npt.ArrayLike) -> Curve:
         """log p(points | k), averaged over the draws of f.
 
-        Each draw's log Z is that of the mean utility to second order. The average over z in closed
-        form would not do: at powers far too high it finds what fits the points tens of standard
-        deviations from the mean, where the expansion does not hold.
+        Each draw has its own log Z(k), by importance sampling from the particles of all powers
+        together: those of the flat ones are also where a draw, and not the mean utility, is high.
+        The average over z in closed form would not do: at powers far too high it finds what fits
+        the points tens of standard deviations from the mean, where the expansion does not hold.
         """
         x = _inside(self.belief, points, "points")
-        g = torch.from_numpy(self.latent.to_latent(x))
-        f, said, m = self.belief.utility(x).sum(), self.deviations(g).sum(1), len(x)
-        size = np.sqrt(len(said) - 1)
+        m = len(x)
         # Means over particles must be better known than those over the points.
         self.particles = int(np.clip(4 * m, _PARTICLES, _MOST_PARTICLES))
+        path = self.whole(self.powers)
+        pool = torch.cat([each[0] for each in path.points])
+        pool = pool[:: -(-len(pool) // _POOL)]
+        f = utility_at(self.latent, self.model.utility, pool).double().numpy()
+        logs = self.powers * f[:, None] - path.log_mass[0]
+        proposal = logsumexp(logs, axis=1) - np.log(len(self.powers))
+        size = np.sqrt(len(self.deviations(pool[:1])) - 1)
+        draws = f + size * self.deviations(pool)
+        g = torch.from_numpy(self.latent.to_latent(x))
+        said = self.belief.utility(x).sum() + size * self.deviations(g).sum(1)
 
         def curve(powers: Array) -> Array:
-            path, values = self.whole(powers), np.empty(len(powers))
+            values = np.empty(len(powers))
             for at, k in enumerate(powers):
-                drawn = size * self.deviations(path.points[at][0])
-                pull = k * (size * said - m * drawn.mean(1)) - 0.5 * m * k**2 * drawn.var(1)
-                of_draws = logsumexp(pull) - np.log(len(pull))
-                values[at] = k * f - m * path.log_mass[0, at] + of_draws
+                log_z = logsumexp(k * draws - proposal, axis=1) - np.log(len(pool))
+                values[at] = logsumexp(k * said - m * log_z) - np.log(len(said))
             return values
 
         return curve
