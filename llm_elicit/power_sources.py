@@ -39,7 +39,6 @@ _BELOW = 1.92
 _FACTOR = 10.0
 _HALF_STEP = 0.005
 _LEAST_SHARE = 1e-9
-_DRAWS = 4096
 
 
 @dataclass(frozen=True)
@@ -259,15 +258,8 @@ def at_stated_power(
     if pinned.used and pinned.power is not None:
         belief, source = belief.tempered(pinned.power, seed=seed), pinned.power.source
     elif measured and belief.has_noise_levels:
-        spread = utility_spread(belief, seed)
-        source = CONVENTION
-        belief = belief.tempered(1.0 / spread, seed=seed) if spread > 0.0 else belief
+        unit, source = belief.unit_power(), CONVENTION
+        belief = belief.tempered(unit, seed=seed) if np.isfinite(unit) else belief
     stated = {"value": 1.0, "log_sd": 0.0, **belief.diagnostics.get("power", {})}
     belief.diagnostics["power"] = stated | {"source": source}
     return belief
-
-
-def utility_spread(belief: density.BeliefDensity, seed: int) -> float:
-    """The standard deviation of a belief's utility over λ, nats."""
-    points = belief.sampling.sample(_DRAWS, np.random.default_rng([seed, 0x59EAD]))
-    return float(belief.utility(points).std())

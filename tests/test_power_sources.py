@@ -24,7 +24,6 @@ from llm_elicit.power_sources import (
     pin_power,
     read_sources,
     tells,
-    utility_spread,
 )
 from llm_elicit.runs import POWER, Run
 
@@ -165,7 +164,8 @@ def test_a_belief_is_kept_at_the_power_that_answers_tell(faint: BeliefDensity) -
 def test_log_odds_without_a_scale_have_one_nat_by_convention(faint: BeliefDensity) -> None:
     kept = at_stated_power(faint, pin_power(faint, PowerSources(), 0), measured=True, seed=0)
     assert kept.diagnostics["power"]["source"] == "convention"
-    assert utility_spread(kept, seed=3) == pytest.approx(1.0, rel=0.05)
+    points = LINE.sample(4000, np.random.default_rng(3))
+    assert kept.utility(points).std() == pytest.approx(1.0, rel=0.05)
     # Whatever all log-odds are multiplied by, the belief is the same.
     fainter = faint.tempered(0.01)
     again = at_stated_power(fainter, pin_power(faint, PowerSources(), 0), measured=True, seed=0)
