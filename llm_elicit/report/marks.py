@@ -50,7 +50,7 @@ def marks_of(powers: Powers | None, factors: Sequence[float]) -> tuple[Mark, ...
 
 def _data(power: DataPower) -> str:
     beyond = "" if power.bounded else ", the sharpest that was tried"
-    return f"the data are most likely{beyond}; no property of the judge"
+    return f"where the data are most likely{beyond}, which is no property of the judge"
 
 
 def _whole(pinned: PinnedPower) -> SourcePower:

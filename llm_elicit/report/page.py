@@ -118,6 +118,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         words.interval,
         verdicts.level_set_sentence,
         verdicts.power_sentence,
+        verdicts.nearer_sentence,
         verdicts.effect_cell,
         verdicts.direction_cell,
         words.level_words,

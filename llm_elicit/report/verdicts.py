@@ -287,6 +287,18 @@ def power_sentence(powers: Powers) -> str:
     return f"{known} The sources agree ({p})."
 
 
+def nearer_sentence(powers: Powers) -> str:
+    """Return whether a belief is nearer to the data than λ is, whatever its power."""
+    if powers.sampling_data is None:
+        return ""
+    first, last = (powers.rows[end].factor for end in (0, -1))
+    looked = f"from {first:g} to {last:g} times the saved one"
+    if powers.nearer is None:
+        return f"Whether the belief is nearer to the data than λ depends on the power, {looked}."
+    every = "every power" if powers.nearer else "no power"
+    return f"The belief is nearer to the data than λ at {every} {looked}."
+
+
 def _saved(powers: Powers) -> str:
     """Return what the saved power is where nothing says it."""
     return {

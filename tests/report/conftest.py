@@ -14,6 +14,7 @@ from llm_elicit.audit import (
     measure_bands,
 )
 from llm_elicit.audit.consistency import Interval
+from llm_elicit.audit.coverage import DataLevels
 from llm_elicit.audit.discrimination import Discrimination
 from llm_elicit.audit.distance import Estimate
 from llm_elicit.audit.effects import Effect
@@ -162,7 +163,7 @@ def study() -> Study:
     beliefs = {"utility": belief, "score": draw(900)}
     evidence = [
         JudgeEvidence(
-            "expert", log, beliefs, diagnostics, bands, rng.uniform(size=900),
+            "expert", log, beliefs, diagnostics, bands, DataLevels(rng.uniform(size=900), 4000),
             draws=np.stack([draw(150) for _ in range(24)]),
             direct=direct_evidence(draw, np.random.default_rng(1)),
         ),

@@ -116,7 +116,7 @@ def test_pinned_powers_are_marked_on_the_slider_and_in_the_table(page, reader):
     )
     assert "A all sources together: 1 times the saved power (0.75 to 1.4)" in text
     assert "B ranges alone: 1.2 times the saved power (0.8 to 1.8)" in text
-    assert "D the data are most likely; no property of the judge: 4.5 times" in text
+    assert "D where the data are most likely, which is no property of the judge: 4.5 times" in text
     heads = re.search(r"times the saved power</a></th>(.*?)</tr>", page, re.S)
     columns = [re.sub("<[^>]*>", "", head) for head in heads[1].split("</th>")][:-1]
     assert columns == ["0.25", "0.5", "1 A B C", "2", "4 D"]
@@ -127,6 +127,9 @@ def test_a_belief_fitted_to_noise_is_folded_away(page):
     folded = page.index("The belief that was fitted to these answers: noise", start)
     assert start < folded < page.index("One feature at a time", start)
     assert "The belief that was fitted" not in page[:start]
+    effects = page.index("Effects of the features</h3>", start)
+    assert folded < effects, "nothing is said to be preferred outside"
+    assert page.count("What it prefers</h3>") == 1
 
 
 def test_a_page_on_a_part_of_the_answers_says_so_at_the_top(study):
