@@ -2,8 +2,9 @@
 
 The utility, averaged over the other features, is a curve over a feature's range. Its effect is in
 log-odds: between the quartiles of the range where the curve rises or falls, between the median and
-the quartiles where it has a summit or a valley. Whether there is any effect is asked by the
-randomization test of the feature alone, Holm's (1979) over the features.
+the quartiles where it has a summit or a valley. Whether there is any effect is asked by a
+randomization test of the feature beside the others, Holm's (1979) over the features: the test of a
+feature alone takes what a judge weighs it up against for noise.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Effect(Strict):
         size: standard deviation of the averaged utility over λ, log-odds.
         gain: leave-one-out share of the responses' mean square that the feature predicts alone,
             linear and square, or by category; at or below 0 when it predicts nothing.
-        p_value, p_holm: of the randomization test of the feature alone, and over all features.
+        p_value, p_holm: of the randomization test of the feature beside the others (alone, with
+            rounds, and where pairs are few for the others), and over all features.
         at_floor: whether p is the smallest that the flips can show.
     """
 
@@ -93,7 +95,7 @@ def measure_effects(
     if len(response) < 2:
         return ()
     test = RandomizationTest(response, space, schedule)
-    found = [test.run(settings.flips, rng, feature=j) for j in range(space.dimension)]
+    found = [test.beside(settings.flips, rng, j) for j in range(space.dimension)]
     adjusted = holm(np.array([each.p_value for each in found]))
     return tuple(
         Effect(

@@ -58,6 +58,7 @@ Index = npt.NDArray[np.int64]
 # Ridge penalty a column: noise variance over the variance that all columns together explain.
 _PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0)
 _CHUNK = 256
+_ENOUGH = 3  # pairs a column of the other features, to take these out
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def exchange(
 
 
 @dataclass(frozen=True)
-class Tested:
+class Significance:
     """What a randomization test found.
 
     Attributes:
@@ -166,10 +167,33 @@ class RandomizationTest:
     space: FeatureSpace
     schedule: Schedule | None = None
 
-    def run(self, flips: int, rng: np.random.Generator, feature: int | None = None) -> Tested:
+    def beside(self, flips: int, rng: np.random.Generator, feature: int) -> Significance:
+        """One feature beside the others; alone with rounds, or where pairs are few for the others.
+
+        What a judge weighs up against other features is not noise then. The columns are linear and
+        square, without products of features.
+        """
+        n = len(self.response)
+        if self._rounds or n < 2:
+            return self.run(flips, rng, feature=feature)
+        design, owners = self.designs[n]
+        others = design[:, (owners >= 0) & (owners != feature)]
+        if n < _ENOUGH * others.shape[1]:
+            return self.run(flips, rng, feature=feature)
+        own = design[:, owners == feature]
+        found = exchange_beside(own, others, self.response.value, flips, rng)
+        gain = exchange(own, self.response.value, 0, rng).gain
+        return Significance(found.p_value, gain, 1.0 / (1 + flips))
+
+    @property
+    def _rounds(self) -> bool:
+        """Whether pairs were chosen in rounds."""
+        return self.schedule is not None and len(self.schedule.pairs) > 1
+
+    def run(self, flips: int, rng: np.random.Generator, feature: int | None = None) -> Significance:
         """By all features, or by one alone; `flips` are of each round."""
         if len(self.response) < 2:
-            return Tested(1.0, 0.0, 1.0 / (1 + flips), np.zeros(flips))
+            return Significance(1.0, 0.0, 1.0 / (1 + flips), np.zeros(flips))
         tests = [self._exchange(span, flips, rng, feature) for span in self.spans]
         whole = 0, len(self.response)
         alone = tests[0] if self.spans == [whole] else self._exchange(whole, 0, rng, feature)
@@ -179,7 +203,7 @@ class RandomizationTest:
             p_value = combine([test.exact_p_value(rng) for test in tests], self._squares)
         by_chance = alone.by_chance if self.spans == [whole] and self.share == 1.0 else None
         floor = min(1.0, 1.0 / (1 + flips) / self.share)
-        return Tested(min(1.0, p_value / self.share), alone.gain, floor, by_chance)
+        return Significance(min(1.0, p_value / self.share), alone.gain, floor, by_chance)
 
     @cached_property
     def spans(self) -> list[tuple[int, int]]:
@@ -293,6 +317,36 @@ def _residuals(
     fitted = left @ (shrink[:, None] * (left.T @ responses + known[:, None]))
     leverage = (left**2) @ shrink
     return np.asarray((responses - fitted) / (1.0 - leverage)[:, None])
+
+
+def exchange_beside(
+    own: Floats, others: Floats, response: Floats, flips: int, rng: np.random.Generator
+) -> Exchanges:
+    """Whether columns `(n, p)` predict responses `(n,)` beside other columns `(n, q)`.
+
+    The statistic is the share of what the others leave that `own` explains in the least-squares
+    fit. Signs of the residuals by the others are flipped, and the others taken out again (Freedman
+    and Lane 1983; with signs: Winkler and others 2014): exact but for the error of the others'
+    coefficients.
+    """
+    basis = _basis(others)
+    residual = response - basis @ (basis.T @ response)
+    directions = _basis(own - basis @ (basis.T @ own))
+    if not directions.size or float(residual @ residual) <= 1e-18 * float(response @ response):
+        return Exchanges(0.0, np.zeros(flips))
+    signs = rng.choice((-1.0, 1.0), size=(len(residual), flips))
+    drawn = np.column_stack([residual, residual[:, None] * signs])
+    explained = np.square(directions.T @ drawn).sum(axis=0)
+    left = np.square(drawn).sum(axis=0) - np.square(basis.T @ drawn).sum(axis=0)
+    shares = explained / np.maximum(left, 1e-12 * float(residual @ residual))
+    return Exchanges(float(shares[0]), shares[1:])
+
+
+def _basis(columns: Floats) -> Floats:
+    """An orthonormal basis `(n, r)` of what columns `(n, p)` span."""
+    left, singular, _ = np.linalg.svd(columns, full_matrices=False)
+    least = 1e-9 * max(1.0, float(singular.max(initial=0.0)))
+    return np.asarray(left[:, singular > least])
 
 
 def left_out(design: Floats, response: Floats) -> Floats:

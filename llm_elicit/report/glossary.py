@@ -16,6 +16,7 @@ from llm_elicit.report.references import (
     BORDT,
     BRADLEY,
     FISHER,
+    FREEDMAN_LANE,
     GNEITING,
     HANLEY,
     HOLM,
@@ -163,14 +164,14 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "averaged over the other features: its upper quartile over the lower where higher or "
             "lower values are preferred, its median over the quartiles where those in the middle "
             "or at the ends are, the highest category over the lowest. Size: the standard "
-            "deviation of that average over λ. A feature is named as driving where p of the "
-            "feature alone, or of its effect beside the others, is below 5 % for looking at all.",
+            "deviation of that average over λ.",
         ),
         "holm": Entry(
             "p, corrected",
-            "The randomization test of one feature alone, made larger for looking at all features: "
-            "if the answers ignore them all, one of these p is below 5 % in at most 5 % of judges.",
-            (HOLM,),
+            "The randomization test of one feature beside the others (signs of what the others "
+            "leave of the answers are flipped), made larger for looking at all features: if the "
+            "answers ignore them all, one of these p is below 5 % in about 5 % of judges.",
+            (HOLM, FREEDMAN_LANE),
         ),
         "coherence": Entry(
             "Reaction to width",

@@ -18,6 +18,10 @@ BONNEEL = (
     "barycenters of measures. Journal of Mathematical Imaging and Vision 51(1), 22–45."
 )
 FISHER = "Fisher, R. A. (1935). The Design of Experiments. Oliver and Boyd."
+FREEDMAN_LANE = (
+    "Freedman, D. and Lane, D. (1983). A nonstochastic interpretation of reported significance "
+    "levels. Journal of Business & Economic Statistics 1(4), 292–298."
+)
 GNEITING = (
     "Gneiting, T. and Raftery, A. E. (2007). Strictly proper scoring rules, prediction, and "
     "estimation. Journal of the American Statistical Association 102(477), 359–378."

@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import numpy as np
-from scipy.stats import norm
-
 from llm_elicit.audit.discrimination import Discrimination
 from llm_elicit.audit.effects import Effect
-from llm_elicit.audit.multiplicity import holm, p_words
+from llm_elicit.audit.multiplicity import p_words
 from llm_elicit.audit.position import PositionEffect
 from llm_elicit.audit.powers import Powers, WidthResponse
 from llm_elicit.audit.preference import Preference
@@ -57,27 +54,8 @@ def preferred(effects: Sequence[Effect], space: FeatureSpace, level: float) -> s
 
 
 def driving(effects: Sequence[Effect], level: float) -> list[Effect]:
-    """Return the effects that are clear: by the randomization test of the feature alone, or as
-    estimated beside the others, by intervals of normal shape; either for looking at all features.
-
-    The test of one feature takes what the others do for noise, so it misses a feature that the
-    judge weighs up against others.
-    """
-    p_values = np.array([_p_of_interval(effect) for effect in effects])
-    adjusted = holm(p_values) if len(p_values) else p_values
-    return [
-        effect for effect, p in zip(effects, adjusted, strict=True) if min(effect.p_holm, p) < level
-    ]
-
-
-def _p_of_interval(effect: Effect) -> float:
-    """Return the two-sided p-value of an effect of 0, by its 95 % interval."""
-    if effect.value is None or effect.low is None or effect.high is None:
-        return 1.0
-    half = 0.5 * (effect.high - effect.low)
-    if half <= 0.0:
-        return 1.0
-    return float(2.0 * norm.sf(abs(effect.value) / half * norm.ppf(0.975)))
+    """Return the effects that are clear beside the others, for looking at all features."""
+    return [effect for effect in effects if effect.p_holm < level]
 
 
 def _direction(effect: Effect, label: str) -> str:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from audit.planted import ask, box
 from llm_elicit import density
@@ -112,3 +113,24 @@ def test_nobody_s_choices_have_no_effects():
     nobody = Choices(np.empty((0, 3)), np.empty((0, 3)), np.empty(0), np.empty(0, dtype=np.int64))
     rng = np.random.default_rng(0)
     assert measure_effects(Response.of_choices(nobody), SPACE, SETTINGS, rng) == ()
+
+
+def _weighing(seed, n=60, own=0.0):
+    """Log-odds that are nearly all the first two features' doing; `own` is the third's part."""
+    rng = np.random.default_rng([seed, 7])
+    a, b = SPACE.sample(n, rng), SPACE.sample(n, rng)
+    g = (a - b) @ np.array([1.0, 1.0, own]) + rng.normal(0, 0.1, n)
+    choices = Choices(a, b, 0.5 + 0.02 * g, np.arange(n))
+    return measure_effects(Response.of_choices(choices), SPACE, AuditSettings(flips=99), rng)[2]
+
+
+def test_a_feature_that_others_outweigh_is_found_beside_them():
+    """Alone, its part is a hundredth of the variation."""
+    found = [_weighing(seed, own=0.1) for seed in range(20)]
+    assert sum(effect.p_value <= 0.05 for effect in found) >= 19
+    assert np.mean([effect.gain for effect in found]) < 0.1
+
+
+def test_features_without_a_part_are_named_as_often_as_chance_does():
+    alarms = sum(_weighing(seed).p_value <= 0.05 for seed in range(300))
+    assert alarms <= stats.binom.ppf(0.999, 300, 0.05)

@@ -90,11 +90,11 @@ def effect(name, value, half, p_holm):
     )  # fmt: skip
 
 
-def test_a_feature_drives_by_itself_or_beside_the_others(study):
+def test_features_that_are_clear_for_looking_at_all_are_named(study):
     effects = [
-        effect("income", 0.2, 0.3, 0.01),  # by itself
-        effect("age", -0.4, 0.1, 0.2),  # beside the others
-        effect("Latitude", 0.1, 0.09, 0.3),  # not for looking at four
+        effect("income", 0.2, 0.1, 0.01),
+        effect("age", -0.4, 0.3, 0.04),
+        effect("Latitude", 0.9, 0.01, 0.06),
         effect("Longitude", 0.1, 0.3, 0.8),
     ]
     assert verdicts.preferred(effects, study.audit.space, 0.05) == "lower age and higher income"
