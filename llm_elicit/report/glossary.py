@@ -175,10 +175,10 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
         ),
         "coherence": Entry(
             "Reaction to width",
-            "For a judge with a density, a wider range is more probable: the coefficient of log "
-            "width in the log-odds of two ranges, beside their mean density, is then well above 0. "
-            "Near 0 the judge prefers some values to others but does not answer as the holder of a "
-            "probability density.",
+            "Whether the judge is coherent: for the holder of a density a wider range is more "
+            "probable, so the coefficient of log width in the log-odds of two ranges, beside their "
+            "mean density, is above 0. A judge with a coefficient near 0 prefers some values to "
+            "others but does not answer as the holder of a probability density.",
             (TVERSKY_KAHNEMAN,),
         ),
         "w1": Entry(

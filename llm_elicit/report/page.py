@@ -113,7 +113,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
     )
     for function in (
         words.number,
-        words.bounded,
+        words.cell,
         words.estimate,
         words.interval,
         verdicts.level_set_sentence,

@@ -13,7 +13,7 @@ from llm_elicit.audit.powers import Powers, WidthResponse
 from llm_elicit.audit.preference import Preference
 from llm_elicit.audit.record import Audit, JudgeAudit
 from llm_elicit.features import FeatureSpace
-from llm_elicit.report.words import NOT_MEASURED, listed, share, signed
+from llm_elicit.report.words import NOT_MEASURED, listed, number, share, signed
 
 _MOST_NAMED = 4
 _STRONG = 0.25
@@ -48,9 +48,12 @@ def preferred(effects: Sequence[Effect], space: FeatureSpace, level: float) -> s
     clear = sorted(driving(effects, level), key=lambda effect: -(effect.size or 0.0))
     if not clear:
         return "some combinations of features to others, no feature by itself"
-    named = [_direction(effect, labels[effect.name]) for effect in clear[:_MOST_NAMED]]
-    rest = len(clear) - len(named)
-    return listed([*named, f"{rest} more"] if rest else named)
+    named: dict[str, list[str]] = {}
+    for effect in clear[:_MOST_NAMED]:
+        named.setdefault(_direction(effect), []).append(_name(effect, labels[effect.name]))
+    phrases = [f"{direction}{listed(names)}" for direction, names in named.items()]
+    rest = len(clear) - _MOST_NAMED
+    return listed([*phrases, f"{rest} more"] if rest > 0 else phrases)
 
 
 def driving(effects: Sequence[Effect], level: float) -> list[Effect]:
@@ -58,16 +61,25 @@ def driving(effects: Sequence[Effect], level: float) -> list[Effect]:
     return [effect for effect in effects if effect.p_holm < level]
 
 
-def _direction(effect: Effect, label: str) -> str:
+def _direction(effect: Effect) -> str:
+    """Return which values of a feature are preferred, before its name."""
     if effect.categories is not None:
-        best, worst = effect.categories
-        return f"{best} over {worst} ({label})"
+        return ""
     return {
-        "higher": f"higher {label}",
-        "lower": f"lower {label}",
-        "middle": f"middle values of {label}",
-        "ends": f"extreme values of {label}",
-    }.get(effect.direction or "", f"some values of {label}")
+        "higher": "higher ",
+        "lower": "lower ",
+        "middle": "middle values of ",
+        "ends": "extreme values of ",
+    }.get(effect.direction or "", "some values of ")
+
+
+def _name(effect: Effect, label: str) -> str:
+    """Return a feature's label without what it says in brackets, or its preferred category."""
+    short = label.split(" (", maxsplit=1)[0]
+    if effect.categories is None:
+        return short
+    best, worst = effect.categories
+    return f"{best} over {worst} ({short})"
 
 
 def _reliably(preference: Preference, p: str) -> str:
@@ -124,7 +136,15 @@ def _scale_clause(preference: Preference, powers: Powers | None) -> str:
     doubt, width = "", coherence_of(powers)
     if width is not None and not width.coherent:
         doubt = ", though its answers to ranges are not those of the holder of a density"
+    elif disagree(powers):
+        doubt = ", though these do not agree"
     return f"the scale of its belief is known from {_sources(powers.scale)}{doubt}"
+
+
+def disagree(powers: Powers) -> bool:
+    """Return whether the sources of a power have no power in common."""
+    pinned = powers.pinned
+    return pinned is not None and pinned.agreement is not None and pinned.agreement < _DISAGREE
 
 
 def _sources(source: str) -> str:
@@ -174,9 +194,9 @@ def coherence_of(powers: Powers | None) -> WidthResponse | None:
 
 def notes(judge: JudgeAudit, level: float) -> tuple[str, ...]:
     """Return what the first screen says of a judge beside its verdict."""
-    found = [coherence_sentence(judge.powers)]
-    if judge.preference.consistent:
-        found.append(position_sentence(judge.preference.position, level))
+    if not judge.preference.consistent:
+        return ()  # neither its ranges nor its position effect bear on a preference
+    found = coherence_sentence(judge.powers), position_sentence(judge.preference.position, level)
     return tuple(note for note in found if note)
 
 
@@ -186,9 +206,9 @@ def coherence_sentence(powers: Powers | None) -> str:
     if found is None:
         return ""
     numbers = (
-        f"coefficient of log width {signed(found.width.value)} "
-        f"({signed(found.width.low)} to {signed(found.width.high)}), where "
-        f"{signed(found.expected)} is expected of the holder of a density; "
+        f"coefficient of log width {number(found.width.value, 2)}, 95 % interval "
+        f"{number(found.width.low, 2)} to {number(found.width.high, 2)}, where "
+        f"{number(found.expected, 2)} is expected of the holder of a density; "
         f"{p_words(found.p_value, False)}"
     )
     if found.coherent:
@@ -260,7 +280,7 @@ def power_sentence(powers: Powers) -> str:
     if pinned.agreement is None:
         return known
     p = p_words(pinned.agreement, False)
-    if pinned.agreement < _DISAGREE:
+    if disagree(powers):
         return f"{known} The sources do not agree ({p}), so read each by itself."
     return f"{known} The sources agree ({p})."
 

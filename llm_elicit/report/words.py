@@ -16,7 +16,7 @@ from llm_elicit.features import Feature, FeatureSpace
 from llm_elicit.text import visible
 
 __all__ = [
-    "between", "bounded", "estimate", "interval", "level_words", "listed", "no_belief_sentence",
+    "between", "cell", "estimate", "interval", "level_words", "listed", "no_belief_sentence",
     "number", "p_cell", "recited_sentence", "share", "sides", "signed",
     "times_saved", "visible", "worded",
 ]  # fmt: skip
@@ -95,14 +95,16 @@ def share(value: float | None, decimals: int = 0) -> str:
     return NOT_MEASURED if value is None else f"{value:.{decimals}%}"
 
 
-def bounded(value: float, percent: bool = True) -> str:
-    """A share that is 0 at least, as a percentage; else a number with its sign.
+def cell(value: float, kind: str) -> str:
+    """A number in a cell: a "share" of 0 at least, a "correlation", or a number of two digits.
 
     Example:
-        >>> bounded(0.771), bounded(-1.35), bounded(-0.2, percent=False)
-        ('77%', '0%', '−0.20')
+        >>> cell(0.771, "share"), cell(-1.35, "share"), cell(-0.2, "correlation"), cell(0.0123, "")
+        ('77%', '0%', '−0.20', '0.012')
     """
-    return share(max(value, 0.0)) if percent else signed(value)
+    if kind == "share":
+        return share(max(value, 0.0))
+    return signed(value) if kind == "correlation" else number(value, 2)
 
 
 def p_cell(value: float, at_floor: bool = False) -> str:
