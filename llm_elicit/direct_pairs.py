@@ -17,6 +17,7 @@ _BLOCK = 20
 """Pairs drawn together: each feature is bounded about equally often within them."""
 
 _TRIES = 100
+_ENOUGH = 10
 
 
 def range_pairs(space: FeatureSpace, count: int, seed: int) -> tuple[Floats, Floats]:
@@ -74,8 +75,15 @@ def _block(space: FeatureSpace, seed: int, number: int) -> tuple[Floats, Floats]
 
 
 def _drawn(space: FeatureSpace, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    steps = np.array([feature.step for feature in space.features])
+    fine = [j for j in space.numeric.tolist() if _ENOUGH * steps[j] <= space.high[j] - space.low[j]]
+    if not fine:
+        raise InputError(
+            f"direct.ranges: no feature of {space.name} has the {_ENOUGH} different values that "
+            "ranges of it take; leave ranges out, or give a feature more digits"
+        )
     first, second = draw_ranges(
-        space.low, space.high, _BLOCK, rng, log=space.log, features=space.numeric.tolist()
+        space.low, space.high, _BLOCK, rng, log=space.log, features=fine, resolution=steps
     )
     return _rounded(space, first), _rounded(space, second)
 

@@ -129,6 +129,16 @@ class Feature(Strict):
         """On a linear scale: how many decimals there are, and ten to the power of it."""
         return int(self._of_range), float(10.0**self._of_range)
 
+    @property
+    def step(self) -> float:
+        """The step between the values that are worded, natural units; 0 on a logarithmic scale.
+
+        Example:
+            >>> Feature(name="x", label="x", low=0, high=50).step
+            0.1
+        """
+        return 0.0 if self.scale == "log" else 1.0 / (self._grid[1] * self.factor)
+
     def round(self, values: Floats) -> Floats:
         """Values as they are worded: `digits` digits, whole where the kind is integer.
 

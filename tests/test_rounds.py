@@ -9,7 +9,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ import yaml
 from fakes.batches import BatchProvider
 from fakes.provider import Fails, Provider, Says
 
-from llm_elicit import stages
+from llm_elicit import density, stages
+from llm_elicit.asking import _answers
 from llm_elicit.audit import AuditSettings
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.response import response_of
@@ -350,3 +351,28 @@ def test_every_pair_of_a_judge_is_in_one_round() -> None:
     assert not schedule_of("a", apart).may_end
     del data["design"]["rounds"]
     assert schedule_of("a", validated(Campaign, data, "c.yaml")).pairs == (range(14),)
+
+
+SOFT = {"name": "soft", "backend": "simulated", "log_odds": {"gain": 0.04, "noise": 0.05}}
+
+
+def test_log_odds_and_what_tells_their_scale_reach_the_next_round(tmp_path: Path) -> None:
+    """Read as choices, faint log-odds would be coin tosses."""
+    judges, direct = [SOFT, {**EXPERT, "name": "hard"}], {"ratios": 6}
+    run = _plan(tmp_path, judges, design={"pairs": 40}, direct=direct)
+    run = asyncio.run(stages.ask(run))
+    soft, hard = _answers(run, ["soft", "hard"])
+    assert len(soft) == len(hard) == 40
+    assert len(soft.evidence.measured) == 80
+    assert hard.evidence is None
+    seen: list[density.BeliefDensity] = []
+
+    def scale(belief: density.BeliefDensity) -> density.BeliefDensity:
+        seen.append(soft.scale(belief))
+        return seen[-1]
+
+    pairs = Informative(SPACE, density.Noise()).plan(2, [replace(soft, scale=scale)], 1, 20)
+    assert pairs.a.shape == (20, 4)
+    (belief,) = seen
+    assert belief.diagnostics["power"]["source"] == "ratios"
+    assert belief.diagnostics["response"]["held_out_r2"] > 0.3

@@ -11,9 +11,12 @@ from llm_elicit.features import Floats
 from llm_elicit.later import Later
 
 if TYPE_CHECKING:
-    from scipy import stats
+    from scipy import special, stats
 else:
-    stats = Later("scipy.stats")  # a process that asks models only does without
+    # A process that asks models only does without.
+    special, stats = Later("scipy.special"), Later("scipy.stats")
+
+_NODES = 64
 
 
 class Kernels:
@@ -71,6 +74,37 @@ class Kernels:
                 numbers = self._of_numbers(some).resample(len(rows), seed=rng)
                 drawn[np.ix_(rows, ~self._words)] = numbers.T
         return drawn
+
+    def log_mass(self, low: Floats, high: Floats) -> float | None:
+        """The log mass of a box that bounds one or two numbers and nothing else.
+
+        Exact over one number, by quadrature over two, so that narrow boxes are as exact as others.
+
+        Args:
+            low, high: `(d,)`; infinite where a feature is free.
+
+        Returns:
+            Nats; None for other boxes, and where there are categories.
+        """
+        bounded = np.flatnonzero(np.isfinite(low) & np.isfinite(high))
+        if self._words.any() or not 1 <= len(bounded) <= 2:
+            return None
+        kernels = self._of_numbers(())
+        one, *others = bounded.tolist()
+        centre, sd = self._numbers[one][:, None], np.sqrt(kernels.covariance[one, one])
+        if not others:
+            sides = (special.ndtr((end[one] - centre) / sd) for end in (high, low))
+            return float(np.log(np.subtract(*sides).mean()))
+        other = others[0]
+        nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+        half = 0.5 * (high[one] - low[one])
+        at = low[one] + half * (nodes + 1.0)
+        slope = kernels.covariance[one, other] / sd**2
+        rest = np.sqrt(kernels.covariance[other, other] - slope**2 * sd**2)
+        middle = self._numbers[other][:, None] + slope * (at - centre)
+        sides = (special.ndtr((end[other] - middle) / rest) for end in (high, low))
+        heights = np.exp(-0.5 * ((at - centre) / sd) ** 2) / (sd * np.sqrt(2.0 * np.pi))
+        return float(np.log(half * (heights * np.subtract(*sides) @ weights).mean()))
 
     @staticmethod
     def _by_codes(

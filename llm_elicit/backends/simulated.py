@@ -29,6 +29,9 @@ else:
 _DRAWS = 20_000
 """Draws of its belief from which the expert states quantiles and compares ranges."""
 
+_LEAST_LOG_MASS = -700.0
+"""Where a box holds so little that its mass is no number any more."""
+
 GUMBEL_LEVEL = math.sqrt(6.0) / math.pi
 """The scale at which Gumbel noise has variance one, and the Bradley–Terry model its usual level."""
 
@@ -175,9 +178,10 @@ class SimulatedBackend(Keyless):
         return self.log_mass(boxes) - (self._log_widths(boxes) if ignored else 0.0)
 
     def log_mass(self, boxes: Floats) -> Floats:
-        """The log mass of the belief in boxes, of what the range asked about holds.
+        """The log mass of the belief in boxes.
 
-        By counting draws, the same every time, so that masses below a thousandth are inexact.
+        Where a box bounds more than two features, or there are categories, by counting draws, the
+        same every time, so that masses below a thousandth are inexact.
 
         Args:
             boxes: `(n, d, 2)`, natural units; a feature that is free has (−inf, inf).
@@ -187,9 +191,17 @@ class SimulatedBackend(Keyless):
         """
         if self._kernels is None:
             return self._log_widths(boxes)
-        inside = (self._draws >= boxes[:, None, :, 0]) & (self._draws <= boxes[:, None, :, 1])
-        held = inside.all(axis=2).sum(axis=1)
-        return np.asarray(np.log((held + 0.5) / (len(self._draws) + 1.0)))
+        return np.array([self._log_mass(self._kernels, box) for box in boxes])
+
+    def _log_mass(self, kernels: Kernels, box: Floats) -> float:
+        bounded = np.asarray(np.isfinite(box).all(axis=1))
+        inner = np.where(bounded[:, None], box, self._space.low[:, None])
+        ends = [np.where(bounded, self._unit(inner[:, side]), np.inf) for side in (0, 1)]
+        exact = kernels.log_mass(*ends)
+        if exact is not None:
+            return max(exact, _LEAST_LOG_MASS)
+        held = ((self._draws >= box[:, 0]) & (self._draws <= box[:, 1])).all(axis=1).sum()
+        return float(np.log((held + 0.5) / (len(self._draws) + 1.0)))
 
     @cached_property
     def _draws(self) -> Floats:
