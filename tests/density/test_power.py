@@ -261,6 +261,19 @@ class TestSources:
         assert apart.agreement is not None
         assert apart.agreement < 1e-3
 
+    def test_a_factor_of_all_log_odds_divides_the_power_alone(self):
+        rng = np.random.default_rng(13)
+        a, b = LINE.sample(40, rng), LINE.sample(40, rng)
+        heard = (log_p(a) - log_p(b)) / POWER + rng.normal(0, 0.03, 40)
+        ranges = ranges_of(30, 14)
+        found = []
+        for factor in (1.0, 7.0):
+            fitted = fit_belief(a, b, log_odds=factor * heard, sampling=LINE)
+            scaled = replace_log_odds(ranges, factor * ranges.log_odds)
+            found.append(fit_power(fitted, ranges=scaled))
+        assert found[1].value == pytest.approx(found[0].value / 7.0, rel=0.02)
+        assert found[1].high / found[1].low == pytest.approx(found[0].high / found[0].low, rel=0.02)
+
     def test_the_same_seed_gives_the_same_power(self, belief):
         one, other = (fit_power(belief, points=truth(20, 9), seed=3) for _ in range(2))
         assert one == other
@@ -385,6 +398,10 @@ class TestBadInput:
         flat = fit_belief(a, b, log_odds=np.zeros(20), sampling=LINE)
         with pytest.raises(DensityError, match="flat"):
             fit_power(flat, points=[[0.0]])
+
+    def test_the_utility_is_known_inside_the_support_alone(self, belief):
+        with pytest.raises(DensityError, match="lies outside the support"):
+            belief.utility([[0.0], [3.5]])
 
     def test_a_power_is_positive(self):
         with pytest.raises(DensityError, match="a power is a finite number"):
