@@ -15,6 +15,7 @@ from llm_elicit.report.answers import FEW, choose_answers
 from llm_elicit.report.figures import draw_portrait
 from llm_elicit.report.page import render_page
 from llm_elicit.report.samples import Samples
+from report.browser import opened
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
@@ -165,6 +166,26 @@ def test_the_slider_shows_one_power_at_a_time(page, tmp_path):
     assert sharpest["said"] == sharpest["heard"] == "4 times the saved power"
     assert saved["label"] == "Power of the belief"
     assert saved["scale"] == "matrix(1 0 0 1 0 0)" != sharpest["scale"]
+
+
+def test_the_slider_is_moved_by_keys(written, tmp_path):
+    """Reached by the tab key, moved by arrows and Home, with the page's own policy in force."""
+    with opened(CHROMIUM, written.as_uri(), tmp_path / "profile") as tab:
+        for _ in range(60):
+            tab.press("Tab", 9)
+            if tab.run("document.activeElement.type") == "range":
+                break
+        assert tab.run("document.activeElement.labels[0].textContent") == "Power of the belief"
+        shown = """[...new Set([...document.querySelectorAll(".figures")[0]
+            .querySelectorAll("[data-step]:not(.off)")].map((e) => e.dataset.step))]"""
+        found = [tab.run(shown)]
+        for key, code in (("ArrowRight", 39), ("ArrowRight", 39), ("ArrowRight", 39), ("Home", 36)):
+            tab.press(key, code)
+            found.append(tab.run(shown))
+        assert found == [["2"], ["3"], ["4"], ["4"], ["0"]]
+        assert tab.run("document.querySelector('output').textContent") == (
+            "0.25 times the saved power"
+        )
 
 
 @pytest.mark.parametrize("d", [2, 3])

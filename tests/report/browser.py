@@ -1,0 +1,86 @@
+"""A page in headless Chromium, spoken to through a pipe: real keys, which scripts cannot press."""
+
+import json
+import os
+import subprocess
+import time
+from contextlib import contextmanager
+
+
+class Tab:
+    """A page that is open."""
+
+    def __init__(self, requests, answers):
+        self._requests, self._answers = requests, answers
+        self._last, self._session = 0, None
+
+    def send(self, method, **params):
+        """The result of a command of the DevTools protocol."""
+        self._last += 1
+        message = {"id": self._last, "method": method, "params": params}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._requests, json.dumps(message).encode() + b"\0")
+        while True:
+            found = json.loads(self._read())
+            if found.get("id") == self._last:
+                assert "error" not in found, found["error"]
+                return found["result"]
+
+    def _read(self):
+        parts = bytearray()
+        while not parts.endswith(b"\0"):
+            part = os.read(self._answers, 1)
+            assert part, "Chromium has closed the pipe"
+            parts += part
+        return bytes(parts[:-1])
+
+    def open(self, address):
+        """Attach to a new page of this address and wait until it is loaded."""
+        target = self.send("Target.createTarget", url=address)["targetId"]
+        attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        # A new page begins as an empty one, which is complete at once.
+        there = f"location.href === {json.dumps(address)} && document.readyState === 'complete'"
+        while not self.run(there):
+            time.sleep(0.05)
+
+    def run(self, expression):
+        """The value of an expression in the page."""
+        found = self.send(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    def press(self, key, code):
+        """Press a key and let it go."""
+        for what in ("rawKeyDown", "keyUp"):
+            self.send(
+                "Input.dispatchKeyEvent", type=what, key=key, code=key, windowsVirtualKeyCode=code
+            )
+
+
+@contextmanager
+def opened(chromium, address, profile):
+    """A tab with the page of this address."""
+    (read, requests), (answers, write) = os.pipe(), os.pipe()
+
+    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+               "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"]  # fmt: skip
+    # Chromium reads from 3 and writes to 4; a shell puts the pipe there.
+    shell = ["bash", "-c", f'exec "$@" 3<&{read} 4>&{write}', "bash"]
+    browser = subprocess.Popen(
+        [*shell, *command], pass_fds=(read, write), stderr=subprocess.DEVNULL
+    )
+    try:
+        os.close(read)
+        os.close(write)
+        tab = Tab(requests, answers)
+        tab.open(address)
+        yield tab
+    finally:
+        browser.kill()
+        browser.wait(timeout=20)
+        os.close(requests)
+        os.close(answers)
