@@ -30,6 +30,7 @@ from llm_elicit.features import Floats
 from llm_elicit.later import Later
 from llm_elicit.orchestrator import Display, Progress, Silent
 from llm_elicit.orchestrator.spans import span
+from llm_elicit.plan import make_plan
 from llm_elicit.power_sources import PowerSources, at_stated_power, pin_power, read_sources
 from llm_elicit.questions import Template, render
 from llm_elicit.rounds import schedule_of
@@ -223,6 +224,8 @@ def fit(result: Run, progress: Progress = _SILENT) -> None:
     is kept at the power that other answers tell, or at one by convention; its record says which.
     """
     comparisons = result.comparisons
+    # Ratios are of pairs of the first round, which follow from the seed: no journal is needed.
+    first = make_plan(result.space, result.campaign.design, result.campaign.seed)
     _warn_of_gaps(result, "fit", progress)
     for judge in result.campaign.judges:
         if not len(comparisons.choices(judge.name)):
@@ -230,9 +233,7 @@ def fit(result: Run, progress: Progress = _SILENT) -> None:
         told = evidence_of(comparisons, judge.name, result.campaign.fit)
         if told.pairs < result.space.dimension:
             continue
-        sources = read_sources(
-            result.direct, judge.name, result.space, result.campaign.seed, result.plan
-        )
+        sources = read_sources(result.direct, judge.name, result.space, result.campaign.seed, first)
         for method in result.campaign.fit.methods:
             if len(told.measured) and method not in density.JUDGE_METHODS:
                 progress.note(judge.name, f"fit: {method} knows no log-odds and is left out")

@@ -322,9 +322,9 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
         ),
         "unread": Entry(
             "Direct answers read",
-            "Answers to direct questions that hold just the numbers and categories asked for. "
-            "Refusals, cut-off answers, numbers too many or too few, words that are no category, "
-            "and quantiles out of order are counted and not used; nothing is guessed.",
+            "Answers to direct questions that hold just the numbers, categories or letter asked "
+            "for. Refusals, cut-off answers, numbers too many or too few, words that are no "
+            "category, and quantiles out of order are counted and not used; nothing is guessed.",
         ),
         "stated": Entry(
             "Stated quantiles",
