@@ -9,9 +9,12 @@ Comparisons tell f up to a factor, so the belief is one of p_k ∝ exp(k f). Fou
 - *ranges* compared: log-odds measure c (L_k(R) − L_k(R')), L_k(R) = log ∫_R exp(k f). Differences
   of log-width are known and tell c, and with it differences of density tell k.
 
-f is not known exactly. Its posterior is represented by the belief's draws f_s = f̄ + Σ z_s δ_s,
-z ~ N(0, I), along whose deviations every quantity above is linear to first order (for points, to
-second), so that z is integrated out in closed form for each k of a grid.
+f is not known exactly. For points and quantiles the likelihood is averaged over the belief's draws
+of f. For ratios and ranges the posterior is f̄ + Σ z_s δ_s, z ~ N(0, I), with the draws'
+deviations δ_s; along them a log-ratio is linear, and the log-mass of a range to first order, so
+that z is integrated out in closed form.
+
+A likelihood is known at a grid of powers, and at a finer one about the likeliest.
 """
 
 from __future__ import annotations
