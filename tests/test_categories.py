@@ -97,13 +97,18 @@ def records_of(node, name):
 def test_no_number_of_an_audit_is_made_of_codes(trees):
     audit = json.loads((trees.folder / "audit.json").read_text())
     del audit["space"]
+    # An effect's numbers are log-odds between the two categories that it names.
+    effects = [each for judge in audit["judges"] for each in judge.pop("effects")]
+    assert all(len(each["categories"]) == 2 for each in effects if each["name"] == "kind")
     found = list(records_of(audit, "kind"))
     assert len(found) > 8
     numeric = {"mean", "sd", "q05", "q50", "wasserstein", "quantiles", "median", "low", "high"}
     for record in found:
         assert all(record.get(key) is None for key in numeric), record
     assert [each["name"] for each in audit["judges"][0]["shape"]["tails"]] == ["height"]
-    assert all(level["shifts"][0] is None for level in audit["judges"][0]["scale"]["levels"])
+    rows = audit["judges"][0]["powers"]["rows"]
+    assert len(rows) == 9
+    assert all(row["shifts"][0] is None and row["widths"][0] is None for row in rows)
 
 
 def test_correlations_are_of_having_a_category(trees):
