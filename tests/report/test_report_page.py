@@ -16,6 +16,7 @@ from llm_elicit.audit import (
     audit_run,
 )
 from llm_elicit.audit.consistency import Interval
+from llm_elicit.audit.direct import DirectAnswers
 from llm_elicit.design import Design
 from llm_elicit.report import words
 from llm_elicit.report.figures import draw_portrait
@@ -199,6 +200,19 @@ def test_direct_answers_are_shown_where_there_are_any(study, page, reader):
     audit = study.audit.model_copy(update={"judges": judges})
     assert "Asked directly" not in render_page(dataclasses.replace(study, audit=audit), {})
     assert "Asked directly" in page
+
+
+def test_answers_about_ranges_and_ratios_are_counted(study):
+    expert, stuck = study.audit.judges
+    none = {"refusal": 3, "unparsable": 1}
+    asked = [DirectAnswers(kind="range", answers=80, unread=none),
+             DirectAnswers(kind="ratio", answers=20, unread={})]  # fmt: skip
+    direct = expert.direct.model_copy(update={"answers": asked})
+    judges = [expert.model_copy(update={"direct": direct}), stuck]
+    audit = study.audit.model_copy(update={"judges": judges})
+    text = render_page(dataclasses.replace(study, audit=audit), {})
+    assert "<td>76 of 80</td><td>20 of 20</td>" in text
+    assert text.count("<td>not asked</td>") == 3
 
 
 def test_cycles_are_shown_where_they_were_measured(study, page):
