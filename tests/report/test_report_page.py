@@ -149,6 +149,18 @@ def test_the_caveats_name_the_run(reader):
         assert part in text
 
 
+def test_every_row_is_as_wide_as_the_head_of_its_table(page):
+    for table in re.findall(r"<table.*?</table>", page, re.S):
+        head, *rows = (
+            sum(int(span or 1) for span in re.findall(r'<t[hd](?:[^>]*colspan="(\d+)")?', row))
+            for row in re.findall(r"<tr.*?</tr>", table, re.S)
+        )
+        # A row of a group has its heading in the first of the group.
+        assert all(width in (head, head - 1) for width in rows), table[:400]
+        if "rowgroup" not in table:
+            assert set(rows) <= {head}, table[:400]
+
+
 def test_headings_descend_one_level_at_a_time(reader):
     levels = [int(tag[1]) for tag, _ in reader.tags if re.fullmatch(r"h[1-6]", tag)]
     assert levels[0] == 1
