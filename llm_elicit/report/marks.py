@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 
 from llm_elicit.audit.powers import DataPower, PinnedPower, Powers, SourcePower
-from llm_elicit.report.words import times_saved
+from llm_elicit.report.words import number, times_saved
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _mark(
         low=_along(low, factors),
         high=_along(high, factors),
         nearest=step if inside else None,
-        text=f"{name}: {times_saved(round(value, 2))} ({low:.2g} to {high:.2g})",
+        text=f"{name}: {times_saved(round(value, 2))} ({number(low, 2)} to {number(high, 2)})",
     )
 
 

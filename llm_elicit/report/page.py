@@ -121,6 +121,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         verdicts.nearer_sentence,
         verdicts.effect_cell,
         verdicts.direction_cell,
+        verdicts.shown_ceiling,
         words.level_words,
         words.recited_sentence,
         words.share,

@@ -10,7 +10,7 @@ from llm_elicit.audit.effects import Effect
 from llm_elicit.audit.multiplicity import p_words
 from llm_elicit.audit.position import PositionEffect
 from llm_elicit.audit.powers import Powers, WidthResponse
-from llm_elicit.audit.preference import Preference
+from llm_elicit.audit.preference import Ceiling, Preference
 from llm_elicit.audit.record import Audit, JudgeAudit
 from llm_elicit.features import FeatureSpace
 from llm_elicit.report.words import NOT_MEASURED, listed, number, share, signed
@@ -87,13 +87,24 @@ def _reliably(preference: Preference, p: str) -> str:
     kind = preference.response
     if preference.reliability is None:
         return f" ({p})"
-    reached, ceiling = preference.reliability.value, preference.ceiling
+    reached, ceiling = preference.reliability.value, shown_ceiling(preference)
     if reached <= 0.0:
         return f", though what was fitted predicts none of its held-out {kind} ({p})"
-    # A ceiling from few pairs is noisy: below what is reached it says nothing.
     known = ceiling is not None and ceiling.value >= reached
     most = f", of at most {share(ceiling.value)}" if known and ceiling is not None else ""
     return f" ({share(reached)} of the variation of its held-out {kind} is predicted{most}; {p})"
+
+
+def shown_ceiling(preference: Preference) -> Ceiling | None:
+    """Return the ceiling of the reliability; None where it lies below what was reached.
+
+    From the orders it counts what the position effect varies between pairs as noise, and from few
+    pairs it is noisy itself.
+    """
+    reached, ceiling = preference.reliability, preference.ceiling
+    if reached is None or ceiling is None or ceiling.high < reached.value:
+        return None
+    return ceiling
 
 
 def data_clause(found: Discrimination | None, subject: str) -> str:
@@ -211,9 +222,15 @@ def coherence_sentence(powers: Powers | None) -> str:
         f"{number(found.expected, 2)} is expected of the holder of a density; "
         f"{p_words(found.p_value, False)}"
     )
+    unseen = found.width.low <= 0.0 <= found.width.high
+    if found.coherent and unseen:
+        return (
+            f"Asked about ranges, it shows no reaction to their width ({numbers}), as only a very "
+            "sharp density would."
+        )
     if found.coherent:
         return f"Asked about ranges, it reacts to their width as a density would ({numbers})."
-    if found.width.low <= 0.0 <= found.width.high:
+    if unseen:
         return f"Asked about ranges, it does not react to their width ({numbers})."
     return f"Asked about ranges, it reacts to their width unlike a density ({numbers})."
 
@@ -264,7 +281,7 @@ def power_sentence(powers: Powers) -> str:
     if pinned is None:
         return f"Nothing says how sharp the belief is. {_saved(powers)}"
     source = _sources(pinned.source)
-    ends = (f"{end / powers.saved:.2g}" for end in (pinned.low, pinned.high))
+    ends = (number(end / powers.saved, 2) for end in (pinned.low, pinned.high))
     interval = f"90 % interval {' to '.join(ends)} times the saved power"
     if not pinned.used:
         return f"Answers about {source} leave open how sharp the belief is ({interval}). " + (

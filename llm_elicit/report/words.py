@@ -124,7 +124,7 @@ def times_saved(factor: float) -> str:
         >>> times_saved(0.5**0.5), times_saved(1.0)
         ('0.71 times the saved power', 'the saved power')
     """
-    return "the saved power" if factor == 1.0 else f"{factor:.2g} times the saved power"
+    return "the saved power" if factor == 1.0 else f"{number(factor, 2)} times the saved power"
 
 
 def between(feature: Feature, band: tuple[float, float]) -> str:

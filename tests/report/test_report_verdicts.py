@@ -43,6 +43,23 @@ def test_a_ceiling_below_what_is_reached_is_left_out(study, expert):
     assert "-20%" not in none
 
 
+def test_the_table_shows_no_ceiling_far_below_what_is_reached(expert):
+    assert verdicts.shown_ceiling(reliable(expert, 0.86, 0.84).preference).value == 0.84
+    assert verdicts.shown_ceiling(reliable(expert, 0.49, -0.57).preference) is None
+
+
+def test_ranges_without_a_reaction_to_width_are_not_said_to_show_one(expert):
+    unsure = expert.powers.pinned.coherence.model_copy(update={"width": band(-0.002, 0.006)})
+    said = verdicts.coherence_sentence(pinned(expert, coherence=unsure).powers)
+    assert "shows no reaction to their width" in said
+    assert said.endswith(", as only a very sharp density would.")
+
+
+def test_large_powers_have_no_exponent(expert):
+    open_ = pinned(expert, low=26.0, high=660.0, used=False)
+    assert "13 to 330 times the saved power" in verdicts.power_sentence(open_.powers)
+
+
 @pytest.mark.parametrize(
     ("auc", "said"),
     [(0.63, "this follows the data"), (0.5, "this does not follow"), (0.4, "this goes against")],
