@@ -260,7 +260,7 @@ GLOSSARY: Mapping[str, Entry] = MappingProxyType(
             "pointed to is in no draw.",
         ),
         "more-pairs": Entry(
-            "What more pairs would give",
+            "Effect of more pairs",
             "The width of a band now, and with four times as many pairs. Once the answers outweigh "
             "the prior, from about 100 pairs a feature, bands narrow with the root of the number "
             "of pairs; with fewer pairs, more than that are needed to halve them.",
