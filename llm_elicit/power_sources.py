@@ -20,6 +20,7 @@ from llm_elicit.later import Later
 from llm_elicit.plan import Plan
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.questions.stated import read_ratio
+from llm_elicit.told import STATED_TO
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +38,6 @@ LEAST = 5
 
 _BELOW = 1.92
 _FACTOR = 10.0
-_HALF_STEP = 0.005
 _LEAST_SHARE = 1e-9
 
 
@@ -121,7 +121,7 @@ def _ranges(
     first = np.where(swapped, other[pairs], one[pairs])
     second = np.where(swapped, one[pairs], other[pairs])
     stated = known["template"].str.contains("probability").to_numpy()
-    least = np.where(stated, _HALF_STEP, _LEAST_SHARE)
+    least = np.where(stated, 0.5 * STATED_TO, _LEAST_SHARE)
     share = np.clip(known["first"].to_numpy(np.float64), least, 1.0 - least)
     return density.Ranges(first, second, np.log(share / (1.0 - share))), None
 
