@@ -1,8 +1,8 @@
 """A server for benchmarks: answers on either wire after a fixed latency, in its own process.
 
 It does as little as a server can, so that what is measured is the client. It may go wrong on
-purpose, or enforce a limit. It counts the requests, the different bodies among them and the
-faults; `GET /seen` tells.
+purpose, or enforce a limit. It counts, for each question (a body), the requests and the answers
+that it bills; `GET /seen` tells.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ import random
 import subprocess
 import sys
 import urllib.request
+from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import Literal, Self, cast
+from hashlib import blake2b
+from typing import Any, Literal, Self, cast, get_args
 
 from llm_elicit.testing.meters import Dialect, Gate, Limit
 
-_COMPLETION = json.dumps(
-    {
+
+def _completion(usage: Usage) -> bytes:
+    """An answer in OpenAI's words."""
+    body: dict[str, Any] = {
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "created": 1,
@@ -33,11 +37,20 @@ _COMPLETION = json.dumps(
                 "message": {"role": "assistant", "content": "A", "refusal": None},
             }
         ],
-        "usage": {"prompt_tokens": 200, "completion_tokens": 1, "total_tokens": 201},
     }
-).encode()
-_MESSAGE = json.dumps(
-    {
+    if (said := usage.said()) is not None:
+        prompt, completion = said
+        body["usage"] = {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+        }
+    return json.dumps(body).encode()
+
+
+def _message(usage: Usage) -> bytes:
+    """An answer in Anthropic's words."""
+    body: dict[str, Any] = {
         "id": "msg_1",
         "type": "message",
         "role": "assistant",
@@ -45,9 +58,10 @@ _MESSAGE = json.dumps(
         "content": [{"type": "text", "text": "A"}],
         "stop_reason": "end_turn",
         "stop_sequence": None,
-        "usage": {"input_tokens": 200, "output_tokens": 1},
     }
-).encode()
+    if (said := usage.said()) is not None:
+        body["usage"] = {"input_tokens": said[0], "output_tokens": said[1]}
+    return json.dumps(body).encode()
 
 
 _ERROR = json.dumps({"error": {"message": "injected", "type": "injected"}}).encode()
@@ -61,12 +75,12 @@ def _response(payload: bytes, status: str = _OK, *more: str) -> bytes:
     return "\r\n".join((*lines, f"content-length: {len(payload)}", "", "")).encode() + payload
 
 
-Fault = Literal["limited", "error", "hang", "reset", "malformed"]
+Fault = Literal["limited", "error", "hang", "reset", "malformed", "redirect"]
 
 
 @dataclass(frozen=True)
 class Faults:
-    """The shares of requests that go wrong.
+    """The requests that go wrong: shares of them, every so many-th, or some by their number.
 
     Attributes:
         limited: answered 429 with a Retry-After of one second.
@@ -74,6 +88,10 @@ class Faults:
         hang: never answered.
         reset: the connection is reset.
         malformed: answered 200 with half an answer.
+        redirect: answered 302, to an address that answers whatever is asked.
+        limited_every, error_every: every so many-th request is answered so; 0 for none.
+        hangs: numbers of the requests that are never answered, from 1.
+        down_from, down_for: from that request on, for so many seconds, all are answered 503.
     """
 
     limited: float = 0.0
@@ -81,12 +99,24 @@ class Faults:
     hang: float = 0.0
     reset: float = 0.0
     malformed: float = 0.0
+    redirect: float = 0.0
+    limited_every: int = 0
+    error_every: int = 0
+    hangs: tuple[int, ...] = ()
+    down_from: int = 0
+    down_for: float = 0.0
 
-    def draw(self, rng: random.Random) -> Fault | None:
-        """What goes wrong with the next request, if anything."""
+    def of(self, number: int, rng: random.Random) -> Fault | None:
+        """What goes wrong with a request, if anything."""
+        if number in self.hangs:
+            return "hang"
+        if self.limited_every and number % self.limited_every == 0:
+            return "limited"
+        if self.error_every and number % self.error_every == 0:
+            return "error"
         at = rng.random()
-        for kind, share in asdict(self).items():
-            at -= share
+        for kind in get_args(Fault):
+            at -= getattr(self, kind)
             if at < 0.0:
                 return cast("Fault", kind)
         return None
@@ -102,36 +132,113 @@ class Rate:
     Attributes:
         per_minute: requests; a bucket of as many, full at first. 0 for no limit.
         dialect: whose headers say what is left.
+        burst: the bucket's size, where it is another.
+        at_once: requests that may be under way together; 0 for no limit.
     """
 
     per_minute: float = 0.0
     dialect: Dialect = "none"
+    burst: float | None = None
+    at_once: int = 0
 
     def gate(self) -> Gate:
         """The limit at work."""
-        limit = Limit(self.per_minute) if self.per_minute else None
+        limit = Limit(self.per_minute, burst=self.burst) if self.per_minute else None
         return Gate(limit, dialect=self.dialect)
 
 
 NO_RATE = Rate()
 
 
-@dataclass
-class Seen:
-    """What reached the server: requests, digests of their bodies, and what was done wrong."""
+@dataclass(frozen=True)
+class Usage:
+    """The tokens of every answer, and what it says of them.
 
-    requests: int = 0
-    bodies: set[int] = field(default_factory=set)
-    faults: int = 0
+    Attributes:
+        prompt, completion: the tokens that are billed.
+        states: what the answer says: these, nothing, minus these, or 10^19 of them.
+    """
+
+    prompt: int = 200
+    completion: int = 1
+    states: Literal["truth", "nothing", "negative", "huge"] = "truth"
+
+    def said(self) -> tuple[int, int] | None:
+        """The tokens of prompt and answer that the answer states."""
+        match self.states:
+            case "truth":
+                return self.prompt, self.completion
+            case "nothing":
+                return None
+            case "negative":
+                return -self.prompt, -self.completion
+            case "huge":
+                return 10**19, 10**19
+
+
+TRUE_USAGE = Usage()
+
+
+@dataclass(frozen=True)
+class Books:
+    """What a server did, by its own account.
+
+    Attributes:
+        requests, questions: how many came, and how many different ones.
+        faults: requests that went wrong on purpose, or were refused for a limit.
+        answered: questions with an answer that was billed.
+        twice: questions with more than one.
+        answers: answers billed.
+        followed: requests that a redirect brought.
+        seconds: from the first request to the last answer.
+    """
+
+    requests: int
+    questions: int
+    faults: int
+    answered: int
+    twice: int
+    answers: int
+    followed: int
+    seconds: float
 
 
 @dataclass
 class _Server:
     latency: float
     faults: Faults
+    rate: Rate
     gate: Gate
-    seen: Seen = field(default_factory=Seen)
+    completion: bytes
+    message: bytes
+    requests: Counter[bytes] = field(default_factory=Counter)
+    answers: Counter[bytes] = field(default_factory=Counter)
+    number: int = 0
+    wrong: int = 0
+    followed: int = 0
+    under_way: int = 0
+    first: float = 0.0
+    last: float = 0.0
+    down_until: float = 0.0
     rng: random.Random = field(default_factory=lambda: random.Random(0))
+
+    def books(self) -> Books:
+        """What was done so far."""
+        twice = sum(count > 1 for count in self.answers.values())
+        answers = sum(self.answers.values())
+        seconds = max(self.last - self.first, 0.0)
+        return Books(self.number, len(self.requests), self.wrong, len(self.answers), twice,
+                     answers, self.followed, seconds)  # fmt: skip
+
+    def fault(self, now: float) -> Fault | Literal["down", "crowded"] | None:
+        """What goes wrong with the request that has just come, if anything."""
+        if self.faults.down_from and self.number == self.faults.down_from:
+            self.down_until = now + self.faults.down_for
+        if now < self.down_until:
+            return "down"
+        if self.rate.at_once and self.under_way > self.rate.at_once:
+            return "crowded"
+        return self.faults.of(self.number, self.rng)
 
 
 class _Connection(asyncio.Protocol):
@@ -157,49 +264,67 @@ class _Connection(asyncio.Protocol):
             self._take(head, body)
 
     def _take(self, head: bytes, body: bytes) -> None:
-        seen = self._server.seen
+        server, loop = self._server, asyncio.get_running_loop()
         if head.startswith(b"get /seen"):
-            told = [seen.requests, len(seen.bodies), seen.faults]
-            self._transport.write(_response(json.dumps(told).encode()))
+            self._transport.write(_response(json.dumps(asdict(server.books())).encode()))
             return
-        seen.requests += 1
-        seen.bodies.add(hash(body))
-        answer = _MESSAGE if head.startswith(b"post /v1/messages") else _COMPLETION
-        loop = asyncio.get_running_loop()
-        later = loop.call_later
-        admitted, headers = self._server.gate.admit(loop.time())
-        lines = [f"{name}: {value}" for name, value in headers.items()]
-        if not admitted:
-            seen.faults += 1
-            later(self._server.latency, self._transport.write, _response(_ERROR, _LIMITED, *lines))
+        if head.startswith(b"get /elsewhere"):
+            server.followed += 1
+            self._transport.write(_response(server.completion))
             return
-        fault = self._server.faults.draw(self._server.rng)
-        seen.faults += fault is not None
-        if fault is None and lines:
-            later(self._server.latency, self._transport.write, _response(answer, _OK, *lines))
-        elif fault is None:
-            later(self._server.latency, self._transport.write, _response(answer))
-        else:
-            later(self._server.latency, self._go_wrong, fault, answer)
+        now = loop.time()
+        server.number += 1
+        server.first = server.first or now
+        server.under_way += 1
+        # A digest: the bodies of a million questions would fill the memory.
+        question = blake2b(body, digest_size=8).digest()
+        server.requests[question] += 1
+        admitted, headers = server.gate.admit(now)
+        lines = tuple(f"{name}: {value}" for name, value in headers.items())
+        fault = server.fault(now) if admitted else "limit"
+        if fault is None:
+            anthropic = head.startswith(b"post /v1/messages")
+            answer = server.message if anthropic else server.completion
+            loop.call_later(server.latency, self._answer, question, answer, lines)
+            return
+        server.wrong += 1
+        loop.call_later(server.latency, self._go_wrong, fault, lines)
 
-    def _go_wrong(self, fault: Fault, answer: bytes) -> None:
+    def _answer(self, question: bytes, answer: bytes, lines: tuple[str, ...]) -> None:
+        """Answer and bill it, whether or not anybody is there to hear it."""
+        server = self._server
+        server.under_way -= 1
+        server.answers[question] += 1
+        server.last = asyncio.get_running_loop().time()
+        self._transport.write(_response(answer, _OK, *lines))
+
+    def _go_wrong(self, fault: str, lines: tuple[str, ...]) -> None:
+        server, write = self._server, self._transport.write
+        server.under_way -= 1
         match fault:
+            case "limit":
+                write(_response(_ERROR, _LIMITED, *lines))
             case "limited":
-                refusal = _response(_ERROR, _LIMITED, "retry-after: 1")
-                self._transport.write(refusal)
+                write(_response(_ERROR, _LIMITED, "retry-after: 1"))
+            case "crowded":
+                write(_response(_ERROR, _LIMITED))
+            case "down":
+                write(_response(_ERROR, "503 Service Unavailable"))
             case "error":
-                self._transport.write(_response(_ERROR, "500 Internal Server Error"))
+                write(_response(_ERROR, "500 Internal Server Error"))
+            case "redirect":
+                write(_response(b"", "302 Found", "location: /elsewhere"))
             case "malformed":
-                self._transport.write(_response(answer[: len(answer) // 2]))
+                write(_response(server.completion[: len(server.completion) // 2]))
             case "reset":
                 self._transport.abort()
             case "hang":
                 pass
 
 
-async def _serve(latency: float, faults: Faults, rate: Rate) -> None:
+async def _serve(latency: float, faults: Faults, rate: Rate, usage: Usage) -> None:
     loop = asyncio.get_running_loop()
-    state = _Server(latency, faults, rate.gate())
+    state = _Server(latency, faults, rate, rate.gate(), _completion(usage), _message(usage))
     server = await loop.create_server(lambda: _Connection(state), "127.0.0.1", 0)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
@@ -213,6 +338,7 @@ class Loopback:
         latency: seconds from a request to its answer.
         faults: what goes wrong.
         rate: a limit to keep.
+        usage: the tokens that answers take, and what they say of them.
 
     Example:
         >>> with Loopback(0.0) as server:
@@ -220,8 +346,15 @@ class Loopback:
         (0, 0)
     """
 
-    def __init__(self, latency: float, faults: Faults = NO_FAULTS, rate: Rate = NO_RATE) -> None:
-        self._settings = json.dumps([latency, asdict(faults), asdict(rate)])
+    def __init__(
+        self,
+        latency: float,
+        faults: Faults = NO_FAULTS,
+        rate: Rate = NO_RATE,
+        usage: Usage = TRUE_USAGE,
+    ) -> None:
+        parts = [asdict(part) for part in (faults, rate, usage)]
+        self._settings = json.dumps([latency, *parts])
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", __name__, self._settings]
@@ -234,18 +367,18 @@ class Loopback:
         return self
 
     def seen(self) -> tuple[int, int]:
-        """Requests so far, and how many different bodies were among them."""
-        requests, different, _ = self._told()
-        return requests, different
+        """Requests so far, and how many different questions were among them."""
+        books = self.books()
+        return books.requests, books.questions
 
     def gone_wrong(self) -> int:
         """Requests so far that went wrong on purpose, or were refused for a limit."""
-        return self._told()[2]
+        return self.books().faults
 
-    def _told(self) -> tuple[int, int, int]:
+    def books(self) -> Books:
+        """What the server did so far."""
         with urllib.request.urlopen(f"{self.url}/seen") as answer:
-            requests, different, faults = json.load(answer)
-        return int(requests), int(different), int(faults)
+            return Books(**json.load(answer))
 
     def __exit__(self, *error: object) -> None:
         self._process.kill()
@@ -253,5 +386,5 @@ class Loopback:
 
 
 if __name__ == "__main__":
-    seconds, shares, limit = json.loads(sys.argv[1])
-    asyncio.run(_serve(seconds, Faults(**shares), Rate(**limit)))
+    seconds, shares, limit, used = json.loads(sys.argv[1])
+    asyncio.run(_serve(seconds, Faults(**shares), Rate(**limit), Usage(**used)))
