@@ -276,7 +276,7 @@ def packs(entries: Iterable[Entry], room: Room) -> Iterator[list[Entry]]:
     """Entries in as few batches as the provider's limits allow, in their order.
 
     Example:
-        >>> entry = Entry(Question(1, 0, "ab", 0, 0), Line("1", {}), Amount())
+        >>> entry = Entry(Question(1, 0, "ab", 0, 0, "x"), Line("1", {}), Amount())
         >>> [len(pack) for pack in packs([entry] * 5, Room(count=2, size=10**6))]
         [2, 2, 1]
     """

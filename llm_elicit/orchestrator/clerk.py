@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llm_elicit.backends import Backend, Reply, Request
@@ -135,7 +135,7 @@ class Clerk:
         template = request.direct.template if request.direct else self.template
         judgment = judge_reply(reply, request, question.order)
         cached = latency is None
-        return Answer(
+        answer = Answer(
             template=template.id,
             prompt_hash=request.prompt.hash,
             endpoint=self.backend.endpoint,
@@ -158,6 +158,7 @@ class Clerk:
             thinking=reply.thinking,
             format=request.answer,
         )
+        return replace(answer, digest=journal.digest_of(question, answer))
 
 
 def check_worst(limits: Limits, judge: Judge, clerk: Clerk) -> None:
@@ -169,7 +170,7 @@ def check_worst(limits: Limits, judge: Judge, clerk: Clerk) -> None:
     capped = limits.max_cost is not None or limits.max_tokens is not None
     if not capped or not isinstance(judge, PluginJudge) or judge.free:
         return
-    first = Question(id=0, pair=0, order="ab", replicate=0, attempts=0)
+    first = Question(id=0, pair=0, order="ab", replicate=0, attempts=0, judge=judge.name)
     if not clerk.worst(clerk.request(first)).tokens:
         raise InputError(
             f"limits: judge {judge.name!r}: the requests of backend {judge.backend!r} set no limit "

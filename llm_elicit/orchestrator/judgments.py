@@ -18,7 +18,14 @@ from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.later import Later
-from llm_elicit.orchestrator.journal import Place, Totals, answered_by_kind, reading, totals
+from llm_elicit.orchestrator.journal import (
+    Place,
+    Totals,
+    answered_by_kind,
+    check_digests,
+    reading,
+    totals,
+)
 from llm_elicit.orchestrator.journal.schema import answers, meta, questions
 from llm_elicit.plan import Plan, Presentation
 from llm_elicit.questions import read_answer
@@ -133,9 +140,11 @@ def comparisons(
             a thousand times as long as their answers.
 
     Raises:
-        InputError: there is no journal in the folder, or it is another campaign's.
+        InputError: there is no journal in the folder, it is another campaign's, or an answer in
+            it was changed by hand.
     """
     with _reading(folder, campaign, space) as db:
+        check_digests(db, str(folder), pairs=True)
         frame = pd.read_sql_query(_table(db, thinking), db)
     frame["cost"] = frame["cost"].astype(float)
     frame["probability"] = frame["probability"].astype(float)
@@ -157,7 +166,8 @@ def direct_answers(folder: Path, campaign: Campaign, space: FeatureSpace) -> pd.
     prompt_tokens, completion_tokens, cost, cached, asked_at.
 
     Raises:
-        InputError: there is no journal in the folder, or it is another campaign's.
+        InputError: there is no journal in the folder, it is another campaign's, or an answer in
+            it was changed by hand.
     """
     q, a = questions.c, answers.c
     query = (
@@ -170,6 +180,7 @@ def direct_answers(folder: Path, campaign: Campaign, space: FeatureSpace) -> pd.
         .order_by(q.id)
     )
     with _reading(folder, campaign, space) as db:
+        check_digests(db, str(folder), pairs=False)
         frame = pd.read_sql_query(query, db)
     parts = [presentation.partition("-") for presentation in frame["kind"]]
     frame["kind"] = [kind for kind, _, _ in parts]

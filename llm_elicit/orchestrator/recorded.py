@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 
 import numpy as np
 import sqlalchemy as sa
 
+from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal import Place, open_questions, reading
 from llm_elicit.orchestrator.journal.door import FILE
 from llm_elicit.orchestrator.journal.schema import rounds
@@ -17,14 +19,26 @@ from llm_elicit.rounds import Pairs
 
 
 def planned_rounds(place: Place) -> dict[tuple[str, int], Pairs]:
-    """The rounds planned so far, by judge and number; none before the first question is asked."""
+    """The rounds planned so far, by judge and number; none before the first question is asked.
+
+    Raises:
+        InputError: the journal cannot be read, or a round was changed by hand.
+    """
     if not place.shared and not (place.folder / FILE).is_file():
         return {}
     engine = place.readable()
     with place.guarded(), engine.connect() as db, db.begin():
         if not sa.inspect(db).has_table("rounds"):
             return {}
-        rows = db.execute(sa.select(rounds)).all()
+        known = {column["name"] for column in sa.inspect(db).get_columns("rounds")}
+        digest = rounds.c.digest if "digest" in known else sa.null().label("digest")
+        rows = db.execute(sa.select(rounds.c.judge, rounds.c.number, rounds.c.pairs, digest)).all()
+    for row in rows:
+        if row.digest not in (None, _digest(row.judge, row.number, row.pairs)):
+            raise InputError(
+                f"{place.name}: the pairs of round {row.number} are not as they were planned; put "
+                "a copy of the journal back, or move the run's folder away and run again"
+            )
     return {(row.judge, row.number): _pairs(row.pairs) for row in rows}
 
 
@@ -35,8 +49,9 @@ def record_rounds(place: Place, planned: Mapping[tuple[str, int], Pairs]) -> Non
         InputError: the journal cannot be written, or another process is at work on the run.
     """
     rows = [
-        {"judge": judge, "number": number, "pairs": json.dumps([some.a.tolist(), some.b.tolist()])}
+        {"judge": judge, "number": number, "pairs": pairs, "digest": _digest(judge, number, pairs)}
         for (judge, number), some in planned.items()
+        for pairs in (json.dumps([some.a.tolist(), some.b.tolist()]),)
     ]
     with (
         RunLock(place.folder, shared=place.shared),
@@ -51,6 +66,11 @@ def settled(place: Place, judge: str) -> bool:
     """Whether every question of a judge that is planned has its answer, or was set aside."""
     with reading(place) as db:
         return open_questions(db, judge) == 0
+
+
+def _digest(judge: str, number: int, pairs: str) -> str:
+    """SHA-256 over a round as it was planned."""
+    return hashlib.sha256(f"{judge} {number} {pairs}".encode()).hexdigest()
 
 
 def _pairs(text: str) -> Pairs:

@@ -170,7 +170,7 @@ def test_packs_hold_everything_in_order_within_the_limits(
     sizes: list[int], count: int, size: int
 ) -> None:
     entries = [
-        Entry(Question(n, 0, "ab", 0, 0), Line(str(n), {"x": "y" * length}), Amount())
+        Entry(Question(n, 0, "ab", 0, 0, "x"), Line(str(n), {"x": "y" * length}), Amount())
         for n, length in enumerate(sizes)
     ]
     made = list(packs(entries, Room(count, size)))

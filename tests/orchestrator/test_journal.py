@@ -53,6 +53,7 @@ GOLDEN = {
     "0005-rounds": ("5a3d6a1aee7e3da2", "c7ee06337fa8c922"),
     "0006-direct-questions": ("f0e49d29e6d8747b", "dc24c255f78b234e"),
     "0007-ranges-ratios-and-formats": ("bb61d9891885590c", "ea483b5cf0826336"),
+    "0011-digests": ("9ac1590e85222278", "9ac1590e85222278"),
 }
 
 
@@ -122,8 +123,8 @@ def test_a_journal_of_the_first_format_goes_on(tmp_path: Path) -> None:
         old.execute("UPDATE questions SET state = 'done', attempts = 1 WHERE id <= 3")
         old.execute("UPDATE questions SET state = 'in flight', reserved = 0.5 WHERE id = 4")
         old.execute("UPDATE questions SET state = 'failed', lost = 0.25 WHERE id = 5")
-        # There were no columns for thinking and formats.
-        first = [tuple(row)[:-2] for row in rows[:3]]
+        # There were no columns for thinking, formats and digests.
+        first = [tuple(row)[:-3] for row in rows[:3]]
         marks = ", ".join("?" * len(first[0]))
         old.executemany(f"INSERT INTO answers VALUES ({marks})", first)
     summary = run(study, folder)

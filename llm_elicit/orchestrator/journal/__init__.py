@@ -14,6 +14,7 @@ from llm_elicit.orchestrator.journal.changes import (
     quarantined,
     submitted,
 )
+from llm_elicit.orchestrator.journal.digests import check_digests, digest_of
 from llm_elicit.orchestrator.journal.door import FILE, Place
 from llm_elicit.orchestrator.journal.reading import (
     answered_by_kind,
@@ -38,7 +39,9 @@ __all__ = [
     "answered",
     "answered_by_kind",
     "batch_rows",
+    "check_digests",
     "committed",
+    "digest_of",
     "failed",
     "intent",
     "missed",

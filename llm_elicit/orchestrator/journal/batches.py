@@ -61,7 +61,7 @@ def batch_questions(db: sa.Connection, tag: str) -> list[Question]:
     """The questions that wait for a batch, in the plan's order."""
     c = questions.c
     waiting = (
-        select(c.id, c.pair, c.presentation, c.replicate, c.attempts)
+        select(c.id, c.pair, c.presentation, c.replicate, c.attempts, c.judge)
         .where(c.batch == tag, c.state == "submitted")
         .order_by(c.id)
     )

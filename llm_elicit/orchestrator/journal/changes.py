@@ -19,6 +19,7 @@ class Question:
         id: the row's number.
         pair, order, replicate: which question (see `Query`).
         attempts: requests already sent for it, in earlier runs too.
+        judge: who is asked.
     """
 
     id: int
@@ -26,11 +27,15 @@ class Question:
     order: Presentation
     replicate: int
     attempts: int
+    judge: str
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What is kept of an answer: the columns of the table `answers` after the question."""
+    """What is kept of an answer: the columns of the table `answers` after the question.
+
+    `digest` is over all others, see `digests`.
+    """
 
     template: str
     prompt_hash: str
@@ -53,6 +58,7 @@ class Answer:
     asked_at: str
     thinking: str = ""
     format: str = "letter"
+    digest: str | None = None
 
 
 @dataclass(frozen=True)

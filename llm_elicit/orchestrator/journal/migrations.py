@@ -312,6 +312,18 @@ MIGRATIONS: tuple[Migration, ...] = (
         ALTER TABLE answers ADD COLUMN format TEXT NOT NULL DEFAULT 'letter'
         """,
     ),
+    # By which an answer, or the pairs of a round, changed by hand are told; older rows have none.
+    Migration(
+        "0011-digests",
+        sqlite="""
+        ALTER TABLE answers ADD COLUMN digest TEXT;
+        ALTER TABLE rounds ADD COLUMN digest TEXT
+        """,
+        postgresql="""
+        ALTER TABLE answers ADD COLUMN digest TEXT;
+        ALTER TABLE rounds ADD COLUMN digest TEXT
+        """,
+    ),
 )
 """Named, append-only."""
 

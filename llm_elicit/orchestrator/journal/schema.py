@@ -66,6 +66,7 @@ rounds = Table(
     Column("judge", Text, primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("pairs", Text),
+    Column("digest", Text),
 )
 
 answers = Table(
@@ -93,6 +94,7 @@ answers = Table(
     Column("asked_at", Text),
     Column("thinking", Text),
     Column("format", Text),
+    Column("digest", Text),
 )
 
 # Written out, not bound: an index over some of the rows is used only where its condition stands

@@ -98,7 +98,12 @@ CLAIM = (
     )
     .values(worker=_ME)
     .returning(
-        _columns.id, _columns.pair, _columns.presentation, _columns.replicate, _columns.attempts
+        _columns.id,
+        _columns.pair,
+        _columns.presentation,
+        _columns.replicate,
+        _columns.attempts,
+        _columns.judge,
     )
 )
 

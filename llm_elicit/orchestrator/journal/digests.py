@@ -1,0 +1,83 @@
+"""A digest with every answer, by which a row that was changed by hand is told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from math import isnan
+from typing import Any
+
+import sqlalchemy as sa
+
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal.changes import Answer, Question, storable
+from llm_elicit.orchestrator.journal.schema import answers, questions
+
+_KEY = ("judge", "pair", "presentation", "replicate")
+_TEXTS = (
+    "template", "prompt_hash", "endpoint", "settings", "model_asked", "model_answered", "reply",
+    "finish", "verdict", "asked_at", "thinking", "format",
+)  # fmt: skip
+_COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cached")
+_NUMBERS = ("first", "letter_mass", "probability", "cost", "latency")
+_FIRST_NUMBER = len(_KEY) + len(_TEXTS) + len(_COUNTS)
+_AT_ONCE = 5_000
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def digest_of(question: Question, answer: Answer) -> str:
+    """SHA-256 over an answer as it is kept, and over which question of which judge it answers.
+
+    The rows' numbers have no part in it: they are others in another database.
+    """
+    asked = [question.judge, question.pair, question.order, question.replicate]
+    texts = [storable(getattr(answer, name)) for name in _TEXTS]
+    counts = [int(getattr(answer, name)) for name in _COUNTS]
+    return _digest([*asked, *texts, *counts, *(getattr(answer, name) for name in _NUMBERS)])
+
+
+def check_digests(db: sa.Connection, where: str, *, pairs: bool) -> None:
+    """Refuse answers that are not as they were written; older ones, without digest, are taken.
+
+    Args:
+        db: an open journal.
+        where: what messages call it.
+        pairs: whether to look at the answers about pairs, or at those to direct questions.
+
+    Raises:
+        InputError: an answer, or the question that it belongs to, was changed.
+    """
+    known = {column["name"] for column in sa.inspect(db).get_columns("answers")}
+    if "digest" not in known:
+        return
+    key = [questions.c[name] for name in _KEY]
+    said = [answers.c[name] for name in (*_TEXTS, *_COUNTS, *_NUMBERS)]
+    of_pairs = questions.c.presentation.in_(("ab", "ba"))
+    rows = db.execute(
+        sa.select(answers.c.digest, *key, *said)
+        .join_from(questions, answers, questions.c.id == answers.c.question)
+        .where(answers.c.digest.is_not(None), of_pairs if pairs else ~of_pairs),
+        execution_options={"yield_per": _AT_ONCE},
+    )
+    changed = [row[1:5] for row in rows if _digest(row[1:]) != row[0]]
+    if changed:
+        judge, pair, order, replicate = changed[0]
+        more = f" (and {len(changed) - 1:,} more)" if len(changed) > 1 else ""
+        raise InputError(
+            f"{where}: the answer of {judge!r} to question {pair} {order}, replicate {replicate}, "
+            f"is not as it was received{more}; put a copy of the journal back, or move the run's "
+            "folder away and run again: the cache answers what has not changed"
+        )
+
+
+def _digest(row: Sequence[Any]) -> str:
+    """SHA-256 over the values of a row, numbers as either database gives them back."""
+    values = list(row)
+    for place in range(_FIRST_NUMBER, len(values)):
+        value = values[place]
+        if value is not None:
+            # Not a number is NULL in SQLite, and −0 is 0.
+            values[place] = None if isnan(value) else float(value) + 0.0
+    return hashlib.sha256(_encode(values).encode()).hexdigest()

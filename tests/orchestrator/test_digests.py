@@ -1,0 +1,115 @@
+"""Answers and rounds that were changed by hand are told; what older versions wrote is taken."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator import direct_answers
+from llm_elicit.orchestrator.journal import Answer, Place, Question, answered, digest_of, intent
+from llm_elicit.orchestrator.journal.store import Journal
+from llm_elicit.orchestrator.recorded import planned_rounds, record_rounds
+from llm_elicit.rounds import EVERYONE, Pairs
+from orchestrator.conftest import EXPERT
+from orchestrator.running import campaign, run, table
+
+
+def _execute(place: Place, statement: str) -> int:
+    with place.writable().connect() as db, db.begin():
+        return db.execute(sa.text(statement)).rowcount
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE answers SET probability = 1 - probability WHERE question = 5",
+        "UPDATE answers SET reply = reply || ' ' WHERE question = 5",
+        "UPDATE questions SET judge = 'other' WHERE id = 5",
+        "UPDATE questions SET pair = 9 + id WHERE id = 5",
+    ],
+)
+def test_a_changed_answer_is_named(place: Place, change: str) -> None:
+    study = campaign([EXPERT], pairs=4, journal=place.address)
+    run(study, place.folder)
+    assert len(table(study, place.folder)) == 8
+    assert _execute(place, change)
+    with pytest.raises(InputError, match=r"answer of '(expert|other)' to question \d+ [ab]{2}"):
+        table(study, place.folder)
+
+
+def test_an_answer_to_a_direct_question_is_named(tmp_path: Path) -> None:
+    study = campaign([EXPERT], pairs=4, direct={"samples": 3})
+    run(study, tmp_path)
+    space = study.load_space()
+    assert len(direct_answers(tmp_path, study, space)) == 3
+    _execute(Place(tmp_path), "UPDATE answers SET reply = reply || '0' WHERE verdict = 'text'")
+    with pytest.raises(InputError, match=r"question 0 sample, replicate 0.*\(and 2 more\)"):
+        direct_answers(tmp_path, study, space)
+    assert len(table(study, tmp_path)) == 8, "the answers about pairs are as they were"
+
+
+def test_answers_of_earlier_versions_are_taken(place: Place) -> None:
+    study = campaign([EXPERT], pairs=4, journal=place.address)
+    run(study, place.folder)
+    _execute(place, "UPDATE answers SET digest = NULL, probability = 0.25")
+    assert set(table(study, place.folder).frame["probability"]) == {0.25}
+
+
+def test_a_journal_that_is_only_read_may_lack_the_columns(tmp_path: Path) -> None:
+    study = campaign([EXPERT], pairs=4)
+    run(study, tmp_path)
+    for name in ("answers", "rounds"):
+        _execute(Place(tmp_path), f"ALTER TABLE {name} DROP COLUMN digest")
+    assert len(table(study, tmp_path)) == 8
+    assert planned_rounds(Place(tmp_path)) == {}
+
+
+def test_a_changed_round_is_named(place: Place) -> None:
+    Journal(place, {"of": "a test"}).close()
+    rng = np.random.default_rng(0)
+    record_rounds(place, {(EVERYONE, 2): Pairs(*rng.normal(size=(2, 3, 4)))})
+    assert len(planned_rounds(place)) == 1
+    _execute(place, "UPDATE rounds SET pairs = replace(pairs, '1', '2')")
+    with pytest.raises(InputError, match="pairs of round 2 are not as they were planned"):
+        planned_rounds(place)
+
+
+@pytest.mark.parametrize("value", [float("nan"), -0.0, 1, None, 1e300, 5e-324])
+def test_numbers_come_back_with_the_digest_they_left_with(
+    place: Place, value: float | None
+) -> None:
+    study = campaign([EXPERT], pairs=4, journal=place.address)
+    run(study, place.folder)
+    book = Journal(place, {"of": "a test"})
+    _execute(place, "DELETE FROM answers WHERE question = 1")
+    _execute(place, "UPDATE questions SET state = 'planned' WHERE id = 1")
+    (question,) = book.claim("expert", 1)
+    answer = Answer(
+        "t", "h", "e", '{"x": "é\\u0000"}', "m", "m-1 \ud83d", "A\0 “é” \ud83d", "stop", "A",
+        0.1, value, 1, 10, 2, 0, 0.25, 0.05, False, "2026-01-01T00:00:00.000+00:00",
+    )  # fmt: skip
+    answer = Answer(**vars(answer) | {"digest": digest_of(question, answer)})
+    book.commit([intent(question.id, 0.0)])
+    book.commit([answered(question.id, answer)])
+    book.close()
+    assert len(table(study, place.folder)) == 8
+
+
+def test_a_digest_takes_ten_microseconds() -> None:
+    question = Question(1, 0, "ab", 0, 0, "expert")
+    answer = Answer(
+        "v1/zero-shot", "h" * 64, "https://api.example/v1", '{"max_tokens": 8}', "m", "m-1", "A",
+        "stop", "A", 0.9, 0.99, 0.9, 200, 2, 0, 1e-5, 0.5, False, "2026-01-01T00:00:00.000+00:00",
+    )  # fmt: skip
+    took = []
+    for _ in range(5):
+        began = time.process_time()
+        for _ in range(1000):
+            digest_of(question, answer)
+        took.append(time.process_time() - began)
+    assert min(took) < 0.02, "twice what is meant, on a busy machine"
