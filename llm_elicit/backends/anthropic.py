@@ -84,7 +84,7 @@ class AnthropicBackend(Keyed):
         """Put one question, once."""
         body = self.body(request)
         answer = await self._sender.send(body)
-        reply = read_message(answer.json(), body)
+        reply = read_message(answer.content, body)
         return replace(reply, headers=limit_headers(answer.headers))
 
 

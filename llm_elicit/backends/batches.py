@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from llm_elicit.backends.anthropic import SAMPLING_VERSION, read_message
 from llm_elicit.backends.base import Reply, read_key, scrubbed
-from llm_elicit.backends.failures import MalformedReplyError, read_failure
+from llm_elicit.backends.failures import MalformedReplyError, read_failure, shortened
 from llm_elicit.backends.openai import read_completion
 from llm_elicit.campaign import AnthropicJudge, Judge, OpenAIJudge
 from llm_elicit.errors import InputError
@@ -170,7 +170,7 @@ class _Client:
         else:
             # Others may come from a machine on the way, after the batch was taken up.
             never = 400 <= failure.status < 500 and failure.status != 408
-        return Trouble(scrubbed(failure.said, self._secret), never)
+        return Trouble(shortened(scrubbed(failure.said, self._secret)), never)
 
     async def __aenter__(self) -> Self:
         return self

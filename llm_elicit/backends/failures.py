@@ -6,18 +6,42 @@ orchestrator's to decide. No SDK is imported here: an exception of one proves th
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import socket
+import ssl
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 What = Literal["status", "timeout", "refused", "connection", "malformed", "unusable"]
+
+
+class MalformedReplyError(Exception):
+    """The provider answered with something that is not an answer of its own format."""
+
 
 _SDKS = ("anthropic", "openai")
 _CLIENTS = ("httpx2", "httpx")
+_OF_HTTPX: tuple[tuple[tuple[str, ...], What], ...] = (
+    (("ConnectError", "ConnectTimeout"), "refused"),
+    (("TimeoutException",), "timeout"),
+    (("DecodingError",), "malformed"),
+    (("InvalidURL", "UnsupportedProtocol", "LocalProtocolError"), "unusable"),
+    (("HTTPError",), "connection"),
+)
+"""What exceptions of httpx mean, those of the first row that has their class."""
+
+_LATE = "no answer within the timeout"
 _LONGEST = 300
+_UNREADABLE = (
+    MalformedReplyError, json.JSONDecodeError, UnicodeDecodeError, ValidationError, RecursionError
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -28,7 +52,8 @@ class Failure:
         what: an error response (`status`), no answer in time (`timeout`), nobody there
             (`refused`), a connection that broke (`connection`), an answer that is none
             (`malformed`), or a client that cannot send at all (`unusable`).
-        said: the provider's words, on one line.
+        said: the provider's words, on one line; it may be long, and hold a key that was echoed,
+            until the backend's `failure` has seen to both.
         status: the response's HTTP status.
         code: the provider's own name for the error, where it has one.
         headers: the response's headers, their names in lower case.
@@ -41,12 +66,8 @@ class Failure:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class MalformedReplyError(Exception):
-    """The provider answered with something that is not an answer of its own format."""
-
-
 def read_failure(error: Exception) -> Failure | None:
-    """What an exception of the anthropic or openai SDK, httpx or asyncio says of a request.
+    """What an exception says of a request: of an SDK, an HTTP client, asyncio, or a parser.
 
     Returns None for any other exception: it is a defect, not a failure.
 
@@ -54,13 +75,11 @@ def read_failure(error: Exception) -> Failure | None:
         >>> read_failure(TimeoutError()).what, read_failure(KeyError("a bug"))
         ('timeout', None)
     """
-    if isinstance(error, MalformedReplyError | json.JSONDecodeError | UnicodeDecodeError):
-        return Failure("malformed", line(error))
-    found = _of_transport(error)
+    if isinstance(error, _UNREADABLE):
+        return Failure("malformed", one_line(error) or type(error).__name__)
+    found = _of_transport(error) or _of_system(error)
     if found is not None:
         return found
-    if isinstance(error, TimeoutError):
-        return Failure("timeout", "no answer within the timeout")
     for sdk in _loaded(_SDKS):
         failure = _of_sdk(error, sdk)
         if failure is not None:
@@ -75,33 +94,41 @@ def _loaded(names: tuple[str, ...]) -> Iterator[ModuleType]:
 def _of_sdk(error: Exception, sdk: ModuleType) -> Failure | None:
     """Both SDKs come from one generator: their exceptions have the same names and shape."""
     if isinstance(error, sdk.APIStatusError):
-        return _response(error, error.response)
+        return _response(error, error.body, error.response)
     if isinstance(error, sdk.APIConnectionError):
         cause = error.__cause__
         found = _of_client(cause) if isinstance(cause, Exception) else None
         if found is None and isinstance(error, sdk.APITimeoutError):
-            return Failure("timeout", "no answer within the timeout")
-        return found or Failure("connection", type(cause).__name__ if cause else "no detail")
+            return Failure("timeout", _LATE)
+        return found or Failure("connection", _named(cause) if cause else "no detail")
     if isinstance(error, sdk.APIResponseValidationError):
-        return Failure("malformed", line(error))
+        return Failure("malformed", one_line(error))
     base = getattr(sdk, "OpenAIError", None) or sdk.AnthropicError
     if isinstance(error, base):
-        return Failure("unusable", f"{type(error).__name__}: {line(error)}")
+        return Failure("unusable", _named(error))
     return None
 
 
-def _response(error: Any, response: Any) -> Failure:
-    # OpenAI's SDK unwraps the body of an error itself, Anthropic's reads the whole.
-    body = getattr(error, "body", None)
-    inner = body.get("error") if isinstance(body, dict) else None
-    named = inner if isinstance(inner, dict) else {}
-    code = getattr(error, "code", None) or named.get("code")
-    kind = getattr(error, "type", None) or named.get("type")
+def complaint(body: object) -> Mapping[str, Any]:
+    """The fields of an error response (`code`, `type`, `param`, `message`); those that it has.
+
+    Example:
+        >>> complaint({"error": {"code": "insufficient_quota"}}) == complaint(
+        ...     {"code": "insufficient_quota"})
+        True
+    """
+    inner = body.get("error", body) if isinstance(body, Mapping) else None
+    return inner if isinstance(inner, Mapping) else {}
+
+
+def _response(said: object, body: object, response: Any) -> Failure:
+    named = complaint(body)
+    codes = (named.get("code"), named.get("type"))
     return Failure(
         "status",
-        line(error),
+        one_line(said),
         status=response.status_code,
-        code=" ".join(str(part) for part in (code, kind) if part),
+        code=" ".join(code for code in codes if isinstance(code, str)),
         headers={name.lower(): value for name, value in response.headers.items()},
     )
 
@@ -117,32 +144,58 @@ def _of_httpx(error: Exception) -> Failure | None:
     """httpx's exceptions, and those of its second edition."""
     for client in _loaded(_CLIENTS):
         if isinstance(error, client.HTTPStatusError):
-            said = f"{error.response.status_code} {error.response.text or error}"
-            return replace(_response(error, error.response), said=line(said))
-        if isinstance(error, client.ConnectError | client.ConnectTimeout):
-            return Failure("refused", type(error).__name__)
-        if isinstance(error, client.TimeoutException):
-            return Failure("timeout", "no answer within the timeout")
-        if isinstance(error, client.TransportError):
-            return Failure("connection", type(error).__name__)
-        if isinstance(error, client.DecodingError):
-            return Failure("malformed", line(error))
+            return _of_response(error.response)
+        for names, what in _OF_HTTPX:
+            if isinstance(error, tuple(getattr(client, name) for name in names)):
+                return Failure(what, _LATE if what == "timeout" else _named(error))
     return None
+
+
+def _of_response(response: Any) -> Failure:
+    """An error response of httpx, whose body may not have been read."""
+    text, body = "", None
+    with contextlib.suppress(RuntimeError, ValueError, RecursionError):
+        text = response.text
+        body = json.loads(text)
+    return _response(f"{response.status_code} {text}", body, response)
 
 
 def _of_transport(error: BaseException | None) -> Failure | None:
     """aiohttp's exceptions."""
     for aiohttp in _loaded(("aiohttp",)):
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
-            return Failure("refused", type(error).__name__)
+            return Failure("refused", _named(error))
         if isinstance(error, aiohttp.ServerTimeoutError):
-            return Failure("timeout", "no answer within the timeout")
-        if isinstance(error, aiohttp.ClientError):
-            return Failure("connection", type(error).__name__)
+            return Failure("timeout", _LATE)
+        if isinstance(error, aiohttp.InvalidURL):
+            return Failure("unusable", _named(error))
+        if isinstance(error, aiohttp.ClientError | aiohttp.http_exceptions.HttpProcessingError):
+            return Failure("connection", _named(error))
     return None
 
 
-def line(error: object) -> str:
-    """A message on one line of readable length."""
-    text = " ".join(str(error).split())
+def _of_system(error: Exception) -> Failure | None:
+    """Python's own exceptions of waiting and of sockets."""
+    if isinstance(error, TimeoutError):
+        return Failure("timeout", _LATE)
+    if isinstance(error, ConnectionRefusedError | socket.gaierror):
+        return Failure("refused", _named(error))
+    if isinstance(error, ConnectionError | ssl.SSLError | asyncio.IncompleteReadError):
+        return Failure("connection", _named(error))
+    return None
+
+
+def _named(error: BaseException) -> str:
+    """An exception's name and words."""
+    text = one_line(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def one_line(error: object) -> str:
+    """A message on one line."""
+    return " ".join(str(error).split())
+
+
+def shortened(text: str) -> str:
+    """A message of readable length; keys are blotted out first, or the beginning of one is left."""
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

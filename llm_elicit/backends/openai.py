@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from llm_elicit.backends.base import (
     limit_headers,
     read_key,
 )
+from llm_elicit.backends.failures import complaint
 from llm_elicit.backends.letters import soft_choice
 from llm_elicit.backends.sdk import Keyed, Sender
 from llm_elicit.campaign import OpenAIJudge
@@ -35,6 +37,9 @@ _JSON_ROOM = 32
 """Tokens that a letter takes in JSON, by any tokenizer."""
 
 _OFFICIAL = "api.openai.com"
+_REFUSALS = (400, 403, 422)
+_SETTINGS = ("logprobs", "max_tokens", "max_completion_tokens")
+_BAD_VALUES = ("invalid_value", "integer_above_max_value", "integer_below_min_value")
 _FINISH = {"content_filter": "refusal", "stop": "stop", "length": "length"}
 
 
@@ -72,7 +77,9 @@ class OpenAIBackend(Keyed):
         address = str(self._client.base_url.join("chat/completions"))
         self._sender = Sender(openai, self._client, http, address, judge.timeout)
         official = self._client.base_url.host == _OFFICIAL
-        self._limit = "max_completion_tokens" if official else "max_tokens"
+        names = ("max_completion_tokens", "max_tokens")
+        self._limits = names if official else names[::-1]
+        self._limit = self._limits[0]
         self._room = THINKING_ROOM if official else _JSON_ROOM if judge.structured else 0
         self._logprobs = judge.logprobs
 
@@ -102,33 +109,40 @@ class OpenAIBackend(Keyed):
         body = self.body(request)
         try:
             answer = await self._sender.send(body)
-        except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-            self._adapt(str(error), body)
+        except openai.APIStatusError as error:
+            if error.status_code in _REFUSALS:
+                self._adapt(error, body)
             raise
-        reply = read_completion(answer.json(), body, request.options)
+        reply = read_completion(answer.content, body, request.options)
         return replace(reply, headers=limit_headers(answer.headers))
 
-    def _adapt(self, complaint: str, body: dict[str, Any]) -> None:
+    def _adapt(self, error: openai.APIStatusError, body: dict[str, Any]) -> None:
         """Give up the setting that the server complains of, if it can be done without."""
-        if "logprobs" in complaint and "logprobs" in body:
+        said = complaint(error.body)
+        refused = _refused_settings(said, str(error))
+        if "logprobs" in body and refused & {"logprobs", "top_logprobs"}:
             self._logprobs = False
             raise AdaptedError(
                 f"{self.model}: the server refuses logprobs; judgments are hard"
             ) from None
-        other = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
-        # Both names may stand in one complaint ("use 'max_completion_tokens' instead").
-        named = [name for name in other if f"'{name}'" in complaint or f"{name}:" in complaint]
-        sent = next(name for name in other if name in body)
-        if sent in named and not self._judge_limit_at_fault(complaint):
-            self._limit = other[sent]
+        sent = self._limits[0]
+        # A code that names the value leaves the name alone: the user must change the value.
+        if sent in body and sent in refused and said.get("code") not in _BAD_VALUES:
+            self._limit = self._limits[1]
             raise AdaptedError(
-                f"{self.model}: the server takes {other[sent]}, not {sent}"
+                f"{self.model}: the server takes {self._limit}, not {sent}"
             ) from None
 
-    @staticmethod
-    def _judge_limit_at_fault(complaint: str) -> bool:
-        """Whether the complaint is about the limit's value, which the user must change."""
-        return "too large" in complaint or "at most" in complaint or "maximum" in complaint
+
+def _refused_settings(said: Mapping[str, Any], text: str) -> set[str]:
+    """The settings that a refusal is about: its `param`, or else those that its text quotes.
+
+    What follows is one more request without that setting, or with it under its other name.
+    """
+    param = said.get("param")
+    if isinstance(param, str) and param:
+        return {param.partition(".")[0]}
+    return {name for name in _SETTINGS if name in text}
 
 
 def read_completion(answer: object, body: dict[str, Any], options: tuple[str, str]) -> Reply:
@@ -168,14 +182,15 @@ def _apart(message: wire.Turn) -> tuple[str, str]:
 
     Servers put the thinking in a field of its own, by one of two names, or before the answer.
     """
-    thinking = message.reasoning_content or message.reasoning or ""
+    shown = (message.reasoning_content, message.reasoning)
+    thinking = next((text for text in shown if isinstance(text, str) and text), "")
     text = message.content or ""
     thought, closed, answer = text.partition("</think>")
     if closed:
         return answer.strip(), thought.replace("<think>", "", 1).strip()
     if text.lstrip().startswith("<think>"):
         return "", text.replace("<think>", "", 1).strip()  # cut off before it came to an answer
-    return text, str(thinking)
+    return text, thinking
 
 
 def _deciding(tokens: list[wire.Token]) -> wire.Token | None:

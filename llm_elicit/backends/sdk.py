@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from llm_elicit.backends.base import scrubbed
-from llm_elicit.backends.failures import Failure, read_failure
+from llm_elicit.backends import wire
+from llm_elicit.backends.base import bare_url, scrubbed
+from llm_elicit.backends.failures import Failure, MalformedReplyError, read_failure, shortened
 from llm_elicit.later import Later
 
 if TYPE_CHECKING:
@@ -22,7 +24,11 @@ else:
     httpx2 = Later("httpx2")
 
 
+LARGEST = 16 * 2**20
+"""The most bytes of a response's body that are read: answers have a few thousand."""
+
 _SERVER = 500
+_REDIRECTS = range(300, 400)
 _ERRORS = {
     400: "BadRequestError",
     401: "AuthenticationError",
@@ -53,8 +59,16 @@ class Client(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Answer:
+    """A response of a server that accepted the request: its JSON, parsed, and its headers."""
+
+    content: object
+    headers: Mapping[str, str]
+
+
 class Sender:
-    """Sends bodies to one address, each once.
+    """Sends bodies to one address, each once; redirects are not followed.
 
     Args:
         sdk: whose exceptions are raised, `anthropic` or `openai`.
@@ -82,12 +96,13 @@ class Sender:
         # Said here, it is not guessed again for every header.
         self._form.headers.encoding = "ascii"
 
-    async def send(self, body: dict[str, Any]) -> httpx2.Response:
-        """The response to a body.
+    async def send(self, body: dict[str, Any]) -> Answer:
+        """The answer to a body.
 
         Raises:
-            APIStatusError, APITimeoutError, APIConnectionError: of the SDK; there is none, or it
-                is an error.
+            APIStatusError, APITimeoutError, APIConnectionError: of the SDK; there is no response,
+                or it is an error or a redirect.
+            MalformedReplyError: it is not JSON, or too long.
         """
         form = self._form
         content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
@@ -96,30 +111,55 @@ class Sender:
             extensions=form.extensions,
         )  # fmt: skip
         try:
-            response = await self._http.send(request)
+            # A redirected POST may become a GET without a body.
+            response = await self._http.send(request, stream=True, follow_redirects=False)
+            content = await _content(response)
+        except MalformedReplyError:
+            raise
         except httpx2.TimeoutException as error:
             raise self._sdk.APITimeoutError(request=request) from error
         except Exception as error:
             # As the SDKs do: their transports let exceptions of several libraries through.
             raise self._sdk.APIConnectionError(request=request) from error
         response.headers.encoding = "latin-1"
-        if response.is_error:
-            said, body = _complaint(response)
+        if not response.is_success:
+            said, body = _complaint(response, content)
             name = _ERRORS.get(response.status_code, "APIStatusError")
             kind = "InternalServerError" if response.status_code >= _SERVER else name
             raise getattr(self._sdk, kind)(said, response=response, body=body)
-        return response
+        return Answer(wire.parsed(content), response.headers)
 
 
-def _complaint(response: httpx2.Response) -> tuple[str, Any]:
-    """What an error response says: a line of words, and its body."""
-    text = response.text.strip()
-    status = f"Error code: {response.status_code}"
+async def _content(response: httpx2.Response) -> bytes:
+    """The body of a streamed response, decompressed.
+
+    Raises:
+        MalformedReplyError: it is longer than `LARGEST`.
+    """
+    parts, size = [], 0
     try:
-        body = json.loads(text)
-    except ValueError:
+        async for part in response.aiter_bytes():
+            size += len(part)
+            if size > LARGEST:
+                raise MalformedReplyError(f"more than {LARGEST >> 20} MiB")
+            parts.append(part)
+    finally:
+        await response.aclose()
+    return b"".join(parts)
+
+
+def _complaint(response: httpx2.Response, content: bytes) -> tuple[str, Any]:
+    """What an error response says: a line of words, and its body."""
+    status = f"Error code: {response.status_code}"
+    if response.status_code in _REDIRECTS:
+        target = bare_url(str(response.headers.get("location", "")))
+        return f"{status} - redirects to {target or 'nowhere'}", None
+    text = content.decode("utf-8", "replace").strip()
+    try:
+        body = wire.parsed(text)
+        return f"{status} - {body}", body
+    except (MalformedReplyError, RecursionError):
         return text or status, text
-    return f"{status} - {body}", body
 
 
 class Keyless:
@@ -132,8 +172,9 @@ class Keyless:
         return text
 
     def failure(self, error: Exception) -> Failure | None:
-        """What an exception says of the request."""
-        return read_failure(error)
+        """What an exception says of the request, without the key."""
+        found = read_failure(error)
+        return found and replace(found, said=shortened(self.scrub(found.said)))
 
     async def __aenter__(self) -> Self:
         return self

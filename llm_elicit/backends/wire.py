@@ -5,6 +5,7 @@ Every other field is left alone, so that a provider may add or leave out what it
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -101,6 +102,22 @@ class Message(_Part):
     usage: MessageUsage
     model: str = ""
     stop_reason: str | None = None
+
+
+def parsed(content: bytes | str) -> object:
+    """JSON, parsed.
+
+    Raises:
+        MalformedReplyError: it is none, or nested too deep, or has a number too long.
+
+    Example:
+        >>> parsed(b'{"a": 1}')
+        {'a': 1}
+    """
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise MalformedReplyError(f"not JSON: {error}") from None
 
 
 Answer = TypeVar("Answer", Completion, Message)

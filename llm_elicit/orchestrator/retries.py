@@ -14,11 +14,28 @@ from llm_elicit.orchestrator.headers import retry_after
 
 Kind = Literal["no", "transient", "rate limited", "backend is down", "question is poisoned"]
 
-_NO_CREDIT = (
-    "insufficient_quota", "credit balance", "billing", "exceeded your current quota",
-)  # fmt: skip
+_NO_CREDIT = "insufficient_quota"
+"""OpenAI's code, which comes with 429; its message stands in ordinary rate limits too."""
+
+_STOPS: dict[int, tuple[type[ElicitError], str]] = {
+    **dict.fromkeys(
+        range(300, 400), (InputError, "redirects are not followed; set base_url to the new address")
+    ),
+    401: (InputError, "the key is not accepted"),
+    402: (JudgeError, "no credit left"),
+    403: (InputError, "the key is not accepted"),
+    **dict.fromkeys((404, 405, 410), (InputError, "no such model or address")),
+    407: (InputError, "the proxy wants a login"),
+}
+"""The statuses that stop a judge, with the error and its words."""
+
 _TRANSIENT = frozenset({408, 409, 425})
+_LASTING = frozenset({501, 505, 511})
+"""Server errors that another attempt does not mend."""
+
 _CROWDED = frozenset({503, 529})
+_MAYBE_PAID = frozenset({504, 524})
+"""A gateway gave up waiting for a provider that may have answered."""
 
 
 @dataclass(frozen=True)
@@ -142,19 +159,18 @@ def classify(failure: Failure) -> Decision:
 
 def _status(failure: Failure) -> Decision:
     status, said = failure.status or 0, failure.said
-    codes = f"{failure.code} {said}".lower()
-    if status == 402 or any(word in codes for word in _NO_CREDIT):
-        return Decision("backend is down", f"no credit left: {said}", stops=JudgeError)
-    if status in (401, 403):
-        return Decision("backend is down", f"the key is not accepted: {said}", stops=InputError)
-    if status == 404:
-        return Decision("backend is down", f"no such model or address: {said}", stops=InputError)
+    if _NO_CREDIT in failure.code.split():
+        status = 402
+    if status in _STOPS:
+        error, reason = _STOPS[status]
+        return Decision("backend is down", f"{reason}: {said}", stops=error)
     wait = retry_after(failure.headers)
     if status == 429:
         return Decision("rate limited", f"rate limited: {said}", wait)
-    if status in _TRANSIENT or status >= 500:
+    if status in _TRANSIENT or (status >= 500 and status not in _LASTING):
         reason = f"server error {status}: {said}"
-        return Decision("transient", reason, wait, crowded=status in _CROWDED)
+        maybe_paid, crowded = status in _MAYBE_PAID, status in _CROWDED
+        return Decision("transient", reason, wait, maybe_paid=maybe_paid, crowded=crowded)
     return Decision("no", f"request refused: {said}")
 
 

@@ -53,10 +53,13 @@ class Fails:
 
 @dataclass(frozen=True)
 class Sends:
-    """Any bytes with status 200."""
+    """Any bytes. `length` is what the header says of them, if that is not true."""
 
     payload: bytes
     content_type: str = "application/json"
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+    length: int | None = None
 
 
 @dataclass(frozen=True)
@@ -179,13 +182,14 @@ class Provider:
             await self._trickle(action, writer)
             return False
         headers = tuple(limits.items())
-        status, kind = 200, "application/json"
+        status, kind, length = 200, "application/json", None
         anthropic = seen.path.endswith("/messages")
         if isinstance(action, Fails):
             status, headers = action.status, headers + action.headers
             payload = json.dumps(error_body(action, anthropic)).encode()
         elif isinstance(action, Sends):
-            payload, kind = action.payload, action.content_type
+            payload, kind, length = action.payload, action.content_type, action.length
+            status, headers = action.status, headers + action.headers
         else:
             if action.delay:
                 await asyncio.sleep(action.delay)
@@ -193,7 +197,10 @@ class Provider:
             body = message(action, seen.body) if anthropic else completion(action, seen.body)
             payload = json.dumps(body).encode()
         lines = [f"HTTP/1.1 {status} Status", f"content-type: {kind}"]
-        lines += [f"content-length: {len(payload)}", *(f"{k}: {v}" for k, v in headers)]
+        lines += [
+            f"content-length: {len(payload) if length is None else length}",
+            *(f"{k}: {v}" for k, v in headers),
+        ]
         seen.answered = isinstance(action, Says)
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + payload)
         await writer.drain()

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.provider import Action, Hangs, Provider, Says
+from fakes.provider import Action, Fails, Hangs, Provider, Says, Sends
 
 from llm_elicit.errors import CapError, InputError
 from llm_elicit.orchestrator import status
@@ -55,3 +55,41 @@ def test_a_request_that_may_have_been_charged_counts(tmp_path: Path) -> None:
     line = status(tmp_path / "try", study)["claude"]
     assert line.lost > 0
     assert summary.spent == pytest.approx(paid + line.lost)
+
+
+def test_a_rate_limit_that_speaks_of_billing_stops_nobody(tmp_path: Path) -> None:
+    said = (
+        "Rate limit reached for gpt-4o-mini in organization o on requests per min (RPM): Limit 3. "
+        "Please try again in 1s. Visit https://platform.openai.com/account/billing to add a "
+        "payment method."
+    )
+
+    def behave(number: int, body: dict[str, Any]) -> Action:
+        return Fails(429, said, "rate_limit_exceeded") if number == 2 else Says()
+
+    with Provider(behave) as provider:
+        assert run(campaign([gpt(provider.url)], pairs=5), tmp_path / "try").complete
+
+
+@pytest.mark.parametrize(
+    ("make", "fails", "stop"),
+    [
+        (claude, Fails(400, "Your credit balance is too low to access the API."), "credit balance"),
+        (claude, Fails(402, "Pay first."), "no credit left"),
+        (gpt, Fails(429, "You exceeded your quota", code="insufficient_quota"), "no credit left"),
+        (gpt, Sends(b"", status=302, headers=(("location", "/v2"),)), "redirects are not followed"),
+    ],
+)
+def test_what_no_waiting_mends_ends_with_one_line_soon(
+    make: Any, fails: Action, stop: str, tmp_path: Path
+) -> None:
+    """From the start, and in the middle of a run."""
+    for answered in (0, 8):
+        with Provider(lambda n, body, a=answered: Says() if n <= a else fails) as provider:
+            study = campaign([make(provider.url, concurrency=2)], pairs=20)
+            summary = run(study, tmp_path / f"try-{answered}")
+            assert len(provider.seen) <= answered + 8
+        (problem,) = summary.problems
+        assert stop in str(problem)
+        assert "\n" not in str(problem)
+        (tmp_path / "cache.sqlite").unlink()

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import ssl
 import time
 from collections import Counter
 from pathlib import Path
@@ -53,8 +54,21 @@ RESPONSES = [
     (Fails(402, "pay"), "backend is down", JudgeError),
     (Fails(403, "no"), "backend is down", InputError),
     (Fails(404, "no such model"), "backend is down", InputError),
-    (Fails(429, "You exceeded your current quota", code="insufficient_quota"), "backend is down",
-     JudgeError),
+    (Fails(429, "Rate limit reached for gpt-4o-mini: limit 500. Visit "
+                "https://platform.openai.com/account/billing to add a payment method.",
+           code="rate_limit_exceeded"), "rate limited", None),
+    (Fails(429, "insufficient_quota? check your plan and billing details, retry in 1s"),
+     "rate limited", None),
+    (Fails(400, "Your credit balance is too low"), "no", None),
+    (Fails(405, "POST is not allowed"), "backend is down", InputError),
+    (Fails(407, "a login"), "backend is down", InputError),
+    (Fails(410, "gone"), "backend is down", InputError),
+    (Fails(501, "not implemented"), "no", None),
+    (Fails(502), "transient", None),
+    (Sends(b"", status=302, headers=(("location", "https://new.example/v1"),)), "backend is down",
+     InputError),
+    (Sends(b"", status=304), "backend is down", InputError),
+    (Sends(b"", status=204), "transient", None),
     (Fails(429, "slow down"), "rate limited", None),
     (Fails(408), "transient", None),
     (Fails(409), "transient", None),
@@ -79,8 +93,17 @@ def test_what_a_response_means(make: Any, action: Action, kind: str, stops: Any)
     assert (decision.kind, decision.stops) == (kind, stops)
     assert "\n" not in decision.reason
     # Whether it may have been charged: only what may have been answered.
-    answered = isinstance(action, Sends | Resets | Hangs | Trickles)
+    answered = isinstance(action, Resets | Hangs | Trickles) or (
+        isinstance(action, Sends) and action.status < 300
+    )
     assert decision.maybe_paid == answered
+
+
+@pytest.mark.parametrize("make", [claude, gpt])
+def test_a_gateway_that_gave_up_may_have_been_answered(make: Any) -> None:
+    for gateway in (504, 524):
+        decision = _decide(make, lambda n, body, s=gateway: Fails(s))
+        assert (decision.kind, decision.maybe_paid) == ("transient", True)
 
 
 @pytest.mark.parametrize("make", [claude, gpt])
@@ -109,6 +132,17 @@ def test_the_http_clients_own_exceptions_are_read() -> None:
         httpx.ReadTimeout("x"): "timeout",
         httpx.RemoteProtocolError("x"): "connection",
         httpx.DecodingError("x"): "malformed",
+        httpx.InvalidURL("x"): "unusable",
+        httpx.UnsupportedProtocol("x"): "unusable",
+        httpx.LocalProtocolError("x"): "unusable",
+        httpx.TooManyRedirects("x"): "connection",
+        aiohttp.InvalidURL("x"): "unusable",
+        aiohttp.http_exceptions.LineTooLong(b"x"): "connection",
+        ConnectionRefusedError(): "refused",
+        ConnectionResetError(): "connection",
+        ssl.SSLError(): "connection",
+        asyncio.IncompleteReadError(b"", 1): "connection",
+        RecursionError(): "malformed",
         aiohttp.ConnectionTimeoutError(): "refused",
         aiohttp.SocketTimeoutError(): "timeout",
         aiohttp.ServerDisconnectedError(): "connection",
