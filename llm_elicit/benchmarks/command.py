@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from llm_elicit.benchmarks import run as running
     from llm_elicit.benchmarks import tables as tabling
     from llm_elicit.benchmarks.asking import bars as barring
+    from llm_elicit.benchmarks.faults import table as faulting
 else:
     barring = Later("llm_elicit.benchmarks.asking.bars")
+    faulting = Later("llm_elicit.benchmarks.faults.table")
     jobs, orchestrator = Later("llm_elicit.workers"), Later("llm_elicit.orchestrator")
     measuring = Later("llm_elicit.benchmarks.measure")
     running = Later("llm_elicit.benchmarks.run")
@@ -36,7 +38,8 @@ else:
 
 def bench_command(
     table: Annotated[
-        str, typer.Argument(metavar="TABLE", help=f"One of {', '.join(TABLES)}, orchestrator.")
+        str,
+        typer.Argument(metavar="TABLE", help=f"One of {', '.join(TABLES)}, orchestrator, faults."),
     ],
     targets: Annotated[str, typer.Option(help="Names, or: paper, tuning.")] = "",
     seeds: Annotated[str, typer.Option(help="Such as 1-10 or 1,3,5.")] = "1-10",
@@ -58,13 +61,21 @@ def bench_command(
     cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the tables here too.")] = None,
     full: Annotated[bool, typer.Option("--full", help="The orchestrator's bars whole.")] = False,
+    rows: Annotated[
+        str, typer.Option(help="Of the faults: names, such as 429,SIGKILL; all by default.")
+    ] = "",
+    questions: Annotated[int, typer.Option(min=20, help="Of the faults' rows about pace.")] = 3_000,
 ) -> None:
     """Run one of the paper's tables and print it with the published numbers. Resumes.
 
-    `orchestrator` measures asking against a loopback server instead.
+    `orchestrator` measures asking against a loopback server instead; `faults` does the same to a
+    campaign whose provider, disk, database or process fails (a quarter of an hour).
     """
     if table == "orchestrator":
         _print([_bars(full)], markdown)
+        return
+    if table == "faults":
+        _print([_faults(running.parse_names(rows), questions)], markdown)
         return
     request = running.Request(
         table,
@@ -77,17 +88,23 @@ def bench_command(
     )
     try:
         with orchestrator.Display() as progress:
-            rows = running.run_table(request, out, progress, jobs.Workers(workers, cluster))
+            done = running.run_table(request, out, progress, jobs.Workers(workers, cluster))
     except KeyboardInterrupt:
         sys.stderr.write(f"stopped; finished rows are in {out}: run again to resume\n")
         raise typer.Exit(130) from None
-    _print(tabling.make_tables(table, rows), markdown, _failures(rows))
+    _print(tabling.make_tables(table, done), markdown, _failures(done))
 
 
 def _bars(full: bool) -> tabling.Table:
     size = barring.FULL if full else barring.SHORT
     with orchestrator.Display() as progress:
         return barring.run_bars(size, partial(progress.note, "orchestrator"))
+
+
+def _faults(rows: Sequence[str], questions: int) -> tabling.Table:
+    with orchestrator.Display() as progress:
+        note = partial(progress.note, "faults")
+        return faulting.run_faults(faulting.FULL, note, rows, questions)
 
 
 def _print(tables: list[tabling.Table], markdown: Path | None, lines: Sequence[str] = ()) -> None:

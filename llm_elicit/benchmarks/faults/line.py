@@ -1,0 +1,130 @@
+"""A row of the table: what the provider and the journal say after a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llm_elicit.benchmarks.asking.loopback import Books
+from llm_elicit.benchmarks.faults.trial import Ended, Trial
+
+COLUMNS = (
+    "fault", "injected", "questions", "requests", "answered once", "paid twice", "over the cap",
+    "s", "against clean", "must be", "reached",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is asked and how often something is done to it.
+
+    Attributes:
+        questions, slots: of the rows about pace.
+        kills, signals, points, restarts: how many SIGKILLs, SIGTERMs, full disks and restarts of
+            PostgreSQL.
+        down: seconds for which the provider is down.
+        lease: seconds for which a worker need not be heard of.
+    """
+
+    questions: int = 3_000
+    slots: int = 100
+    kills: int = 50
+    signals: int = 10
+    points: int = 20
+    restarts: int = 10
+    down: float = 20.0
+    lease: float = 4.0
+
+
+SHORT = Size(questions=200, slots=20, kills=2, signals=2, points=1, restarts=2, down=2.0, lease=2.0)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row.
+
+    Attributes:
+        fault, injected: what was done, and how often.
+        questions: of the campaign; of all, where there were several.
+        books: the provider's.
+        seconds: from the first request to the last answer, or of the processes.
+        must: what is asked for.
+        unmet: what of it was not reached.
+        over: USD billed beyond the cap; None where there was none.
+        clean: seconds of the clean run; None where the two cannot be compared.
+        bound: answers that may be paid twice, since they were under way when a process was killed.
+    """
+
+    fault: str
+    injected: str
+    questions: int
+    books: Books
+    seconds: float
+    must: str
+    unmet: Sequence[str] = ()
+    over: float | None = None
+    clean: float | None = None
+    bound: int = 0
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row as text."""
+        books = self.books
+        twice = f"{books.answers - books.answered}"
+        return (
+            self.fault,
+            self.injected,
+            f"{self.questions:,}",
+            f"{books.requests:,}",
+            f"{books.answered - books.twice:,}",
+            f"{twice} (at most {self.bound})" if self.bound else twice,
+            "" if self.over is None else f"{self.over:.2f}",
+            f"{self.seconds:.1f}",
+            "" if self.clean is None else f"{self.seconds / self.clean:.2f} ×",
+            self.must,
+            _short(self.unmet) or "yes",
+        )
+
+
+def _short(unmet: Sequence[str]) -> str:
+    """The first of what was not reached, and how much more there is."""
+    shown = "; ".join(each[:90] for each in unmet[:2])
+    return f"{shown}; {len(unmet) - 2} more" if len(unmet) > 2 else shown
+
+
+def add(books: Sequence[Books]) -> Books:
+    """The sums of several servers' books."""
+    columns = zip(*(vars(each).values() for each in books), strict=True)
+    return Books(*(sum(column) for column in columns))
+
+
+def faults_of(trial: Trial, books: Books, ended: Ended, bound: int = 0) -> list[str]:
+    """What breaks the rules of every run: nothing lost, nothing paid twice, no traceback.
+
+    Args:
+        trial: what was asked.
+        books: the provider's.
+        ended: how the last process ended.
+        bound: answers that may have been paid twice.
+    """
+    found = []
+    if not ended.clean:
+        found.append("hung" if "Traceback" not in ended.said else f"traceback: {ended.line}")
+    kept, again = trial.totals.done, books.answers - books.answered
+    if kept > books.answered:
+        found.append(f"{kept - books.answered} answers are none of the provider's")
+    if kept + bound < books.answered:
+        found.append(f"{books.answered - kept} answers lost")
+    if again > bound:
+        found.append(f"{again} paid twice")
+    return found
+
+
+def completed(trial: Trial, ended: Ended) -> list[str]:
+    """What is missing of a run that should have ended with every answer."""
+    found = []
+    if ended.code != 0:
+        found.append(f"exit code {ended.code}: {ended.line[:160]}")
+    if (done := trial.totals.done) != trial.questions:
+        found.append(f"{trial.questions - done} not answered")
+    return found

@@ -1,0 +1,213 @@
+"""Rows about a provider that goes wrong: pace, limits, bills, and replies that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from llm_elicit.benchmarks.asking.loopback import (
+    NO_FAULTS,
+    NO_RATE,
+    TRUE_USAGE,
+    Books,
+    Faults,
+    Loopback,
+    Rate,
+    Usage,
+)
+from llm_elicit.benchmarks.faults.line import Line, Size, completed, faults_of
+from llm_elicit.benchmarks.faults.trial import Ended, Trial
+
+LATENCY = 0.05
+CAPPED, GIVEN_UP = 4, 3
+"""Exit codes: a cap leaves no room; a judge cannot be asked."""
+
+_INPUT, _OUTPUT = 1_000.0, 20.0
+"""USD for a million tokens, so that a few hundred questions are worth a cap."""
+
+Unmet = Callable[[Trial, Books, Ended], list[str]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run against one provider.
+
+    Attributes:
+        injected: what the provider does, in words.
+        faults, rate, usage: what it does.
+        judge, rest, patience: settings of the client that differ.
+        cap: USD.
+        at_first: whether what is under way before the first bill may go beyond the cap.
+        slower: the most that the run may take, given the seconds of a clean one.
+        must: what is asked for, in words.
+        unmet: what of it, beyond the rules for every run, was not reached.
+    """
+
+    injected: str
+    faults: Faults = NO_FAULTS
+    rate: Rate = NO_RATE
+    usage: Usage = TRUE_USAGE
+    judge: Mapping[str, Any] = field(default_factory=dict)
+    rest: Mapping[str, Any] = field(default_factory=dict)
+    patience: Mapping[str, float] = field(default_factory=dict)
+    cap: float | None = None
+    at_first: bool = False
+    slower: Callable[[float], float] | None = None
+    must: str = ""
+    unmet: Unmet = lambda trial, _books, ended: completed(trial, ended)
+
+
+def cases(size: Size) -> dict[str, Case]:
+    """The rows by name."""
+    return {**_paced(size), **_limited(size), **_billed(size), **_broken()}
+
+
+def _paced(size: Size) -> dict[str, Case]:
+    """Sporadic faults, which cost a question some time and the run next to none."""
+    hangs = tuple(round(size.questions * (k + 0.5) / 8) for k in range(7))
+    sporadic = partial(Case, slower=lambda clean: 2.0 * clean, must="≤ 2 × clean")
+    hung = partial(sporadic, slower=lambda clean: 2.0 * clean + 5.0, must="≤ 2 × clean + 5 s")
+    return {
+        "clean": Case("nothing", must="complete"),
+        "429": sporadic("a 429 with Retry-After: 1 every 50th", Faults(limited_every=50)),
+        "429-rare": sporadic(".5 % at random", Faults(limited=0.005)),
+        "429-often": sporadic("5 % at random", Faults(limited=0.05)),
+        "500": sporadic("a 500 every 70th", Faults(error_every=70)),
+        "429-500": sporadic("429s and 500s", Faults(limited_every=50, error_every=70)),
+        "hangs": hung("7 requests never answered", Faults(hangs=hangs)),
+        "all-three": hung(
+            "429s, 500s, 7 hangs", Faults(limited_every=50, error_every=70, hangs=hangs)
+        ),
+    }
+
+
+def _limited(size: Size) -> dict[str, Case]:
+    """Limits that the client is not told, and a provider that is not there."""
+    many = size.questions
+
+    def admitted(trial: Trial, books: Books, ended: Ended) -> list[str]:
+        share = books.faults / books.requests
+        refused = [f"{share:.1%} refused"] if share > 0.02 else []
+        return [*completed(trial, ended), *refused]
+
+    def probed(trial: Trial, books: Books, ended: Ended) -> list[str]:
+        hammered = [f"{books.faults} requests while down"] if books.faults > 3 * size.slots else []
+        return [*completed(trial, ended), *hammered]
+
+    def given_up(_trial: Trial, _books: Books, ended: Ended) -> list[str]:
+        ends = ended.code == GIVEN_UP and "rate limited" in ended.line
+        return [] if ends else [f"exit code {ended.code}: {ended.line[:160]}"]
+
+    per_second = Rate(50 * 60.0, burst=50.0)
+    return {
+        "50-a-second": Case(
+            "admits 50 a second", rate=per_second, unmet=admitted,
+            slower=lambda clean: max((many - 50.0) / 50.0 / 0.9, 2.0 * clean),
+            must="≥ 90 % used, ≤ 2 % refused",
+        ),
+        "10-at-once": Case(
+            "admits 10 at once", rate=Rate(at_once=10), unmet=admitted,
+            slower=lambda clean: max(many * LATENCY / 10.0 / 0.9, 2.0 * clean),
+            must="≥ 90 % used, ≤ 2 % refused",
+        ),
+        "down": Case(
+            f"503s for {size.down:.0f} s", Faults(down_from=many // 3, down_for=size.down),
+            unmet=probed, slower=lambda clean: 2.0 * clean + size.down + 5.0,
+            must=f"full pace within 5 s, ≤ {3 * size.slots} requests meanwhile",
+        ),
+        "429-for-ever": Case(
+            "only 429s, given 5 s", Faults(limited=1.0), patience={"drought": 5.0},
+            unmet=given_up, must="one line",
+        ),
+    }  # fmt: skip
+
+
+def _billed(size: Size) -> dict[str, Case]:
+    """Bills that are not what they should be, under a cap."""
+    price = {"price": {"input": _INPUT, "output": _OUTPUT}}
+
+    def capped(trial: Trial, _books: Books, ended: Ended) -> list[str]:
+        within = ended.code == CAPPED or trial.totals.done == trial.questions
+        return [] if within else [f"exit code {ended.code}: {ended.line[:160]}"]
+
+    untrue = partial(Case, judge=price, cap=20.0, unmet=capped, must="0 over the cap")
+    beyond = Usage(completion=3_600)
+    cheap = {"price": {"input": 1.0, "output": _OUTPUT}}
+    # What is under way before the first bill is in cannot be taken back.
+    least = size.slots * _bill(beyond, cheap)
+    return {
+        "cap": untrue("true usage, a cap of 20 USD"),
+        "no-usage": untrue("no usage in replies", usage=Usage(states="nothing")),
+        "negative-usage": untrue("usage below zero", usage=Usage(states="negative")),
+        "huge-usage": untrue("usage of 10^19", usage=Usage(states="huge")),
+        "beyond-limit": untrue(
+            "3,600 tokens where 16 are the limit", usage=beyond, judge=cheap, cap=5.0,
+            at_first=True, must=f"≤ {least:.2f} over the cap, the bill of what is under way at first",
+        ),
+    }  # fmt: skip
+
+
+def _broken() -> dict[str, Case]:
+    """Replies that are no answers."""
+
+    def told(trial: Trial, books: Books, ended: Ended) -> list[str]:
+        followed = [f"{books.followed} redirects followed"] if books.followed else []
+        stopped = [] if ended.code else completed(trial, ended)
+        return [*stopped, *followed]
+
+    def set_aside(trial: Trial, _books: Books, _ended: Ended) -> list[str]:
+        totals = trial.totals
+        left = trial.questions - totals.done - totals.quarantined
+        return [f"{left} neither answered nor set aside"] if left else []
+
+    return {
+        "redirects": Case(
+            "a 302 on 2 %", Faults(redirect=0.02), unmet=told, must="none followed, one line"
+        ),
+        "resets": Case(
+            "connections cut, 2 %; half an answer, 2 %", Faults(reset=0.02, malformed=0.02),
+            unmet=set_aside, must="answered, or set aside",
+        ),
+    }  # fmt: skip
+
+
+def _bill(usage: Usage, judge: Mapping[str, Any]) -> float:
+    """USD of one answer."""
+    price = judge["price"]
+    return float(usage.prompt * price["input"] + usage.completion * price["output"]) / 1e6
+
+
+def run_case(name: str, case: Case, size: Size, folder: Path, clean: float | None) -> Line:
+    """Run one case.
+
+    Args:
+        name, case: which.
+        size: how much is asked.
+        folder: for the run; it must not be there.
+        clean: seconds of the clean run, where it was run.
+    """
+    rest = dict(case.rest)
+    if case.cap is not None:
+        rest["limits"] = {"max_cost": case.cap}
+    with Loopback(LATENCY, case.faults, case.rate, case.usage) as server:
+        trial = Trial(
+            folder, server.url, size.questions, size.slots, case.judge, rest, case.patience
+        )
+        ended = trial.run()
+        books = server.books()
+    over, allowed = None, 1e-9
+    if case.cap is not None:
+        bill = _bill(case.usage, case.judge)
+        over = max(books.answers * bill - case.cap, 0.0)
+        allowed += case.at_first * size.slots * bill
+    seconds = books.seconds or ended.seconds
+    unmet = [*faults_of(trial, books, ended), *case.unmet(trial, books, ended)]
+    if over is not None and over > allowed:
+        unmet.append(f"{over:.2f} over the cap")
+    if case.slower is not None and clean is not None and seconds > case.slower(clean):
+        unmet.append(f"{seconds / clean:.1f} × clean")
+    return Line(name, case.injected, trial.questions, books, seconds, case.must, unmet, over,
+                clean if case.slower is not None else None)  # fmt: skip

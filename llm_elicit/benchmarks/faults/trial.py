@@ -1,0 +1,160 @@
+"""A campaign against the loopback provider, in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from llm_elicit.campaign import Campaign
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator import Totals, status
+
+KEY = "BENCH_FAULTS_KEY"
+HUNG = -1000
+"""The exit code of a process that did not end in time."""
+
+_JUDGE = "bench"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A campaign of one judge, written down in a folder.
+
+    Attributes:
+        folder: where the campaign and its runs are kept.
+        url: of the provider.
+        questions, slots: how many, and how many at once.
+        judge, rest: further settings of the judge and of the campaign.
+        patience: the ceilings of waiting that differ; the command line is run where none does.
+    """
+
+    folder: Path
+    url: str
+    questions: int
+    slots: int
+    judge: Mapping[str, Any] = field(default_factory=dict)
+    rest: Mapping[str, Any] = field(default_factory=dict)
+    patience: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def path(self) -> Path:
+        """The campaign's file."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        judge = {
+            "name": _JUDGE, "backend": "openai", "model": "bench-1",
+            "base_url": f"{self.url}/v1", "logprobs": False, "api_key_env": KEY,
+            "concurrency": self.slots, **self.judge,
+        }  # fmt: skip
+        campaign = {
+            "name": "try", "space": "penguins", "design": {"pairs": self.questions // 2},
+            "judges": [judge], "runs": str(self.folder / "runs"), **self.rest,
+        }  # fmt: skip
+        path = self.folder / "try.yaml"
+        path.write_text(yaml.safe_dump(campaign), encoding="utf-8")
+        return path
+
+    @property
+    def command(self) -> list[str]:
+        """What asks its questions."""
+        if not self.patience:
+            return [sys.executable, "-m", "llm_elicit", "ask", str(self.path)]
+        worker = "llm_elicit.benchmarks.faults.worker"
+        return [sys.executable, "-m", worker, str(self.path), json.dumps(dict(self.patience))]
+
+    def start(self, command: Sequence[str] | None = None) -> Client:
+        """A process that asks what is open; or another command."""
+        return Client(command or self.command)
+
+    def run(self, limit: float = 300.0) -> Ended:
+        """Ask what is open, to the end."""
+        return self.start().wait(limit)
+
+    @cached_property
+    def campaign(self) -> Campaign:
+        """The campaign as it is read."""
+        return Campaign.load(self.path)
+
+    @property
+    def totals(self) -> Totals:
+        """What the journal says; nothing where there is none yet."""
+        try:
+            return status(self.campaign.folder, self.campaign)[_JUDGE]
+        except InputError as error:
+            if "no journal" in str(error) or "no such table" in str(error):
+                return Totals(total=self.questions)
+            raise
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended.
+
+    Attributes:
+        code: its exit code; minus a signal's number, or `HUNG`.
+        said: what it wrote on standard error.
+        seconds: how long it lived.
+    """
+
+    code: int
+    said: str
+    seconds: float
+
+    @property
+    def clean(self) -> bool:
+        """Whether it ended in time and without a traceback."""
+        return self.code != HUNG and "Traceback" not in self.said
+
+    @property
+    def line(self) -> str:
+        """The last line it wrote."""
+        return (self.said.strip().splitlines() or [""])[-1]
+
+
+class Client:
+    """A process at work."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed when it is read
+        self._began = time.monotonic()
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=self._said,
+            env={**os.environ, KEY: "sk-bench-0123456789", "COLUMNS": "200"},
+        )  # fmt: skip
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def until(self, condition: Callable[[], bool], limit: float = 60.0) -> None:
+        """Wait until something is so, or it has ended."""
+        end = time.monotonic() + limit
+        while self.alive() and not condition() and time.monotonic() < end:
+            time.sleep(0.005)
+
+    def wait(self, limit: float = 300.0) -> Ended:
+        """Wait for its end; after so many seconds it is killed."""
+        try:
+            code = self._process.wait(limit)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            code = HUNG
+        seconds = time.monotonic() - self._began
+        with self._said as said:
+            said.seek(0)
+            return Ended(code, said.read(), seconds)
