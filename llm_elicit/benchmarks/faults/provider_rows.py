@@ -145,7 +145,7 @@ def _billed(size: Size) -> dict[str, Case]:
         "huge-usage": untrue("usage of 10^19", usage=Usage(states="huge")),
         "beyond-limit": untrue(
             "3,600 tokens where 16 are the limit", usage=beyond, judge=cheap, cap=5.0,
-            at_first=True, must=f"≤ {least:.2f} over the cap, the bill of what is under way at first",
+            at_first=True, must=f"≤ {least:.2f} over the cap: under way at first",
         ),
     }  # fmt: skip
 
