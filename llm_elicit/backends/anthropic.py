@@ -95,9 +95,11 @@ def read_message(answer: object, body: dict[str, Any]) -> Reply:
         MalformedReplyError: it is not an answer of the Messages API.
     """
     message = wire.read(wire.Message, answer)
-    usage = message.usage
+    usage = message.usage or wire.MessageUsage()
     cached = usage.cache_read_input_tokens or 0
     written = usage.cache_creation_input_tokens or 0
+    # What was read from the cache is no whole count of a prompt by itself.
+    prompt = 0 if usage.input_tokens is None else usage.input_tokens + cached + written
     stop = message.stop_reason or "unknown"
     return Reply(
         text="".join(block.text for block in message.content if block.type == "text"),
@@ -105,8 +107,8 @@ def read_message(answer: object, body: dict[str, Any]) -> Reply:
         model=message.model,
         first=None,
         letter_mass=None,
-        prompt_tokens=usage.input_tokens + cached + written,
-        completion_tokens=usage.output_tokens,
+        prompt_tokens=prompt,
+        completion_tokens=usage.output_tokens or 0,
         cached_tokens=cached,
         body=body,
         thinking="".join(block.thinking for block in message.content if block.type == "thinking"),

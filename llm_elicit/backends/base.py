@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 from urllib.parse import urlsplit, urlunsplit
 
@@ -98,8 +98,8 @@ class Reply:
         model: the model the provider says answered.
         first: P(first option shown) from token log-probabilities; None where there are none.
         letter_mass: the probability that the model gave to the two letters together.
-        prompt_tokens, completion_tokens, cached_tokens: as the provider counted them;
-            cached tokens are a part of the prompt's.
+        prompt_tokens, completion_tokens, cached_tokens: as the provider counted them, 0 where
+            it did not; cached tokens are a part of the prompt's.
         body: the request body that was sent.
         headers: those of the response that speak of limits; they are not kept.
         thinking: what a reasoning model showed of its thinking; never read as an answer.
@@ -186,6 +186,14 @@ def read_key(variable: str, judge: str) -> str:
 def scrubbed(text: str, key: str | None) -> str:
     """`text` with every occurrence of `key` blotted out."""
     return text.replace(key, "[key]") if key else text
+
+
+def without_key(reply: Reply, scrub: Callable[[str], str]) -> Reply:
+    """A reply whose words are scrubbed, whichever field they stand in, and without headers."""
+    return replace(
+        reply, text=scrub(reply.text), thinking=scrub(reply.thinking), finish=scrub(reply.finish),
+        model=scrub(reply.model), headers={},
+    )  # fmt: skip
 
 
 def bare_url(url: str) -> str:

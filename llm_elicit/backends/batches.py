@@ -8,9 +8,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
+from llm_elicit.backends import wire
 from llm_elicit.backends.anthropic import SAMPLING_VERSION, read_message
 from llm_elicit.backends.base import Reply, read_key, scrubbed
-from llm_elicit.backends.failures import MalformedReplyError, read_failure, shortened
+from llm_elicit.backends.failures import (
+    MalformedReplyError,
+    complaint,
+    one_line,
+    read_failure,
+    shortened,
+)
 from llm_elicit.backends.openai import read_completion
 from llm_elicit.campaign import AnthropicJudge, Judge, OpenAIJudge
 from llm_elicit.errors import InputError
@@ -85,7 +92,7 @@ class Result:
     """What became of one request of a batch.
 
     Attributes:
-        custom_id: which one.
+        custom_id: which one; empty where the line cannot be read.
         reply: the answer; None where there is none.
         reason: why there is none.
         refused: whether the same request would be refused again.
@@ -169,7 +176,7 @@ class _Client:
             never = failure.what in ("refused", "unusable")
         else:
             # Others may come from a machine on the way, after the batch was taken up.
-            never = 400 <= failure.status < 500 and failure.status != 408
+            never = 300 <= failure.status < 500 and failure.status != 408
         return Trouble(shortened(scrubbed(failure.said, self._secret)), never)
 
     async def __aenter__(self) -> Self:
@@ -208,6 +215,7 @@ class OpenAIBatches(_Client):
             base_url=judge.base_url,
             timeout=max(judge.timeout, _PATIENCE),
             max_retries=0,
+            http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
         )
         super().__init__(self._client, key)
 
@@ -236,44 +244,47 @@ class OpenAIBatches(_Client):
 
     async def results(self, batch: str, options: Options) -> AsyncIterator[Result]:
         """The results of a batch that ended; those that were not done in time are among them."""
-        found = await self._client.batches.retrieve(batch)
+        found = wire.read(wire.OpenAIBatch, await self._client.batches.retrieve(batch))
         for file in (found.output_file_id, found.error_file_id):
             if file is None:
                 continue
             async with self._client.files.with_streaming_response.content(file) as content:
                 async for text in content.iter_lines():
                     if text.strip():
-                        yield _openai_result(json.loads(text), options)
+                        yield _openai_result(text, options)
 
     @staticmethod
-    def _state(batch: openai.types.Batch) -> BatchState:
-        counts = batch.request_counts
-        problems = batch.errors.data if batch.errors and batch.errors.data else []
+    def _state(said: object) -> BatchState:
+        batch = wire.read(wire.OpenAIBatch, said)
+        counts = batch.request_counts or wire.OpenAICounts()
+        problems = (batch.errors and batch.errors.data) or []
         return BatchState(
             id=batch.id,
             ended=batch.status in _OVER,
             status=batch.status,
-            total=counts.total if counts else 0,
-            done=counts.completed + counts.failed if counts else 0,
-            created=float(batch.created_at),
+            total=counts.total,
+            done=counts.completed + counts.failed,
+            created=batch.created_at,
             tag=(batch.metadata or {}).get(TAG),
             error="; ".join(str(p.message) for p in problems[:3]) or None,
         )
 
 
-def _openai_result(row: dict[str, Any], options: Options) -> Result:
-    name, response = str(row["custom_id"]), row.get("response")
-    if not response:
-        error = row.get("error") or {}
-        return Result(name, reason=str(error.get("message") or error.get("code") or "no answer"))
-    status, body = int(response["status_code"]), response.get("body") or {}
-    if status == 200:
-        try:
-            return Result(name, reply=read_completion(body, {}, options(name)))
-        except MalformedReplyError:
-            return _malformed(name)
-    said = (body.get("error") or {}).get("message", "no message")
-    return Result(name, reason=f"error {status}: {said}", refused=_refused(status))
+def _openai_result(text: str, options: Options) -> Result:
+    name = ""
+    try:
+        row = wire.read(wire.OpenAIRow, wire.parsed(text))
+        name, response = row.custom_id, row.response
+        if response is None:
+            error = complaint(row.error)
+            reason = str(error.get("message") or error.get("code") or "no answer")
+            return Result(name, reason=one_line(reason))
+        if response.status_code == 200:
+            return Result(name, reply=read_completion(response.body, {}, options(name)))
+    except MalformedReplyError:
+        return _malformed(name)
+    status, said = response.status_code, complaint(response.body).get("message", "no message")
+    return Result(name, reason=one_line(f"error {status}: {said}"), refused=_refused(status))
 
 
 def _malformed(name: str) -> Result:
@@ -299,6 +310,7 @@ class AnthropicBatches(_Client):
             base_url=judge.base_url,
             timeout=max(judge.timeout, _PATIENCE),
             max_retries=0,
+            http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False),
         )
         super().__init__(self._client, key)
 
@@ -323,11 +335,15 @@ class AnthropicBatches(_Client):
     async def results(self, batch: str, options: Options) -> AsyncIterator[Result]:
         """The results of a batch that ended."""
         del options
-        async for row in await self._client.messages.batches.results(batch):
-            yield _anthropic_result(row)
+        streamed = self._client.messages.batches.with_streaming_response
+        async with streamed.results(batch) as content:
+            async for text in content.iter_lines():
+                if text.strip():
+                    yield _anthropic_result(text)
 
     @staticmethod
-    def _state(batch: anthropic.types.messages.MessageBatch) -> BatchState:
+    def _state(said: object) -> BatchState:
+        batch = wire.read(wire.AnthropicBatch, said)
         counts = batch.request_counts
         done = counts.succeeded + counts.errored + counts.canceled + counts.expired
         return BatchState(
@@ -340,18 +356,20 @@ class AnthropicBatches(_Client):
         )
 
 
-def _anthropic_result(row: anthropic.types.messages.MessageBatchIndividualResponse) -> Result:
-    result = row.result
-    if result.type == "succeeded":
-        try:
-            return Result(row.custom_id, reply=read_message(result.message, {}))
-        except MalformedReplyError:
-            return _malformed(row.custom_id)
+def _anthropic_result(text: str) -> Result:
+    name = ""
+    try:
+        row = wire.read(wire.AnthropicRow, wire.parsed(text))
+        name, result = row.custom_id, row.result
+        if result.type == "succeeded":
+            return Result(name, reply=read_message(result.message, {}))
+    except MalformedReplyError:
+        return _malformed(name)
     if result.type == "errored":
-        error = result.error.error
+        error = complaint(result.error)
         return Result(
-            row.custom_id,
-            reason=f"{error.type}: {error.message}",
-            refused=error.type in ("invalid_request_error", "not_found_error"),
+            name,
+            reason=one_line(f"{error.get('type')}: {error.get('message')}"),
+            refused=error.get("type") in ("invalid_request_error", "not_found_error"),
         )
-    return Result(row.custom_id, reason=result.type)
+    return Result(name, reason=result.type)

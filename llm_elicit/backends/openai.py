@@ -158,8 +158,8 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
         token = _deciding(choice.logprobs.content)
         if token is not None:
             first, mass = soft_choice(_listed(token), options)
-    usage = completion.usage
-    details = usage.prompt_tokens_details if usage else None
+    usage = completion.usage or wire.CompletionUsage()
+    details = usage.prompt_tokens_details
     refusal = choice.message.refusal
     text, thinking = _apart(choice.message)
     finish = str(choice.finish_reason)
@@ -169,8 +169,8 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
         model=completion.model,
         first=first,
         letter_mass=mass,
-        prompt_tokens=usage.prompt_tokens if usage else 0,
-        completion_tokens=usage.completion_tokens if usage else 0,
+        prompt_tokens=usage.prompt_tokens or 0,
+        completion_tokens=usage.completion_tokens or 0,
         cached_tokens=(details.cached_tokens or 0) if details else 0,
         body=body,
         thinking=thinking,

@@ -6,9 +6,18 @@ Every other field is left alone, so that a provider may add or leave out what it
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)  # fmt: skip
 
 from llm_elicit.backends.failures import MalformedReplyError
 
@@ -56,18 +65,35 @@ class Choice(_Part):
     logprobs: Logprobs | None = None
 
 
+def _count(value: object) -> int | None:
+    """A number of tokens; None where the provider gives something else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _or_none(value: object, read: ValidatorFunctionWrapHandler) -> Any:
+    """None where a part has another form: an answer is not lost for it."""
+    try:
+        return read(value)
+    except ValidationError:
+        return None
+
+
+Count = Annotated[int | None, BeforeValidator(_count)]
+Lenient = WrapValidator(_or_none)
+
+
 class PromptDetails(_Part):
     """How the prompt's tokens were billed."""
 
-    cached_tokens: int | None = None
+    cached_tokens: Count = None
 
 
 class CompletionUsage(_Part):
     """The tokens of a chat completion."""
 
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    prompt_tokens_details: PromptDetails | None = None
+    prompt_tokens: Count = None
+    completion_tokens: Count = None
+    prompt_tokens_details: Annotated[PromptDetails | None, Lenient] = None
 
 
 class Completion(_Part):
@@ -75,7 +101,7 @@ class Completion(_Part):
 
     choices: Annotated[list[Choice], Field(min_length=1)]
     model: str = ""
-    usage: CompletionUsage | None = None
+    usage: Annotated[CompletionUsage | None, Lenient] = None
 
 
 class Block(_Part):
@@ -89,17 +115,17 @@ class Block(_Part):
 class MessageUsage(_Part):
     """The tokens of a message; those read from and written to the cache are counted apart."""
 
-    input_tokens: int
-    output_tokens: int
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
+    input_tokens: Count = None
+    output_tokens: Count = None
+    cache_read_input_tokens: Count = None
+    cache_creation_input_tokens: Count = None
 
 
 class Message(_Part):
     """An answer of the Messages API."""
 
     content: list[Block]
-    usage: MessageUsage
+    usage: Annotated[MessageUsage | None, Lenient] = None
     model: str = ""
     stop_reason: str | None = None
 
@@ -120,10 +146,92 @@ def parsed(content: bytes | str) -> object:
         raise MalformedReplyError(f"not JSON: {error}") from None
 
 
-Answer = TypeVar("Answer", Completion, Message)
+class OpenAIResponse(_Part):
+    """What became of one request of a batch at OpenAI."""
+
+    status_code: int
+    body: Any = None
 
 
-def read(kind: type[Answer], answer: object) -> Answer:
+class OpenAIRow(_Part):
+    """A line of a batch's results at OpenAI."""
+
+    custom_id: str
+    response: OpenAIResponse | None = None
+    error: Any = None
+
+
+class OpenAICounts(_Part):
+    """The requests of a batch at OpenAI."""
+
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+class Problem(_Part):
+    """Why a batch was not taken up."""
+
+    message: str | None = None
+
+
+class Problems(_Part):
+    """All of them."""
+
+    data: list[Problem] | None = None
+
+
+class OpenAIBatch(_Part):
+    """A batch at OpenAI."""
+
+    id: str
+    status: str
+    created_at: float
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    request_counts: Annotated[OpenAICounts | None, Lenient] = None
+    errors: Annotated[Problems | None, Lenient] = None
+    metadata: Annotated[dict[str, str] | None, Lenient] = None
+
+
+class AnthropicResult(_Part):
+    """What became of one request of a batch at Anthropic."""
+
+    type: str
+    message: Any = None
+    error: Any = None
+
+
+class AnthropicRow(_Part):
+    """A line of a batch's results at Anthropic."""
+
+    custom_id: str
+    result: AnthropicResult
+
+
+class AnthropicCounts(_Part):
+    """The requests of a batch at Anthropic."""
+
+    processing: int
+    succeeded: int
+    errored: int
+    canceled: int
+    expired: int
+
+
+class AnthropicBatch(_Part):
+    """A batch at Anthropic."""
+
+    id: str
+    processing_status: str
+    created_at: datetime
+    request_counts: AnthropicCounts
+
+
+Part = TypeVar("Part", bound=_Part)
+
+
+def read(kind: type[Part], answer: object) -> Part:
     """An answer as the provider sent it, in the shape that is expected.
 
     Args:

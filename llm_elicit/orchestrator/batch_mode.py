@@ -23,6 +23,7 @@ from llm_elicit.orchestrator.log import Logged
 from llm_elicit.orchestrator.opening import Opened, Study, opened
 from llm_elicit.orchestrator.prices import price_of
 from llm_elicit.orchestrator.progress import Progress, Tally
+from llm_elicit.orchestrator.usage import Tokens, UsageCheck
 from llm_elicit.questions import Template
 
 Step = Literal["submit", "collect", "wait"]
@@ -168,7 +169,15 @@ async def _office(study: Study, progress: Progress) -> AsyncIterator[_Office]:
             name: BatchDesk(
                 name,
                 clients[name],
-                Clerk(study.space, study.plan, template, backend, prices[name], study.direct),
+                Clerk(
+                    study.space,
+                    study.plan,
+                    template,
+                    backend,
+                    prices[name],
+                    study.direct,
+                    UsageCheck(partial(progress.note, name), Tokens(*here.book.worst(name))),
+                ),
                 here.book,
                 here.cache,
                 progress,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from llm_elicit.backends.batches import Batches, BatchState, Line, Result, Room, Trouble
 from llm_elicit.errors import CapError, JudgeError
@@ -224,7 +224,8 @@ class BatchDesk:
         """Match results to questions; what has none is open again."""
         open_ = {f"{row.tag}-{q.id}": q for q in self._book.in_batch(row.tag)}
         changes: list[Change] = []
-        answered = 0
+        answered = unread = 0
+        raised = self._clerk.usage.raised
         waiting = dict(open_)
 
         def options(custom_id: str) -> tuple[str, str]:
@@ -234,6 +235,7 @@ class BatchDesk:
         async for result in self._client.results(state.id, options):
             question = open_.pop(result.custom_id, None)
             if question is None:
+                unread += not result.custom_id
                 continue  # taken before, by a process that was cut off
             changes.append(self._change(question, result))
             answered += result.reply is not None
@@ -241,11 +243,19 @@ class BatchDesk:
                 self._book.commit(changes)
                 changes = []
         self._book.commit(changes)
-        self._requeue(row.tag, "collected", state.error or "")
+        if self._clerk.usage.raised != raised:
+            most = self._clerk.usage.raised
+            self._book.raise_worst(self._judge, most.prompt, most.completion)
+        self._requeue(row.tag, "collected", state.error or "", unread)
         event("batch collected", judge=self._judge, tag=row.tag, batch=row.batch,
               status=state.status, answered=answered)  # fmt: skip
         if state.error:
             self._progress.note(self._judge, f"batch {row.batch}: {state.status}: {state.error}")
+        if unread:
+            self._progress.note(
+                self._judge, f"batch {row.batch}: {unread:,} lines of its results cannot be read; "
+                "they count as charged, and their questions are open again"
+            )  # fmt: skip
 
     def _change(self, question: Question, result: Result) -> Change:
         if result.reply is None:
@@ -256,19 +266,24 @@ class BatchDesk:
             lost = self._clerk.worst(self._clerk.request(question)) if result.billed else Amount()
             return journal.missed(question.id, lost.usd, lost.tokens)
         request = self._clerk.request(question)
-        # A server may echo the key.
-        scrub, said = self._clerk.backend.scrub, result.reply
-        reply = replace(said, text=scrub(said.text), thinking=scrub(said.thinking))
+        reply = self._clerk.counted(request, result.reply)
         answer = self._clerk.answer(question, request, reply, latency=0.0)
         key = self._clerk.key(request)
         if key and worth_keeping(reply, answer.verdict):
             self._cache.put(key, reply, answer.asked_at)
         return journal.answered(question.id, answer)
 
-    def _requeue(self, tag: str, fate: BatchFate, note: str) -> None:
-        """Open what is left of a batch, then close it: a crash between does it again."""
-        left = self._book.in_batch(tag)
-        self._book.commit([journal.missed(question.id, 0.0) for question in left])
+    def _requeue(self, tag: str, fate: BatchFate, note: str, billed: int = 0) -> None:
+        """Open what is left of a batch, then close it: a crash between does it again.
+
+        So many of them as are `billed` may have been answered, nobody knows which.
+        """
+        changes = []
+        for number, question in enumerate(self._book.in_batch(tag)):
+            charged = number < billed
+            lost = self._clerk.worst(self._clerk.request(question)) if charged else Amount()
+            changes.append(journal.missed(question.id, lost.usd, lost.tokens))
+        self._book.commit(changes)
         self._book.set_batch(tag, fate, note=note)
 
 

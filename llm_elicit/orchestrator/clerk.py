@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llm_elicit.backends import Backend, Reply, Request
-from llm_elicit.backends.base import token_limit
+from llm_elicit.backends.base import token_limit, without_key
 from llm_elicit.campaign import Judge, Limits, PluginJudge
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace
@@ -16,6 +16,7 @@ from llm_elicit.orchestrator.cache import Identity, identify
 from llm_elicit.orchestrator.journal import Answer, Question
 from llm_elicit.orchestrator.judgments import judge_reply, settings_of
 from llm_elicit.orchestrator.prices import Price
+from llm_elicit.orchestrator.usage import Tokens, UsageCheck
 from llm_elicit.plan import Plan, Query
 from llm_elicit.questions import DirectWording, Template, render
 
@@ -46,6 +47,7 @@ class Clerk:
         backend: who is asked.
         price: what it costs; None where that is unknown.
         direct: words the questions that are not about pairs.
+        usage: what its replies may take, and took.
     """
 
     space: FeatureSpace
@@ -54,6 +56,7 @@ class Clerk:
     backend: Backend
     price: Price | None
     direct: DirectWording
+    usage: UsageCheck = field(default_factory=UsageCheck)
 
     def prepared(self, question: Question) -> Prepared:
         """A question, ready to be put."""
@@ -111,11 +114,27 @@ class Clerk:
 
     def worst(self, request: Request, body: dict[str, Any] | None = None) -> Amount:
         """The most that the request can take; `body` is what it is sent as, if that is known."""
-        answer = token_limit(body or self.backend.body(request))
-        if answer is None:
+        bound = self._bound(request, body or self.backend.body(request))
+        if bound is None:
             return Amount()  # a judge that is no language model
-        prompt = tokens.most(request.prompt)
-        return Amount(self.price.most(prompt, answer) if self.price else 0.0, prompt + answer)
+        most = self.usage.worst(bound)
+        usd = self.price.most(most.prompt, most.completion) if self.price else 0.0
+        return Amount(usd, most.prompt + most.completion)
+
+    @staticmethod
+    def _bound(request: Request, body: dict[str, Any]) -> Tokens | None:
+        """What a request takes at most, if it is counted rightly and its limit kept."""
+        answer = token_limit(body)
+        return None if answer is None else Tokens(tokens.most(request.prompt), answer)
+
+    def counted(self, request: Request, reply: Reply) -> Reply:
+        """The reply with the tokens that it is charged, and without the judge's key."""
+        whole = without_key(reply, self.backend.scrub)
+        return self.usage.counted(whole, self._bound(request, self._body(request, reply)))
+
+    def _body(self, request: Request, reply: Reply) -> dict[str, Any]:
+        """What was sent for a reply; those from batches do not hold it."""
+        return reply.body or self.backend.body(request)
 
     def paid(self, reply: Reply) -> Amount:
         """What the reply took."""
@@ -139,7 +158,7 @@ class Clerk:
             template=template.id,
             prompt_hash=request.prompt.hash,
             endpoint=self.backend.endpoint,
-            settings=settings_of(reply.body or self.backend.body(request)),
+            settings=settings_of(self._body(request, reply)),
             model_asked=self.backend.model,
             model_answered=reply.model,
             reply=reply.text,

@@ -17,7 +17,7 @@ from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import journal, tokens
 from llm_elicit.orchestrator.budget import Amount, Budget
 from llm_elicit.orchestrator.cache import Cache, Identity
-from llm_elicit.orchestrator.clerk import Clerk
+from llm_elicit.orchestrator.clerk import Clerk, Prepared
 from llm_elicit.orchestrator.headers import allowances
 from llm_elicit.orchestrator.line import Errand
 from llm_elicit.orchestrator.log import event
@@ -25,6 +25,7 @@ from llm_elicit.orchestrator.progress import Progress, Tally
 from llm_elicit.orchestrator.retries import Decision, History, Patience, classify
 from llm_elicit.orchestrator.spans import span
 from llm_elicit.orchestrator.turnstile import Turnstiles
+from llm_elicit.orchestrator.usage import known
 from llm_elicit.orchestrator.writer import Writer
 from llm_elicit.plan import Plan
 from llm_elicit.questions import DirectWording, Template
@@ -65,6 +66,10 @@ class HaltedError(Exception):
     """The run, or the judge, was stopped before this request left."""
 
 
+class _DearerError(Exception):
+    """While a request waited for its turn, others proved that more must be set aside for it."""
+
+
 class Exchange:
     """Sends one judge's requests, each once.
 
@@ -100,6 +105,14 @@ class Exchange:
             AdaptedError: the server refused a setting that can be done without.
             CapError: the campaign's cap leaves no room for it.
         """
+        while True:
+            try:
+                return await self._reserved(errand)
+            except _DearerError:
+                continue
+
+    async def _reserved(self, errand: Errand) -> tuple[Reply, float]:
+        """Set the worst case aside, send, and turn it into what was paid."""
         question, request = errand.question.id, errand.prepared.request
         worst = self._clerk.worst(request, errand.prepared.body)
         await self._desk.budget.reserve(worst)
@@ -110,7 +123,7 @@ class Exchange:
                 raise HaltedError
             errand.history = errand.history or History(began=sent_at)
             try:
-                reply = await self._under_way(question, request, worst, sent_at)
+                reply = await self._under_way(question, errand.prepared, worst, sent_at)
             except AdaptedError:
                 await self._desk.writer.write(journal.missed(question, 0.0))
                 raise
@@ -128,22 +141,22 @@ class Exchange:
             await self._desk.budget.settle(worst, paid)
 
     async def _under_way(
-        self, question: int, request: Request, worst: Amount, sent_at: float
+        self, question: int, prepared: Prepared, worst: Amount, sent_at: float
     ) -> Reply:
         """Send, wait for the answer, and tell the pace how it went."""
         pace, clock, told = self._turnstile.pace, self._desk.clock, False
+        request = prepared.request
         try:
+            if worst != self._clerk.worst(request, prepared.body):
+                raise _DearerError
             await self._desk.writer.write(journal.intent(question, worst.usd, worst.tokens))
             self._tally.requests += 1
             reply = await self._asked(request)
-            used = (float(reply.prompt_tokens), float(reply.completion_tokens))
+            used = known(reply)
             pace.answered(clock(), sent_at, allowances(reply.headers), used)
             told = True
-            scrub = self._backend.scrub
-            return replace(
-                reply, text=scrub(reply.text), thinking=scrub(reply.thinking), headers={}
-            )
-        except AdaptedError:
+            return await self._counted(request, reply)
+        except (AdaptedError, _DearerError):
             raise
         except Exception as error:
             failure = self._backend.failure(error)
@@ -163,6 +176,16 @@ class Exchange:
                 pace.lost()
             self.wake()
 
+    async def _counted(self, request: Request, reply: Reply) -> Reply:
+        """The reply with what it is charged; what that says of further ones is on record."""
+        usage = self._clerk.usage
+        before = usage.raised
+        counted = self._clerk.counted(request, reply)
+        if usage.raised != before:
+            most = usage.raised
+            await self._desk.writer.raise_worst(self._judge.name, most.prompt, most.completion)
+        return counted
+
     async def _asked(self, request: Request) -> Reply:
         """One request under its span and its deadline."""
         model = self._backend.model
@@ -174,7 +197,8 @@ class Exchange:
             # The SDK's timeout is for each read; a server that trickles would hold a slot.
             async with asyncio.timeout(self._judge.timeout):
                 reply = await self._backend.ask(request)
-            current.set_attribute("gen_ai.response.model", reply.model)
+            answered_by = self._backend.scrub(reply.model)
+            current.set_attribute("gen_ai.response.model", answered_by)
             current.set_attribute("gen_ai.usage.input_tokens", reply.prompt_tokens)
             current.set_attribute("gen_ai.usage.output_tokens", reply.completion_tokens)
         return reply

@@ -7,6 +7,7 @@ import math
 import random
 import time
 from dataclasses import replace
+from functools import partial
 from logging import WARNING
 
 from llm_elicit.backends import Backend, Reply
@@ -23,6 +24,7 @@ from llm_elicit.orchestrator.log import event
 from llm_elicit.orchestrator.prices import Price
 from llm_elicit.orchestrator.progress import Tally
 from llm_elicit.orchestrator.retries import Decision, weigh
+from llm_elicit.orchestrator.usage import Tokens, UsageCheck
 from llm_elicit.orchestrator.writer import Claims
 
 
@@ -43,7 +45,10 @@ class Pool:
         self._last_answer = desk.clock()
         self._stopped: ElicitError | None = None
         self.tally = Tally(cost=0.0 if price else None)
-        self._clerk = Clerk(desk.space, desk.plan, desk.template, backend, price, desk.direct)
+        self._usage = UsageCheck(partial(desk.progress.note, judge.name))
+        self._clerk = Clerk(
+            desk.space, desk.plan, desk.template, backend, price, desk.direct, self._usage
+        )
 
     def begin(self, so_far: Totals) -> None:
         """Take up the counts of earlier runs."""
@@ -59,6 +64,7 @@ class Pool:
         if self.tally.done == self.tally.total or self._desk.stopping.is_set():
             return None
         try:
+            self._usage.raised = Tokens(*await self._desk.writer.worst(self._judge.name))
             async with self._backend:
                 await self._ask_all(claims)
         except ElicitError as error:

@@ -116,6 +116,14 @@ class Writer:
         """How many workers live, this one among them."""
         return await self._call(self._journal.workers)
 
+    async def worst(self, judge: str) -> tuple[int, int]:
+        """What earlier runs found that a judge's requests must reserve at least."""
+        return await self._call(self._journal.worst, judge)
+
+    async def raise_worst(self, judge: str, prompt: int, completion: int) -> None:
+        """Keep for later runs that a judge's requests take more than they ask for."""
+        await self._call(self._journal.raise_worst, judge, prompt, completion)
+
     async def held_elsewhere(self, judge: str) -> int:
         """How many open questions of the judge other workers hold."""
         return await self._call(self._journal.held_elsewhere, judge)

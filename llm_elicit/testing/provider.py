@@ -24,6 +24,7 @@ class Says:
 
     `before` are tokens ahead of the one whose log-probabilities are given. `thinking` goes in a
     block of its own at Anthropic; elsewhere in the field `thinking_in`, or between "tags".
+    `usage` stands where the true one would; None leaves it out.
     """
 
     text: str = "A"
@@ -38,6 +39,7 @@ class Says:
     thinking: str = ""
     thinking_in: str = "reasoning_content"
     headers: tuple[tuple[str, str], ...] = ()
+    usage: Any = ...
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,7 @@ def _tokens(says: Says, body: dict[str, Any]) -> int:
 def message(says: Says, body: dict[str, Any]) -> dict[str, Any]:
     thought = {"type": "thinking", "thinking": says.thinking, "signature": "x"}
     thoughts = [thought] if says.thinking else []
-    return {
+    whole = {
         "id": "msg_1",
         "type": "message",
         "role": "assistant",
@@ -252,6 +254,7 @@ def message(says: Says, body: dict[str, Any]) -> dict[str, Any]:
             "cache_creation_input_tokens": 0,
         },
     }
+    return _with_usage(whole, says.usage)
 
 
 def completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
@@ -261,7 +264,7 @@ def completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
         ahead = [{"token": t, "logprob": 0.0, "bytes": None} for t in says.before]
         tokens = [{**one, "top_logprobs": [one]} for one in ahead]
         logprobs = {"content": [*tokens, {**top[0], "top_logprobs": top}], "refusal": None}
-    return {
+    whole = {
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "created": 1,
@@ -286,6 +289,14 @@ def completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
             "prompt_tokens_details": {"cached_tokens": says.cached},
         },
     }
+    return _with_usage(whole, says.usage)
+
+
+def _with_usage(whole: dict[str, Any], usage: Any) -> dict[str, Any]:
+    if usage is ...:
+        return whole
+    rest = {name: value for name, value in whole.items() if name != "usage"}
+    return rest if usage is None else {**rest, "usage": usage}
 
 
 def error_body(fails: Fails, anthropic: bool) -> dict[str, Any]:

@@ -199,12 +199,8 @@ def test_attempts_have_a_ceiling_and_the_next_run_tries_again(tmp_path: Path) ->
 STOPS = [
     (Fails(401, f"invalid key {KEY}"), InputError, "key is not accepted"),
     (Fails(404, "model: no-such-model"), InputError, "no such model"),
-    (
-        Fails(429, "You exceeded your current quota", code="insufficient_quota"),
-        JudgeError,
-        "credit",
-    ),
-    (Fails(400, "Your credit balance is too low"), JudgeError, "no credit left"),
+    (Fails(402, "pay first"), JudgeError, "no credit left"),
+    (Fails(400, "Your credit balance is too low"), JudgeError, "credit balance is too low"),
     (Fails(400, "temperature is deprecated for this model"), JudgeError, "request refused"),
 ]
 

@@ -311,6 +311,25 @@ class Journal:
         with self.place.guarded(), self._db.begin():
             return totals(self._db, judge)
 
+    def worst(self, judge: str) -> tuple[int, int]:
+        """Tokens of prompt and answer that a request must reserve at least (`raise_worst`)."""
+        with self.place.guarded(), self._db.begin():
+            return self._worst(judge)
+
+    def raise_worst(self, judge: str, prompt: int, completion: int) -> None:
+        """Keep for later runs that a judge's requests take more than they ask for."""
+        with self.place.guarded(), self._db.begin():
+            known = self._worst(judge)
+            value = f"{max(prompt, known[0])} {max(completion, known[1])}"
+            self._db.execute(sa.delete(meta).where(meta.c.key == f"worst case of {judge}"))
+            self._db.execute(sa.insert(meta).values(key=f"worst case of {judge}", value=value))
+
+    def _worst(self, judge: str) -> tuple[int, int]:
+        key = meta.c.key == f"worst case of {judge}"
+        value = self._db.execute(select(meta.c.value).where(key)).scalar() or "0 0"
+        prompt, completion = map(int, value.split())
+        return prompt, completion
+
     def spent(self) -> tuple[float, int]:
         """USD and tokens so far, with what may have been charged for nothing."""
         with self.place.guarded(), self._db.begin():
