@@ -16,7 +16,7 @@ from llm_elicit.errors import ElicitError, IncompleteError
 from llm_elicit.orchestrator import Progress, Silent
 from llm_elicit.power_sources import PowerSources, at_stated_power, pin_power, read_sources
 from llm_elicit.rounds import EVERYONE, Answers, Pairs, RoundDesign, design_of, stopped
-from llm_elicit.runs import Run
+from llm_elicit.runs import ANSWERS, COMPARISONS, DIRECT, Run
 from llm_elicit.told import evidence_of
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ async def ask(
         JudgeError, InputError: every judge was stopped, or nothing could be sent.
         KeyboardInterrupt: the user stopped it.
     """
+    result.check_journal()
     with orchestrator.allowed(_capped(result.campaign, max_cost), result.folder) as campaign:
         began = time.monotonic()
         while True:
@@ -175,6 +176,7 @@ async def ask_in_batches(
     Raises:
         JudgeError, InputError: every judge was stopped, or nothing could be sent.
     """
+    result.check_journal()
     with orchestrator.allowed(_capped(result.campaign, max_cost), result.folder) as campaign:
         while True:
             study = orchestrator.Study(campaign, result.space, result.plan, result.folder)
@@ -200,13 +202,25 @@ def _capped(campaign: Campaign, max_cost: float | None) -> Campaign:
 
 def _asked(result: Run, summary: orchestrator.AskSummary) -> Run:
     """The run with its table of judgments, whatever stopped the asking."""
-    export(result, result.folder / "comparisons.parquet")
-    _export_direct(result, result.folder / "direct.parquet")
+    write_tables(result)
     if summary.interrupted:
         raise KeyboardInterrupt
     if len(summary.problems) == len(summary.judges):
         raise summary.problems[0]
     return replace(result, problems=(*summary.problems, *_gaps(result, summary)))
+
+
+def write_tables(result: Run) -> None:
+    """Write the table of judgments, and that of direct answers if there are any, from the journal.
+
+    Raises:
+        InputError: there is no journal, or an answer in it was changed by hand.
+    """
+    tables = [result.folder / name for name in (COMPARISONS, DIRECT)]
+    export(result, tables[0])
+    _export_direct(result, tables[1])
+    answers = {ANSWERS: str(orchestrator.kept_answers(result.place))}
+    result.manifest.record("ask", answers, tables)
 
 
 def _export_direct(result: Run, path: Path) -> None:

@@ -17,7 +17,9 @@ from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.grid import cells
+from llm_elicit.identity import check_same
 from llm_elicit.later import Later
+from llm_elicit.manifest import Manifest, digest_of, digest_of_file
 from llm_elicit.plan import Plan, direct_queries, make_plan
 from llm_elicit.rounds import questions_of, with_rounds
 from llm_elicit.strict import read_yaml, validated
@@ -30,6 +32,18 @@ if TYPE_CHECKING:
     from llm_elicit import density
 else:
     auditing, density = Later("llm_elicit.audit"), Later("llm_elicit.density")
+
+COMPARISONS, DIRECT = "comparisons.parquet", "direct.parquet"
+"""The files of what was answered: about pairs, and to direct questions."""
+
+PLAN = "plan.parquet"
+"""The file of the pairs."""
+
+AUDIT = "audit.json"
+"""The file of the numbers of the report."""
+
+ANSWERS = "answers"
+"""Under which the manifest says how many answers the journal held when its tables were written."""
 
 SAMPLES = "samples.parquet"
 """The file of a belief's samples, in its folder."""
@@ -45,6 +59,9 @@ POWER = "power.json"
 
 POWERS = "powers.parquet"
 """The file of a belief's points at other powers, which the audit makes."""
+
+BELIEF = ("belief.json", "belief.safetensors", SAMPLES, BANDS, DRAWS, POWER)
+"""The files that a fit leaves in a belief's folder, those of them that it has."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +115,7 @@ class Run:
         """Write the pairs down, a row each."""
         columns = [f"{side}_{name}" for side in "ab" for name in self.space.names]
         pairs = np.hstack([self.plan.a, self.plan.b])
-        pd.DataFrame(pairs, columns=columns).to_parquet(self.folder / "plan.parquet")
+        pd.DataFrame(pairs, columns=columns).to_parquet(self.folder / PLAN)
 
     @property
     def answered(self) -> dict[str, dict[str, int]]:
@@ -117,12 +134,12 @@ class Run:
     @property
     def comparisons(self) -> Comparisons:
         """The table of judgments."""
-        return Comparisons.read(self.folder / "comparisons.parquet")
+        return Comparisons.read(self._as_written("ask", COMPARISONS))
 
     @property
     def direct(self) -> pd.DataFrame | None:
         """The answers to direct questions, as they came; None where none were asked."""
-        path = self.folder / "direct.parquet"
+        path = self._as_written("ask", DIRECT)
         return pd.read_parquet(path) if path.is_file() else None
 
     @property
@@ -149,12 +166,90 @@ class Run:
     @property
     def audit(self) -> auditing.Audit:
         """The numbers of the report."""
-        return auditing.Audit.load(self.folder / "audit.json")
+        return auditing.Audit.load(self._as_written("audit", AUDIT))
 
     @property
     def report_path(self) -> Path:
         """The self-contained page."""
         return self.folder / "report.html"
+
+    @property
+    def tables_digest(self) -> str:
+        """A digest of the tables of answers."""
+        return digest_of([digest_of_file(self.folder / name) for name in (COMPARISONS, DIRECT)])
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the stages read and wrote."""
+        return Manifest(self.folder)
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What must stay the same while the run goes on; see `llm_elicit.identity`."""
+        return orchestrator.worded_identity(self.campaign, self.space)
+
+    @property
+    def begun_with(self) -> dict[str, str]:
+        """What it was when the run was begun; empty before that, and where nobody knows."""
+        kept = self.manifest.identity
+        if kept or not (self.folder / orchestrator.JOURNAL).is_file():
+            return kept
+        return orchestrator.kept_identity(self.place)
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything was asked."""
+        files = (orchestrator.JOURNAL, COMPARISONS)
+        return self.place.shared or any((self.folder / name).exists() for name in files)
+
+    def check_identity(self) -> None:
+        """Refuse to go on with what was begun as another campaign.
+
+        Raises:
+            InputError: the campaign, its feature space or a template was changed.
+        """
+        check_same(self.begun_with, self.identity, self.folder)
+
+    def check_journal(self) -> None:
+        """Refuse to ask again what was answered, where the journal is gone or an older one.
+
+        Raises:
+            InputError: it holds fewer answers than were in it before.
+        """
+        before = self._answers_before()
+        if not before:
+            return
+        there = self.place.shared or (self.folder / orchestrator.JOURNAL).is_file()
+        kept = orchestrator.kept_answers(self.place) if there else 0
+        if kept < before:
+            gone = f"holds {kept:,} of the {before:,} answers" if there else "is gone"
+            raise InputError(
+                f"{self.folder}: the journal {gone} that {COMPARISONS} was made from, and going on "
+                "would pay for them again; put the journal back, or move the folder away and run "
+                "again: answers that the cache has cost nothing"
+            )
+
+    def _answers_before(self) -> int:
+        """How many answers the journal held when its tables were written."""
+        entry = self.manifest.entry("ask")
+        if entry is not None:
+            return int(entry.read[ANSWERS])
+        table = self.folder / COMPARISONS  # of an earlier version
+        return len(Comparisons.read(table)) if table.is_file() else 0
+
+    def _as_written(self, stage: str, name: str) -> Path:
+        """A file that is as its stage wrote it, if that is known.
+
+        Raises:
+            InputError: it was changed.
+        """
+        path = self.folder / name
+        if path.exists() and not self.manifest.as_written(stage, name):
+            raise InputError(
+                f"{path}: changed since it was written; llm-elicit report {self.folder} makes it "
+                "again"
+            )
+        return path
 
     def belief_folder(self, judge: str, method: str) -> Path:
         """Where one belief is kept."""
@@ -170,6 +265,11 @@ def find(where: str | Path) -> tuple[Campaign, Path]:
     for folder in (Path(where), Path("runs") / where):
         frozen = folder / FROZEN
         if frozen.is_file():
+            if not Manifest(folder).as_written("plan", FROZEN):
+                raise InputError(
+                    f"{frozen}: changed since it was written; it is the run's copy: change your "
+                    "own file and name that, or put it back"
+                )
             return validated(Campaign, read_yaml(frozen), str(frozen)), folder
     campaign = Campaign.load(where)
     return campaign, campaign.folder
@@ -189,10 +289,16 @@ def open_runs(where: str | Path) -> tuple[Run, ...]:
     )
 
 
+def fit_of(judge: str, method: str) -> str:
+    """The stage that fits a belief, as the manifest calls it."""
+    return f"fit {judge} {method}"
+
+
 class Beliefs(Mapping[str, "density.BeliefDensity"]):
     """The beliefs of a run by judge, loaded when looked at."""
 
     def __init__(self, run: Run, method: str) -> None:
+        self._run, self._method = run, method
         self._folders = {
             judge.name: run.belief_folder(judge.name, method)
             for judge in run.campaign.judges
@@ -200,7 +306,14 @@ class Beliefs(Mapping[str, "density.BeliefDensity"]):
         }
 
     def __getitem__(self, judge: str) -> density.BeliefDensity:
-        return density.BeliefDensity.load(self._folders[judge])
+        folder = self._folders[judge]
+        changed = self._run.manifest.changed(fit_of(judge, self._method))
+        if changed:
+            raise InputError(
+                f"{self._run.folder / changed[0]}: changed since it was written; llm-elicit fit "
+                f"{self._run.folder} makes it again"
+            )
+        return density.BeliefDensity.load(folder)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._folders)

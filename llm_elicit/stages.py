@@ -8,10 +8,9 @@ whose answers and settings did not change is not fitted again.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -27,17 +26,21 @@ from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import CapError, ElicitError, InputError
 from llm_elicit.features import Floats
+from llm_elicit.fitting import fit, refit_changed
+from llm_elicit.integrity import check_files, warn_of_gaps
 from llm_elicit.later import Later
+from llm_elicit.manifest import Manifest, digest_of, digest_of_file, write_atomically
 from llm_elicit.orchestrator import Display, Progress, Silent
 from llm_elicit.orchestrator.spans import span
-from llm_elicit.plan import make_plan
-from llm_elicit.power_sources import PowerSources, at_stated_power, pin_power, read_sources
 from llm_elicit.questions import Template, render
 from llm_elicit.rounds import schedule_of
 from llm_elicit.runs import (
+    AUDIT,
     BANDS,
+    BELIEF,
     DRAWS,
     FROZEN,
+    PLAN,
     POWER,
     POWERS,
     SAMPLES,
@@ -45,8 +48,6 @@ from llm_elicit.runs import (
     find,
     open_runs,
 )  # fmt: skip
-from llm_elicit.strict import read_yaml, validated
-from llm_elicit.told import evidence_of, noise_of, sampling_of
 
 __all__ = [
     "arun", "ask", "ask_in_batches", "audit", "compare", "export", "fit", "plan", "plan_grid",
@@ -164,6 +165,7 @@ def plan_grid(campaign: str | Path) -> tuple[Run, ...]:
     if whole.grid is not None and folder != cells[0].folder:
         folder.mkdir(parents=True, exist_ok=True)
         _freeze(whole, folder / FROZEN)
+        Manifest(folder).record("plan", {}, [folder / FROZEN])
     return cells
 
 
@@ -172,7 +174,7 @@ def _freeze(campaign: Campaign, path: Path) -> None:
     grid = campaign.grid is not None
     data = campaign.model_dump(mode="json", exclude={"runs"}, exclude_unset=grid)
     data["runs"] = str(campaign.runs)
-    path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+    write_atomically(path, yaml.safe_dump(data, sort_keys=False))
 
 
 def planned(result: Run) -> Run:
@@ -181,125 +183,15 @@ def planned(result: Run) -> Run:
     Raises:
         InputError: the folder holds another campaign's run.
     """
-    frozen = result.folder / FROZEN
-    if frozen.is_file():
-        _refuse_another(result, frozen)
+    if result.begun:
+        result.check_identity()
     result.folder.mkdir(parents=True, exist_ok=True)
-    _freeze(result.campaign, frozen)
+    _freeze(result.campaign, result.folder / FROZEN)
     result.write_pairs()
+    before = result.begun_with if result.begun else {}
+    result.manifest.keep_identity(before | result.identity)
+    result.manifest.record("plan", {}, [result.folder / FROZEN, result.folder / PLAN])
     return result
-
-
-def _refuse_another(result: Run, frozen: Path) -> None:
-    """A run folder belongs to one campaign: other questions need another name."""
-    before = validated(Campaign, read_yaml(frozen), str(frozen))
-    if before.fingerprint(before.load_space()) == result.campaign.fingerprint(result.space):
-        return
-    changed = [
-        key
-        for key in ("space", "seed", "design", "judges")
-        if getattr(before, key) != getattr(result.campaign, key)
-    ]
-    raise InputError(
-        f"{result.folder} holds a run of another campaign "
-        f"(different: {', '.join(changed) or 'the feature space file'}); "
-        "give this one another name, or remove the folder"
-    )
-
-
-def _warn_of_gaps(result: Run, stage: str, progress: Progress) -> None:
-    """Say, before a later stage begins, that it rests on a part of the answers."""
-    asked = result.questions
-    for judge, gap in result.missing.items():
-        of_all = f"{gap:,} of {asked[judge]:,} questions have no answer"
-        progress.note(judge, f"{stage}: {of_all}; the result rests on the others")
-
-
-@span("fit")
-def fit(result: Run, progress: Progress = _SILENT) -> None:
-    """Estimate every judge's belief by every method of the campaign and draw its samples.
-
-    A judge who answered about fewer pairs than there are features gets no belief; the audit says
-    so. Methods that know winners and losers alone are left out where answers are log-odds. A belief
-    is kept at the power that other answers tell, or at one by convention; its record says which.
-    """
-    comparisons = result.comparisons
-    # Ratios are of pairs of the first round, which follow from the seed: no journal is needed.
-    first = make_plan(result.space, result.campaign.design, result.campaign.seed)
-    _warn_of_gaps(result, "fit", progress)
-    for judge in result.campaign.judges:
-        if not len(comparisons.choices(judge.name)):
-            continue
-        told = evidence_of(comparisons, judge.name, result.campaign.fit)
-        if told.pairs < result.space.dimension:
-            continue
-        sources = read_sources(result.direct, judge.name, result.space, result.campaign.seed, first)
-        for method in result.campaign.fit.methods:
-            if len(told.measured) and method not in density.JUDGE_METHODS:
-                progress.note(judge.name, f"fit: {method} knows no log-odds and is left out")
-                continue
-            _fit_one(result, _Answers(judge.name, told, sources), method, progress)
-
-
-@dataclass(frozen=True)
-class _Answers:
-    """What a judge's belief is fitted to: its answers about pairs, and all others."""
-
-    judge: str
-    pairs: density.Evidence
-    sources: PowerSources
-
-    def digest(self, *settings: str) -> str:
-        """SHA-256 over the answers and the settings."""
-        digest = hashlib.sha256()
-        for array in (*self.pairs.arrays(), *self.sources.arrays()):
-            digest.update(np.ascontiguousarray(array).tobytes())
-        for text in settings:
-            digest.update(text.encode())
-        return digest.hexdigest()
-
-
-def _fit_one(result: Run, answers: _Answers, method: str, progress: Progress) -> None:
-    """One belief, unless the one on disk came from the same answers and settings."""
-    judge, settings, seed = answers.judge, result.campaign.fit, result.campaign.seed
-    folder = result.belief_folder(judge, method)
-    digest = answers.digest(
-        settings.model_dump_json(exclude={"methods"}), json.dumps([seed, provenance.version()])
-    )
-    stamp, samples = folder / "inputs.sha256", folder / SAMPLES
-    if samples.is_file() and stamp.is_file() and stamp.read_text() == digest:
-        return
-    samples.unlink(missing_ok=True)
-    space, shown = result.space, partial(progress.stage, f"{judge}: fit {method}")
-    belief = density.fit_evidence(
-        answers.pairs,
-        sampling=sampling_of(space),
-        method=method,
-        noise=noise_of(settings),
-        seed=seed,
-        progress=shown,
-    )
-    shown("power", 0, 1)
-    pinned = pin_power(belief, answers.sources, seed)
-    for line in pinned.notes:
-        progress.note(judge, f"fit: no power from {line}")
-    measured = len(answers.pairs.measured) > 0
-    belief = at_stated_power(belief, pinned, measured=measured, seed=seed)
-    drawn = belief.sample(settings.samples, seed=seed)
-    belief.save(folder)
-    for old in (BANDS, DRAWS, POWER):
-        (folder / old).unlink(missing_ok=True)
-    if pinned.power is not None:
-        text = json.dumps(asdict(pinned.power), indent=2)
-        (folder / POWER).write_text(text + "\n", encoding="utf-8")
-    if belief.has_draws:
-        draws = belief.draws(seed=seed, progress=shown)
-        bands = auditing.measure_bands(draws, space)
-        (folder / BANDS).write_text(bands.model_dump_json() + "\n", encoding="utf-8")
-        auditing.write_draws(draws, space, folder / DRAWS)
-    shown("done", 1, 1)
-    stamp.write_text(digest)
-    pd.DataFrame(drawn, columns=space.names).to_parquet(samples)
 
 
 @span("audit")
@@ -308,20 +200,51 @@ def audit(result: Run, progress: Progress = _SILENT) -> None:
 
     Points of the beliefs at other powers are written beside them.
     """
-    _warn_of_gaps(result, "audit", progress)
+    check_files(result, "audit", progress)
+    refit_changed(result, "audit", progress)
+    warn_of_gaps(result, "audit", progress)
+    _write_audit(result, progress)
+
+
+def _write_audit(result: Run, progress: Progress) -> None:
+    """Write audit.json, from files that are as they were written."""
     samples = _samples(result)
     reference = auditing.Reference(result.space, samples.sampling, samples.data)
     table = result.comparisons
     names = [judge.name for judge in result.campaign.judges if judge.name in table.judges]
     evidence = [_evidence(result, table, name, samples) for name in names]
     method = result.campaign.fit.methods[0]
+    written = [result.folder / AUDIT]
     for one in evidence:
         if one.powers is not None:
-            folder = result.belief_folder(one.judge, method)
-            auditing.write_powers(one.powers, result.space, folder / POWERS)
+            written.append(result.belief_folder(one.judge, method) / POWERS)
+            auditing.write_powers(one.powers, result.space, written[-1])
     shown = partial(progress.stage, "audit", "distances and tests")
     numbers = auditing.audit_run(evidence, reference, result.campaign.seed, shown)
-    numbers.save(result.folder / "audit.json")
+    numbers.save(written[0])
+    result.manifest.record("audit", _read_by_audit(result), written)
+
+
+def _read_by_audit(result: Run) -> dict[str, str]:
+    """What an audit depends on that may change while a run goes on."""
+    judges = [judge.name for judge in result.campaign.judges]
+    settings = [judges, result.campaign.fit.model_dump(mode="json")]
+    beliefs = {
+        f"belief {judge} {method}": digest_of(
+            {name: digest_of_file(result.belief_folder(judge, method) / name) for name in BELIEF}
+        )
+        for judge in judges
+        for method in result.campaign.fit.methods
+    }
+    return {"settings": digest_of(settings), "tables": result.tables_digest, **beliefs}
+
+
+def _audit_is_of_these_files(result: Run) -> bool:
+    """Whether the audit on disk is as it was written, from what is there now; or nobody knows."""
+    entry = result.manifest.entry("audit")
+    if entry is None:
+        return True
+    return entry.read == _read_by_audit(result) and not result.manifest.changed("audit")
 
 
 def compare(found: Sequence[Run], progress: Progress = _SILENT) -> auditing.Versus:
@@ -333,6 +256,9 @@ def compare(found: Sequence[Run], progress: Progress = _SILENT) -> auditing.Vers
         InputError: feature spaces that differ, fewer than two beliefs, or a belief that has no
             draws.
     """
+    for run in found:
+        check_files(run, "compare", progress)
+        refit_changed(run, "compare", progress)
     spaces = [run.space for run in found]
     for run, space in zip(found, spaces, strict=True):
         if space.features != spaces[0].features:
@@ -451,6 +377,12 @@ def _evidence(
 @span("report")
 def report(result: Run, progress: Progress = _SILENT) -> None:
     """Write report.html, its figures and its tables."""
+    check_files(result, "report", progress)
+    refit_changed(result, "report", progress)
+    if not _audit_is_of_these_files(result):
+        progress.note(result.campaign.name, f"report: {AUDIT} was changed, or what it rests on; "
+                      "it is made again")  # fmt: skip
+        _write_audit(result, progress)
     study = reporting.Study(
         audit=result.audit,
         campaign=result.campaign,
@@ -462,10 +394,11 @@ def report(result: Run, progress: Progress = _SILENT) -> None:
         questions=result.questions,
         created=datetime.now(UTC).isoformat(timespec="minutes"),
     )
-    _warn_of_gaps(result, "report", progress)
+    warn_of_gaps(result, "report", progress)
     progress.stage("report", "figures", 0, 1)
-    reporting.write_report(study, result.folder)
+    page = reporting.write_report(study, result.folder)
     reporting.write_tables(study.audit, result.folder / "tables")
+    result.manifest.record("report", {AUDIT: digest_of_file(result.folder / AUDIT)}, [page])
     progress.stage("report", "figures", 1, 1)
 
 

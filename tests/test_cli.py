@@ -108,9 +108,9 @@ def test_fewer_pairs_than_features(llm_elicit, tmp_path):
 
 
 def test_a_run_folder_of_another_campaign(llm_elicit, tmp_path):
-    assert llm_elicit("plan", campaign(tmp_path)).returncode == 0
+    assert llm_elicit("ask", campaign(tmp_path)).returncode == 0
     other = campaign(tmp_path, CAMPAIGN.replace("pairs: 60", "pairs: 70"))
-    assert_refused(llm_elicit("run", other), "runs/tiny", "design")
+    assert_refused(llm_elicit("run", other), "runs/tiny", "design.pairs differs: 60 before, 70 now")
 
 
 def test_an_unknown_export_format(llm_elicit, tmp_path):

@@ -25,7 +25,7 @@ from llm_elicit.power_sources import (
     read_sources,
     tells,
 )
-from llm_elicit.runs import POWER, Run
+from llm_elicit.runs import POWER, Run, fit_of
 
 SPACE = FeatureSpace.load("penguins")
 PLAN = make_plan(SPACE, Design(pairs=30), 1)
@@ -271,7 +271,8 @@ def _folder(run: Run, judge: str) -> Path:
 
 
 def _stamps(run: Run) -> dict[str, str]:
-    return {name: (_folder(run, name) / "inputs.sha256").read_text() for name in ("holder", "flat")}
+    entries = {name: run.manifest.entry(fit_of(name, "auto")) for name in ("holder", "flat")}
+    return {name: entry.read["answers"] for name, entry in entries.items() if entry is not None}
 
 
 def test_a_power_is_written_as_it_is_read() -> None:

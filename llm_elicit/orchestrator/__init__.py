@@ -7,9 +7,15 @@ from llm_elicit.orchestrator.estimate import JudgeEstimate, estimate, examples, 
 from llm_elicit.orchestrator.journal import FILE as JOURNAL
 from llm_elicit.orchestrator.journal import Place, Totals
 from llm_elicit.orchestrator.judgments import answered, comparisons, direct_answers, status
-from llm_elicit.orchestrator.opening import Study
+from llm_elicit.orchestrator.opening import Study, worded_identity
 from llm_elicit.orchestrator.progress import Display, Progress, Silent, Tally
-from llm_elicit.orchestrator.recorded import planned_rounds, record_rounds, settled
+from llm_elicit.orchestrator.recorded import (
+    kept_answers,
+    kept_identity,
+    planned_rounds,
+    record_rounds,
+    settled,
+)
 from llm_elicit.orchestrator.retries import Patience
 
 __all__ = [
@@ -36,9 +42,12 @@ __all__ = [
     "direct_answers",
     "estimate",
     "examples",
+    "kept_answers",
+    "kept_identity",
     "planned_rounds",
     "prompts",
     "record_rounds",
     "settled",
     "status",
+    "worded_identity",
 ]

@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from llm_elicit.backends import Reply, Request
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Comparisons
-from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace
+from llm_elicit.identity import check_same, identity_of
 from llm_elicit.later import Later
 from llm_elicit.orchestrator.journal import (
     Place,
@@ -193,9 +193,5 @@ def _reading(folder: Path, campaign: Campaign, space: FeatureSpace) -> Iterator[
     """The journal of a run that is this campaign's."""
     with reading(Place(folder, campaign.journal)) as db:
         kept = dict(db.execute(sa.select(meta.c.key, meta.c.value)).all())
-        if kept.get("fingerprint") != campaign.fingerprint(space):
-            raise InputError(
-                f"{folder}: this folder holds the run of another campaign; give the campaign "
-                "another name, or move the folder away"
-            )
+        check_same(kept, identity_of(campaign, space), folder)
         yield db

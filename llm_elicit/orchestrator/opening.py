@@ -11,6 +11,7 @@ from pathlib import Path
 
 from llm_elicit.campaign import Campaign
 from llm_elicit.features import FeatureSpace
+from llm_elicit.identity import identity_of
 from llm_elicit.orchestrator import cache
 from llm_elicit.orchestrator.cache import Cache
 from llm_elicit.orchestrator.journal import LEASE, Journal, Place
@@ -30,6 +31,20 @@ def wording_of(campaign: Campaign, space: FeatureSpace, plan: Plan) -> DirectWor
         return DirectWording(space, {})
     answer = Template.load(campaign.design.template).answer
     return DirectWording.of(campaign.direct, space, campaign.seed, plan, answer)
+
+
+def worded_identity(
+    campaign: Campaign, space: FeatureSpace, template: Template | None = None
+) -> dict[str, str]:
+    """A campaign's identity with that of its templates; see `llm_elicit.identity`.
+
+    Raises:
+        InputError: a template cannot be read.
+    """
+    template = template or Template.load(campaign.design.template)
+    direct = DirectWording.of(campaign.direct, space, campaign.seed, answer=template.answer)
+    words = template.names.union(*(one.names for one in direct.templates.values()))
+    return {**identity_of(campaign, space, words), "template": template.digest, **direct.identity}
 
 
 @dataclass(frozen=True)
@@ -60,12 +75,7 @@ class Study:
         fixed = slice(plan.fixed)
         points = plan.a[fixed].tobytes() + plan.b[fixed].tobytes()
         digest = hashlib.sha256(points + shape).hexdigest()
-        return {
-            "fingerprint": self.campaign.fingerprint(self.space),
-            "template": template.digest,
-            "plan": digest,
-            **self.direct.identity,
-        }
+        return {**worded_identity(self.campaign, self.space, template), "plan": digest}
 
 
 @dataclass(frozen=True)

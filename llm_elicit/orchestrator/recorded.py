@@ -1,4 +1,4 @@
-"""The rounds of an adaptive campaign, as the journal holds them: planned once, asked as planned."""
+"""What a run's journal holds besides answers: its identity, and its rounds, planned once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal import Place, open_questions, reading
 from llm_elicit.orchestrator.journal.door import FILE
-from llm_elicit.orchestrator.journal.schema import rounds
+from llm_elicit.orchestrator.journal.schema import meta, questions, rounds
 from llm_elicit.orchestrator.journal.statements import ignoring
 from llm_elicit.orchestrator.lock import RunLock
 from llm_elicit.rounds import Pairs
@@ -66,6 +66,19 @@ def settled(place: Place, judge: str) -> bool:
     """Whether every question of a judge that is planned has its answer, or was set aside."""
     with reading(place) as db:
         return open_questions(db, judge) == 0
+
+
+def kept_identity(place: Place) -> dict[str, str]:
+    """What the journal says that its run was begun with."""
+    with reading(place) as db:
+        return dict(db.execute(sa.select(meta.c.key, meta.c.value)).tuples().all())
+
+
+def kept_answers(place: Place) -> int:
+    """How many answers the journal holds, of whichever judges."""
+    with reading(place) as db:
+        done = sa.select(sa.func.count()).where(questions.c.state == "done")
+        return int(db.execute(done).scalar_one())
 
 
 def _digest(judge: str, number: int, pairs: str) -> str:

@@ -230,6 +230,11 @@ class Template:
         except jinja2.TemplateSyntaxError as error:
             raise InputError(f"{self.where}: not valid Jinja2: {error.message}") from None
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The variables that it shows."""
+        return frozenset(name for part in self._compiled for name in part.names)
+
     def render(self, variables: dict[str, Any]) -> Prompt:
         """Fill the parts in.
 

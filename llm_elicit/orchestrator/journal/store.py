@@ -21,6 +21,7 @@ from sqlalchemy import func, or_, select, update
 
 from llm_elicit.campaign import Limits
 from llm_elicit.errors import ElicitError, InputError
+from llm_elicit.identity import check_same
 from llm_elicit.orchestrator.journal.batches import (
     BatchFate,
     BatchRow,
@@ -123,12 +124,7 @@ class Journal:
 
     def _same_campaign(self, identity: dict[str, str]) -> None:
         kept = dict(self._db.execute(select(meta.c.key, meta.c.value)).all())
-        for key, value in identity.items():
-            if key in kept and kept[key] != value:
-                raise InputError(
-                    f"{self.place.folder}: this folder holds the run of another campaign "
-                    f"(its {key} differs); give the campaign another name, or move the folder away"
-                )
+        check_same(kept, identity, self.place.folder)
         rows = [{"key": key, "value": value} for key, value in identity.items()]
         self._db.execute(ignoring(meta, self._db.dialect.name), rows)
 
