@@ -65,6 +65,13 @@ class Sends:
 
 
 @dataclass(frozen=True)
+class Raw:
+    """The bytes of a whole response, its head among them; then the connection is closed."""
+
+    response: bytes
+
+
+@dataclass(frozen=True)
 class Hangs:
     """No answer for so long."""
 
@@ -84,7 +91,7 @@ class Trickles:
     seconds: float = 30.0
 
 
-Action = Says | Fails | Sends | Hangs | Resets | Trickles
+Action = Says | Fails | Sends | Raw | Hangs | Resets | Trickles
 Behaviour = Callable[[int, dict[str, Any]], Action]
 
 ANTHROPIC_STOPS = {"stop": "end_turn", "length": "max_tokens", "refusal": "refusal"}
@@ -179,6 +186,10 @@ class Provider:
             return False
         if isinstance(action, Hangs):
             await asyncio.wait([asyncio.create_task(self._stop.wait())], timeout=action.seconds)
+            return False
+        if isinstance(action, Raw):
+            writer.write(action.response)
+            await writer.drain()
             return False
         if isinstance(action, Trickles):
             await self._trickle(action, writer)

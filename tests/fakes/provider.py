@@ -5,6 +5,7 @@ from llm_elicit.testing.provider import (
     Fails,
     Hangs,
     Provider,
+    Raw,
     Resets,
     Says,
     Seen,
@@ -12,4 +13,15 @@ from llm_elicit.testing.provider import (
     Trickles,
 )
 
-__all__ = ["Action", "Fails", "Hangs", "Provider", "Resets", "Says", "Seen", "Sends", "Trickles"]
+__all__ = [
+    "Action",
+    "Fails",
+    "Hangs",
+    "Provider",
+    "Raw",
+    "Resets",
+    "Says",
+    "Seen",
+    "Sends",
+    "Trickles",
+]
