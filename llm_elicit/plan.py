@@ -112,6 +112,10 @@ class Plan:
         of_pairs = len(self._pairs_of(judge)) * len(self.orders) * self.replicates
         return of_pairs + len(self.direct)
 
+    def end(self, judge: str) -> int:
+        """A number above those of all the judge's pairs that are planned, and of no later ones."""
+        return max(self._pairs_of(judge), default=-1) + 1
+
     def of(self, judge: str) -> Iterator[Query]:
         """The judge's queries: those of pairs, then the direct ones."""
         return chain(self._queries(self._pairs_of(judge)), self.direct)

@@ -115,7 +115,8 @@ class BatchDesk:
         tag = uuid.uuid4().hex[:16]
         self._book.open_batch(BatchRow(tag, self._judge, None, "intended", self._clock()))
         changes = [journal.submitted(e.question.id, e.worst.usd, e.worst.tokens, tag) for e in pack]
-        refused = {change.question for change in self._book.commit(changes)}
+        reasons = {change.question: why for change, why in self._book.commit(changes).items()}
+        refused = set(reasons)
         lines = [
             Line(f"{tag}-{e.question.id}", e.line.body)
             for e in pack
@@ -125,7 +126,9 @@ class BatchDesk:
             await self._send(tag, lines)
         else:
             self._book.set_batch(tag, "released")
-        if refused:
+        if self._book.failure is not None:
+            raise self._book.failure
+        if "no room" in reasons.values():
             raise CapError(
                 f"a cap leaves no room for {len(refused):,} questions to {self._judge!r}; "
                 "raise it and hand in again"

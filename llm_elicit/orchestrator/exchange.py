@@ -63,7 +63,7 @@ class RequestFailedError(Exception):
 
 
 class HaltedError(Exception):
-    """The run, or the judge, was stopped before this request left."""
+    """The run, or the judge, was stopped before this request left, or the question is settled."""
 
 
 class _DearerError(Exception):
@@ -149,7 +149,9 @@ class Exchange:
         try:
             if worst != self._clerk.worst(request, prepared.body):
                 raise _DearerError
-            await self._desk.writer.write(journal.intent(question, worst.usd, worst.tokens))
+            intent = journal.intent(question, worst.usd, worst.tokens)
+            if not await self._desk.writer.write(intent):
+                raise HaltedError
             self._tally.requests += 1
             reply = await self._asked(request)
             used = known(reply)

@@ -7,9 +7,11 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from logging import WARNING
 from pathlib import Path
 
 from llm_elicit.campaign import Campaign
+from llm_elicit.errors import ElicitError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.identity import identity_of
 from llm_elicit.orchestrator import cache
@@ -116,5 +118,13 @@ def opened(
         book = Journal(place, study.identity(template), campaign.limits, lease)
         stack.callback(book.close)
         answers = Cache(folder.parent / cache.FILE)
-        stack.callback(answers.close)
+        stack.callback(_closed, answers)
         yield Opened(book, answers, book.prepare(study.judges, study.plan))
+
+
+def _closed(answers: Cache) -> None:
+    """Close the cache; what it could not keep is in the journal."""
+    try:
+        answers.close()
+    except ElicitError as error:
+        event("cache not written", WARNING, reason=str(error))

@@ -7,11 +7,14 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from logging import WARNING
 from typing import Self, TypeVar
 
-from llm_elicit.errors import CapError
+from llm_elicit.errors import CapError, ElicitError
 from llm_elicit.orchestrator.clerk import Prepared
 from llm_elicit.orchestrator.journal import Change, Journal, Question
+from llm_elicit.orchestrator.journal.changes import Refusal
+from llm_elicit.orchestrator.log import event
 
 T = TypeVar("T")
 
@@ -46,20 +49,28 @@ class Writer:
     def __init__(self, journal: Journal, after: Callable[[], None] | None = None) -> None:
         self._journal = journal
         self._after = after
-        self._waiting: list[tuple[Change, asyncio.Future[bool]]] = []
+        self._waiting: list[tuple[Change, asyncio.Future[Refusal | None]]] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._task: asyncio.Task[None] | None = None
         self._pulse: asyncio.Task[None] | None = None
 
-    async def write(self, change: Change) -> None:
+    async def write(self, change: Change) -> bool:
         """Make a change durable; an intent waits while the cap is taken by requests in flight.
+
+        Returns:
+            False for an intent whose question another worker has settled, or holds: it was not
+            written, and nothing may be sent for it.
 
         Raises:
             InputError: the journal cannot be written any more.
             CapError: the campaign's cap leaves no room for this intent.
         """
         idle = False
-        while not await self._written(change):
+        while (refusal := await self._written(change)) is not None:
+            if refusal == "settled elsewhere":
+                return False
+            if self._journal.failure is not None:
+                raise self._journal.failure
             # What was in flight when it was refused may have landed since: look once more.
             was_idle, idle = idle, not any(await self._call(self._journal.held))
             if was_idle and idle:
@@ -70,9 +81,10 @@ class Writer:
                 )
             if not idle:
                 await asyncio.sleep(0.1)
+        return True
 
-    async def _written(self, change: Change) -> bool:
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    async def _written(self, change: Change) -> Refusal | None:
+        done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((change, done))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._drain())
@@ -80,7 +92,7 @@ class Writer:
         return await done
 
     async def _drain(self) -> None:
-        group: list[tuple[Change, asyncio.Future[bool]]] = []
+        group: list[tuple[Change, asyncio.Future[Refusal | None]]] = []
         while self._waiting:
             if len(group) >= _CROWD:
                 await asyncio.sleep(_LINGER)
@@ -94,12 +106,18 @@ class Writer:
             else:
                 for change, done in group:
                     if not done.done():
-                        done.set_result(change not in refused)
+                        done.set_result(refused.get(change))
 
-    def _commit(self, changes: list[Change]) -> list[Change]:
+    def _commit(self, changes: list[Change]) -> dict[Change, Refusal]:
         refused = self._journal.commit(changes)
-        if self._after is not None:
-            self._after()
+        # The room that a full disk's reserve gave back is for answers.
+        if self._after is not None and self._journal.failure is None:
+            try:
+                self._after()
+            except ElicitError as error:
+                # The changes are on the disk, whatever else is not.
+                self._after = None
+                event("cache not written", WARNING, reason=str(error))
         return refused
 
     async def claim(self, judge: str) -> list[Question]:
@@ -136,13 +154,19 @@ class Writer:
         """Keep the lease while nothing is written, however long answers take."""
         while True:
             await asyncio.sleep(self._journal.lease / 4)
-            await self._call(self._journal.commit, [])
+            try:
+                await self._call(self._journal.commit, [])
+            except ElicitError as error:
+                # Whoever writes next meets it too, or finds that it has passed.
+                event("heartbeat failed", WARNING, reason=str(error))
 
     async def __aenter__(self) -> Self:
         self._pulse = asyncio.create_task(self._beat())
         return self
 
-    async def __aexit__(self, *error: object) -> None:
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        if error is not None:
+            self._journal.give_up()  # whoever stops this does not wait for a server
         if self._pulse is not None:
             self._pulse.cancel()
             with contextlib.suppress(BaseException):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import resource
 import signal
 import sys
 import tempfile
@@ -47,12 +46,6 @@ def study(url: str, pairs: int, address: str | None = None, **rest: object) -> C
     return campaign([claude(url, concurrency=SLOTS)], pairs=pairs, journal=address, **rest)
 
 
-def _full_disk() -> None:
-    """No file may grow beyond this: the system's own refusal, as of a disk that is full."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
-
-
 def _nobody() -> None:
     """Root may write anywhere; nobody may not."""
     os.setgid(65534)
@@ -61,7 +54,6 @@ def _nobody() -> None:
 
 TROUBLES: dict[str, Callable[[], None]] = {
     "none": lambda: None,
-    "full disk": _full_disk,
     "nobody": _nobody,
 }
 

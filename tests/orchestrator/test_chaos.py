@@ -78,19 +78,6 @@ def test_a_fixed_limit_holds_over_workers(postgres: str, tmp_path: Path) -> None
     assert len([share for share in shares if share > 0]) == 3
 
 
-def test_a_disk_that_is_full_is_one_line_and_keeps_what_was_paid(tmp_path: Path) -> None:
-    with Nursery() as nursery, Provider(lambda n, body: Says("A")) as provider:
-        what = study(provider.url, 150)
-        said = nursery.end(nursery.start(what, tmp_path / "try", "full disk"))
-        assert "cannot be used" in said
-        assert "check the disk's space" in said
-        assert "\n" not in said
-        kept = len(table(what, tmp_path / "try"))
-        assert 0 < kept < 300
-        assert run(what, tmp_path / "try").complete
-        assert len(provider.seen) <= 300 + SLOTS
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user to be refused")
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_folder_that_cannot_be_written_is_one_line(begun: bool) -> None:

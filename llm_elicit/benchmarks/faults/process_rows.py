@@ -15,6 +15,7 @@ from llm_elicit.benchmarks.faults.line import Line, Size, add, completed, faults
 from llm_elicit.benchmarks.faults.postgres import PostgreSQL
 from llm_elicit.benchmarks.faults.trial import Ended, Trial
 from llm_elicit.orchestrator.cache import FILE as CACHE
+from llm_elicit.orchestrator.journal.reserve import SIZE as RESERVE
 
 LATENCY = 0.05
 _SLOTS = 16
@@ -102,7 +103,7 @@ def own_namespaces() -> bool:
 
 
 def full_disk(size: Size, folder: Path) -> Line:
-    """A disk of a few hundred kilobytes that fills up at another point each time; then it is freed.
+    """A disk with a few hundred kilobytes beside a run's reserve; then it is made larger.
 
     A tmpfs in a user's own namespace where the system has them; elsewhere a limit on the size of
     files, which the system refuses in another way.
@@ -112,7 +113,7 @@ def full_disk(size: Size, folder: Path) -> Line:
     for number in range(size.points):
         with Loopback(LATENCY / 5) as server:
             # From too small for the journal's first pages to nearly what the run takes.
-            kilobytes = 64 + round(1_300 * (number + rng.random()) / size.points)
+            kilobytes = RESERVE // 1024 + 64 + round(1_300 * (number + rng.random()) / size.points)
             trial = Trial(folder / str(number), server.url, questions, _SLOTS)
             ended, first, middle = _filled(trial, kilobytes, mounted)
             seen = server.books()

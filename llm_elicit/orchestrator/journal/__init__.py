@@ -15,7 +15,8 @@ from llm_elicit.orchestrator.journal.changes import (
     submitted,
 )
 from llm_elicit.orchestrator.journal.digests import check_digests, digest_of
-from llm_elicit.orchestrator.journal.door import FILE, Place
+from llm_elicit.orchestrator.journal.door import FILE, LEASE, Place
+from llm_elicit.orchestrator.journal.failures import JournalError
 from llm_elicit.orchestrator.journal.reading import (
     answered_by_kind,
     committed,
@@ -23,7 +24,7 @@ from llm_elicit.orchestrator.journal.reading import (
     reading,
     totals,
 )
-from llm_elicit.orchestrator.journal.store import LEASE, Journal
+from llm_elicit.orchestrator.journal.store import Journal
 
 __all__ = [
     "FILE",
@@ -33,6 +34,7 @@ __all__ = [
     "BatchRow",
     "Change",
     "Journal",
+    "JournalError",
     "Place",
     "Question",
     "Totals",

@@ -17,11 +17,24 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal.failures import JournalError, explained
 
 FILE = "journal.sqlite"
 
+LEASE = 120.0
+"""Seconds after which a worker that has not been heard of is taken for gone."""
+
 _BUSY = 30.0
 """Seconds to wait for another process's lock on the file."""
+
+_IDLE = 5.0
+"""Seconds at least that a transaction may pause."""
+
+_SILENCE = {
+    "connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}  # fmt: skip
+"""A server that is gone without a word is noticed in half a minute."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +69,15 @@ class Place:
         tail = hashlib.sha256(name.encode()).hexdigest()[:8]
         return f"elicit_{name}" if len(name) <= 50 else f"elicit_{name[:40]}_{tail}"
 
-    def writable(self) -> sa.Engine:
-        """An engine that may write; the run's tables may not be there yet."""
+    def writable(self, lease: float = LEASE) -> sa.Engine:
+        """An engine that may write; the run's tables may not be there yet.
+
+        Args:
+            lease: seconds; a worker that stops in the middle of a transaction loses its locks
+                after so many.
+        """
         if self.address is not None:
-            return _postgresql(self.address, self.schema)
+            return _postgresql(self.address, self.schema, lease)
         return sqlite_engine(str(self.folder / FILE), begin="BEGIN IMMEDIATE", synchronous="FULL")
 
     def readable(self) -> sa.Engine:
@@ -69,7 +87,7 @@ class Place:
             InputError: there is no journal in the folder.
         """
         if self.address is not None:
-            return _postgresql(self.address, self.schema)
+            return _postgresql(self.address, self.schema, LEASE)
         path = self.folder / FILE
         if not path.is_file():
             raise InputError(f"{self.folder}: no journal here; run the campaign first")
@@ -80,31 +98,28 @@ class Place:
         """Turn whatever the database raises into one clear line.
 
         Raises:
-            InputError: the disk is full, the place cannot be written or reached, or it is damaged.
+            JournalError: the disk is full, it cannot be written or reached, or it is damaged.
         """
         try:
             yield
         except (SQLAlchemyError, sqlite3.Error) as error:
-            raise self._unusable(error) from None
+            raise self.explained(error) from None
 
-    def _unusable(self, error: Exception) -> InputError:
-        reason = " ".join(str(getattr(error, "orig", None) or error).split())
-        if self.address is not None:
-            way_out = "check that the server runs and lets this user in (PGPASSWORD, ~/.pgpass)"
-        else:
-            way_out = "check the disk's space and the folder's permissions"
-        return InputError(
-            f"{self.name}: the journal cannot be used ({reason[:300]}); {way_out}; "
-            "what was committed before is kept"
-        )
+    def explained(self, error: Exception) -> JournalError:
+        """What the database raised, in one clear line."""
+        return explained(error, self.name, shared=self.shared)
 
 
-def _postgresql(address: str, schema: str) -> sa.Engine:
+def _postgresql(address: str, schema: str, lease: float) -> sa.Engine:
     url: URL = make_url(address).set(drivername="postgresql+psycopg")
-    options = f'-csearch_path="{schema}" -csynchronous_commit=on'
+    idle = round(1000 * max(lease, _IDLE))
+    options = (
+        f'-csearch_path="{schema}" -csynchronous_commit=on '
+        f"-cidle_in_transaction_session_timeout={idle}"
+    )
     try:
         return sa.create_engine(
-            url, poolclass=NullPool, connect_args={"options": options, "connect_timeout": 10}
+            url, poolclass=NullPool, connect_args={"options": options, **_SILENCE}
         )
     except ModuleNotFoundError:
         raise InputError(

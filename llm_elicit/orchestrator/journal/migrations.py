@@ -312,6 +312,23 @@ MIGRATIONS: tuple[Migration, ...] = (
         ALTER TABLE answers ADD COLUMN format TEXT NOT NULL DEFAULT 'letter'
         """,
     ),
+    # The number of a worker's last transaction. Where a time-out had undone what a late answer had
+    # done, the question is done again.
+    Migration(
+        "0008-transactions-and-late-answers",
+        sqlite="""
+        ALTER TABLE workers ADD COLUMN written INTEGER NOT NULL DEFAULT 0;
+        UPDATE questions
+            SET state = 'done', worker = NULL, error = NULL, reserved = 0, reserved_tokens = 0
+            WHERE state <> 'done' AND id IN (SELECT question FROM answers)
+        """,
+        postgresql="""
+        ALTER TABLE workers ADD COLUMN written BIGINT NOT NULL DEFAULT 0;
+        UPDATE questions
+            SET state = 'done', worker = NULL, error = NULL, reserved = 0, reserved_tokens = 0
+            WHERE state <> 'done' AND id IN (SELECT question FROM answers)
+        """,
+    ),
     # By which an answer, or the pairs of a round, changed by hand are told; older rows have none.
     Migration(
         "0011-digests",

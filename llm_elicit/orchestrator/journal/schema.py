@@ -28,6 +28,7 @@ workers = Table(
     Column("expires", Double),
     Column("spent", Double),
     Column("tokens", BigInteger),
+    Column("written", BigInteger),
 )
 
 questions = Table(
@@ -102,6 +103,7 @@ answers = Table(
 PLANNED = literal_column("'planned'", Text)
 IN_FLIGHT = literal_column("'in flight'", Text)
 SUBMITTED = literal_column("'submitted'", Text)
+DONE = literal_column("'done'", Text)
 
 
 class clock(FunctionElement[float]):  # noqa: N801 - a SQL function

@@ -1,4 +1,9 @@
-"""The statements by which the journal changes, each for many rows at once."""
+"""The statements by which the journal changes, each for many rows at once.
+
+Every step names the state that it expects a question in, and who holds it: a worker that slept, or
+whose request came back after another had asked again, cannot undo what has happened since. A
+question that has an answer is done, and stays so.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy import bindparam, case, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from llm_elicit.orchestrator.journal.changes import Change, Kind
 from llm_elicit.orchestrator.journal.schema import (
+    DONE,
     IN_FLIGHT,
     PLANNED,
     SUBMITTED,
@@ -25,50 +31,63 @@ _ME: sa.BindParameter[str] = bindparam("me")
 _columns = questions.c
 
 
-def _to(**values: Any) -> sa.Update:
-    return update(questions).where(_columns.id == bindparam("question")).values(**values)
-
+_MINE = _columns.worker == _ME
+_UNSENT = (_columns.state == PLANNED) & _MINE
+_SENT = ((_columns.state == IN_FLIGHT) & _MINE) | (_columns.state == SUBMITTED)
+_UNANSWERED = _columns.state != DONE
 
 _NOTHING = {"reserved": 0.0, "reserved_tokens": 0}
+_LOST = {
+    "lost": _columns.lost + bindparam("new_lost"),
+    "lost_tokens": _columns.lost_tokens + bindparam("new_tokens"),
+}
+_RESERVED_NOW = {
+    "attempts": _columns.attempts + 1,
+    "reserved": bindparam("new_reserved"),
+    "reserved_tokens": bindparam("new_tokens"),
+    "error": None,
+}
+
+
+def _to(expected: sa.ColumnElement[bool], **values: Any) -> sa.Update:
+    which = (_columns.id == bindparam("question")) & expected
+    return update(questions).where(which).values(**values)
+
 
 _STEPS: dict[Kind, sa.Update] = {
-    "intent": _to(
-        state=IN_FLIGHT,
-        attempts=_columns.attempts + 1,
-        reserved=bindparam("new_reserved"),
-        reserved_tokens=bindparam("new_tokens"),
-        error=None,
-        worker=_ME,
-    ),
+    "intent": _to(_UNSENT, state=IN_FLIGHT, **_RESERVED_NOW),
     "submitted": _to(
-        state="submitted",
-        attempts=_columns.attempts + 1,
-        reserved=bindparam("new_reserved"),
-        reserved_tokens=bindparam("new_tokens"),
-        batch=bindparam("new_batch"),
-        error=None,
-        worker=None,
+        _UNSENT, state=SUBMITTED, batch=bindparam("new_batch"), worker=None, **_RESERVED_NOW
     ),
-    "answered": _to(state="done", worker=None, **_NOTHING),
-    "missed": _to(
-        state=PLANNED,
-        lost=_columns.lost + bindparam("new_lost"),
-        lost_tokens=_columns.lost_tokens + bindparam("new_tokens"),
-        **_NOTHING,
+    # Whoever asked, and whatever has become of the question: what was paid is kept.
+    "answered": _to(_UNANSWERED, state=DONE, worker=None, error=None, **_NOTHING),
+    "missed": _to(_SENT, state=PLANNED, **_LOST, **_NOTHING),
+    "failed": _to(
+        _UNSENT | _SENT, state="failed", worker=None, error=bindparam("new_error"), **_NOTHING
     ),
-    "failed": _to(state="failed", worker=None, error=bindparam("new_error"), **_NOTHING),
-    "quarantined": _to(state="quarantined", worker=None, error=bindparam("new_error"), **_NOTHING),
+    "quarantined": _to(
+        _UNSENT | _SENT, state="quarantined", worker=None, error=bindparam("new_error"), **_NOTHING
+    ),
 }
+
+_CHARGE = update(questions).where(_columns.id == bindparam("question")).values(**_LOST)
+"""Count money where there is nothing else to change."""
+
+_lives = workers.c.expires > 0
 
 RENEW = (
     update(workers)
-    .where(workers.c.id == _ME, workers.c.expires > 0)
+    .where(workers.c.id == _ME)
     .values(
-        expires=clock() + bindparam("lease"),
-        spent=workers.c.spent + bindparam("new_spent"),
-        tokens=workers.c.tokens + bindparam("new_tokens"),
+        expires=case((_lives, clock() + bindparam("lease")), else_=0.0),
+        written=bindparam("number"),
+        spent=workers.c.spent + case((_lives, bindparam("new_spent")), else_=bindparam("late")),
+        tokens=workers.c.tokens
+        + case((_lives, bindparam("new_tokens")), else_=bindparam("late_tokens")),
     )
+    .returning(workers.c.expires)
 )
+"""Say that a worker lives, and count what it spent: of one that was taken for gone, its answers."""
 
 REGISTER = insert(workers).values(
     id=_ME,
@@ -77,7 +96,11 @@ REGISTER = insert(workers).values(
     expires=clock() + bindparam("lease"),
     spent=0.0,
     tokens=0,
+    written=0,
 )
+
+KNOWN = (_columns.pair < bindparam("known")) | _columns.presentation.not_in(("ab", "ba"))
+"""Whether a question is of the plan that the worker holds: pairs of later rounds come after."""
 
 CLAIM = (
     update(questions)
@@ -88,6 +111,7 @@ CLAIM = (
                 _columns.judge == bindparam("of_judge"),
                 _columns.state == PLANNED,
                 _columns.worker.is_(None),
+                KNOWN,
             )
             .order_by(_columns.id)
             .limit(bindparam("count"))
@@ -132,19 +156,54 @@ def ignoring(table: sa.Table, dialect: str) -> sa.Insert:
     return postgresql.insert(table).on_conflict_do_nothing()
 
 
-def apply(db: sa.Connection, changes: Sequence[Change], me: str) -> None:
-    """Write changes of different questions; a kind's rows go as one statement."""
+class UnexpectedError(Exception):
+    """A question is not in the state, or not in the hands, that a change expects."""
+
+
+def apply(db: sa.Connection, changes: Sequence[Change], me: str) -> list[Change]:
+    """Write changes of different questions; a kind's rows go as one statement.
+
+    Returns:
+        Those that did not apply, which is none.
+
+    Raises:
+        UnexpectedError: some change does not apply; the caller's transaction is to be undone.
+    """
     rows: dict[Kind, list[dict[str, Any]]] = defaultdict(list)
-    replies: list[dict[str, Any]] = []
     for change in changes:
-        row = {f"new_{name}": value for name, value in change.values.items()}
-        row["question"] = change.question
-        if change.kind == "intent":
-            row["me"] = me
-        rows[change.kind].append(row)
-        if change.answer is not None:
-            replies.append(change.answer)
-    if replies:
-        db.execute(ignoring(answers, db.dialect.name), replies)
+        rows[change.kind].append(_parameters(change, me))
     for kind, parameters in rows.items():
-        db.execute(_STEPS[kind], parameters)
+        if db.execute(_STEPS[kind], parameters).rowcount != len(parameters):
+            raise UnexpectedError
+    _keep(db, changes)
+    return []
+
+
+def apply_each(db: sa.Connection, changes: Sequence[Change], me: str) -> list[Change]:
+    """Write changes one by one, in their order.
+
+    Returns:
+        Those that did not apply: they changed nothing, but what they cost is counted.
+    """
+    others = []
+    for change in changes:
+        if db.execute(_STEPS[change.kind], _parameters(change, me)).rowcount:
+            _keep(db, [change])
+            continue
+        others.append(change)
+        if change.spent or change.tokens:
+            paid = {"new_lost": change.spent, "new_tokens": change.tokens}
+            db.execute(_CHARGE, {"question": change.question, **paid})
+    return others
+
+
+def _parameters(change: Change, me: str) -> dict[str, Any]:
+    row = {f"new_{name}": value for name, value in change.values.items()}
+    return {**row, "question": change.question, "me": me}
+
+
+def _keep(db: sa.Connection, changes: Sequence[Change]) -> None:
+    """Write the answers down."""
+    rows = [change.answer for change in changes if change.answer is not None]
+    if rows:
+        db.execute(insert(answers), rows)

@@ -12,7 +12,8 @@ import contextlib
 import os
 import socket
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -30,8 +31,16 @@ from llm_elicit.orchestrator.journal.batches import (
     batch_rows,
     set_batch,
 )
-from llm_elicit.orchestrator.journal.changes import Change, Question, Totals, now, storable
-from llm_elicit.orchestrator.journal.door import Place
+from llm_elicit.orchestrator.journal.changes import (
+    Change,
+    Question,
+    Refusal,
+    Totals,
+    now,
+    storable,
+)
+from llm_elicit.orchestrator.journal.door import LEASE, Place
+from llm_elicit.orchestrator.journal.failures import JournalError
 from llm_elicit.orchestrator.journal.migrations import migrate
 from llm_elicit.orchestrator.journal.reading import spent, totals
 from llm_elicit.orchestrator.journal.schema import (
@@ -46,19 +55,24 @@ from llm_elicit.orchestrator.journal.statements import (
     CLAIM,
     HANDED_IN,
     HELD,
+    KNOWN,
     REGISTER,
     RENEW,
     SPENT,
+    UnexpectedError,
     amounts,
     apply,
+    apply_each,
     ignoring,
 )
+from llm_elicit.orchestrator.journal.transactions import Transactions
+from llm_elicit.orchestrator.journal.unsaved import Unsaved
 from llm_elicit.plan import Plan
 
-LEASE = 120.0
-"""Seconds after which a worker that has not been heard of is taken for gone."""
-
 _NO_LIMITS = Limits()
+
+Write = Callable[[sa.Connection, Sequence[Change], str], list[Change]]
+"""Writes changes for a worker; returns those that did not apply."""
 
 _ROWS = 5_000
 """Rows of the plan that are written at once."""
@@ -88,12 +102,14 @@ class Journal:
         self.lease = lease
         self._limits = limits
         self._me = uuid.uuid4().hex
+        self._known: dict[str, int] = {}
         with place.guarded():
-            self._db = place.writable().connect()
+            self._transactions = Transactions(place, self._me, lease)
+            self._db = self._transactions.db
             try:
                 self._set_up(identity)
             except BaseException:
-                self._db.close()
+                self._transactions.close()
                 raise
 
     def _set_up(self, identity: dict[str, str]) -> None:
@@ -106,6 +122,7 @@ class Journal:
                 self._db.execute(sa.schema.CreateSchema(self.place.schema, if_not_exists=True))
             migrate(self._db)
             self._same_campaign(identity)
+            self._unsaved = Unsaved(self.place.folder, self._name())
             name = f"{socket.gethostname()}:{os.getpid()}"
             worker = {"me": self._me, "new_name": name, "new_began": now(), "lease": self.lease}
             self._db.execute(REGISTER, worker)
@@ -122,6 +139,13 @@ class Journal:
         finally:
             cursor.close()
 
+    def _name(self) -> str:
+        """What tells this journal from another of the same campaign."""
+        row = {"key": "journal", "value": uuid.uuid4().hex}
+        self._db.execute(ignoring(meta, self._db.dialect.name), row)
+        known = select(meta.c.value).where(meta.c.key == "journal")
+        return str(self._db.execute(known).scalar_one())
+
     def _same_campaign(self, identity: dict[str, str]) -> None:
         kept = dict(self._db.execute(select(meta.c.key, meta.c.value)).all())
         check_same(kept, identity, self.place.folder)
@@ -131,19 +155,29 @@ class Journal:
     def prepare(self, judges: Iterable[str], plan: Plan) -> int:
         """Write the plan down, and take back what was in flight when a worker was cut off.
 
-        Questions that an earlier run gave up are open again; quarantined ones are not.
+        Questions that an earlier run gave up are open again; quarantined ones are not. Only
+        questions of this plan are claimed from then on.
 
         Returns:
             How many requests were in flight: their answers, if any, were lost with that worker.
         """
-        with self.place.guarded(), self._db.begin():
-            lost = self._reclaim()
-            for judge in judges:
-                self._withdraw(judge, plan)
-                self._write_down(judge, plan)
-            again = update(questions).where(questions.c.state == "failed")
-            self._db.execute(again.values(state=PLANNED))
-            return lost
+        names = list(judges)
+        self._known = {judge: plan.end(judge) for judge in names}
+        lost = self._transactions.once(partial(self._prepare, names, plan))
+        self._unsaved.clear()
+        return lost
+
+    def _prepare(self, judges: Sequence[str], plan: Plan) -> int:
+        lost = self._reclaim()
+        for judge in judges:
+            self._withdraw(judge, plan)
+            self._write_down(judge, plan)
+        again = update(questions).where(questions.c.state == "failed")
+        self._db.execute(again.values(state=PLANNED))
+        late = self._unsaved.answers()
+        apply_each(self._db, late, self._me)
+        self._renew(sum(change.spent for change in late), sum(change.tokens for change in late))
+        return lost
 
     def _write_down(self, judge: str, plan: Plan) -> None:
         count = select(func.count()).where(questions.c.judge == judge)
@@ -184,75 +218,136 @@ class Journal:
         ids = list(self._db.execute(gone.values(expires=0).returning(workers.c.id)).scalars())
         if not ids:
             return 0
-        theirs = questions.c.worker.in_(ids)
-        flying = theirs & (questions.c.state == IN_FLIGHT)
         c = questions.c
-        sums = select(func.count(), func.sum(c.reserved), func.sum(c.reserved_tokens))
-        count, usd, tokens = self._db.execute(sums.where(flying)).one()
+        theirs = c.worker.in_(ids)
+        flying = theirs & (c.state == IN_FLIGHT)
+        # Locked: a late answer may come between the look and the change.
+        held = select(c.reserved, c.reserved_tokens).where(flying).with_for_update()
+        rows = self._db.execute(held).all()
         lost = {"lost": c.lost + c.reserved, "lost_tokens": c.lost_tokens + c.reserved_tokens}
         back = update(questions).where(flying)
         self._db.execute(back.values(state=PLANNED, reserved=0.0, reserved_tokens=0, **lost))
-        self._db.execute(
-            update(questions).where(theirs, questions.c.state == PLANNED).values(worker=None)
-        )
-        self._renew(float(usd or 0.0), int(tokens or 0))
-        return int(count)
+        self._db.execute(update(questions).where(theirs, c.state == PLANNED).values(worker=None))
+        self._renew(sum(row.reserved for row in rows), sum(row.reserved_tokens for row in rows))
+        return len(rows)
 
-    def _renew(self, spent: float = 0.0, tokens: int = 0) -> bool:
-        """Say that this worker lives; False if another has taken its questions already."""
-        values = {"me": self._me, "new_spent": spent, "new_tokens": tokens, "lease": self.lease}
-        renewed = self._db.execute(RENEW, values)
-        return bool(renewed.rowcount)
+    def _renew(self, spent: float = 0.0, tokens: int = 0, late: Sequence[Change] = ()) -> bool:
+        """Say that this worker lives, and count what it spent.
 
-    def claim(self, judge: str, count: int) -> list[Question]:
-        """Take up to `count` open questions of a judge, in the plan's order, for this worker."""
-        with self.place.guarded(), self._db.begin():
-            if not self._renew():
-                raise self._lapsed()
-            values = {"of_judge": judge, "count": count, "me": self._me}
-            rows = sorted(self._db.execute(CLAIM, values).all())
-        return [Question(*row) for row in rows]
-
-    def held_elsewhere(self, judge: str) -> int:
-        """How many open questions this worker does not hold; frees those of workers gone first."""
-        with self.place.guarded(), self._db.begin():
-            if not self._renew():
-                raise self._lapsed()
-            self._reclaim()
-            open_ = or_(questions.c.state == PLANNED, questions.c.state == IN_FLIGHT)
-            others = select(func.count()).where(
-                questions.c.judge == judge, open_, questions.c.worker.is_distinct_from(self._me)
-            )
-            return int(self._db.execute(others).scalar_one())
-
-    def commit(self, changes: Sequence[Change]) -> list[Change]:
-        """Make changes of different questions durable, all of them or none.
+        Args:
+            spent, tokens: USD and tokens.
+            late: what counts instead, if another has taken its questions.
 
         Returns:
-            Intents that the cap has no room for now: they were not written, the others were.
+            Whether none has.
+        """
+        values = {
+            "me": self._me, "lease": self.lease, "number": self._transactions.number,
+            "new_spent": spent, "new_tokens": tokens,
+            "late": sum(change.spent for change in late),
+            "late_tokens": sum(change.tokens for change in late),
+        }  # fmt: skip
+        return bool(self._db.execute(RENEW, values).scalar_one() > 0)
+
+    def claim(self, judge: str, count: int) -> list[Question]:
+        """Take up to `count` open questions of a judge, in the plan's order, for this worker.
+
+        Of a round that another worker has planned since, this one knows no pair: it takes none.
+        """
+        self._must_take_more()
+        return self._transactions.once(partial(self._claim, judge, count))
+
+    def _claim(self, judge: str, count: int) -> list[Question]:
+        if not self._renew():
+            raise self._lapsed()
+        values = {"of_judge": judge, "count": count, "me": self._me, "known": self._known[judge]}
+        return [Question(*row) for row in sorted(self._db.execute(CLAIM, values).all())]
+
+    def _must_take_more(self) -> None:
+        if self._transactions.failure is not None:
+            raise self._transactions.failure
+
+    def held_elsewhere(self, judge: str) -> int:
+        """How many open questions of its plan this worker does not hold.
+
+        Frees those of workers that are gone first.
+        """
+        return self._transactions.once(partial(self._held_elsewhere, judge))
+
+    def _held_elsewhere(self, judge: str) -> int:
+        if not self._renew():
+            raise self._lapsed()
+        self._reclaim()
+        open_ = or_(questions.c.state == PLANNED, questions.c.state == IN_FLIGHT)
+        others = select(func.count()).where(
+            questions.c.judge == judge, open_, KNOWN, questions.c.worker.is_distinct_from(self._me)
+        )
+        return int(self._db.execute(others, {"known": self._known[judge]}).scalar_one())
+
+    def commit(self, changes: Sequence[Change]) -> dict[Change, Refusal]:
+        """Make changes of different questions durable, all of them or none.
+
+        A change that does not apply any more, since another worker took the question over, changes
+        nothing; what it cost is counted.
+
+        Returns:
+            The intents that were not written, and why; all other changes were.
 
         Raises:
-            InputError: the disk is full, the journal cannot be written, or it is damaged; or
-                this worker was not heard of for so long that another took over its questions.
+            JournalError: the disk is full, the journal cannot be written, or it is damaged. Answers
+                that were to be written are in a file beside it, for the next run.
+            InputError: this worker was not heard of for so long that another took over its
+                questions; its answers were kept all the same.
         """
-        with self.place.guarded(), self._db.begin():
-            alive = self._renew(sum(c.spent for c in changes), sum(c.tokens for c in changes))
-            if alive:
-                refused = self._over_the_cap(changes)
-                kept = [change for change in changes if change not in refused]
-            else:
-                # Answers that were paid are worth keeping whoever asked; nothing else is ours.
-                kept = [change for change in changes if change.answer is not None]
-            apply(self._db, kept, self._me)
-        if not alive:
+        try:
+            try:
+                done = self._transactions.once(partial(self._commit, changes, apply))
+            except UnexpectedError:
+                done = self._transactions.once(partial(self._commit, changes, apply_each))
+        except JournalError as error:
+            raise self._set_aside(changes, error) from None
+        if done is None:
             raise self._lapsed()
+        return done
+
+    def _commit(self, changes: Sequence[Change], write: Write) -> dict[Change, Refusal] | None:
+        """Write all at once, or each by itself; None if this worker was taken for gone."""
+        spent, tokens = sum(c.spent for c in changes), sum(c.tokens for c in changes)
+        late = [change for change in changes if change.answer is not None]
+        if not self._renew(spent, tokens, late):
+            # Answers that were paid are worth keeping whoever asked; nothing else is ours.
+            write(self._db, late, self._me)
+            return None
+        intents = [change for change in changes if change.kind in ("intent", "submitted")]
+        refused: dict[Change, Refusal] = {}
+        if self._transactions.failure is not None:
+            refused = dict.fromkeys(intents, "journal failed")
+        elif intents:
+            refused = dict.fromkeys(self._over_the_cap(intents), "no room")
+        kept = [change for change in changes if change not in refused]
+        for change in write(self._db, kept, self._me):
+            if change.kind in ("intent", "submitted"):
+                refused[change] = "settled elsewhere"
         return refused
 
-    def _over_the_cap(self, changes: Sequence[Change]) -> list[Change]:
+    def _set_aside(self, changes: Sequence[Change], error: JournalError) -> JournalError:
+        """Keep the answers that could not be written; the error says so where that failed too."""
+        lost = self._unsaved.keep(changes) if any(c.answer for c in changes) else 0
+        return error if not lost else JournalError(f"{error}; {lost:,} answers could not be kept")
+
+    @property
+    def failure(self) -> JournalError | None:
+        """Why nothing more may be sent, if the disk is full."""
+        return self._transactions.failure
+
+    def give_up(self) -> None:
+        """Wait for a server that is away no longer; may be called from another thread."""
+        self._transactions.give_up()
+
+    def _over_the_cap(self, intents: Sequence[Change]) -> list[Change]:
         """The intents that do not fit under the cap with what all workers hold and spent."""
         caps = (self._limits.max_cost, self._limits.max_tokens)
-        intents = [change for change in changes if change.kind in ("intent", "submitted")]
-        if caps == (None, None) or not intents:
+        if caps == (None, None):
             return []
         # One worker at a time looks and takes, or two could take the same rest.
         self._db.execute(select(meta.c.key).with_for_update())
@@ -269,43 +364,43 @@ class Journal:
 
     def workers(self) -> int:
         """How many workers live, this one among them."""
-        with self.place.guarded(), self._db.begin():
-            living = select(func.count()).where(
-                or_(workers.c.id == self._me, workers.c.expires > clock())
-            )
-            return int(self._db.execute(living).scalar_one())
+        living = select(func.count()).where(
+            or_(workers.c.id == self._me, workers.c.expires > clock())
+        )
+        return self._transactions.once(lambda: int(self._db.execute(living).scalar_one()))
 
     def held(self) -> tuple[float, int]:
         """USD and tokens set aside for requests in flight, all workers together."""
-        with self.place.guarded(), self._db.begin():
-            return amounts(self._db, HELD)
+        return self._transactions.once(lambda: amounts(self._db, HELD))
 
     def open_batch(self, row: BatchRow) -> None:
         """Write a new batch down."""
-        with self.place.guarded(), self._db.begin():
-            add_batch(self._db, row)
+        self._changed(partial(add_batch, self._db, row))
 
     def set_batch(
         self, tag: str, fate: BatchFate, batch: str | None = None, note: str = ""
     ) -> None:
         """What has become of a batch."""
-        with self.place.guarded(), self._db.begin():
-            set_batch(self._db, tag, fate, batch, storable(note))
+        self._changed(partial(set_batch, self._db, tag, fate, batch, storable(note)))
+
+    def _changed(self, work: Callable[[], None]) -> None:
+        def numbered() -> None:
+            self._renew()
+            work()
+
+        self._transactions.once(numbered)
 
     def batches(self, judge: str, fate: BatchFate | None = None) -> list[BatchRow]:
         """A judge's batches, the oldest first; those of one fate alone, if it is given."""
-        with self.place.guarded(), self._db.begin():
-            return batch_rows(self._db, judge, fate)
+        return self._transactions.once(partial(batch_rows, self._db, judge, fate))
 
     def in_batch(self, tag: str) -> list[Question]:
         """The questions that wait for a batch, in the plan's order."""
-        with self.place.guarded(), self._db.begin():
-            return batch_questions(self._db, tag)
+        return self._transactions.once(partial(batch_questions, self._db, tag))
 
     def totals(self, judge: str) -> Totals:
         """Where the judge stands."""
-        with self.place.guarded(), self._db.begin():
-            return totals(self._db, judge)
+        return self._transactions.once(partial(totals, self._db, judge))
 
     def worst(self, judge: str) -> tuple[int, int]:
         """Tokens of prompt and answer that a request must reserve at least (`raise_worst`)."""
@@ -328,8 +423,7 @@ class Journal:
 
     def spent(self) -> tuple[float, int]:
         """USD and tokens so far, with what may have been charged for nothing."""
-        with self.place.guarded(), self._db.begin():
-            return spent(self._db)
+        return self._transactions.once(partial(spent, self._db))
 
     def close(self) -> None:
         """Let go of what was not sent, and close; what was committed is on the disk already."""
@@ -340,7 +434,7 @@ class Journal:
             self._db.execute(update(questions).where(unsent).values(worker=None))
             # Not 0: what is still in flight is for the next worker to take back.
             self._db.execute(update(workers).where(mine, workers.c.expires > 0).values(expires=1))
-        self._db.close()
+        self._transactions.close()
 
     def _lapsed(self) -> InputError:
         return InputError(

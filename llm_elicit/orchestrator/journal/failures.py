@@ -1,0 +1,88 @@
+"""What a database's errors mean: one plain sentence each, with the way out."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+
+from llm_elicit.errors import InputError
+
+
+class JournalError(InputError):
+    """A run's journal cannot be used; what was committed before is kept."""
+
+
+_FILE = {
+    sqlite3.SQLITE_FULL: "the disk is full; make room and run again",
+    sqlite3.SQLITE_IOERR: "the disk refuses to be read or written; check its space, its quota and "
+    "its health, and run again",
+    sqlite3.SQLITE_READONLY: "it may only be read; check the permissions of the file and of its "
+    "folder",
+    sqlite3.SQLITE_PERM: "it may not be opened; check the permissions of the file and of its "
+    "folder",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check that its folder exists and the "
+    "permissions of both",
+    sqlite3.SQLITE_BUSY: "another program holds the file (a database browser, a backup); close "
+    "that and run again",
+}
+_FILE[sqlite3.SQLITE_LOCKED] = _FILE[sqlite3.SQLITE_BUSY]
+_FILE[sqlite3.SQLITE_CORRUPT] = _FILE[sqlite3.SQLITE_NOTADB] = (
+    "the file is damaged; put a copy of it back, or move it away and run again: the answers that "
+    "the cache has are not asked for again"
+)
+
+_SERVER = {
+    "28": "the server does not let this user in; check PGPASSWORD or ~/.pgpass",
+    "3D": "there is no such database; make it, or correct the address",
+    "42501": "this user may not do that; the journal needs the right to make a schema in the "
+    "database",
+    "25006": "the server only lets itself be read; give the address of its primary",
+    "53100": "the server's disk is full; make room there and run again",
+    "53300": "the server has no connection left; end other programs, or raise max_connections",
+}
+_UNREACHABLE = "check that the server runs and lets this user in (PGPASSWORD, ~/.pgpass)"
+
+
+def explained(error: Exception, name: str, *, shared: bool) -> JournalError:
+    """The error in one line.
+
+    Args:
+        error: what the database raised.
+        name: what the journal is called.
+        shared: whether it is on a server.
+    """
+    reason = " ".join(str(getattr(error, "orig", None) or error).split())
+    way_out = _of_server(error) if shared else _FILE.get(_code(error), "see the reason")
+    return JournalError(
+        f"{name}: the journal cannot be used ({reason[:300]}): {way_out}; "
+        "what was committed before is kept"
+    )
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether a file had no room to grow."""
+    return isinstance(error, DBAPIError) and _code(error) == sqlite3.SQLITE_FULL
+
+
+def passes(error: BaseException) -> bool:
+    """Whether a server may do the same without complaint in a while: it restarts, say."""
+    if not isinstance(error, DBAPIError) or _state(error) == "53100":
+        return False
+    return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
+
+
+def _code(error: Exception) -> int:
+    """SQLite's primary result code; 0 where there is none."""
+    code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", None)
+    return (code or 0) & 0xFF
+
+
+def _state(error: Exception) -> str:
+    """PostgreSQL's SQLSTATE; empty where there is none."""
+    return getattr(getattr(error, "orig", None), "sqlstate", None) or ""
+
+
+def _of_server(error: Exception) -> str:
+    state = _state(error)
+    return _SERVER.get(state) or _SERVER.get(state[:2]) or _UNREACHABLE

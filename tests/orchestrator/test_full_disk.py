@@ -1,0 +1,116 @@
+"""Disks that are full: what is in flight is kept all the same, and nothing more is sent."""
+
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fakes.provider import Provider, Says
+from sqlalchemy import event
+
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal import Journal, JournalError, Place, answered, intent, reserve
+from orchestrator.chaos import Nursery, study
+from orchestrator.conftest import EXPERT
+from orchestrator.running import campaign, plan_of, run, table
+from orchestrator.test_journal import ANSWER
+
+
+class Disk:
+    """A small disk, in memory."""
+
+    def __init__(self, where: Path) -> None:
+        self.where = where
+
+    def size(self, kilobytes: int, *more: str) -> None:
+        options = ",".join([*more, f"size={kilobytes}k"])
+        command = ["mount", "-t", "tmpfs", "-o", options, "none", str(self.where)]
+        subprocess.run(command, check=True, capture_output=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    small = Disk(tmp_path / "disk")
+    small.where.mkdir()
+    try:
+        small.size(64)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this system lets nobody mount a disk; see the test of SQLite's own limit")
+    try:
+        yield small
+    finally:
+        subprocess.run(["umount", str(small.where)], check=True)
+
+
+@pytest.mark.parametrize("room", [200, 500, 800])
+def test_a_full_disk_keeps_what_is_in_flight(disk: Disk, room: int) -> None:
+    """From no room for the plan to none for the middle of the run; the cache is there too."""
+    disk.size(reserve.SIZE // 1024 + room, "remount")
+    folder = disk.where / "try"
+    with Nursery() as nursery, Provider(lambda n, body: Says("A", delay=0.01)) as provider:
+        what = study(provider.url, 200)
+        said = nursery.end(nursery.start(what, folder))
+        assert "the disk is full; make room" in said
+        assert "journal" in said
+        assert "\n" not in said
+        sent = len(provider.seen)
+        assert sent < 400
+        assert not (folder / "journal.reserve").exists()
+        disk.size(100_000, "remount")
+        if sent:
+            assert len(table(what, folder)) == sent
+        again = run(what, folder)
+        assert again.complete
+        assert again.lost_in_flight == 0
+        asked = Counter(request.question for request in provider.seen)
+        assert set(asked.values()) == {1}
+        assert len(asked) == 400
+
+
+def test_a_disk_without_room_for_the_reserve_is_refused(disk: Disk) -> None:
+    with Provider(lambda n, body: Says("A")) as provider:
+        with pytest.raises(JournalError, match=r"No space left.*8 MB in reserve.*make room"):
+            run(study(provider.url, 5), disk.where / "try")
+        assert not provider.seen
+
+
+def test_when_a_file_cannot_grow_the_reserve_is_given_back_once(tmp_path: Path) -> None:
+    """SQLite's own limit of pages, which the reserve lifts as it would a disk's."""
+    place = Place(tmp_path)
+    plan = plan_of(campaign([EXPERT], pairs=10))
+    book = Journal(place, {"fingerprint": "x"})
+    book.prepare(["expert"], plan)
+    first, second, third = book.claim("expert", 3)
+    book.commit([intent(first.id, 0.25), intent(second.id, 0.25)])
+    with book._raw() as db:
+        db.execute("PRAGMA max_page_count = 1")
+    kept = tmp_path / "journal.reserve"
+
+    @event.listens_for(book._db.engine, "begin")
+    def _lift(connection: object) -> None:
+        if not kept.exists():
+            connection.exec_driver_sql("PRAGMA max_page_count = 100000")  # type: ignore[attr-defined]
+
+    long = [answered(q.id, ANSWER) for q in (first, second)]
+    for change in long:
+        assert change.answer is not None
+        change.answer["reply"] = "A" * 100_000
+    unsent = intent(third.id, 0.25)
+    assert kept.stat().st_size == reserve.SIZE
+    assert book.commit([*long, unsent]) == {unsent: "journal failed"}
+    assert not kept.exists()
+    assert book.totals("expert").done == 2
+    for refused in (lambda: book.claim("expert", 1), lambda: _raise(book.failure)):
+        with pytest.raises(InputError, match="the disk is full"):
+            refused()
+    book.close()
+    again = Journal(place, {"fingerprint": "x"})
+    assert again.prepare(["expert"], plan) == 0
+    assert again.spent() == (pytest.approx(0.5), 24)
+    again.close()
+
+
+def _raise(error: Exception | None) -> None:
+    assert error is not None
+    raise error

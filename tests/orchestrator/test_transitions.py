@@ -1,0 +1,200 @@
+"""Every step of a question names the state and the worker it expects: in any order of events, a
+question with an answer is done and stays so, and no money is left out of the sums."""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from sqlalchemy import func, select, update
+
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal import (
+    Change,
+    Journal,
+    Place,
+    answered,
+    failed,
+    intent,
+    missed,
+    quarantined,
+    reading,
+)
+from llm_elicit.orchestrator.journal.schema import answers, questions, workers
+from llm_elicit.orchestrator.journal.statements import SPENT, amounts
+from llm_elicit.plan import Plan
+from orchestrator.conftest import EXPERT
+from orchestrator.running import campaign, plan_of
+from orchestrator.test_journal import ANSWER
+
+PLAN: Plan = plan_of(campaign([EXPERT], pairs=4))
+
+
+def _open(place: Place) -> Journal:
+    book = Journal(place, {"fingerprint": "x"})
+    book.prepare(["expert"], PLAN)
+    return book
+
+
+def _gone(book: Journal) -> None:
+    """The worker's lease is over, as if it had been stopped for so long."""
+    with book._db.begin():
+        book._db.execute(update(workers).where(workers.c.id == book._me).values(expires=1.0))
+
+
+def _rows(place: Place) -> list[Any]:
+    c = questions.c
+    with reading(place) as db:
+        return list(
+            db.execute(
+                select(c.state, c.worker, c.attempts, c.lost, answers.c.cost)
+                .select_from(questions.outerjoin(answers, answers.c.question == c.id))
+                .order_by(c.id)
+            )
+        )
+
+
+def _counted(place: Place) -> tuple[float, int]:
+    with reading(place) as db:
+        return amounts(db, SPENT)
+
+
+def _added_up(place: Place) -> tuple[float, int]:
+    used = answers.c.prompt_tokens + answers.c.completion_tokens
+    with reading(place) as db:
+        paid = db.execute(select(func.sum(answers.c.cost), func.sum(used))).one()
+        c = questions.c
+        lost = db.execute(select(func.sum(c.lost), func.sum(c.lost_tokens))).one()
+    return float(paid[0] or 0) + float(lost[0] or 0), int(paid[1] or 0) + int(lost[1] or 0)
+
+
+def test_a_late_answer_is_kept_and_nothing_undoes_it(place: Place) -> None:
+    """One worker sleeps for longer than its lease, another asks again, both are answered."""
+    asleep = _open(place)
+    (question,) = asleep.claim("expert", 1)
+    asleep.commit([intent(question.id, 0.5)])
+    _gone(asleep)
+    other = _open(place)
+    assert question in [replace(q, attempts=0) for q in other.claim("expert", 8)]
+    assert other.commit([intent(question.id, 0.5)]) == {}
+    with pytest.raises(InputError, match="another took over"):
+        asleep.commit([answered(question.id, ANSWER)])
+    assert _rows(place)[0][0] == "done"
+    # The request of the other comes to nothing, is put again, given up, or answered after all.
+    assert other.commit([missed(question.id, 0.125)]) == {}
+    again = intent(question.id, 0.5)
+    assert other.commit([again]) == {again: "settled elsewhere"}
+    other.commit([failed(question.id, "no")])
+    other.commit([quarantined(question.id, "no")])
+    other.commit([answered(question.id, replace(ANSWER, reply="B"))])
+    state, worker, attempts, lost, cost = _rows(place)[0]
+    assert (state, worker, attempts, cost) == ("done", None, 2, 0.25)
+    # Set aside for the sleeper, the time-out, and the second answer.
+    assert lost == pytest.approx(0.5 + 0.125 + 0.25)
+    assert _counted(place) == pytest.approx(_added_up(place))
+    with reading(place) as db:
+        assert db.execute(select(answers.c.reply)).scalars().all() == ["A"]
+    asleep.close()
+    other.close()
+
+
+def test_a_worker_that_was_taken_for_gone_changes_no_others_question(place: Place) -> None:
+    asleep = _open(place)
+    first, second, third = asleep.claim("expert", 3)
+    asleep.commit([intent(first.id, 0.5), intent(second.id, 0.5)])
+    _gone(asleep)
+    other = _open(place)
+    other.claim("expert", 8)
+    other.commit([intent(first.id, 0.5)])
+    before = _rows(place)
+    changes = [missed(first.id, 0.1), failed(second.id, "no"), intent(third.id, 0.5)]
+    with pytest.raises(InputError, match="another took over"):
+        asleep.commit(changes)
+    assert _rows(place) == before
+    assert _counted(place) == pytest.approx(_added_up(place))
+    asleep.close()
+    other.close()
+
+
+def test_a_question_that_was_reset_though_answered_is_done_again(tmp_path: Path) -> None:
+    """As a version before left it, where a time-out came after a late answer."""
+    place = Place(tmp_path)
+    book = _open(place)
+    (question,) = book.claim("expert", 1)
+    book.commit([answered(question.id, ANSWER)])
+    with book._db.begin():
+        book._db.execute(update(questions).values(state="planned"))
+        book._db.exec_driver_sql("DELETE FROM migrations WHERE name LIKE '0008%'")
+        book._db.exec_driver_sql("ALTER TABLE workers DROP COLUMN written")
+    book.close()
+    _open(place).close()
+    assert [row[0] for row in _rows(place)] == ["done"] + ["planned"] * 7
+
+
+class Workers(RuleBasedStateMachine):
+    """Two workers on one journal, in any order of events; each may be taken for gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = tempfile.TemporaryDirectory()
+        self.place = Place(Path(self._folder.name))
+        self.books = [_open(self.place), _open(self.place)]
+        self.done: set[int] = set()
+
+    @rule(who=st.integers(0, 1))
+    def claims(self, who: int) -> None:
+        try:
+            self.books[who].claim("expert", 2)
+        except InputError:
+            self._comes_back(who)
+
+    @rule(who=st.integers(0, 1), kinds=st.lists(st.integers(0, 4), min_size=1, max_size=3),
+          first=st.integers(1, 6))  # fmt: skip
+    def commits(self, who: int, kinds: list[int], first: int) -> None:
+        makes = (
+            lambda q: intent(q, 0.5, 20), lambda q: answered(q, ANSWER),
+            lambda q: missed(q, 0.125, 5), lambda q: failed(q, "no"),
+            lambda q: quarantined(q, "no"),
+        )  # fmt: skip
+        changes: list[Change] = [makes[kind](first + n) for n, kind in enumerate(kinds)]
+        try:
+            refused = self.books[who].commit(changes)
+            assert all(change.kind == "intent" for change in refused)
+        except InputError:
+            self._comes_back(who)
+        self.done |= {change.question for change in changes if change.answer}
+
+    @rule(who=st.integers(0, 1))
+    def is_taken_for_gone(self, who: int) -> None:
+        self.books[1 - who].held_elsewhere("expert") if self._lives(1 - who) else None
+
+    def _lives(self, who: int) -> bool:
+        book = self.books[who]
+        with book._db.begin():
+            lives = select(workers.c.expires > 0).where(workers.c.id == book._me)
+            return bool(book._db.execute(lives).scalar_one())
+
+    def _comes_back(self, who: int) -> None:
+        self.books[who].close()
+        self.books[who] = _open(self.place)
+
+    @invariant()
+    def an_answer_means_done_and_money_adds_up(self) -> None:
+        rows = _rows(self.place)
+        for number, (state, worker, _, _, cost) in enumerate(rows, 1):
+            assert (state == "done") == (cost is not None) == (number in self.done)
+            assert (worker is None) or state in ("planned", "in flight")
+        assert _counted(self.place) == pytest.approx(_added_up(self.place))
+
+    def teardown(self) -> None:
+        for book in self.books:
+            book.close()
+        self._folder.cleanup()
+
+
+TestWorkers = Workers.TestCase
+TestWorkers.settings = settings(max_examples=12, stateful_step_count=20, deadline=None)
