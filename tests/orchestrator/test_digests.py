@@ -16,7 +16,7 @@ from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.recorded import planned_rounds, record_rounds
 from llm_elicit.rounds import EVERYONE, Pairs
 from orchestrator.conftest import EXPERT
-from orchestrator.running import campaign, run, table
+from orchestrator.running import campaign, plan_of, run, table
 
 
 def _execute(place: Place, statement: str) -> int:
@@ -88,6 +88,7 @@ def test_numbers_come_back_with_the_digest_they_left_with(
     book = Journal(place, {"of": "a test"})
     _execute(place, "DELETE FROM answers WHERE question = 1")
     _execute(place, "UPDATE questions SET state = 'planned' WHERE id = 1")
+    book.prepare(["expert"], plan_of(study))
     (question,) = book.claim("expert", 1)
     answer = Answer(
         "t", "h", "e", '{"x": "é\\u0000"}', "m", "m-1 \ud83d", "A\0 “é” \ud83d", "stop", "A",
