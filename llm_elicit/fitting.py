@@ -61,7 +61,7 @@ def refit_changed(result: Run, stage: str, progress: Progress) -> None:
         stage: what is about to begin, for messages.
         progress: told of what is fitted again, and why.
     """
-    manifest, now = result.manifest, {"tables": result.tables_digest, "settings": _settings(result)}
+    manifest, now = result.manifest, _shared(result)
     due = set()
     for judge in result.campaign.judges:
         for method in result.campaign.fit.methods:
@@ -92,11 +92,12 @@ class _Answers:
         return digest.hexdigest()
 
 
-def _settings(result: Run) -> str:
-    """A digest of what a belief depends on besides its answers."""
+def _shared(result: Run) -> dict[str, str]:
+    """What all beliefs of a run depend on: the tables of answers, the settings, λ."""
     fit, space = result.campaign.fit, result.space
     box = [space.names, *(side.tolist() for side in (space.low, space.high, space.log))]
-    return digest_of([fit.model_dump(mode="json", exclude={"methods"}), result.campaign.seed, box])
+    settings = [fit.model_dump(mode="json", exclude={"methods"}), result.campaign.seed, box]
+    return {"tables": result.tables_digest, "settings": digest_of(settings)}
 
 
 def _fit(result: Run, due: Collection[tuple[str, str]], stage: str, progress: Progress) -> None:
@@ -104,6 +105,7 @@ def _fit(result: Run, due: Collection[tuple[str, str]], stage: str, progress: Pr
     comparisons = result.comparisons
     # Ratios are of pairs of the first round, which follow from the seed: no journal is needed.
     first = make_plan(result.space, result.campaign.design, result.campaign.seed)
+    shared = _shared(result) | {"version": provenance.version()}
     for judge in dict.fromkeys(judge.name for judge in result.campaign.judges):
         methods = [method for method in result.campaign.fit.methods if (judge, method) in due]
         if not methods or not len(comparisons.choices(judge)):
@@ -116,43 +118,39 @@ def _fit(result: Run, due: Collection[tuple[str, str]], stage: str, progress: Pr
         for method in methods:
             if len(told.measured) and method not in density.JUDGE_METHODS:
                 progress.note(judge, f"fit: {method} knows no log-odds and is left out")
-            elif not _is_fitted(result, answers, method, stage, progress):
+                continue
+            read = {**shared, "answers": answers.digest}
+            if not _is_fitted(result, judge, method, read, stage, progress):
                 _fit_one(result, answers, method, progress)
-                _record(result, answers, method)
+                _record(result, judge, method, read)
 
 
-def _read(result: Run, answers: _Answers) -> dict[str, str]:
-    """What a belief is made from, for the manifest."""
-    return {
-        "tables": result.tables_digest, "settings": _settings(result),
-        "answers": answers.digest, "version": provenance.version(),
-    }  # fmt: skip
+def _record(result: Run, judge: str, method: str, read: dict[str, str]) -> None:
+    """Write down what a belief was made from, and its files."""
+    folder = result.belief_folder(judge, method)
+    result.manifest.record(fit_of(judge, method), read, [folder / name for name in BELIEF])
 
 
-def _record(result: Run, answers: _Answers, method: str) -> None:
-    folder = result.belief_folder(answers.judge, method)
-    written = [folder / name for name in BELIEF]
-    result.manifest.record(fit_of(answers.judge, method), _read(result, answers), written)
-
-
-def _is_fitted(result: Run, answers: _Answers, method: str, stage: str, progress: Progress) -> bool:
+def _is_fitted(
+    result: Run, judge: str, method: str, read: dict[str, str], stage: str, progress: Progress
+) -> bool:
     """Whether the belief on disk came from these answers and settings and is as it was written."""
-    name = fit_of(answers.judge, method)
-    entry = result.manifest.entry(name)
+    name, manifest = fit_of(judge, method), result.manifest
+    entry = manifest.entry(name)
     if entry is None:
         return False
-    changed = result.manifest.changed(name)
-    read, now = dict(entry.read), _read(result, answers)
-    of_same = now | {"tables": ""} == read | {"tables": ""}
+    changed = manifest.changed(name)
+    # The tables have other judges' answers besides.
+    of_same = entry.read | {"tables": ""} == read | {"tables": ""}
     if of_same and not changed:
-        if read != now:  # the tables have other judges' answers besides
-            _record(result, answers, method)
+        if entry.read != read:
+            _record(result, judge, method, read)
         return True
     if changed:
         files = ", ".join(changed)
-        progress.note(answers.judge, f"{stage}: {files} is gone or was changed; fitted again")
+        progress.note(judge, f"{stage}: {files} is gone or was changed; fitted again")
     elif stage != "fit":
-        progress.note(answers.judge, f"{stage}: answers or settings changed; fitted again")
+        progress.note(judge, f"{stage}: answers or settings changed; fitted again")
     return False
 
 

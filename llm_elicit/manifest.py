@@ -79,13 +79,16 @@ class Manifest:
 
     def changed(self, stage: str) -> list[str]:
         """The files of a stage that are gone, or are not as it wrote them."""
-        entry = self.entry(stage) or Entry()
-        return [name for name in entry.written if not self.as_written(stage, name)]
+        written = (self.entry(stage) or Entry()).written.items()
+        return [name for name, digest in written if not self._is(name, digest)]
 
     def as_written(self, stage: str, name: str) -> bool:
         """Whether a file is as a stage wrote it, or it is not known how that was."""
         digest = (self.entry(stage) or Entry()).written.get(name)
-        return digest in (None, digest_of_file(self._folder / name))
+        return digest is None or self._is(name, digest)
+
+    def _is(self, name: str, digest: str) -> bool:
+        return digest_of_file(self._folder / name) == digest
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self._folder).as_posix()

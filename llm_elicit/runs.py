@@ -219,14 +219,13 @@ class Run:
         before = self._answers_before()
         if not before:
             return
-        there = self.place.shared or (self.folder / orchestrator.JOURNAL).is_file()
-        kept = orchestrator.kept_answers(self.place) if there else 0
+        kept = orchestrator.kept_answers(self.place)
         if kept < before:
-            gone = f"holds {kept:,} of the {before:,} answers" if there else "is gone"
             raise InputError(
-                f"{self.folder}: the journal {gone} that {COMPARISONS} was made from, and going on "
-                "would pay for them again; put the journal back, or move the folder away and run "
-                "again: answers that the cache has cost nothing"
+                f"{self.folder}: the journal holds {kept:,} of the {before:,} answers that "
+                f"{COMPARISONS} was made from, and going on would pay for the others again; put "
+                "the journal back, or move the folder away and run again: answers that the cache "
+                "has cost nothing"
             )
 
     def _answers_before(self) -> int:

@@ -71,14 +71,17 @@ def settled(place: Place, judge: str) -> bool:
 def kept_identity(place: Place) -> dict[str, str]:
     """What the journal says that its run was begun with."""
     with reading(place) as db:
-        return dict(db.execute(sa.select(meta.c.key, meta.c.value)).tuples().all())
+        return {row.key: row.value for row in db.execute(sa.select(meta.c.key, meta.c.value))}
 
 
 def kept_answers(place: Place) -> int:
-    """How many answers the journal holds, of whichever judges."""
-    with reading(place) as db:
-        done = sa.select(sa.func.count()).where(questions.c.state == "done")
-        return int(db.execute(done).scalar_one())
+    """How many answers the journal holds, of whichever judges; none where there is no journal."""
+    if not place.shared and not (place.folder / FILE).is_file():
+        return 0
+    done = sa.select(sa.func.count()).where(questions.c.state == "done")
+    with place.guarded(), place.readable().connect() as db, db.begin():
+        known = sa.inspect(db).has_table("questions")
+        return int(db.execute(done).scalar_one()) if known else 0
 
 
 def _digest(judge: str, number: int, pairs: str) -> str:
