@@ -11,7 +11,6 @@ import hashlib
 import json
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
-from urllib.parse import parse_qs, urlsplit
 
 from pydantic import (
     Discriminator,
@@ -23,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from llm_elicit import plugins, resources
+from llm_elicit import addresses, plugins, resources
 from llm_elicit.design import Design, Direct, Positive
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace
@@ -51,6 +50,12 @@ class _Judge(Strict):
     concurrency: Annotated[int, Field(ge=1, le=1000)] = 8
     timeout: Positive = 60.0
     attempts: Annotated[int, Field(ge=1, le=100)] = 6
+
+    @field_validator("base_url", check_fields=False)
+    @classmethod
+    def _served(cls, url: object) -> object:
+        """Whichever kind of judge has a `base_url`, a plug-in's too: no secret is in it."""
+        return addresses.served(url) if isinstance(url, str) else url
 
     def identity(self) -> dict[str, Any]:
         """The settings that can change an answer: the operational ones and the name left out."""
@@ -339,14 +344,7 @@ class Campaign(Strict):
     @classmethod
     def _no_secret(cls, address: str | None) -> str | None:
         """A journal that machines share: `postgresql://USER@HOST/DATABASE`, no password."""
-        if address is None:
-            return None
-        parts = urlsplit(address)
-        if parts.scheme != "postgresql":
-            raise ValueError("must begin with postgresql://; leave it out for a file in the run")
-        if parts.password is not None or "password" in parse_qs(parts.query):
-            raise ValueError("holds a password, which runs write down; set PGPASSWORD instead")
-        return address
+        return None if address is None else addresses.database(address)
 
     @model_validator(mode="after")
     def _rounds_suit_the_fit(self) -> Campaign:

@@ -15,13 +15,15 @@ from llm_elicit.backends.base import (
     bare_url,
     limit_headers,
     read_key,
+    server_url,
 )
-from llm_elicit.backends.sdk import Keyed, Sender
+from llm_elicit.backends.sdk import Keyed, Sender, opening
 from llm_elicit.campaign import AnthropicJudge
 from llm_elicit.later import Later
 
 if TYPE_CHECKING:
     import anthropic
+    import httpx2
 else:
     anthropic = Later("anthropic")
 
@@ -38,30 +40,25 @@ class AnthropicBackend(Keyed):
     none answers 400, which stops the judge with the provider's own words.
 
     Raises:
-        InputError: the key's environment variable is not set.
+        InputError: the key's environment variable is not set, or no client can be made of the
+            environment.
     """
 
     capabilities = Capabilities(temperature=True, structured=True, batch=True, text=True)
     cacheable = True
 
     def __init__(self, judge: AnthropicJudge) -> None:
-        key = read_key(judge.api_key_env, judge.name)
         self._judge = judge
         self.model = judge.model
         older = judge.temperature is not None
-        http = anthropic.DefaultAioHttpClient()
-        self._client = anthropic.AsyncAnthropic(
-            api_key=key,
-            base_url=judge.base_url,
-            timeout=judge.timeout,
-            max_retries=0,
-            default_headers={"anthropic-version": SAMPLING_VERSION} if older else None,
-            http_client=http,
-        )
-        super().__init__(self._client, key)
-        self.endpoint = bare_url(str(self._client.base_url))
-        address = str(self._client.base_url.join("v1/messages"))
-        self._sender = Sender(anthropic, self._client, http, address, judge.timeout)
+        version = {"anthropic-version": SAMPLING_VERSION} if older else None
+        with opening(judge.name):
+            http = anthropic.DefaultAioHttpClient()
+            self._client, key = open_client(judge, http, judge.timeout, version)
+            super().__init__(self._client, key)
+            self.endpoint = bare_url(str(self._client.base_url))
+            address = str(self._client.base_url.join("v1/messages"))
+            self._sender = Sender(anthropic, self._client, http, address, judge.timeout)
 
     def body(self, request: Request) -> dict[str, Any]:
         """The Messages body that `ask` would send."""
@@ -86,6 +83,29 @@ class AnthropicBackend(Keyed):
         answer = await self._sender.send(body)
         reply = read_message(answer.content, body)
         return replace(reply, headers=limit_headers(answer.headers))
+
+
+def open_client(
+    judge: AnthropicJudge,
+    http: httpx2.AsyncClient,
+    timeout: float,
+    headers: dict[str, str] | None = None,
+) -> tuple[anthropic.AsyncAnthropic, str]:
+    """The SDK's client for a judge, without retries, and the judge's key.
+
+    Raises:
+        InputError: the key or the address is missing or cannot be one.
+    """
+    key = read_key(judge.api_key_env, judge.name)
+    client = anthropic.AsyncAnthropic(
+        api_key=key,
+        base_url=server_url(judge.base_url, "ANTHROPIC_BASE_URL", judge.name),
+        timeout=timeout,
+        max_retries=0,
+        default_headers=headers,
+        http_client=http,
+    )
+    return client, key
 
 
 def read_message(answer: object, body: dict[str, Any]) -> Reply:

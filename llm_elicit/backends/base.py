@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import ipaddress
+import json
+import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Protocol, Self
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, quote_plus, urlsplit, urlunsplit
 
+from llm_elicit.addresses import served
 from llm_elicit.backends.failures import Failure
 from llm_elicit.errors import InputError
 from llm_elicit.features import Floats
@@ -24,6 +30,8 @@ _LIMITS = (
     "n_predict",
 )  # fmt: skip
 """What providers call the most tokens that an answer may have."""
+
+_SHORTEST_SECRET = 6
 
 Notify = Callable[[str], None]
 
@@ -172,7 +180,7 @@ def read_key(variable: str, judge: str) -> str:
     """The key in an environment variable.
 
     Raises:
-        InputError: it is not set, or empty.
+        InputError: it is not set, or empty, or cannot be sent in a header.
     """
     key = os.environ.get(variable, "").strip()
     if not key:
@@ -180,12 +188,53 @@ def read_key(variable: str, judge: str) -> str:
             f"judge {judge!r}: the environment variable {variable} holds no key; "
             f"export {variable}=... or name another one in api_key_env"
         )
+    odd = next((n for n, letter in enumerate(key, start=1) if not "!" <= letter <= "~"), None)
+    if odd is not None:
+        raise InputError(
+            f"judge {judge!r}: character {odd} of the key in the environment variable {variable} "
+            "is a space, a line's end or no ASCII, which no key holds; export it anew"
+        )
     return key
 
 
+def server_url(stated: str | None, variable: str, judge: str) -> str | None:
+    """The address that a judge is asked at: as stated, or as an SDK's own variable has it.
+
+    Raises:
+        InputError: the variable holds no address, or a secret.
+    """
+    named = os.environ.get(variable) or None
+    if stated is not None or named is None:
+        return stated
+    try:
+        return served(named)
+    except ValueError as error:
+        raise InputError(f"judge {judge!r}: the environment variable {variable} {error}") from None
+
+
 def scrubbed(text: str, key: str | None) -> str:
-    """`text` with every occurrence of `key` blotted out."""
-    return text.replace(key, "[key]") if key else text
+    """`text` with every occurrence of `key` blotted out: as it is, and as URLs, JSON and base64
+    (a header of basic authentication) would have it.
+
+    What is shorter than six characters is no secret, and would be found in many an answer.
+
+    Example:
+        >>> scrubbed("no access for sk%2Fcanary or sk/canary", "sk/canary")
+        'no access for [key] or [key]'
+    """
+    return _forms(key).sub("[key]", text) if key and len(key) >= _SHORTEST_SECRET else text
+
+
+@lru_cache(maxsize=64)
+def _forms(key: str) -> re.Pattern[str]:
+    """The ways in which a key may stand in a text."""
+    forms = {key, quote(key), quote(key, safe=""), quote_plus(key), json.dumps(key)[1:-1]}
+    for before in range(3):
+        # Base64 encodes three bytes at a time: what is the key's alone, wherever it begins.
+        code = base64.b64encode(b"\0" * before + key.encode()).decode()
+        own = code[math.ceil(before * 8 / 6) : (before + len(key.encode())) * 8 // 6]
+        forms |= {own, own.translate(str.maketrans("+/", "-_"))}
+    return re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True))))
 
 
 def without_key(reply: Reply, scrub: Callable[[str], str]) -> Reply:

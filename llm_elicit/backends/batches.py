@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from llm_elicit.backends import wire
 from llm_elicit.backends.anthropic import SAMPLING_VERSION, read_message
-from llm_elicit.backends.base import Reply, read_key, scrubbed
+from llm_elicit.backends.anthropic import open_client as open_anthropic
+from llm_elicit.backends.base import Reply, scrubbed
 from llm_elicit.backends.failures import (
     MalformedReplyError,
     complaint,
@@ -18,7 +19,9 @@ from llm_elicit.backends.failures import (
     read_failure,
     shortened,
 )
+from llm_elicit.backends.openai import open_client as open_openai
 from llm_elicit.backends.openai import read_completion
+from llm_elicit.backends.sdk import opening
 from llm_elicit.campaign import AnthropicJudge, Judge, OpenAIJudge
 from llm_elicit.errors import InputError
 from llm_elicit.later import Later
@@ -209,14 +212,9 @@ class OpenAIBatches(_Client):
     tagged = True
 
     def __init__(self, judge: OpenAIJudge) -> None:
-        key = read_key(judge.api_key_env, judge.name) if judge.api_key_env else None
-        self._client = openai.AsyncOpenAI(
-            api_key=key or "none",
-            base_url=judge.base_url,
-            timeout=max(judge.timeout, _PATIENCE),
-            max_retries=0,
-            http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
-        )
+        with opening(judge.name):
+            http = openai.DefaultAsyncHttpxClient(follow_redirects=False)
+            self._client, key = open_openai(judge, http, max(judge.timeout, _PATIENCE))
         super().__init__(self._client, key)
 
     async def submit(self, lines: Sequence[Line], tag: str) -> str:
@@ -304,14 +302,9 @@ class AnthropicBatches(_Client):
     tagged = False
 
     def __init__(self, judge: AnthropicJudge) -> None:
-        key = read_key(judge.api_key_env, judge.name)
-        self._client = anthropic.AsyncAnthropic(
-            api_key=key,
-            base_url=judge.base_url,
-            timeout=max(judge.timeout, _PATIENCE),
-            max_retries=0,
-            http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False),
-        )
+        with opening(judge.name):
+            http = anthropic.DefaultAsyncHttpxClient(follow_redirects=False)
+            self._client, key = open_anthropic(judge, http, max(judge.timeout, _PATIENCE))
         super().__init__(self._client, key)
 
     async def submit(self, lines: Sequence[Line], tag: str) -> str:

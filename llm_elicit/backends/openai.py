@@ -18,14 +18,16 @@ from llm_elicit.backends.base import (
     bare_url,
     limit_headers,
     read_key,
+    server_url,
 )
 from llm_elicit.backends.failures import complaint
 from llm_elicit.backends.letters import soft_choice
-from llm_elicit.backends.sdk import Keyed, Sender
+from llm_elicit.backends.sdk import Keyed, Sender, opening
 from llm_elicit.campaign import OpenAIJudge
 from llm_elicit.later import Later
 
 if TYPE_CHECKING:
+    import httpx2
     import openai
 else:
     openai = Later("openai")
@@ -52,7 +54,8 @@ class OpenAIBackend(Keyed):
     the user asked for is never dropped.
 
     Raises:
-        InputError: the key's environment variable is not set.
+        InputError: the key's environment variable is not set, or no client can be made of the
+            environment.
     """
 
     capabilities = Capabilities(
@@ -61,21 +64,15 @@ class OpenAIBackend(Keyed):
     cacheable = True
 
     def __init__(self, judge: OpenAIJudge) -> None:
-        key = read_key(judge.api_key_env, judge.name) if judge.api_key_env else None
         self._judge = judge
         self.model = judge.model
-        http = openai.DefaultAioHttpClient()
-        self._client = openai.AsyncOpenAI(
-            api_key=key or "none",
-            base_url=judge.base_url,
-            timeout=judge.timeout,
-            max_retries=0,
-            http_client=http,
-        )
-        super().__init__(self._client, key)
-        self.endpoint = bare_url(str(self._client.base_url))
-        address = str(self._client.base_url.join("chat/completions"))
-        self._sender = Sender(openai, self._client, http, address, judge.timeout)
+        with opening(judge.name):
+            http = openai.DefaultAioHttpClient()
+            self._client, key = open_client(judge, http, judge.timeout)
+            super().__init__(self._client, key)
+            self.endpoint = bare_url(str(self._client.base_url))
+            address = str(self._client.base_url.join("chat/completions"))
+            self._sender = Sender(openai, self._client, http, address, judge.timeout)
         official = self._client.base_url.host == _OFFICIAL
         names = ("max_completion_tokens", "max_tokens")
         self._limits = names if official else names[::-1]
@@ -132,6 +129,22 @@ class OpenAIBackend(Keyed):
             raise AdaptedError(
                 f"{self.model}: the server takes {self._limit}, not {sent}"
             ) from None
+
+
+def open_client(
+    judge: OpenAIJudge, http: httpx2.AsyncClient, timeout: float
+) -> tuple[openai.AsyncOpenAI, str | None]:
+    """The SDK's client for a judge, without retries, and the judge's key.
+
+    Raises:
+        InputError: the key or the address is missing or cannot be one.
+    """
+    key = read_key(judge.api_key_env, judge.name) if judge.api_key_env else None
+    url = server_url(judge.base_url, "OPENAI_BASE_URL", judge.name)
+    client = openai.AsyncOpenAI(
+        api_key=key or "none", base_url=url, timeout=timeout, max_retries=0, http_client=http
+    )
+    return client, key
 
 
 def _refused_settings(said: Mapping[str, Any], text: str) -> set[str]:

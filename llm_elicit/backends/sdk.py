@@ -8,14 +8,22 @@ it over the SDK's HTTP client with the SDK's headers, and what goes wrong is the
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import bare_url, scrubbed
-from llm_elicit.backends.failures import Failure, MalformedReplyError, read_failure, shortened
+from llm_elicit.backends.failures import (
+    Failure,
+    MalformedReplyError,
+    one_line,
+    read_failure,
+    shortened,
+)
+from llm_elicit.errors import InputError
 from llm_elicit.later import Later
 
 if TYPE_CHECKING:
@@ -160,6 +168,25 @@ def _complaint(response: httpx2.Response, content: bytes) -> tuple[str, Any]:
         return f"{status} - {body}", body
     except (MalformedReplyError, RecursionError):
         return text or status, text
+
+
+@contextmanager
+def opening(judge: str) -> Iterator[None]:
+    """Turn what an SDK's client cannot be made of into one line.
+
+    Raises:
+        InputError: an environment variable that the SDK or its HTTP client reads is at fault.
+    """
+    try:
+        yield
+    except (ImportError, InputError):
+        raise
+    except Exception as error:
+        raise InputError(
+            f"judge {judge!r}: its client cannot be set up ({type(error).__name__}: "
+            f"{one_line(error)}); look at the variables of the SDK, of proxies and of certificates "
+            "in the environment"
+        ) from None
 
 
 class Keyless:

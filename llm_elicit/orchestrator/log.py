@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from llm_elicit.backends.base import scrubbed
 from llm_elicit.campaign import Campaign
 from llm_elicit.orchestrator.progress import Progress, Tally
 
@@ -123,7 +124,7 @@ class _LogFile(logging.FileHandler):
             line["traceback"] = logging.Formatter().formatException(record.exc_info)
         text = json.dumps(line, ensure_ascii=False, default=str)
         for key in self._keys:
-            text = text.replace(key, "[key]")
+            text = scrubbed(text, key)
         return text
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name

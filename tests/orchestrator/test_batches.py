@@ -258,6 +258,72 @@ def test_one_malformed_answer_keeps_no_other_back(judge: Any, tmp_path: Path) ->
         assert [len(batch.requests) for batch in provider.batches] == [20, 1]
 
 
+@WIRES
+def test_lines_that_cannot_be_read_keep_no_other_back(judge: Any, tmp_path: Path) -> None:
+    """Nobody knows whose they were: as many as they are of those left over count as charged."""
+    odd = [b"[" * 100_000, b'{"half": ', b"\xff\xfe", b"[7]", b'{"custom_id": 7}']
+
+    class Broken(BatchProvider):
+        def get(self, path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
+            status_, content = super().get(path, query)
+            if isinstance(content, bytes):
+                content = b"\n".join([*content.splitlines()[len(odd) :], *odd])
+            return status_, content
+
+    with Broken(_judge) as provider:
+        study, notes = _study(judge, provider.url), Notes()
+        _do("submit", study, tmp_path / "try")
+        provider.end()
+        part = _do("collect", study, tmp_path / "try", progress=notes)
+    assert _right(study, tmp_path / "try") == 20 - len(odd)
+    (totals,) = status(tmp_path / "try", study).values()
+    assert (totals.planned, totals.submitted) == (len(odd), 0)
+    assert totals.lost > 0
+    assert part.spent == pytest.approx(totals.cost + totals.lost)
+    assert "5 lines of its results cannot be read" in notes.said
+
+
+@WIRES
+@pytest.mark.parametrize(
+    "answer", [(302, b""), (200, b"{"), (200, b"[]"), (200, {"id": 7}), (200, b"[" * 100_000)]
+)
+def test_an_endpoint_that_answers_with_something_else_is_one_line(
+    judge: Any, answer: tuple[int, Any], tmp_path: Path
+) -> None:
+    class Other(BatchProvider):
+        broken = False
+
+        def get(self, path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
+            return answer if self.broken else super().get(path, query)
+
+    with Other(_judge) as provider:
+        study = _study(judge, provider.url, pairs=4)
+        _do("submit", study, tmp_path / "try")
+        provider.broken = True
+        (problem,) = _do("collect", study, tmp_path / "try").problems
+        assert isinstance(problem, JudgeError)
+        assert "its batches are on record" in str(problem)
+        assert "\n" not in str(problem)
+        provider.broken = False
+        provider.end()
+        assert _do("collect", study, tmp_path / "try").complete
+
+
+@WIRES
+def test_a_batch_is_handed_in_to_no_other_address(judge: Any, tmp_path: Path) -> None:
+    class Moved(BatchProvider):
+        def post(self, path: str, kind: str, raw: bytes) -> tuple[int, Any] | None:
+            return 307, b""
+
+    with Moved(_judge) as provider:
+        study = _study(judge, provider.url, pairs=4)
+        (problem,) = _do("submit", study, tmp_path / "try").problems
+        assert "307" in str(problem)
+        assert len(provider.requests) == 1
+        (totals,) = status(tmp_path / "try", study).values()
+        assert totals.planned == 8
+
+
 def test_lost_between_handing_in_and_the_record_openai_finds_it_by_its_tag(tmp_path: Path) -> None:
     folder = tmp_path / "try"
     with BatchProvider(_judge, resets_after=0) as provider:
