@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
@@ -189,6 +189,24 @@ class _Client:
         await self._sdk.close()
 
 
+async def _listed(pages: AsyncIterable[object]) -> AsyncIterator[object]:
+    """What a list endpoint lists, page by page; the SDKs do not check what a page is.
+
+    Raises:
+        MalformedReplyError: an answer is no page, or a page comes twice.
+    """
+    seen = set()
+    try:
+        async for batch in pages:
+            name = wire.read(wire.Created, batch).id
+            if name in seen:
+                raise MalformedReplyError(f"batch {name} is listed twice")
+            seen.add(name)
+            yield batch
+    except (AttributeError, TypeError):
+        raise MalformedReplyError("no list of batches") from None
+
+
 def open_batches(judge: Judge) -> Batches:
     """A judge's batch endpoints.
 
@@ -225,11 +243,14 @@ class OpenAIBatches(_Client):
             for line in lines
         )
         content = io.BytesIO("\n".join(json.dumps(row) for row in rows).encode())
-        file = await self._client.files.create(file=(f"{tag}.jsonl", content), purpose="batch")
+        file = wire.read(
+            wire.Created,
+            await self._client.files.create(file=(f"{tag}.jsonl", content), purpose="batch"),
+        )
         batch = await self._client.batches.create(
             input_file_id=file.id, endpoint=url, completion_window="24h", metadata={TAG: tag}
         )
-        return batch.id
+        return wire.read(wire.Created, batch).id
 
     async def state(self, batch: str) -> BatchState:
         """How far a batch is."""
@@ -237,7 +258,7 @@ class OpenAIBatches(_Client):
 
     async def recent(self) -> AsyncIterator[BatchState]:
         """The account's batches, the newest first."""
-        async for batch in self._client.batches.list(limit=100):
+        async for batch in _listed(self._client.batches.list(limit=100)):
             yield self._state(batch)
 
     async def results(self, batch: str, options: Options) -> AsyncIterator[Result]:
@@ -314,7 +335,8 @@ class AnthropicBatches(_Client):
         extra: dict[str, Any] = {}
         if any("temperature" in line.body for line in lines):
             extra["extra_headers"] = {"anthropic-version": SAMPLING_VERSION}
-        return (await self._client.messages.batches.create(requests=rows, **extra)).id
+        batch = await self._client.messages.batches.create(requests=rows, **extra)
+        return wire.read(wire.Created, batch).id
 
     async def state(self, batch: str) -> BatchState:
         """How far a batch is."""
@@ -322,7 +344,7 @@ class AnthropicBatches(_Client):
 
     async def recent(self) -> AsyncIterator[BatchState]:
         """The account's batches, the newest first."""
-        async for batch in self._client.messages.batches.list(limit=100):
+        async for batch in _listed(self._client.messages.batches.list(limit=100)):
             yield self._state(batch)
 
     async def results(self, batch: str, options: Options) -> AsyncIterator[Result]:

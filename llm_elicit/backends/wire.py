@@ -161,6 +161,12 @@ class OpenAIRow(_Part):
     error: Any = None
 
 
+class Created(_Part):
+    """Whatever was made at a provider and has a name there."""
+
+    id: Annotated[str, Field(min_length=1)]
+
+
 class OpenAICounts(_Part):
     """The requests of a batch at OpenAI."""
 

@@ -310,6 +310,34 @@ def test_an_endpoint_that_answers_with_something_else_is_one_line(
 
 
 @WIRES
+@pytest.mark.parametrize("odd", [b"{", b"null", b"[7]", b'{"id": 7}', b'{"data": 7}', b""])
+def test_a_batch_without_a_name_is_looked_for(judge: Any, odd: bytes, tmp_path: Path) -> None:
+    """It may have been taken up: nothing of it is sent again before it is found."""
+
+    class Odd(BatchProvider):
+        broken = True
+
+        def post(self, path: str, kind: str, raw: bytes) -> tuple[int, Any] | None:
+            found = super().post(path, kind, raw)
+            return (200, odd) if self.broken and path.endswith("/batches") else found
+
+        def get(self, path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
+            if self.broken and path.endswith("/batches"):
+                return 200, odd
+            return super().get(path, query)
+
+    with Odd(_judge, at_once=True) as provider:
+        study = _study(judge, provider.url, pairs=4)
+        (problem,) = _do("submit", study, tmp_path / "try").problems
+        assert "it is not known whether batch" in str(problem)
+        problems = _do("submit", study, tmp_path / "try").problems
+        assert all(isinstance(problem, JudgeError) for problem in problems)
+        provider.broken = False
+        assert _do("collect", study, tmp_path / "try").complete
+        assert len(provider.batches) == 1
+
+
+@WIRES
 def test_a_batch_is_handed_in_to_no_other_address(judge: Any, tmp_path: Path) -> None:
     class Moved(BatchProvider):
         def post(self, path: str, kind: str, raw: bytes) -> tuple[int, Any] | None:
