@@ -22,6 +22,7 @@ from llm_elicit.later import Later
 from llm_elicit.manifest import Manifest, digest_of, digest_of_file
 from llm_elicit.plan import Plan, direct_queries, make_plan
 from llm_elicit.rounds import questions_of, with_rounds
+from llm_elicit.stored import read_parquet
 from llm_elicit.strict import read_yaml, validated
 
 FROZEN = "campaign.yaml"
@@ -62,6 +63,10 @@ POWERS = "powers.parquet"
 
 BELIEF = ("belief.json", "belief.safetensors", SAMPLES, BANDS, DRAWS, POWER)
 """The files that a fit leaves in a belief's folder, those of them that it has."""
+
+
+_OF_DIRECT = ("judge", "kind", "number", "replicate", "template", "reply", "verdict")
+"""The columns of direct answers that later stages look at, in whichever version."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,7 @@ class Run:
     def direct(self) -> pd.DataFrame | None:
         """The answers to direct questions, as they came; None where none were asked."""
         path = self._as_written("ask", DIRECT)
-        return pd.read_parquet(path) if path.is_file() else None
+        return read_parquet(path, _OF_DIRECT) if path.is_file() else None
 
     @property
     def missing(self) -> dict[str, int]:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import yaml
 
 from llm_elicit import provenance
@@ -25,7 +24,7 @@ from llm_elicit.asking import ask, ask_in_batches, export
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.errors import CapError, ElicitError, InputError
-from llm_elicit.features import Floats
+from llm_elicit.features import FeatureSpace, Floats
 from llm_elicit.fitting import fit, refit_changed
 from llm_elicit.integrity import check_files, warn_of_gaps
 from llm_elicit.later import Later
@@ -48,6 +47,7 @@ from llm_elicit.runs import (
     find,
     open_runs,
 )  # fmt: skip
+from llm_elicit.stored import read_json, read_points
 
 __all__ = [
     "arun", "ask", "ask_in_batches", "audit", "compare", "export", "fit", "plan", "plan_grid",
@@ -285,7 +285,7 @@ def _samples(result: Run) -> reporting.Samples:
     rng = np.random.default_rng([result.campaign.seed, 0xA0D17])
     method = result.campaign.fit.methods[0]
     beliefs = {
-        judge.name: _read_points(result.belief_folder(judge.name, method))
+        judge.name: _read_points(result.belief_folder(judge.name, method), space)
         for judge in result.campaign.judges
     }
     return reporting.Samples(
@@ -311,10 +311,10 @@ def _samples(result: Run) -> reporting.Samples:
     )
 
 
-def _read_points(folder: Path) -> Floats | None:
+def _read_points(folder: Path, space: FeatureSpace) -> Floats | None:
     """A belief's samples, if it was fitted."""
     path = folder / SAMPLES
-    return pd.read_parquet(path).to_numpy(np.float64) if path.is_file() else None
+    return read_points(path, space.names) if path.is_file() else None
 
 
 def _read_bands(folder: Path) -> auditing.BeliefBands | None:
@@ -322,13 +322,15 @@ def _read_bands(folder: Path) -> auditing.BeliefBands | None:
     path = folder / BANDS
     if not path.is_file():
         return None
-    return auditing.BeliefBands.model_validate_json(path.read_bytes())
+    return read_json(path, auditing.BeliefBands.model_validate_json)
 
 
 def _read_power(folder: Path) -> density.Power | None:
     """What other answers than comparisons of points say of a belief's power, if there are any."""
     path = folder / POWER
-    return auditing.power_of(json.loads(path.read_text("utf-8"))) if path.is_file() else None
+    if not path.is_file():
+        return None
+    return read_json(path, lambda text: auditing.power_of(json.loads(text)))
 
 
 def _evidence(
@@ -352,7 +354,7 @@ def _evidence(
     diagnostics: dict[str, dict[str, Any]] = {first: belief.diagnostics}
     for method in others:
         folder = result.belief_folder(judge, method)
-        drawn = _read_points(folder)
+        drawn = _read_points(folder, space)
         if drawn is not None:
             beliefs[method] = drawn
             diagnostics[method] = density.BeliefDensity.load(folder).diagnostics

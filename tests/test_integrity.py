@@ -14,6 +14,7 @@ import pytest
 
 import llm_elicit as le
 from llm_elicit import stages
+from llm_elicit.density import DensityError
 from llm_elicit.errors import InputError
 from llm_elicit.manifest import Manifest
 from llm_elicit.orchestrator import Silent
@@ -329,6 +330,21 @@ def test_without_its_journal_a_run_of_an_earlier_version_is_not_asked_again(home
         (folder / name).unlink()
     with pytest.raises(InputError, match=r"holds 0 of the 16 answers that comparisons"):
         le.run("c.yaml")
+
+
+def test_damaged_files_of_an_earlier_version_are_one_line(home: Path) -> None:
+    folder = home / "runs" / "tiny"
+    (folder / "manifest.json").unlink()
+    for name in ("direct.parquet", *(f"{BELIEF}/{file}" for file in (
+        "samples.parquet", "draws.parquet", "powers.parquet", "bands.json", "belief.json"
+    ))):  # fmt: skip
+        content = (folder / name).read_bytes()
+        for damaged in (content[: len(content) // 2], b""):
+            (folder / name).write_bytes(damaged)
+            with pytest.raises((InputError, DensityError), match=Path(name).name) as caught:
+                stages.audit(Run.open(folder))
+            assert "\n" not in str(caught.value)
+        (folder / name).write_bytes(content)
 
 
 def test_a_table_of_ones_own_is_fitted(home: Path) -> None:

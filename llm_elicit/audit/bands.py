@@ -26,6 +26,7 @@ from llm_elicit.audit.summary import (
     MarginalBand,
 )
 from llm_elicit.features import FeatureSpace, Floats
+from llm_elicit.stored import read_points
 
 Index = npt.NDArray[np.int64]
 BINS = 60
@@ -83,7 +84,7 @@ def read_draws(path: Path) -> Floats | None:
     """
     if not path.is_file():
         return None
-    points = pd.read_parquet(path).to_numpy(np.float64)
+    points = read_points(path, multiple=KEPT)
     return points.reshape(-1, KEPT, points.shape[1])
 
 

@@ -25,6 +25,7 @@ from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.distance import Estimate, common_size, estimate_of, wasserstein
 from llm_elicit.audit.evidence import Reference
 from llm_elicit.features import FeatureSpace, Floats
+from llm_elicit.stored import read_points
 from llm_elicit.strict import Strict
 
 FACTORS = tuple(2.0 ** (k / 2) for k in range(-4, 5))
@@ -257,9 +258,8 @@ def read_powers(path: Path) -> dict[float, Floats]:
     """The points by factor that `write_powers` wrote; empty where there is no such file."""
     if not path.is_file():
         return {}
-    table = pd.read_parquet(path)
-    factors, points = table["factor"].to_numpy(np.float64), table.drop(columns="factor")
-    values = points.to_numpy(np.float64)
+    table = read_points(path)
+    factors, values = table[:, 0], table[:, 1:]
     return {factor: values[factors == factor] for factor in np.unique(factors).tolist()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -493,6 +494,7 @@ class BeliefDensity:
             "radius": radius if math.isfinite(radius) else None,
             "diagnostics": self.diagnostics,
         }
+        text["digest"] = _digest(text, target / "belief.safetensors")
         (target / "belief.json").write_text(json.dumps(text, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
@@ -501,7 +503,8 @@ class BeliefDensity:
 
         Raises
         ------
-        DensityError : the folder holds no belief, or one of another format.
+        DensityError : the folder holds no belief, one of another format, or one that was changed
+            since `save` wrote it.
         """
         source = Path(folder)
         try:
@@ -517,12 +520,25 @@ class BeliefDensity:
                 f"load: {source} is of format {text.get('format')!r}; this version reads format "
                 f"{_FORMAT}; fit again, or read it with the version that wrote it."
             )
+        if "digest" in text and text.pop("digest") != _digest(text, source / "belief.safetensors"):
+            raise DensityError(
+                f"load: {source} was changed since save wrote it (its digest differs); put it back "
+                "or fit again."
+            )
         latent = make_latent(sampling_from_dict(text["sampling"]))
         latent.radius = math.inf if text["radius"] is None else text["radius"]
         reference = tensors.pop("reference")
         model = _RESTORE[text["model"]](latent, tensors, text["config"])
         draws = UtilityDraws.from_tensors(tensors) if "draws.linear" in tensors else None
         return cls(latent, model, reference, text["diagnostics"], draws)
+
+
+def _digest(text: dict[str, Any], tensors: Path) -> str:
+    """SHA-256 over what a belief's two files hold."""
+    digest = hashlib.sha256(tensors.read_bytes())
+    as_read = json.loads(json.dumps(text))  # keys are texts there
+    digest.update(json.dumps(as_read, sort_keys=True).encode())
+    return digest.hexdigest()
 
 
 def sampling_from_dict(text: dict[str, Any]) -> SamplingDensity:

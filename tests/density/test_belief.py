@@ -273,3 +273,26 @@ def test_other_methods_accept_other_noise(line_judge: tuple[Array, Array]) -> No
         *line_judge, sampling=sampling, method="score", noise=Noise("normal", 1.0), settings=QUICK
     )
     assert np.isfinite(belief.log_prob(belief.sample(200, seed=1))).all()
+
+
+def test_a_belief_that_was_changed_is_named(line_belief: BeliefDensity, tmp_path: Path) -> None:
+    line_belief.save(tmp_path)
+    record, tensors = tmp_path / "belief.json", tmp_path / "belief.safetensors"
+    kept = {path: path.read_bytes() for path in (record, tensors)}
+    content = bytearray(kept[tensors])
+    content[-5] ^= 64
+    level = line_belief.noise.level
+    text = json.loads(kept[record])
+    assert text.pop("digest")
+    for changed in (
+        {tensors: bytes(content)},
+        {record: kept[record].replace(f"{level}".encode(), f"{2 * level}".encode())},
+    ):
+        for path, there in (kept | changed).items():
+            path.write_bytes(there)
+        assert changed.items() - kept.items()
+        with pytest.raises(DensityError, match=r"was changed since save wrote it .* fit again"):
+            BeliefDensity.load(tmp_path)
+    tensors.write_bytes(kept[tensors])
+    record.write_text(json.dumps(text))  # as earlier versions wrote it
+    BeliefDensity.load(tmp_path)
