@@ -212,10 +212,11 @@ class Pool:
         return None
 
     async def _give_up(self, question: Question, decision: Decision, stop: bool) -> None:
-        self.tally.failed += 1
         poisoned = decision.kind == "question is poisoned"
         change = journal.quarantined if poisoned else journal.failed
-        await self._desk.writer.write(change(question.id, decision.reason))
+        if not await self._desk.writer.write(change(question.id, decision.reason)):
+            return  # another worker has its answer, or asks it now
+        self.tally.failed += 1
         event("question given up", WARNING, judge=self._judge.name, question=question.id,
               kind=decision.kind, reason=decision.reason)  # fmt: skip
         self._in_a_row += 1

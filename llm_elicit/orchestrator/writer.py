@@ -58,8 +58,8 @@ class Writer:
         """Make a change durable; an intent waits while the cap is taken by requests in flight.
 
         Returns:
-            False for an intent whose question another worker has settled, or holds: it was not
-            written, and nothing may be sent for it.
+            False where another worker has settled the question, or holds it: nothing may be sent
+            for it, and nothing given up.
 
         Raises:
             InputError: the journal cannot be written any more.

@@ -11,8 +11,8 @@ from llm_elicit.plan import Presentation
 Kind = Literal["intent", "submitted", "answered", "missed", "failed", "quarantined"]
 
 Refusal = Literal["no room", "settled elsewhere", "journal failed"]
-"""Why an intent was not written: a cap leaves no room for it now; the question is not this worker's
-to ask any more; or the journal takes no more than the answers of what is in flight."""
+"""Why a change was not written: a cap leaves no room for an intent now; the question is not this
+worker's any more; or the journal takes no more than what becomes of the requests in flight."""
 
 
 @dataclass(frozen=True)

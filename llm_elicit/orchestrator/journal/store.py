@@ -291,7 +291,7 @@ class Journal:
         nothing; what it cost is counted.
 
         Returns:
-            The intents that were not written, and why; all other changes were.
+            The changes that were not written, and why; answers and money are in any case.
 
         Raises:
             JournalError: the disk is full, the journal cannot be written, or it is damaged. Answers
@@ -326,7 +326,7 @@ class Journal:
             refused = dict.fromkeys(self._over_the_cap(intents), "no room")
         kept = [change for change in changes if change not in refused]
         for change in write(self._db, kept, self._me):
-            if change.kind in ("intent", "submitted"):
+            if change.kind not in ("answered", "missed"):
                 refused[change] = "settled elsewhere"
         return refused
 

@@ -1,0 +1,203 @@
+"""A journal on a server that restarts or is away, and workers that sleep."""
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fakes.provider import Hangs, Provider, Says
+from sqlalchemy import func, select
+
+from llm_elicit.benchmarks.faults.postgres import PostgreSQL
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator import status
+from llm_elicit.orchestrator.journal import Journal, JournalError, Place, answered, intent, reading
+from llm_elicit.orchestrator.journal.schema import answers, questions
+from llm_elicit.orchestrator.journal.statements import SPENT, amounts
+from llm_elicit.orchestrator.writer import Writer
+from llm_elicit.plan import Plan
+from orchestrator.chaos import Nursery, study
+from orchestrator.conftest import EXPERT, claude
+from orchestrator.running import campaign, plan_of, until
+from orchestrator.test_journal import ANSWER
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[PostgreSQL]:
+    """A server that is nobody else's."""
+    try:
+        server = PostgreSQL()
+    except InputError as error:
+        pytest.skip(str(error))
+    with server:
+        yield server
+
+
+def _plan() -> Plan:
+    return plan_of(campaign([EXPERT], pairs=10))
+
+
+def _sums(place: Place) -> tuple[float, float]:
+    """USD as the workers counted it, and as the rows add up."""
+    with reading(place) as db:
+        cost = db.execute(select(func.sum(answers.c.cost))).scalar_one() or 0.0
+        lost = db.execute(select(func.sum(questions.c.lost))).scalar_one() or 0.0
+        return amounts(db, SPENT)[0], float(cost) + float(lost)
+
+
+def _at_work(place: Place) -> int:
+    """How many workers have claimed something."""
+    try:
+        with reading(place) as db:
+            claimed = select(func.count(func.distinct(questions.c.worker)))
+            return int(db.execute(claimed).scalar_one())
+    except InputError:
+        return 0  # there is no journal yet
+
+
+def test_a_server_that_restarts_costs_nothing(own: PostgreSQL, tmp_path: Path) -> None:
+    folder = tmp_path / "restarts"
+    with Nursery() as nursery, Provider(lambda n, body: Says("A", delay=0.3)) as provider:
+        what = study(provider.url, 100, own.address)
+        both = [nursery.start(what, folder, lease=30.0) for _ in range(2)]
+        until(lambda: _at_work(Place(folder, own.address)) == 2)
+        for more in (20, 60, 100):
+            until(lambda: len(provider.seen) >= more)  # noqa: B023
+            own.restart("immediate" if more == 60 else "fast")
+        assert [nursery.end(worker) for worker in both] == ["", ""]
+        asked = Counter(request.question for request in provider.seen)
+    assert len(asked) == 200
+    assert set(asked.values()) == {1}
+    assert status(folder, what)["claude"].done == 200
+    counted, added = _sums(Place(folder, own.address))
+    assert counted == pytest.approx(added)
+
+
+def test_a_worker_that_slept_undoes_nothing(own: PostgreSQL, tmp_path: Path) -> None:
+    """It is stopped with all its requests under way; another asks again; it wakes up before that
+    one's requests have come to nothing."""
+    folder, lease = tmp_path / "asleep", 1.0
+
+    def behave(number: int, body: dict[str, object]) -> Says | Hangs:
+        return Says("A", delay=0.5) if number <= 8 else Hangs(1.5)
+
+    with Nursery() as nursery, Provider(behave) as provider:
+        judge = claude(provider.url, concurrency=8, attempts=1)
+        what = campaign([judge], pairs=4, journal=own.address)
+        sleeper = nursery.start(what, folder, lease=lease)
+        until(lambda: len(provider.seen) == 8)
+        os.kill(sleeper, signal.SIGSTOP)
+        time.sleep(lease)
+        other = nursery.start(what, folder, lease=lease)
+        until(lambda: len(provider.seen) == 16)
+        os.kill(sleeper, signal.SIGCONT)
+        assert "another took over" in nursery.end(sleeper)
+        assert nursery.end(other) == ""
+        assert len(provider.seen) == 16
+    totals = status(folder, what)["claude"]
+    assert (totals.done, totals.failed, totals.in_flight) == (8, 0, 0)
+    counted, added = _sums(Place(folder, own.address))
+    assert counted == pytest.approx(added)
+
+
+def test_a_commit_of_which_nobody_heard_is_not_counted_twice(
+    own: PostgreSQL, tmp_path: Path
+) -> None:
+    """The server commits, and its connection is cut before it can say so."""
+    book = Journal(Place(tmp_path / "once", own.address), {"fingerprint": "x"})
+    book.prepare(["expert"], _plan())
+    transactions, plain = book._transactions, book._db.dialect.do_commit
+
+    def cut(connection: object) -> None:
+        plain(connection)
+        book._db.dialect.do_commit = plain  # type: ignore[method-assign]
+        driver = connection.dbapi_connection  # type: ignore[attr-defined]
+        driver.close()
+        driver.execute("SELECT 1")
+
+    book._db.dialect.do_commit = cut  # type: ignore[method-assign]
+    (question,) = book.claim("expert", 1)
+    assert question.id == 1, "the first claim was committed, and is what it returned"
+    for change in (intent(question.id, 0.5), answered(question.id, ANSWER)):
+        book._db.dialect.do_commit = cut  # type: ignore[method-assign]
+        assert book.commit([change]) == {}
+    assert book.spent()[0] == pytest.approx(0.25)
+    assert _sums(book.place) == pytest.approx((0.25, 0.25))
+    assert transactions.number > 3
+    book.close()
+
+
+def test_answers_of_a_server_that_stays_away_are_kept(own: PostgreSQL, tmp_path: Path) -> None:
+    """It is waited for while the lease lasts; then there is one line, and the next run has them."""
+    place = Place(tmp_path, own.address)
+    book = Journal(place, {"fingerprint": "x"}, lease=1.0)
+    book.prepare(["expert"], _plan())
+    (question,) = book.claim("expert", 1)
+    book.commit([intent(question.id, 0.5)])
+    own.stop()
+
+    async def go() -> None:
+        async with Writer(book) as writer:
+            with pytest.raises(JournalError, match="check that the server runs") as caught:
+                await writer.write(answered(question.id, ANSWER))
+            assert "\n" not in str(caught.value)
+            began = time.monotonic()
+            with pytest.raises(JournalError):
+                await writer.write(intent(2, 0.5))
+            assert time.monotonic() - began < 0.5, "the lease is over: nothing is waited for"
+
+    try:
+        asyncio.run(go())
+        book.close()
+    finally:
+        own.start()
+    again = Journal(place, {"fingerprint": "x"}, lease=1.0)
+    assert again.prepare(["expert"], _plan()) == 1
+    assert again.totals("expert").done == 1
+    # What was set aside for it counts as well: nobody knew then.
+    assert _sums(place) == pytest.approx((0.75, 0.75))
+    again.close()
+    assert not list(tmp_path.glob("unsaved*"))
+
+
+def test_the_heartbeat_goes_on_after_a_restart(own: PostgreSQL, tmp_path: Path) -> None:
+    place = Place(tmp_path, own.address)
+    book = Journal(place, {"fingerprint": "x"}, lease=1.0)
+    book.prepare(["expert"], _plan())
+    (question,) = book.claim("expert", 1)
+    book.commit([intent(question.id, 0.5)])
+
+    async def go() -> None:
+        async with Writer(book):
+            await asyncio.to_thread(own.restart)
+            await asyncio.sleep(1.5)
+            other = Journal(place, {"fingerprint": "x"}, lease=30.0)
+            assert other.prepare(["expert"], _plan()) == 0, "the first one lives"
+            other.close()
+
+    asyncio.run(go())
+    book.close()
+
+
+def test_who_stops_a_run_does_not_wait_for_a_server(own: PostgreSQL, tmp_path: Path) -> None:
+    book = Journal(Place(tmp_path, own.address), {"fingerprint": "x"}, lease=60.0)
+    book.prepare(["expert"], _plan())
+    (question,) = book.claim("expert", 1)
+
+    async def go() -> None:
+        async with Writer(book) as writer:
+            await asyncio.wait_for(writer.write(intent(question.id, 0.5)), 0.5)
+
+    own.stop()
+    try:
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            asyncio.run(go())
+        book.close()
+        assert time.monotonic() - began < 5.0
+    finally:
+        own.start()
