@@ -17,7 +17,7 @@ from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import journal, tokens
 from llm_elicit.orchestrator.budget import Amount, Budget
 from llm_elicit.orchestrator.cache import Cache, Identity
-from llm_elicit.orchestrator.clerk import Clerk, Prepared
+from llm_elicit.orchestrator.clerk import Clerk
 from llm_elicit.orchestrator.headers import allowances
 from llm_elicit.orchestrator.line import Errand
 from llm_elicit.orchestrator.log import event
@@ -114,7 +114,7 @@ class Exchange:
     async def _reserved(self, errand: Errand) -> tuple[Reply, float]:
         """Set the worst case aside, send, and turn it into what was paid."""
         question, request = errand.question.id, errand.prepared.request
-        worst = self._clerk.worst(request, errand.prepared.body)
+        worst = self._worst(errand)
         await self._desk.budget.reserve(worst)
         paid = Amount()
         try:
@@ -123,31 +123,33 @@ class Exchange:
                 raise HaltedError
             errand.history = errand.history or History(began=sent_at)
             try:
-                reply = await self._under_way(question, errand.prepared, worst, sent_at)
+                reply = await self._under_way(errand, worst, sent_at)
             except AdaptedError:
                 await self._desk.writer.write(journal.missed(question, 0.0))
                 raise
             except RequestFailedError as error:
-                paid = worst if error.decision.maybe_paid else Amount()
+                paid = self._worst(errand) if error.decision.maybe_paid else Amount()
                 await self._missed(question, error.decision, paid)
                 raise
             except asyncio.CancelledError:
                 # Nobody will know whether it was answered.
-                paid = worst
+                paid = self._worst(errand)
                 raise
             paid = self._clerk.paid(reply)
             return reply, self._desk.clock() - sent_at
         finally:
             await self._desk.budget.settle(worst, paid)
 
-    async def _under_way(
-        self, question: int, prepared: Prepared, worst: Amount, sent_at: float
-    ) -> Reply:
+    def _worst(self, errand: Errand) -> Amount:
+        """The most that a request can take, by all that is known now."""
+        return self._clerk.worst(errand.prepared.request, errand.prepared.body)
+
+    async def _under_way(self, errand: Errand, worst: Amount, sent_at: float) -> Reply:
         """Send, wait for the answer, and tell the pace how it went."""
         pace, clock, told = self._turnstile.pace, self._desk.clock, False
-        request = prepared.request
+        question, request = errand.question.id, errand.prepared.request
         try:
-            if worst != self._clerk.worst(request, prepared.body):
+            if worst != self._worst(errand):
                 raise _DearerError
             intent = journal.intent(question, worst.usd, worst.tokens)
             if not await self._desk.writer.write(intent):
