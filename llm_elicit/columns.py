@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from llm_elicit.errors import InputError
 from llm_elicit.later import Later
+from llm_elicit.text import visible
 
 if TYPE_CHECKING:
     import pandas as pd
 else:
     pd = Later("pandas")  # a process that only asks questions does without
+
+
+def read_csv(path: Path, **options: Any) -> pd.DataFrame:
+    """A CSV with its header line.
+
+    Args:
+        path: the file, also gzipped.
+        options: further ones of `pandas.read_csv`.
+
+    Raises:
+        InputError: it cannot be read, or a row has more cells than the header line has names.
+    """
+    try:
+        frame: pd.DataFrame = pd.read_csv(path, **options)
+    except (ValueError, OSError, EOFError, zlib.error) as error:
+        line = visible(" ".join(str(error).split()), 300)
+        raise InputError(f"{path}: not a CSV that can be read: {line}") from None
+    if not isinstance(frame.index, pd.RangeIndex):
+        # Without a name for each cell, pandas takes the first ones for names of rows.
+        raise InputError(
+            f"{path}: rows have more cells than the header line has names; give each column a "
+            "name, or delete a comma at the end of rows"
+        )
+    return frame
 
 
 def read_columns(path: Path, columns: Mapping[str, Sequence[str]]) -> pd.DataFrame:
@@ -29,14 +55,14 @@ def read_columns(path: Path, columns: Mapping[str, Sequence[str]]) -> pd.DataFra
         InputError: a column is missing, a cell of a column of numbers holds text, or one of a
             column of words another word; the message names column and line.
     """
-    frame = pd.read_csv(path)
+    frame = read_csv(path)
     numbers = [name for name, words in columns.items() if not words]
     found = numeric_columns(frame, numbers, str(path))
     words = {name: some for name, some in columns.items() if some}
     _all_there(frame, list(words), str(path))
     if words:
         # As they are written: "4" is no 4.0, and "NA" may stand for North America.
-        written = pd.read_csv(path, usecols=list(words), dtype=str, keep_default_na=False)
+        written = read_csv(path, usecols=list(words), dtype=str, keep_default_na=False)
         for name, some in words.items():
             found[name] = word_codes(written[name], frame[name].isna(), some, str(path))
     return found[list(columns)]

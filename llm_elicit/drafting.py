@@ -13,12 +13,16 @@ import pandas as pd
 import yaml
 from scipy import stats
 
+from llm_elicit.columns import read_csv
 from llm_elicit.errors import InputError
 from llm_elicit.features import NAME, FeatureSpace, Floats
 from llm_elicit.strict import validated
 
 LOW, HIGH = 0.01, 0.99
 _SKEWED = 1.0
+_LARGEST = 1e100
+"""Squares of larger values, and sums of squares, leave what a float can hold."""
+
 _MOST_WORDS = 12
 _HEADER = """\
 # Drafted from {file}; edit before use.
@@ -42,7 +46,7 @@ def draft_space(table: Path) -> tuple[FeatureSpace, str]:
         InputError: no such file, not a CSV, a numeric column with a cell of text, or no column
             that can be a feature.
     """
-    frame, written = _read(table), pd.read_csv(table, dtype=str, keep_default_na=False)
+    frame, written = _read(table), read_csv(table, dtype=str, keep_default_na=False)
     drafts: dict[str, dict[str, Any]] = {}
     left_out = []
     for column in frame.columns:
@@ -90,11 +94,7 @@ def draft_space(table: Path) -> tuple[FeatureSpace, str]:
 def _read(table: Path) -> pd.DataFrame:
     if not table.is_file():
         raise InputError(f"{table}: no such file; give the path of a CSV with a header line")
-    try:
-        return pd.read_csv(table)
-    except (ValueError, OSError, UnicodeDecodeError) as error:
-        line = " ".join(str(error).split())
-        raise InputError(f"{table}: not a CSV that can be read: {line}") from None
+    return read_csv(table)
 
 
 def _is_text(column: pd.Series[Any]) -> bool:
@@ -147,6 +147,11 @@ def _draft_feature(column: pd.Series[Any], table: Path) -> dict[str, Any] | None
     values = numbers.dropna().to_numpy(dtype=np.float64)
     if not np.isfinite(values).all():
         raise InputError(f"{table}: column {column.name!r} holds an infinite value; correct it")
+    if np.abs(values).max() > _LARGEST:
+        raise InputError(
+            f"{table}: column {column.name!r} holds a value beyond {_LARGEST:g}; correct it, or "
+            "give the column in a larger unit"
+        )
     if _is_row_number(values):
         return None
     whole = bool(np.all(values == np.round(values)))

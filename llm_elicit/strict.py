@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from llm_elicit.errors import InputError
+from llm_elicit.text import visible
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -29,8 +30,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        line = " ".join(str(error).split())
+    except RecursionError:
+        raise InputError(f"{path}: not valid YAML: nested too deep") from None
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
+        # The parser lets dates and numbers that are none through to Python's own errors.
+        line = visible(" ".join(str(error).split()), 300)
         raise InputError(f"{path}: not valid YAML: {line}") from None
     if not isinstance(data, dict):
         raise InputError(f"{path}: a mapping of keys is expected, got {type(data).__name__}")
@@ -48,16 +52,16 @@ def validated(model: type[Model], data: dict[str, Any], where: str) -> Model:
     except ValidationError as error:
         findings = error.errors(include_url=False)
         first = findings[0]
-        key = ".".join(str(part) for part in first["loc"]) or "(top level)"
+        key = visible(".".join(str(part) for part in first["loc"]), 200) or "(top level)"
         if first["type"] == "extra_forbidden":
             rule = f"unknown key; remove it or correct its spelling{_known(model, first['loc'])}"
         else:
-            rule = first["msg"].removeprefix("Value error, ")
+            rule = visible(first["msg"].removeprefix("Value error, "))
             if not isinstance(first["input"], dict | list | BaseModel) and first["type"] not in (
                 "missing",
                 "value_error",
             ):
-                rule += f", got {first['input']!r}"
+                rule += f", got {visible(repr(first['input']), 100)}"
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
         raise InputError(f"{where}: {key}: {rule}{more}") from None
 

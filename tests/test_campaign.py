@@ -36,6 +36,11 @@ def test_every_example_is_valid(name):
         (VALID + "fit: {method: magic}\n", ["fit.methods", "magic"]),
         (VALID.replace("name: c", "name: ../up"), ["name", "../up"]),
         (VALID + "limits: {max_cost: 0}\n", ["limits.max_cost", "greater than 0"]),
+        (VALID + "seed: 2026-99-99\n", ["not valid YAML", "month must be in 1..12"]),
+        (VALID + "seed: !!timestamp x\n", ["not valid YAML"]),
+        (VALID + f"seed: {'9' * 5_000}\n", ["not valid YAML", "4300 digits"]),
+        (VALID + f"seed: {'[' * 5_000}\n", ["nested too deep"]),
+        (VALID + f"seed: {'x' * 5_000}\n", ["seed", "xxx […]"]),
     ],
 )
 def test_a_bad_campaign_gets_one_clear_line(tmp_path, text, parts):
@@ -43,6 +48,7 @@ def test_a_bad_campaign_gets_one_clear_line(tmp_path, text, parts):
         load(tmp_path, text)
     message = str(caught.value)
     assert "\n" not in message
+    assert len(message) < 500
     for part in ["c.yaml", *parts]:
         assert part in message
 

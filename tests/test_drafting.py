@@ -71,6 +71,9 @@ def test_ranges_are_robust_quantiles_rounded_outwards(tmp_path):
         ("name\na\nb\n", r"no column of numbers, or of few words"),
         ("", r"not a CSV that can be read"),
         ("x\n1\ninf\n", r"infinite value"),
+        ("x\n1\n2e300\n-1e300\n", r"column 'x' holds a value beyond 1e\+100"),
+        ("x,y\n1,2,3\n4,5,6\n", r"rows have more cells than the header line has names"),
+        ("x,y\n1,2,\n4,5,\n", r"delete a comma at the end of rows"),
     ],
 )
 def test_an_unusable_table_gets_one_clear_line(tmp_path, content, match):

@@ -32,14 +32,18 @@ SECONDS = 60.0
 MEMORY = 6 * 2**30
 """Bytes: what asks for more is refused by the system, so that the machine lives on."""
 
-SHARES = {"campaigns": 0.3, "spaces": 0.08, "tables": 0.16, "templates": 0.16,
-          "replies": 0.2, "damage": 0.1}  # fmt: skip
-"""Of all inputs. A campaign of replies is ten inputs."""
+INPUTS = {"campaigns": 80, "spaces": 20, "tables": 40, "templates": 40, "replies": 60, "damage": 10}
+"""How many of a kind are tried by default. A campaign of replies is ten inputs."""
+
+SHARES = {"campaigns": 0.3, "spaces": 0.08, "tables": 0.16, "templates": 0.16, "replies": 0.2,
+          "damage": 0.1}  # fmt: skip
+"""Of all inputs, where `FUZZ_INPUTS` says how many there are: damage takes seconds each."""
 
 
 def inputs(kind: str) -> int:
-    """How many inputs of a kind to try: `FUZZ_INPUTS` says how many there are in all."""
-    return max(round(SHARES[kind] * int(os.environ.get("FUZZ_INPUTS", "240"))), 2)
+    """How many inputs of a kind to try."""
+    whole = os.environ.get("FUZZ_INPUTS")
+    return INPUTS[kind] if whole is None else max(round(SHARES[kind] * int(whole)), 2)
 
 
 @dataclass(frozen=True)
