@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from llm_elicit import orchestrator
 from llm_elicit.campaign import Campaign
 from llm_elicit.errors import ElicitError, IncompleteError
-from llm_elicit.orchestrator import Progress, Silent
+from llm_elicit.orchestrator import CacheUse, Progress, Silent, in_thread
 from llm_elicit.power_sources import PowerSources, at_stated_power, pin_power, read_sources
 from llm_elicit.rounds import EVERYONE, Answers, Pairs, RoundDesign, design_of, stopped
 from llm_elicit.runs import ANSWERS, COMPARISONS, DIRECT, Run
@@ -31,8 +31,12 @@ async def ask(
     max_cost: float | None = None,
     progress: Progress = _SILENT,
     design: RoundDesign | None = None,
+    cache: CacheUse = "reuse",
 ) -> Run:
     """Ask what is not answered yet, round by round, and write the table of judgments.
+
+    Cancelling it once stops sending, waits for the answers in flight and writes the table, before
+    it is raised; a second time drops what is in flight.
 
     Args:
         result: the run.
@@ -40,28 +44,30 @@ async def ask(
         progress: told of every change.
         design: plans the rounds after the first, where the campaign has any; by default
             `llm_elicit.rounds.Informative`.
+        cache: "reuse" answers of earlier runs, ask "fresh" and replace them, or leave it "off".
 
     Returns:
         The run, with the problems that stopped some judges.
 
     Raises:
         JudgeError, InputError: every judge was stopped, or nothing could be sent.
-        KeyboardInterrupt: the user stopped it.
+        CancelledError: it was cancelled; every answer received is kept.
     """
-    result.check_journal()
+    await in_thread(result.check_journal)
     with orchestrator.allowed(_capped(result.campaign, max_cost), result.folder) as campaign:
         began = time.monotonic()
         while True:
+            plan = await in_thread(partial(getattr, result, "plan"))
             summary = await orchestrator.ask(
-                _in_time(campaign, began), result.space, result.plan, result.folder, progress
+                _in_time(campaign, began), result.space, plan, result.folder, progress, reuse=cache
             )
             if summary.interrupted:
                 break
-            longer = await asyncio.to_thread(_next_round, result, design, progress)
+            longer = await in_thread(partial(_next_round, result, design, progress))
             if longer is None:
                 break
             result = longer
-    return _asked(result, summary)
+    return await _asked(result, summary)
 
 
 def _in_time(campaign: Campaign, began: float) -> Campaign:
@@ -183,13 +189,13 @@ async def ask_in_batches(
             summary = await orchestrator.ask_in_batches(study, step, progress, every, resend)
             longer = None
             if step != "collect":
-                longer = await asyncio.to_thread(_next_round, result, None, progress)
+                longer = await in_thread(partial(_next_round, result, None, progress))
             if longer is None:
                 break
             result = longer
     if step == "submit":
         return replace(result, problems=tuple(summary.problems))
-    return _asked(result, summary)
+    return await _asked(result, summary)
 
 
 def _capped(campaign: Campaign, max_cost: float | None) -> Campaign:
@@ -200,11 +206,11 @@ def _capped(campaign: Campaign, max_cost: float | None) -> Campaign:
     return campaign.model_copy(update={"limits": limits})
 
 
-def _asked(result: Run, summary: orchestrator.AskSummary) -> Run:
+async def _asked(result: Run, summary: orchestrator.AskSummary) -> Run:
     """The run with its table of judgments, whatever stopped the asking."""
-    write_tables(result)
+    await in_thread(partial(write_tables, result))
     if summary.interrupted:
-        raise KeyboardInterrupt
+        raise asyncio.CancelledError
     if len(summary.problems) == len(summary.judges):
         raise summary.problems[0]
     return replace(result, problems=(*summary.problems, *_gaps(result, summary)))

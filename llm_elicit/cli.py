@@ -16,7 +16,8 @@ from rich.table import Table
 from llm_elicit.benchmarks.command import bench_command
 from llm_elicit.cache_command import cache_app
 from llm_elicit.compare_command import compare_command
-from llm_elicit.errors import STOPPED, ElicitError, InputError
+from llm_elicit.ending import Commands, concluded, spared_collector
+from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.later import Later
 from llm_elicit.output import console
 from llm_elicit.pilot_command import pilot_command
@@ -44,6 +45,7 @@ else:
     stages = Later("llm_elicit.stages")
 
 app = typer.Typer(
+    cls=Commands,
     help="What does a language model believe, as a probability density?",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -61,6 +63,12 @@ app.command("bench")(bench_command)
 Where = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder or name, or a campaign.")]
 CampaignName = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="A path, or an example.")]
 MaxCost = Annotated[float | None, typer.Option(metavar="USD", min=0.0, help="Spend no more.")]
+CacheUse = Annotated[
+    Literal["reuse", "fresh", "off"],
+    typer.Option(
+        help="Answers of earlier runs: reuse them, ask anew and replace them, or neither."
+    ),
+]
 
 _CELL = {False: (), True: ("cell",)}
 """The column that tells a grid's cells apart."""
@@ -75,6 +83,7 @@ def run_command(
         bool, typer.Option("--dry-run", help="Show questions, requests and cost; send nothing.")
     ] = False,
     max_cost: MaxCost = None,
+    cache: CacheUse = "reuse",
 ) -> None:
     """The whole job: plan, ask, fit, audit, report. Run it again to resume."""
     if dry_run:
@@ -82,7 +91,9 @@ def run_command(
         return
 
     def whole(cell: runs.Run) -> None:
-        _conclude(asyncio.run(stages.arun(cell, max_cost=max_cost)))
+        with spared_collector():
+            result = stages.run(cell, max_cost=max_cost, cache=cache)
+        _conclude(result)
 
     _each(stages.plan_grid(campaign), whole)
 
@@ -106,6 +117,7 @@ def plan_command(campaign: CampaignName) -> None:
 def ask_command(
     where: Where,
     max_cost: MaxCost = None,
+    cache: CacheUse = "reuse",
     batch: Annotated[
         Literal["submit", "status", "collect", "wait"] | None,
         typer.Option(help="Through the providers' batch endpoints, at half the price."),
@@ -133,12 +145,13 @@ def ask_command(
     def work(cell: runs.Run) -> None:
         with orchestrator.Display() as progress:
             if batch is None:
-                asking = stages.ask(cell, max_cost=max_cost, progress=progress)
+                asking = stages.ask(cell, max_cost=max_cost, progress=progress, cache=cache)
             else:
                 asking = stages.ask_in_batches(
                     cell, batch, max_cost=max_cost, every=every, resend=resend, progress=progress
                 )
-            result = asyncio.run(asking)
+            with spared_collector():
+                result = asyncio.run(asking)
         if batch == "submit":
             _batches(result)
         else:
@@ -379,21 +392,4 @@ def _verdicts(result: runs.Run) -> None:
 
 def main() -> None:
     """The entry point: one clear line and a proper exit code for whatever goes wrong."""
-    try:
-        app()
-    except (ElicitError, ValueError) as error:
-        if not _ours(error):
-            raise
-        sys.stderr.write(f"error: {visible(str(error), 9999)}\n")
-        sys.exit(getattr(error, "exit_code", 2))
-    except KeyboardInterrupt:
-        sys.stderr.write("stopped; every answer received is kept: run again to resume\n")
-        sys.exit(STOPPED)
-
-
-def _ours(error: Exception) -> bool:
-    """Whether an error is one that the package reports on purpose."""
-    core = sys.modules.get("llm_elicit.density.errors")
-    return isinstance(error, ElicitError) or (
-        core is not None and isinstance(error, core.DensityError)
-    )
+    sys.exit(concluded(app))

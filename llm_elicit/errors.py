@@ -36,4 +36,5 @@ class IncompleteError(ElicitError):
 
 
 STOPPED = 130
-"""The exit code when the user stopped it (Ctrl-C), as shells have it."""
+"""The exit code when the user stopped it (Ctrl-C), as shells have it: 128 and the signal's number.
+SIGTERM is 143, SIGHUP 129."""

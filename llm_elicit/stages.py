@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -29,7 +30,7 @@ from llm_elicit.fitting import fit, refit_changed
 from llm_elicit.integrity import check_files, warn_of_gaps
 from llm_elicit.later import Later
 from llm_elicit.manifest import Manifest, digest_of, digest_of_file, write_atomically
-from llm_elicit.orchestrator import Display, Progress, Silent
+from llm_elicit.orchestrator import CacheUse, Display, Progress, Silent
 from llm_elicit.orchestrator.spans import span
 from llm_elicit.questions import Template, render
 from llm_elicit.rounds import schedule_of
@@ -68,20 +69,26 @@ _SILENT = Silent()
 
 
 def run(
-    campaign: str | Path, *, max_cost: float | None = None, progress: Progress | None = None
+    campaign: str | Path | Run,
+    *,
+    max_cost: float | None = None,
+    progress: Progress | None = None,
+    cache: CacheUse = "reuse",
 ) -> Run:
     """Run a campaign from its YAML to its report, or resume it. Blocks until it is done.
 
     Args:
-        campaign: a path, or a name from examples/.
+        campaign: a path, a name from examples/, or a run that is planned already.
         max_cost: a cap in USD that replaces the campaign's own, resumes included.
         progress: told of every change; by default a display on standard error. `Silent()`
             shows nothing.
+        cache: "reuse" answers of earlier runs, ask "fresh" and replace them, or leave it "off".
 
     Raises:
         InputError: something the user gave cannot be used.
         JudgeError: no judge could be asked; where some could, `Run.problems` has the others'.
-        KeyboardInterrupt: the user stopped it; every answer received is kept.
+        KeyboardInterrupt: the user stopped it. While questions are asked, the first Ctrl-C waits
+            for the answers in flight; every answer received is kept.
 
     Example (`examples/run_campaign.py` is run by a test)::
 
@@ -90,7 +97,12 @@ def run(
     """
     if _inside_event_loop():
         raise InputError("run() was called inside an event loop; use `await arun(...)` there")
-    return asyncio.run(arun(campaign, max_cost=max_cost, progress=progress))
+    with Display() if progress is None else nullcontext(progress) as shown:
+        result = campaign if isinstance(campaign, Run) else plan(campaign)
+        result = asyncio.run(ask(result, max_cost=max_cost, progress=shown, cache=cache))
+        for stage in (fit, audit, report):
+            stage(result, shown)
+    return result
 
 
 def _inside_event_loop() -> bool:
@@ -102,21 +114,31 @@ def _inside_event_loop() -> bool:
 
 
 async def arun(
-    campaign: str | Path | Run, *, max_cost: float | None = None, progress: Progress | None = None
+    campaign: str | Path | Run,
+    *,
+    max_cost: float | None = None,
+    progress: Progress | None = None,
+    cache: CacheUse = "reuse",
 ) -> Run:
-    """What `run` does, for a notebook or a service; it takes a run that is planned already, too."""
-    if progress is None:
-        with Display() as shown:
-            return await arun(campaign, max_cost=max_cost, progress=shown)
-    result = campaign if isinstance(campaign, Run) else plan(campaign)
-    result = await ask(result, max_cost=max_cost, progress=progress)
-    for stage in (fit, audit, report):
-        await asyncio.to_thread(stage, result, progress)
+    """What `run` does, for a notebook or a service, whose event loop goes on meanwhile.
+
+    Neither signals nor the garbage collector are touched: both are the host's. Cancelling it
+    while questions are asked waits for the answers in flight; a second time drops them.
+    """
+    with Display() if progress is None else nullcontext(progress) as shown:
+        result = campaign if isinstance(campaign, Run) else await asyncio.to_thread(plan, campaign)
+        result = await ask(result, max_cost=max_cost, progress=shown, cache=cache)
+        for stage in (fit, audit, report):
+            await asyncio.to_thread(stage, result, shown)
     return result
 
 
 def run_grid(
-    campaign: str | Path, *, max_cost: float | None = None, progress: Progress | None = None
+    campaign: str | Path,
+    *,
+    max_cost: float | None = None,
+    progress: Progress | None = None,
+    cache: CacheUse = "reuse",
 ) -> dict[str, Run]:
     """Run every cell of a grid, one after the other, or resume it; the caps hold over them all.
 
@@ -137,8 +159,7 @@ def run_grid(
     stopped: ElicitError | None = None
     for cell in plan_grid(campaign):
         try:
-            asking = arun(cell, max_cost=max_cost, progress=progress)
-            done[cell.campaign.name] = asyncio.run(asking)
+            done[cell.campaign.name] = run(cell, max_cost=max_cost, progress=progress, cache=cache)
         except CapError:
             raise
         except ElicitError as error:

@@ -1,5 +1,6 @@
 """The loopback providers that writers of backends use too, and what is run where and when."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+
+# A defect in a command is a traceback in tests, and in the processes that they start.
+os.environ["LLM_ELICIT_DEBUG"] = "1"
 
 # What one worker runs: a file, or the files that share what takes long to make.
 TOGETHER = {"report": "the study"}

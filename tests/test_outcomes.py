@@ -46,7 +46,7 @@ def command(monkeypatch, capsys, *arguments):
 def test_the_table_names_every_code_there_is():
     kinds = [errors.ElicitError, *_below(errors.ElicitError)]
     assert len(ROWS) == len(CODES), "an outcome stands twice"
-    assert {kind.exit_code for kind in kinds} | {0, errors.STOPPED} == set(CODES.values())
+    assert {kind.exit_code for kind in kinds} | {0, errors.STOPPED, 143, 129} == set(CODES.values())
 
 
 def _below(kind):
@@ -139,11 +139,16 @@ def test_batch_mode_is_complete_when_all_is_collected(monkeypatch, capsys):
 
 
 def test_defect(monkeypatch, capsys):
-    """Python's own exit code for a traceback."""
+    """One line; where it happened is to be had."""
     monkeypatch.setattr(stages, "plan_grid", lambda campaign: 1 / 0)
+    path = campaign("http://127.0.0.1:9")
     with pytest.raises(ZeroDivisionError):
-        command(monkeypatch, capsys, "plan", campaign("http://127.0.0.1:9"))
-    assert CODES["defect"] == 1 == errors.ElicitError.exit_code
+        command(monkeypatch, capsys, "plan", path)
+    monkeypatch.delenv("LLM_ELICIT_DEBUG")
+    code, said = command(monkeypatch, capsys, "plan", path)
+    assert code == CODES["defect"] == 1 == errors.ElicitError.exit_code
+    assert said.startswith("internal error: ZeroDivisionError: division by zero; this is a defect")
+    assert said.count("\n") == 1
 
 
 def _start(path):
@@ -170,6 +175,20 @@ def _answered():
         return totals(db, "claude").done
 
 
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_wait_for_what_is_in_flight_too(sent):
+    with Provider(lambda number, body: Says("A", delay=0.1)) as provider:
+        child = _start(campaign(provider.url, pairs=100, concurrency=4))
+        _wait(lambda: len(provider.seen) >= 20, child)
+        child.send_signal(sent)
+        _, said = child.communicate(timeout=120)
+        outcome = {signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}[sent]
+        assert child.returncode == CODES[outcome], said
+        assert "waiting for the answers in flight" in said
+        assert said.endswith("stopped; every answer received is kept: run again to resume\n")
+        assert _answered() == len(provider.seen) < 60
+
+
 def test_stopped(monkeypatch, capsys):
     """The first Ctrl-C waits for what is in flight, the second does not; a resume asks the rest."""
     hanging = False
@@ -192,6 +211,7 @@ def test_stopped(monkeypatch, capsys):
         _, said = child.communicate(timeout=120)
         assert child.returncode == CODES["stopped"], said
         assert "waiting for the answers in flight" in said
+        assert said.endswith("stopped; every answer received is kept: run again to resume\n")
         assert "Traceback" not in said
         assert _answered() == len(provider.seen) < 60
         hanging = True

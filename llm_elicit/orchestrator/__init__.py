@@ -2,12 +2,13 @@
 
 from llm_elicit.orchestrator.allowance import allowed
 from llm_elicit.orchestrator.batch_mode import BatchLine, Step, ask_in_batches, batch_lines
+from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, ask
 from llm_elicit.orchestrator.estimate import JudgeEstimate, estimate, examples, prompts
 from llm_elicit.orchestrator.journal import FILE as JOURNAL
 from llm_elicit.orchestrator.journal import Place, Totals
 from llm_elicit.orchestrator.judgments import answered, comparisons, direct_answers, status
-from llm_elicit.orchestrator.opening import Study, worded_identity
+from llm_elicit.orchestrator.opening import Study, in_thread, worded_identity
 from llm_elicit.orchestrator.progress import Display, Progress, Silent, Tally
 from llm_elicit.orchestrator.recorded import (
     kept_answers,
@@ -22,6 +23,7 @@ __all__ = [
     "JOURNAL",
     "AskSummary",
     "BatchLine",
+    "CacheUse",
     "Display",
     "JudgeEstimate",
     "JudgeSummary",
@@ -42,6 +44,7 @@ __all__ = [
     "direct_answers",
     "estimate",
     "examples",
+    "in_thread",
     "kept_answers",
     "kept_identity",
     "planned_rounds",

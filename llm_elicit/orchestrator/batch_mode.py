@@ -164,7 +164,9 @@ async def _office(study: Study, progress: Progress) -> AsyncIterator[_Office]:
         }
         backends = {judge.name: open_backend(judge, study.space) for judge in judges}
         # One process hands in and collects, wherever the journal is.
-        here = stack.enter_context(opened(study, template, shared=False, lease=_LEASE))
+        here = await stack.enter_async_context(
+            opened(study, template, progress, shared=False, lease=_LEASE)
+        )
         desks = {
             name: BatchDesk(
                 name,

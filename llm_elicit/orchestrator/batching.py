@@ -18,7 +18,7 @@ from llm_elicit.backends.batches import Batches, BatchState, Line, Result, Room,
 from llm_elicit.errors import CapError, JudgeError
 from llm_elicit.orchestrator import journal
 from llm_elicit.orchestrator.budget import Amount
-from llm_elicit.orchestrator.cache import Cache, worth_keeping
+from llm_elicit.orchestrator.cache import RunCache, worth_keeping
 from llm_elicit.orchestrator.clerk import Clerk
 from llm_elicit.orchestrator.journal import BatchFate, BatchRow, Change, Journal, Question
 from llm_elicit.orchestrator.log import event
@@ -61,7 +61,7 @@ class BatchDesk:
         client: Batches,
         clerk: Clerk,
         book: Journal,
-        cache: Cache,
+        cache: RunCache,
         progress: Progress,
         clock: Callable[[], float] = time.time,
     ) -> None:

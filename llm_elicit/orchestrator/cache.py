@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import rfc8785
 import sqlalchemy as sa
@@ -24,7 +25,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from llm_elicit.backends import Reply
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal.changes import storable
+from llm_elicit.orchestrator.journal.changes import now, storable
 from llm_elicit.orchestrator.journal.door import sqlite_engine
 
 FILE = "cache.sqlite"
@@ -33,6 +34,11 @@ SCHEMA = 2
 
 _EXACT = 2**53
 """JSON carries whole numbers below it exactly."""
+
+_OTHER_KEY = "the key is not that of the request kept with it"
+_VERIFY = "`llm-elicit cache verify` says which, `cache prune --key` forgets it"
+
+T = TypeVar("T")
 
 _METADATA = sa.MetaData()
 _entries = sa.Table(
@@ -47,11 +53,17 @@ _entries = sa.Table(
 )
 
 _ONE = str(
-    select(_entries.c.reply)
-    .where(_entries.c.key == sa.bindparam("key"))
+    select(_entries.c.reply, _entries.c.digest)
+    .where(_entries.c.key == sa.bindparam("key"), _entries.c.kept_at >= sa.bindparam("since"))
     .compile(dialect=sqlite.dialect(paramstyle="qmark"))
 )
 """One answer by its key. It is looked for before each request, so the driver is asked itself."""
+
+_BUSY = 2.0
+"""Seconds to wait for another process's lock: savings are not worth more."""
+
+CacheUse = Literal["reuse", "fresh", "off"]
+"""What a run does with the cache: read and write it, ask anew and replace, or neither."""
 
 
 @dataclass(frozen=True)
@@ -130,21 +142,30 @@ class Cache:
 
     `put` may be called in one thread and `flush` in another.
 
+    Args:
+        path: the file; made if it is not there.
+        since: answers that were kept before this time (ISO 8601) are not read, and are replaced.
+
     Raises:
         InputError: the file cannot be opened or written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, since: str = "") -> None:
         self.path = path
+        self._since = since
         self._waiting: dict[str, dict[str, str]] = {}
         self._lock = threading.Lock()
-        with self._guarded():
-            writing = sqlite_engine(str(path), begin="BEGIN IMMEDIATE", synchronous="NORMAL")
-            self._writing = writing.connect()
+        with self._guarded(), ExitStack() as stack:
+            writing = sqlite_engine(
+                str(path), begin="BEGIN IMMEDIATE", synchronous="NORMAL", busy=_BUSY
+            )
+            self._writing = stack.enter_context(closing(writing.connect()))
             with self._writing.begin():
                 _METADATA.create_all(self._writing)
-            self._reading = sqlite_engine(str(path), begin=None, synchronous="NORMAL").connect()
-            self._look = self._reading.connection.cursor()
+            reading = sqlite_engine(str(path), begin=None, synchronous="NORMAL", busy=_BUSY)
+            self._reading = stack.enter_context(closing(reading.connect()))
+            self._look = stack.enter_context(closing(self._reading.connection.cursor()))
+            self._open = stack.pop_all()
 
     def get(self, identity: Identity) -> Reply | None:
         """The answer kept for a request."""
@@ -153,18 +174,31 @@ class Cache:
         if waiting is not None:
             return _reply(waiting["reply"])
         with self._guarded():
-            found = self._look.execute(_ONE, (identity.key,)).fetchone()
-        return None if found is None else _reply(found[0])
+            found = self._look.execute(_ONE, (identity.key, self._since)).fetchone()
+        return None if found is None else self._proven(*found)
 
     def get_all(self, identities: Sequence[Identity]) -> dict[str, Reply]:
         """The answers kept for many requests, by key."""
         keys = [identity.key for identity in identities]
         with self._lock:
             found = {key: self._waiting[key]["reply"] for key in keys if key in self._waiting}
-        query = select(_entries.c.key, _entries.c.reply).where(_entries.c.key.in_(keys))
+        query = select(_entries.c.key, _entries.c.reply, _entries.c.digest).where(
+            _entries.c.key.in_(keys), _entries.c.kept_at >= self._since
+        )
         with self._guarded():
-            found.update(self._reading.execute(query).all())
-        return {key: _reply(text) for key, text in found.items()}
+            kept = self._reading.execute(query).all()
+        replies = {key: self._proven(text, digest) for key, text, digest in kept}
+        return replies | {key: _reply(text) for key, text in found.items()}
+
+    def _proven(self, text: str, digest: str) -> Reply:
+        """The reply that was kept; one that was changed since is no answer.
+
+        Raises:
+            InputError: it was changed.
+        """
+        if _digest(text) != digest:
+            raise InputError(f"{self.path}: an answer is not the one that was kept; {_VERIFY}")
+        return _reply(text)
 
     def put(self, identity: Identity, reply: Reply, kept_at: str) -> None:
         """Keep an answer from the next flush on; until then it is served from memory.
@@ -188,7 +222,12 @@ class Cache:
         with self._lock:
             if not self._waiting:
                 return
-            add = insert(_entries).on_conflict_do_nothing()
+            add = insert(_entries)
+            new = {name: add.excluded[name] for name in ("identity", "reply", "digest", "kept_at")}
+            # An answer stays as it is, unless it is older than what is read.
+            add = add.on_conflict_do_update(
+                index_elements=["key"], set_=new, where=_entries.c.kept_at < self._since
+            )
             with self._guarded(), self._writing.begin():
                 self._writing.execute(add, list(self._waiting.values()))
             self._waiting = {}
@@ -198,9 +237,8 @@ class Cache:
         try:
             self.flush()
         finally:
-            self._writing.close()
-            self._look.close()
-            self._reading.close()
+            with self._guarded():
+                self._open.close()
 
     def entries(self, prefix: str = "") -> Iterator[Entry]:
         """What is kept, in the order it came; of the keys that begin with `prefix`."""
@@ -247,12 +285,71 @@ class Cache:
     def _guarded(self) -> Iterator[None]:
         try:
             yield
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError, OSError) as error:
+            reason = " ".join(str(getattr(error, "orig", None) or error).split())
             raise InputError(
-                f"{self.path}: the answer cache cannot be used "
-                f"({getattr(error, 'orig', None) or error}); check the disk's space and "
-                "permissions, or move the file away: only savings are lost with it"
+                f"{self.path}: the answer cache cannot be used ({reason}); check the disk's space "
+                "and permissions, or move the file away: only savings are lost with it"
             ) from None
+
+
+class RunCache:
+    """The cache as a run uses it: trouble with it is said once, and the run goes on without it.
+
+    Args:
+        path: the file.
+        use: whether it is read and written.
+        warn: told of the trouble.
+    """
+
+    def __init__(self, path: Path, use: CacheUse, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._cache: Cache | None = None
+        self._broken = False
+        if use == "off":
+            return
+        try:
+            self._cache = Cache(path, since=now() if use == "fresh" else "")
+        except InputError as error:
+            self._give_up(error)
+
+    def get(self, identity: Identity) -> Reply | None:
+        """Return the answer kept for a request, if there is one."""
+        return self._tried(lambda cache: cache.get(identity), None)
+
+    def get_all(self, identities: Sequence[Identity]) -> dict[str, Reply]:
+        """Return the answers kept for many requests, by key."""
+        return self._tried(lambda cache: cache.get_all(identities), {})
+
+    def put(self, identity: Identity, reply: Reply, kept_at: str) -> None:
+        """Keep an answer from the next flush on."""
+        self._tried(lambda cache: cache.put(identity, reply, kept_at), None)
+
+    def flush(self) -> None:
+        """Write what waits."""
+        self._tried(Cache.flush, None)
+
+    def close(self) -> None:
+        """Write what waits and close the file."""
+        self._tried(Cache.flush, None)
+        if self._cache is not None:
+            with suppress(InputError):
+                self._cache.close()
+
+    def _tried(self, work: Callable[[Cache], T], otherwise: T) -> T:
+        if self._cache is None or self._broken:
+            return otherwise
+        try:
+            return work(self._cache)
+        except InputError as error:
+            self._give_up(error)
+            return otherwise
+
+    def _give_up(self, error: InputError) -> None:
+        # The thread that reads and the one that writes may both meet the same trouble.
+        if not self._broken:
+            self._broken = True
+            self._warn(f"{error}; the run goes on without it")
 
 
 @dataclass(frozen=True)
@@ -274,14 +371,21 @@ class Entry:
 
     @property
     def request(self) -> dict[str, Any]:
-        """The identity's fields: schema, endpoint, model, body, replicate."""
-        fields: dict[str, Any] = json.loads(self.identity)
+        """The identity's fields: schema, endpoint, model, body, replicate.
+
+        Raises:
+            InputError: the identity is damaged.
+        """
+        try:
+            fields: dict[str, Any] = json.loads(self.identity)
+        except ValueError:
+            raise InputError(f"cache entry {self.key[:16]}: {_OTHER_KEY}; {_VERIFY}") from None
         return fields
 
     def fault(self) -> str | None:
         """Why the entry cannot be trusted; None if it proves right."""
         if _digest(self.identity) != self.key:
-            return "the key is not that of the request kept with it"
+            return _OTHER_KEY
         if _digest(self.reply) != self.digest:
             return "the answer is not the one that was kept"
         return None

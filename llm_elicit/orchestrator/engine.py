@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 import math
-import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from llm_elicit.backends import Backend, open_backend
 from llm_elicit.backends.capabilities import check_settings
-from llm_elicit.campaign import Campaign, Judge
+from llm_elicit.campaign import Campaign
 from llm_elicit.errors import ElicitError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator.budget import Amount, Budget, check_cap
+from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.clerk import Clerk, check_direct, check_worst
 from llm_elicit.orchestrator.company import in_company
 from llm_elicit.orchestrator.exchange import Desk
-from llm_elicit.orchestrator.journal import Journal
+from llm_elicit.orchestrator.journal import Journal, Totals
 from llm_elicit.orchestrator.log import Logged, counted, event
-from llm_elicit.orchestrator.opening import Study, opened
+from llm_elicit.orchestrator.opening import Study, in_thread, opened
 from llm_elicit.orchestrator.pool import Pool
 from llm_elicit.orchestrator.prices import Price, price_of
 from llm_elicit.orchestrator.progress import Progress, Silent, Tally
@@ -33,6 +32,8 @@ from llm_elicit.orchestrator.spans import span
 from llm_elicit.orchestrator.writer import Claims, Writer
 from llm_elicit.plan import Plan
 from llm_elicit.questions import Template
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ async def ask(
     folder: Path,
     progress: Progress | None = None,
     patience: Patience | None = None,
+    reuse: CacheUse = "reuse",
 ) -> AskSummary:
     """Ask every question of the plan that has no answer yet, of every judge.
 
@@ -95,8 +97,8 @@ async def ask(
     in flight when it was killed are asked again; they may have been answered: a cap counts them.
 
     A judge that cannot go on (bad key, no credit, no such model, a server that is down) stops
-    by itself; the others go on. Interrupting once (Ctrl-C) stops sending and waits for the
-    answers in flight; twice drops them.
+    by itself; the others go on. Cancelling the task once (as `asyncio.run` does on Ctrl-C) stops
+    sending, waits for the answers in flight and returns, `interrupted`; twice drops them.
 
     Args:
         campaign: whom to ask, and the limits.
@@ -105,6 +107,7 @@ async def ask(
         folder: the run's folder; the cache of answers lies beside it.
         progress: told of every change.
         patience: pauses between attempts.
+        reuse: what to do with the answers of earlier runs, see `CacheUse`.
 
     Raises:
         InputError: a key is missing, the folder is another campaign's or in use, a cap
@@ -124,58 +127,72 @@ async def ask(
         (True, 10)
     """
     shown = Logged(progress or Silent())
-    template = Template.load(campaign.design.template)
-    prices = {judge.name: price_of(judge) for judge in campaign.judges}
-    study = Study(campaign, space, plan, folder)
-    backends = _checked(study, template, prices, shown)
     patience = patience or Patience()
-    with opened(study, template, lease=patience.lease) as here:
-        book = here.book
-        budget = Budget(campaign.limits, Amount(*book.spent()))
-        async with Writer(book, here.cache.flush) as writer:
+    study = Study(campaign, space, plan, folder)
+    ready = await in_thread(partial(_ready, study, shown))
+    async with opened(study, ready.template, shown, lease=patience.lease, reuse=reuse) as here:
+        totals = await in_thread(partial(_totals, here.book, study.judges))
+        budget = Budget(campaign.limits, Amount(*await in_thread(here.book.spent)))
+        async with Writer(here.book, here.cache.flush) as writer:
             desk = Desk(
-                space=space, plan=plan, template=template, direct=study.direct, writer=writer,
-                cache=here.cache, budget=budget, progress=shown, patience=patience,
+                space=space, plan=plan, template=ready.template, direct=study.direct,
+                writer=writer, cache=here.cache, budget=budget, progress=shown, patience=patience,
                 deadline=time.monotonic() + (campaign.limits.deadline or math.inf),
             )  # fmt: skip
             pools = {
-                judge.name: Pool(judge, backends[judge.name], prices[judge.name], desk)
+                judge.name: Pool(judge, ready.backends[judge.name], ready.prices[judge.name], desk)
                 for judge in campaign.judges
             }
-            told = {"elicit.campaign": campaign.name}
+            for name, pool in pools.items():
+                pool.begin(totals[name])
             async with in_company(writer, desk.turnstiles):
-                with _interruptible(desk), _settled(), span("ask", told):
-                    stops = await _run(pools, book, desk)
-        judges = _ends(pools, stops, book)
+                with span("ask", {"elicit.campaign": campaign.name}):
+                    stops = await _drained(_run(pools, desk), desk)
+        totals = await in_thread(partial(_totals, here.book, study.judges))
+        # What is done is what is on the disk.
+        judges = {
+            name: JudgeSummary(replace(pool.tally, done=totals[name].done), stops[name])
+            for name, pool in pools.items()
+        }
         summary = AskSummary(judges, here.lost, desk.stopping.is_set(), budget.spent.usd)
         log_end(summary)
     return summary
 
 
-def _ends(
-    pools: dict[str, Pool], stops: dict[str, ElicitError | None], book: Journal
-) -> dict[str, JudgeSummary]:
-    """How asking each judge ended; what is done is what is on the disk."""
-    return {
-        name: JudgeSummary(replace(pool.tally, done=book.totals(name).done), stops[name])
-        for name, pool in pools.items()
-    }
+def _totals(book: Journal, judges: Sequence[str]) -> dict[str, Totals]:
+    return {judge: book.totals(judge) for judge in judges}
 
 
-def _checked(
-    study: Study, template: Template, prices: dict[str, Price | None], shown: Progress
-) -> dict[str, Backend]:
-    """Every judge's backend, once its settings and the caps are known to hold; sends nothing."""
+@dataclass(frozen=True)
+class _Ready:
+    """What asking needs, once the settings and the caps are known to hold."""
+
+    template: Template
+    prices: dict[str, Price | None]
+    backends: dict[str, Backend]
+
+
+def _ready(study: Study, shown: Progress) -> _Ready:
+    """The template, every judge's price and backend; sends nothing.
+
+    Raises:
+        InputError: a setting cannot be used, a key is missing, a cap cannot be held.
+    """
     campaign, space = study.campaign, study.space
+    template = Template.load(campaign.design.template)
+    prices = {judge.name: price_of(judge) for judge in campaign.judges}
     check_settings(campaign.judges)
     check_cap(campaign.limits, prices)
-    backends = {judge.name: _open(judge, space, shown) for judge in campaign.judges}
+    backends = {
+        judge.name: open_backend(judge, space, partial(shown.note, judge.name))
+        for judge in campaign.judges
+    }
     for judge in campaign.judges:
         backend, price = backends[judge.name], prices[judge.name]
         clerk = Clerk(space, study.plan, template, backend, price, study.direct)
         check_direct(study.plan, judge, backend)
         check_worst(campaign.limits, judge, clerk)
-    return backends
+    return _Ready(template, prices, backends)
 
 
 def log_end(summary: AskSummary) -> None:
@@ -192,15 +209,9 @@ def log_end(summary: AskSummary) -> None:
     )
 
 
-def _open(judge: Judge, space: FeatureSpace, progress: Progress) -> Backend:
-    return open_backend(judge, space, partial(progress.note, judge.name))
-
-
-async def _run(pools: dict[str, Pool], book: Journal, desk: Desk) -> dict[str, ElicitError | None]:
+async def _run(pools: dict[str, Pool], desk: Desk) -> dict[str, ElicitError | None]:
     """All pools at once; a defect in one (not a judge's failure) ends them all."""
     tasks: dict[str, asyncio.Task[ElicitError | None]] = {}
-    for name, pool in pools.items():
-        pool.begin(book.totals(name))
     async with asyncio.TaskGroup() as group:
         for name, pool in pools.items():
             claims = Claims(desk.writer, name, pool.serve, desk.stopping)
@@ -208,34 +219,20 @@ async def _run(pools: dict[str, Pool], book: Journal, desk: Desk) -> dict[str, E
     return {name: task.result() for name, task in tasks.items()}
 
 
-@contextlib.contextmanager
-def _settled() -> Iterator[None]:
-    """Spare the garbage collector what was loaded before: it would go through all of it again and
-    again, for a twentieth of the time that asking takes."""
-    gc.freeze()
+async def _drained(work: Coroutine[Any, Any, T], desk: Desk) -> T:
+    """Return what `work` returns; if cancelled, stop sending and wait for what is in flight.
+
+    A second cancellation drops what is in flight. The first one is the caller's to raise again.
+    """
+    task = asyncio.ensure_future(work)
     try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
-@contextlib.contextmanager
-def _interruptible(desk: Desk) -> Iterator[None]:
-    """The first Ctrl-C asks the run to stop; the second is Python's own."""
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
         desk.stopping.set()
-        loop.remove_signal_handler(signal.SIGINT)
-        desk.progress.note("stopping", "waiting for the answers in flight; Ctrl-C drops them")
-
+        desk.progress.note("stopping", "waiting for the answers in flight; again drops them")
     try:
-        loop.add_signal_handler(signal.SIGINT, stop)
-    except (NotImplementedError, RuntimeError, ValueError):
-        # Not the main thread, or a system without signals: the caller's own handling stays.
-        yield
-        return
-    try:
-        yield
+        return await asyncio.shield(task)
     finally:
-        loop.remove_signal_handler(signal.SIGINT)
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])

@@ -16,7 +16,7 @@ from llm_elicit.campaign import Judge
 from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import journal, tokens
 from llm_elicit.orchestrator.budget import Amount, Budget
-from llm_elicit.orchestrator.cache import Cache, Identity
+from llm_elicit.orchestrator.cache import Identity, RunCache
 from llm_elicit.orchestrator.clerk import Clerk
 from llm_elicit.orchestrator.headers import allowances
 from llm_elicit.orchestrator.line import Errand
@@ -40,7 +40,7 @@ class Desk:
     template: Template
     direct: DirectWording
     writer: Writer
-    cache: Cache
+    cache: RunCache
     budget: Budget
     progress: Progress
     patience: Patience

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from functools import cached_property
-from logging import WARNING
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TypeVar
 
 from llm_elicit.campaign import Campaign
-from llm_elicit.errors import ElicitError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.identity import identity_of
 from llm_elicit.orchestrator import cache
-from llm_elicit.orchestrator.cache import Cache
+from llm_elicit.orchestrator.cache import CacheUse, RunCache
 from llm_elicit.orchestrator.journal import LEASE, Journal, Place
 from llm_elicit.orchestrator.lock import RunLock
 from llm_elicit.orchestrator.log import event, logged
+from llm_elicit.orchestrator.progress import Progress
 from llm_elicit.plan import Plan
 from llm_elicit.questions import DirectWording, Template
+
+T = TypeVar("T")
 
 
 def wording_of(campaign: Campaign, space: FeatureSpace, plan: Plan) -> DirectWording:
@@ -90,41 +93,57 @@ class Opened:
     """
 
     book: Journal
-    cache: Cache
+    cache: RunCache
     lost: int
 
 
-@contextlib.contextmanager
-def opened(
-    study: Study, template: Template, shared: bool = True, lease: float = LEASE
-) -> Iterator[Opened]:
+@contextlib.asynccontextmanager
+async def opened(
+    study: Study,
+    template: Template,
+    progress: Progress,
+    shared: bool = True,
+    lease: float = LEASE,
+    reuse: CacheUse = "reuse",
+) -> AsyncIterator[Opened]:
     """Hold a run's folder while inside, with the plan written down.
+
+    What takes long runs in a thread, so that the event loop of a host goes on.
 
     Args:
         study: what is asked.
         template: its wording.
+        progress: told of trouble with the cache.
         shared: whether other processes may work on the run too, where its journal allows that.
         lease: seconds for which this process need not be heard of by others.
+        reuse: what to do with the answers of earlier runs.
 
     Raises:
         InputError: the folder is another campaign's, in use, or cannot be written.
     """
     campaign, folder = study.campaign, study.folder
     place = Place(folder, campaign.journal)
-    with contextlib.ExitStack() as stack:
+    async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(RunLock(folder, shared=shared and place.shared))
         stack.enter_context(logged(folder, campaign))
         event("run began", campaign=campaign.name, judges=study.judges, questions=len(study.plan))
-        book = Journal(place, study.identity(template), campaign.limits, lease)
-        stack.callback(book.close)
-        answers = Cache(folder.parent / cache.FILE)
-        stack.callback(_closed, answers)
-        yield Opened(book, answers, book.prepare(study.judges, study.plan))
+
+        def prepared() -> Opened:
+            book = Journal(place, study.identity(template), campaign.limits, lease)
+            stack.push_async_callback(in_thread, book.close)
+            lost = book.prepare(study.judges, study.plan)
+            answers = RunCache(folder.parent / cache.FILE, reuse, partial(progress.note, "cache"))
+            stack.push_async_callback(in_thread, answers.close)
+            return Opened(book, answers, lost)
+
+        yield await in_thread(prepared)
 
 
-def _closed(answers: Cache) -> None:
-    """Close the cache; what it could not keep is in the journal."""
+async def in_thread(work: Callable[[], T]) -> T:
+    """Return what `work` returns, called in a thread; a cancellation waits for its end."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
-        answers.close()
-    except ElicitError as error:
-        event("cache not written", WARNING, reason=str(error))
+        return await asyncio.shield(task)
+    finally:
+        if not task.done():
+            await asyncio.wait([task])

@@ -11,7 +11,7 @@ from typing import Any
 
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Comparisons
-from llm_elicit.orchestrator import AskSummary, Patience, ask, comparisons
+from llm_elicit.orchestrator import AskSummary, CacheUse, Patience, ask, comparisons
 from llm_elicit.orchestrator.progress import Progress
 from llm_elicit.plan import Plan, direct_queries, make_plan
 from orchestrator.conftest import SWIFT
@@ -37,10 +37,14 @@ def plan_of(study: Campaign) -> Plan:
 
 
 def run(
-    study: Campaign, folder: Path, progress: Progress | None = None, patience: Patience = SWIFT
+    study: Campaign,
+    folder: Path,
+    progress: Progress | None = None,
+    patience: Patience = SWIFT,
+    reuse: CacheUse = "reuse",
 ) -> AskSummary:
     space = study.load_space()
-    return asyncio.run(ask(study, space, plan_of(study), folder, progress, patience))
+    return asyncio.run(ask(study, space, plan_of(study), folder, progress, patience, reuse))
 
 
 def starved() -> float:

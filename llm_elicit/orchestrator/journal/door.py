@@ -128,7 +128,11 @@ def _postgresql(address: str, schema: str, lease: float) -> sa.Engine:
 
 
 def sqlite_engine(
-    target: str, *, begin: str | None, synchronous: Literal["FULL", "NORMAL"] | None = None
+    target: str,
+    *,
+    begin: str | None,
+    synchronous: Literal["FULL", "NORMAL"] | None = None,
+    busy: float = _BUSY,
 ) -> sa.Engine:
     """An engine on a file.
 
@@ -136,12 +140,13 @@ def sqlite_engine(
         target: a path, or a `file:` URI.
         begin: what opens a transaction, since the driver's own are lazy; None for none.
         synchronous: how durable a commit is, in WAL mode; None for files that are only read.
+        busy: seconds to wait for another process's lock on the file.
     """
 
     def connect() -> sqlite3.Connection:
         db = sqlite3.connect(
             target,
-            timeout=_BUSY,
+            timeout=busy,
             check_same_thread=False,
             isolation_level=None,
             uri=target.startswith("file:"),
