@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from pathlib import Path
 
@@ -114,3 +115,31 @@ def test_a_digest_takes_ten_microseconds() -> None:
             digest_of(question, answer)
         took.append(time.process_time() - began)
     assert min(took) < 0.02, "twice what is meant, on a busy machine"
+
+
+def test_a_damaged_journal_is_read_as_it_was_or_refused(tmp_path: Path) -> None:
+    """One bit of the file at a time. An index that differs from its table must not hide it."""
+    study = campaign([EXPERT], pairs=4)
+    run(study, tmp_path)
+    file = tmp_path / "journal.sqlite"
+    with sqlite3.connect(file) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+    before, whole = table(study, tmp_path).frame, file.read_bytes()
+    rng, lines = np.random.default_rng(0), []
+    # The rows are at the file's end, and the schema at its beginning.
+    places = np.concatenate([rng.integers(0, 2000, 40), rng.integers(0, len(whole), 80)])
+    for place in places.tolist():
+        for rest in tmp_path.glob("journal.sqlite-*"):
+            rest.unlink()
+        content = bytearray(whole)
+        content[place] ^= 1 << int(rng.integers(8))
+        file.write_bytes(content)
+        try:
+            after = table(study, tmp_path).frame
+        except InputError as error:
+            lines.append(str(error))
+        else:
+            assert after.equals(before), f"byte {place}"
+    assert len(lines) > 10
+    assert not any("\n" in line for line in lines)

@@ -55,13 +55,19 @@ def check_digests(db: sa.Connection, where: str, *, pairs: bool) -> None:
     key = [questions.c[name] for name in _KEY]
     said = [answers.c[name] for name in (*_TEXTS, *_COUNTS, *_NUMBERS)]
     of_pairs = questions.c.presentation.in_(("ab", "ba"))
+    # In the order of the rows, and with a column that no index has: what is looked at must be the
+    # rows, as for the table of comparisons, and not an index, which may differ in a damaged file.
     rows = db.execute(
-        sa.select(answers.c.digest, *key, *said)
-        .join_from(questions, answers, questions.c.id == answers.c.question)
-        .where(answers.c.digest.is_not(None), of_pairs if pairs else ~of_pairs),
+        sa.select(questions.c.attempts, answers.c.question, answers.c.digest, *key, *said)
+        .outerjoin_from(questions, answers, questions.c.id == answers.c.question)
+        .where(
+            sa.or_(answers.c.digest.is_not(None), questions.c.state == "done"),
+            of_pairs if pairs else ~of_pairs,
+        )
+        .order_by(questions.c.id),
         execution_options={"yield_per": _AT_ONCE},
     )
-    changed = [row[1:5] for row in rows if _digest(row[1:]) != row[0]]
+    changed = [row[3:7] for row in rows if not _is_as_written(row[1], row[2], row[3:])]
     if changed:
         judge, pair, order, replicate = changed[0]
         more = f" (and {len(changed) - 1:,} more)" if len(changed) > 1 else ""
@@ -70,6 +76,16 @@ def check_digests(db: sa.Connection, where: str, *, pairs: bool) -> None:
             f"is not as it was received{more}; put a copy of the journal back, or move the run's "
             "folder away and run again: the cache answers what has not changed"
         )
+
+
+def _is_as_written(question: int | None, digest: str | None, row: Sequence[Any]) -> bool:
+    """Whether an answer is there, and as its digest says; older ones have none."""
+    if digest is None:
+        return question is not None
+    try:
+        return _digest(row) == digest
+    except (TypeError, ValueError, OverflowError):
+        return False  # a text where a number should be, in a damaged file
 
 
 def _digest(row: Sequence[Any]) -> str:

@@ -102,7 +102,7 @@ class Place:
         """
         try:
             yield
-        except (SQLAlchemyError, sqlite3.Error) as error:
+        except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:
             raise self.explained(error) from None
 
     def explained(self, error: Exception) -> JournalError:
