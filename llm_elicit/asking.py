@@ -220,8 +220,10 @@ def write_tables(result: Run) -> None:
     """Write the table of judgments, and that of direct answers if there are any, from the journal.
 
     Raises:
-        InputError: there is no journal, or an answer in it was changed by hand.
+        InputError: there is no journal, it holds fewer answers than before, or one in it was
+            changed by hand.
     """
+    result.check_journal()
     tables = [result.folder / name for name in (COMPARISONS, DIRECT)]
     export(result, tables[0])
     _export_direct(result, tables[1])

@@ -211,6 +211,9 @@ def test_an_older_copy_of_the_journal_is_refused(home: Path) -> None:
         db.execute("DELETE FROM answers WHERE question = 3")
     with pytest.raises(InputError, match="journal holds 21 of the 22 answers"):
         le.run("c.yaml")
+    _flip(home / "runs/tiny/comparisons.parquet")
+    with pytest.raises(InputError, match="journal holds 21 of the 22 answers"):
+        stages.report(Run.open("tiny"))
 
 
 def test_an_answer_changed_by_hand_ends_the_run(home: Path) -> None:
