@@ -180,7 +180,11 @@ class _Client:
         else:
             # Others may come from a machine on the way, after the batch was taken up.
             never = 300 <= failure.status < 500 and failure.status != 408
-        return Trouble(shortened(scrubbed(failure.said, self._secret)), never)
+        return Trouble(self._words(failure.said), never)
+
+    def _words(self, said: str) -> str:
+        """What a provider says, fit to be shown and kept: a line of readable length, no key."""
+        return shortened(scrubbed(one_line(said), self._secret))
 
     async def __aenter__(self) -> Self:
         return self
@@ -272,20 +276,19 @@ class OpenAIBatches(_Client):
                     if text.strip():
                         yield _openai_result(text, options)
 
-    @staticmethod
-    def _state(said: object) -> BatchState:
+    def _state(self, said: object) -> BatchState:
         batch = wire.read(wire.OpenAIBatch, said)
         counts = batch.request_counts or wire.OpenAICounts()
         problems = (batch.errors and batch.errors.data) or []
         return BatchState(
             id=batch.id,
             ended=batch.status in _OVER,
-            status=batch.status,
+            status=self._words(batch.status),
             total=counts.total,
             done=counts.completed + counts.failed,
             created=batch.created_at,
             tag=(batch.metadata or {}).get(TAG),
-            error="; ".join(str(p.message) for p in problems[:3]) or None,
+            error=self._words("; ".join(str(p.message) for p in problems[:3])) or None,
         )
 
 
@@ -356,15 +359,14 @@ class AnthropicBatches(_Client):
                 if text.strip():
                     yield _anthropic_result(text)
 
-    @staticmethod
-    def _state(said: object) -> BatchState:
+    def _state(self, said: object) -> BatchState:
         batch = wire.read(wire.AnthropicBatch, said)
         counts = batch.request_counts
         done = counts.succeeded + counts.errored + counts.canceled + counts.expired
         return BatchState(
             id=batch.id,
             ended=batch.processing_status == "ended",
-            status=batch.processing_status,
+            status=self._words(batch.processing_status),
             total=done + counts.processing,
             done=done,
             created=batch.created_at.timestamp(),

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from logging import ERROR
 from typing import Literal
 
 from llm_elicit.backends import open_backend
@@ -19,7 +20,7 @@ from llm_elicit.orchestrator.budget import check_cap
 from llm_elicit.orchestrator.clerk import Clerk
 from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, log_end
 from llm_elicit.orchestrator.journal import Place, batch_rows, reading
-from llm_elicit.orchestrator.log import Logged
+from llm_elicit.orchestrator.log import Logged, event
 from llm_elicit.orchestrator.opening import Opened, Study, opened
 from llm_elicit.orchestrator.prices import price_of
 from llm_elicit.orchestrator.progress import Progress, Tally
@@ -72,12 +73,7 @@ class _Office:
             except ElicitError as error:
                 self.stops[name] = error
             except Exception as error:
-                trouble = self.clients[name].trouble(error)
-                if trouble is None:
-                    raise
-                self.stops[name] = JudgeError(
-                    f"judge {name!r}: {trouble.said}; its batches are on record: run this again"
-                )
+                self.stops[name] = _stop(name, self.clients[name], error)
         return total
 
     async def wait(self, every: float, resend: bool) -> None:
@@ -90,6 +86,18 @@ class _Office:
                 await asyncio.sleep(min(every, _LEASE / 2))
             if not handed_in:
                 return
+
+
+def _stop(judge: str, client: Batches, error: Exception) -> JudgeError:
+    """What an exception in the midst of a judge's batches comes to: nothing of them is lost."""
+    trouble = client.trouble(error)
+    if trouble is None:
+        event("defect", ERROR, error, judge=judge)
+        return JudgeError(
+            f"judge {judge!r}: a defect of this program ({type(error).__name__}), please report "
+            "it with log.jsonl; its batches are on record"
+        )
+    return JudgeError(f"judge {judge!r}: {trouble.said}; its batches are on record: run this again")
 
 
 async def ask_in_batches(
@@ -141,10 +149,7 @@ async def batch_lines(study: Study) -> list[BatchLine]:
                 try:
                     state = await client.state(row.batch)
                 except Exception as error:
-                    trouble = client.trouble(error)
-                    if trouble is None:
-                        raise
-                    raise JudgeError(f"judge {judge.name!r}: {trouble.said}") from None
+                    raise _stop(judge.name, client, error) from None
                 line = BatchLine(judge.name, state.id, state.status, state.total, state.done)
                 lines.append(line)
     return lines

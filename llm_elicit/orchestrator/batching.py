@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from llm_elicit.backends.batches import Batches, BatchState, Line, Result, Room, Trouble
+from llm_elicit.backends.failures import shortened
 from llm_elicit.errors import CapError, JudgeError
 from llm_elicit.orchestrator import journal
 from llm_elicit.orchestrator.budget import Amount
@@ -262,10 +263,11 @@ class BatchDesk:
 
     def _change(self, question: Question, result: Result) -> Change:
         if result.reply is None:
+            reason = shortened(self._clerk.backend.scrub(result.reason))
             event("question not answered", judge=self._judge, question=question.id,
-                  reason=self._clerk.backend.scrub(result.reason))  # fmt: skip
+                  reason=reason)  # fmt: skip
             if result.refused:
-                return journal.failed(question.id, self._clerk.backend.scrub(result.reason))
+                return journal.failed(question.id, reason)
             lost = self._clerk.worst(self._clerk.request(question)) if result.billed else Amount()
             return journal.missed(question.id, lost.usd, lost.tokens)
         request = self._clerk.request(question)

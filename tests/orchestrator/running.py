@@ -12,9 +12,19 @@ from typing import Any
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Comparisons
 from llm_elicit.orchestrator import AskSummary, CacheUse, Patience, ask, comparisons
-from llm_elicit.orchestrator.progress import Progress
+from llm_elicit.orchestrator.progress import Progress, Silent
 from llm_elicit.plan import Plan, direct_queries, make_plan
 from orchestrator.conftest import SWIFT
+
+
+class Notes(Silent):
+    """A progress that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, judge: str, line: str) -> None:
+        self.lines.append(f"{judge}: {line}")
 
 
 def campaign(judges: list[dict[str, Any]], pairs: int = 10, **rest: Any) -> Campaign:

@@ -12,25 +12,14 @@ from llm_elicit.backends import Reply
 from llm_elicit.errors import CapError
 from llm_elicit.orchestrator.batch_mode import ask_in_batches
 from llm_elicit.orchestrator.opening import Study
-from llm_elicit.orchestrator.progress import Silent
 from llm_elicit.orchestrator.usage import MOST, Tokens, UsageCheck, known
 from orchestrator.conftest import claude, gpt
-from orchestrator.running import campaign, plan_of, run, table
+from orchestrator.running import Notes, campaign, plan_of, run, table
 
 PRICE = {"input": 1.0, "output": 1000.0}
 """USD per million: an answer of a hundred tokens is ten cents."""
 
 CAP = 2.0
-
-
-class Notes(Silent):
-    """Keeps what is told."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, judge: str, line: str) -> None:
-        self.lines.append(line)
 
 
 def _usage(make: Any, prompt: Any, completion: Any) -> dict[str, Any]:
