@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +15,7 @@ from fakes.provider import Action, Fails, Provider, Says, Sends
 from llm_elicit.backends import batches
 from llm_elicit.orchestrator import Study, ask_in_batches
 from llm_elicit.testing.provider import completion, message
-from orchestrator.conftest import KEY, claude, gpt
+from orchestrator.conftest import KEY, SWIFT, claude, gpt
 from orchestrator.running import Notes, campaign, plan_of, run, table
 
 LONG = "x" * 250
@@ -47,7 +48,7 @@ def test_a_key_in_any_field_of_a_reply_is_kept_nowhere(make: Any, tmp_path: Path
 
     with Provider(behave) as provider:
         study = campaign([make(provider.url, attempts=20)], pairs=10)
-        summary = run(study, tmp_path / "try")
+        summary = run(study, tmp_path / "try", patience=replace(SWIFT, poison=100))
     assert summary.complete
     kept = table(study, tmp_path / "try", thinking=True)
     kept.write(tmp_path / "try" / "comparisons.parquet")
