@@ -259,7 +259,6 @@ def export(result: Run, path: Path, *, thinking: bool = False) -> Path:
 
     With `thinking`, what reasoning models showed of theirs is a column of its own.
     """
-    table = orchestrator.comparisons(
-        result.folder, result.campaign, result.space, result.plan, thinking=thinking
+    return orchestrator.write_judgments(
+        result.folder, result.campaign, result.space, result.plan, path, thinking=thinking
     )
-    return table.write(path)

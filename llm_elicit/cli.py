@@ -156,7 +156,7 @@ def ask_command(
             _batches(result)
         else:
             table = result.folder / "comparisons.parquet"
-            _out.print(f"{table}: {len(result.comparisons)} judgments")
+            _out.print(f"{table}: {sum(result.judgments.values())} judgments")
         _raise_problems(result)
 
     _each(cells, work)

@@ -25,8 +25,9 @@ thinking                what a reasoning model showed of its thinking; only wher
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,8 +40,10 @@ from llm_elicit.text import guard, unguard
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow
+    from pyarrow import parquet
 else:
-    pd = Later("pandas")
+    pd, pyarrow, parquet = Later("pandas"), Later("pyarrow"), Later("pyarrow.parquet")
 
 _LEAST = 1e-9
 """Probabilities nearer to 0 or 1 are read as this."""
@@ -226,15 +229,7 @@ class Comparisons:
         Raises:
             InputError: another suffix.
         """
-        if path.suffix == ".parquet":
-            self.frame.to_parquet(path, index=False)
-        elif path.suffix == ".jsonl":
-            self.frame.to_json(path, orient="records", lines=True, force_ascii=False)
-        elif path.suffix == ".csv":
-            _each_text(self.frame, guard).to_csv(path, index=False)
-        else:
-            raise InputError(f"{path}: unknown format; use .parquet, .jsonl or .csv")
-        return path
+        return write_comparisons([self], path)
 
     @classmethod
     def read(cls, path: Path) -> Comparisons:
@@ -259,6 +254,48 @@ class Comparisons:
             raise InputError(f"{path}: unknown format; use .parquet, .jsonl or .csv")
         features = [column[2:] for column in frame.columns if column.startswith("a_")]
         return cls(frame, features)
+
+
+def write_comparisons(parts: Iterable[Comparisons], path: Path) -> Path:
+    """Write a table as `Comparisons.write` does, part by part: no more is in memory at once.
+
+    Args:
+        parts: successive rows of the table; one part at least, which may be empty.
+        path: the file. It is replaced when the table is whole, and not before.
+
+    Raises:
+        InputError: another suffix.
+    """
+    ways = {".parquet": _write_parquet, ".jsonl": _write_jsonl, ".csv": _write_csv}
+    if path.suffix not in ways:
+        raise InputError(f"{path}: unknown format; use .parquet, .jsonl or .csv")
+    unfinished = path.with_name(f"{path.name}.part")
+    try:
+        ways[path.suffix]((part.frame for part in parts), unfinished)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return path
+
+
+def _write_parquet(frames: Iterable[pd.DataFrame], path: Path) -> None:
+    tables = (pyarrow.Table.from_pandas(frame, preserve_index=False) for frame in frames)
+    first = next(tables)
+    with parquet.ParquetWriter(path, first.schema) as writer:
+        for table in chain([first], tables):
+            writer.write_table(table)
+
+
+def _write_jsonl(frames: Iterable[pd.DataFrame], path: Path) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for frame in frames:
+            frame.to_json(file, orient="records", lines=True, force_ascii=False)
+
+
+def _write_csv(frames: Iterable[pd.DataFrame], path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        for number, frame in enumerate(frames):
+            _each_text(frame, guard).to_csv(file, index=False, header=number == 0)
 
 
 def _formats(rows: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.str_]]:

@@ -120,6 +120,12 @@ class Plan:
         """The judge's queries: those of pairs, then the direct ones."""
         return chain(self._queries(self._pairs_of(judge)), self.direct)
 
+    def spans(self, judge: str) -> list[range]:
+        """The judge's pairs, as ranges of successive numbers."""
+        pairs = np.asarray(self._pairs_of(judge), dtype=np.int64)
+        parts = np.split(pairs, np.flatnonzero(np.diff(pairs) != 1) + 1)
+        return [range(int(part[0]), int(part[-1]) + 1) for part in parts if len(part)]
+
     def asked_before(self, query: Query) -> int:
         """How many earlier pairs put this very question: the same points in the same places.
 

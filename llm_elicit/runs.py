@@ -148,11 +148,19 @@ class Run:
         return read_parquet(path, _OF_DIRECT) if path.is_file() else None
 
     @property
+    def judgments(self) -> dict[str, int]:
+        """How many judgments the table holds, for judges with any."""
+        path = self._as_written("ask", COMPARISONS)
+        if not path.is_file():
+            raise InputError(f"{path}: no such file; run the campaign first")
+        judges = read_parquet(path, only=["judge"])["judge"]
+        return {str(judge): int(count) for judge, count in judges.value_counts().items()}
+
+    @property
     def missing(self) -> dict[str, int]:
         """How many questions of the plan have no answer in the table, for judges with any."""
-        counts = self.comparisons.frame["judge"].value_counts()
-        asked = self.questions
-        gaps = {judge: total - int(counts.get(judge, 0)) for judge, total in asked.items()}
+        counts = self.judgments
+        gaps = {judge: total - counts.get(judge, 0) for judge, total in self.questions.items()}
         return {judge: gap for judge, gap in gaps.items() if gap}
 
     @property

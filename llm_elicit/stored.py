@@ -23,8 +23,15 @@ T = TypeVar("T")
 _WAY_OUT = "delete it and run the stage that writes it again"
 
 
-def read_parquet(path: Path, columns: Sequence[str] = ()) -> pd.DataFrame:
+def read_parquet(
+    path: Path, columns: Sequence[str] = (), *, only: list[str] | None = None
+) -> pd.DataFrame:
     """A Parquet file with at least these columns.
+
+    Args:
+        path: the file.
+        columns: those that it must have.
+        only: the columns to read; None for all.
 
     Raises:
         InputError: it is no Parquet file, is cut off, or has no such column.
@@ -32,7 +39,7 @@ def read_parquet(path: Path, columns: Sequence[str] = ()) -> pd.DataFrame:
     import pyarrow as pa  # noqa: PLC0415 - asking waits for it no more than for pandas
 
     try:
-        table = pd.read_parquet(path)
+        table = pd.read_parquet(path, columns=only)
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())[:100]
         raise InputError(f"{path}: cannot be read ({reason}); {_WAY_OUT}") from None

@@ -7,7 +7,13 @@ from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, ask
 from llm_elicit.orchestrator.estimate import JudgeEstimate, estimate, examples, prompts
 from llm_elicit.orchestrator.journal import FILE as JOURNAL
 from llm_elicit.orchestrator.journal import Place, Totals
-from llm_elicit.orchestrator.judgments import answered, comparisons, direct_answers, status
+from llm_elicit.orchestrator.judgments import (
+    answered,
+    comparisons,
+    direct_answers,
+    status,
+    write_judgments,
+)
 from llm_elicit.orchestrator.opening import Study, in_thread, worded_identity
 from llm_elicit.orchestrator.progress import Display, Progress, Silent, Tally
 from llm_elicit.orchestrator.recorded import (
@@ -53,4 +59,5 @@ __all__ = [
     "settled",
     "status",
     "worded_identity",
+    "write_judgments",
 ]

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from llm_elicit.backends import Reply, Request
 from llm_elicit.campaign import Campaign
-from llm_elicit.comparisons import Comparisons
+from llm_elicit.comparisons import Comparisons, write_comparisons
 from llm_elicit.features import FeatureSpace
 from llm_elicit.identity import check_same, identity_of
 from llm_elicit.later import Later
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 else:
     pd = Later("pandas")
 
+
+AT_ONCE = 50_000
+"""Rows of the table that are in memory at once while it is written."""
 
 TEXT = "text"
 """The verdict that stands with the answer to a direct question: it is read later, and anew."""
@@ -146,6 +149,33 @@ def comparisons(
     with _reading(folder, campaign, space) as db:
         check_digests(db, str(folder), pairs=True)
         frame = pd.read_sql_query(_table(db, thinking), db)
+    return _with_points(frame, space, plan)
+
+
+def write_judgments(
+    folder: Path,
+    campaign: Campaign,
+    space: FeatureSpace,
+    plan: Plan,
+    path: Path,
+    *,
+    thinking: bool = False,
+) -> Path:
+    """Write what `comparisons` returns to a file; no more of it is in memory than some thousand
+    rows.
+
+    Raises:
+        InputError: as `comparisons` and `Comparisons.write`.
+    """
+    with _reading(folder, campaign, space) as db:
+        check_digests(db, str(folder), pairs=True)
+        rows = db.execution_options(stream_results=True)
+        frames = pd.read_sql_query(_table(db, thinking), rows, chunksize=AT_ONCE)
+        return write_comparisons((_with_points(frame, space, plan) for frame in frames), path)
+
+
+def _with_points(frame: pd.DataFrame, space: FeatureSpace, plan: Plan) -> Comparisons:
+    """Rows of the journal with the points that they are about."""
     frame["cost"] = frame["cost"].astype(float)
     frame["probability"] = frame["probability"].astype(float)
     pairs = frame["pair"].to_numpy(dtype=np.int64)

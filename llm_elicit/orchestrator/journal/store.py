@@ -14,7 +14,6 @@ import socket
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
@@ -42,6 +41,7 @@ from llm_elicit.orchestrator.journal.changes import (
 from llm_elicit.orchestrator.journal.door import LEASE, Place
 from llm_elicit.orchestrator.journal.failures import JournalError
 from llm_elicit.orchestrator.journal.migrations import migrate
+from llm_elicit.orchestrator.journal.plan_rows import write_plan
 from llm_elicit.orchestrator.journal.reading import spent, totals
 from llm_elicit.orchestrator.journal.schema import (
     IN_FLIGHT,
@@ -73,9 +73,6 @@ _NO_LIMITS = Limits()
 
 Write = Callable[[sa.Connection, Sequence[Change], str], list[Change]]
 """Writes changes for a worker; returns those that did not apply."""
-
-_ROWS = 5_000
-"""Rows of the plan that are written at once."""
 
 
 class Journal:
@@ -171,27 +168,13 @@ class Journal:
         lost = self._reclaim()
         for judge in judges:
             self._withdraw(judge, plan)
-            self._write_down(judge, plan)
+            write_plan(self._db, judge, plan)
         again = update(questions).where(questions.c.state == "failed")
         self._db.execute(again.values(state=PLANNED))
         late = self._unsaved.answers()
         apply_each(self._db, late, self._me)
         self._renew(sum(change.spent for change in late), sum(change.tokens for change in late))
         return lost
-
-    def _write_down(self, judge: str, plan: Plan) -> None:
-        count = select(func.count()).where(questions.c.judge == judge)
-        if self._db.execute(count).scalar() == plan.count(judge):
-            return
-        add = ignoring(questions, self._db.dialect.name)
-        start = {"judge": judge, "state": "planned", "attempts": 0, "reserved": 0.0, "lost": 0.0}
-        queries = plan.of(judge)
-        while some := list(islice(queries, _ROWS)):
-            rows = [
-                {**start, "pair": q.pair, "presentation": q.order, "replicate": q.replicate}
-                for q in some
-            ]
-            self._db.execute(add, rows)
 
     def _withdraw(self, judge: str, plan: Plan) -> None:
         """Forget direct questions that the plan has no more; those paid for are set aside."""
