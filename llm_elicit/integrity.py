@@ -21,18 +21,25 @@ def check_files(result: Run, stage: str, progress: Progress) -> None:
 
     Raises:
         InputError: the campaign, its space or a template was changed, or a table was and there is
-            no journal to make it from.
+            no journal to make it from, or to read the pairs of later rounds from.
     """
     result.check_identity()
     manifest, name = result.manifest, result.campaign.name
-    if not manifest.as_written("plan", PLAN):
+    asked = manifest.entry("ask") is not None
+    journal = result.place.shared or (result.folder / JOURNAL).is_file()
+    if asked and not journal and result.campaign.design.rounds is not None:
+        raise InputError(
+            f"{result.folder}: the journal is gone, in which the pairs of later rounds are; put it "
+            "back"
+        )
+    if not manifest.as_written("pairs", PLAN):
         progress.note(name, f"{stage}: {PLAN} is gone or was changed; it is written again")
         result.write_pairs()
     tables = manifest.changed("ask")
     if not tables:
         return
     which = " and ".join(tables)
-    if not result.place.shared and not (result.folder / JOURNAL).is_file():
+    if not journal:
         raise InputError(
             f"{result.folder}: {which} was changed since it was written, and there is no journal "
             "to make it from; put either back, or fit a table of your own by "

@@ -121,6 +121,7 @@ class Run:
         columns = [f"{side}_{name}" for side in "ab" for name in self.space.names]
         pairs = np.hstack([self.plan.a, self.plan.b])
         pd.DataFrame(pairs, columns=columns).to_parquet(self.folder / PLAN)
+        self.manifest.record("pairs", {}, [self.folder / PLAN])
 
     @property
     def answered(self) -> dict[str, dict[str, int]]:

@@ -40,7 +40,6 @@ from llm_elicit.runs import (
     BELIEF,
     DRAWS,
     FROZEN,
-    PLAN,
     POWER,
     POWERS,
     SAMPLES,
@@ -207,11 +206,11 @@ def planned(result: Run) -> Run:
     if result.begun:
         result.check_identity()
     result.folder.mkdir(parents=True, exist_ok=True)
-    _freeze(result.campaign, result.folder / FROZEN)
     result.write_pairs()
     before = result.begun_with if result.begun else {}
     result.manifest.keep_identity(before | result.identity)
-    result.manifest.record("plan", {}, [result.folder / FROZEN, result.folder / PLAN])
+    _freeze(result.campaign, result.folder / FROZEN)
+    result.manifest.record("plan", {}, [result.folder / FROZEN])
     return result
 
 

@@ -153,7 +153,7 @@ def test_a_changed_byte_is_never_another_number(home: Path, name: str) -> None:
 
 
 def _is_as_written(folder: Path, name: str) -> bool:
-    made_by = ("plan", "ask", "fit expert utility", "audit")
+    made_by = ("plan", "pairs", "ask", "fit expert utility", "audit")
     return all(Manifest(folder).as_written(stage, name) for stage in made_by)
 
 
@@ -203,6 +203,18 @@ def test_without_a_journal_nothing_is_asked_again(home: Path) -> None:
     _flip(folder / "comparisons.parquet")
     with pytest.raises(InputError, match=r"comparisons.parquet was changed .* no journal"):
         stages.report(Run.open("tiny"))
+
+
+def test_rounds_are_as_they_were_planned_or_nothing_is(home: Path) -> None:
+    _tell(home / "c.yaml", "pairs: 8,", "pairs: 8, rounds: {count: 2},")
+    _tell(home / "c.yaml", "name: tiny", "name: rounds")
+    run = asyncio.run(stages.ask(stages.plan("c.yaml")))
+    stages.fit(run, notes := Notes())
+    assert notes.lines == []
+    (run.folder / "journal.sqlite").unlink()
+    for stage in (stages.fit, stages.audit, stages.report):
+        with pytest.raises(InputError, match="journal is gone, in which the pairs of later rounds"):
+            stage(Run.open("rounds"))
 
 
 def test_an_older_copy_of_the_journal_is_refused(home: Path) -> None:
