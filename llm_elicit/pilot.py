@@ -145,9 +145,7 @@ def candidates(campaign: Campaign) -> tuple[str, ...]:
 
 
 def _of_pairs(name: str) -> bool:
-    path = find("prompts", name, ".md")
-    template = Template.parse(path.read_text(encoding="utf-8"), str(path))
-    return template.answer in OF_PAIRS
+    return Template.read(find("prompts", name, ".md")).answer in OF_PAIRS
 
 
 def pilot_runs(campaign: Campaign, pairs: int) -> tuple[Run, ...]:

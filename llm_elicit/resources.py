@@ -20,6 +20,12 @@ def search_path(folder: str) -> list[Path]:
     return [path for path in dict.fromkeys(candidates) if path.is_dir()]
 
 
+def shipped(path: Path) -> bool:
+    """Whether a file is the package's own."""
+    roots = (_PACKAGE / "_data", *(_PACKAGE.parent / name for name in ("prompts", "datasets")))
+    return any(path.resolve().is_relative_to(root.resolve()) for root in roots)
+
+
 def find(folder: str, name: str, suffix: str) -> Path:
     """The file called `name` (a path, or a bare name in `folder`).
 

@@ -203,12 +203,13 @@ def planned(result: Run) -> Run:
     Raises:
         InputError: the folder holds another campaign's run.
     """
+    identity = result.identity  # which reads the templates, before anything is written
     if result.begun:
         result.check_identity()
     result.folder.mkdir(parents=True, exist_ok=True)
     result.write_pairs()
     before = result.begun_with if result.begun else {}
-    result.manifest.keep_identity(before | result.identity)
+    result.manifest.keep_identity(before | identity)
     _freeze(result.campaign, result.folder / FROZEN)
     result.manifest.record("plan", {}, [result.folder / FROZEN])
     return result

@@ -205,3 +205,12 @@ def test_local_models_are_listed(llm_elicit, tmp_path):
     done = llm_elicit("models")
     assert "smollm2" in done.stdout
     assert "Apache-2.0" in done.stdout
+
+
+def test_plan_refuses_a_template_that_is_not_there_or_shows_nothing(llm_elicit, tmp_path):
+    path = campaign(tmp_path, CAMPAIGN.replace("pairs: 60", "pairs: 60, template: v9/none"))
+    assert_refused(llm_elicit("plan", path), "'v9/none'", "v1/zero-shot")
+    (tmp_path / "mine.md").write_text("---\nid: mine\nwording: x\n---\n# user\nWhich one?\n")
+    path = campaign(tmp_path, CAMPAIGN.replace("pairs: 60", "pairs: 60, template: mine.md"))
+    assert_refused(llm_elicit("plan", path), "mine.md", "option_a and option_b")
+    assert not (tmp_path / "runs").exists()

@@ -22,16 +22,14 @@ from typing import Annotated, Any, Literal
 import jinja2
 import yaml
 from jinja2 import meta
-from jinja2.runtime import LoopContext
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import Field, model_validator
 
 from llm_elicit import resources
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats
+from llm_elicit.questions.sandbox import TrialError, explained, fill_in, sandbox
 from llm_elicit.strict import Strict, validated
-
-_COUNTERS = frozenset({"index", "index0", "first", "last", "length"})
+from llm_elicit.text import visible
 
 Role = Literal["system", "user", "assistant"]
 Answer = Literal["letter", "probability", "ratio", "text"]
@@ -88,7 +86,7 @@ class Prompt:
 
 class _Front(Strict):
     id: Annotated[str, Field(min_length=1)]
-    wording: str
+    wording: Annotated[str, Field(min_length=1)]
     answer: Answer = "letter"
     options: tuple[
         Annotated[str, Field(pattern=r"^[A-Z]$")], Annotated[str, Field(pattern=r"^[A-Z]$")]
@@ -100,18 +98,6 @@ class _Front(Strict):
         if self.options[0] == self.options[1]:
             raise ValueError(f"options: the letter {self.options[0]!r} appears twice; use two")
         return self
-
-
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja2's sandbox, which takes a loop's own counters for safe without looking them up.
-
-    The look is most of what wording a question takes.
-    """
-
-    def getattr(self, obj: Any, attribute: str) -> Any:
-        if type(obj) is LoopContext and attribute in _COUNTERS:
-            return getattr(obj, attribute)
-        return super().getattr(obj, attribute)
 
 
 @dataclass
@@ -174,13 +160,24 @@ class Template:
                 what is wrong.
         """
         path = resources.find("prompts", name, ".md")
-        template = cls.parse(_text(path), str(path))
+        template = cls.read(path)
         if template.answer not in answers:
             raise InputError(
                 f"{path}: its answer is a {template.answer}, where a {' or '.join(answers)} is "
                 "asked for; name another template"
             )
+        if not resources.shipped(path):
+            template.check()
         return template
+
+    @classmethod
+    def read(cls, path: Path) -> Template:
+        """Read a template's file as it is, without trying it.
+
+        Raises:
+            InputError: it cannot be read, or breaks a rule.
+        """
+        return cls.parse(_text(path), str(path))
 
     @classmethod
     def parse(cls, text: str, where: str) -> Template:
@@ -215,9 +212,7 @@ class Template:
 
     @cached_property
     def _compiled(self) -> tuple[_Compiled, ...]:
-        environment = _Sandbox(
-            undefined=jinja2.StrictUndefined, autoescape=False, keep_trailing_newline=False
-        )
+        environment = sandbox()
         try:
             return tuple(
                 _Compiled(
@@ -227,8 +222,35 @@ class Template:
                 )
                 for role, source in self.parts
             )
-        except jinja2.TemplateSyntaxError as error:
-            raise InputError(f"{self.where}: not valid Jinja2: {error.message}") from None
+        except Exception as error:  # what a template does wrong has no end of names
+            raise InputError(f"{self.where}: {_short(error)}") from None
+
+    def check(self) -> None:
+        """Fill the template in with samples, in a process of its own, and look at what it shows.
+
+        Raises:
+            InputError: it fails, takes too long or too much memory, or does not show what it is
+                about; the message says what is wrong.
+        """
+        try:
+            first, *others = fill_in([source for _, source in self.parts], _samples(self.answer))
+        except TrialError as error:
+            known = ", ".join(_samples(self.answer)[0])
+            hint = f"; a template may use {known}" if "undefined" in str(error) else ""
+            raise InputError(f"{self.where}: {visible(str(error), 300)}{hint}") from None
+        for (role, _), text in zip(self.parts, first, strict=True):
+            if not text:
+                raise InputError(f"{self.where}: # {role} is empty; write its text, or remove it")
+        hidden = [
+            f"option_{letter}"
+            for letter, other in zip("ab", others, strict=False)
+            if other == first
+        ]
+        if hidden:
+            raise InputError(
+                f"{self.where}: shows nothing of {' and '.join(hidden)}; show both options, "
+                "each once"
+            )
 
     @property
     def names(self) -> frozenset[str]:
@@ -245,9 +267,10 @@ class Template:
             return Prompt(
                 tuple(Message(part.role, part.render(variables)) for part in self._compiled)
             )
-        except (jinja2.TemplateError, TypeError, ValueError) as error:
+        except Exception as error:  # what a template does wrong has no end of names
             known = ", ".join(variables)
-            raise InputError(f"{self.where}: {error}; a template may use {known}") from None
+            line = _short(error)
+            raise InputError(f"{self.where}: {line}; a template may use {known}") from None
 
 
 def render(space: FeatureSpace, option_a: Floats, option_b: Floats, template: Template) -> Prompt:
@@ -281,9 +304,31 @@ def render(space: FeatureSpace, option_a: Floats, option_b: Floats, template: Te
     )
 
 
+def _short(error: Exception) -> str:
+    return visible(explained(error), 300)
+
+
+def _samples(answer: Answer) -> list[dict[str, Any]]:
+    """Values to try a template with; of two options, then with another in place of either."""
+    about = {"title": "Houses of a town", "subject": "a house", "setting": "It is for sale."}
+    if answer == "text":
+        area = {"label": "area", "unit": "m²", "low": "20 m²", "high": "900 m²", "categories": []}
+        kind = {"label": "kind", "unit": "", "low": "", "high": "", "categories": ["flat", "villa"]}
+        row = {"features": [area, kind], "header": "area,rooms,age", "beginning": "81,3"}
+        return [{**about, **area, **row}]
+    first, second, third = (
+        [["area", f"{n}1 m²"], ["number of rooms", f"{n}"], ["age", f"{n}7 years"]]
+        for n in (2, 5, 8)
+    )
+    return [
+        {**about, "option_a": a, "option_b": b}
+        for a, b in ((first, second), (third, second), (first, third))
+    ]
+
+
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as text ({error}); check the file") from None
 
@@ -291,8 +336,11 @@ def _text(path: Path) -> str:
 def _front(text: str, where: str) -> dict[str, Any]:
     try:
         data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        line = " ".join(str(error).split())
+    except RecursionError:
+        raise InputError(f"{where}: front matter is nested too deep") from None
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
+        # The parser lets dates and numbers that are none through to Python's own errors.
+        line = visible(" ".join(str(error).split()), 300)
         raise InputError(f"{where}: front matter is not valid YAML: {line}") from None
     if not isinstance(data, dict):
         raise InputError(f"{where}: front matter must be a mapping with id and wording")

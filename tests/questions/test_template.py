@@ -96,7 +96,7 @@ def test_a_template_cannot_reach_outside(space: FeatureSpace) -> None:
 
 def test_a_users_own_template_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "prompts" / "v1").mkdir(parents=True)
-    own = "---\nid: v1/zero-shot\nwording: mine\n---\n# user\nmine\n"
+    own = "---\nid: v1/zero-shot\nwording: mine\n---\n# user\n{{ option_a }} {{ option_b }}\n"
     (tmp_path / "prompts" / "v1" / "zero-shot.md").write_text(own)
     monkeypatch.chdir(tmp_path)
     assert Template.load("v1/zero-shot").wording == "mine"
