@@ -70,6 +70,11 @@ async def ask(
     return await _asked(result, summary)
 
 
+def _up_to_date(result: Run) -> Run:
+    """The run with the rounds that are on record now: other workers may be further."""
+    return result if result.campaign.design.rounds is None else replace(result)
+
+
 def _in_time(campaign: Campaign, began: float) -> Campaign:
     """The campaign with what is left of its deadline: it is for all rounds together."""
     deadline = campaign.limits.deadline
@@ -81,11 +86,31 @@ def _in_time(campaign: Campaign, began: float) -> Campaign:
 
 
 def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> Run | None:
-    """The run with its next round planned and on record; None if there is none to be planned.
+    """The run with the rounds that were planned since it was asked; None if there are none.
 
-    A round is planned when all that it depends on is answered or set aside, and not before.
+    A round is planned when all that it depends on is answered or set aside, and not before; by this
+    process, or by another one that works on the run.
     """
-    campaign, place = result.campaign, result.place
+    if result.campaign.design.rounds is None:
+        return None
+    try:
+        planned = _planned(result, design, progress)
+    except orchestrator.OldPlanError:
+        planned = {}  # there are answers to another worker's round already
+    if planned:
+        orchestrator.record_rounds(result.place, planned)
+    longer = replace(result)
+    if not planned and len(longer.plan) == len(result.plan):
+        return None
+    longer.write_pairs()
+    return longer
+
+
+def _planned(
+    result: Run, design: RoundDesign | None, progress: Progress
+) -> dict[tuple[str, int], Pairs]:
+    """The pairs of every round that can be planned now."""
+    campaign = result.campaign
     planned: dict[tuple[str, int], Pairs] = {}
     for name, number in _due(result):
         judges = [name] if name else [judge.name for judge in campaign.judges]
@@ -99,12 +124,7 @@ def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> 
         )
         if not len(planned[name, number].a):
             progress.note(name or "all judges", "asked enough: the rounds to come are left out")
-    if not planned:
-        return None
-    orchestrator.record_rounds(place, planned)
-    longer = replace(result)
-    longer.write_pairs()
-    return longer
+    return planned
 
 
 def _answers(result: Run, judges: Sequence[str]) -> list[Answers]:
@@ -183,6 +203,7 @@ async def ask_in_batches(
         JudgeError, InputError: every judge was stopped, or nothing could be sent.
     """
     result.check_journal()
+    result = _up_to_date(result)
     with orchestrator.allowed(_capped(result.campaign, max_cost), result.folder) as campaign:
         while True:
             study = orchestrator.Study(campaign, result.space, result.plan, result.folder)
@@ -208,7 +229,15 @@ def _capped(campaign: Campaign, max_cost: float | None) -> Campaign:
 
 async def _asked(result: Run, summary: orchestrator.AskSummary) -> Run:
     """The run with its table of judgments, whatever stopped the asking."""
-    await in_thread(partial(write_tables, result))
+    result = _up_to_date(result)
+    broken = next((p for p in summary.problems if isinstance(p, orchestrator.JournalError)), None)
+    try:
+        await in_thread(partial(write_tables, result))
+    except (ElicitError, OSError):
+        if broken is None:
+            raise
+    if broken is not None:
+        raise broken  # a full disk, say, which the tables would only name once more
     if summary.interrupted:
         raise asyncio.CancelledError
     if len(summary.problems) == len(summary.judges):

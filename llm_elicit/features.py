@@ -85,7 +85,15 @@ class Feature(Strict):
 
         `factor` turns the table's unit into the worded one (a median income kept in
         10,000 USD is worded in USD with `factor: 10000`). Of a categorical feature, the word.
+
+        Raises:
+            InputError: it is not a number.
         """
+        if math.isnan(value):
+            raise InputError(
+                f"{self.name}: what is not a number cannot be put into words; nothing was asked: "
+                "the pair has no points yet, or its table has a gap"
+            )
         if self.categories:
             return self.categories[round(min(max(value, self.low), self.high))]
         if self.scale == "linear" and math.isfinite(value):

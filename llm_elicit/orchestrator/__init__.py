@@ -6,8 +6,9 @@ from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, ask
 from llm_elicit.orchestrator.estimate import JudgeEstimate, estimate, examples, prompts
 from llm_elicit.orchestrator.journal import FILE as JOURNAL
-from llm_elicit.orchestrator.journal import Place, Totals
+from llm_elicit.orchestrator.journal import JournalError, Place, Totals
 from llm_elicit.orchestrator.judgments import (
+    OldPlanError,
     answered,
     comparisons,
     direct_answers,
@@ -31,8 +32,10 @@ __all__ = [
     "BatchLine",
     "CacheUse",
     "Display",
+    "JournalError",
     "JudgeEstimate",
     "JudgeSummary",
+    "OldPlanError",
     "Patience",
     "Place",
     "Progress",

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from llm_elicit.backends import Reply, Request
 from llm_elicit.campaign import Campaign
 from llm_elicit.comparisons import Comparisons, write_comparisons
+from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.identity import check_same, identity_of
 from llm_elicit.later import Later
@@ -41,6 +42,10 @@ AT_ONCE = 50_000
 
 TEXT = "text"
 """The verdict that stands with the answer to a direct question: it is read later, and anew."""
+
+
+class OldPlanError(InputError):
+    """A journal has answers to pairs of a round that is not in the plan at hand."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,7 @@ def comparisons(
     Raises:
         InputError: there is no journal in the folder, it is another campaign's, or an answer in
             it was changed by hand.
+        OldPlanError: it has answers to pairs of which the plan knows no points.
     """
     with _reading(folder, campaign, space) as db:
         check_digests(db, str(folder), pairs=True)
@@ -179,6 +185,12 @@ def _with_points(frame: pd.DataFrame, space: FeatureSpace, plan: Plan) -> Compar
     frame["cost"] = frame["cost"].astype(float)
     frame["probability"] = frame["probability"].astype(float)
     pairs = frame["pair"].to_numpy(dtype=np.int64)
+    unknown = int(np.isnan(plan.a[pairs, 0]).sum())
+    if unknown:
+        raise OldPlanError(
+            f"{unknown:,} answers are about pairs of a round that another worker has planned "
+            "meanwhile; run again"
+        )
     points = {
         f"{side}_{name}": values[pairs, column]
         for side, values in (("a", plan.a), ("b", plan.b))

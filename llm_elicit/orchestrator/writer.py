@@ -112,12 +112,7 @@ class Writer:
         refused = self._journal.commit(changes)
         # The room that a full disk's reserve gave back is for answers.
         if self._after is not None and self._journal.failure is None:
-            try:
-                self._after()
-            except ElicitError as error:
-                # The changes are on the disk, whatever else is not.
-                self._after = None
-                event("cache not written", WARNING, reason=str(error))
+            self._after()
         return refused
 
     async def claim(self, judge: str) -> list[Question]:
