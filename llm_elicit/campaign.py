@@ -1,7 +1,7 @@
 """A campaign: what is asked, of whom, how often, and what is made of the answers.
 
 A campaign is one YAML file, read into frozen pydantic models. What changes a question or an
-answer is part of its identity (`Campaign.fingerprint`); how fast and how patiently it is asked
+answer is part of its identity (`llm_elicit.identity`); how fast and how patiently it is asked
 is not, so that limits can be changed between resumes.
 """
 
@@ -398,8 +398,7 @@ class Campaign(Strict):
     def fingerprint(self, space: FeatureSpace) -> str:
         """A digest of all that decides which questions are asked, and of whom.
 
-        Two campaigns of one fingerprint can share a run folder; `limits`, `fit`, `direct`, speed
-        and patience are left out, so they may change between resumes.
+        By it runs of versions before `llm_elicit.identity` are known: they kept nothing else.
         """
         identity = {
             "space": space.model_dump(mode="json"),
