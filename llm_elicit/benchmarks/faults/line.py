@@ -36,7 +36,7 @@ class Size:
     lease: float = 4.0
 
 
-SHORT = Size(questions=200, slots=20, kills=2, signals=2, points=1, restarts=2, down=2.0, lease=2.0)
+SHORT = Size(questions=200, slots=20, kills=1, signals=1, points=1, restarts=1, down=2.0, lease=2.0)
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from sqlalchemy import func, select
 
 from llm_elicit.campaign import Campaign
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator import Totals, status
+from llm_elicit.orchestrator import Place, Totals, status
+from llm_elicit.orchestrator.journal import reading
+from llm_elicit.orchestrator.journal.schema import workers
 
 KEY = "BENCH_FAULTS_KEY"
 HUNG = -1000
@@ -94,6 +97,16 @@ class Trial:
             if "no journal" in str(error) or "no such table" in str(error):
                 return Totals(total=self.questions)
             raise
+
+    @property
+    def workers(self) -> int:
+        """How many processes have the journal open, or had it when they were killed."""
+        place = Place(self.campaign.folder, self.campaign.journal)
+        try:
+            with reading(place) as db:
+                return int(db.execute(select(func.count()).select_from(workers)).scalar_one())
+        except InputError:
+            return 0
 
 
 @dataclass(frozen=True)
