@@ -61,7 +61,7 @@ class PlainBackend(Keyless):
         body = self.body(request)
         answer = await self._http.post(f"{self.endpoint}/chat/completions", json=body)
         answer.raise_for_status()
-        return _read(answer.json(), body, limit_headers(answer.headers))
+        return _read(answer, body)
 
     def scrub(self, text: str) -> str:
         """`text` without the key."""
@@ -71,9 +71,10 @@ class PlainBackend(Keyless):
         await self._http.aclose()
 
 
-def _read(answer: Any, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+def _read(response: httpx.Response, body: dict[str, Any]) -> Reply:
     try:
-        choice, usage = answer["choices"][0], answer["usage"]
+        answer = response.json()
+        choice, usage = answer["choices"][0], answer.get("usage") or {}
         message, finish = choice["message"], str(choice["finish_reason"])
         return Reply(
             text=message.get("content") or "",
@@ -81,12 +82,13 @@ def _read(answer: Any, body: dict[str, Any], headers: dict[str, str]) -> Reply:
             model=str(answer["model"]),
             first=None,  # no log-probabilities: a judgment is a letter
             letter_mass=None,
-            prompt_tokens=int(usage["prompt_tokens"]),
-            completion_tokens=int(usage["completion_tokens"]),
+            # As they come: what cannot be true counts as the request's worst case.
+            prompt_tokens=usage.get("prompt_tokens", 0),
+            completion_tokens=usage.get("completion_tokens", 0),
             cached_tokens=0,
             body=body,
-            headers=headers,
+            headers=limit_headers(response.headers),
             thinking=message.get("reasoning_content") or "",
         )
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise MalformedReplyError(f"not a chat completion: {error!r}") from None

@@ -19,7 +19,7 @@ from pydantic import (
     WrapValidator,
 )  # fmt: skip
 
-from llm_elicit.backends.failures import MalformedReplyError
+from llm_elicit.backends.failures import MalformedReplyError, complaint
 
 
 class _Part(BaseModel):
@@ -255,6 +255,10 @@ def read(kind: type[Part], answer: object) -> Part:
     try:
         return kind.model_validate(answer)
     except ValidationError as error:
+        # Gateways exist that answer 200 with an error in the place of an answer.
+        failed = isinstance(answer, dict) and "error" in answer
+        if failed and (said := complaint(answer).get("message")):
+            raise MalformedReplyError(f"an error in the place of an answer: {said}") from None
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "the answer"
         raise MalformedReplyError(f"{place}: {first['msg']}") from None

@@ -116,7 +116,7 @@ class ServedContract(BackendContract):
             provider = loopback(lambda _number, _body, says=says: says)
             assert self.ask(provider.url, a_request()).finish == finish
 
-    @pytest.mark.parametrize("status", [400, 401, 404, 429, 500, 503])
+    @pytest.mark.parametrize("status", [302, 400, 401, 404, 429, 500, 503])
     def test_an_error_response_is_read_and_not_retried(
         self, status: int, loopback: Loopback
     ) -> None:
@@ -141,6 +141,12 @@ class ServedContract(BackendContract):
         provider = loopback(lambda _number, _body: action)
         assert self.failed(provider.url).what == what
         assert len(provider.seen) == 1
+
+    def test_usage_that_is_missing_costs_no_answer(self, loopback: Loopback) -> None:
+        """It is paid for; what it counts as is the orchestrator's to say."""
+        provider = loopback(lambda _number, _body: Says("B", usage=None))
+        reply = self.ask(provider.url, a_request())
+        assert (reply.text, reply.prompt_tokens, reply.completion_tokens) == ("B", 0, 0)
 
     def test_nobody_there_is_told_apart(self) -> None:
         """Nothing can have been charged for such a request."""

@@ -185,3 +185,14 @@ def _asked_raw(judge: Any, request: Request, space: FeatureSpace) -> None:
             await backend.ask(request)
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize("make", [_claude, _gpt])
+def test_an_error_with_status_200_is_told(
+    make: Any, space: FeatureSpace, request_: Request
+) -> None:
+    whole = json.dumps({"error": {"code": 502, "message": f"upstream is gone, {KEY}"}}).encode()
+    with Provider(lambda n, body: Sends(whole)) as provider:
+        (failure,) = _asked(make(provider.url), request_, space)
+    assert failure.what == "malformed"
+    assert failure.said == "an error in the place of an answer: upstream is gone, [key]"
