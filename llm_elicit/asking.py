@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from llm_elicit import orchestrator
 from llm_elicit.campaign import Campaign
 from llm_elicit.errors import ElicitError, IncompleteError
+from llm_elicit.manifest import replacing
 from llm_elicit.orchestrator import CacheUse, Progress, Silent, in_thread
 from llm_elicit.power_sources import PowerSources, at_stated_power, pin_power, read_sources
 from llm_elicit.rounds import EVERYONE, Answers, Pairs, RoundDesign, design_of, stopped
@@ -264,7 +265,8 @@ def _export_direct(result: Run, path: Path) -> None:
     """Write the answers to direct questions, if there are any."""
     table = orchestrator.direct_answers(result.folder, result.campaign, result.space)
     if len(table):
-        table.to_parquet(path)
+        with replacing(path) as beside:
+            table.to_parquet(beside)
 
 
 def _gaps(result: Run, summary: orchestrator.AskSummary) -> list[ElicitError]:

@@ -25,6 +25,7 @@ thinking                what a reasoning model showed of its thinking; only wher
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
@@ -269,7 +270,7 @@ def write_comparisons(parts: Iterable[Comparisons], path: Path) -> Path:
     ways = {".parquet": _write_parquet, ".jsonl": _write_jsonl, ".csv": _write_csv}
     if path.suffix not in ways:
         raise InputError(f"{path}: unknown format; use .parquet, .jsonl or .csv")
-    unfinished = path.with_name(f"{path.name}.part")
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")  # other processes write theirs
     try:
         ways[path.suffix]((part.frame for part in parts), unfinished)
         unfinished.replace(path)

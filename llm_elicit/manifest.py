@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -133,17 +133,31 @@ def digest_of_file(path: Path) -> str:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check it") from None
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file: all of it, or what stood there before stays.
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path beside a file, which takes its place at the end: all of it, or what stood there stays.
 
     Raises:
         InputError: the file cannot be written.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(text, encoding="utf-8")
+        yield beside
         beside.replace(path)
     except OSError as error:
+        raise InputError(
+            f"{path}: cannot be written ({error.strerror or error}); check it"
+        ) from None
+    finally:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
-        raise InputError(f"{path}: cannot be written ({error.strerror}); check it") from None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file: all of it, or what stood there before stays.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    with replacing(path) as beside:
+        beside.write_text(text, encoding="utf-8")

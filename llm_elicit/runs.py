@@ -19,7 +19,7 @@ from llm_elicit.features import FeatureSpace
 from llm_elicit.grid import cells
 from llm_elicit.identity import check_same
 from llm_elicit.later import Later
-from llm_elicit.manifest import Manifest, digest_of, digest_of_file
+from llm_elicit.manifest import Manifest, digest_of, digest_of_file, replacing
 from llm_elicit.plan import Plan, direct_queries, make_plan
 from llm_elicit.rounds import questions_of, with_rounds
 from llm_elicit.stored import read_parquet
@@ -120,7 +120,8 @@ class Run:
         """Write the pairs down, a row each."""
         columns = [f"{side}_{name}" for side in "ab" for name in self.space.names]
         pairs = np.hstack([self.plan.a, self.plan.b])
-        pd.DataFrame(pairs, columns=columns).to_parquet(self.folder / PLAN)
+        with replacing(self.folder / PLAN) as beside:
+            pd.DataFrame(pairs, columns=columns).to_parquet(beside)
         self.manifest.record("pairs", {}, [self.folder / PLAN])
 
     @property
