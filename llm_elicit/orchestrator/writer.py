@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 
 from llm_elicit.errors import CapError, ElicitError
 from llm_elicit.orchestrator.clerk import Prepared
-from llm_elicit.orchestrator.journal import Change, Journal, Question
+from llm_elicit.orchestrator.journal import Change, Journal, JournalError, Question
 from llm_elicit.orchestrator.journal.changes import Refusal
 from llm_elicit.orchestrator.log import event
 
@@ -50,6 +50,7 @@ class Writer:
         self._journal = journal
         self._after = after
         self._waiting: list[tuple[Change, asyncio.Future[Refusal | None]]] = []
+        self._workers = 1
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._task: asyncio.Task[None] | None = None
         self._pulse: asyncio.Task[None] | None = None
@@ -126,8 +127,13 @@ class Writer:
         return self._journal.place.shared
 
     async def workers(self) -> int:
-        """How many workers live, this one among them."""
-        return await self._call(self._journal.workers)
+        """How many workers live, this one among them, as far as the journal could be asked."""
+        try:
+            self._workers = await self._call(self._journal.workers)
+        except JournalError as error:
+            # Whoever writes next meets it too, or finds that it has passed.
+            event("workers not counted", WARNING, reason=str(error))
+        return self._workers
 
     async def worst(self, judge: str) -> tuple[int, int]:
         """What earlier runs found that a judge's requests must reserve at least."""

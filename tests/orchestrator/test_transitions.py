@@ -197,4 +197,4 @@ class Workers(RuleBasedStateMachine):
 
 
 TestWorkers = Workers.TestCase
-TestWorkers.settings = settings(max_examples=12, stateful_step_count=20, deadline=None)
+TestWorkers.settings = settings(max_examples=10, stateful_step_count=15, deadline=None)

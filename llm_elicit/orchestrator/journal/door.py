@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -78,7 +79,9 @@ class Place:
         """
         if self.address is not None:
             return _postgresql(self.address, self.schema, lease)
-        return sqlite_engine(str(self.folder / FILE), begin="BEGIN IMMEDIATE", synchronous="FULL")
+        return sqlite_engine(
+            str(self.folder / FILE), begin="BEGIN IMMEDIATE", synchronous="FULL", busy=_BUSY
+        )
 
     def readable(self) -> sa.Engine:
         """An engine that only reads, while another process may be writing.
@@ -91,7 +94,8 @@ class Place:
         path = self.folder / FILE
         if not path.is_file():
             raise InputError(f"{self.folder}: no journal here; run the campaign first")
-        return sqlite_engine(f"{path.resolve().as_uri()}?mode=ro", begin="BEGIN")
+        mode = "mode=ro&immutable=1" if _archived(path) else "mode=ro"
+        return sqlite_engine(f"{path.resolve().as_uri()}?{mode}", begin="BEGIN")
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -108,6 +112,13 @@ class Place:
     def explained(self, error: Exception) -> JournalError:
         """What the database raised, in one clear line."""
         return explained(error, self.name, shared=self.shared)
+
+
+def _archived(path: Path) -> bool:
+    """Whether nobody writes a journal, and its folder takes no file that readers would share."""
+    effective = os.access in os.supports_effective_ids
+    writable = os.access(path.parent, os.W_OK, effective_ids=effective)
+    return not writable and not path.with_name(f"{path.name}-wal").exists()
 
 
 def _postgresql(address: str, schema: str, lease: float) -> sa.Engine:

@@ -74,6 +74,8 @@ def passes(error: BaseException) -> bool:
 
 def _code(error: Exception) -> int:
     """SQLite's primary result code; 0 where there is none."""
+    if isinstance(error, UnicodeDecodeError) or "Could not decode" in str(error):
+        return sqlite3.SQLITE_CORRUPT  # a text with flipped bits
     code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", None)
     return (code or 0) & 0xFF
 
