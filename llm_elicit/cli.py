@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         backends,
         campaign,
         drafting,
+        manifest,
         orchestrator,
         plugins,
         provenance,
@@ -38,6 +39,7 @@ else:
     backends = Later("llm_elicit.backends")
     campaign = Later("llm_elicit.campaign")
     drafting = Later("llm_elicit.drafting")
+    manifest = Later("llm_elicit.manifest")
     orchestrator = Later("llm_elicit.orchestrator")
     plugins = Later("llm_elicit.plugins")
     provenance = Later("llm_elicit.provenance")
@@ -233,8 +235,15 @@ def export_command(
     thinking: Annotated[
         bool, typer.Option("--thinking", help="Add what reasoning models showed of theirs.")
     ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
     """Write the judgments as Parquet, JSONL or CSV."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; name a file in it")
+    if path.exists() and not force:
+        raise InputError(f"{path} exists; give --force to overwrite it")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: there is no folder {path.parent}; make it, or name another")
     result = runs.Run.open(where)
     _out.print(stages.export(result, path, thinking=thinking))
 
@@ -292,7 +301,7 @@ def init_command(
     path = table.parent / f"{space.name}.yaml"
     if path.exists() and not force:
         raise InputError(f"{path} exists; give --force to overwrite it")
-    path.write_text(text, encoding="utf-8")
+    manifest.write_atomically(path, text)
     count = space.dimension
     _out.print(f"{path}: {count} features; edit it, then name it as `space:` in a campaign")
 

@@ -31,6 +31,8 @@ def compare_command(where: Where, out: Out = None) -> None:
     """Judges side by side: do they prefer alike, believe alike, and which is nearer to the data?"""
     if out is not None and out.suffix != ".json":
         raise InputError(f"--out {out}: the record is JSON; name a file that ends in .json")
+    if out is not None and not out.parent.is_dir():
+        raise InputError(f"--out {out}: there is no folder {out.parent}; make it first")
     found = [cell for name in where for cell in runs.open_runs(name)]
     with orchestrator.Display() as progress:
         versus = stages.compare(found, progress)

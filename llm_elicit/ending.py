@@ -50,7 +50,7 @@ def concluded(commands: Callable[[], object]) -> int:
             _say("stopped; every answer received is kept: run again to resume")
             return 128 + received[0] if received else STOPPED
         except OSError as error:
-            _say(f"error: {error.filename or 'a file'}: {error.strerror or error}")
+            _say(f"error: {_unusable(error)}")
             return InputError.exit_code
         except Exception as error:
             if _ours(error):
@@ -64,6 +64,12 @@ def concluded(commands: Callable[[], object]) -> int:
             )
             return ElicitError.exit_code
     return 0
+
+
+def _unusable(error: OSError) -> str:
+    """What is wrong with a file or folder; libraries in C name it in their own words."""
+    what = f"{visible(str(error.filename), 200)}: {error.strerror}" if error.filename else error
+    return f"{what}; check the path, its permissions and the disk's space"
 
 
 def _ours(error: Exception) -> bool:

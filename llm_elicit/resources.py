@@ -7,7 +7,9 @@ the package ships, so that a file can be overridden by copying and editing it.
 from pathlib import Path
 
 from llm_elicit.errors import InputError
+from llm_elicit.text import visible
 
+_NOUNS = {"examples": "campaign", "prompts": "template", "datasets": "feature space"}
 _PACKAGE = Path(__file__).parent
 
 
@@ -45,7 +47,14 @@ def find(folder: str, name: str, suffix: str) -> Path:
         if path.is_file():
             return path
     known = ", ".join(available(folder, suffix)) or "none"
-    raise InputError(f"{folder}: no file {name!r} here or in the package; known: {known}")
+    noun, shown = _NOUNS.get(folder, folder), visible(repr(name), 200)
+    if direct.is_dir():
+        raise InputError(f"{shown} is a folder, where a {noun} is expected: a {suffix} file")
+    if direct.is_file():
+        raise InputError(f"{shown} is no {noun}: name a {suffix} file")
+    raise InputError(
+        f"no {noun} {shown}: there is no such {suffix} file here or in the package; known: {known}"
+    )
 
 
 def available(folder: str, suffix: str) -> list[str]:

@@ -285,6 +285,11 @@ def find(where: str | Path) -> tuple[Campaign, Path]:
                     "own file and name that, or put it back"
                 )
             return validated(Campaign, read_yaml(frozen), str(frozen)), folder
+    if Path(where).is_dir():
+        raise InputError(
+            f"{where}: a folder without a run: it has no {FROZEN}; name a run's folder, its name "
+            "under runs/, or a campaign's .yaml file"
+        )
     campaign = Campaign.load(where)
     return campaign, campaign.folder
 

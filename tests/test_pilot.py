@@ -231,7 +231,7 @@ def test_the_pairs_are_the_campaigns_first(space: str, design: dict[str, Any]) -
         ({}, 9, "9 pairs; a pilot takes from 10 to 30 pairs"),
         ({}, 31, "31 pairs; a pilot takes from 10 to 30 pairs"),
         ({"design": {"pairs": 40, "triads": 5}}, 26, "from 10 to 25"),
-        ({"pilot": ["v1/none"]}, 10, "no file 'v1/none'"),
+        ({"pilot": ["v1/none"]}, 10, "no template 'v1/none'"),
         ({"pilot": ["v1/quantiles"]}, 10, "its answer is a text"),
         ({"grid": {"templates": ["v1/few-shot"]}}, 10, "is a grid; name one of its cells"),
     ],
