@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -265,7 +266,7 @@ def write_comparisons(parts: Iterable[Comparisons], path: Path) -> Path:
         path: the file. It is replaced when the table is whole, and not before.
 
     Raises:
-        InputError: another suffix.
+        InputError: another suffix, or the file cannot be written.
     """
     ways = {".parquet": _write_parquet, ".jsonl": _write_jsonl, ".csv": _write_csv}
     if path.suffix not in ways:
@@ -274,8 +275,14 @@ def write_comparisons(parts: Iterable[Comparisons], path: Path) -> Path:
     try:
         ways[path.suffix]((part.frame for part in parts), unfinished)
         unfinished.replace(path)
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be written ({error.strerror or error}); check the path, its "
+            "permissions and the disk's space"
+        ) from None
     finally:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
     return path
 
 
