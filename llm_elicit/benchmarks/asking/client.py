@@ -10,16 +10,17 @@ import json
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from llm_elicit.campaign import Campaign
 from llm_elicit.features import FeatureSpace
 from llm_elicit.later import Later
-from llm_elicit.orchestrator import Silent, Tally, ask, prompts, status
+from llm_elicit.orchestrator import Silent, Tally, ask, prompts, status, write_judgments
 from llm_elicit.plan import Plan, make_plan
 from llm_elicit.questions import Message, Prompt, Template
 
@@ -43,6 +44,7 @@ class Job:
         questions, slots: how many, and how many at once.
         folder: of the run; the cache lies beside it.
         timeout: of one request, in seconds.
+        export: whether a campaign's table of judgments is written, and its counts are read.
     """
 
     kind: str
@@ -52,6 +54,7 @@ class Job:
     folder: str = ""
     provider: Literal["openai", "anthropic"] = "openai"
     timeout: float = 60.0
+    export: bool = False
 
     def campaign(self) -> Campaign:
         """The campaign, whose questions the bare loops ask too."""
@@ -86,6 +89,10 @@ class Cost:
         mebibytes: of memory, at the most.
         growth: MiB that memory grew from a tenth of the answers to the last.
         quarantined: questions set aside, with the reason in the journal.
+        first: seconds until the first answer, drawing the pairs included.
+        tenths: seconds of processor time that each tenth of the answers took.
+        exported: seconds that writing the table of judgments took.
+        status: seconds that reading the counts took.
     """
 
     answered: int
@@ -94,20 +101,39 @@ class Cost:
     mebibytes: float
     growth: float = 0.0
     quarantined: int = 0
+    first: float = 0.0
+    tenths: Sequence[float] = ()
+    exported: float = 0.0
+    status: float = 0.0
 
 
-class _Memory(Silent):
-    """A progress that looks at the process's memory after a tenth of the answers and at the end."""
+class _Watch(Silent):
+    """A progress that looks at the clock, the processor time and the memory: at the first answer
+    and after each tenth of them."""
 
     def __init__(self) -> None:
-        self.at_a_tenth = 0.0
-        self.last = 0.0
+        self.first = 0.0
+        self.processor: list[float] = []
+        self.memory: list[float] = []
 
     def tally(self, judge: str, tally: Tally) -> None:  # noqa: ARG002
-        if not self.at_a_tenth and tally.done >= tally.total / 10:
-            self.at_a_tenth = _resident()
-        if tally.done == tally.total:
-            self.last = _resident()
+        if not tally.answered:
+            return
+        self.first = self.first or time.perf_counter()
+        self.processor = self.processor or [time.process_time()]
+        if tally.done >= tally.total * len(self.processor) / 10:
+            self.processor.append(time.process_time())
+            self.memory.append(_resident())
+
+    @property
+    def growth(self) -> float:
+        """MiB from the first tenth to the last."""
+        return self.memory[-1] - self.memory[0] if self.memory else 0.0
+
+    @property
+    def tenths(self) -> list[float]:
+        """Seconds of processor time of each."""
+        return [after - before for before, after in pairwise(self.processor)]
 
 
 def _resident() -> float:
@@ -174,20 +200,30 @@ async def measure(job: Job) -> Cost:
     os.environ.setdefault(KEY, "none")
     campaign = job.campaign()
     space = campaign.load_space()
+    opened = time.perf_counter()
     plan = make_plan(space, campaign.design, campaign.seed)
-    memory = _Memory()
+    watch, folder = _Watch(), Path(job.folder)
     began, cpu = time.perf_counter(), time.process_time()
-    answered, quarantined = 0, 0
+    answered = 0
     if job.kind == "campaign":
-        summary = await ask(campaign, space, plan, Path(job.folder), memory)
+        summary = await ask(campaign, space, plan, folder, watch)
         answered = summary.judges["bench"].tally.done
     else:
         answered = await _bare(job, plan, space)
     seconds, used = time.perf_counter() - began, time.process_time() - cpu
-    if job.kind == "campaign":
-        quarantined = status(Path(job.folder), campaign)["bench"].quarantined
-    growth = memory.last - memory.at_a_tenth
-    return Cost(answered, seconds, used, _peak(), growth, quarantined)
+    cost = Cost(answered, seconds, used, _peak(), watch.growth, tenths=watch.tenths)
+    if job.kind != "campaign":
+        return cost
+    if watch.first:
+        cost = replace(cost, first=watch.first - opened)
+    began = time.perf_counter()
+    counts = status(folder, campaign)["bench"]
+    cost = replace(cost, quarantined=counts.quarantined, status=time.perf_counter() - began)
+    if not job.export:
+        return cost
+    began = time.perf_counter()
+    write_judgments(folder, campaign, space, plan, folder / "comparisons.parquet")
+    return replace(cost, exported=time.perf_counter() - began, mebibytes=_peak())
 
 
 if __name__ == "__main__":
