@@ -351,8 +351,8 @@ class FeatureSpace(Strict):
 
     def word(self, point: ArrayLike) -> list[tuple[str, str]]:
         """A point as (label, worded value) pairs, in the order of the features."""
-        values = np.asarray(point, dtype=np.float64)
-        return [(f.label, f.word(float(v))) for f, v in zip(self.features, values, strict=True)]
+        values = np.asarray(point, dtype=np.float64).tolist()
+        return [(f.label, f.word(v)) for f, v in zip(self.features, values, strict=True)]
 
     def word_box(self, box: ArrayLike) -> list[tuple[str, str]]:
         """A box as (label, worded range) pairs of the features that it bounds.

@@ -40,6 +40,8 @@ _VERIFY = "`llm-elicit cache verify` says which, `cache prune --key` forgets it"
 
 T = TypeVar("T")
 
+_encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode
+
 _METADATA = sa.MetaData()
 _entries = sa.Table(
     "entries",
@@ -111,9 +113,8 @@ def identify(endpoint: str, model: str, body: dict[str, Any], replicate: int) ->
 def _canonical(whole: dict[str, Any]) -> bytes:
     """RFC 8785's bytes; where no number is a fraction, json writes the same and is faster."""
     if _plain(whole):
-        text = json.dumps(whole, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         with suppress(UnicodeEncodeError):
-            return text.encode()
+            return _encode(whole).encode()
     return rfc8785.dumps(whole)
 
 
@@ -123,13 +124,17 @@ def _plain(value: Any) -> bool:
     A key beyond ASCII is left to RFC 8785, which sorts by UTF-16.
     """
     kind = type(value)
-    if kind is dict:
-        return all(type(k) is str and k.isascii() and _plain(v) for k, v in value.items())
-    if kind is list:
-        return all(map(_plain, value))
+    if kind is str or kind is bool or value is None:
+        return True
     if kind is int:
         return bool(abs(value) < _EXACT)
-    return kind is str or kind is bool or value is None
+    if kind is list:
+        return all(map(_plain, value))
+    # A loop: a generator would take as long again, for each dictionary of each question.
+    for key, inner in value.items() if kind is dict else ():
+        if type(key) is not str or not key.isascii() or not _plain(inner):
+            return False
+    return kind is dict
 
 
 def worth_keeping(reply: Reply, verdict: str) -> bool:

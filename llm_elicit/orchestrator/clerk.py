@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from llm_elicit.backends import Backend, Reply, Request
@@ -177,7 +177,7 @@ class Clerk:
             thinking=reply.thinking,
             format=request.answer,
         )
-        return replace(answer, digest=journal.digest_of(question, answer))
+        return Answer(**vars(answer) | {"digest": journal.digest_of(question, answer)})
 
 
 def check_worst(limits: Limits, judge: Judge, clerk: Clerk) -> None:

@@ -40,6 +40,8 @@ else:
 AT_ONCE = 50_000
 """Rows of the table that are in memory at once while it is written."""
 
+_encode = json.JSONEncoder(sort_keys=True).encode
+
 TEXT = "text"
 """The verdict that stands with the answer to a direct question: it is read later, and anew."""
 
@@ -81,8 +83,8 @@ def judge_reply(reply: Reply, request: Request, order: Presentation) -> Judgment
 
 def settings_of(body: dict[str, Any]) -> str:
     """The request body without its texts, which the prompt's hash stands for, as JSON."""
-    texts = {"messages", "system", "prompt"}
-    return json.dumps({k: v for k, v in body.items() if k not in texts}, sort_keys=True)
+    texts = ("messages", "system", "prompt")
+    return _encode({k: v for k, v in body.items() if k not in texts})
 
 
 def _table(db: sa.Connection, thinking: bool) -> sa.Select[Any]:

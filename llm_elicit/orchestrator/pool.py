@@ -135,8 +135,16 @@ class Pool:
         """Answer from the cache what it has, taking no slot; returns the others."""
         page = [self._clerk.prepared(question) for question in questions]
         known = self._desk.cache.get_all([one.key for one in page if one.key])
-        hits = [(one, known[one.key.key]) for one in page if one.key and one.key.key in known]
-        await asyncio.gather(*(self._record(one, reply, latency=None) for one, reply in hits))
+        hits = [
+            (one.question, self._clerk.answer(one.question, one.request, known[one.key.key], None))
+            for one in page
+            if one.key and one.key.key in known
+        ]
+        await self._desk.writer.write_all(
+            [journal.answered(question.id, answer) for question, answer in hits]
+        )
+        for _, answer in hits:
+            self._count(answer)
         self._show()
         return [one for one in page if one.key is None or one.key.key not in known]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from logging import WARNING
 from typing import Self, TypeVar
@@ -84,13 +84,21 @@ class Writer:
                 await asyncio.sleep(0.1)
         return True
 
-    async def _written(self, change: Change) -> Refusal | None:
+    async def write_all(self, changes: Sequence[Change]) -> None:
+        """Make changes durable of which none is an intent, all in one commit.
+
+        Raises:
+            InputError: the journal cannot be written any more.
+        """
+        await asyncio.gather(*map(self._written, changes))
+
+    def _written(self, change: Change) -> asyncio.Future[Refusal | None]:
         done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((change, done))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._drain())
         # What waits is written even if its caller is cancelled meanwhile.
-        return await done
+        return done
 
     async def _drain(self) -> None:
         group: list[tuple[Change, asyncio.Future[Refusal | None]]] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from typing import Literal
 
 Verdict = Literal["A", "B", "tie", "refusal", "truncated", "unparsable"]
@@ -77,6 +78,7 @@ def _plain(reply: str) -> str:
     return re.sub(r"[*_`#>$]|\\boxed", "", text).strip()
 
 
+@lru_cache(maxsize=256)  # most replies are one of a few, and a look costs as much as their wording
 def _verdict(text: str, options: tuple[str, str]) -> Verdict:
     leading = _leading(text, options)
     if leading is None and _TIE_WORD.fullmatch(text.rstrip(" .!")):

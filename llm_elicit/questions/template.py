@@ -31,6 +31,8 @@ from llm_elicit.questions.sandbox import TrialError, explained, fill_in, sandbox
 from llm_elicit.strict import Strict, validated
 from llm_elicit.text import visible
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
 Role = Literal["system", "user", "assistant"]
 Answer = Literal["letter", "probability", "ratio", "text"]
 """What is asked for: an option's letter, the probability that the first is the more plausible one,
@@ -65,8 +67,7 @@ class Prompt:
     def hash(self) -> str:
         """SHA-256 over the roles and texts, as hexadecimal."""
         turns = [[message.role, message.content] for message in self.messages]
-        text = json.dumps(turns, ensure_ascii=False, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(_encode(turns).encode()).hexdigest()
 
     @property
     def text(self) -> str:
@@ -111,6 +112,10 @@ class _Compiled:
     source: jinja2.Template
     names: tuple[str, ...]
     _kept: tuple[object, str] | None = None
+
+    def __post_init__(self) -> None:
+        # A chain of dictionaries, which takes a tenth of the time that wording a question takes.
+        self.source.globals = dict(self.source.globals)
 
     def render(self, variables: dict[str, Any]) -> str:
         """The turn's text."""

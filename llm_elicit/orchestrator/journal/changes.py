@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -131,14 +131,14 @@ def submitted(question: int, reserved: float, tokens: int, batch: str) -> Change
 def answered(question: int, answer: Answer) -> Change:
     """The question has its answer."""
     # The reply is the provider's: no database need take all that a JSON string may hold.
-    kept = replace(
-        answer,
-        reply=storable(answer.reply),
-        thinking=storable(answer.thinking),
-        finish=storable(answer.finish),
-        model_answered=storable(answer.model_answered),
-    )
-    row = vars(kept) | {"question": question, "cached": int(answer.cached)}
+    row = vars(answer) | {
+        "question": question,
+        "cached": int(answer.cached),
+        "reply": storable(answer.reply),
+        "thinking": storable(answer.thinking),
+        "finish": storable(answer.finish),
+        "model_answered": storable(answer.model_answered),
+    }
     tokens = 0 if answer.cached else answer.prompt_tokens + answer.completion_tokens
     return Change("answered", question, answer=row, spent=answer.cost or 0.0, tokens=tokens)
 

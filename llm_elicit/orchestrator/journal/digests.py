@@ -33,9 +33,10 @@ def digest_of(question: Question, answer: Answer) -> str:
     The rows' numbers have no part in it: they are others in another database.
     """
     asked = [question.judge, question.pair, question.order, question.replicate]
-    texts = [storable(getattr(answer, name)) for name in _TEXTS]
-    counts = [int(getattr(answer, name)) for name in _COUNTS]
-    return _digest([*asked, *texts, *counts, *(getattr(answer, name) for name in _NUMBERS)])
+    said = vars(answer)
+    texts = [storable(said[name]) for name in _TEXTS]
+    counts = [int(said[name]) for name in _COUNTS]
+    return _digest([*asked, *texts, *counts, *(said[name] for name in _NUMBERS)])
 
 
 def check_digests(db: sa.Connection, where: str, *, pairs: bool) -> None:
