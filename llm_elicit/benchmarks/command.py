@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -61,6 +62,10 @@ def bench_command(
     cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the tables here too.")] = None,
     full: Annotated[bool, typer.Option("--full", help="The orchestrator's bars whole.")] = False,
+    many: Annotated[
+        int | None,
+        typer.Option(min=10, help="Of the orchestrator's large campaign; 200000 with --full."),
+    ] = None,
     rows: Annotated[
         str, typer.Option(help="Of the faults: names, such as 429,SIGKILL; all by default.")
     ] = "",
@@ -72,7 +77,7 @@ def bench_command(
     campaign whose provider, disk, database or process fails (a quarter of an hour).
     """
     if table == "orchestrator":
-        _print([_bars(full)], markdown)
+        _print([_bars(full, many)], markdown)
         return
     if table == "faults":
         _print([_faults(running.parse_names(rows), questions)], markdown)
@@ -95,8 +100,9 @@ def bench_command(
     _print(tabling.make_tables(table, done), markdown, _failures(done))
 
 
-def _bars(full: bool) -> tabling.Table:
+def _bars(full: bool, many: int | None) -> tabling.Table:
     size = barring.FULL if full else barring.SHORT
+    size = replace(size, many=many or size.many)
     with orchestrator.Display() as progress:
         return barring.run_bars(size, partial(progress.note, "orchestrator"))
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from llm_elicit.benchmarks.asking.bars import run_client
+from llm_elicit.benchmarks.asking.bars import large_bars, run_client
 from llm_elicit.benchmarks.asking.client import Job
 from llm_elicit.benchmarks.asking.loopback import Faults, Loopback, Rate
+from llm_elicit.comparisons import Comparisons
 
 
 # Each client is a process of its own, which takes its time where others work too.
@@ -59,6 +60,17 @@ def test_a_client_that_asks_loads_no_numerical_libraries(tmp_path: Path) -> None
         assert not heavy & loaded
         # The SDK's own share differs by 50 MiB between machines; ours is beside it.
         assert mebibytes < asked("sdk", provider)[0] + 20
+
+
+@pytest.mark.timeout(600)
+def test_a_large_campaign_is_watched_from_its_first_answer_to_its_export(tmp_path: Path) -> None:
+    with Loopback(0.0) as server:
+        cost = run_client(Job("campaign", server.url, 300, 100, str(tmp_path / "a"), export=True))
+    assert (cost.answered, len(cost.tenths)) == (300, 10)
+    assert 0.0 < cost.first < cost.seconds
+    assert len(Comparisons.read(tmp_path / "a" / "comparisons.parquet")) == 300
+    bars = {bar.name: bar for bar in large_bars(300, cost, cost, cost)}
+    assert bars["300 questions, memory with the export, MiB"].reached
 
 
 def test_the_server_keeps_its_limit_and_says_what_is_left() -> None:

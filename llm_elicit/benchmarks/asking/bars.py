@@ -249,6 +249,7 @@ def large_bars(questions: int, cost: Cost, idle: Cost, cached: Cost) -> list[Bar
     """
     each, drift = _milliseconds(cost), cost.tenths[-1] / cost.tenths[0] - 1.0
     rate, nothing = cached.answered / cached.cpu, idle.seconds + idle.exported
+    most = 5.0 * max(questions / 200_000, 1.0)
     name = f"{questions:,} questions"
     return [
         Bar(f"{name}, processor time each, ms", f"{each:.2f}", "<= 1.0", each <= 1.0),
@@ -263,7 +264,10 @@ def large_bars(questions: int, cost: Cost, idle: Cost, cached: Cost) -> list[Bar
             cost.growth < 50.0,
         ),
         Bar(f"{name}, counts read, s", f"{cost.status:.2f}", "<= 1", cost.status <= 1.0),
-        Bar(f"{name}, none open and exported, s", f"{nothing:.1f}", "", None),
+        Bar(
+            f"{name}, none open and exported, s", f"{nothing:.1f}", f"<= {most:.0f}",
+            nothing <= most,
+        ),
         Bar(
             f"{name}, cached, a second of processor time", f"{rate:,.0f}", ">= 10,000",
             rate >= 10_000,
