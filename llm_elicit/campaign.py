@@ -26,10 +26,13 @@ from llm_elicit import addresses, plugins, resources
 from llm_elicit.design import Design, Direct, Positive
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace
-from llm_elicit.strict import Strict, read_yaml, validated
+from llm_elicit.strict import Strict, each_once, read_yaml, validated
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Level = Annotated[float, Field(ge=1e-6, le=1e6)]
+"""A noise level: one beyond leaves arithmetic nothing to compare."""
 
 
 class TokenPrice(Strict):
@@ -156,11 +159,11 @@ class SimulatedJudge(_Judge):
 
     backend: Literal["simulated"]
     belief: Literal["table", "uniform"] = "table"
-    bandwidth: Positive | None = None
+    bandwidth: Annotated[float, Field(ge=1e-3, le=1e3)] | None = None
     noise: Literal["gumbel", "exponential", "normal"] = "gumbel"
-    level: Positive | None = None
+    level: Level | None = None
     log_odds: SoftAnswers | None = None
-    seed: int = 0
+    seed: Seed = 0
     concurrency: Annotated[int, Field(ge=1, le=1000)] = 64
 
     @model_validator(mode="after")
@@ -270,7 +273,7 @@ class Fit(Strict):
 
     methods: Annotated[tuple[Method, ...], Field(min_length=1)]
     noise: Literal["gumbel", "exponential", "normal"] = "gumbel"
-    level: Positive | None = None
+    level: Level | None = None
     samples: Annotated[int, Field(ge=100, le=1_000_000)] = 10_000
     order_bias: Literal["averaged", "estimated"] = "averaged"
 
@@ -282,6 +285,8 @@ class Fit(Strict):
             data = {**data, "methods": [data["method"]]}
             del data["method"]
         return data
+
+    _differ = field_validator("methods")(each_once)
 
     @model_validator(mode="after")
     def _methods_know_orders(self) -> Fit:
@@ -301,6 +306,8 @@ class Grid(Strict):
     templates: tuple[str, ...] = ()
     temperatures: tuple[Annotated[float, Field(ge=0, le=2)], ...] = ()
 
+    _differ = field_validator("temperatures")(each_once)
+
 
 class Campaign(Strict):
     """One study, ready to run.
@@ -316,7 +323,7 @@ class Campaign(Strict):
 
     name: Name
     space: str
-    seed: Annotated[int, Field(ge=0)] = 1
+    seed: Seed = 1
     design: Design = Design()
     direct: Direct | None = None
     pilot: tuple[Annotated[str, Field(min_length=1)], ...] = ()
@@ -339,6 +346,8 @@ class Campaign(Strict):
         if data.get("space", spaces[0]) not in spaces:
             raise ValueError("space is not among grid.spaces; leave it out")
         return {**data, "space": data.get("space", spaces[0])}
+
+    _differ = field_validator("pilot")(each_once)
 
     @field_validator("journal")
     @classmethod

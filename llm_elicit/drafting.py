@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 from scipy import stats
 
 from llm_elicit.columns import read_csv
 from llm_elicit.errors import InputError
 from llm_elicit.features import NAME, FeatureSpace, Floats
-from llm_elicit.strict import validated
+from llm_elicit.strict import to_yaml, validated
 
 LOW, HIGH = 0.01, 0.99
 _SKEWED = 1.0
@@ -65,6 +65,7 @@ def draft_space(table: Path) -> tuple[FeatureSpace, str]:
             "ask about"
         )
     names = _names(list(drafts))
+    labels = _labels(names)
     headings = {name: heading for heading, name in names.items() if name != heading}
     name = re.sub(r"\W+", "_", table.name.split(".")[0]).strip("_") or "space"
     data = {
@@ -73,7 +74,7 @@ def draft_space(table: Path) -> tuple[FeatureSpace, str]:
         "subject": f"a row of {table.name}",
         "ranges": "1 % and 99 % quantiles of the table, rounded outwards; log scale where skewed",
         "features": [
-            {"name": names[heading], "label": _label(heading), **draft}
+            {"name": names[heading], "label": labels[heading], **draft}
             for heading, draft in drafts.items()
         ],
         "table": {
@@ -88,7 +89,7 @@ def draft_space(table: Path) -> tuple[FeatureSpace, str]:
     space = validated(FeatureSpace, {**data, "folder": table.parent}, str(table))
     shown = {"file": table.name, "most": _MOST_WORDS, "left_out": ", ".join(left_out) or "none"}
     header = _HEADER.format(**shown)
-    return space, header + yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    return space, header + to_yaml(data)
 
 
 def _read(table: Path) -> pd.DataFrame:
@@ -111,8 +112,17 @@ def _draft_categories(column: pd.Series[Any]) -> dict[str, Any] | None:
     return {"kind": "categorical", "categories": words}
 
 
-def _label(heading: str) -> str:
-    return " ".join(heading.replace("_", " ").split())
+def _labels(names: Mapping[str, str]) -> dict[str, str]:
+    """The label of each heading's feature: the heading in words, or its name where they are taken.
+
+    `names` are the features' names by heading.
+    """
+    labels: dict[str, str] = {}
+    for heading, name in names.items():
+        words = " ".join(heading.replace("_", " ").split())
+        usable = words.isprintable() and words and words not in labels.values()
+        labels[heading] = words if usable else name
+    return labels
 
 
 def _names(headings: list[str]) -> dict[str, str]:

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from llm_elicit import resources
 from llm_elicit.columns import read_columns
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
 """What a feature's name looks like."""
+
+_LARGEST = 1e30
+"""Values beyond are no quantities of any sensible unit, and their squares no numbers at all."""
 
 
 class Feature(Strict):
@@ -67,8 +71,21 @@ class Feature(Strict):
         """Low and high of a categorical feature follow from its words."""
         return _with_codes(data) if isinstance(data, dict) else data
 
+    @field_validator("label", "unit", "prefix")
+    @classmethod
+    def _can_be_read(cls, text: str, info: ValidationInfo) -> str:
+        """What stands in a question stays in its line."""
+        if not text.isprintable() or (info.field_name == "label" and not text.strip()):
+            raise ValueError("holds nothing that prints in one line; give words")
+        return text
+
     @model_validator(mode="after")
     def _range_is_usable(self) -> Feature:
+        largest = max(abs(self.low), abs(self.high)) * max(1.0, self.factor)
+        if largest > _LARGEST:
+            raise ValueError(
+                f"{self.name}: values up to {largest:g} are beyond {_LARGEST:g}; use a larger unit"
+            )
         if not self.low < self.high:
             raise ValueError(
                 f"{self.name}: low {self.low:g} is not below high {self.high:g}; swap or widen them"
@@ -78,7 +95,22 @@ class Feature(Strict):
                 f"{self.name}: a log scale needs low > 0, got {self.low:g}; "
                 "raise low or use scale: linear"
             )
+        if not self.categories:
+            self._check_digits()
         return self
+
+    def _check_digits(self) -> None:
+        """Nothing, if the worded values tell the ends of the range apart.
+
+        Raises:
+            ValueError: both ends are worded alike, or the lower one of a logarithmic scale as 0.
+        """
+        low, high = self.word(self.low), self.word(self.high)
+        if low == high or (self.scale == "log" and not re.search("[1-9]", low)):
+            raise ValueError(
+                f"{self.name}: {self.low:g} and {self.high:g} would be asked about as {low!r} and "
+                f"{high!r}; give more digits, or factor and unit of a smaller unit (factor: 1e9)"
+            )
 
     def word(self, value: float) -> str:
         """`value` with its unit and no more digits than a person would give.
@@ -259,6 +291,16 @@ class FeatureSpace(Strict):
         return self
 
     @model_validator(mode="after")
+    def _labels_are_unique(self) -> FeatureSpace:
+        labels = [feature.label.strip() for feature in self.features]
+        twice = [label for number, label in enumerate(labels) if label in labels[:number]]
+        if twice:
+            raise ValueError(
+                f"features: the label {twice[0]!r} appears twice; a judge could not tell them apart"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _headings_are_unique(self) -> FeatureSpace:
         headings = self.headings
         twice = sorted({heading for heading in headings if headings.count(heading) > 1})
@@ -388,6 +430,11 @@ class FeatureSpace(Strict):
             )
         words = [feature.categories for feature in self.features]
         read = read_columns(path, dict(zip(self.headings, words, strict=True)))
+        if len(read) != self.table.rows:
+            raise InputError(
+                f"{path}: {len(read):,} rows, and {self.name}.yaml says {self.table.rows:,}; "
+                "correct rows there, or restore the file"
+            )
         return read.set_axis(self.names, axis="columns")
 
     def table_points(self) -> Floats:

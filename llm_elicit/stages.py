@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 
 from llm_elicit import provenance
 from llm_elicit.asking import ask, ask_in_batches, export
@@ -48,6 +47,7 @@ from llm_elicit.runs import (
     open_runs,
 )  # fmt: skip
 from llm_elicit.stored import read_json, read_points
+from llm_elicit.strict import to_yaml
 
 __all__ = [
     "arun", "ask", "ask_in_batches", "audit", "compare", "export", "fit", "plan", "plan_grid",
@@ -194,7 +194,7 @@ def _freeze(campaign: Campaign, path: Path) -> None:
     grid = campaign.grid is not None
     data = campaign.model_dump(mode="json", exclude={"runs"}, exclude_unset=grid)
     data["runs"] = str(campaign.runs)
-    write_atomically(path, yaml.safe_dump(data, sort_keys=False))
+    write_atomically(path, to_yaml(data))
 
 
 def planned(result: Run) -> Run:

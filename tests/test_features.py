@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from llm_elicit.errors import InputError
 from llm_elicit.features import Feature, FeatureSpace
@@ -71,7 +72,10 @@ def test_rounding_is_idempotent_and_stays_close(value, scale, digits):
 @given(st.lists(st.floats(0.6, 19.0), min_size=2, max_size=2))
 def test_scale_maps_are_inverse(values):
     space = FeatureSpace(
-        name="s", title="t", subject="u", features=(feature(scale="log"), feature(name="y"))
+        name="s",
+        title="t",
+        subject="u",
+        features=(feature(scale="log"), feature(name="y", label="y")),
     )
     np.testing.assert_allclose(space.from_scale(space.to_scale(values)), values, rtol=1e-12)
 
@@ -271,3 +275,37 @@ def test_spaces_of_numbers_are_written_down_as_before_there_were_categories():
     dumped = FeatureSpace.load("penguins").model_dump_json()
     digest = hashlib.sha256(dumped.encode()).hexdigest()
     assert digest == "4d7910484f679f3b7bd8160967eb3985ef7cef8cce533b8bdb99456c510e172c"
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"low": 0, "high": 1e-9}, ["'0.000000'", "factor"]),
+        ({"low": 0, "high": 1e-9, "digits": 9}, ["'0.000000'"]),
+        ({"low": 1e-9, "high": 1, "scale": "log"}, ["'0.000000'"]),
+        ({"low": 0.1, "high": 0.4, "kind": "integer"}, ["'0'"]),
+        ({"low": -1e300, "high": 1e300}, ["beyond 1e+30"]),
+        ({"low": 0, "high": 1e20, "factor": 1e20}, ["beyond 1e+30"]),
+        ({"label": ""}, ["label", "prints"]),
+        ({"label": "  "}, ["label", "prints"]),
+        ({"label": "a\nb"}, ["label", "prints"]),
+        ({"unit": "kg\n"}, ["unit", "prints"]),
+    ],
+)
+def test_a_feature_that_cannot_be_asked_about_is_refused(changes, named):
+    with pytest.raises(ValidationError) as refused:
+        feature(**changes)
+    assert all(words in str(refused.value) for words in named), str(refused.value)
+
+
+def test_a_small_range_is_asked_about_in_a_smaller_unit():
+    f = feature(low=0, high=1e-9, factor=1e9, unit="nm")
+    assert (f.word(0), f.word(1e-9)) == ("0.00 nm", "1.00 nm")
+
+
+def test_labels_differ():
+    with pytest.raises(ValidationError, match="the label 'x' appears twice"):
+        FeatureSpace(
+            name="s", title="t", subject="u",
+            features=(feature(name="a", label="x"), feature(name="b", label="x ")),
+        )  # fmt: skip
