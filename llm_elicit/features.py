@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -103,10 +102,10 @@ class Feature(Strict):
         """Nothing, if the worded values tell the ends of the range apart.
 
         Raises:
-            ValueError: both ends are worded alike, or the lower one of a logarithmic scale as 0.
+            ValueError: both ends are worded alike.
         """
         low, high = self.word(self.low), self.word(self.high)
-        if low == high or (self.scale == "log" and not re.search("[1-9]", low)):
+        if low == high:
             raise ValueError(
                 f"{self.name}: {self.low:g} and {self.high:g} would be asked about as {low!r} and "
                 f"{high!r}; give more digits, or factor and unit of a smaller unit (factor: 1e9)"

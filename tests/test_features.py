@@ -282,7 +282,7 @@ def test_spaces_of_numbers_are_written_down_as_before_there_were_categories():
     [
         ({"low": 0, "high": 1e-9}, ["'0.000000'", "factor"]),
         ({"low": 0, "high": 1e-9, "digits": 9}, ["'0.000000'"]),
-        ({"low": 1e-9, "high": 1, "scale": "log"}, ["'0.000000'"]),
+        ({"low": 1e-9, "high": 1e-8, "scale": "log"}, ["'0.000000'"]),
         ({"low": 0.1, "high": 0.4, "kind": "integer"}, ["'0'"]),
         ({"low": -1e300, "high": 1e300}, ["beyond 1e+30"]),
         ({"low": 0, "high": 1e20, "factor": 1e20}, ["beyond 1e+30"]),

@@ -61,7 +61,7 @@ def test_bands_of_correlations_are_those_of_the_draws():
 
 def test_correlations_are_of_the_logarithm_where_the_scale_is():
     logs = tuple(
-        Feature(name=f"x{i}", label="x", scale="log", low=1e-6, high=1e6, digits=6)
+        Feature(name=f"x{i}", label=f"x{i}", scale="log", low=1e-6, high=1e6, digits=6)
         for i in range(3)
     )
     space = box(3).model_copy(update={"features": logs})
