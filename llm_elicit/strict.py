@@ -57,7 +57,8 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """A node that is nested no deeper, and no larger with its aliases, than settings are."""
-        at, alias = self.peek_event(), self.check_event(yaml.AliasEvent)
+        at: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        alias = self.check_event(yaml.AliasEvent)
         self._depth += 1
         if self._depth > _DEEPEST:
             raise _refused("nested too deep", at)
@@ -108,7 +109,8 @@ def _parts(node: yaml.Node) -> list[yaml.Node]:
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
-def _refused(rule: str, at: yaml.Node | yaml.Event) -> yaml.MarkedYAMLError:
+def _refused(rule: str, at: Any) -> yaml.MarkedYAMLError:
+    """The error of a rule that a node or an event breaks, with its line."""
     return yaml.MarkedYAMLError(problem=rule, problem_mark=at.start_mark)
 
 
