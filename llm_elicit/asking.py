@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from llm_elicit import orchestrator
 from llm_elicit.campaign import Campaign
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
     from llm_elicit import density
 
 _SILENT = Silent()
+_AWAY = 60.0
+"""Seconds that a journal's server may be away between two rounds."""
+
+T = TypeVar("T")
 
 
 async def ask(
@@ -64,7 +70,9 @@ async def ask(
             )
             if summary.interrupted:
                 break
-            longer = await in_thread(partial(_next_round, result, design, progress))
+            longer = await in_thread(
+                partial(_there_again, partial(_next_round, result, design, progress))
+            )
             if longer is None:
                 break
             result = longer
@@ -74,6 +82,17 @@ async def ask(
 def _up_to_date(result: Run) -> Run:
     """The run with the rounds that are on record now: other workers may be further."""
     return result if result.campaign.design.rounds is None else replace(result)
+
+
+def _there_again(work: Callable[[], T]) -> T:
+    """The result of `work`, which may be done again; a server that restarts is waited for."""
+    patient = Retrying(
+        retry=retry_if_exception(lambda e: getattr(e, "passes", False)),
+        stop=stop_after_delay(_AWAY),
+        wait=wait_random_exponential(0.1, max=2.0),
+        reraise=True,
+    )
+    return patient(work)
 
 
 def _in_time(campaign: Campaign, began: float) -> Campaign:
@@ -211,7 +230,9 @@ async def ask_in_batches(
             summary = await orchestrator.ask_in_batches(study, step, progress, every, resend)
             longer = None
             if step != "collect":
-                longer = await in_thread(partial(_next_round, result, None, progress))
+                longer = await in_thread(
+                    partial(_there_again, partial(_next_round, result, None, progress))
+                )
             if longer is None:
                 break
             result = longer
@@ -233,7 +254,8 @@ async def _asked(result: Run, summary: orchestrator.AskSummary) -> Run:
     result = _up_to_date(result)
     broken = next((p for p in summary.problems if isinstance(p, orchestrator.JournalError)), None)
     try:
-        await in_thread(partial(write_tables, result))
+        write = partial(write_tables, result)
+        await in_thread(write if broken else partial(_there_again, write))
     except (ElicitError, OSError):
         if broken is None:
             raise

@@ -1,6 +1,7 @@
 """Adaptive rounds of several workers: each asks what it knows, and learns what others planned."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.provider import Provider, Says
-from orchestrator.postgres import server
 from orchestrator.test_journal import ANSWER
 from test_rounds import Told, _gpt, _letter, _plan
 
 from llm_elicit import asking, orchestrator
+from llm_elicit.benchmarks.faults.postgres import PostgreSQL
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import OldPlanError, Silent
@@ -27,9 +28,14 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with server() as address:
-        yield address
+def postgres() -> Iterator[PostgreSQL]:
+    """A server that is nobody else's."""
+    try:
+        server = PostgreSQL()
+    except InputError as error:
+        pytest.skip(str(error))
+    with server:
+        yield server
 
 
 def _no_gaps(result: Any) -> None:
@@ -38,11 +44,11 @@ def _no_gaps(result: Any) -> None:
 
 
 def test_a_worker_with_an_old_plan_asks_nothing_of_a_new_round(
-    postgres: str, tmp_path: Path
+    postgres: PostgreSQL, tmp_path: Path
 ) -> None:
     """It slept while another one planned the second round and took a part of it."""
     with Provider(lambda _n, body: Says(_letter(body))) as provider:
-        old = _plan(tmp_path, [_gpt(provider.url)], journal=postgres)
+        old = _plan(tmp_path, [_gpt(provider.url)], journal=postgres.address)
         assert len(old.plan) == 12
         asyncio.run(orchestrator.ask(old.campaign, old.space, old.plan, old.folder))
         longer = asking._next_round(old, Told(), Silent())
@@ -68,6 +74,19 @@ def test_a_worker_with_an_old_plan_asks_nothing_of_a_new_round(
         assert len(provider.seen) == 12 + 7 + 8
         assert not any("nan" in request.question.split() for request in provider.seen)
         _no_gaps(done)
+
+
+def test_a_round_waits_for_a_server_that_restarts(postgres: PostgreSQL, tmp_path: Path) -> None:
+    with Provider(lambda _n, body: Says(_letter(body))) as provider:
+        run = _plan(tmp_path, [_gpt(provider.url)], journal=postgres.address, name="away")
+        asyncio.run(orchestrator.ask(run.campaign, run.space, run.plan, run.folder))
+    postgres.stop()
+    back = threading.Timer(0.5, postgres.start)
+    back.start()
+    longer = asking._there_again(lambda: asking._next_round(run, Told(), Silent()))
+    back.join()
+    assert longer is not None
+    assert len(longer.plan) == 20
 
 
 def test_what_is_not_a_number_reaches_no_prompt() -> None:

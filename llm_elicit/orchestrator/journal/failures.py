@@ -10,7 +10,13 @@ from llm_elicit.errors import InputError
 
 
 class JournalError(InputError):
-    """A run's journal cannot be used; what was committed before is kept."""
+    """A run's journal cannot be used; what was committed before is kept.
+
+    Attributes:
+        passes: whether the same may work in a while: the server restarts, say.
+    """
+
+    passes = False
 
 
 _FILE = {
@@ -54,10 +60,12 @@ def explained(error: Exception, name: str, *, shared: bool) -> JournalError:
     """
     reason = " ".join(str(getattr(error, "orig", None) or error).split())
     way_out = _of_server(error) if shared else _FILE.get(_code(error), "see the reason")
-    return JournalError(
+    explained = JournalError(
         f"{name}: the journal cannot be used ({reason[:300]}): {way_out}; "
         "what was committed before is kept"
     )
+    explained.passes = shared and passes(error)
+    return explained
 
 
 def is_full(error: BaseException) -> bool:
