@@ -19,7 +19,6 @@ from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator.budget import Amount, Budget, check_cap
 from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.clerk import Clerk, check_direct, check_worst
-from llm_elicit.orchestrator.company import in_company
 from llm_elicit.orchestrator.exchange import Desk
 from llm_elicit.orchestrator.journal import Journal, Totals
 from llm_elicit.orchestrator.log import Logged, counted, event
@@ -29,6 +28,7 @@ from llm_elicit.orchestrator.prices import Price, price_of
 from llm_elicit.orchestrator.progress import Progress, Silent, Tally
 from llm_elicit.orchestrator.retries import Patience
 from llm_elicit.orchestrator.spans import span
+from llm_elicit.orchestrator.worker_shares import shared
 from llm_elicit.orchestrator.writer import Claims, Writer
 from llm_elicit.plan import Plan
 from llm_elicit.questions import Template
@@ -145,7 +145,7 @@ async def ask(
             }
             for name, pool in pools.items():
                 pool.begin(totals[name])
-            async with in_company(writer, desk.turnstiles):
+            async with shared(writer, desk.limiters):
                 with span("ask", {"elicit.campaign": campaign.name}):
                     stops = await _drained(_run(pools, desk), desk)
         totals = await in_thread(partial(_totals, here.book, study.judges))

@@ -22,9 +22,9 @@ from llm_elicit.orchestrator.headers import allowances
 from llm_elicit.orchestrator.line import Errand
 from llm_elicit.orchestrator.log import event
 from llm_elicit.orchestrator.progress import Progress, Tally
+from llm_elicit.orchestrator.rate_sharing import RunLimiters
 from llm_elicit.orchestrator.retries import Decision, History, Patience, classify
 from llm_elicit.orchestrator.spans import span
-from llm_elicit.orchestrator.turnstile import Turnstiles
 from llm_elicit.orchestrator.usage import known
 from llm_elicit.orchestrator.writer import Writer
 from llm_elicit.plan import Plan
@@ -48,9 +48,7 @@ class Desk:
     clock: Callable[[], float] = time.monotonic
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     flying: dict[Identity, asyncio.Future[Reply | None]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.turnstiles = Turnstiles(self.clock, self.patience.provider)
+    limiters: RunLimiters = field(default_factory=RunLimiters)
 
 
 class RequestFailedError(Exception):
@@ -90,11 +88,11 @@ class Exchange:
         self._desk = desk
         self._tally = tally
         self._halt = halt
-        self._turnstile = desk.turnstiles.of(judge, clerk.backend)
+        self._limiter = desk.limiters.of(judge, clerk.backend)
 
     def wake(self) -> None:
         """Let those who wait for their turn look whether to go on."""
-        self._turnstile.wake()
+        self._limiter.wake()
 
     async def send(self, errand: Errand) -> tuple[Reply, float]:
         """Ask once; returns the reply and how long it took, in seconds.
@@ -118,7 +116,7 @@ class Exchange:
         await self._desk.budget.reserve(worst)
         paid = Amount()
         try:
-            sent_at = await self._turnstile.enter(self._halt, tokens.most(request.prompt))
+            sent_at = await self._limiter.enter(self._halt, tokens.most(request.prompt))
             if sent_at is None:
                 raise HaltedError
             errand.history = errand.history or History(began=sent_at)
@@ -146,7 +144,7 @@ class Exchange:
 
     async def _under_way(self, errand: Errand, worst: Amount, sent_at: float) -> Reply:
         """Send, wait for the answer, and tell the pace how it went."""
-        pace, clock, told = self._turnstile.pace, self._desk.clock, False
+        limiter, told = self._limiter, False
         question, request = errand.question.id, errand.prepared.request
         try:
             if worst != self._worst(errand):
@@ -156,8 +154,7 @@ class Exchange:
                 raise HaltedError
             self._tally.requests += 1
             reply = await self._asked(request)
-            used = known(reply)
-            pace.answered(clock(), sent_at, allowances(reply.headers), used)
+            limiter.answered(sent_at, left=allowances(reply.headers), tokens=known(reply))
             told = True
             return await self._counted(request, reply)
         except (AdaptedError, _DearerError):
@@ -167,18 +164,21 @@ class Exchange:
             if failure is None:
                 raise
             decision = classify(failure)
-            if decision.kind == "rate limited":
-                pace.refused(clock(), sent_at, decision.wait, allowances(failure.headers))
-                told = True
-            elif decision.crowded:
-                pace.lost(crowded=True)
-                told = True
+            told = self._refused(sent_at, decision, failure)
             reason = self._backend.scrub(decision.reason)
             raise RequestFailedError(replace(decision, reason=reason), failure) from None
         finally:
             if not told:
-                pace.lost()
-            self.wake()
+                limiter.lost()
+
+    def _refused(self, sent_at: float, decision: Decision, failure: Failure) -> bool:
+        """Tell the limiter of a failure; returns whether it says anything of the pace."""
+        limited = decision.kind == "rate limited"
+        if not limited and (decision.kind != "transient" or failure.what == "malformed"):
+            return False
+        wait = None if decision.wait is None else min(decision.wait, self._desk.patience.provider)
+        self._limiter.refused(sent_at, wait=wait, left=allowances(failure.headers), limit=limited)
+        return True
 
     async def _counted(self, request: Request, reply: Reply) -> Reply:
         """The reply with what it is charged; what that says of further ones is on record."""

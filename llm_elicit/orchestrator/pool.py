@@ -206,12 +206,12 @@ class Pool:
         now = desk.clock()
         decision = weigh(error.decision, history, self._judge.attempts, desk.patience, now)
         if decision.kind in ("transient", "rate limited"):
-            drought = now - self._last_answer
-            if drought < desk.patience.drought:
-                pause = desk.patience.pause(decision, max(history.attempts, 1), self._rng)
-                # A rate limit is the account's: the turnstile holds all back, not the line one.
-                return now if decision.kind == "rate limited" else now + pause
-            reason = f"no answer for {drought:.0f} s: {decision.reason}"
+            silent = now - self._last_answer
+            if silent < desk.patience.stall_timeout:
+                failures = history.refusals or history.attempts
+                # This question waits; whether others leave is for the rate limiter to say.
+                return now + desk.patience.pause(decision, max(failures, 1), self._rng)
+            reason = f"no answer for {silent:.0f} s: {decision.reason}"
             decision = replace(decision, kind="backend is down", reason=reason, stops=JudgeError)
         if self._halt.is_set() and error.decision.kind in ("transient", "rate limited"):
             return None  # not given up, only interrupted: the next run asks it

@@ -33,7 +33,6 @@ _TRANSIENT = frozenset({408, 409, 425})
 _LASTING = frozenset({501, 505, 511})
 """Server errors that another attempt does not mend."""
 
-_CROWDED = frozenset({503, 529})
 _MAYBE_PAID = frozenset({504, 524})
 """A gateway gave up waiting for a provider that may have answered."""
 
@@ -51,7 +50,6 @@ class Decision:
         wait: seconds the provider asks to wait; None where it says nothing.
         stops: the error to stop the judge with; None where only this question is concerned.
         maybe_paid: whether the provider may have answered, and charged, all the same.
-        crowded: whether fewer requests at once would help.
     """
 
     kind: Kind
@@ -59,7 +57,6 @@ class Decision:
     wait: float | None = None
     stops: type[ElicitError] | None = None
     maybe_paid: bool = False
-    crowded: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,7 @@ class Patience:
         longest: the ceiling of those pauses.
         provider: the ceiling of a wait that a provider asks for.
         total: how long one question is tried, all waits included.
-        drought: how long a judge is asked without a single answer before it counts as down.
+        stall_timeout: how long a judge is asked without a single answer before it counts as down.
         poison: so many equal server errors on one question, others being answered meanwhile,
             mean that it is the question.
         down: so many questions given up in a row, with no answer between, mean that the judge
@@ -83,7 +80,7 @@ class Patience:
     longest: float = 30.0
     provider: float = 120.0
     total: float = 1800.0
-    drought: float = 900.0
+    stall_timeout: float = 900.0
     poison: int = 3
     down: int = 5
     lease: float = 120.0
@@ -112,19 +109,23 @@ class History:
     Attributes:
         began: the clock at its first request.
         attempts: requests that failed, those that a rate limit refused left out.
+        refusals: those in a row that a rate limit refused.
         strikes: how often each server error came (by status: messages name the request) while
             other questions were answered.
     """
 
     began: float
     attempts: int = 0
+    refusals: int = 0
     strikes: dict[int, int] = field(default_factory=dict)
     _answered: int | None = None
 
     def add(self, decision: Decision, failure: Failure, answered: int) -> None:
         """One more failure, when so many questions of the judge were answered in this run."""
         if decision.kind == "rate limited":
+            self.refusals += 1
             return
+        self.refusals = 0
         self.attempts += 1
         # A server that is down fails every question: that is no question's fault.
         alive = self._answered is None or answered > self._answered
@@ -146,7 +147,7 @@ def classify(failure: Failure) -> Decision:
         case "status":
             return _status(failure)
         case "timeout":
-            return Decision("transient", said, maybe_paid=True, crowded=True)
+            return Decision("transient", said, maybe_paid=True)
         case "refused":
             return Decision("transient", f"connection failed ({said})")
         case "connection":
@@ -169,8 +170,7 @@ def _status(failure: Failure) -> Decision:
         return Decision("rate limited", f"rate limited: {said}", wait)
     if status in _TRANSIENT or (status >= 500 and status not in _LASTING):
         reason = f"server error {status}: {said}"
-        maybe_paid, crowded = status in _MAYBE_PAID, status in _CROWDED
-        return Decision("transient", reason, wait, maybe_paid=maybe_paid, crowded=crowded)
+        return Decision("transient", reason, wait, maybe_paid=status in _MAYBE_PAID)
     return Decision("no", f"request refused: {said}")
 
 

@@ -168,7 +168,9 @@ def test_the_provider_says_how_long_to_wait(tmp_path: Path) -> None:
 
     with Provider(behave) as provider:
         run(campaign([claude(provider.url, concurrency=1)], pairs=4), tmp_path / "try")
-    assert times[1] - times[0] >= 0.4
+        questions = [seen.question for seen in provider.seen]
+    again = questions.index(questions[0], 1)
+    assert times[again] - times[0] >= 0.4
 
 
 def test_attempts_have_a_ceiling_and_the_next_run_tries_again(tmp_path: Path) -> None:

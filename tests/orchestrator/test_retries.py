@@ -191,7 +191,7 @@ def test_a_wait_of_49_days_does_not_hold_a_run_up(tmp_path: Path) -> None:
 
 
 def test_a_provider_that_only_refuses_stops_the_judge(tmp_path: Path) -> None:
-    patience = Patience(base=0.01, longest=0.05, provider=0.1, drought=1.0)
+    patience = Patience(base=0.01, longest=0.05, provider=0.1, stall_timeout=1.0)
     began = time.monotonic()
     with Provider(lambda n, body: Fails(429, headers=(("retry-after", "86400"),))) as provider:
         summary = run(campaign([claude(provider.url), EXPERT]), tmp_path / "try", patience=patience)

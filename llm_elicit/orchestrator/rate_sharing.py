@@ -1,0 +1,250 @@
+"""Rate limiters that all runs of the process share, whatever thread or event loop they are in.
+
+There is one for each endpoint, account and model. It lives as long as a run uses it, and a minute
+more, so that the next run starts at the pace that was found. Of the fixed limits that runs were
+given the strictest holds for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import threading
+import time
+from typing import Any
+
+from llm_elicit.backends import Backend
+from llm_elicit.backends.base import is_local
+from llm_elicit.campaign import Judge
+from llm_elicit.orchestrator.rate_limiter import RateLimiter
+
+LOW_START, START = 8.0, 32.0
+"""Requests in flight at first: fewer at a server on this machine or network, which may be small."""
+
+KEPT = 60.0
+"""Seconds for which a limiter is kept that no run uses."""
+
+Key = tuple[str, str, str]
+"""Endpoint, account and model."""
+
+
+class _Queue:
+    """The requests of one event loop, in the order they came."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.turn = asyncio.Lock()
+        self.changed = asyncio.Event()
+
+    def wake(self) -> None:
+        """Let the first look again; may be called in any thread."""
+        try:
+            here = asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            here = False
+        if here:
+            self.changed.set()
+        else:
+            with contextlib.suppress(RuntimeError):  # that loop is closed
+                self.loop.call_soon_threadsafe(self.changed.set)
+
+
+class SharedLimiter:
+    """A rate limiter at which requests of many runs wait for their turn.
+
+    Args:
+        limiter: decides how long to wait.
+    """
+
+    def __init__(self, limiter: RateLimiter) -> None:
+        self._limiter = limiter
+        self._lock = threading.Lock()
+        self._queues: dict[asyncio.AbstractEventLoop, _Queue] = {}
+        self._fixed: dict[object, tuple[float | None, float | None]] = {}
+        self.unused_since: float | None = None
+
+    @property
+    def unused(self) -> bool:
+        """Whether no run uses it."""
+        return not self._fixed
+
+    async def enter(self, halt: asyncio.Event, tokens: float) -> float | None:
+        """Wait for a turn; None if `halt` was set first.
+
+        Args:
+            halt: whoever sets it calls `wake` as well.
+            tokens: what the request may take, by a guess.
+
+        Returns:
+            The clock when the request may leave; whoever gets it must tell how it ended.
+        """
+        queue = self._queue()
+        async with queue.turn:
+            while not halt.is_set():
+                queue.changed.clear()
+                with self._lock:
+                    now = time.monotonic()
+                    delay = self._limiter.delay(now)
+                    if delay <= 0.0:
+                        self._limiter.sent(now, tokens)
+                        return now
+                with contextlib.suppress(TimeoutError):
+                    seconds = delay if math.isfinite(delay) else None
+                    await asyncio.wait_for(queue.changed.wait(), seconds)
+        return None
+
+    def _queue(self) -> _Queue:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if loop not in self._queues:
+                self._queues[loop] = _Queue()
+            return self._queues[loop]
+
+    def answered(self, sent_at: float, **told: Any) -> None:
+        """An answer came; see `RateLimiter.answered`."""
+        with self._lock:
+            self._limiter.answered(time.monotonic(), sent_at, **told)
+        self.wake()
+
+    def refused(self, sent_at: float, **told: Any) -> None:
+        """The request was refused; see `RateLimiter.refused`."""
+        with self._lock:
+            self._limiter.refused(time.monotonic(), sent_at, **told)
+        self.wake()
+
+    def lost(self) -> None:
+        """The request came to nothing in a way that tells nothing of the pace."""
+        with self._lock:
+            self._limiter.lost()
+        self.wake()
+
+    def wake(self) -> None:
+        """Look again: a request ended, or whoever waits should stop."""
+        with self._lock:
+            queues = list(self._queues.values())
+        for queue in queues:
+            queue.wake()
+
+    def fix(
+        self, run: object, requests: float | None, tokens: float | None, hold: float = 0.0
+    ) -> None:
+        """A run uses this limiter, with fixed limits a second or without.
+
+        Args:
+            run: tells one from another.
+            requests, tokens: its limits; None for none.
+            hold: nothing leaves for so many seconds, if there is a limit to keep.
+        """
+        with self._lock:
+            self._fixed[run] = (requests, tokens)
+            self._strictest()
+            if hold and (requests or tokens):
+                self._limiter.hold(time.monotonic() + hold)
+        self.wake()
+
+    def scale(self, factor: float) -> None:
+        """This part of the pace that was found is ours from now on."""
+        with self._lock:
+            self._limiter.scale(factor)
+
+    def leave(self, run: object) -> None:
+        """A run has ended."""
+        with self._lock:
+            self._fixed.pop(run, None)
+            self._strictest()
+            self._queues = {loop: q for loop, q in self._queues.items() if not loop.is_closed()}
+            self.unused_since = time.monotonic()
+        self.wake()
+
+    def _strictest(self) -> None:
+        requests, tokens = zip((None, None), *self._fixed.values(), strict=True)
+        self._limiter.fix(
+            requests=min((one for one in requests if one), default=None),
+            tokens=min((one for one in tokens if one), default=None),
+        )
+
+
+class _Registry:
+    """The limiters of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: dict[Key, SharedLimiter] = {}
+
+    def of(
+        self, key: Key, run: object, requests: float | None, tokens: float | None, hold: float
+    ) -> SharedLimiter:
+        """The limiter of an endpoint, account and model, which the run uses from now on."""
+        now = time.monotonic()
+        with self._lock:
+            self._made = {k: one for k, one in self._made.items() if not _stale(one, now)}
+            if key not in self._made:
+                window = LOW_START if is_local(key[0]) else START
+                self._made[key] = SharedLimiter(RateLimiter(now, window))
+            self._made[key].fix(run, requests, tokens, hold)
+            return self._made[key]
+
+    def clear(self) -> None:
+        """Forget the limiters that no run uses."""
+        with self._lock:
+            self._made = {key: one for key, one in self._made.items() if not one.unused}
+
+
+def _stale(limiter: SharedLimiter, now: float) -> bool:
+    return limiter.unused and now - (limiter.unused_since or now) > KEPT
+
+
+REGISTRY = _Registry()
+
+
+class RunLimiters:
+    """The limiters that one run uses; `close` when it ends."""
+
+    def __init__(self) -> None:
+        self._workers = 1
+        self._open_at = -math.inf
+        self._used: dict[Key, tuple[SharedLimiter, float | None, float | None]] = {}
+
+    def of(self, judge: Judge, backend: Backend) -> SharedLimiter:
+        """The limiter of a judge's endpoint, account and model."""
+        key = (backend.endpoint, backend.account, backend.model)
+        own = (_a_second(judge, "requests_per_minute"), _a_second(judge, "tokens_per_minute"))
+        # Judges of one account keep to the strictest of their limits.
+        others = self._used[key][1:] if key in self._used else (None, None)
+        requests, tokens = map(_smaller, own, others)
+        hold = max(self._open_at - time.monotonic(), 0.0)
+        limiter = REGISTRY.of(key, self, self._part(requests), self._part(tokens), hold)
+        self._used[key] = (limiter, requests, tokens)
+        return limiter
+
+    def share(self, workers: int) -> None:
+        """So many workers keep to the limits together, this run to its part."""
+        if workers == self._workers:
+            return
+        before, self._workers = self._workers, workers
+        for limiter, requests, tokens in self._used.values():
+            limiter.scale(before / workers)
+            limiter.fix(self, self._part(requests), self._part(tokens))
+
+    def hold(self, seconds: float) -> None:
+        """Nothing leaves for so long where there is a fixed limit."""
+        self._open_at = time.monotonic() + seconds
+
+    def _part(self, limit: float | None) -> float | None:
+        return None if limit is None else limit / self._workers
+
+    def close(self) -> None:
+        """The run has ended."""
+        for limiter, _, _ in self._used.values():
+            limiter.leave(self)
+
+
+def _a_second(judge: Judge, name: str) -> float | None:
+    a_minute = getattr(judge, name, None)
+    return a_minute / 60.0 if a_minute else None
+
+
+def _smaller(one: float | None, other: float | None) -> float | None:
+    given = [limit for limit in (one, other) if limit is not None]
+    return min(given, default=None)
