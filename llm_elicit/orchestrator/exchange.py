@@ -13,6 +13,7 @@ from llm_elicit.backends import Reply, Request
 from llm_elicit.backends.base import AdaptedError
 from llm_elicit.backends.failures import Failure
 from llm_elicit.campaign import Judge
+from llm_elicit.errors import ElicitError
 from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import journal, tokens
 from llm_elicit.orchestrator.budget import Amount, Budget
@@ -128,6 +129,13 @@ class Exchange:
             except RequestFailedError as error:
                 paid = self._worst(errand) if error.decision.maybe_paid else Amount()
                 await self._missed(question, error.decision, paid)
+                raise
+            except (HaltedError, _DearerError, ElicitError):
+                raise
+            except Exception:
+                # A defect between sending and reading: it may have been answered.
+                paid = worst
+                await self._desk.writer.write(journal.missed(question, worst.usd, worst.tokens))
                 raise
             except asyncio.CancelledError:
                 # Nobody will know whether it was answered.

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llm_elicit.errors import ElicitError
 from llm_elicit.orchestrator.clerk import Prepared
 from llm_elicit.orchestrator.journal import Question
 from llm_elicit.orchestrator.retries import History
@@ -51,14 +50,14 @@ class Line:
         self._count = 0
         self._out = 0
         self._closed = False
-        self._error: ElicitError | None = None
+        self._error: Exception | None = None
         self._changed = asyncio.Event()
 
     async def take(self) -> Errand | None:
         """The next errand that is due; None when all are done, or the line was closed.
 
         Raises:
-            InputError: the journal cannot be used any more.
+            Exception: what went wrong as more questions were claimed.
         """
         while not self._closed:
             if self._error is not None:
@@ -88,7 +87,7 @@ class Line:
         """Wait for more questions beside those that wait for their next attempt."""
         try:
             prepared = await self._claims.next()
-        except ElicitError as error:
+        except Exception as error:  # whatever it is, those who wait must learn of it
             self._error, prepared = error, None
         if prepared is None:
             self._exhausted = True

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import math
+import contextlib
 import random
 import time
-from dataclasses import replace
 from functools import partial
-from logging import WARNING
+from logging import ERROR, WARNING
 
 from llm_elicit.backends import Backend, Reply
 from llm_elicit.backends.base import AdaptedError
@@ -27,6 +26,9 @@ from llm_elicit.orchestrator.retries import Decision, weigh
 from llm_elicit.orchestrator.usage import Tokens, UsageCheck
 from llm_elicit.orchestrator.writer import Claims
 
+_TICK = 1.0
+"""Seconds between looks at the clock, and at most between two tellings of the counts."""
+
 
 class Pool:
     """One judge's questions, asked by as many workers as it takes at once.
@@ -43,6 +45,7 @@ class Pool:
         self._halt = asyncio.Event()
         self._in_a_row = 0
         self._last_answer = desk.clock()
+        self._last_failure: str | None = None
         self._stopped: ElicitError | None = None
         self.tally = Tally(cost=0.0 if price else None)
         self._usage = UsageCheck(partial(desk.progress.note, judge.name))
@@ -90,18 +93,30 @@ class Pool:
             self._line.close()
 
     async def _watch(self) -> None:
-        """Halt when the user stops the run or its time is over."""
-        left = self._desk.deadline - self._desk.clock()
-        try:
-            await asyncio.wait_for(
-                self._desk.stopping.wait(), left if math.isfinite(left) else None
-            )
-        except TimeoutError:
-            self._stopped = self._stopped or JudgeError(
-                f"judge {self._judge.name!r}: limits.deadline is over; its answers so far are "
-                "kept: run again to go on"
-            )
+        """Show how it goes, and halt when the user stops the run, time is over, or it stalls."""
+        desk = self._desk
+        while not desk.stopping.is_set() and self._stopped is None:
+            left = desk.deadline - desk.clock()
+            if left <= 0.0:
+                self._stopped = JudgeError(
+                    f"judge {self._judge.name!r}: limits.deadline is over; its answers so far are "
+                    "kept: run again to go on"
+                )
+                break
+            if (why := self._stalled()) is not None:
+                self._stopped = self._ended(why)
+                break
+            self._show()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(desk.stopping.wait(), min(left, _TICK))
         self._close()
+
+    def _stalled(self) -> str | None:
+        """Why the judge counts as down: for too long requests have failed and none was answered."""
+        silent = self._desk.clock() - self._last_answer
+        if self._last_failure is None or silent < self._desk.patience.stall_timeout:
+            return None
+        return f"no answer for {silent:.0f} s: {self._last_failure}"
 
     def _close(self) -> None:
         """Send nothing more; answers under way are waited for, not thrown away."""
@@ -118,6 +133,8 @@ class Pool:
                 except ElicitError as error:
                     # The other workers' answers are under way: they are waited for.
                     self._stop(error)
+                except Exception as defect:
+                    await self._broken(errand.question, defect)
                 finally:
                     if due is None:
                         self._line.finish()
@@ -126,6 +143,21 @@ class Pool:
                 self._show()
         except ElicitError as error:
             self._stop(error)
+        except Exception as defect:
+            event("judge stopped", ERROR, defect, judge=self._judge.name)
+            self._stop(self._ended(_said(defect)))
+
+    async def _broken(self, question: Question, defect: Exception) -> None:
+        """An exception that nobody expected ends its question, and no other."""
+        event("unexpected error", ERROR, defect, judge=self._judge.name, question=question.id)
+        await self._give_up(question, Decision("no", _said(defect)), stop=False)
+
+    def _ended(self, reason: str, error: type[ElicitError] = JudgeError) -> ElicitError:
+        """The error that stops the judge."""
+        return error(
+            f"judge {self._judge.name!r} ({self._backend.model}): {reason}; "
+            "its answers so far are kept: correct this and run again"
+        )
 
     def _stop(self, error: ElicitError) -> None:
         self._stopped = self._stopped or error
@@ -133,7 +165,7 @@ class Pool:
 
     async def serve(self, questions: list[Question]) -> list[Prepared]:
         """Answer from the cache what it has, taking no slot; returns the others."""
-        page = [self._clerk.prepared(question) for question in questions]
+        page = await self._worded(questions)
         known = self._desk.cache.get_all([one.key for one in page if one.key])
         hits = [
             (one.question, self._clerk.answer(one.question, one.request, known[one.key.key], None))
@@ -147,6 +179,20 @@ class Pool:
             self._count(answer)
         self._show()
         return [one for one in page if one.key is None or one.key.key not in known]
+
+    async def _worded(self, questions: list[Question]) -> list[Prepared]:
+        """The questions ready to be put; one that cannot be worded is given up."""
+        page = []
+        for question in questions:
+            try:
+                page.append(self._clerk.prepared(question))
+            except ElicitError:
+                raise
+            except Exception as defect:
+                await self._broken(question, defect)
+            if self._halt.is_set():
+                break  # they stay as they are
+        return page
 
     async def _see_to(self, errand: Errand) -> float | None:
         """Put a question; returns when it is to be put again, or None when it is over."""
@@ -189,7 +235,7 @@ class Pool:
             self._desk.flying[key] = landed
         try:
             reply, latency = await self._exchange.send(errand)
-            answer = await self._record(prepared, reply, latency)
+            answer = await self._paid(prepared, reply, latency)
             # Another request may have made the backend give up a setting meanwhile.
             if key and reply.body == prepared.body and worth_keeping(reply, answer.verdict):
                 self._desk.cache.put(key, reply, answer.asked_at)
@@ -205,14 +251,11 @@ class Pool:
         history.add(error.decision, error.failure, self.tally.answered)
         now = desk.clock()
         decision = weigh(error.decision, history, self._judge.attempts, desk.patience, now)
+        self._last_failure = decision.reason
         if decision.kind in ("transient", "rate limited"):
-            silent = now - self._last_answer
-            if silent < desk.patience.stall_timeout:
-                failures = history.refusals or history.attempts
-                # This question waits; whether others leave is for the rate limiter to say.
-                return now + desk.patience.pause(decision, max(failures, 1), self._rng)
-            reason = f"no answer for {silent:.0f} s: {decision.reason}"
-            decision = replace(decision, kind="backend is down", reason=reason, stops=JudgeError)
+            failures = history.refusals or history.attempts
+            # This question waits; whether others leave is for the rate limiter to say.
+            return now + desk.patience.pause(decision, max(failures, 1), self._rng)
         if self._halt.is_set() and error.decision.kind in ("transient", "rate limited"):
             return None  # not given up, only interrupted: the next run asks it
         refused_from_the_start = error.decision.kind == "no" and self.tally.answered == 0
@@ -232,12 +275,19 @@ class Pool:
         if stops is None and (stop or self._in_a_row >= self._desk.patience.down):
             stops = JudgeError
         if stops is not None:
-            self._stop(
-                stops(
-                    f"judge {self._judge.name!r} ({self._backend.model}): {decision.reason}; "
-                    "its answers so far are kept: correct this and run again"
-                )
-            )
+            self._stop(self._ended(decision.reason, stops))
+
+    async def _paid(self, prepared: Prepared, reply: Reply, latency: float) -> journal.Answer:
+        """Record an answer that was sent for; what cannot be recorded is paid all the same."""
+        try:
+            return await self._record(prepared, reply, latency)
+        except ElicitError:
+            raise
+        except Exception:
+            paid = self._clerk.paid(reply)
+            change = journal.missed(prepared.question.id, paid.usd, paid.tokens)
+            await self._desk.writer.write(change)
+            raise
 
     async def _record(
         self, prepared: Prepared, reply: Reply, latency: float | None
@@ -252,7 +302,7 @@ class Pool:
     def _count(self, answer: journal.Answer) -> None:
         tally = self.tally
         self._in_a_row = 0
-        self._last_answer = self._desk.clock()
+        self._last_answer, self._last_failure = self._desk.clock(), None
         tally.done += 1
         tally.answered += 1
         tally.cached += answer.cached
@@ -263,3 +313,9 @@ class Pool:
 
     def _show(self) -> None:
         self._desk.progress.tally(self._judge.name, self.tally)
+
+
+def _said(defect: Exception) -> str:
+    """An exception that nobody expected, in one line."""
+    said = " ".join(str(defect).split())[:200]
+    return f"unexpected {type(defect).__name__}: {said}" if said else type(defect).__name__

@@ -19,6 +19,9 @@ from llm_elicit.text import visible
 _REDRAW = 0.1
 """Seconds between two changes of a line: drawing takes longer than counting an answer."""
 
+_SECOND = 2.0
+"""Seconds from the first plain line to the second; each next comes after twice as long."""
+
 
 @dataclass
 class Tally:
@@ -90,7 +93,7 @@ class Display:
 
     Args:
         console: where to write; standard error by default.
-        every: seconds between plain lines.
+        every: seconds between plain lines, after the first few.
 
     Example:
         >>> import io
@@ -103,7 +106,8 @@ class Display:
         self._every = every
         self._live = self._console.is_terminal
         self._tasks: dict[str, TaskID] = {}
-        self._said: dict[str, float] = {}
+        self._said: dict[str, tuple[float, float]] = {}
+        self._erred: set[str] = set()
         self._tallies: dict[str, Tally] = {}
         self._stale: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -126,7 +130,7 @@ class Display:
             if now >= self._stale.get(judge, 0.0):
                 self._stale[judge] = now + _REDRAW
                 self._counts(judge, tally, now)
-        elif self._due(judge, over=tally.done + tally.failed >= tally.total):
+        elif self._due(judge, tally.done + tally.failed >= tally.total, tally.errors > 0):
             self._write(f"{judge}: {tally.done}/{tally.total}, {_detail(tally, now)}")
 
     def _counts(self, judge: str, tally: Tally, now: float) -> None:
@@ -147,13 +151,17 @@ class Display:
                 )
         self._bars.update(self._tasks[name], total=total, completed=done, detail=detail)
 
-    def _due(self, name: str, over: bool) -> bool:
-        """Whether a plain line is due: the first, one now and then, and one at the end."""
+    def _due(self, name: str, over: bool, errors: bool = False) -> bool:
+        """Whether a plain line is due: the first at once, the next ever more rarely, one that
+        tells of the first errors, and one at the end."""
         clock = time.monotonic()
-        due = self._said.get(name, -math.inf) + self._every
-        if clock < due and not (over and math.isfinite(due)):
+        said, wait = self._said.get(name, (-math.inf, 0.0))
+        news = errors and name not in self._erred
+        if clock < said + wait and not news and not (over and math.isfinite(said)):
             return False
-        self._said[name] = math.inf if over else clock
+        if errors:
+            self._erred.add(name)
+        self._said[name] = (math.inf if over else clock, min(max(2.0 * wait, _SECOND), self._every))
         return True
 
     def note(self, judge: str, line: str) -> None:

@@ -1,0 +1,104 @@
+"""An exception that nobody expected ends its question with one line, and nothing else."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.provider import Action, Fails, Provider, Says
+
+from llm_elicit.orchestrator import Display, Patience, Silent, Tally, clerk, status
+from orchestrator.conftest import claude
+from orchestrator.running import campaign, run
+
+
+def _ends(pairs: int, folder: Path, behave: Any = lambda n, body: Says()) -> Any:
+    with Provider(behave) as provider:
+        study = campaign([claude(provider.url, concurrency=4)], pairs=pairs)
+        summary = run(study, folder)
+        return summary, status(folder, study)["claude"], len(provider.seen)
+
+
+@pytest.mark.parametrize("defect", [ZeroDivisionError("division by zero"), RecursionError("deep")])
+def test_a_question_that_cannot_be_worded_is_given_up(
+    defect: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    render, count = clerk.render, 0
+
+    def broken(*arguments: Any) -> Any:
+        nonlocal count
+        count += 1
+        # The first wordings only size the campaign up.
+        if count == 12:
+            raise defect
+        return render(*arguments)
+
+    monkeypatch.setattr(clerk, "render", broken)
+    summary, totals, sent = _ends(10, tmp_path / "try")
+    assert not summary.problems
+    assert (totals.done, totals.failed) == (19, 1)
+    assert sent == 19
+
+
+def test_an_answer_that_cannot_be_read_is_given_up_and_was_paid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge_reply = clerk.judge_reply
+
+    def broken(reply: Any, *rest: Any) -> Any:
+        if reply.text == "boom":
+            raise ValueError("two\nlines")
+        return judge_reply(reply, *rest)
+
+    monkeypatch.setattr(clerk, "judge_reply", broken)
+
+    def behave(number: int, body: dict[str, Any]) -> Action:
+        return Says("boom" if number == 7 else "A")
+
+    summary, totals, sent = _ends(10, tmp_path / "try", behave)
+    assert not summary.problems
+    assert (totals.done, totals.failed, sent) == (19, 1, 20)
+    assert totals.lost == pytest.approx(totals.cost / 19, rel=0.2)
+
+
+def test_the_same_defect_in_every_question_stops_the_judge_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise ValueError("two\nlines")
+
+    monkeypatch.setattr(clerk, "judge_reply", broken)
+    summary, totals, sent = _ends(50, tmp_path / "try")
+    (problem,) = summary.problems
+    assert "unexpected ValueError: two lines; its answers so far are kept" in str(problem)
+    assert "\n" not in str(problem)
+    assert sent < 15
+    assert totals.done == 0
+
+
+def test_a_provider_that_refuses_for_ever_is_seen_at_once_and_ends_in_time(tmp_path: Path) -> None:
+    shown: list[tuple[float, int]] = []
+
+    class Watch(Silent):
+        def tally(self, judge: str, tally: Tally) -> None:
+            shown.append((time.monotonic(), tally.errors))
+
+    with Provider(lambda n, body: Fails(429, headers=(("retry-after", "600"),))) as provider:
+        study = campaign([claude(provider.url, concurrency=4)])
+        began = time.monotonic()
+        summary = run(study, tmp_path / "try", Watch(), Patience(stall_timeout=3.0))
+        elapsed = time.monotonic() - began
+        assert len(provider.seen) < 10
+    assert "no answer for 3 s: rate limited" in str(summary.problems[0])
+    assert elapsed < 10.0
+    assert next(at for at, errors in shown if errors) - began < 2.0
+
+
+def test_plain_lines_come_at_once_and_tell_of_the_first_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Display() as display:
+        for errors in (0, 0, 1, 2):
+            display.tally("expert", Tally(total=10, errors=errors))
+    lines = capsys.readouterr().err.splitlines()
+    assert ["0 errors" in line for line in lines] == [True, False]
