@@ -1,6 +1,6 @@
 """Asking in simulated time: the rate limiter and the retries against providers that refuse.
 
-    python -m orchestrator.simulation  # in tests/: a table of every provider, a row a policy's run
+    python -m orchestrator.simulation  # in tests/: 3,000 questions at every kind of provider
 
 A discrete-event simulation with a clock of its own: slots put questions as the limiter lets them,
 each takes a little processor time, a provider answers or refuses after a while, and a question
@@ -228,3 +228,26 @@ def down(begins: float, lasts: float, status: int = 503, latency: float = 0.002)
         return Response(False, status, latency) if out else Response()
 
     return act
+
+
+def _table() -> None:
+    """Print seconds and refused requests of 3,000 questions at every kind of provider."""
+    providers: dict[str, Callable[[int], Provider]] = {
+        "clean": chance,
+        "429 every 50th": lambda seed: chance(seed, every=50),
+        "429 .5 %": lambda seed: chance(seed, limited=0.005),
+        "429 5 %": lambda seed: chance(seed, limited=0.05),
+        "500 every 70th": lambda seed: chance(seed, errors=1 / 70),
+        "429 and 500": lambda seed: chance(seed, limited=0.02, errors=1 / 70),
+        "down for 20 s": lambda _: down(3.0, 20.0),
+        "50/s, burst 5": lambda _: limit(Limit(50, 1.0, burst=5)),
+        "10 at once": lambda seed: concurrent(10, seed, 0.5),
+    }
+    for name, provider in providers.items():
+        for seed in range(3):
+            outcome = simulate(provider(seed), seed=seed)
+            print(f"{name:16} {outcome.seconds:6.1f} s {outcome.refused:5} refused")  # noqa: T201
+
+
+if __name__ == "__main__":
+    _table()
