@@ -119,7 +119,7 @@ def _limited(size: Size) -> dict[str, Case]:
             must=f"full pace within 5 s, ≤ {3 * size.slots} requests meanwhile",
         ),
         "429-for-ever": Case(
-            "only 429s, given 5 s", Faults(limited=1.0), patience={"drought": 5.0},
+            "only 429s, given 5 s", Faults(limited=1.0), patience={"stall_timeout": 5.0},
             unmet=given_up, must="one line",
         ),
     }  # fmt: skip
