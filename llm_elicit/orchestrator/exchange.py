@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from logging import WARNING
@@ -30,6 +31,10 @@ from llm_elicit.orchestrator.usage import known
 from llm_elicit.orchestrator.writer import Writer
 from llm_elicit.plan import Plan
 from llm_elicit.questions import DirectWording, Template
+
+_ENOUGH, _SLOW, _LATENCIES = 100, 2.0, 500
+"""After so many answers a request is slow that takes longer than so many seconds and than ten times
+the 99th percentile of the last so many."""
 
 
 @dataclass
@@ -90,6 +95,27 @@ class Exchange:
         self._tally = tally
         self._halt = halt
         self._limiter = desk.limiters.of(judge, clerk.backend)
+        self._latencies: deque[float] = deque(maxlen=_LATENCIES)
+        self._first_attempts: dict[asyncio.Timeout, float] = {}
+        self._cut = 0
+
+    def cut_slow(self) -> None:
+        """Give up first attempts that take far longer than others: a hang costs seconds.
+
+        They may have been answered, so their worst case counts; the question is asked again, with
+        the whole of the judge's timeout. A small share of requests is cut at most: a provider that
+        has become slow is not asked twice for everything.
+        """
+        if self._tally.answered < _ENOUGH:
+            return
+        usual = sorted(self._latencies)[int(0.99 * len(self._latencies))] if self._latencies else 0
+        now, longest = asyncio.get_running_loop().time(), max(_SLOW, 10.0 * usual)
+        for limit, began in list(self._first_attempts.items()):
+            if now - began < longest or self._cut >= 5 + 0.02 * self._tally.requests:
+                return
+            del self._first_attempts[limit]
+            self._cut += 1
+            limit.reschedule(now)
 
     def wake(self) -> None:
         """Let those who wait for their turn look whether to go on."""
@@ -161,7 +187,9 @@ class Exchange:
             if not await self._desk.writer.write(intent):
                 raise HaltedError
             self._tally.requests += 1
-            reply = await self._asked(request)
+            history = errand.history
+            reply = await self._asked(request, first=history is not None and not history.attempts)
+            self._latencies.append(self._desk.clock() - sent_at)
             limiter.answered(sent_at, left=allowances(reply.headers), tokens=known(reply))
             told = True
             return await self._counted(request, reply)
@@ -198,7 +226,7 @@ class Exchange:
             await self._desk.writer.raise_worst(self._judge.name, most.prompt, most.completion)
         return counted
 
-    async def _asked(self, request: Request) -> Reply:
+    async def _asked(self, request: Request, first: bool) -> Reply:
         """One request under its span and its deadline."""
         model = self._backend.model
         with span(f"chat {model}", {
@@ -207,8 +235,13 @@ class Exchange:
             "elicit.judge": self._judge.name,
         }) as current:  # fmt: skip
             # The SDK's timeout is for each read; a server that trickles would hold a slot.
-            async with asyncio.timeout(self._judge.timeout):
-                reply = await self._backend.ask(request)
+            async with asyncio.timeout(self._judge.timeout) as limit:
+                if first:
+                    self._first_attempts[limit] = asyncio.get_running_loop().time()
+                try:
+                    reply = await self._backend.ask(request)
+                finally:
+                    self._first_attempts.pop(limit, None)
             answered_by = self._backend.scrub(reply.model)
             current.set_attribute("gen_ai.response.model", answered_by)
             current.set_attribute("gen_ai.usage.input_tokens", reply.prompt_tokens)

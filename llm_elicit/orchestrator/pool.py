@@ -107,6 +107,7 @@ class Pool:
                 self._stopped = self._ended(why)
                 break
             self._show()
+            self._exchange.cut_slow()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(desk.stopping.wait(), min(left, _TICK))
         self._close()

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.provider import Action, Fails, Provider, Says
+from fakes.provider import Action, Fails, Hangs, Provider, Says
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_elicit.orchestrator import Patience
+from llm_elicit.orchestrator import Patience, status
 from llm_elicit.orchestrator.headers import Allowance, allowances, seconds_until
 from llm_elicit.orchestrator.rate_limiter import RateLimiter
 from llm_elicit.orchestrator.rate_sharing import SharedLimiter
@@ -313,6 +313,21 @@ def test_one_refusal_holds_back_its_own_question(tmp_path: Path) -> None:
     assert questions.count(first) == 2
     assert len(questions) == 21
     assert questions[-1] == first, "the others did not wait for it"
+
+
+def test_a_hang_costs_seconds_and_its_worst_case(tmp_path: Path) -> None:
+    """Two of 162 are never answered: with a timeout of a minute, that was the run's last minute."""
+    hung = Hangs(seconds=60.0)
+    began = time.monotonic()
+    with Provider(lambda n, body: hung if n in {3, 150} else Says()) as provider:
+        study = campaign([claude(provider.url, concurrency=8)], pairs=80)
+        summary = run(study, tmp_path / "try")
+        assert len(provider.seen) == 162
+    assert summary.complete
+    assert time.monotonic() - began < 30.0
+    totals = status(tmp_path / "try", study)["claude"]
+    assert totals.lost > 0.0
+    assert summary.spent == pytest.approx(totals.cost + totals.lost)
 
 
 def test_runs_in_different_threads_share_a_fixed_limit(tmp_path: Path) -> None:
