@@ -54,6 +54,8 @@ def run_faults(
                 lines.append(run_case(name, known[name], size, own, clean))
             else:
                 lines.append(PROCESS_ROWS[name](size, own))
+            # A row takes minutes: who stops the table has those that are done.
+            note(" | ".join(lines[-1].cells))
     title = (
         f"Campaigns under faults: {size.questions:,} questions, {size.slots} slots, answers "
         f"after {LATENCY * 1000:.0f} ms where nothing else is said"
