@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,13 @@ from torch import Tensor
 
 from llm_elicit.density.belief_draws import BeliefDraws, make_draws, utilities_at
 from llm_elicit.density.candidates import Candidates, make_candidates
+from llm_elicit.density.checks import check_level, integer, levels_of, number, points_of, seed_of
 from llm_elicit.density.choice import Noise
 from llm_elicit.density.conditional import sample_given
 from llm_elicit.density.density_model import DensityModel
 from llm_elicit.density.diagnostics import self_report
 from llm_elicit.density.empirical import Empirical
-from llm_elicit.density.errors import DensityError, check_level
+from llm_elicit.density.errors import DensityError
 from llm_elicit.density.flow.density import FlowDensity
 from llm_elicit.density.latent import Latent, make_latent
 from llm_elicit.density.mixture import GaussianMixture
@@ -43,6 +44,7 @@ from llm_elicit.density.utility_draws import UtilityDraws
 Array = npt.NDArray[np.float64]
 _FORMAT = 1
 _UNIT_POINTS = 4096
+_LEAST_POWER = 1e-9
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _RESTORE: dict[str, Callable[[Latent, dict[str, Tensor], dict[str, Any]], DensityModel]] = {
     "utility": UtilityDensity.restore,
@@ -52,6 +54,7 @@ _RESTORE: dict[str, Callable[[Latent, dict[str, Tensor], dict[str, Any]], Densit
 }
 
 
+@runtime_checkable
 class Scale(Protocol):
     """A power with its uncertainty, as `llm_elicit.density.Power` is."""
 
@@ -167,7 +170,8 @@ class BeliefDensity:
 
     def quantile(self, levels: npt.ArrayLike) -> Array:
         """Quantiles (L, d) of every feature at levels (L,), from draws kept with the fit."""
-        return np.asarray(np.quantile(self._kept, np.atleast_1d(levels), axis=0))
+        wanted = levels_of("quantile: levels", levels)
+        return np.asarray(np.quantile(self._kept, wanted, axis=0))
 
     def mode(self) -> Array:
         """The point (d,) of highest density per natural unit; see `find_mode`."""
@@ -205,8 +209,9 @@ class BeliefDensity:
             `llm_elicit.density.conditional.sample_given`.
         """
         model = self.utility_model("sample_given")
+        integer("sample_given: n", n)
         with one_thread():
-            generator = torch.Generator().manual_seed(seed)
+            generator = _generator(seed)
             return sample_given(model, given, n, generator)
 
     def sample(self, n: int, *, seed: int = 0) -> Array:
@@ -216,11 +221,9 @@ class BeliefDensity:
         ------
         DensityError : n is negative.
         """
-        if n < 0:
-            raise DensityError(f"sample: n = {n}; it must be >= 0; ask for fewer or more points.")
-        if n == 0:
+        generator = _generator(seed)
+        if integer("sample: n", n) == 0:
             return np.empty((0, self.dimension))
-        generator = torch.Generator().manual_seed(seed)
         with one_thread():
             points = self._model.sample_latent(n, generator).points
         return self._latent.from_latent(points.numpy())
@@ -232,7 +235,7 @@ class BeliefDensity:
         ------
         DensityError : points of another shape than (n, d).
         """
-        points = np.asarray(x, dtype=np.float64)
+        points = points_of("log_prob: x", x, self.dimension, infinite=True)
         inside = self.sampling.contains(points)
         result = np.full(len(points), -np.inf)
         if inside.any():
@@ -253,13 +256,7 @@ class BeliefDensity:
         ------
         DensityError : a method other than "utility" and "auto", or points outside the support.
         """
-        model, points = self.utility_model("utility"), np.asarray(x, dtype=np.float64)
-        outside = np.flatnonzero(~self.sampling.contains(points))
-        if outside.size:
-            raise DensityError(
-                f"utility: point {outside[0]}, {points[outside[0]].tolist()}, lies outside the "
-                "support; it is known inside alone."
-            )
+        model, points = self.utility_model("utility"), self._inside("utility: x", x)
         with one_thread():
             g = torch.from_numpy(self._latent.to_latent(points))
             return np.asarray(utility_at(self._latent, model.utility, g).numpy())
@@ -273,9 +270,20 @@ class BeliefDensity:
         ------
         DensityError : a belief without draws.
         """
-        g = torch.from_numpy(self._latent.to_latent(np.asarray(x, dtype=np.float64)))
+        g = torch.from_numpy(self._latent.to_latent(self._inside("utilities: x", x)))
         with one_thread():
             return np.asarray(utilities_at(self._latent, self.utility_draws(), g).numpy())
+
+    def _inside(self, where: str, x: npt.ArrayLike) -> Array:
+        """Points (n, d) of the support."""
+        found = points_of(where, x, self.dimension)
+        outside = np.flatnonzero(~self.sampling.contains(found))
+        if outside.size:
+            raise DensityError(
+                f"{where}: point {outside[0]}, {found[outside[0]].tolist()}, lies outside the "
+                "support; the utility is known inside alone."
+            )
+        return found
 
     @property
     def power(self) -> float:
@@ -325,15 +333,10 @@ class BeliefDensity:
         (True, 10.0)
         """
         value, log_sd = (
-            (float(power), 0.0)
-            if isinstance(power, int | float | np.number)
-            else (power.value, power.log_sd)
+            (power.value, power.log_sd)
+            if isinstance(power, Scale)
+            else (number("tempered: power", power, _LEAST_POWER, 1.0 / _LEAST_POWER), 0.0)
         )
-        if not (math.isfinite(value) and value > 0):
-            raise DensityError(
-                f"tempered: power = {value}; it must be a finite number > 0; 1 leaves the belief "
-                "as it is."
-            )
         before = self.diagnostics.get("power", {}).get("log_sd", 0.0)
         stated = {"value": self.power * value, "log_sd": math.hypot(before, log_sd)}
         return self._scaled(value, {"power": stated}, "tempered", seed)
@@ -372,12 +375,14 @@ class BeliefDensity:
         """
         if log_level_sd is None:
             log_level_sd = float(self.diagnostics.get("power", {}).get("log_sd", 0.0))
-        if not 0.0 <= log_level_sd < math.inf:
+        if number("draws: log_level_sd", log_level_sd) < 0.0:
             raise DensityError(
                 f"draws: log_level_sd = {log_level_sd}; a standard deviation is finite and >= 0; "
                 "0 takes the noise level for known."
             )
-        generator = torch.Generator().manual_seed(seed)
+        if progress is not None and not callable(progress):
+            raise DensityError(f"draws: progress = {progress!r}; it must be a function.")
+        generator = _generator(seed)
         model = self._model if isinstance(self._model, UtilityDensity) else None
         with one_thread():
             return make_draws(
@@ -425,7 +430,7 @@ class BeliefDensity:
         """The belief with its utility and draws times a factor."""
         was = self.utility_model(wanted)
         utility, annealing = was.utility.scaled(factor), was.annealing
-        generator = torch.Generator().manual_seed(seed)
+        generator = _generator(seed)
         with one_thread():
             found = estimate_log_normalizer(self._latent, utility, generator, annealing)
             model = UtilityDensity(self._latent, utility, found.value, annealing, found.start)
@@ -443,7 +448,9 @@ class BeliefDensity:
         DensityError : the method is neither "utility" nor "auto", or there are no `draws`.
         """
         model, draws = self.utility_model("candidates"), self.utility_draws()
-        generator = torch.Generator().manual_seed(seed)
+        integer("candidates: count", count, least=1)
+        number("candidates: temperature", temperature, 0.0)
+        generator = _generator(seed)
         with one_thread():
             return make_candidates(model, draws, count, temperature, generator)
 
@@ -477,7 +484,7 @@ class BeliefDensity:
 
     def save(self, folder: str | Path) -> None:
         """Write ``belief.safetensors`` and ``belief.json`` into ``folder`` (made if missing)."""
-        target = Path(folder)
+        target = _folder("save", folder)
         target.mkdir(parents=True, exist_ok=True)
         tensors = {**self._model.tensors(), "reference": self._reference}
         if self._draws is not None:
@@ -506,7 +513,7 @@ class BeliefDensity:
         DensityError : the folder holds no belief, one of another format, or one that was changed
             since `save` wrote it.
         """
-        source = Path(folder)
+        source = _folder("load", folder)
         try:
             text = json.loads((source / "belief.json").read_text(encoding="utf-8"))
             tensors = load_file(source / "belief.safetensors")
@@ -531,6 +538,16 @@ class BeliefDensity:
         model = _RESTORE[text["model"]](latent, tensors, text["config"])
         draws = UtilityDraws.from_tensors(tensors) if "draws.linear" in tensors else None
         return cls(latent, model, reference, text["diagnostics"], draws)
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed_of("seed", seed))
+
+
+def _folder(where: str, folder: object) -> Path:
+    if not isinstance(folder, str | Path):
+        raise DensityError(f"{where}: folder = {folder!r}; it must be a path.")
+    return Path(folder)
 
 
 def _digest(text: dict[str, Any], tensors: Path) -> str:

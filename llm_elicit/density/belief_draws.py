@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.annealing import AnnealingSettings
+from llm_elicit.density.checks import check_level, finite, integer, levels_of, numbers, points_of
 from llm_elicit.density.components import ComponentStack
-from llm_elicit.density.errors import DensityError, check_level
+from llm_elicit.density.errors import DensityError
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.problem import Progress
 from llm_elicit.density.ratio import Utility
@@ -40,6 +41,9 @@ def band(values: Array, level: float = 0.9) -> tuple[Array, Array]:
     (5.0, 95.0)
     """
     check_level("band", level)
+    values = finite("band: values", numbers("band: values", values))
+    if not values.ndim or not values.size:
+        raise DensityError("band: values has none; one for each draw is needed.")
     tail = 0.5 - 0.5 * level
     # Of S draws and the truth, every rank of the truth is as likely: no band from too few ranks.
     low, high = np.quantile(values, [tail, 1.0 - tail], axis=0, method="weibull")
@@ -84,13 +88,13 @@ class BeliefDraws:
 
     def quantile(self, levels: npt.ArrayLike) -> Array:
         """Quantiles (S, L, d) of every feature at levels (L,)."""
-        wanted = np.atleast_1d(np.asarray(levels, dtype=np.float64))
+        wanted = levels_of("quantile: levels", levels)
         both = zip(self.points, self.weights, strict=True)
         return np.stack([weighted_quantiles(x, w, wanted) for x, w in both])
 
     def cdf(self, values: npt.ArrayLike) -> Array:
         """Distribution functions (S, V, d) of every feature at values (V, d)."""
-        at = np.asarray(values, dtype=np.float64)
+        at = points_of("cdf: values", values, self._latent.sampling.dimension)
         both = zip(self.points, self.weights, strict=True)
         return np.stack([np.stack([w @ (x <= v) for v in at]) for x, w in both])
 
@@ -99,7 +103,10 @@ class BeliefDraws:
 
         What lies beyond the edges counts into the first and the last.
         """
-        limits = np.asarray(edges, dtype=np.float64)
+        self._check_feature(feature)
+        limits = finite("marginal: edges", numbers("marginal: edges", edges))
+        if limits.ndim != 1 or limits.size < 2 or not (np.diff(limits) > 0).all():
+            raise DensityError("marginal: edges must be two or more numbers that increase.")
         both = zip(self.points, self.weights, strict=True)
         return np.stack([
             np.histogram(np.clip(x[:, feature], limits[0], limits[-1]), limits, weights=w)[0]
@@ -113,6 +120,7 @@ class BeliefDraws:
         ------
         DensityError : the feature's values are numbers.
         """
+        self._check_feature(feature)
         sampling = self._latent.sampling
         if not isinstance(sampling, Uniform) or not sampling.categorical[feature]:
             raise DensityError(
@@ -121,6 +129,9 @@ class BeliefDraws:
         codes = np.arange(sampling.low[feature], sampling.high[feature] + 1.0)
         return self.marginal(feature, np.append(codes, codes[-1] + 1.0) - 0.5)
 
+    def _check_feature(self, feature: object) -> None:
+        integer("feature", feature, most=self._latent.sampling.dimension - 1)
+
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Log densities (S, n) at points (n, d), nats per natural unit; −inf outside λ's support.
 
@@ -128,11 +139,11 @@ class BeliefDraws:
         ------
         DensityError : points of another shape than (n, d).
         """
-        points = np.asarray(x, dtype=np.float64)
-        inside = self._latent.sampling.contains(points)
-        result = np.full((len(self), len(points)), -np.inf)
+        at = points_of("log_prob: x", x, self._latent.sampling.dimension, infinite=True)
+        inside = self._latent.sampling.contains(at)
+        result = np.full((len(self), len(at)), -np.inf)
         if inside.any():
-            kept = points[inside]
+            kept = at[inside]
             g = torch.from_numpy(self._latent.to_latent(kept))
             values = utilities_at(self._latent, self._utilities, g, self._factors).numpy()
             slope = self._latent.sampling.log_scale_slope(kept)

@@ -35,6 +35,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from llm_elicit.density.checks import LARGEST, column, instance, number
 from llm_elicit.density.errors import DensityError
 
 Array = npt.NDArray[np.float64]
@@ -74,21 +75,13 @@ class Noise:
     ties: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.family not in FAMILIES:
+        if not isinstance(self.family, str) or self.family not in FAMILIES:
             raise DensityError(
                 f"Noise: family {self.family!r} is unknown; the families are "
                 f"{', '.join(FAMILIES)}; choose one of them."
             )
-        if not (math.isfinite(self.level) and self.level > 0):
-            raise DensityError(
-                f"Noise: level {self.level!r} is not usable; the noise level must be a positive "
-                f"finite number; leave it out for the default {UNIT_VARIANCE_LEVEL:.4f}."
-            )
-        if not (math.isfinite(self.ties) and self.ties >= 0):
-            raise DensityError(
-                f"Noise: ties = {self.ties!r}; Davidson's parameter is a finite number >= 0; "
-                "leave it out where no pair was called equal."
-            )
+        number("Noise: level", self.level, 1.0 / LARGEST)
+        number("Noise: ties", self.ties, -1.0 / LARGEST)
         if self.ties and self.family != "gumbel":
             raise DensityError(
                 f"Noise: ties are modelled for gumbel noise, not for {self.family}; use gumbel, "
@@ -197,8 +190,14 @@ def simulate_choices(
     >>> bool(simulate_choices(np.array([99.0]), np.zeros(1), Noise(), np.random.default_rng(0))[0])
     True
     """
-    noise_a, noise_b = noise.draw(utility_a.shape, rng), noise.draw(utility_b.shape, rng)
-    return np.asarray(utility_a + noise_a > utility_b + noise_b)
+    instance("simulate_choices: noise", noise, Noise, "pass Noise()")
+    instance("simulate_choices: rng", rng, np.random.Generator, "pass numpy.random.default_rng(0)")
+    a, b = (
+        column(f"simulate_choices: utility_{name}", values, np.size(utility_a))
+        for name, values in (("a", utility_a), ("b", utility_b))
+    )
+    noise_a, noise_b = noise.draw(a.shape, rng), noise.draw(b.shape, rng)
+    return np.asarray(a + noise_a > b + noise_b)
 
 
 def estimate_level(differences: npt.ArrayLike, family: str = "gumbel") -> Noise:
@@ -226,10 +225,11 @@ def estimate_level(differences: npt.ArrayLike, family: str = "gumbel") -> Noise:
     >>> round(estimate_level(np.where(wins, u - v, v - u), "normal").level, 1)
     1.5
     """
-    difference = torch.as_tensor(np.asarray(differences, dtype=np.float64))
+    values = column("estimate_level: differences", differences, np.size(differences))
+    difference = torch.as_tensor(values)
     if not (bool((difference < 0).any()) and bool((difference > 0).any())):
         raise DensityError(
-            "estimate_level: every choice agrees (or disagrees) with the utilities given, so no "
+            "estimate_level: every choice agrees (or disagrees) with the differences given, so no "
             "level is the best one; give more comparisons, or closer ones."
         )
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.annealing import anneal
+from llm_elicit.density.checks import integer, number
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.sampling import Uniform
 from llm_elicit.density.utility_density import UtilityDensity, utility_and_slope
@@ -32,6 +33,11 @@ def sample_given(
         support, or no feature is left free.
     """
     latent, sampling = model.latent, model.latent.sampling
+    if not isinstance(given, Mapping):
+        raise DensityError(f"sample_given: given = {given!r}; it must be {{feature: value}}.")
+    for feature, value in given.items():
+        integer("sample_given: given, a feature's number", feature, most=sampling.dimension - 1)
+        number(f"sample_given: given[{feature}]", value)
     free = _free(sampling, given)
     fixed = sampling.from_cube(np.full((1, sampling.dimension), 0.5))[0]
     fixed[list(given)] = list(given.values())

@@ -10,9 +10,10 @@ import torch
 from scipy.special import ndtr, ndtri
 from scipy.stats import rankdata
 
+from llm_elicit.density.checks import finite, no_nan, numbers
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.marginals import Marginals
-from llm_elicit.density.sampling import _points
+from llm_elicit.density.sampling import _points, check_draw
 
 Array = npt.NDArray[np.float64]
 _LEAST_POINTS = 20
@@ -113,6 +114,7 @@ class Empirical:
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Draw (n, d) points in natural units."""
+        check_draw(n, rng)
         return self.from_normal(rng.standard_normal((n, self.dimension)))
 
     def contains(self, x: npt.ArrayLike) -> npt.NDArray[np.bool_]:
@@ -123,7 +125,7 @@ class Empirical:
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Log density (n,) in nats per natural unit; −inf outside the support."""
-        points = _points(x, self.dimension)
+        points = no_nan("points", _points(x, self.dimension))
         result = np.full(len(points), -np.inf)
         inside = self.contains(points)
         h = self.marginals.score(points[inside])
@@ -172,20 +174,14 @@ class Empirical:
 
 
 def _data(points: npt.ArrayLike) -> Array:
-    data = np.asarray(points, dtype=np.float64)
+    data = numbers("Empirical: points", points)
     if data.ndim != 2 or data.shape[1] == 0 or len(data) < _LEAST_POINTS:
         raise DensityError(
             f"Empirical: points have shape {data.shape}; they must be (n, d) with at least "
             f"{_LEAST_POINTS} rows; reshape a single feature to (n, 1), or describe λ by "
             "Uniform or GaussianMixture."
         )
-    bad = np.argwhere(~np.isfinite(data))
-    if bad.size:
-        i, j = bad[0]
-        raise DensityError(
-            f"Empirical: points[{i}, {j}] is {data[i, j]}; every value must be finite; "
-            "drop or repair the rows that are not."
-        )
+    finite("Empirical: points", data)
     for j in np.flatnonzero(np.ptp(data, axis=0) == 0):
         raise DensityError(
             f"Empirical: feature {j} is {data[0, j]} in every row; a density needs values that "
@@ -195,7 +191,7 @@ def _data(points: npt.ArrayLike) -> Array:
 
 
 def _bounds(values: npt.ArrayLike | None, d: int, missing: float, name: str) -> Array:
-    bounds = np.full(d, missing) if values is None else np.array(values, dtype=np.float64)
+    bounds = np.full(d, missing) if values is None else numbers(f"Empirical: {name}", values)
     if bounds.shape != (d,) or np.isnan(bounds).any():
         raise DensityError(
             f"Empirical: {name} = {bounds.tolist()}; it must be one number for each of the {d} "

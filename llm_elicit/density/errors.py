@@ -17,14 +17,3 @@ class DensityError(ValueError):
     llm_elicit.density.errors.DensityError: Uniform: low[0] = 0.0 is not below high[0] = 0.0; \
 every lower bound must lie below its upper bound; swap or widen the bounds.
     """
-
-
-def check_level(where: str, level: float) -> None:
-    """Nothing, if a probability is strictly between 0 and 1.
-
-    Raises
-    ------
-    DensityError : it is not; the message names ``where``.
-    """
-    if not 0.0 < level < 1.0:
-        raise DensityError(f"{where}: level = {level}; it must lie between 0 and 1; say 0.9.")

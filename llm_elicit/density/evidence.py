@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from llm_elicit.density.checks import column, finite, flags, number, numbers, same_columns
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.log_odds import LogOdds
 
@@ -127,7 +128,7 @@ class Evidence:
         0.3
         """
         one, other = _pair(first, second, "first", "second")
-        value = _measured(log_odds, len(one), "log_odds")
+        value = _each(log_odds, len(one), "log_odds")
         return cls._of_log_odds(one, other, value, np.zeros(len(one)), judge)
 
     @classmethod
@@ -157,18 +158,14 @@ class Evidence:
         ([0.99, 5.29], [0, 1])
         """
         one, other = _pair(first, second, "first", "second")
-        p = _measured(probability, len(one), "probability")
+        p = column("Evidence: probability", probability, len(one))
         bad = np.flatnonzero((p < 0) | (p > 1))
         if bad.size:
             raise DensityError(
                 f"Evidence: probability[{bad[0]}] is {p[bad[0]]}; a probability lies between 0 "
                 "and 1; divide percentages by 100."
             )
-        if not 0.0 < rounding <= 0.5:
-            raise DensityError(
-                f"Evidence: rounding = {rounding}; the step between stated probabilities lies in "
-                "(0, 0.5]; 0.01 for whole percentages."
-            )
+        number("Evidence: rounding", rounding, 0.0, 0.5)
         half = 0.5 * rounding
         inside = np.clip(p, half, 1.0 - half)
         spread = rounding / np.sqrt(12.0) / (inside * (1.0 - inside))
@@ -181,6 +178,7 @@ class Evidence:
     def _of_log_odds(
         cls, first: Array, second: Array, value: Array, spread: Array, judge: str
     ) -> Evidence:
+        _check_judge(judge)
         zero = np.zeros(len(value), dtype=np.int64)
         measured = LogOdds(first, second, value, spread, zero.copy(), zero)
         points, none = np.empty((0, first.shape[1])), np.empty(0, dtype=np.int64)
@@ -220,9 +218,14 @@ class Evidence:
         """
         one, other = _pair(a, b, "a", "b")
         n = len(one)
-        q, mass = _column(preference, n, "preference"), _column(weights, n, "weights")
-        even = np.broadcast_to(np.asarray(tie, dtype=bool), n)
-        q = np.where(even, 0.5, q)
+        _check_judge(judge)
+        even = flags("Evidence: tie", tie, n)
+        q, mass = _unread(preference, even), column("Evidence: weights", weights, n)
+        if (mass < 0).any():
+            raise DensityError(
+                f"Evidence: weights[{mass.argmin()}] is {mass.min()}; a weight is >= 0; give an "
+                "unwanted judgment weight 0."
+            )
         bad = np.flatnonzero(~((q >= 0) & (q <= 1)))
         if bad.size:
             raise DensityError(
@@ -231,7 +234,7 @@ class Evidence:
             )
         position = np.full((n, 2), UNKNOWN)
         if first is not None:
-            a_first = np.broadcast_to(np.asarray(first, dtype=bool), n)
+            a_first = flags("Evidence: first", first, n)
             position = np.stack([~a_first, a_first], axis=1).astype(np.int64)
         none = np.full(2 * n, UNKNOWN)
         found = cls(
@@ -271,9 +274,19 @@ class Evidence:
         ------
         DensityError : a ranking that is not of different numbers of 0..k−1.
         """
+        _check_judge(judge)
+        if not isinstance(positions, bool | np.bool_):
+            raise DensityError(f"Evidence: positions = {positions!r}; it must be True or False.")
         sets = _points(points, "points", 3)
         n, k = sets.shape[:2]
-        order = np.asarray(ranking)
+        if k == 1:
+            raise DensityError("Evidence: points of one point a question are no ranking.")
+        if np.asarray(ranking).dtype.kind not in "iu":
+            raise DensityError(
+                "Evidence: ranking must be whole numbers, those of a question's points; convert it "
+                "to integers first."
+            )
+        order = numbers("Evidence: ranking", ranking).astype(np.int64)
         if order.ndim != 2 or len(order) != n or not 1 <= order.shape[1] <= k:
             raise DensityError(
                 f"Evidence: ranking has shape {order.shape}, expected ({n}, r) with r in 1..{k}: "
@@ -310,6 +323,8 @@ class Evidence:
 
     def __add__(self, other: Evidence) -> Evidence:
         """All comparisons of both; judges of one name are one judge."""
+        if not isinstance(other, Evidence):
+            raise DensityError(f"Evidence cannot be joined with a {type(other).__name__}.")
         if self.dimension != other.dimension:
             raise DensityError(
                 f"Evidence: points of {self.dimension} features cannot be joined with points of "
@@ -362,7 +377,8 @@ def _joined(parts: Sequence[Evidence | LogOdds], names: Sequence[str]) -> dict[s
     return arrays
 
 
-def _pair(one: npt.ArrayLike, other: npt.ArrayLike, *names: str) -> tuple[Array, Array]:
+def _pair(one: object, other: object, *names: str) -> tuple[Array, Array]:
+    other = same_columns((f"Evidence: {names[0]}", f"Evidence: {names[1]}"), one, other)
     a, b = (_points(x, name, 2) for x, name in zip((one, other), names, strict=True))
     if a.shape != b.shape:
         raise DensityError(
@@ -372,41 +388,35 @@ def _pair(one: npt.ArrayLike, other: npt.ArrayLike, *names: str) -> tuple[Array,
     return a, b
 
 
-def _measured(values: npt.ArrayLike, n: int, name: str) -> Array:
-    try:
-        column = _column(values, n, name)
-    except (TypeError, ValueError) as error:
-        if isinstance(error, DensityError):
-            raise
-        raise DensityError(f"Evidence: {name} cannot be read as numbers ({error}).") from error
-    bad = np.flatnonzero(~np.isfinite(column))
-    if bad.size:
+def _each(values: npt.ArrayLike, n: int, name: str) -> Array:
+    """One number for each of n rows: here a single one does not stand for all."""
+    if np.ndim(values) == 0:
+        raise DensityError(f"Evidence: {name} is one number; one a row is needed, shape ({n},).")
+    return column(f"Evidence: {name}", values, n)
+
+
+def _unread(preference: npt.ArrayLike, even: npt.NDArray[np.bool_]) -> Array:
+    """Preferences (n,), those of ties not read: such judgments may have none."""
+    values = numbers("Evidence: preference", preference)
+    if values.shape not in ((), even.shape):
         raise DensityError(
-            f"Evidence: {name}[{bad[0]}] is {column[bad[0]]}; every value must be finite; leave "
-            "out answers without one."
+            f"Evidence: preference has shape {values.shape}; one number a row is needed, shape "
+            f"{even.shape}."
         )
-    return column
+    return np.where(even, 0.5, values)
 
 
-def _points(values: npt.ArrayLike, name: str, axes: int) -> Array:
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise DensityError(f"Evidence: {name} cannot be read as numbers ({error}).") from error
+def _check_judge(judge: object) -> None:
+    if not isinstance(judge, str) or not judge:
+        raise DensityError(f"Evidence: judge = {judge!r}; it must be the judge's name.")
+
+
+def _points(values: object, name: str, axes: int) -> Array:
+    array = numbers(f"Evidence: {name}", values)
     if array.ndim != axes or 0 in array.shape:
         shape = "(n, d)" if axes == 2 else "(n, k, d)"
         raise DensityError(
             f"Evidence: {name} has shape {array.shape}; it must be {shape}; "
             "reshape a single feature to a last axis of one."
         )
-    return array
-
-
-def _column(values: npt.ArrayLike, n: int, name: str) -> Array:
-    array = np.asarray(values, dtype=np.float64)
-    if array.shape not in ((), (n,)):
-        raise DensityError(
-            f"Evidence: {name} has shape {array.shape}; one number a comparison is needed, "
-            f"shape ({n},); pass one for each row of a."
-        )
-    return np.broadcast_to(array, n).copy()
+    return finite(f"Evidence: {name}", array)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from llm_elicit.density.belief import BeliefDensity
+from llm_elicit.density.checks import instance, seed_of
 from llm_elicit.density.choice import Noise, choice_log_likelihood
 from llm_elicit.density.diagnostics import self_report
 from llm_elicit.density.empirical import Empirical
@@ -90,7 +91,7 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
     >>> bool(abs(belief.sample(1000, seed=1).mean() - 1) < 0.5)
     True
     """
-    told = noise or Noise()
+    told = _told(noise, seed, settings, progress)
     density = _checked(method, sampling, told)
     if log_odds is not None:
         if weights is not None:
@@ -153,12 +154,29 @@ def fit_evidence(
     >>> bool(abs(belief.sample(1000, seed=1).mean() - 1) < 0.5)
     True
     """
-    told = noise or Noise()
+    told = _told(noise, seed, settings, progress)
     density = _checked(method, sampling, told)
+    instance("fit_evidence: evidence", evidence, Evidence, "make it by Evidence.comparisons")
     judgments = check_evidence(evidence, density)
     _check_context(judgments, method, told)
     problem = Problem(judgments, density, told, seed, settings or FitSettings(), progress)
     return _belief(problem, method, seed)
+
+
+def _told(noise: object, seed: object, settings: object, progress: object) -> Noise:
+    """The noise, once what stands beside the comparisons is known to be of the right kinds."""
+    seed_of("seed", seed)
+    if settings is not None:
+        instance("settings", settings, FitSettings, "pass FitSettings(...)")
+    if progress is not None and not callable(progress):
+        raise DensityError(
+            f"progress = {progress!r}; it must be a function of (stage, done, total)."
+        )
+    if noise is None:
+        return Noise()
+    if not isinstance(noise, Noise):
+        raise DensityError(f"noise = {noise!r}; it must be a Noise, or None for Bradley–Terry.")
+    return noise
 
 
 def _check_context(judgments: Judgments, method: str, noise: Noise) -> None:
@@ -199,7 +217,7 @@ def _belief(problem: Problem, method: str, seed: int) -> BeliefDensity:
 
 def _checked(method: str, sampling: SamplingDensity | None, noise: Noise) -> SamplingDensity:
     """λ itself, once it, the method's name and the noise are known to go together."""
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise DensityError(
             f"fit_belief: method {method!r} is unknown; the methods are {', '.join(METHODS)}; "
             "choose one of them."

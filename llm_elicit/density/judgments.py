@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from llm_elicit.density.checks import column, finite, numbers, same_columns
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.evidence import UNKNOWN, Evidence
 from llm_elicit.density.log_odds import LogOdds, PairContrasts, pair_contrasts
@@ -14,6 +15,8 @@ from llm_elicit.density.sampling import SamplingDensity
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
+_LIGHTEST, _HEAVIEST = 1e-9, 1e12
+"""Weights beyond these leave nothing of the prior, or of the comparison, in floats."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,8 @@ class Judgments:
 
 
 def check_judgments(
-    winners: npt.ArrayLike,
-    losers: npt.ArrayLike,
+    winners: object,
+    losers: object,
     weights: npt.ArrayLike | None,
     sampling: SamplingDensity,
 ) -> Judgments:
@@ -88,6 +91,7 @@ def check_judgments(
     DensityError : shapes that differ or do not match λ, values that are not finite, points
         outside λ's support, bad weights, or fewer comparisons than features.
     """
+    losers = same_columns(("winners", "losers"), winners, losers)
     w, loser = _matrix(winners, "winners"), _matrix(losers, "losers")
     if w.shape != loser.shape:
         raise DensityError(
@@ -132,43 +136,30 @@ def check_evidence(evidence: Evidence, sampling: SamplingDensity) -> Judgments:
     return merged
 
 
-def _matrix(values: npt.ArrayLike, name: str) -> Array:
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise DensityError(
-            f"{name} cannot be read as numbers ({error}); it must be an (n, d) float array; "
-            "convert it first."
-        ) from error
+def _matrix(values: object, name: str) -> Array:
+    array = numbers(name, values)
     if array.ndim != 2 or 0 in array.shape:
         raise DensityError(
             f"{name} has shape {array.shape}; it must be (n, d) with n, d >= 1; "
             "reshape a single feature to (n, 1)."
         )
-    bad = np.argwhere(~np.isfinite(array))
-    if bad.size:
-        i, j = bad[0]
-        raise DensityError(
-            f"{name}[{i}, {j}] is {array[i, j]}; every value must be finite; "
-            "drop or repair the comparisons that are not."
-        )
-    return array
+    return finite(name, array)
 
 
 def _weights(weights: npt.ArrayLike | None, n: int, *, needed: bool = True) -> Array:
     if weights is None:
         return np.ones(n)
-    mass = np.asarray(weights, dtype=np.float64)
-    if mass.shape != (n,):
+    if np.shape(weights) != (n,):
         raise DensityError(
-            f"weights has shape {mass.shape}; one weight a comparison is needed, shape ({n},); "
-            "pass one number for each row of winners."
+            f"weights has shape {np.shape(weights)}; one weight a comparison is needed, shape "
+            f"({n},); pass one number for each row of winners."
         )
-    bad = np.flatnonzero(~np.isfinite(mass) | (mass < 0))
+    mass = column("weights", weights, n)
+    bad = np.flatnonzero((mass < 0) | ((mass > 0) & (mass < _LIGHTEST)) | (mass > _HEAVIEST))
     if bad.size:
         raise DensityError(
-            f"weights[{bad[0]}] is {mass[bad[0]]}; weights must be finite and >= 0; "
-            "give an unwanted comparison weight 0."
+            f"weights[{bad[0]}] is {mass[bad[0]]}; a weight is how many judgments a row stands "
+            f"for, 0 or from {_LIGHTEST:g} to {_HEAVIEST:g}; give an unwanted comparison weight 0."
         )
     if needed and not mass.any():
         raise DensityError(

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
 
+from llm_elicit.density.checks import finite, no_nan, numbers
 from llm_elicit.density.errors import DensityError
-from llm_elicit.density.sampling import _points
+from llm_elicit.density.sampling import _points, check_draw
 
 Array = npt.NDArray[np.float64]
 _LOG_2PI = float(np.log(2.0 * np.pi))
@@ -41,16 +42,16 @@ class GaussianMixture:
     def __init__(
         self, weights: npt.ArrayLike, means: npt.ArrayLike, covariances: npt.ArrayLike
     ) -> None:
-        self.weights = np.array(weights, dtype=np.float64)
-        self.means = np.array(means, dtype=np.float64)
-        self.covariances = np.array(covariances, dtype=np.float64)
+        self.weights = numbers("GaussianMixture: weights", weights).copy()
+        self.means = numbers("GaussianMixture: means", means).copy()
+        self.covariances = numbers("GaussianMixture: covariances", covariances).copy()
         self._check_shapes()
         self.cholesky = np.stack([_cholesky(c, k) for k, c in enumerate(self.covariances)])
         with np.errstate(divide="ignore"):
             self._log_weights = np.log(self.weights)
 
     def _check_shapes(self) -> None:
-        k = self.weights.size
+        k = max(self.weights.size, 1)
         d = self.means.shape[-1] if self.means.ndim == 2 else 0
         fits = self.weights.shape == (k,) and self.means.shape == (k, d)
         if not fits or d == 0 or self.covariances.shape != (k, d, d):
@@ -60,10 +61,7 @@ class GaussianMixture:
                 "(k, d), (k, d, d); wrap a single Gaussian as k = 1."
             )
         for name, values in (("means", self.means), ("covariances", self.covariances)):
-            if not np.isfinite(values).all():
-                raise DensityError(
-                    f"GaussianMixture: {name} holds NaN or infinity; all must be finite; repair it."
-                )
+            finite(f"GaussianMixture: {name}", values)
         total = self.weights.sum()
         if not (np.isfinite(total) and (self.weights >= 0).all() and abs(total - 1) < 1e-6):
             raise DensityError(
@@ -101,6 +99,7 @@ class GaussianMixture:
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Draw (n, d) points."""
+        check_draw(n, rng)
         which = rng.choice(self.weights.size, size=n, p=self.weights / self.weights.sum())
         white = rng.standard_normal((n, self.dimension))
         return np.asarray(self.means[which] + np.einsum("nij,nj->ni", self.cholesky[which], white))
@@ -111,7 +110,7 @@ class GaussianMixture:
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Log density (n,) in nats per natural unit."""
-        points = _points(x, self.dimension)
+        points = no_nan("points", _points(x, self.dimension))
         log_parts = self._log_weights + self._log_prefix(self._white(points), self.dimension)
         return np.where(self.contains(points), logsumexp(log_parts, axis=1), -np.inf)
 

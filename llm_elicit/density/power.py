@@ -30,6 +30,7 @@ from scipy.interpolate import CubicSpline
 from scipy.special import logsumexp
 
 from llm_elicit.density.belief import BeliefDensity
+from llm_elicit.density.checks import finite, instance, integer, number, numbers, seed_of
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.power_path import PowerPath, follow_powers, log_grid, whole
 from llm_elicit.density.range_judgments import Coherence, RangeLikelihood, Ranges
@@ -72,7 +73,8 @@ class Power:
     above_flat: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (np.isfinite([self.value, self.log_sd]).all() and self.value > 0):
+        values = [number("Power: value", self.value), number("Power: log_sd", self.log_sd)]
+        if not (np.isfinite(values).all() and self.value > 0):
             raise DensityError(
                 f"Power: value {self.value} with log_sd {self.log_sd}; a power is a finite number "
                 "> 0; fit_power makes one."
@@ -120,6 +122,14 @@ def fit_power(
     >>> bool(power.low < 10 < power.high)
     True
     """
+    instance("fit_power: belief", belief, BeliefDensity, "fit one first")
+    if ranges is not None:
+        instance("fit_power: ranges", ranges, Ranges, "make it by Ranges(first, second, log_odds)")
+    if quantiles is not None and not isinstance(quantiles, Mapping):
+        raise DensityError(
+            f"fit_power: quantiles = {quantiles!r}; pass {{feature: {{level: value}}}}."
+        )
+    seed_of("fit_power: seed", seed)
     with one_thread():
         fitted = _PowerFit(belief, seed)
         found: dict[str, Curve] = {}
@@ -313,16 +323,19 @@ class _PowerFit:
 
     def of_ratios(self, ratios: Sequence[npt.ArrayLike]) -> Curve:
         """log p(log-ratios | k), f and the dispersion integrated out."""
-        if len(ratios) != 3:
-            raise DensityError(
-                f"fit_power: ratios has {len(ratios)} parts; pass (a, b, log_ratio)."
-            )
+        if not isinstance(ratios, list | tuple) or len(ratios) != 3:
+            raise DensityError("fit_power: ratios must be the three arrays (a, b, log_ratio).")
         a, b = (_inside(self.belief, side, "ratios") for side in ratios[:2])
-        y = np.asarray(ratios[2], dtype=np.float64)
+        y = finite("fit_power: ratios", numbers("fit_power: ratios", ratios[2]))
         if not (a.shape == b.shape and y.shape == (len(a),) and np.isfinite(y).all()):
             raise DensityError(
                 f"fit_power: ratios have shapes {a.shape}, {b.shape}, {y.shape}; a and b are (n, d)"
                 " and log_ratio (n,), finite."
+            )
+        if not y.any():
+            raise DensityError(
+                "fit_power: the log-ratios of ratios are all 0: every point is said to be as "
+                "plausible as every other, which no power of a belief that is not flat says."
             )
         f = self.belief.utility(a) - self.belief.utility(b)
         sides = [torch.from_numpy(self.latent.to_latent(side)) for side in (a, b)]
@@ -346,7 +359,7 @@ class _PowerFit:
 
 def _inside(belief: BeliefDensity, values: npt.ArrayLike, name: str) -> Array:
     """Points (n, d) of the support."""
-    x = np.asarray(values, dtype=np.float64)
+    x = numbers(f"fit_power: {name}", values)
     if x.ndim != 2 or x.shape[1] != belief.dimension or not len(x):
         raise DensityError(
             f"fit_power: {name} has shape {x.shape}; points are (m, {belief.dimension}), m >= 1."
@@ -364,11 +377,14 @@ def _stated(
     belief: BeliefDensity, feature: int, said: Mapping[float, float]
 ) -> tuple[int, Array, Array]:
     """(feature, values (B − 1,), shares (B,)) of stated quantiles."""
-    if not 0 <= int(feature) < belief.dimension or not said:
+    integer("fit_power: quantiles, a feature's number", feature, most=belief.dimension - 1)
+    if not isinstance(said, Mapping) or not said:
         raise DensityError(
-            f"fit_power: quantiles of feature {feature!r}; features are numbered from 0 to "
-            f"{belief.dimension - 1}, and each has at least one level."
+            f"fit_power: quantiles of feature {feature}: {said!r}; pass {{level: value}}."
         )
+    for level, value in said.items():
+        number("fit_power: a quantile's level", level)
+        number("fit_power: a quantile's value", value)
     levels = np.array(sorted(said), dtype=np.float64)
     values = np.array([said[level] for level in sorted(said)], dtype=np.float64)
     if not (np.isfinite(values).all() and (np.diff(values) > 0).all()):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from llm_elicit.density.checks import integer, numbers, seed_of
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.sampling import SamplingDensity, Uniform
@@ -53,12 +54,15 @@ class Prior:
 
     def rvs(self, size: int = 1, random_state: int | np.random.Generator | None = None) -> Array:
         """Draw (size, d) points; by a seed, a generator, or fresh entropy."""
+        integer("rvs: size", size)
+        if random_state is not None and not isinstance(random_state, np.random.Generator):
+            seed_of("rvs: random_state", random_state)
         rng = np.random.default_rng(random_state)
         return self._sample(size, int(rng.integers(2**62)))
 
     def logpdf(self, x: npt.ArrayLike) -> Array:
         """Log density at points (..., d), nats: (...); −inf outside the support."""
-        points = np.asarray(x, dtype=np.float64)
+        points = self._points("logpdf: x", x)
         flat = self._log_prob(points.reshape(-1, self.dim))
         return np.asarray(flat.reshape(points.shape[:-1]))
 
@@ -95,7 +99,7 @@ class Prior:
                 f"logpdf_and_gradient: feature {int(self._sampling.categorical.argmax())} has "
                 "categories, and no gradient; use a sampler that needs none."
             )
-        points = np.asarray(x, dtype=np.float64)
+        points = self._points("logpdf_and_gradient: x", x)
         flat = points.reshape(-1, self.dim)
         values, slopes = np.full(len(flat), -np.inf), np.zeros_like(flat)
         inside = self._sampling.contains(flat)
@@ -103,6 +107,12 @@ class Prior:
             with one_thread():
                 values[inside], slopes[inside] = self._model.log_prob_and_slope(flat[inside])
         return values.reshape(points.shape[:-1]), slopes.reshape(points.shape)
+
+    def _points(self, where: str, x: npt.ArrayLike) -> Array:
+        points = numbers(where, x)
+        if not points.ndim or points.shape[-1] != self.dim:
+            raise DensityError(f"{where} has shape {points.shape}; it must be (..., {self.dim}).")
+        return points
 
     def pdf(self, x: npt.ArrayLike) -> Array:
         """Density at points (..., d): (...)."""

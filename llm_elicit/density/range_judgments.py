@@ -17,6 +17,7 @@ import torch
 from scipy import stats
 
 from llm_elicit.density.belief import BeliefDensity
+from llm_elicit.density.checks import numbers
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.log_odds import LogOdds, pair_contrasts
 from llm_elicit.density.power_path import PowerPath, unique_boxes
@@ -62,10 +63,8 @@ class Ranges:
     def __init__(
         self, first: npt.ArrayLike, second: npt.ArrayLike, log_odds: npt.ArrayLike
     ) -> None:
-        try:
-            arrays = [np.asarray(each, dtype=np.float64) for each in (first, second, log_odds)]
-        except (TypeError, ValueError) as error:
-            raise DensityError(f"Ranges: cannot be read as numbers ({error}).") from error
+        named = {"first": first, "second": second, "log_odds": log_odds}
+        arrays = [numbers(f"Ranges: {name}", each) for name, each in named.items()]
         one, other, value = arrays
         if one.ndim != 3 or one.shape[2] != 2 or one.shape != other.shape or 0 in one.shape:
             raise DensityError(

@@ -15,9 +15,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from llm_elicit.density.checks import finite, flags, instance, integer, no_nan, numbers
 from llm_elicit.density.errors import DensityError
 
 Array = npt.NDArray[np.float64]
+_NARROWEST = 1e-12
 _NAMED = 1e-9  # how near a whole number a category's is
 
 
@@ -112,6 +114,12 @@ class Uniform:
                 f"Uniform: low[{i}] = {self.low[i]} is not below high[{i}] = {self.high[i]}; "
                 "every lower bound must lie below its upper bound; swap or widen the bounds."
             )
+        width, size = self.high - self.low, np.maximum(np.abs(self.low), np.abs(self.high))
+        for i in np.flatnonzero(width < _NARROWEST * size):
+            raise DensityError(
+                f"Uniform: low[{i}] = {self.low[i]} and high[{i}] = {self.high[i]} are too near "
+                "for floats to tell values between them apart; count from another origin."
+            )
         self.log, self.categorical = self._mask(log, "log"), self._mask(categorical, "categorical")
         self._check_scales()
         # A category is a cell as wide as one, so that a density on the scale is one per category.
@@ -120,13 +128,14 @@ class Uniform:
         self.scale_high = self._to_scale(self.high) + cell
 
     def _mask(self, given: npt.ArrayLike | None, name: str) -> npt.NDArray[np.bool_]:
-        mask = np.zeros(self.low.size, bool) if given is None else np.asarray(given, dtype=bool)
-        if mask.shape != self.low.shape:
+        if given is None:
+            return np.zeros(self.low.size, bool)
+        if np.ndim(given) != 1:
             raise DensityError(
-                f"Uniform: {name} has shape {mask.shape}; it must mark each of the {self.low.size} "
-                "features True or False; leave it out where none is."
+                f"Uniform: {name} = {given!r}; it must mark each of the {self.low.size} features "
+                "True or False; leave it out where none is."
             )
-        return mask
+        return flags(f"Uniform: {name}", given, self.low.size)
 
     def _check_scales(self) -> None:
         for i in np.flatnonzero(self.log & (self.low <= 0)):
@@ -157,6 +166,7 @@ class Uniform:
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Draw (n, d) points in natural units."""
+        check_draw(n, rng)
         return self.from_cube(rng.random((n, self.dimension)))
 
     def contains(self, x: npt.ArrayLike) -> npt.NDArray[np.bool_]:
@@ -167,7 +177,7 @@ class Uniform:
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Log density (n,) per natural unit: a logarithmic feature contributes −log x."""
-        points = _points(x, self.dimension)
+        points = no_nan("points", _points(x, self.dimension))
         inside = self.contains(points)
         constant = -np.log(self.scale_high - self.scale_low).sum()
         return np.where(inside, constant + self.log_scale_slope(points), -np.inf)
@@ -202,20 +212,31 @@ class Uniform:
 
 
 def _vector(values: npt.ArrayLike, name: str) -> Array:
-    array = np.array(values, dtype=np.float64)
-    if array.ndim != 1 or array.size == 0 or not np.isfinite(array).all():
+    array = numbers(name, values)
+    if array.ndim != 1 or array.size == 0:
         raise DensityError(
-            f"{name} = {array.tolist()}; it must be one finite number for each feature, "
+            f"{name} has shape {array.shape}; it must be one finite number for each feature, "
             "shape (d,); pass a list or a 1-D array."
         )
-    return array
+    return finite(name, array.copy())
 
 
 def _points(x: npt.ArrayLike, dimension: int) -> Array:
-    points = np.asarray(x, dtype=np.float64)
+    points = numbers("points", x)
     if points.ndim != 2 or points.shape[1] != dimension:
         raise DensityError(
             f"points have shape {points.shape}; they must be (n, {dimension}); "
             "reshape a single point to one row."
         )
     return points
+
+
+def check_draw(n: int, rng: np.random.Generator) -> None:
+    """Do nothing if so many points can be drawn by that generator.
+
+    Raises
+    ------
+    DensityError : n is no whole number >= 0, or ``rng`` no generator.
+    """
+    integer("sample: n", n)
+    instance("sample: rng", rng, np.random.Generator, "pass numpy.random.default_rng(seed)")

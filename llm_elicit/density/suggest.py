@@ -38,6 +38,7 @@ from torch import Tensor
 
 from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.candidates import Candidates
+from llm_elicit.density.checks import instance, integer, number, seed_of
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.problem import FitSettings
 from llm_elicit.density.sampling import SamplingDensity
@@ -47,6 +48,7 @@ from llm_elicit.density.utility import ResidualSettings, UtilitySettings
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 _POINTS = 512
+_MOST_PAIRS = 10**6
 
 BETWEEN_ROUNDS = FitSettings(utility=UtilitySettings(residual=ResidualSettings(max_steps=0)))
 """Settings of the fits that only choose pairs: without the networks, which have no draws."""
@@ -64,6 +66,14 @@ class SuggestSettings:
     uniform: float = 0.2
     candidates: int = 2048
     temperature: float = 3.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= number("SuggestSettings: uniform", self.uniform) <= 1.0:
+            raise DensityError(
+                f"SuggestSettings: uniform = {self.uniform}; a share lies between 0 and 1."
+            )
+        integer("SuggestSettings: candidates", self.candidates, least=1)
+        number("SuggestSettings: temperature", self.temperature, 0.0)
 
 
 def suggest_pairs(
@@ -91,9 +101,11 @@ def suggest_pairs(
     >>> first.shape, second.shape
     ((10, 1), (10, 1))
     """
-    if n < 1:
-        raise DensityError(f"suggest_pairs: n = {n}; it must be at least 1; ask for more pairs.")
-    settings = settings or SuggestSettings()
+    instance("suggest_pairs: belief", belief, BeliefDensity, "fit one first")
+    integer("suggest_pairs: n", n, least=1, most=_MOST_PAIRS)
+    seed_of("suggest_pairs: seed", seed)
+    settings = SuggestSettings() if settings is None else settings
+    instance("suggest_pairs: settings", settings, SuggestSettings, "pass SuggestSettings(...)")
     rng = np.random.default_rng([seed, 0x5066E57])
     at_random = int(np.floor(settings.uniform * n + rng.uniform()))
     drawn = [belief.sampling.sample(at_random, rng) for _ in range(2)]

@@ -290,7 +290,7 @@ def test_at_another_noise_the_density_is_a_power_of_itself(
 
 
 def test_at_noise_takes_a_level(belief: BeliefDensity) -> None:
-    with pytest.raises(DensityError, match="level -1"):
+    with pytest.raises(DensityError, match="level = -1"):
         belief.at_noise(-1)
 
 

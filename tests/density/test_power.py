@@ -340,7 +340,7 @@ class TestTempered:
 
     @pytest.mark.parametrize("power", [0.0, -1.0, math.nan, math.inf])
     def test_no_other_number_is_a_power(self, belief, power):
-        with pytest.raises(DensityError, match="must be a finite number > 0"):
+        with pytest.raises(DensityError, match="must be a"):
             belief.tempered(power)
 
 
@@ -352,11 +352,11 @@ class TestBadInput:
             ({"points": [[5.0]]}, "outside the support"),
             ({"points": [[0.0, 1.0]]}, r"points has shape \(1, 2\)"),
             ({"quantiles": {}}, "quantiles are empty"),
-            ({"quantiles": {1: {0.5: 0.0}}}, "numbered from 0 to 0"),
+            ({"quantiles": {1: {0.5: 0.0}}}, "number = 1; it must lie between 0 and 0"),
             ({"quantiles": {0: {0.1: 1.0, 0.9: 0.0}}}, "increase with their levels"),
             ({"quantiles": {0: {0.0: 1.0}}}, "strictly between 0 and 1"),
             ({"quantiles": {0: {0.5: 7.0}}}, "outside the support"),
-            ({"ratios": ([[0.0]], [[1.0]])}, "ratios has 2 parts"),
+            ({"ratios": ([[0.0]], [[1.0]])}, "the three arrays"),
             ({"ratios": ([[0.0]], [[1.0]], [np.nan])}, "finite"),
             ({"ratios": ([[0.0]], [[9.0]], [1.0])}, "outside the support"),
         ],

@@ -115,13 +115,13 @@ def test_latent_slopes_match_automatic_differentiation(density: Uniform) -> None
     [
         (lambda: Uniform([1.0], [1.0]), r"low\[0\] = 1.0 is not below high\[0\]"),
         (lambda: Uniform([0.0, 0.0], [1.0]), "low has 2 features and high 1"),
-        (lambda: Uniform([np.nan], [1.0]), "finite number for each feature"),
+        (lambda: Uniform([np.nan], [1.0]), r"low\[0\] is nan; every value must be finite"),
         (lambda: Uniform([0.0], [1.0], log=[True]), "needs a positive lower bound"),
-        (lambda: Uniform([1.0], [2.0], log=[True, False]), "mark each of the 1"),
+        (lambda: Uniform([1.0], [2.0], log=[True, False]), "one flag a row is needed"),
         (lambda: GaussianMixture([0.5], [[0.0]], [[[1.0]]]), "sum to 1"),
         (lambda: GaussianMixture([1.0], [[0.0]], [[[-1.0]]]), "positive definite"),
         (lambda: GaussianMixture([1.0], [[0.0, 1.0]], [[[1.0]]]), "do not fit"),
-        (lambda: GaussianMixture([1.0], [[np.inf]], [[[1.0]]]), "NaN or infinity"),
+        (lambda: GaussianMixture([1.0], [[np.inf]], [[[1.0]]]), r"means\[0, 0\] is inf"),
         (lambda: BOX.log_prob([1.0, 2.0]), r"must be \(n, 2\)"),
     ],
 )
