@@ -57,7 +57,7 @@ def test_default_noise_has_unit_variance() -> None:
 
 @pytest.mark.parametrize("level", [0.0, -1.0, float("nan"), float("inf")])
 def test_noise_level_must_be_positive(level: float) -> None:
-    with pytest.raises(DensityError, match="level = .* it must be a finite number above"):
+    with pytest.raises(DensityError, match=r"level = .* it must be a finite number above"):
         Noise("gumbel", level)
 
 
