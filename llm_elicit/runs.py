@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from llm_elicit import orchestrator
 from llm_elicit.campaign import Campaign
@@ -29,9 +28,12 @@ FROZEN = "campaign.yaml"
 """The file of a run's campaign as it was validated."""
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from llm_elicit import audit as auditing
     from llm_elicit import density
 else:
+    pd = Later("pandas")
     auditing, density = Later("llm_elicit.audit"), Later("llm_elicit.density")
 
 COMPARISONS, DIRECT = "comparisons.parquet", "direct.parquet"

@@ -77,3 +77,31 @@ def test_help_waits_for_no_sdk_and_asking_for_no_pytorch():
     assert "loaded: []" in done.stdout
     assert "to ask: []" in done.stdout
     assert "estimate" in done.stdout
+
+
+def test_a_look_waits_for_nothing_heavy(tmp_path):
+    """What `status` and the lists take is their imports; pandas alone took half of it."""
+    campaign = (
+        "name: c\nspace: penguins\ndesign: {pairs: 5}\njudges: [{name: j, backend: simulated}]\n"
+    )
+    (tmp_path / "c.yaml").write_text(campaign)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ask = [sys.executable, "-m", "llm_elicit", "ask", "c.yaml"]
+    subprocess.run(ask, cwd=tmp_path, env=environment, capture_output=True, check=True)
+    script = (
+        "import contextlib, sys\n"
+        "from llm_elicit import cli\n"
+        "heavy = {'anthropic', 'openai', 'torch', 'pandas', 'pyarrow', 'scipy', 'matplotlib',\n"
+        "    'ot', 'genai_prices', 'httpx', 'jinja2'}\n"
+        "for command in ('status c', 'backends', 'models', 'cache list', '--help'):\n"
+        "    sys.argv = ['llm-elicit', *command.split()]\n"
+        "    with contextlib.suppress(SystemExit):\n"
+        "        cli.main()\n"
+        "    print(command, 'loaded:', sorted(heavy & set(sys.modules)))\n"
+    )
+    look = [sys.executable, "-c", script]
+    done = subprocess.run(
+        look, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.count("loaded: []") == 5, done.stdout + done.stderr
+    assert "j      10" in done.stdout

@@ -1,30 +1,75 @@
 """The orchestrator: asks a campaign's questions, keeps every answer, pays for none twice."""
 
-from llm_elicit.orchestrator.allowance import allowed
-from llm_elicit.orchestrator.batch_mode import BatchLine, Step, ask_in_batches, batch_lines
-from llm_elicit.orchestrator.cache import CacheUse
-from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, ask
-from llm_elicit.orchestrator.estimate import JudgeEstimate, estimate, examples, prompts
-from llm_elicit.orchestrator.journal import FILE as JOURNAL
-from llm_elicit.orchestrator.journal import JournalError, Place, Totals
-from llm_elicit.orchestrator.judgments import (
-    OldPlanError,
-    answered,
-    comparisons,
-    direct_answers,
-    status,
-    write_judgments,
-)
-from llm_elicit.orchestrator.opening import Study, in_thread, worded_identity
-from llm_elicit.orchestrator.progress import Display, Progress, Silent, Tally
-from llm_elicit.orchestrator.recorded import (
-    kept_answers,
-    kept_identity,
-    planned_rounds,
-    record_rounds,
-    settled,
-)
-from llm_elicit.orchestrator.retries import Patience
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llm_elicit.orchestrator.allowance import allowed
+    from llm_elicit.orchestrator.batch_mode import BatchLine, Step, ask_in_batches, batch_lines
+    from llm_elicit.orchestrator.cache import CacheUse
+    from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, ask
+    from llm_elicit.orchestrator.estimates import JudgeEstimate, estimate, examples, prompts
+    from llm_elicit.orchestrator.journal import FILE as JOURNAL
+    from llm_elicit.orchestrator.journal import JournalError, Place, Totals
+    from llm_elicit.orchestrator.judgments import (
+        OldPlanError,
+        answered,
+        comparisons,
+        direct_answers,
+        status,
+        write_judgments,
+    )
+    from llm_elicit.orchestrator.opening import Study, in_thread, worded_identity
+    from llm_elicit.orchestrator.progress import Display, Progress, Silent, Tally
+    from llm_elicit.orchestrator.recorded import (
+        kept_answers,
+        kept_identity,
+        planned_rounds,
+        record_rounds,
+        settled,
+    )
+    from llm_elicit.orchestrator.retries import Patience
+
+_HOMES = {
+    "allowed": "allowance",
+    "BatchLine": "batch_mode",
+    "Step": "batch_mode",
+    "ask_in_batches": "batch_mode",
+    "batch_lines": "batch_mode",
+    "CacheUse": "cache",
+    "AskSummary": "engine",
+    "JudgeSummary": "engine",
+    "ask": "engine",
+    "JudgeEstimate": "estimates",
+    "estimate": "estimates",
+    "examples": "estimates",
+    "prompts": "estimates",
+    "JOURNAL": "journal",
+    "JournalError": "journal",
+    "Place": "journal",
+    "Totals": "journal",
+    "OldPlanError": "judgments",
+    "answered": "judgments",
+    "comparisons": "judgments",
+    "direct_answers": "judgments",
+    "status": "judgments",
+    "write_judgments": "judgments",
+    "Study": "opening",
+    "in_thread": "opening",
+    "worded_identity": "opening",
+    "Display": "progress",
+    "Progress": "progress",
+    "Silent": "progress",
+    "Tally": "progress",
+    "kept_answers": "recorded",
+    "kept_identity": "recorded",
+    "planned_rounds": "recorded",
+    "record_rounds": "recorded",
+    "settled": "recorded",
+    "Patience": "retries",
+}
 
 __all__ = [
     "JOURNAL",
@@ -64,3 +109,12 @@ __all__ = [
     "worded_identity",
     "write_judgments",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name from its module when it is first asked for: `status` waits for no SDK."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = import_module(f"{__name__}.{_HOMES[name]}")
+    found = globals()[name] = getattr(home, "FILE" if name == "JOURNAL" else name)
+    return found

@@ -17,19 +17,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import jinja2
 import yaml
-from jinja2 import meta
 from pydantic import Field, model_validator
 
 from llm_elicit import resources
 from llm_elicit.errors import InputError
 from llm_elicit.features import FeatureSpace, Floats
-from llm_elicit.questions.sandbox import TrialError, explained, fill_in, sandbox
+from llm_elicit.later import Later
 from llm_elicit.strict import Strict, validated
 from llm_elicit.text import visible
+
+if TYPE_CHECKING:
+    import jinja2
+    from jinja2 import meta
+
+    from llm_elicit.questions import sandbox
+else:
+    meta, sandbox = Later("jinja2.meta"), Later("llm_elicit.questions.sandbox")
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -217,7 +223,7 @@ class Template:
 
     @cached_property
     def _compiled(self) -> tuple[_Compiled, ...]:
-        environment = sandbox()
+        environment = sandbox.sandbox()
         try:
             return tuple(
                 _Compiled(
@@ -238,8 +244,10 @@ class Template:
                 about; the message says what is wrong.
         """
         try:
-            first, *others = fill_in([source for _, source in self.parts], _samples(self.answer))
-        except TrialError as error:
+            first, *others = sandbox.fill_in(
+                [source for _, source in self.parts], _samples(self.answer)
+            )
+        except sandbox.TrialError as error:
             known = ", ".join(_samples(self.answer)[0])
             hint = f"; a template may use {known}" if "undefined" in str(error) else ""
             raise InputError(f"{self.where}: {visible(str(error), 300)}{hint}") from None
@@ -310,7 +318,7 @@ def render(space: FeatureSpace, option_a: Floats, option_b: Floats, template: Te
 
 
 def _short(error: Exception) -> str:
-    return visible(explained(error), 300)
+    return visible(sandbox.explained(error), 300)
 
 
 def _samples(answer: Answer) -> list[dict[str, Any]]:
