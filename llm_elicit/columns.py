@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,10 +28,14 @@ def read_csv(path: Path, **options: Any) -> pd.DataFrame:
         options: further ones of `pandas.read_csv`.
 
     Raises:
-        InputError: it cannot be read, or a row has more cells than the header line has names.
+        InputError: it cannot be read, a row has more cells than the header line has names, two
+            columns have one name, or cells are not separated by commas.
     """
     try:
         frame: pd.DataFrame = pd.read_csv(path, **options)
+        header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False)
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is not in UTF-8; save it again in that encoding") from None
     except (ValueError, OSError, EOFError, zlib.error) as error:
         line = visible(" ".join(str(error).split()), 300)
         raise InputError(f"{path}: not a CSV that can be read: {line}") from None
@@ -39,6 +44,16 @@ def read_csv(path: Path, **options: Any) -> pd.DataFrame:
         raise InputError(
             f"{path}: rows have more cells than the header line has names; give each column a "
             "name, or delete a comma at the end of rows"
+        )
+    names = [name.strip() for name in header.iloc[0]]
+    twice = [name for number, name in enumerate(names) if name in names[:number]]
+    if twice:
+        raise InputError(
+            f"{path}: two columns are called {twice[0]!r}; give each a name of its own"
+        )
+    if len(names) == 1 and re.search("[;\t]", names[0]):
+        raise InputError(
+            f"{path}: one column, {visible(names[0], 100)!r}; save it with commas between cells"
         )
     return frame
 

@@ -31,14 +31,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llm_elicit.columns import read_csv
 from llm_elicit.errors import InputError
 from llm_elicit.features import Floats
 from llm_elicit.later import Later
-from llm_elicit.text import guard, unguard
+from llm_elicit.text import guard, unguard, visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -242,20 +243,89 @@ class Comparisons:
         """
         if not path.is_file():
             raise InputError(f"{path}: no such file; run the campaign first")
-        if path.suffix == ".parquet":
-            frame = pd.read_parquet(path)
-        elif path.suffix == ".jsonl":
-            frame = pd.read_json(path, lines=True, dtype=False)
-        elif path.suffix == ".csv":
-            # Text stays text: a reply "NA" is not a gap, a hash of digits is not a number.
-            text = {name: "string" for name, kind in _TYPES.items() if kind == "string"}
-            gaps = {name: [""] for name in ("probability", "letter_mass", "cost")}
-            frame = pd.read_csv(path, dtype=text, keep_default_na=False, na_values=gaps)
-            frame = _each_text(frame, unguard)
-        else:
+        if path.suffix not in (".parquet", ".jsonl", ".csv"):
             raise InputError(f"{path}: unknown format; use .parquet, .jsonl or .csv")
-        features = [column[2:] for column in frame.columns if column.startswith("a_")]
+        try:
+            frame = _read(path)
+        except (OSError, ValueError, TypeError, AttributeError, pyarrow.ArrowException) as error:
+            reason = visible(" ".join(str(error).split()), 200)
+            raise InputError(
+                f"{path}: not a table that can be read: {reason}; write it again, by the stage "
+                "`ask` or by `llm-elicit export`"
+            ) from None
+        features = [str(name)[2:] for name in frame.columns if str(name).startswith("a_")]
+        _check_cells(frame, features, path)
         return cls(frame, features)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    """The table as it stands in a file."""
+    if path.suffix == ".parquet":
+        return pd.read_parquet(path)
+    if path.suffix == ".jsonl":
+        return pd.read_json(path, lines=True, dtype=False)
+    # Text stays text: a reply "NA" is not a gap, a hash of digits is not a number.
+    text = {name: "string" for name, kind in _TYPES.items() if kind == "string"}
+    gaps = {name: [""] for name in ("probability", "letter_mass", "cost")}
+    return _each_text(read_csv(path, dtype=text, keep_default_na=False, na_values=gaps), unguard)
+
+
+def _check_cells(frame: pd.DataFrame, features: list[str], path: Path) -> None:
+    """Nothing, if every cell is what its column holds.
+
+    Raises:
+        InputError: a column is missing, or a cell holds something else; the message names the
+            first, with its row, counted from 1 below the header.
+    """
+    points = [f"{side}_{name}" for side in "ab" for name in features]
+    missing = [name for name in [*_COLUMNS, *points] if name not in frame.columns]
+    if missing or not features:
+        named = repr(missing[0]) if missing else "of a feature (a_...)"
+        raise InputError(f"{path}: no column {named}; is this a table of comparisons?")
+    for name in points:
+        _check_column(frame[name], "float64", path)
+        _refuse(frame[name], ~np.isfinite(frame[name].to_numpy(np.float64)), path, "no number")
+    for name, kind in _TYPES.items():
+        if name in frame.columns:
+            _check_column(frame[name], kind, path)
+    for name, known in {"order": ("ab", "ba"), "verdict": VERDICTS}.items():
+        _refuse(frame[name], ~frame[name].isin(known), path, f"none of {', '.join(known)}")
+    p = frame["probability"]
+    _refuse(p, p.notna() & ~p.between(0, 1), path, "no probability between 0 and 1")
+    question = ["judge", "pair", "order", "replicate", *frame.columns.intersection(["format"])]
+    again = frame.duplicated(question)
+    _refuse(frame["pair"], again, path, "answered twice by one judge in one order and replicate")
+
+
+def _check_column(column: pd.Series[Any], kind: str, path: Path) -> None:
+    """Nothing, if a column's cells are of the kind that it holds."""
+    if kind == "string":
+        needed = column.name in ("judge", "order", "verdict", "template")
+        if not pd.api.types.is_string_dtype(column):
+            text = column.map(lambda cell: isinstance(cell, str)).to_numpy(bool)
+            _refuse(column, ~text & (column.notna() | needed), path, "no text")
+        _refuse(column, column.isna() & needed, path, "no text")
+    elif kind == "bool":
+        # One bad cell makes texts of a whole column: it is named before the others.
+        for known in ((True, False, "True", "False"), (True, False)):
+            _refuse(column, ~column.isin(known), path, "neither true nor false")
+    else:
+        numbers = pd.to_numeric(column, errors="coerce")
+        _refuse(column, numbers.isna() & column.notna(), path, "no number")
+        if kind == "int64":
+            _refuse(column, ~(numbers % 1 == 0), path, "no whole number")
+
+
+def _refuse(column: pd.Series[Any], bad: Any, path: Path, rule: str) -> None:
+    """Raise the error of the first bad cell of a column, if there is any."""
+    rows = np.flatnonzero(np.asarray(bad, dtype=bool))
+    if rows.size:
+        cell = visible(repr(column.iloc[rows[0]]), 100)
+        more = f" ({rows.size:,} such cells)" if rows.size > 1 else ""
+        raise InputError(
+            f"{path}: column {column.name!r}, row {rows[0] + 1}: {cell} is {rule}{more}; correct "
+            "it, or have the run write the table again"
+        )
 
 
 def write_comparisons(parts: Iterable[Comparisons], path: Path) -> Path:

@@ -51,6 +51,7 @@ def draft_space(table: Path) -> tuple[FeatureSpace, str]:
     left_out = []
     for column in frame.columns:
         cells = written[column][frame[column].notna()]
+        _refuse_decimal_commas(cells, table)
         if _is_text(cells):
             draft = _draft_categories(cells)
         else:
@@ -101,6 +102,21 @@ def _read(table: Path) -> pd.DataFrame:
 def _is_text(column: pd.Series[Any]) -> bool:
     """Whether most of the cells are no numbers."""
     return bool(pd.to_numeric(column, errors="coerce").isna().mean() > 0.5)
+
+
+def _refuse_decimal_commas(column: pd.Series[Any], table: Path) -> None:
+    """Nothing, unless most cells are numbers with a comma for the point.
+
+    Raises:
+        InputError: they are; the message names the first.
+    """
+    written = column.astype(str).str.fullmatch(r"\s*-?\d+,\d+\s*")
+    if written.mean() > 0.5:
+        row = int(column.index[written][0])
+        raise InputError(
+            f"{table}: column {column.name!r}, line {row + 2}: {column[row]!r} has a comma for "
+            "the decimal point; write numbers as 1.5"
+        )
 
 
 def _draft_categories(column: pd.Series[Any]) -> dict[str, Any] | None:
