@@ -23,7 +23,7 @@ CELLS = [
     ("b_x0", "far", "no number"),
     ("pair", 1.5, "no whole number"),
     ("pair", "one", "no number"),
-    ("replicate", None, "no whole number"),
+    ("replicate", None, "number"),
     ("soft", "perhaps", "neither true nor false"),
 ]
 
