@@ -17,6 +17,7 @@ from llm_elicit.campaign import Campaign
 from llm_elicit.errors import ElicitError, IncompleteError
 from llm_elicit.manifest import replacing
 from llm_elicit.orchestrator import CacheUse, Progress, Silent, in_thread
+from llm_elicit.orchestrator.engine import ask as ask_questions  # not first in an event loop
 from llm_elicit.power_sources import PowerSources, at_stated_power, pin_power, read_sources
 from llm_elicit.rounds import EVERYONE, Answers, Pairs, RoundDesign, design_of, stopped
 from llm_elicit.runs import ANSWERS, COMPARISONS, DIRECT, Run
@@ -65,7 +66,7 @@ async def ask(
         began = time.monotonic()
         while True:
             plan = await in_thread(partial(getattr, result, "plan"))
-            summary = await orchestrator.ask(
+            summary = await ask_questions(
                 _in_time(campaign, began), result.space, plan, result.folder, progress, reuse=cache
             )
             if summary.interrupted:
