@@ -28,6 +28,7 @@ from llm_elicit.density.threads import one_thread
 from llm_elicit.density.utility import ChoiceData, UtilityFit, fit_measured, fit_utility
 from llm_elicit.density.utility_density import UtilityDensity, estimate_log_normalizer
 from llm_elicit.density.utility_draws import UtilityDraws
+from llm_elicit.density.work import check_memory
 
 METHODS = ("auto", "score", "score-constant", "utility", "flow")
 JUDGE_METHODS = ("auto", "utility")
@@ -103,6 +104,7 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
         _check_context(judgments, method, told)
     else:
         judgments = check_judgments(winners, losers, weights, density)
+    _check_work(judgments, density, method)
     problem = Problem(judgments, density, told, seed, settings or FitSettings(), progress)
     return _belief(problem, method, seed)
 
@@ -159,6 +161,7 @@ def fit_evidence(
     instance("fit_evidence: evidence", evidence, Evidence, "make it by Evidence.comparisons")
     judgments = check_evidence(evidence, density)
     _check_context(judgments, method, told)
+    _check_work(judgments, density, method)
     problem = Problem(judgments, density, told, seed, settings or FitSettings(), progress)
     return _belief(problem, method, seed)
 
@@ -198,6 +201,12 @@ def _check_context(judgments: Judgments, method: str, noise: Noise) -> None:
             f"fit_evidence: rankings and ties are modelled for gumbel noise, not {noise.family}; "
             "use gumbel, or give rankings as pairs and a tie as a preference of 0.5."
         )
+
+
+def _check_work(judgments: Judgments, sampling: SamplingDensity, method: str) -> None:
+    """Nothing, if the memory that the utility of choices takes is there."""
+    if method != "flow" and not len(judgments.measured):
+        check_memory(judgments.size, sampling)
 
 
 def _belief(problem: Problem, method: str, seed: int) -> BeliefDensity:
