@@ -67,7 +67,7 @@ def _keys(cache: Cache, model: str, last: int) -> Table:
     table = Table("key", "replicate", "kept", "the question's end", box=None)
     for entry in deque((e for e in cache.entries() if e.request["model"] == model), last):
         request = entry.request
-        question = " ".join(str(request["body"].get("messages", [""])[-1]).split())
+        question = " ".join(str((request["body"].get("messages") or [""])[-1]).split())
         row = (
             entry.key[:16],
             str(request["replicate"]),

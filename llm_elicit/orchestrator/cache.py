@@ -32,6 +32,9 @@ FILE = "cache.sqlite"
 SCHEMA = 2
 """Part of every key: a change of what a reply means changes it, and old answers rest."""
 
+_FIELDS = frozenset({"schema", "endpoint", "model", "body", "replicate"})
+"""What an identity is of."""
+
 _EXACT = 2**53
 """JSON carries whole numbers below it exactly."""
 
@@ -284,7 +287,7 @@ class Cache:
         """What SQLite itself finds wrong with the file; None for nothing."""
         with self._guarded():
             said = self._reading.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
-        return None if said == "ok" else str(said)
+        return None if said == "ok" else " ".join(str(said).split())
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -383,6 +386,8 @@ class Entry:
         """
         try:
             fields: dict[str, Any] = json.loads(self.identity)
+            if not (isinstance(fields, dict) and fields.keys() >= _FIELDS):
+                raise ValueError
         except ValueError:
             raise InputError(f"cache entry {self.key[:16]}: {_OTHER_KEY}; {_VERIFY}") from None
         return fields

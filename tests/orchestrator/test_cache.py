@@ -1,6 +1,7 @@
 """The cache: keys that follow everything that decides an answer, and nothing else."""
 
 import json
+import random
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -278,3 +279,24 @@ def test_hits_take_no_slot(tmp_path: Path) -> None:
         assert len(provider.seen) == 400
     tally = summary.judges["slow"].tally
     assert (tally.done, tally.cached, tally.requests) == (400, 400, 0)
+
+
+def test_a_cache_with_flipped_bytes_is_one_line(kept: list[Entry], tmp_path: Path) -> None:
+    """Whatever the byte, and whichever the command: its work, or one line."""
+    whole = (tmp_path / "cache.sqlite").read_bytes()
+    rng = random.Random(5)
+    for flips in (1, 1, 20, 1, 200, 1, 5, 1, 1, 50):
+        damaged = bytearray(whole)
+        for _ in range(flips):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        (tmp_path / "cache.sqlite").write_bytes(damaged)
+        for command in (["list"], ["list", "--model", "gpt-4o-mini"], ["verify"]):
+            result = CliRunner().invoke(cache_app, [*command, "--runs", str(tmp_path)])
+            said = result.exception
+            assert said is None or isinstance(said, InputError), result.output
+            assert "\n" not in str(said)
+
+
+def test_an_identity_without_a_field_is_one_line() -> None:
+    with pytest.raises(InputError, match="cache entry abc: "):
+        _ = Entry("abc", '{"schema": 2, "model": "m"}', "{}", "", "now").request
