@@ -35,6 +35,7 @@ else:
     density = Later("llm_elicit.density")
 
 _SILENT = Silent()
+_LONG = 60.0  # seconds of a fit that is announced
 
 
 @span("fit")
@@ -161,6 +162,9 @@ def _fit_one(result: Run, answers: _Answers, method: str, progress: Progress) ->
     samples = folder / SAMPLES
     samples.unlink(missing_ok=True)
     space, shown = result.space, partial(progress.stage, f"{judge}: fit {method}")
+    seconds = density.seconds_of(len(answers.pairs), sampling_of(space))
+    if seconds > _LONG and not len(answers.pairs.measured):
+        progress.note(judge, f"fit {method}: this takes about {seconds / 60:,.0f} minutes or more")
     belief = density.fit_evidence(
         answers.pairs,
         sampling=sampling_of(space),

@@ -40,6 +40,7 @@ from llm_elicit.density.utility import (
     ResidualSettings,
     UtilitySettings,
 )
+from llm_elicit.density.work import seconds_of
 
 __all__ = [
     "BETWEEN_ROUNDS",
@@ -77,6 +78,7 @@ __all__ = [
     "fit_evidence",
     "fit_power",
     "paper_protocol",
+    "seconds_of",
     "simulate_choices",
     "suggest_pairs",
 ]

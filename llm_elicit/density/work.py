@@ -1,4 +1,4 @@
-"""What a fit will take, before it begins: a refusal in one line is kinder than a failed allocation.
+"""What a fit will take, known before it begins: time to be announced, memory that must be there.
 
 The utility's quadratic form over p features has P = p + p (p + 1)/2 coefficients. Its fit holds
 their design (n, P) and about eight matrices (P, P), in double precision. A category of K words is
@@ -40,6 +40,23 @@ def memory_of(n: int, features: int) -> int:
     """
     terms = features + features * (features + 1) // 2
     return 8 * terms * (2 * n + _MATRICES * terms)
+
+
+def seconds_of(n: int, sampling: SamplingDensity) -> float:
+    """Seconds of one processor core that the fit of a utility to n comparisons takes, about.
+
+    By what was measured of the default settings: 7 s for 200 comparisons of two features, 24 s for
+    1,000 and 53 s for 5,000; 18 s for 300 of forty. A score takes more.
+
+    Examples
+    --------
+    >>> square = Uniform([0.0, 0.0], [1.0, 1.0])
+    >>> seconds_of(200, square) < 60 < seconds_of(100_000, square)
+    True
+    """
+    features = features_of(sampling)
+    terms = features + features * (features + 1) // 2
+    return float(7.0 * (n / 200.0) ** 0.65 + 1.3e-8 * terms**3)
 
 
 def check_memory(n: int, sampling: SamplingDensity) -> None:

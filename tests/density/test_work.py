@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from llm_elicit.density import DensityError, Uniform, fit_belief
+from llm_elicit.density import DensityError, Uniform, fit_belief, seconds_of
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,9 @@ def test_too_many_features_are_refused_at_once(sampling: Uniform, features: str)
     assert features in str(refused.value)
     assert "GiB are free" in str(refused.value)
     assert time.process_time() - began < 5.0
+
+
+def test_long_fits_are_known_before_they_begin() -> None:
+    square, wide = Uniform(np.zeros(2), np.ones(2)), Uniform(np.zeros(60), np.ones(60))
+    assert seconds_of(200, square) < 60 < seconds_of(100_000, square)
+    assert seconds_of(300, wide) > 60
