@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy import bindparam, case, func, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from llm_elicit.later import Later
 from llm_elicit.orchestrator.journal.changes import Change, Kind
 from llm_elicit.orchestrator.journal.schema import (
     DONE,
@@ -28,6 +29,11 @@ from llm_elicit.orchestrator.journal.schema import (
     questions,
     workers,
 )
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql
+else:
+    postgresql = Later("sqlalchemy.dialects.postgresql")  # of which SQLite's readers need nothing
 
 _ME: sa.BindParameter[str] = bindparam("me")
 _columns = questions.c
