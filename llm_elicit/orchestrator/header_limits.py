@@ -16,6 +16,9 @@ _LOOK = 5.0
 _GAIN = 19.0
 """How eagerly what is left is spent: a bucket or sliding window settles at 1 / (1 + gain) left."""
 
+_ROUNDING = 0.5
+"""Seconds at least until a limit is whole of which something is used: moments come rounded."""
+
 
 @dataclass
 class _Left:
@@ -41,7 +44,8 @@ class _Left:
     def renew(self, now: float, one: Allowance, spoken_for: float, sent_at: float) -> None:
         """Newer word came, of a request that left at `sent_at`."""
         self.limit, self.remaining = one.limit, one.remaining - spoken_for
-        self.full_at, self.as_of = now + one.reset, sent_at
+        reset = max(one.reset, _ROUNDING) if one.remaining < one.limit else one.reset
+        self.full_at, self.as_of = now + reset, sent_at
         elapsed = now - self.since
         if elapsed >= _LOOK:
             # Moments come rounded to a second.

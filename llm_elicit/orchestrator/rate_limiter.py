@@ -115,7 +115,7 @@ class RateLimiter:
         return 1.0 + (1.0 - _BELOW) * (self._grown / self._hold - 1.0) ** 3
 
     def _window(self) -> float:
-        """Requests that may be in flight; one at a time finds out whether a closed door opens."""
+        """Requests that may be in flight; one at a time where nothing gets through."""
         if self._closed:
             return 1.0
         found = self._found_flight * self._growth()
@@ -233,7 +233,7 @@ class RateLimiter:
             self._background += (refused - self._background) / _MEMORY
 
     def _congested(self, now: float, limit: bool) -> None:
-        """The test has spoken."""
+        """The test declares congestion: learn the rate, or probe where nothing gets through."""
         if self._closed:
             self._closed += 1
         elif not self._answers:

@@ -119,21 +119,23 @@ def _told() -> Iterator[Any]:
     }
     for name, limit in limits.items():
         for dialect in ("openai", "anthropic"):
-            yield pytest.param(limit, dialect, 0.05, 0.9, id=f"{name}-{dialect}")
-            yield pytest.param(limit, dialect, 1.5, 0.8, id=f"{name}-{dialect}-slow")
+            # Moments are rounded to a second, in which a small bucket is filled.
+            most = 0.02 if name == "small bucket" else 0.01
+            yield pytest.param(limit, dialect, 0.05, 0.9, most, id=f"{name}-{dialect}")
+            yield pytest.param(limit, dialect, 1.5, 0.8, most, id=f"{name}-{dialect}-slow")
 
 
-@pytest.mark.parametrize(("limit", "dialect", "latency", "bar"), list(_told()))
+@pytest.mark.parametrize(("limit", "dialect", "latency", "bar", "most"), list(_told()))
 def test_a_limit_that_headers_tell_is_kept(
-    limit: Limit, dialect: Any, latency: float, bar: float
+    limit: Limit, dialect: Any, latency: float, bar: float, most: float
 ) -> None:
-    """600 requests a minute: nine tenths used; a small bucket's first wave is refused."""
+    """600 requests a minute: nine tenths used, at most one in a hundred refused."""
     rng = random.Random(0)
     gate = Gate(limit, dialect=dialect, started=sim.START)
     provider = sim.gated(gate, lambda: latency * rng.uniform(0.5, 1.5))
     outcome = simulate(provider, questions=None, seconds=1200.0, slots=32)
     assert outcome.rate() >= bar * 10.0
-    assert outcome.share_refused(since=300.0) <= 0.02
+    assert outcome.share_refused(since=300.0 if most > 0.01 else 0.0) <= most
 
 
 @pytest.mark.parametrize("believed", [250.0, 30.0, 2000.0])
