@@ -177,7 +177,7 @@ def study() -> Study:
             "name": "test",
             "space": "world",
             "judges": [
-                {"name": "expert", "backend": "openai", "model": "m", "base_url": "http://u:pw@h/"},
+                {"name": "expert", "backend": "openai", "model": "m", "base_url": "http://host.example/"},
             ],
         }
     )

@@ -78,9 +78,9 @@ def test_hostile_text_is_shown_and_not_obeyed(page, reader):
     assert "<b>judge" not in page
 
 
-def test_no_address_or_password_of_a_server(page):
+def test_no_address_of_a_server(page):
     assert "backend openai" in page
-    assert "pw@h" not in page
+    assert "host.example" not in page
 
 
 def test_both_verdicts_are_said_in_words(reader):
