@@ -20,6 +20,10 @@ else:
     pd = Later("pandas")  # a process that only asks questions does without
 
 
+_BITS = 1000
+"""The longest whole number that a float holds, nearly."""
+
+
 def read_csv(path: Path, **options: Any) -> pd.DataFrame:
     """A CSV with its header line.
 
@@ -55,6 +59,14 @@ def read_csv(path: Path, **options: Any) -> pd.DataFrame:
         raise InputError(
             f"{path}: one column, {visible(names[0], 100)!r}; save it with commas between cells"
         )
+    for name in frame.select_dtypes("object"):
+        # Whole numbers of hundreds of digits stay Python's own, which no float holds.
+        huge = frame[name].map(lambda cell: type(cell) is int and cell.bit_length() > _BITS)
+        if huge.any():
+            raise InputError(
+                f"{path}: column {name!r} holds a whole number of too many digits; correct it, or "
+                "give the column in a larger unit"
+            )
     return frame
 
 

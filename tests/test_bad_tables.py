@@ -110,6 +110,7 @@ GOOD = "x,y\n" + "".join(f"{i % 7}.5,{(i * i) % 11}.25\n" for i in range(40))
         (GOOD.encode() + b"1,2,3\n", "line 42"),
         (GOOD.encode() + b'1,"open\n', "not a CSV"),
         (b"x\n1e300\n-1e300\n", "beyond"),
+        (b"x\n1\n" + b"9" * 400 + b"\n", "too many digits"),
         (b"x\ninf\n1\n2\n", "infinite"),
         (bytes(range(256)) * 20, "c.csv"),
     ],

@@ -94,7 +94,7 @@ class BeliefDraws:
 
     def cdf(self, values: npt.ArrayLike) -> Array:
         """Distribution functions (S, V, d) of every feature at values (V, d)."""
-        at = points_of("cdf: values", values, self._latent.sampling.dimension)
+        at = points_of("cdf: values", values, self.points[0].shape[1])
         both = zip(self.points, self.weights, strict=True)
         return np.stack([np.stack([w @ (x <= v) for v in at]) for x, w in both])
 
@@ -130,7 +130,7 @@ class BeliefDraws:
         return self.marginal(feature, np.append(codes, codes[-1] + 1.0) - 0.5)
 
     def _check_feature(self, feature: object) -> None:
-        integer("feature", feature, most=self._latent.sampling.dimension - 1)
+        integer("feature", feature, most=self.points[0].shape[1] - 1)
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Log densities (S, n) at points (n, d), nats per natural unit; −inf outside λ's support.

@@ -330,7 +330,11 @@ def test_mode_region_and_conditional_draws_are_those_of_the_density(belief: Beli
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [({2: 0.0}, "no feature 2"), ({0: 9.0}, "outside the support"), ({0: 0.0, 1: 0.0}, "every")],
+    [
+        ({2: 0.0}, "number = 2; it must lie between 0 and 1"),
+        ({0: 9.0}, "outside the support"),
+        ({0: 0.0, 1: 0.0}, "every"),
+    ],
 )
 def test_what_cannot_be_given_is_refused(
     belief: BeliefDensity, given: dict[int, float], message: str

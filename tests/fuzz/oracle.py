@@ -32,7 +32,7 @@ SECONDS = 60.0
 MEMORY = 6 * 2**30
 """Bytes: what asks for more is refused by the system, so that the machine lives on."""
 
-INPUTS = {"campaigns": 80, "spaces": 20, "tables": 40, "templates": 40, "replies": 60, "damage": 10}
+INPUTS = {"campaigns": 60, "spaces": 15, "tables": 30, "templates": 20, "replies": 30, "damage": 8}
 """How many of a kind are tried by default. A campaign of replies is ten inputs."""
 
 SHARES = {"campaigns": 0.34, "spaces": 0.08, "tables": 0.16, "templates": 0.16, "replies": 0.2,

@@ -177,7 +177,12 @@ def study() -> Study:
             "name": "test",
             "space": "world",
             "judges": [
-                {"name": "expert", "backend": "openai", "model": "m", "base_url": "http://host.example/"},
+                {
+                    "name": "expert",
+                    "backend": "openai",
+                    "model": "m",
+                    "base_url": "http://host.example/",
+                },
             ],
         }
     )
