@@ -38,6 +38,9 @@ _BACKGROUND, _MEMORY, _CALM = 0.02, 100.0, 0.25
 """The share refused at any rate: its first value, over how many outcomes it is averaged, and for
 which part of the hold, while the rate is clearly below the measured one."""
 
+_MOST_BACKGROUND = 0.08
+"""More than this is a limit: refusals just after a burst, at a rate still too high, are many."""
+
 _MORE, _EVIDENCE = 0.1, 6.0
 """The test: so much more than is refused anyway; odds of e to this against chance."""
 
@@ -230,7 +233,8 @@ class RateLimiter:
             and math.isfinite(self._found_rate)
             and not self._closed
         ):
-            self._background += (refused - self._background) / _MEMORY
+            found = self._background + (refused - self._background) / _MEMORY
+            self._background = min(found, _MOST_BACKGROUND)
 
     def _congested(self, now: float, limit: bool) -> None:
         """The test declares congestion: learn the rate, or probe where nothing gets through."""
