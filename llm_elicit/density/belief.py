@@ -18,7 +18,15 @@ from torch import Tensor
 
 from llm_elicit.density.belief_draws import BeliefDraws, make_draws, utilities_at
 from llm_elicit.density.candidates import Candidates, make_candidates
-from llm_elicit.density.checks import check_level, integer, levels_of, number, points_of, seed_of
+from llm_elicit.density.checks import (
+    callback,
+    check_level,
+    integer,
+    levels_of,
+    number,
+    points_of,
+    seed_of,
+)
 from llm_elicit.density.choice import Noise
 from llm_elicit.density.conditional import sample_given
 from llm_elicit.density.density_model import DensityModel
@@ -380,8 +388,7 @@ class BeliefDensity:
                 f"draws: log_level_sd = {log_level_sd}; a standard deviation is finite and >= 0; "
                 "0 takes the noise level for known."
             )
-        if progress is not None and not callable(progress):
-            raise DensityError(f"draws: progress = {progress!r}; it must be a function.")
+        callback("draws: progress", progress)
         generator = _generator(seed)
         model = self._model if isinstance(self._model, UtilityDensity) else None
         with one_thread():

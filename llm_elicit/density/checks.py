@@ -231,6 +231,19 @@ def levels_of(where: str, levels: object) -> Array:
     return found
 
 
+def callback(where: str, value: object) -> None:
+    """Do nothing if a value is None or a function of (stage, done, total).
+
+    Raises
+    ------
+    DensityError : it is neither.
+    """
+    if value is not None and not callable(value):
+        raise DensityError(
+            f"{where} = {_short(repr(value))}; it must be a function of (stage, done, total)."
+        )
+
+
 def instance(where: str, value: object, kind: type, way_out: str) -> None:
     """Do nothing if a value is of a kind.
 

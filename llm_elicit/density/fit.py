@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from llm_elicit.density.belief import BeliefDensity
-from llm_elicit.density.checks import instance, seed_of
+from llm_elicit.density.checks import callback, instance, seed_of
 from llm_elicit.density.choice import Noise, choice_log_likelihood
 from llm_elicit.density.diagnostics import self_report
 from llm_elicit.density.empirical import Empirical
@@ -171,10 +171,7 @@ def _told(noise: object, seed: object, settings: object, progress: object) -> No
     seed_of("seed", seed)
     if settings is not None:
         instance("settings", settings, FitSettings, "pass FitSettings(...)")
-    if progress is not None and not callable(progress):
-        raise DensityError(
-            f"progress = {progress!r}; it must be a function of (stage, done, total)."
-        )
+    callback("progress", progress)
     if noise is None:
         return Noise()
     if not isinstance(noise, Noise):
