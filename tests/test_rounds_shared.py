@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.provider import Provider, Says
+from orchestrator.postgres import running
 from orchestrator.test_journal import ANSWER
 from test_rounds import Told, _gpt, _letter, _plan
 
@@ -30,11 +31,7 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[PostgreSQL]:
     """A server that is nobody else's."""
-    try:
-        server = PostgreSQL()
-    except InputError as error:
-        pytest.skip(str(error))
-    with server:
+    with running() as server:
         yield server
 
 

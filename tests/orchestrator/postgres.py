@@ -12,11 +12,18 @@ from llm_elicit.errors import InputError
 
 
 @contextmanager
-def server() -> Iterator[str]:
-    """A running server; yields its address. Tests that need one are skipped where there is none."""
+def running() -> Iterator[PostgreSQL]:
+    """A running server that is nobody else's; tests are skipped where there is none."""
     try:
         postgres = PostgreSQL()
     except InputError as error:
         pytest.skip(str(error))
     with postgres:
+        yield postgres
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """A running server; yields its address."""
+    with running() as postgres:
         yield postgres.address

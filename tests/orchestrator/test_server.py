@@ -22,6 +22,7 @@ from llm_elicit.orchestrator.writer import Writer
 from llm_elicit.plan import Plan
 from orchestrator.chaos import Nursery, study
 from orchestrator.conftest import EXPERT, claude
+from orchestrator.postgres import running
 from orchestrator.running import campaign, plan_of, until
 from orchestrator.test_journal import ANSWER
 
@@ -29,11 +30,7 @@ from orchestrator.test_journal import ANSWER
 @pytest.fixture(scope="module")
 def own() -> Iterator[PostgreSQL]:
     """A server that is nobody else's."""
-    try:
-        server = PostgreSQL()
-    except InputError as error:
-        pytest.skip(str(error))
-    with server:
+    with running() as server:
         yield server
 
 
