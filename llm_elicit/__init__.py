@@ -14,31 +14,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llm_elicit.campaign import Campaign
-    from llm_elicit.comparisons import Comparisons
+    from llm_elicit.comparisons.exports import to_arviz
+    from llm_elicit.comparisons.table import Comparisons
+    from llm_elicit.config.campaign import Campaign
     from llm_elicit.errors import ElicitError, InputError, JudgeError
-    from llm_elicit.exports import to_arviz
-    from llm_elicit.features import Feature, FeatureSpace
     from llm_elicit.orchestrator import Display, Silent
-    from llm_elicit.runs import Run
-    from llm_elicit.stages import arun, compare, run, run_grid
+    from llm_elicit.pipeline.run_folder import Run
+    from llm_elicit.pipeline.stages import arun, compare, run, run_grid
+    from llm_elicit.spaces.features import Feature, FeatureSpace
 
 _HOMES = {
-    "Campaign": "campaign",
-    "Comparisons": "comparisons",
+    "Campaign": "config.campaign",
+    "Comparisons": "comparisons.table",
     "Display": "orchestrator",
     "ElicitError": "errors",
     "InputError": "errors",
     "JudgeError": "errors",
-    "Feature": "features",
-    "FeatureSpace": "features",
-    "Run": "runs",
+    "Feature": "spaces.features",
+    "FeatureSpace": "spaces.features",
+    "Run": "pipeline.run_folder",
     "Silent": "orchestrator",
-    "arun": "stages",
-    "compare": "stages",
-    "run": "stages",
-    "run_grid": "stages",
-    "to_arviz": "exports",
+    "arun": "pipeline.stages",
+    "compare": "pipeline.stages",
+    "run": "pipeline.stages",
+    "run_grid": "pipeline.stages",
+    "to_arviz": "comparisons.exports",
 }
 
 __all__ = [

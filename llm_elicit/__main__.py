@@ -1,5 +1,5 @@
 """`python -m llm_elicit`, the same as `llm-elicit`."""
 
-from llm_elicit.cli import main
+from llm_elicit.cli.main import main
 
 main()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fakes.plugins import install
 
-from llm_elicit import cli
+from llm_elicit.cli import main as cli
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -114,7 +114,7 @@ def test_the_commands_of_a_page_run(page, workplace, assert_runs, monkeypatch):
         if arguments[0] == "make":
             arguments.insert(1, "--dry-run")
         if LOCAL.search(command):
-            # The main job is run whole by tests/test_main_job.py; the study asks for an hour.
+            # The main job is run whole by tests/pipeline/test_main_job.py; the study asks for an hour.
             continue
         assert_runs(arguments)
 
@@ -169,7 +169,7 @@ def alike(printed: str, shown: str) -> bool:
     return True
 
 
-# tests/test_exports.py runs those that need a package of their own.
+# tests/comparisons/test_exports.py runs those that need a package of their own.
 EXAMPLES = sorted({*(ROOT / "examples").glob("*.py")} - {*(ROOT / "examples").glob("prior_*.py")})
 
 

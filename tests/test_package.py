@@ -62,12 +62,12 @@ def test_a_wheel_holds_no_paths_or_caches(wheel):
 def test_help_waits_for_no_sdk_and_asking_for_no_pytorch():
     """What takes seconds to import is imported by what needs it."""
     script = (
-        "import contextlib, sys, llm_elicit, llm_elicit.cli as cli\n"
+        "import contextlib, sys, llm_elicit, llm_elicit.cli.main as cli\n"
         "with contextlib.suppress(SystemExit):\n"
         "    cli.app(['--help'])\n"
         "heavy = {'anthropic', 'openai', 'torch', 'pandas', 'scipy', 'matplotlib'}\n"
         "print('loaded:', sorted(heavy & set(sys.modules)))\n"
-        "import llm_elicit.stages\n"
+        "import llm_elicit.pipeline.stages\n"
         "later = {'anthropic', 'openai', 'torch', 'scipy', 'matplotlib', 'ot'}\n"
         "print('to ask:', sorted(later & set(sys.modules)))\n"
     )
@@ -90,7 +90,7 @@ def test_a_look_waits_for_nothing_heavy(tmp_path):
     subprocess.run(ask, cwd=tmp_path, env=environment, capture_output=True, check=True)
     script = (
         "import contextlib, sys\n"
-        "from llm_elicit import cli\n"
+        "from llm_elicit.cli import main as cli\n"
         "heavy = {'anthropic', 'openai', 'torch', 'pandas', 'pyarrow', 'scipy', 'matplotlib',\n"
         "    'ot', 'genai_prices', 'httpx', 'jinja2'}\n"
         "for command in ('status c', 'backends', 'models', 'cache list', '--help'):\n"

@@ -17,8 +17,8 @@ from llm_elicit.backends import (
     read_key,
     scrubbed,
 )
-from llm_elicit.campaign import PluginJudge
-from llm_elicit.features import FeatureSpace
+from llm_elicit.config.campaign import PluginJudge
+from llm_elicit.spaces.features import FeatureSpace
 
 
 class PlainBackend(Keyless):

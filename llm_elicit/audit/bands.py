@@ -14,6 +14,7 @@ import pandas as pd
 from scipy.ndimage import gaussian_filter1d
 
 from llm_elicit import density
+from llm_elicit._util.stored_files import read_points
 from llm_elicit.audit.distance import bin_edges, bin_widths
 from llm_elicit.audit.shape import associable, correlation_matrix, pairs_of
 from llm_elicit.audit.summary import (
@@ -25,8 +26,7 @@ from llm_elicit.audit.summary import (
     FeatureBands,
     MarginalBand,
 )
-from llm_elicit.features import FeatureSpace, Floats
-from llm_elicit.stored import read_points
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 Index = npt.NDArray[np.int64]
 BINS = 60

@@ -21,9 +21,9 @@ from llm_elicit.audit.evidence import Reference
 from llm_elicit.audit.shape import outside_band
 from llm_elicit.audit.standard import Standard, shares_of
 from llm_elicit.audit.summary import Band
+from llm_elicit.config.base_model import Strict
 from llm_elicit.density import band
-from llm_elicit.features import FeatureSpace, Floats
-from llm_elicit.strict import Strict
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 _DEEPEST = 4
 _ROWS = 50
@@ -79,7 +79,7 @@ def measure_boxes(
         The boxes; None without data, or with fewer than 100 rows.
 
     Example:
-        >>> from llm_elicit.features import FeatureSpace
+        >>> from llm_elicit.spaces.features import FeatureSpace
         >>> space = FeatureSpace.load("penguins")
         >>> data = space.table_points()
         >>> reference = Reference(space, space.sample(100, np.random.default_rng(0)), data)

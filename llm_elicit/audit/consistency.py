@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from llm_elicit.comparisons import VERDICTS, Choices, Comparisons
-from llm_elicit.features import Floats
-from llm_elicit.strict import Strict
+from llm_elicit.comparisons.table import VERDICTS, Choices, Comparisons
+from llm_elicit.config.base_model import Strict
+from llm_elicit.spaces.features import Floats
 
 
 class Interval(Strict):

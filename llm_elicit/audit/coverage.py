@@ -15,8 +15,8 @@ from scipy.stats import kstwo
 
 from llm_elicit import density
 from llm_elicit.audit.consistency import Interval, wilson
-from llm_elicit.features import FeatureSpace, Floats
-from llm_elicit.strict import Strict
+from llm_elicit.config.base_model import Strict
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 MASSES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 _CURVE = 51

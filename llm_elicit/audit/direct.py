@@ -14,9 +14,9 @@ from llm_elicit.audit.generated import Generated, measure_generated
 from llm_elicit.audit.recited import Recited, measure_recited
 from llm_elicit.audit.replies import KINDS, DirectEvidence
 from llm_elicit.audit.stated import Stated, measure_stated
-from llm_elicit.features import Floats
+from llm_elicit.config.base_model import Strict
 from llm_elicit.questions.numbers import UNREAD
-from llm_elicit.strict import Strict
+from llm_elicit.spaces.features import Floats
 
 
 class DirectAnswers(Strict):

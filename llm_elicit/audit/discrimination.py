@@ -18,8 +18,8 @@ from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.evidence import Reference
 from llm_elicit.audit.standard import Standard
 from llm_elicit.audit.utility import Utility
-from llm_elicit.features import Floats
-from llm_elicit.strict import Strict
+from llm_elicit.config.base_model import Strict
+from llm_elicit.spaces.features import Floats
 
 _TENTH = 0.1
 _BANDWIDTHS = (0.25, 0.4, 0.6, 0.8, 1.0, 1.3)

@@ -25,8 +25,8 @@ from llm_elicit.audit.evidence import AuditSettings
 from llm_elicit.audit.joint import joint_of_draws, measure_joint
 from llm_elicit.audit.standard import Standard
 from llm_elicit.audit.summary import Band
-from llm_elicit.features import Feature, FeatureSpace, Floats
-from llm_elicit.strict import Strict
+from llm_elicit.config.base_model import Strict
+from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 _ITERATIONS = 10_000_000
 

@@ -19,9 +19,9 @@ from llm_elicit.audit.multiplicity import holm
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.response import Response
 from llm_elicit.audit.utility import QUARTILES, Utility, Values
-from llm_elicit.features import Feature, FeatureSpace, Floats
-from llm_elicit.rounds import Schedule
-from llm_elicit.strict import Strict
+from llm_elicit.config.base_model import Strict
+from llm_elicit.planning.rounds import Schedule
+from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 Direction = Literal["higher", "lower", "middle", "ends", "category"]
 
@@ -82,7 +82,7 @@ def measure_effects(
         utility: the belief's, if there is one.
 
     Example:
-        >>> from llm_elicit.comparisons import Choices
+        >>> from llm_elicit.comparisons.table import Choices
         >>> space = FeatureSpace.load("penguins")
         >>> rng = np.random.default_rng(0)
         >>> a, b = space.sample(80, rng), space.sample(80, rng)

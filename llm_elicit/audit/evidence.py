@@ -14,11 +14,11 @@ from llm_elicit.audit.replies import DirectEvidence
 from llm_elicit.audit.standard import Standard
 from llm_elicit.audit.summary import BeliefBands
 from llm_elicit.audit.transitivity import Triads
-from llm_elicit.comparisons import Comparisons
+from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.config.base_model import Strict
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace, Floats
-from llm_elicit.rounds import Schedule
-from llm_elicit.strict import Strict
+from llm_elicit.planning.rounds import Schedule
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 if TYPE_CHECKING:
     from llm_elicit.audit.coverage import DataLevels

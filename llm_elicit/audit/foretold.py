@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llm_elicit.audit.consistency import Interval
-from llm_elicit.strict import Strict
+from llm_elicit.config.base_model import Strict
 
 
 class NullModel(Strict):

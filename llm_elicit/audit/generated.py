@@ -15,8 +15,8 @@ from scipy.stats import wasserstein_distance
 from llm_elicit.audit.evidence import AuditSettings, Reference
 from llm_elicit.audit.joint import mean_distance
 from llm_elicit.audit.standard import Standard, shares_of
-from llm_elicit.features import Floats
-from llm_elicit.strict import Strict
+from llm_elicit.config.base_model import Strict
+from llm_elicit.spaces.features import Floats
 
 _REPEATS = 99
 _OTHERS = 1000

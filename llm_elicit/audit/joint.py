@@ -13,7 +13,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 from scipy.spatial.distance import cdist, pdist
 
-from llm_elicit.features import Floats
+from llm_elicit.spaces.features import Floats
 
 _PROJECTIONS = 256
 _REFERENCES = 50

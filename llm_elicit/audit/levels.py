@@ -14,8 +14,8 @@ import numpy as np
 from llm_elicit import density
 from llm_elicit.audit.replies import DirectEvidence
 from llm_elicit.density.belief_draws import weighted_quantiles
-from llm_elicit.features import FeatureSpace, Floats
 from llm_elicit.questions.numbers import LEVELS
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 LEVEL_FACTORS = tuple(2.0 ** (k / 2) for k in range(-6, 7))
 """The noise levels looked at, over the one that the fit was told."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llm_elicit.features import Floats
+from llm_elicit.spaces.features import Floats
 
 
 def holm(p_values: Floats) -> Floats:

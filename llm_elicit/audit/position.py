@@ -17,8 +17,8 @@ from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.randomization import permute
 from llm_elicit.audit.response import Response
 from llm_elicit.audit.standard import Standard
-from llm_elicit.features import FeatureSpace, Floats
-from llm_elicit.strict import Strict
+from llm_elicit.config.base_model import Strict
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 _FEWEST = 10
 """Pairs in both orders below which nothing is said of what the effect depends on."""

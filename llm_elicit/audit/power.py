@@ -24,8 +24,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from llm_elicit.audit.summary import BeliefBands, CategoryBands
-from llm_elicit.features import FeatureSpace, Floats
-from llm_elicit.strict import Strict
+from llm_elicit.config.base_model import Strict
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 LEAN = 100
 """Pairs a feature below which the prior still decides how wide bands are.

@@ -21,12 +21,12 @@ from scipy.interpolate import CubicSpline
 from scipy.special import logsumexp
 
 from llm_elicit import density
+from llm_elicit._util.stored_files import read_points
 from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.distance import Estimate, common_size, estimate_of, wasserstein
 from llm_elicit.audit.evidence import Reference
-from llm_elicit.features import FeatureSpace, Floats
-from llm_elicit.stored import read_points
-from llm_elicit.strict import Strict
+from llm_elicit.config.base_model import Strict
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 FACTORS = tuple(2.0 ** (k / 2) for k in range(-4, 5))
 """Powers looked at, over the saved belief's."""

@@ -29,9 +29,9 @@ from llm_elicit.audit.position import PositionEffect, measure_position
 from llm_elicit.audit.power import SearchPower, measure_search_power
 from llm_elicit.audit.randomization import RandomizationTest, feature_differences, left_out
 from llm_elicit.audit.response import Kind, Response
-from llm_elicit.features import FeatureSpace, Floats
-from llm_elicit.rounds import Schedule
-from llm_elicit.strict import Strict
+from llm_elicit.config.base_model import Strict
+from llm_elicit.planning.rounds import Schedule
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 Verdict = Literal[
     "position only", "no consistent preference", "consistent preference", "belief with a scale"

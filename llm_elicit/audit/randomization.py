@@ -50,8 +50,8 @@ from scipy.stats import norm
 
 from llm_elicit.audit.response import Response
 from llm_elicit.audit.standard import Standard
-from llm_elicit.features import FeatureSpace, Floats
-from llm_elicit.rounds import Schedule
+from llm_elicit.planning.rounds import Schedule
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 Index = npt.NDArray[np.int64]
 
@@ -152,7 +152,7 @@ class RandomizationTest:
         schedule: which pairs belong to which round; None for one round.
 
     Example:
-        >>> from llm_elicit.comparisons import Choices
+        >>> from llm_elicit.comparisons.table import Choices
         >>> space = FeatureSpace.load("penguins")
         >>> rng = np.random.default_rng(0)
         >>> a, b = space.sample(80, rng), space.sample(80, rng)

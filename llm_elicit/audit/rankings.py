@@ -23,9 +23,9 @@ from scipy.optimize import minimize
 
 from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.multiplicity import holm
+from llm_elicit.config.base_model import Strict
 from llm_elicit.errors import InputError
-from llm_elicit.features import Floats
-from llm_elicit.strict import Strict
+from llm_elicit.spaces.features import Floats
 
 Index = npt.NDArray[np.int64]
 _PRIOR_SD = 1.0  # of a feature's effect, in nats a standard deviation of λ

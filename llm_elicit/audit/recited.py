@@ -16,9 +16,9 @@ from scipy.spatial import cKDTree
 from scipy.stats import rankdata
 
 from llm_elicit.audit.consistency import Interval, wilson
-from llm_elicit.features import Floats
-from llm_elicit.recital import Recital
-from llm_elicit.strict import Strict
+from llm_elicit.comparisons.row_completion import Recital
+from llm_elicit.config.base_model import Strict
+from llm_elicit.spaces.features import Floats
 
 NEIGHBOURS = 20
 """Rows that an answer is held against besides its own."""

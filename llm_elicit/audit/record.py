@@ -30,9 +30,9 @@ from llm_elicit.audit.shape import Shape, measure_shape
 from llm_elicit.audit.summary import Bands, Summary, side_by_side, summarize
 from llm_elicit.audit.transitivity import Transitivity, measure_transitivity
 from llm_elicit.audit.unanswered import Unanswered, measure_unanswered
+from llm_elicit.config.base_model import Strict
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace
-from llm_elicit.strict import Strict
+from llm_elicit.spaces.features import FeatureSpace
 
 Progress = Callable[[int, int], None]
 

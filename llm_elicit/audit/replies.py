@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llm_elicit.features import FeatureSpace, Floats
+from llm_elicit.comparisons.row_completion import Recital
 from llm_elicit.questions.numbers import Unread, read_numbers, read_point, read_quantiles
-from llm_elicit.recital import Recital
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,7 +71,7 @@ class DirectEvidence:
             elif kind == "sample":
                 found = read_point(reply, space.features, finish)
             elif kind in ("range", "ratio"):
-                continue  # read with the question; see `llm_elicit.power_sources`
+                continue  # read with the question; see `llm_elicit.pipeline.power_sources`
             else:
                 found = read_numbers(reply, 1, finish)
             if isinstance(found, str):

@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from llm_elicit.comparisons import Choices, Comparisons, Said
-from llm_elicit.features import Floats
-from llm_elicit.told import STATED_TO
+from llm_elicit.comparisons.fit_inputs import STATED_TO
+from llm_elicit.comparisons.table import Choices, Comparisons, Said
+from llm_elicit.spaces.features import Floats
 
 Kind = Literal["log-odds", "choices"]
 _ROUNDING = 1e-9

@@ -17,8 +17,8 @@ from scipy.stats import norm
 from llm_elicit.audit.consistency import Interval, wilson
 from llm_elicit.audit.evidence import Reference
 from llm_elicit.audit.summary import Band, BeliefBands, CategoryBands, FeatureBands, Pair
-from llm_elicit.features import FeatureSpace, Floats
-from llm_elicit.strict import Strict
+from llm_elicit.config.base_model import Strict
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 _TINY = 1e-12
 _Column = tuple[int, str | None]

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import helmert
 
-from llm_elicit.features import Feature, FeatureSpace, Floats
+from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 
 @dataclass(frozen=True)

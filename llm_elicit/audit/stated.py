@@ -17,9 +17,9 @@ import numpy as np
 from llm_elicit.audit.evidence import Reference
 from llm_elicit.audit.levels import LEVEL_FACTORS
 from llm_elicit.audit.standard import Standard
-from llm_elicit.features import Floats
+from llm_elicit.config.base_model import Strict
 from llm_elicit.questions.numbers import LEVELS
-from llm_elicit.strict import Strict
+from llm_elicit.spaces.features import Floats
 
 _NODES = np.array([0, *LEVELS, 100]) / 100
 _RESAMPLES = 999

@@ -10,8 +10,8 @@ import pandas as pd
 from pydantic import Field
 
 from llm_elicit.audit.standard import shares_of
-from llm_elicit.features import Feature, FeatureSpace, Floats
-from llm_elicit.strict import Strict
+from llm_elicit.config.base_model import Strict
+from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 Band = tuple[float, float]

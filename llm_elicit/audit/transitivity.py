@@ -32,10 +32,10 @@ from scipy import sparse, stats
 
 from llm_elicit import density
 from llm_elicit.audit.consistency import Interval, wilson
-from llm_elicit.comparisons import Comparisons
+from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.config.base_model import Strict
 from llm_elicit.errors import InputError
-from llm_elicit.features import Floats
-from llm_elicit.strict import Strict
+from llm_elicit.spaces.features import Floats
 
 Index = npt.NDArray[np.int64]
 _COIN = 0.25

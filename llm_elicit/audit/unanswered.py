@@ -12,9 +12,9 @@ from scipy.linalg import orth
 
 from llm_elicit.audit.consistency import Interval, wilson
 from llm_elicit.audit.multiplicity import holm
-from llm_elicit.comparisons import Comparisons
-from llm_elicit.features import Feature, FeatureSpace, Floats
-from llm_elicit.strict import Strict
+from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.config.base_model import Strict
+from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 Codes = npt.NDArray[np.int64]
 _THIRDS = 3

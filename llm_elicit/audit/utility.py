@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from llm_elicit import density
-from llm_elicit.features import FeatureSpace, Floats
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 QUARTILES = np.array([0.05, 0.15, 0.25, 0.35, 0.45, 0.5, 0.55, 0.65, 0.75, 0.85, 0.95])
 """Shares of a number's range, on its scale, at which its effect is looked at."""

@@ -22,10 +22,10 @@ from llm_elicit.audit.consistency import Interval, wilson
 from llm_elicit.audit.evidence import Reference
 from llm_elicit.audit.multiplicity import holm
 from llm_elicit.audit.standard import Standard, shares_of
-from llm_elicit.comparisons import Choices
+from llm_elicit.comparisons.table import Choices
+from llm_elicit.config.base_model import Strict
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace, Floats
-from llm_elicit.strict import Strict
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 Progress = Callable[[str, int, int], None]
 _LEVEL = 0.9

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from llm_elicit._util.lazy_import import Later
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import (
     THINKING_ROOM,
@@ -18,8 +19,7 @@ from llm_elicit.backends.base import (
     server_url,
 )
 from llm_elicit.backends.sdk import Keyed, Sender, opening
-from llm_elicit.campaign import AnthropicJudge
-from llm_elicit.later import Later
+from llm_elicit.config.campaign import AnthropicJudge
 
 if TYPE_CHECKING:
     import anthropic

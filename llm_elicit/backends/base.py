@@ -14,12 +14,12 @@ from functools import lru_cache
 from typing import Any, Protocol, Self
 from urllib.parse import quote, quote_plus, urlsplit, urlunsplit
 
-from llm_elicit.addresses import served
+from llm_elicit._util.addresses import served
 from llm_elicit.backends.failures import Failure
 from llm_elicit.errors import InputError
-from llm_elicit.features import Floats
 from llm_elicit.questions import DirectQuestion, Prompt
 from llm_elicit.questions.template import Answer
+from llm_elicit.spaces.features import Floats
 
 THINKING_ROOM = 2048
 """Many models think before they answer, and their thinking counts towards the token limit."""

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
+from llm_elicit._util.lazy_import import Later
 from llm_elicit.backends import wire
 from llm_elicit.backends.anthropic import SAMPLING_VERSION, read_message
 from llm_elicit.backends.anthropic import open_client as open_anthropic
@@ -22,9 +23,8 @@ from llm_elicit.backends.failures import (
 from llm_elicit.backends.openai import open_client as open_openai
 from llm_elicit.backends.openai import read_completion
 from llm_elicit.backends.sdk import opening
-from llm_elicit.campaign import AnthropicJudge, Judge, OpenAIJudge
+from llm_elicit.config.campaign import AnthropicJudge, Judge, OpenAIJudge
 from llm_elicit.errors import InputError
-from llm_elicit.later import Later
 
 if TYPE_CHECKING:
     import anthropic

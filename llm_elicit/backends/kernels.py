@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_elicit.features import Floats
-from llm_elicit.later import Later
+from llm_elicit._util.lazy_import import Later
+from llm_elicit.spaces.features import Floats
 
 if TYPE_CHECKING:
     from scipy import special, stats

@@ -9,13 +9,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from llm_elicit._util.lazy_import import Later
 from llm_elicit.backends import weights
 from llm_elicit.backends.base import Capabilities, Notify, Reply, Request, silent
 from llm_elicit.backends.openai import read_completion
 from llm_elicit.backends.sdk import Keyless
-from llm_elicit.campaign import LocalJudge
+from llm_elicit.config.campaign import LocalJudge
 from llm_elicit.errors import InputError
-from llm_elicit.later import Later
 
 if TYPE_CHECKING:
     import openai

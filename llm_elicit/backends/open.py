@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from llm_elicit._util.lazy_import import Later
 from llm_elicit.backends.anthropic import AnthropicBackend
 from llm_elicit.backends.base import Backend, Notify, silent
 from llm_elicit.backends.local import LocalBackend
 from llm_elicit.backends.openai import OpenAIBackend
-from llm_elicit.campaign import (
+from llm_elicit.config.campaign import (
     AnthropicJudge,
     Judge,
     LocalJudge,
@@ -16,8 +17,7 @@ from llm_elicit.campaign import (
     PluginJudge,
     plugin_backend,
 )
-from llm_elicit.features import FeatureSpace
-from llm_elicit.later import Later
+from llm_elicit.spaces.features import FeatureSpace
 
 if TYPE_CHECKING:
     from llm_elicit.backends import simulated
@@ -38,7 +38,7 @@ def open_backend(judge: Judge, space: FeatureSpace, notify: Notify = silent) -> 
         InputError: a key is missing, a local model unknown, a package not installed or broken.
 
     Example:
-        >>> from llm_elicit.campaign import SimulatedJudge
+        >>> from llm_elicit.config.campaign import SimulatedJudge
         >>> judge = SimulatedJudge(name="expert", backend="simulated", belief="uniform")
         >>> open_backend(judge, FeatureSpace.load("penguins")).capabilities.seed
         True

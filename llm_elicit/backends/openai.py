@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from llm_elicit._util.lazy_import import Later
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import (
     THINKING_ROOM,
@@ -23,8 +24,7 @@ from llm_elicit.backends.base import (
 from llm_elicit.backends.failures import complaint
 from llm_elicit.backends.letters import soft_choice
 from llm_elicit.backends.sdk import Keyed, Sender, opening
-from llm_elicit.campaign import OpenAIJudge
-from llm_elicit.later import Later
+from llm_elicit.config.campaign import OpenAIJudge
 
 if TYPE_CHECKING:
     import httpx2

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from llm_elicit._util.lazy_import import Later
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import bare_url, scrubbed
 from llm_elicit.backends.failures import (
@@ -24,7 +25,6 @@ from llm_elicit.backends.failures import (
     shortened,
 )
 from llm_elicit.errors import InputError
-from llm_elicit.later import Later
 
 if TYPE_CHECKING:
     import httpx2

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from llm_elicit._util.lazy_import import Later
 from llm_elicit.backends.base import Capabilities, Reply, Request
 from llm_elicit.backends.kernels import Kernels
 from llm_elicit.backends.sdk import Keyless
-from llm_elicit.campaign import SimulatedJudge, SoftAnswers
+from llm_elicit.config.campaign import SimulatedJudge, SoftAnswers
 from llm_elicit.errors import InputError
-from llm_elicit.features import Feature, FeatureSpace, Floats
-from llm_elicit.later import Later
 from llm_elicit.questions.numbers import LEVELS
+from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 if TYPE_CHECKING:
     import torch

@@ -23,10 +23,10 @@ from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.job import DEFAULT, Job, Row
 from llm_elicit.benchmarks.measure import Array, Streams, choose, peak_mib, provenance_of
 from llm_elicit.benchmarks.targets import Target
-from llm_elicit.comparisons import Choices
+from llm_elicit.comparisons.table import Choices
 from llm_elicit.density import BETWEEN_ROUNDS, BeliefDensity, fit_belief, suggest_pairs
-from llm_elicit.features import Feature, FeatureSpace
-from llm_elicit.rounds import Schedule
+from llm_elicit.planning.rounds import Schedule
+from llm_elicit.spaces.features import Feature, FeatureSpace
 
 ROUNDS = "rounds"
 COINS = {DEFAULT: 100, ROUNDS: 20}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from llm_elicit import provenance
+from llm_elicit._util import provenance
 from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.job import DEFAULT, Job, Row
 from llm_elicit.benchmarks.variants import variant

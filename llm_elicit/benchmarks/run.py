@@ -9,6 +9,7 @@ from typing import Protocol
 
 import pandas as pd
 
+from llm_elicit._util.workers import Outcome, Workers, run_jobs
 from llm_elicit.benchmarks.adaptive import measure_adaptive
 from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.coverage import JUDGES, measure_coverage
@@ -23,7 +24,6 @@ from llm_elicit.benchmarks.rows import Rows
 from llm_elicit.benchmarks.variants import VARIANTS, check_methods, check_variants
 from llm_elicit.density.fit import METHODS
 from llm_elicit.errors import InputError
-from llm_elicit.workers import Outcome, Workers, run_jobs
 
 _MARGINAL = [("score", "joint-half"), ("score", DEFAULT)]
 _WORK = {

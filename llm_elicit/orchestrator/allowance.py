@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from llm_elicit.campaign import Campaign
+from llm_elicit.config.base_model import read_yaml
+from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal import FILE, Place, committed, reading
 from llm_elicit.orchestrator.lock import RunLock
-from llm_elicit.strict import read_yaml
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from llm_elicit.campaign import Limits
+from llm_elicit.config.campaign import Limits
 from llm_elicit.errors import CapError, InputError
 from llm_elicit.orchestrator.prices import PICO, Price
 

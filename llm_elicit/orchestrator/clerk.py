@@ -7,9 +7,8 @@ from typing import Any
 
 from llm_elicit.backends import Backend, Reply, Request
 from llm_elicit.backends.base import token_limit, without_key
-from llm_elicit.campaign import Judge, Limits, PluginJudge
+from llm_elicit.config.campaign import Judge, Limits, PluginJudge
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import journal, tokens
 from llm_elicit.orchestrator.budget import Amount
 from llm_elicit.orchestrator.cache import Identity, identify
@@ -17,8 +16,9 @@ from llm_elicit.orchestrator.journal import Answer, Question
 from llm_elicit.orchestrator.judgments import judge_reply, settings_of
 from llm_elicit.orchestrator.prices import Price
 from llm_elicit.orchestrator.usage import Tokens, UsageCheck
-from llm_elicit.plan import Plan, Query
+from llm_elicit.planning.pairs import Plan, Query
 from llm_elicit.questions import DirectWording, Template, render
+from llm_elicit.spaces.features import FeatureSpace
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 
 from llm_elicit.backends import Backend, open_backend
 from llm_elicit.backends.capabilities import check_settings
-from llm_elicit.campaign import Campaign
+from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import ElicitError
-from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator.budget import Amount, Budget, check_cap
 from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.clerk import Clerk, check_direct, check_worst
@@ -30,8 +29,9 @@ from llm_elicit.orchestrator.retries import Patience
 from llm_elicit.orchestrator.spans import span
 from llm_elicit.orchestrator.worker_shares import shared
 from llm_elicit.orchestrator.writer import Claims, Writer
-from llm_elicit.plan import Plan
+from llm_elicit.planning.pairs import Plan
 from llm_elicit.questions import Template
+from llm_elicit.spaces.features import FeatureSpace
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ async def ask(
 
     Example:
         >>> import tempfile
-        >>> from llm_elicit.plan import make_plan
+        >>> from llm_elicit.planning.pairs import make_plan
         >>> campaign = Campaign.model_validate({
         ...     "name": "try", "space": "penguins", "design": {"pairs": 5},
         ...     "judges": [{"name": "expert", "backend": "simulated"}]})

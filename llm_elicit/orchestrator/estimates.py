@@ -9,7 +9,7 @@ from itertools import islice
 from operator import add
 
 from llm_elicit.backends.base import THINKING_ROOM
-from llm_elicit.campaign import (
+from llm_elicit.config.campaign import (
     AnthropicJudge,
     Campaign,
     Judge,
@@ -17,13 +17,13 @@ from llm_elicit.campaign import (
     OpenAIJudge,
     SimulatedJudge,
 )
-from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator.opening import wording_of
 from llm_elicit.orchestrator.prices import Price, price_of
 from llm_elicit.orchestrator.tokens import cached_beginning, counter
-from llm_elicit.plan import PRESENTATIONS, Plan
+from llm_elicit.planning.pairs import PRESENTATIONS, Plan
 from llm_elicit.questions import Prompt, Template, render
 from llm_elicit.questions.numbers import LEVELS
+from llm_elicit.spaces.features import FeatureSpace
 
 Answered = Mapping[str, Mapping[str, int]]
 """How many questions each judge has answered, by presentation."""
@@ -121,7 +121,7 @@ def estimate(
         InputError: the template does not exist or cannot be filled in.
 
     Example:
-        >>> from llm_elicit.plan import make_plan
+        >>> from llm_elicit.planning.pairs import make_plan
         >>> campaign = Campaign.model_validate({
         ...     "name": "try", "space": "penguins", "design": {"pairs": 5},
         ...     "judges": [{"name": "expert", "backend": "simulated"}]})

@@ -13,9 +13,8 @@ from logging import WARNING
 from llm_elicit.backends import Reply, Request
 from llm_elicit.backends.base import AdaptedError
 from llm_elicit.backends.failures import Failure
-from llm_elicit.campaign import Judge
+from llm_elicit.config.campaign import Judge
 from llm_elicit.errors import ElicitError
-from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import journal, tokens
 from llm_elicit.orchestrator.budget import Amount, Budget
 from llm_elicit.orchestrator.cache import Identity, RunCache
@@ -29,8 +28,9 @@ from llm_elicit.orchestrator.retries import Decision, History, Patience, classif
 from llm_elicit.orchestrator.spans import span
 from llm_elicit.orchestrator.usage import known
 from llm_elicit.orchestrator.writer import Writer
-from llm_elicit.plan import Plan
+from llm_elicit.planning.pairs import Plan
 from llm_elicit.questions import DirectWording, Template
+from llm_elicit.spaces.features import FeatureSpace
 
 _ENOUGH, _SLOW, _LATENCIES = 100, 2.0, 500
 """After so many answers a request is slow that takes longer than so many seconds and than ten times

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sqlalchemy as sa
 
+from llm_elicit._util.lazy_import import Later
 from llm_elicit.backends import Reply, Request
-from llm_elicit.campaign import Campaign
-from llm_elicit.comparisons import Comparisons, write_comparisons
+from llm_elicit.comparisons.table import Comparisons, write_comparisons
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.identity import check_same, identity_of
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace
-from llm_elicit.identity import check_same, identity_of
-from llm_elicit.later import Later
 from llm_elicit.orchestrator.journal import (
     Place,
     Totals,
@@ -28,8 +27,9 @@ from llm_elicit.orchestrator.journal import (
     totals,
 )
 from llm_elicit.orchestrator.journal.schema import answers, meta, questions
-from llm_elicit.plan import Plan, Presentation
+from llm_elicit.planning.pairs import Plan, Presentation
 from llm_elicit.questions import read_answer
+from llm_elicit.spaces.features import FeatureSpace
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_elicit.backends.base import scrubbed
-from llm_elicit.campaign import Campaign
+from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator.progress import Progress, Tally
 
 FILE = "log.jsonl"

@@ -11,17 +11,17 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
-from llm_elicit.campaign import Campaign
-from llm_elicit.features import FeatureSpace
-from llm_elicit.identity import identity_of
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.identity import identity_of
 from llm_elicit.orchestrator import cache
 from llm_elicit.orchestrator.cache import CacheUse, RunCache
 from llm_elicit.orchestrator.journal import LEASE, Journal, Place
 from llm_elicit.orchestrator.lock import RunLock
 from llm_elicit.orchestrator.log import event, logged
 from llm_elicit.orchestrator.progress import Progress
-from llm_elicit.plan import Plan
+from llm_elicit.planning.pairs import Plan
 from llm_elicit.questions import DirectWording, Template
+from llm_elicit.spaces.features import FeatureSpace
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ def wording_of(campaign: Campaign, space: FeatureSpace, plan: Plan) -> DirectWor
 def worded_identity(
     campaign: Campaign, space: FeatureSpace, template: Template | None = None
 ) -> dict[str, str]:
-    """A campaign's identity with that of its templates; see `llm_elicit.identity`.
+    """A campaign's identity with that of its templates; see `llm_elicit.config.identity`.
 
     Raises:
         InputError: a template cannot be read.

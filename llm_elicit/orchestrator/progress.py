@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from llm_elicit.text import visible
+from llm_elicit._util.sanitize import visible
 
 _REDRAW = 0.1
 """Seconds between two changes of a line: drawing takes longer than counting an answer."""

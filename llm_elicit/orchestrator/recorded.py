@@ -15,7 +15,7 @@ from llm_elicit.orchestrator.journal.door import FILE
 from llm_elicit.orchestrator.journal.schema import meta, questions, rounds
 from llm_elicit.orchestrator.journal.statements import ignoring
 from llm_elicit.orchestrator.lock import RunLock
-from llm_elicit.rounds import Pairs
+from llm_elicit.planning.rounds import Pairs
 
 
 def planned_rounds(place: Place) -> dict[tuple[str, int], Pairs]:

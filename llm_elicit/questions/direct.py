@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llm_elicit.design import Direct
-from llm_elicit.direct_pairs import range_pairs
-from llm_elicit.features import Feature, FeatureSpace, Floats
-from llm_elicit.plan import DirectKind, Plan, Query
+from llm_elicit.comparisons.row_completion import Recital
+from llm_elicit.config.design import Direct
+from llm_elicit.planning.direct_pairs import range_pairs
+from llm_elicit.planning.pairs import DirectKind, Plan, Query
 from llm_elicit.questions.template import Answer, Prompt, Template
-from llm_elicit.recital import Recital
+from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 TEMPLATES: Mapping[DirectKind, str] = {
     "quantiles": "v1/quantiles", "sample": "v1/sample", "row": "v1/row", "range": "v1/range",

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
-from llm_elicit.features import Feature
+from llm_elicit.spaces.features import Feature
 
 Unread = Literal[
     "refusal", "truncated", "no numbers", "other count", "not finite", "not in order",

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import yaml
 from pydantic import Field, model_validator
 
-from llm_elicit import resources
+from llm_elicit._util.lazy_import import Later
+from llm_elicit._util.sanitize import visible
+from llm_elicit.config import resources
+from llm_elicit.config.base_model import Strict, validated
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace, Floats
-from llm_elicit.later import Later
-from llm_elicit.strict import Strict, validated
-from llm_elicit.text import visible
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 if TYPE_CHECKING:
     import jinja2

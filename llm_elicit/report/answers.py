@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from llm_elicit.comparisons import VERDICTS
-from llm_elicit.features import FeatureSpace
+from llm_elicit.comparisons.table import VERDICTS
+from llm_elicit.spaces.features import FeatureSpace
 
 FEW = 6
 """Answers of a judge that are open from the start."""

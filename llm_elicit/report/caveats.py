@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from llm_elicit.audit.record import Audit
-from llm_elicit.campaign import Campaign
-from llm_elicit.features import Feature
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.spaces.features import Feature
 
 _NOISE = {
     "gumbel": "Gumbel noise (Bradley–Terry choices)",

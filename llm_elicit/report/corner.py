@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from llm_elicit.features import Feature
 from llm_elicit.report.flatness import Pair, is_flat, is_uncertain
 from llm_elicit.report.layers import Layers, Rescaled, Shape, shapes_of, size_of
 from llm_elicit.report.marginals import (
@@ -20,6 +19,7 @@ from llm_elicit.report.pairs import draw_flat, draw_panel, draw_regions
 from llm_elicit.report.picture import paint_picture
 from llm_elicit.report.samples import Samples
 from llm_elicit.report.style import DARK, LIGHT, Theme
+from llm_elicit.spaces.features import Feature
 
 MOST = 10
 """Features of a corner plot, at most."""

@@ -18,7 +18,6 @@ from scipy.ndimage import gaussian_filter
 from llm_elicit.audit.bands import BINS
 from llm_elicit.audit.distance import bin_edges
 from llm_elicit.audit.summary import BeliefBands
-from llm_elicit.features import Floats
 from llm_elicit.report.corner import MOST, corner_figure, corner_layers
 from llm_elicit.report.layers import Layers
 from llm_elicit.report.marginals import draw_band, draw_marginal, legend, marginal_layers
@@ -26,6 +25,7 @@ from llm_elicit.report.pairs import histogram, ramp
 from llm_elicit.report.picture import Picture, paint_picture, render
 from llm_elicit.report.samples import Samples
 from llm_elicit.report.style import DARK, LIGHT, Theme, axis_label, blank, dress, set_axis
+from llm_elicit.spaces.features import Floats
 
 
 @dataclass(frozen=True)

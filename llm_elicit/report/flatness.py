@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from llm_elicit.audit.distance import bin_edges
-from llm_elicit.features import Feature, Floats
+from llm_elicit.spaces.features import Feature, Floats
 
 CELLS = 36
 """Bins of a drawn panel along a number."""

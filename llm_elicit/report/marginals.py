@@ -15,7 +15,6 @@ from llm_elicit.audit.bands import BINS, smoothed
 from llm_elicit.audit.distance import bin_edges, bin_widths
 from llm_elicit.audit.standard import shares_of
 from llm_elicit.audit.summary import BeliefBands, CategoryBands, FeatureBands
-from llm_elicit.features import Feature, Floats
 from llm_elicit.report.layers import (
     Layers,
     Rescaled,
@@ -28,6 +27,7 @@ from llm_elicit.report.layers import (
 from llm_elicit.report.samples import Samples
 from llm_elicit.report.style import LIGHT, Theme, axis_label, dress, set_axis
 from llm_elicit.report.words import between, share
+from llm_elicit.spaces.features import Feature, Floats
 
 _BAR = 0.8  # the width of a category's bar, of its place
 _LINE = 1.6

@@ -14,8 +14,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from llm_elicit.audit.record import Audit, JudgeAudit
-from llm_elicit.campaign import Campaign, Judge
-from llm_elicit.comparisons import VERDICTS, Comparisons
+from llm_elicit.comparisons.table import VERDICTS, Comparisons
+from llm_elicit.config.campaign import Campaign, Judge
 from llm_elicit.report import verdicts, words
 from llm_elicit.report.answers import ORDERS, Shown, choose_answers, filters
 from llm_elicit.report.caveats import caveats

@@ -13,10 +13,10 @@ from matplotlib.patches import Rectangle
 from scipy.ndimage import gaussian_filter
 
 from llm_elicit.audit.distance import bin_edges
-from llm_elicit.features import Floats
 from llm_elicit.report.flatness import CELLS, Pair, smoothing
 from llm_elicit.report.samples import Samples
 from llm_elicit.report.style import Theme, dress, set_axis
+from llm_elicit.spaces.features import Floats
 
 _MASSES = (0.9, 0.5)
 _LINES = (0.8, 1.3)

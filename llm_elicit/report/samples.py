@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from llm_elicit.audit.summary import BeliefBands
-from llm_elicit.features import FeatureSpace, Floats
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 
 @dataclass(frozen=True)

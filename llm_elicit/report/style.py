@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from llm_elicit.features import Feature
+from llm_elicit.spaces.features import Feature
 
 
 @dataclass(frozen=True)

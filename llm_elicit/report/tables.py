@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from llm_elicit._util.sanitize import guard, latex, markdown
 from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.distance import Distance
 from llm_elicit.audit.record import Audit, JudgeAudit
@@ -19,7 +20,6 @@ from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.report import words
 from llm_elicit.report.figures import file_name
 from llm_elicit.report.style import axis_label
-from llm_elicit.text import guard, latex, markdown
 
 _NAMES = 2  # columns of a table that name what the numbers are of
 

@@ -12,8 +12,8 @@ from llm_elicit.audit.position import PositionEffect
 from llm_elicit.audit.powers import Powers, WidthResponse
 from llm_elicit.audit.preference import Ceiling, Preference
 from llm_elicit.audit.record import Audit, JudgeAudit
-from llm_elicit.features import FeatureSpace
 from llm_elicit.report.words import NOT_MEASURED, listed, number, share, signed
+from llm_elicit.spaces.features import FeatureSpace
 
 _MOST_NAMED = 4
 _STRONG = 0.25

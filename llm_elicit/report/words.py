@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from llm_elicit._util.sanitize import visible
 from llm_elicit.audit.boxes import Box
 from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.direct import DirectAudit
@@ -12,8 +13,7 @@ from llm_elicit.audit.distance import Estimate
 from llm_elicit.audit.multiplicity import p_words
 from llm_elicit.audit.recited import Recited
 from llm_elicit.audit.record import JudgeAudit
-from llm_elicit.features import Feature, FeatureSpace
-from llm_elicit.text import visible
+from llm_elicit.spaces.features import Feature, FeatureSpace
 
 __all__ = [
     "between", "cell", "estimate", "interval", "level_words", "listed", "no_belief_sentence",

@@ -19,10 +19,10 @@ import pytest
 from llm_elicit.backends import Backend, Capabilities, Reply, Request, open_backend
 from llm_elicit.backends.base import token_limit
 from llm_elicit.backends.failures import Failure
-from llm_elicit.campaign import Campaign, Judge, PluginJudge
+from llm_elicit.config.base_model import validated
+from llm_elicit.config.campaign import Campaign, Judge, PluginJudge
 from llm_elicit.errors import InputError
 from llm_elicit.questions import Message, Prompt
-from llm_elicit.strict import validated
 from llm_elicit.testing.plugin import Loopback
 from llm_elicit.testing.provider import Fails, Resets, Says, Sends
 

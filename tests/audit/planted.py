@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from llm_elicit.comparisons import Comparisons
-from llm_elicit.design import Design
-from llm_elicit.features import Feature, FeatureSpace, Floats
-from llm_elicit.plan import make_plan
+from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.config.design import Design
+from llm_elicit.planning.pairs import make_plan
+from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 Chooser = Callable[[Floats, Floats], Floats]
 

@@ -12,13 +12,13 @@ from llm_elicit.audit.coverage import (
     measure_data_coverage,
 )
 from llm_elicit.audit.foretold import read_foretold
-from llm_elicit.comparisons import Choices
+from llm_elicit.comparisons.table import Choices
 from llm_elicit.density import (
     Evidence,
     Uniform,
     fit_evidence,
 )
-from llm_elicit.features import FeatureSpace
+from llm_elicit.spaces.features import FeatureSpace
 from tests.density.targets import QUICK
 
 

@@ -17,9 +17,9 @@ from llm_elicit.audit.generated import measure_generated
 from llm_elicit.audit.response import Response
 from llm_elicit.audit.standard import Standard
 from llm_elicit.audit.unanswered import measure_unanswered
-from llm_elicit.comparisons import Choices, Comparisons
+from llm_elicit.comparisons.table import Choices, Comparisons
 from llm_elicit.errors import InputError
-from llm_elicit.features import Feature, FeatureSpace
+from llm_elicit.spaces.features import Feature, FeatureSpace
 
 WORDS = ("oak", "elm", "ash", "fir")
 

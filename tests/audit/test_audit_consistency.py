@@ -6,7 +6,7 @@ import pytest
 
 from audit.planted import ask, box, constant, gaussian_expert
 from llm_elicit.audit.consistency import measure_consistency, wilson
-from llm_elicit.comparisons import Comparisons
+from llm_elicit.comparisons.table import Comparisons
 
 SPACE = box(3)
 

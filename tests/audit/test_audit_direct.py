@@ -13,11 +13,11 @@ from llm_elicit.audit.generated import measure_generated
 from llm_elicit.audit.levels import LEVEL_FACTORS, quantiles_at_levels
 from llm_elicit.audit.recited import measure_recited, same
 from llm_elicit.audit.stated import apart, measure_stated
+from llm_elicit.comparisons.fit_inputs import sampling_of
+from llm_elicit.comparisons.row_completion import Recital
 from llm_elicit.density import BETWEEN_ROUNDS, fit_belief
-from llm_elicit.features import Feature, FeatureSpace
 from llm_elicit.questions.numbers import LEVELS, UNREAD
-from llm_elicit.recital import Recital
-from llm_elicit.told import sampling_of
+from llm_elicit.spaces.features import Feature, FeatureSpace
 
 SHARES = np.array(LEVELS) / 100
 NODES = np.array([0.0, *SHARES, 1.0])

@@ -16,7 +16,7 @@ from llm_elicit.audit.distance import (
     wasserstein,
 )
 from llm_elicit.audit.evidence import AuditSettings, Standard
-from llm_elicit.features import Feature
+from llm_elicit.spaces.features import Feature
 
 EDGES = np.linspace(0, 1, 9)
 columns = arrays(np.float64, st.integers(1, 30), elements=st.floats(0, 1))

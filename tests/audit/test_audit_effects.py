@@ -9,7 +9,7 @@ from llm_elicit import density
 from llm_elicit.audit import AuditSettings, utility_of
 from llm_elicit.audit.effects import measure_effects
 from llm_elicit.audit.response import Response, response_of
-from llm_elicit.comparisons import Choices
+from llm_elicit.comparisons.table import Choices
 from tests.density.targets import QUICK
 
 SPACE = box(3)

@@ -19,7 +19,7 @@ from llm_elicit.audit.joint import (
     pqmass,
     sliced_wasserstein,
 )
-from llm_elicit.features import FeatureSpace
+from llm_elicit.spaces.features import FeatureSpace
 
 samples = st.integers(1, 25).flatmap(
     lambda n: st.tuples(*[arrays(np.float64, (n, 2), elements=st.floats(-9, 9, width=32))] * 3)

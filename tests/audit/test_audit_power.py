@@ -9,7 +9,7 @@ from llm_elicit.audit import measure_bands
 from llm_elicit.audit.power import LEAN, BandPower, measure_band_power, measure_search_power
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.response import Response
-from llm_elicit.comparisons import Choices
+from llm_elicit.comparisons.table import Choices
 from llm_elicit.density import (
     FitSettings,
     MixtureSettings,

@@ -10,7 +10,7 @@ from llm_elicit.audit.evidence import AuditSettings
 from llm_elicit.audit.preference import measure_preference, settle, share_explained
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.response import Response, response_of
-from llm_elicit.comparisons import Choices, Comparisons
+from llm_elicit.comparisons.table import Choices, Comparisons
 
 SPACE = box(2)
 SETTINGS = AuditSettings(flips=199)

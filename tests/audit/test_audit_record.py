@@ -18,7 +18,7 @@ from llm_elicit.audit import (
     find_triads,
     utility_of,
 )
-from llm_elicit.comparisons import Comparisons
+from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.density import BETWEEN_ROUNDS, PosteriorSettings, Uniform, fit_belief
 from llm_elicit.errors import InputError
 from llm_elicit.report.verdicts import verdict_sentence

@@ -9,8 +9,8 @@ from llm_elicit.audit import AuditSettings
 from llm_elicit.audit.effects import measure_effects
 from llm_elicit.audit.randomization import RandomizationTest, combine
 from llm_elicit.audit.response import Response, response_of
-from llm_elicit.comparisons import Choices
-from llm_elicit.rounds import Schedule
+from llm_elicit.comparisons.table import Choices
+from llm_elicit.planning.rounds import Schedule
 
 LINE, PLANE = box(1), box(2)
 _SETTINGS = AuditSettings(flips=99)

@@ -16,7 +16,7 @@ from llm_elicit.audit.shape import (
     measure_shape,
 )
 from llm_elicit.density import BeliefDraws
-from llm_elicit.features import Feature
+from llm_elicit.spaces.features import Feature
 
 SPACE = box(3, 9.0)
 DRAWN = np.linspace(-0.2, 0.8, 201)

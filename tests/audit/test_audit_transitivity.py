@@ -17,7 +17,7 @@ from llm_elicit.audit.transitivity import (
     foretell_triads,
     measure_transitivity,
 )
-from llm_elicit.comparisons import Comparisons
+from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.density import (
     BeliefDensity,
     Evidence,

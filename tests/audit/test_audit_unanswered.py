@@ -5,7 +5,7 @@ import pytest
 
 from audit.planted import ask, box, constant
 from llm_elicit.audit.unanswered import measure_unanswered
-from llm_elicit.comparisons import Comparisons
+from llm_elicit.comparisons.table import Comparisons
 
 SPACE = box(3)
 

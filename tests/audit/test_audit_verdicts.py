@@ -21,9 +21,9 @@ from llm_elicit.audit import (
 )
 from llm_elicit.audit.preference import measure_preference, settle
 from llm_elicit.audit.response import response_of
-from llm_elicit.campaign import Fit
-from llm_elicit.features import FeatureSpace
-from llm_elicit.told import evidence_of, sampling_of
+from llm_elicit.comparisons.fit_inputs import evidence_of, sampling_of
+from llm_elicit.config.campaign import Fit
+from llm_elicit.spaces.features import FeatureSpace
 
 SPACE = FeatureSpace.load("countries")
 PAIRS, CAMPAIGNS = 100, 80

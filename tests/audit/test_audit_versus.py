@@ -5,7 +5,7 @@ import pytest
 
 from audit.planted import box
 from llm_elicit.audit import Reference, Side, Versus, compare_judges
-from llm_elicit.comparisons import Choices
+from llm_elicit.comparisons.table import Choices
 from llm_elicit.density import (
     Uniform,
     fit_evidence,

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from llm_elicit.backends import Request
-from llm_elicit.features import FeatureSpace
 from llm_elicit.questions import Template, render
+from llm_elicit.spaces.features import FeatureSpace
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,10 @@ from orchestrator.running import campaign, run
 
 from llm_elicit.backends import Reply, Request, open_backend
 from llm_elicit.backends.capabilities import lacking
-from llm_elicit.campaign import AnthropicJudge, OpenAIJudge
+from llm_elicit.config.campaign import AnthropicJudge, OpenAIJudge
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace
 from llm_elicit.questions import parse
+from llm_elicit.spaces.features import FeatureSpace
 
 
 @pytest.fixture(autouse=True)

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from llm_elicit.backends import Reply, Request, open_backend, weights
-from llm_elicit.campaign import LocalJudge
-from llm_elicit.design import Direct
+from llm_elicit.config.campaign import LocalJudge
+from llm_elicit.config.design import Direct
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace
-from llm_elicit.plan import direct_queries
+from llm_elicit.planning.pairs import direct_queries
 from llm_elicit.questions import DirectWording, Template, render
 from llm_elicit.questions.stated import read_probability, read_ratio
+from llm_elicit.spaces.features import FeatureSpace
 
 
 def _judge(model: str = "smollm2") -> LocalJudge:
@@ -151,8 +151,8 @@ def test_without_the_engine_the_extra_is_named(space: FeatureSpace) -> None:
     code = (
         "import sys; sys.modules['xllamacpp'] = None\n"
         "from llm_elicit.backends import open_backend\n"
-        "from llm_elicit.campaign import LocalJudge\n"
-        "from llm_elicit.features import FeatureSpace\n"
+        "from llm_elicit.config.campaign import LocalJudge\n"
+        "from llm_elicit.spaces.features import FeatureSpace\n"
         "judge = LocalJudge(name='x', backend='local')\n"
         "open_backend(judge, FeatureSpace.load('penguins'))\n"
     )

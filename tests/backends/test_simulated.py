@@ -8,10 +8,10 @@ import pytest
 from scipy.stats import norm
 
 from llm_elicit.backends import Request, SimulatedBackend, open_backend
-from llm_elicit.campaign import SimulatedJudge
+from llm_elicit.config.campaign import SimulatedJudge
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace
 from llm_elicit.questions import Message, Prompt
+from llm_elicit.spaces.features import FeatureSpace
 
 LEVEL = {"gumbel": math.sqrt(6) / math.pi, "exponential": 1.0, "normal": 1.0}
 

@@ -13,7 +13,7 @@ import pytest
 from llm_elicit.benchmarks.asking.bars import large_bars, run_client
 from llm_elicit.benchmarks.asking.client import Job
 from llm_elicit.benchmarks.asking.loopback import Faults, Loopback, Rate
-from llm_elicit.comparisons import Comparisons
+from llm_elicit.comparisons.table import Comparisons
 
 
 # Each client is a process of its own, which takes its time where others work too.

@@ -7,7 +7,7 @@ from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.faint import FAINT, FaintJudge, box_of, log_mass, measure_faint
 from llm_elicit.benchmarks.job import Job
 from llm_elicit.benchmarks.run import Request
-from llm_elicit.range_pairs import draw_ranges
+from llm_elicit.planning.range_pairs import draw_ranges
 
 
 def target(name):

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.faults import MARK, odd_seeds_fail, quick
-from llm_elicit import cli
+from llm_elicit._util.workers import Workers
 from llm_elicit.benchmarks import power
 from llm_elicit.benchmarks import run as module
 from llm_elicit.benchmarks.adaptive import measure_adaptive, round_ends
@@ -21,9 +21,9 @@ from llm_elicit.benchmarks.job import Job
 from llm_elicit.benchmarks.measure import Streams, compare, measure
 from llm_elicit.benchmarks.rows import Rows, key_of
 from llm_elicit.benchmarks.run import Request, parse_seeds, run_table
+from llm_elicit.cli import main as cli
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import Silent
-from llm_elicit.workers import Workers
 
 SMALL = ["--methods", "utility", "--comparisons-per-feature", "20", "--points", "100"]
 KEY = [

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import SearchStrategy
 from typer.testing import CliRunner
 
-from llm_elicit import cli
+from llm_elicit.cli import main as cli
 from llm_elicit.density.errors import DensityError
 from llm_elicit.errors import ElicitError
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from fuzz.damage import DAMAGES, DEAR, commands
 from fuzz.oracle import Outcome, command, fuzz
-from llm_elicit import cli
+from llm_elicit.cli import main as cli
 
 CAMPAIGN = """
 name: small

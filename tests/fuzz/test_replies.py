@@ -14,7 +14,7 @@ from orchestrator.running import campaign, plan_of
 
 from fuzz.inputs import CALM, HARSH, responses
 from fuzz.oracle import Outcome, attempt, fuzz
-from llm_elicit.campaign import Campaign
+from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator import AskSummary, ask, status
 from llm_elicit.testing.provider import completion, message
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from fakes.provider import Action, Fails, Provider, Resets, Says
 
-from llm_elicit.campaign import Campaign
+from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CapError
 from llm_elicit.orchestrator.prices import price_of
 from orchestrator.conftest import KEY, claude, gpt

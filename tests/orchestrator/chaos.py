@@ -26,7 +26,7 @@ from typing import Self
 from fakes.provider import Provider, Says
 from sqlalchemy import func, select
 
-from llm_elicit.campaign import Campaign
+from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator import prompts
 from llm_elicit.orchestrator.journal import Place, reading

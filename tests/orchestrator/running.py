@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llm_elicit.campaign import Campaign
-from llm_elicit.comparisons import Comparisons
+from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator import AskSummary, CacheUse, Patience, ask, comparisons
 from llm_elicit.orchestrator.progress import Progress, Silent
-from llm_elicit.plan import Plan, direct_queries, make_plan
+from llm_elicit.planning.pairs import Plan, direct_queries, make_plan
 from orchestrator.conftest import SWIFT
 
 

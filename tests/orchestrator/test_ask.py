@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fakes.provider import Action, Fails, Hangs, Provider, Resets, Says, Sends
 
-from llm_elicit.comparisons import Comparisons
+from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import InputError, JudgeError
 from llm_elicit.orchestrator import status
 from llm_elicit.orchestrator.journal import Journal

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_elicit.backends.batches import AnthropicBatches, Line, OpenAIBatches, Room
-from llm_elicit.campaign import Campaign
+from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CapError, InputError, JudgeError
 from llm_elicit.orchestrator import (
     AskSummary,

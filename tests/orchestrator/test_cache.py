@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from llm_elicit.backends import Reply, Request, open_backend
 from llm_elicit.backends.base import silent
-from llm_elicit.cache_command import cache_app
+from llm_elicit.cli.cache import cache_app
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.cache import (
     SCHEMA,

@@ -14,7 +14,7 @@ from fakes.provider import Provider
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llm_elicit.campaign import Limits
+from llm_elicit.config.campaign import Limits
 from llm_elicit.errors import CapError
 from llm_elicit.orchestrator.budget import Amount, Budget, Purse
 from orchestrator import cap

@@ -15,7 +15,7 @@ from llm_elicit.orchestrator import direct_answers
 from llm_elicit.orchestrator.journal import Answer, Place, Question, answered, digest_of, intent
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.recorded import planned_rounds, record_rounds
-from llm_elicit.rounds import EVERYONE, Pairs
+from llm_elicit.planning.rounds import EVERYONE, Pairs
 from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, plan_of, run, table
 

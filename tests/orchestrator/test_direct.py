@@ -17,17 +17,17 @@ from fakes.provider import Fails, Provider, Says
 from llm_elicit.audit import AuditSettings, DirectEvidence, Reference
 from llm_elicit.audit.direct import measure_direct
 from llm_elicit.backends import Capabilities, SimulatedBackend
-from llm_elicit.campaign import Campaign
-from llm_elicit.direct_pairs import range_pairs
+from llm_elicit.comparisons.row_completion import Recital
+from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CapError, InputError
-from llm_elicit.features import FeatureSpace
 from llm_elicit.orchestrator import answered, direct_answers, estimate, examples, status
 from llm_elicit.orchestrator.clerk import check_direct
 from llm_elicit.orchestrator.journal import Place, reading
 from llm_elicit.orchestrator.journal.reading import committed
-from llm_elicit.plan import direct_queries
+from llm_elicit.planning.direct_pairs import range_pairs
+from llm_elicit.planning.pairs import direct_queries
 from llm_elicit.questions.numbers import UNREAD
-from llm_elicit.recital import Recital
+from llm_elicit.spaces.features import FeatureSpace
 from orchestrator.child import study as child_study
 from orchestrator.conftest import EXPERT, claude, gpt
 from orchestrator.running import campaign, plan_of, run, table, until

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from fakes.provider import Provider, Says
 
-from llm_elicit import stages
 from llm_elicit.orchestrator import Silent
+from llm_elicit.pipeline import stages
 from orchestrator.conftest import gpt
 
 LAG = 0.05

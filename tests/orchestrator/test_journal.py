@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from llm_elicit.campaign import Limits
+from llm_elicit.config.campaign import Limits
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import planned_rounds, record_rounds, settled
 from llm_elicit.orchestrator.journal import (
@@ -35,8 +35,8 @@ from llm_elicit.orchestrator.journal.schema import answers, questions
 from llm_elicit.orchestrator.journal.statements import SPENT, amounts
 from llm_elicit.orchestrator.lock import RunLock
 from llm_elicit.orchestrator.writer import Writer
-from llm_elicit.plan import Plan
-from llm_elicit.rounds import EVERYONE, Pairs
+from llm_elicit.planning.pairs import Plan
+from llm_elicit.planning.rounds import EVERYONE, Pairs
 from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, plan_of, run, table
 

@@ -16,7 +16,7 @@ from fakes.provider import Action, Fails, Hangs, Provider, Resets, Says, Sends, 
 
 from llm_elicit.backends import Request, open_backend
 from llm_elicit.backends.failures import Failure, read_failure
-from llm_elicit.campaign import Campaign
+from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError, JudgeError
 from llm_elicit.orchestrator import Patience, status
 from llm_elicit.orchestrator.retries import Decision, History, classify, weigh

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 from sqlalchemy import select
 
-from llm_elicit.comparisons import Comparisons
+from llm_elicit._util.sanitize import guard
+from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.orchestrator import judgments, write_judgments
 from llm_elicit.orchestrator.journal import Journal, Place, reading
 from llm_elicit.orchestrator.journal.schema import questions
-from llm_elicit.plan import Plan, Query
-from llm_elicit.text import guard
+from llm_elicit.planning.pairs import Plan, Query
 from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, plan_of, run, table
 

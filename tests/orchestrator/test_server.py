@@ -19,7 +19,7 @@ from llm_elicit.orchestrator.journal import Journal, JournalError, Place, answer
 from llm_elicit.orchestrator.journal.schema import answers, questions
 from llm_elicit.orchestrator.journal.statements import SPENT, amounts
 from llm_elicit.orchestrator.writer import Writer
-from llm_elicit.plan import Plan
+from llm_elicit.planning.pairs import Plan
 from orchestrator.chaos import Nursery, study
 from orchestrator.conftest import EXPERT, claude
 from orchestrator.postgres import running

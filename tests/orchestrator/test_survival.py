@@ -14,7 +14,7 @@ import pytest
 from fakes.provider import Hangs, Provider, Says
 from sqlalchemy import select
 
-from llm_elicit.campaign import Campaign
+from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import prompts
 from llm_elicit.orchestrator.journal import Place, reading

@@ -26,7 +26,7 @@ from llm_elicit.orchestrator.journal import (
 )
 from llm_elicit.orchestrator.journal.schema import answers, questions, workers
 from llm_elicit.orchestrator.journal.statements import SPENT, amounts
-from llm_elicit.plan import Plan
+from llm_elicit.planning.pairs import Plan
 from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, plan_of
 from orchestrator.test_journal import ANSWER

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from llm_elicit import resources
+from llm_elicit.config import resources
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace
 from llm_elicit.questions import Template, render
+from llm_elicit.spaces.features import FeatureSpace
 
 FRONT = "id: mine\nwording: mine"
 BOTH = "{{ option_a }} {{ option_b }}"

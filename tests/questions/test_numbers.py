@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_elicit.features import Feature, FeatureSpace
 from llm_elicit.questions.numbers import LEVELS, UNREAD, read_numbers, read_point, read_quantiles
+from llm_elicit.spaces.features import Feature, FeatureSpace
 
 VALUES = st.floats(-1e12, 1e12).map(lambda x: float(f"{x:.6g}"))
 LISTS = st.lists(VALUES, min_size=1, max_size=9)

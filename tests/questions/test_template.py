@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from llm_elicit.errors import InputError
-from llm_elicit.features import FeatureSpace
 from llm_elicit.questions import Template, render
+from llm_elicit.spaces.features import FeatureSpace
 
 SHIPPED = ["v1/zero-shot", "v1/few-shot"]
 

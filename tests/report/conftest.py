@@ -28,14 +28,14 @@ from llm_elicit.audit.powers import (
     WidthResponse,
 )
 from llm_elicit.audit.record import JudgeAudit
-from llm_elicit.campaign import Campaign
-from llm_elicit.comparisons import Comparisons
+from llm_elicit.comparisons.row_completion import Recital
+from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.config.campaign import Campaign
 from llm_elicit.density import BETWEEN_ROUNDS, Uniform, fit_belief
-from llm_elicit.features import Feature, FeatureSpace
 from llm_elicit.questions.numbers import LEVELS
-from llm_elicit.recital import Recital
 from llm_elicit.report import Samples, Study, write_report
 from llm_elicit.report.figures import Portrait, draw_portrait
+from llm_elicit.spaces.features import Feature, FeatureSpace
 from report.reader import Reader
 
 HOSTILE = (

@@ -2,8 +2,8 @@
 
 import pytest
 
-from llm_elicit.campaign import Fit
-from llm_elicit.design import Design, Rounds, Stop
+from llm_elicit.config.campaign import Fit
+from llm_elicit.config.design import Design, Rounds, Stop
 from llm_elicit.report.caveats import caveats
 
 

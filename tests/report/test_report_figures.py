@@ -11,13 +11,13 @@ from audit.planted import box
 from matplotlib.figure import Figure
 from PIL import Image
 
-from llm_elicit.features import Feature
 from llm_elicit.report.corner import corner_figure, corner_layers, flat_factors
 from llm_elicit.report.figures import draw_portrait, file_name, save_figures
 from llm_elicit.report.flatness import Pair
 from llm_elicit.report.samples import Samples
 from llm_elicit.report.style import DARK, LIGHT, log_ticks, set_axis
 from llm_elicit.report.words import visible, worded
+from llm_elicit.spaces.features import Feature
 
 
 def colours(content):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_elicit.comparisons import VERDICTS
+from llm_elicit.comparisons.table import VERDICTS
 from llm_elicit.report.glossary import GLOSSARY
 
 READING = Path(__file__).parents[2] / "docs" / "reading.md"

@@ -17,7 +17,7 @@ from llm_elicit.audit import (
 )
 from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.direct import DirectAnswers
-from llm_elicit.design import Design
+from llm_elicit.config.design import Design
 from llm_elicit.report import words
 from llm_elicit.report.figures import draw_portrait
 from llm_elicit.report.page import render_page

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_elicit._util.sanitize import latex, markdown
 from llm_elicit.audit import Audit, AuditSettings, JudgeEvidence, Reference, audit_run
 from llm_elicit.report.tables import (
     as_latex,
@@ -19,7 +20,6 @@ from llm_elicit.report.tables import (
     feature_table,
     write_tables,
 )
-from llm_elicit.text import latex, markdown
 
 PDFLATEX = shutil.which("pdflatex")
 ATTACKS = (

@@ -17,12 +17,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from llm_elicit.campaign import Campaign
-from llm_elicit.features import FeatureSpace
-from llm_elicit.later import Later
+from llm_elicit._util.lazy_import import Later
+from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator import Silent, Tally, ask, prompts, status, write_judgments
-from llm_elicit.plan import Plan, make_plan
+from llm_elicit.planning.pairs import Plan, make_plan
 from llm_elicit.questions import Message, Prompt, Template
+from llm_elicit.spaces.features import FeatureSpace
 
 if TYPE_CHECKING:
     import anthropic

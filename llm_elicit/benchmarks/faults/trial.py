@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from sqlalchemy import func, select
 
-from llm_elicit.campaign import Campaign
+from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import Place, Totals, status
 from llm_elicit.orchestrator.journal import reading

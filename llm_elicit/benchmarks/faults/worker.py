@@ -11,7 +11,7 @@ import sys
 
 from llm_elicit.errors import ElicitError
 from llm_elicit.orchestrator import Patience, ask
-from llm_elicit.runs import Run
+from llm_elicit.pipeline.run_folder import Run
 
 
 def work(campaign: str, patience: Patience) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from llm_elicit.plan import Presentation
+from llm_elicit.planning.pairs import Presentation
 
 Kind = Literal["intent", "submitted", "answered", "missed", "failed", "quarantined"]
 

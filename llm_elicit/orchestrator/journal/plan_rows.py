@@ -7,7 +7,7 @@ from sqlalchemy import BigInteger, bindparam, case, func, literal, select
 
 from llm_elicit.orchestrator.journal.schema import questions
 from llm_elicit.orchestrator.journal.statements import ignoring
-from llm_elicit.plan import Plan
+from llm_elicit.planning.pairs import Plan
 
 _NEW = {"state": "planned", "attempts": 0, "reserved": 0.0, "lost": 0.0}
 

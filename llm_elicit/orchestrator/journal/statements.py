@@ -17,7 +17,7 @@ from sqlalchemy import bindparam, case, func, insert, select, update
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from llm_elicit.later import Later
+from llm_elicit._util.lazy_import import Later
 from llm_elicit.orchestrator.journal.changes import Change, Kind
 from llm_elicit.orchestrator.journal.schema import (
     DONE,

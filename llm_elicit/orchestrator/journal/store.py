@@ -19,9 +19,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import func, or_, select, update
 
-from llm_elicit.campaign import Limits
+from llm_elicit.config.campaign import Limits
+from llm_elicit.config.identity import check_same
 from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.identity import check_same
 from llm_elicit.orchestrator.journal.batches import (
     BatchFate,
     BatchRow,
@@ -67,7 +67,7 @@ from llm_elicit.orchestrator.journal.statements import (
 )
 from llm_elicit.orchestrator.journal.transactions import Transactions
 from llm_elicit.orchestrator.journal.unsaved import Unsaved
-from llm_elicit.plan import Plan
+from llm_elicit.planning.pairs import Plan
 
 _NO_LIMITS = Limits()
 

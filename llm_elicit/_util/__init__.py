@@ -1,0 +1,1 @@
+"""Helpers that several packages share and that know nothing of them."""

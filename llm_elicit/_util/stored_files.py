@@ -1,0 +1,86 @@
+"""Reading the tables that stages left: one that cannot be read is one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llm_elicit._util.lazy_import import Later
+from llm_elicit.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = Later("pandas")
+
+T = TypeVar("T")
+
+
+_WAY_OUT = "delete it and run the stage that writes it again"
+
+
+def read_parquet(
+    path: Path, columns: Sequence[str] = (), *, only: list[str] | None = None
+) -> pd.DataFrame:
+    """A Parquet file with at least these columns.
+
+    Args:
+        path: the file.
+        columns: those that it must have.
+        only: the columns to read; None for all.
+
+    Raises:
+        InputError: it is no Parquet file, is cut off, or has no such column.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - asking waits for it no more than for pandas
+
+    try:
+        table = pd.read_parquet(path, columns=only)
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise InputError(f"{path}: cannot be read ({reason}); {_WAY_OUT}") from None
+    missing = [name for name in columns if name not in table.columns]
+    if missing:
+        raise InputError(f"{path}: no column {missing[0]!r}; {_WAY_OUT}")
+    return table
+
+
+def read_points(
+    path: Path, names: Sequence[str] | None = None, multiple: int = 1
+) -> NDArray[np.float64]:
+    """Points from a Parquet file, `(n, d)`, a column a feature.
+
+    Args:
+        path: the file.
+        names: the features; None for whatever columns there are.
+        multiple: how many points, at least one time, belong together.
+
+    Raises:
+        InputError: it cannot be read, lacks a column, or holds no points, or not in whole groups.
+    """
+    table = read_parquet(path, names or ())
+    table = table if names is None else table[list(names)]
+    try:
+        points = table.to_numpy(np.float64)
+    except (ValueError, TypeError):
+        points = np.full((1, 1), np.nan)
+    if not len(points) or len(points) % multiple or not np.isfinite(points).all():
+        raise InputError(f"{path}: holds {len(points)} rows, not all of them points; {_WAY_OUT}")
+    return points
+
+
+def read_json(path: Path, read: Callable[[bytes], T]) -> T:
+    """What `read` makes of a JSON file.
+
+    Raises:
+        InputError: it cannot be read, or is not what was expected.
+    """
+    try:
+        return read(path.read_bytes())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise InputError(f"{path}: cannot be read ({reason}); {_WAY_OUT}") from None

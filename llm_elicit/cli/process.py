@@ -1,0 +1,134 @@
+"""How a command ends: its exit code, one clear line, and signals that stop it in good order."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from llm_elicit._util.sanitize import visible
+from llm_elicit.errors import STOPPED, ElicitError, InputError
+
+DEBUG = "LLM_ELICIT_DEBUG"
+"""The environment variable that shows tracebacks."""
+
+_LIKE_CTRL_C = ("SIGTERM", "SIGHUP")
+
+
+class _StoppedError(Exception):
+    """The user stopped it; Typer would end a KeyboardInterrupt without a word."""
+
+
+class Commands(TyperGroup):
+    """The group of commands, whose interruptions reach `concluded`."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Call the command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise _StoppedError from None
+        except EOFError as error:
+            raise InputError(f"a file ends before its data does ({error})") from None
+
+
+def concluded(commands: Callable[[], object]) -> int:
+    """Call the commands and return the exit code, whatever goes wrong said in one line."""
+    _write_anything()
+    with _interruptions() as received:
+        try:
+            commands()
+        except _StoppedError:
+            _say("stopped; every answer received is kept: run again to resume")
+            return 128 + received[0] if received else STOPPED
+        except OSError as error:
+            _say(f"error: {_unusable(error)}")
+            return InputError.exit_code
+        except Exception as error:
+            if _ours(error):
+                _say(f"error: {error}")
+                return getattr(error, "exit_code", InputError.exit_code)
+            if os.environ.get(DEBUG):
+                raise
+            _say(
+                f"internal error: {type(error).__name__}: {error}; this is a defect of "
+                f"llm-elicit, please report it; {DEBUG}=1 shows where it happened"
+            )
+            return ElicitError.exit_code
+    return 0
+
+
+def _unusable(error: OSError) -> str:
+    """What is wrong with a file or folder; libraries in C name it in their own words."""
+    what = f"{visible(str(error.filename), 200)}: {error.strerror}" if error.filename else error
+    return f"{what}; check the path, its permissions and the disk's space"
+
+
+def _ours(error: Exception) -> bool:
+    """Whether an error is one that the package reports on purpose."""
+    core = sys.modules.get("llm_elicit.density.errors")
+    return isinstance(error, ElicitError) or (
+        core is not None and isinstance(error, core.DensityError)
+    )
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(visible(line, 9999) + "\n")
+
+
+def _write_anything() -> None:
+    """Let a terminal of few characters show the others by their numbers."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+@contextmanager
+def _interruptions() -> Iterator[list[int]]:
+    """Treat SIGTERM and SIGHUP as Ctrl-C while inside; those received are listed.
+
+    While questions are asked, the first one stops sending and waits for the answers in flight.
+    """
+    received: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        # While an event loop runs, this is the loop's handler, which cancels the task.
+        handler = signal.getsignal(signal.SIGINT)
+        (handler if callable(handler) else signal.default_int_handler)(number, frame)
+
+    before: dict[int, Any] = {}
+    try:
+        # A shell starts what is in the background with SIGINT ignored; asyncio wants Python's own.
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
+        for name in _LIKE_CTRL_C:
+            number = getattr(signal, name, None)
+            # `nohup` has SIGHUP ignored, and it stays so.
+            if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+                before[number] = signal.signal(number, interrupt)
+    except ValueError:
+        pass  # not the main thread: signals are not this thread's
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def spared_collector() -> Iterator[None]:
+    """Spare the garbage collector what was loaded before: it would go through all of it again and
+    again, for a twentieth of the time that asking takes."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

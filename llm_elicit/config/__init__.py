@@ -1,0 +1,1 @@
+"""The campaign file as pydantic models: campaign, judges, limits, grid and identity."""

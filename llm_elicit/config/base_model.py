@@ -1,0 +1,215 @@
+"""What every file of settings passes: YAML, strict models, one line where a rule is broken."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from llm_elicit._util.sanitize import visible
+from llm_elicit.errors import InputError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_LARGEST = 5_000_000
+"""Bytes that a file of settings may have."""
+
+_DEEPEST, _MOST = 40, 100_000
+"""How deep its values may be nested, and how many there may be."""
+
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_WHOLE = re.compile(r"[-+]?[0-9][0-9_]*$")
+_NUMBER = re.compile(
+    r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?$|[-+]?\.(inf|Inf|INF)$"
+    r"|\.(nan|NaN|NAN)$"
+)
+
+
+class Strict(BaseModel):
+    """A frozen model that refuses keys it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The values of a list, for a field in which each stands once.
+
+    Raises:
+        ValueError: one appears twice.
+    """
+    for number, value in enumerate(values):
+        if value in values[:number]:
+            raise ValueError(f"{value!r} appears twice; name each once")
+    return values
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as people mean it: keys that differ, finite numbers, nothing without end."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+        self._sizes: dict[yaml.Node, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """A node that is nested no deeper, and no larger with its aliases, than settings are."""
+        at: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        alias = self.check_event(yaml.AliasEvent)
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise _refused("nested too deep", at)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if node is None:
+            return None
+        if alias and node not in self._sizes:
+            raise _refused("an alias stands for what holds it", at)
+        size = self._sizes.setdefault(node, 1 + sum(self._sizes[part] for part in _parts(node)))
+        if size > _MOST:
+            raise _refused(f"more than {_MOST:,} values, aliases counted each time", at)
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """A mapping, no key of which stands twice."""
+        node = super().compose_mapping_node(anchor)
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            read, line = (key.tag, str(key.value)), key.start_mark.line + 1
+            if read in lines:
+                raise _refused(
+                    f"the key {key.value!r} stands twice, first in line {lines[read]}; remove one",
+                    key,
+                )
+            lines[read] = line
+        return node
+
+    def construct_number(self, node: yaml.ScalarNode) -> int | float:
+        """A finite number, whole where it is written without a point and is."""
+        text = self.construct_scalar(node).replace("_", "")
+        if node.tag == _INT:
+            return int(text)
+        value = float(text.replace(".inf", "inf").replace(".nan", "nan"))
+        if not math.isfinite(value):
+            raise _refused(f"{node.value!r} is no finite number; give one", node)
+        return int(value) if "." not in text and value == int(value) else value
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes the texts that `_Loader` would take for numbers."""
+
+
+def _parts(node: yaml.Node) -> list[yaml.Node]:
+    """The nodes directly within a node, keys among them."""
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+def _refused(rule: str, at: Any) -> yaml.MarkedYAMLError:
+    """The error of a rule that a node or an event breaks, with its line."""
+    return yaml.MarkedYAMLError(problem=rule, problem_mark=at.start_mark)
+
+
+for _kind in (_Loader, _Dumper):
+    # As YAML 1.2 has it: 1e3 is a number, 010 is ten, and 1:30 is no number at all.
+    _kind.yaml_implicit_resolvers = {
+        first: [(tag, text) for tag, text in known if tag not in (_INT, _FLOAT)]
+        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    _kind.add_implicit_resolver(_INT, _WHOLE, list("-+0123456789"))
+    _kind.add_implicit_resolver(_FLOAT, _NUMBER, list("-+.0123456789"))
+for _tag in (_INT, _FLOAT):
+    _Loader.add_constructor(_tag, _Loader.construct_number)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML mapping.
+
+    Raises:
+        InputError: the file cannot be read or is far too large for settings, is not YAML, gives a
+            key twice, holds a number that is not finite, or is not a mapping.
+    """
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise InputError(f"{path}: {path.stat().st_size:,} bytes; is this a file of settings?")
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
+    except yaml.MarkedYAMLError as error:
+        place = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        line = visible(" ".join(f"{error.context or ''} {error.problem}".split()), 300)
+        raise InputError(f"{path}: not valid YAML: {place}{line}") from None
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
+        # The parser lets dates and numbers that are none through to Python's own errors.
+        line = visible(" ".join(str(error).split()), 300)
+        raise InputError(f"{path}: not valid YAML: {line}") from None
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: a mapping of keys is expected, got {type(data).__name__}")
+    return data
+
+
+def to_yaml(data: dict[str, Any]) -> str:
+    """The text that `read_yaml` reads the same data from."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def validated(model: type[Model], data: dict[str, Any], where: str) -> Model:
+    """`data` as `model`, with pydantic's findings folded into one line.
+
+    Raises:
+        InputError: the first broken rule, with its key and value, and how many more there are.
+    """
+    try:
+        made = model.model_validate(data)
+    except ValidationError as error:
+        findings = error.errors(include_url=False)
+        first = findings[0]
+        key = visible(".".join(str(part) for part in first["loc"]), 200) or "(top level)"
+        if first["type"] == "extra_forbidden":
+            rule = f"unknown key; remove it or correct its spelling{_known(model, first['loc'])}"
+        else:
+            rule = visible(first["msg"].removeprefix("Value error, "))
+            if not isinstance(first["input"], dict | list | BaseModel) and first["type"] not in (
+                "missing",
+                "value_error",
+            ):
+                rule += f", got {visible(repr(first['input']), 100)}"
+        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+        raise InputError(f"{where}: {key}: {rule}{more}") from None
+    _check_kinds(data, made, where, ())
+    return made
+
+
+def _check_kinds(given: Any, read: Any, where: str, loc: tuple[str, ...]) -> None:
+    """Nothing, if no text was taken for a number or a truth value, and neither for the other.
+
+    Raises:
+        InputError: one was; the message names its key.
+    """
+    if isinstance(given, dict):
+        for key, value in given.items():
+            there = read.get(key) if isinstance(read, dict) else getattr(read, str(key), None)
+            _check_kinds(value, there, where, (*loc, str(key)))
+    elif isinstance(given, list | tuple) and isinstance(read, list | tuple):
+        for number, (value, there) in enumerate(zip(given, read, strict=False)):
+            _check_kinds(value, there, where, (*loc, str(number)))
+    elif isinstance(read, int | float) and _kind_of(given) != _kind_of(read):
+        raise InputError(
+            f"{where}: {'.'.join(loc)}: must be a {_kind_of(read)}, got the "
+            f"{_kind_of(given)} {visible(repr(given), 100)}"
+        )
+
+
+def _kind_of(value: object) -> str:
+    if isinstance(value, bool):
+        return "truth value"
+    return "number" if isinstance(value, int | float) else "text"
+
+
+def _known(model: type[BaseModel], loc: tuple[int | str, ...]) -> str:
+    """The keys known at the top level, where that is where the unknown one stands."""
+    return f"; known: {', '.join(model.model_fields)}" if len(loc) == 1 else ""

@@ -1,0 +1,114 @@
+"""What must stay the same while a run goes on: all that changes a question, an answer or a number.
+
+An identity is a mapping of texts, so that a journal can keep it and what differs can be named. Only
+what two of them both have is compared: a judge may be added, and direct questions. Caps, speed,
+patience, prices and the fit are left out, and so is what a feature space says of its source.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.errors import InputError
+from llm_elicit.spaces.features import FeatureSpace
+
+FINGERPRINT = "fingerprint"
+"""Under which runs of earlier versions kept one digest of it all."""
+
+_SHOWN = 60
+
+
+def identity_of(
+    campaign: Campaign, space: FeatureSpace, words: Collection[str] = ()
+) -> dict[str, str]:
+    """The identity of a campaign's questions, of whom they are asked, and of the reference data.
+
+    Args:
+        campaign: what is asked.
+        space: its feature space.
+        words: the variables that its templates show.
+
+    Example:
+        >>> campaign = Campaign.load("simulated")
+        >>> identity_of(campaign, campaign.load_space())["seed"]
+        '1'
+    """
+    table = space.table and {"sha256": space.table.sha256, "columns": space.table.columns}
+    about: dict[str, Any] = {"features": space.names, "table": table}
+    about |= {name: getattr(space, name) for name in ("subject", "setting")}
+    features = {
+        f"feature {one.name}": one.model_dump(
+            mode="json", exclude_defaults=True, exclude={"name", "note"}
+        )
+        for one in space.features
+    }
+    judges = {f"judge {judge.name}": judge.identity() for judge in campaign.judges}
+    parts = {"seed": campaign.seed, "design": campaign.design.identity(), **features}
+    parts |= {"space": about, **judges}
+    if "title" in words:
+        parts["title"] = space.title
+    texts = {name: json.dumps(part, sort_keys=True) for name, part in parts.items()}
+    return {FINGERPRINT: campaign.fingerprint(space), **texts}
+
+
+def check_same(kept: Mapping[str, str], now: Mapping[str, str], folder: Path) -> None:
+    """Refuse to go on with a run that was begun with another identity.
+
+    Args:
+        kept: what the run was begun with; empty if nobody knows.
+        now: what it is to go on with.
+        folder: the run's, for the message.
+
+    Raises:
+        InputError: they differ; the message names the first part that does, and the way out.
+    """
+    line = _difference(kept, now)
+    if line is not None:
+        raise InputError(
+            f"{folder}: this folder holds the run of another campaign ({line}); put that back, or "
+            "give the campaign another name"
+        )
+
+
+def _difference(kept: Mapping[str, str], now: Mapping[str, str]) -> str | None:
+    """The first part that differs, with its old and its new value."""
+    old = "space" not in kept  # all of it, or of an earlier version
+    if old and kept.get(FINGERPRINT, now.get(FINGERPRINT)) != now.get(FINGERPRINT):
+        return "an earlier version kept no more than that its space, seed, design or judges differ"
+    for name, value in now.items():
+        if name != FINGERPRINT and kept.get(name, value) != value:
+            before, after = _read(kept[name]), _read(value)
+            if isinstance(before, dict) and isinstance(after, dict):
+                return _field(name, before, after)
+            return f"its {name} differs: {_shown(before)} before, {_shown(after)} now"
+    return None
+
+
+def _field(name: str, before: dict[str, Any], after: dict[str, Any]) -> str:
+    """The first field of a part that differs."""
+    both = {**before, **after}
+    field = next(key for key in both if before.get(key) != after.get(key))
+    old, new = before.get(field), after.get(field)
+    if isinstance(old, dict) and isinstance(new, dict):
+        return _field(f"{name}.{field}", old, new)
+    return f"its {name}.{field} differs: {_shown(old)} before, {_shown(new)} now"
+
+
+def _read(text: str) -> Any:
+    """A part as it was before it became a text; digests are texts themselves."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _shown(value: Any) -> str:
+    """A value in a message, cut where it is long."""
+    if value is None:
+        return "none"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

@@ -1,0 +1,195 @@
+"""The stage that fits: every judge's belief by every method, and its samples, bands and draws.
+
+A belief whose answers and settings did not change, and whose files are as they were written, is
+not fitted again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from llm_elicit._util import provenance
+from llm_elicit._util.lazy_import import Later
+from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
+from llm_elicit.orchestrator import Progress, Silent
+from llm_elicit.orchestrator.spans import span
+from llm_elicit.pipeline.integrity import check_files, warn_of_gaps
+from llm_elicit.pipeline.manifest import digest_of
+from llm_elicit.pipeline.power_sources import PowerSources, at_stated_power, pin_power, read_sources
+from llm_elicit.pipeline.run_folder import BANDS, BELIEF, DRAWS, POWER, SAMPLES, Run, fit_of
+from llm_elicit.planning.pairs import make_plan
+
+if TYPE_CHECKING:
+    from llm_elicit import audit as auditing
+    from llm_elicit import density
+else:
+    auditing = Later("llm_elicit.audit")
+    density = Later("llm_elicit.density")
+
+_SILENT = Silent()
+_LONG = 60.0  # seconds of a fit that is announced
+
+
+@span("fit")
+def fit(result: Run, progress: Progress = _SILENT) -> None:
+    """Estimate every judge's belief by every method of the campaign and draw its samples.
+
+    A judge who answered about fewer pairs than there are features gets no belief; the audit says
+    so. Methods that know winners and losers alone are left out where answers are log-odds. A belief
+    is kept at the power that other answers tell, or at one by convention; its record says which.
+    """
+    check_files(result, "fit", progress)
+    warn_of_gaps(result, "fit", progress)
+    judges, methods = result.campaign.judges, result.campaign.fit.methods
+    _fit(result, {(judge.name, method) for judge in judges for method in methods}, "fit", progress)
+
+
+def refit_changed(result: Run, stage: str, progress: Progress) -> None:
+    """Fit again what was fitted to other answers, or whose files are gone or were changed.
+
+    Beliefs that were never fitted, or by an earlier version, are left as they are.
+
+    Args:
+        result: the run.
+        stage: what is about to begin, for messages.
+        progress: told of what is fitted again, and why.
+    """
+    manifest, now = result.manifest, _shared(result)
+    due = set()
+    for judge in result.campaign.judges:
+        for method in result.campaign.fit.methods:
+            name = fit_of(judge.name, method)
+            entry = manifest.entry(name)
+            if entry is not None and (
+                not now.items() <= entry.read.items() or manifest.changed(name)
+            ):
+                due.add((judge.name, method))
+    if due:
+        _fit(result, due, stage, progress)
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """What a judge's belief is fitted to: its answers about pairs, and all others."""
+
+    judge: str
+    pairs: density.Evidence
+    sources: PowerSources
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the answers."""
+        digest = hashlib.sha256()
+        for array in (*self.pairs.arrays(), *self.sources.arrays()):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+
+def _shared(result: Run) -> dict[str, str]:
+    """What all beliefs of a run depend on: the tables of answers, the settings, λ."""
+    fit, space = result.campaign.fit, result.space
+    box = [space.names, *(side.tolist() for side in (space.low, space.high, space.log))]
+    settings = [fit.model_dump(mode="json", exclude={"methods"}), result.campaign.seed, box]
+    return {"tables": result.tables_digest, "settings": digest_of(settings)}
+
+
+def _fit(result: Run, due: Collection[tuple[str, str]], stage: str, progress: Progress) -> None:
+    """Fit the beliefs that are due, by judge and method, as far as their answers allow it."""
+    comparisons = result.comparisons
+    # Ratios are of pairs of the first round, which follow from the seed: no journal is needed.
+    first = make_plan(result.space, result.campaign.design, result.campaign.seed)
+    shared = _shared(result) | {"version": provenance.version()}
+    for judge in dict.fromkeys(judge.name for judge in result.campaign.judges):
+        methods = [method for method in result.campaign.fit.methods if (judge, method) in due]
+        if not methods or not len(comparisons.choices(judge)):
+            continue
+        told = evidence_of(comparisons, judge, result.campaign.fit)
+        if told.pairs < result.space.dimension:
+            continue
+        sources = read_sources(result.direct, judge, result.space, result.campaign.seed, first)
+        answers = _Answers(judge, told, sources)
+        for method in methods:
+            if len(told.measured) and method not in density.JUDGE_METHODS:
+                progress.note(judge, f"fit: {method} knows no log-odds and is left out")
+                continue
+            read = {**shared, "answers": answers.digest}
+            if not _is_fitted(result, judge, method, read, stage, progress):
+                _fit_one(result, answers, method, progress)
+                _record(result, judge, method, read)
+
+
+def _record(result: Run, judge: str, method: str, read: dict[str, str]) -> None:
+    """Write down what a belief was made from, and its files."""
+    folder = result.belief_folder(judge, method)
+    result.manifest.record(fit_of(judge, method), read, [folder / name for name in BELIEF])
+
+
+def _is_fitted(
+    result: Run, judge: str, method: str, read: dict[str, str], stage: str, progress: Progress
+) -> bool:
+    """Whether the belief on disk came from these answers and settings and is as it was written."""
+    name, manifest = fit_of(judge, method), result.manifest
+    entry = manifest.entry(name)
+    if entry is None:
+        return False
+    changed = manifest.changed(name)
+    # The tables have other judges' answers besides.
+    of_same = entry.read | {"tables": ""} == read | {"tables": ""}
+    if of_same and not changed:
+        if entry.read != read:
+            _record(result, judge, method, read)
+        return True
+    if changed:
+        files = ", ".join(changed)
+        progress.note(judge, f"{stage}: {files} is gone or was changed; fitted again")
+    elif stage != "fit":
+        progress.note(judge, f"{stage}: answers or settings changed; fitted again")
+    return False
+
+
+def _fit_one(result: Run, answers: _Answers, method: str, progress: Progress) -> None:
+    """Fit one belief and write it down."""
+    judge, settings, seed = answers.judge, result.campaign.fit, result.campaign.seed
+    folder = result.belief_folder(judge, method)
+    samples = folder / SAMPLES
+    samples.unlink(missing_ok=True)
+    space, shown = result.space, partial(progress.stage, f"{judge}: fit {method}")
+    seconds = density.seconds_of(len(answers.pairs), sampling_of(space))
+    if seconds > _LONG and not len(answers.pairs.measured):
+        progress.note(judge, f"fit {method}: this takes about {seconds / 60:,.0f} minutes or more")
+    belief = density.fit_evidence(
+        answers.pairs,
+        sampling=sampling_of(space),
+        method=method,
+        noise=noise_of(settings),
+        seed=seed,
+        progress=shown,
+    )
+    shown("power", 0, 1)
+    pinned = pin_power(belief, answers.sources, seed)
+    for line in pinned.notes:
+        progress.note(judge, f"fit: no power from {line}")
+    measured = len(answers.pairs.measured) > 0
+    belief = at_stated_power(belief, pinned, measured=measured, seed=seed)
+    drawn = belief.sample(settings.samples, seed=seed)
+    belief.save(folder)
+    for old in (BANDS, DRAWS, POWER):
+        (folder / old).unlink(missing_ok=True)
+    if pinned.power is not None:
+        text = json.dumps(asdict(pinned.power), indent=2)
+        (folder / POWER).write_text(text + "\n", encoding="utf-8")
+    if belief.has_draws:
+        draws = belief.draws(seed=seed, progress=shown)
+        bands = auditing.measure_bands(draws, space)
+        (folder / BANDS).write_text(bands.model_dump_json() + "\n", encoding="utf-8")
+        auditing.write_draws(draws, space, folder / DRAWS)
+    shown("done", 1, 1)
+    pd.DataFrame(drawn, columns=space.names).to_parquet(samples)

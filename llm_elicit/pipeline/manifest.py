@@ -1,0 +1,163 @@
+"""What the stages of a run read and wrote, by digest: `manifest.json` in the run's folder.
+
+A stage writes its entry last, so an entry stands for files that were written to their end. What
+has no entry is taken as it is: files of earlier versions, or the user's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llm_elicit.errors import InputError
+
+FILE = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A stage's part of the manifest.
+
+    Attributes:
+        read: what it was given, by name.
+        written: the files that it wrote, by path below the run's folder.
+    """
+
+    read: dict[str, str] = field(default_factory=dict)
+    written: dict[str, str] = field(default_factory=dict)
+
+
+class Manifest:
+    """The manifest of a run's folder; one that is missing or damaged has no entries.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> size = (folder / "a.txt").write_text("1")
+        >>> Manifest(folder).record("count", {"seed": "1"}, [folder / "a.txt"])
+        >>> Manifest(folder).changed("count")
+        []
+        >>> size = (folder / "a.txt").write_text("2")
+        >>> Manifest(folder).changed("count")
+        ['a.txt']
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What the run was begun with, see `config.identity`; empty where nobody knows."""
+        return dict(self._read()["identity"])
+
+    def keep_identity(self, identity: Mapping[str, str]) -> None:
+        """Write down what the run was begun with."""
+        self._write(self._read() | {"identity": dict(identity)})
+
+    def entry(self, stage: str) -> Entry | None:
+        """What a stage read and wrote; None if it is not known."""
+        found = self._read()["stages"].get(stage)
+        return None if found is None else Entry(**found)
+
+    def record(self, stage: str, read: Mapping[str, str], written: Iterable[Path]) -> None:
+        """Write down what a stage read, and the files that it wrote; those there are not are left
+        out.
+
+        Raises:
+            InputError: the folder cannot be written.
+        """
+        files = {self._name(path): digest_of_file(path) for path in written if path.is_file()}
+        known = self._read()
+        entries = {**known["stages"], stage: asdict(Entry(dict(read), files))}
+        self._write(known | {"stages": entries})
+
+    def changed(self, stage: str) -> list[str]:
+        """The files of a stage that are gone, or are not as it wrote them."""
+        written = (self.entry(stage) or Entry()).written.items()
+        return [name for name, digest in written if not self._is(name, digest)]
+
+    def as_written(self, stage: str, name: str) -> bool:
+        """Whether a file is as a stage wrote it, or it is not known how that was."""
+        digest = (self.entry(stage) or Entry()).written.get(name)
+        return digest is None or self._is(name, digest)
+
+    def _is(self, name: str, digest: str) -> bool:
+        return digest_of_file(self._folder / name) == digest
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self._folder).as_posix()
+
+    def _read(self) -> dict[str, Any]:
+        nothing: dict[str, Any] = {"identity": {}, "stages": {}}
+        try:
+            kept = json.loads((self._folder / FILE).read_text(encoding="utf-8"))
+            digest = kept.pop("digest")
+        except (OSError, ValueError, KeyError, AttributeError, RecursionError):
+            return nothing
+        return kept if digest == digest_of(kept) else nothing
+
+    def _write(self, content: dict[str, Any]) -> None:
+        text = json.dumps(content | {"digest": digest_of(content)}, indent=1) + "\n"
+        write_atomically(self._folder / FILE, text)
+
+
+def digest_of(value: Any) -> str:
+    """SHA-256 over a value as JSON.
+
+    Example:
+        >>> digest_of({"b": 1, "a": 2}) == digest_of({"a": 2, "b": 1})
+        True
+    """
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_of_file(path: Path) -> str:
+    """SHA-256 over a file; empty where there is none.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check it") from None
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path beside a file, which takes its place at the end: all of it, or what stood there stays.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield beside
+        beside.replace(path)
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be written ({error.strerror or error}); check it"
+        ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file: all of it, or what stood there before stays.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    with replacing(path) as beside:
+        beside.write_text(text, encoding="utf-8")

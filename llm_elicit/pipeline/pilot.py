@@ -1,0 +1,393 @@
+"""A pilot: which protocol makes a judge readable, measured on a few pairs before money is spent.
+
+A *protocol* is a template, with its answer format, and the orders in which a pair is shown. Every
+template is asked about the first pairs of the campaign in both orders. With the mean position
+effect taken out, the two answers to a pair are parallel measurements of how much one point is
+preferred to the other, so that their correlation r is the reliability of one answer, and
+2r / (1 + r) (Spearman, 1910; Brown, 1910) that of both together. What the position effect varies
+between pairs counts as noise, so that this is a lower bound for both orders. Of a judge whose
+position effect varies more than its preference it is useless, which the share of the half
+differences that a rule on the features predicts of pairs left out shows.
+
+Protocols of different prices are compared by ρ / (1 − ρ) per unit of cost, ρ being the
+reliability: by the Spearman–Brown formula that ratio is proportional to the number of questions, so
+that it is the same for one order and for both. Both are recommended then, because the half
+difference of the two orders is free of the pair's own position effect. Agreement with the data has
+no part in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from llm_elicit.audit.consistency import Interval
+from llm_elicit.audit.preference import share_explained
+from llm_elicit.audit.randomization import feature_differences, left_out
+from llm_elicit.audit.response import Kind, Response, response_of
+from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.config.base_model import Strict, validated
+from llm_elicit.config.campaign import Campaign, Judge
+from llm_elicit.config.design import Design
+from llm_elicit.config.grid import axis_word
+from llm_elicit.config.resources import available, find
+from llm_elicit.errors import ElicitError, InputError
+from llm_elicit.orchestrator import Progress, Silent
+from llm_elicit.orchestrator.prices import price_of
+from llm_elicit.pipeline import stages
+from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.questions import Template
+from llm_elicit.questions.template import OF_PAIRS
+from llm_elicit.spaces.features import FeatureSpace, Floats
+
+FEWEST = 10
+"""Pairs of a pilot; of fewer, no correlation means anything."""
+
+_SILENT = Silent()
+_CEILING = 0.999
+"""Answers that agree in every pair would have an infinite ratio of signal to noise."""
+
+
+class Protocol(Strict):
+    """What one judge made of one template.
+
+    Attributes:
+        judge, template: who was asked, and how.
+        answer: the template's answer format.
+        response: whether its answers are measured log-odds or choices; None without answers.
+        pairs: how many have an answer in both orders.
+        reliability: of one answer; None where the answers in one order are all the same, or
+            fewer than four pairs have both.
+        both_orders: of the two orders together, by the Spearman-Brown formula.
+        predicted: the share of the mean square of half the differences between a pair's two answers
+            that a quadratic rule on the features predicts of pairs left out.
+        position: the mean position effect, log-odds (choices: P(first shown) − 1/2).
+        position_sd: the standard deviation of half the sum of a pair's two answers.
+        refused, unparsable, unanswered: questions without a usable answer, by reason.
+        tokens: a question takes on average, those read from a cache left out.
+        cost: USD a question; None where no price is known.
+        rate: ρ / (1 − ρ), of questions with a usable answer, per USD; where the judge is free or
+            its price unknown, per thousand tokens; where there are none, per question.
+    """
+
+    judge: str
+    template: str
+    answer: str
+    response: Kind | None
+    pairs: int
+    reliability: Interval | None
+    both_orders: Interval | None
+    predicted: Interval | None
+    position: float | None
+    position_sd: float | None
+    refused: int
+    unparsable: int
+    unanswered: int
+    tokens: float
+    cost: float | None
+    rate: float
+
+
+class Recommendation(Strict):
+    """The protocol to use for a judge.
+
+    Attributes:
+        judge: who is asked.
+        template: the one with the highest rate; None where none can be told from noise.
+        both_orders: whether to show each pair in both orders.
+        reason: the grounds in one sentence.
+    """
+
+    judge: str
+    template: str | None
+    both_orders: bool = True
+    reason: str
+
+
+class Pilot(Strict):
+    """What a pilot found.
+
+    Attributes:
+        campaign: whose first pairs were asked.
+        pairs: how many.
+        protocols: judge by judge, template by template.
+        recommended: one for each judge.
+        spent: USD paid for these answers; those kept from other runs cost nothing.
+    """
+
+    campaign: str
+    pairs: int
+    protocols: tuple[Protocol, ...]
+    recommended: tuple[Recommendation, ...]
+    spent: float
+
+
+def candidates(campaign: Campaign) -> tuple[str, ...]:
+    """The templates to try: those the campaign names under `pilot`, else all about pairs.
+
+    Raises:
+        InputError: a template does not exist, or does not ask about a pair.
+
+    Example:
+        >>> names = candidates(Campaign.load("simulated"))
+        >>> "v1/few-shot" in names, "v1/quantiles" in names
+        (True, False)
+    """
+    if campaign.pilot:
+        return campaign.pilot
+    names = available("prompts", ".md")
+    return tuple(name for name in names if _of_pairs(name))
+
+
+def _of_pairs(name: str) -> bool:
+    return Template.read(find("prompts", name, ".md")).answer in OF_PAIRS
+
+
+def pilot_runs(campaign: Campaign, pairs: int) -> tuple[Run, ...]:
+    """The pilot's runs, one for each template, beside the campaign's own.
+
+    Their answers are kept in the cache that the campaign's run looks into, and their pairs are its
+    first ones: when it uses one of these templates, what is answered here is not asked again.
+
+    Raises:
+        InputError: too few pairs, more than the campaign asks, or a grid.
+    """
+    most = campaign.design.sizes[0] - 3 * campaign.design.triads
+    if campaign.grid is not None:
+        raise InputError(f"pilot: {campaign.name} is a grid; name one of its cells")
+    if not FEWEST <= pairs <= most:
+        raise InputError(
+            f"pilot: {pairs} pairs; a pilot takes from {FEWEST} to {most} pairs, the campaign's "
+            "first ones"
+        )
+    return tuple(_run(campaign, pairs, template) for template in candidates(campaign))
+
+
+def _run(campaign: Campaign, pairs: int, template: str) -> Run:
+    """The campaign's first pairs by one template; all of a pilot are under one cap."""
+    whole = f"{campaign.name}.pilot"
+    data = campaign.model_dump(mode="json", exclude={"design", "direct", "pilot", "part_of"})
+    data["name"] = f"{whole}.{pairs}.{axis_word(template)}"
+    data["part_of"] = whole
+    data["design"] = Design(pairs=pairs, template=template).model_dump(mode="json")
+    cell = validated(Campaign, data, whole)
+    return Run(cell.folder, cell, cell.load_space())
+
+
+def run_pilot(
+    campaign: Campaign,
+    pairs: int,
+    *,
+    max_cost: float | None = None,
+    progress: Progress = _SILENT,
+) -> tuple[Pilot, list[ElicitError]]:
+    """Ask every template about the campaign's first pairs, or resume; and compare them.
+
+    Args:
+        campaign: whose judges are asked, and about what.
+        pairs: how many.
+        max_cost: a cap in USD over the whole pilot, in place of the campaign's own.
+        progress: told of every change.
+
+    Returns:
+        What was found, and the errors that stopped judges or left questions without an answer.
+
+    Raises:
+        CapError: the cap is reached; what was answered is kept.
+        JudgeError, InputError: no judge could be asked, or nothing could be sent.
+    """
+    problems: list[ElicitError] = []
+    protocols: list[Protocol] = []
+    spent = 0.0
+    for planned in pilot_runs(campaign, pairs):
+        run = asyncio.run(stages.ask(stages.planned(planned), max_cost=max_cost, progress=progress))
+        problems.extend(run.problems)
+        table = run.comparisons
+        spent += float(table.frame["cost"].fillna(0.0).sum())
+        protocols += [measure(judge, run.campaign, run.space, table) for judge in campaign.judges]
+    recommended = tuple(
+        recommend([one for one in protocols if one.judge == judge.name])
+        for judge in campaign.judges
+    )
+    order = [judge.name for judge in campaign.judges]
+    protocols.sort(key=lambda one: order.index(one.judge))
+    found = Pilot(
+        campaign=campaign.name,
+        pairs=pairs,
+        protocols=tuple(protocols),
+        recommended=recommended,
+        spent=spent,
+    )
+    return found, problems
+
+
+def measure(judge: Judge, campaign: Campaign, space: FeatureSpace, table: Comparisons) -> Protocol:
+    """One judge's answers to one template.
+
+    Args:
+        judge: who answered.
+        campaign: the pilot's run for the template.
+        space: what is asked about.
+        table: the judgments of that run.
+    """
+    rows = table.of(judge.name)
+    template = Template.load(campaign.design.template)
+    response = response_of(table, judge.name) if rows["probability"].notna().any() else None
+    both = None if response is None else _orders(response)
+    hard = response is not None and response.kind == "choices"
+    one = None if both is None else split_half(*both, hard=hard)
+    tokens, cost = _a_question(judge, rows)
+    verdicts = rows["verdict"].value_counts()
+    refused = int(verdicts.get("refusal", 0))
+    usable = float(rows["probability"].notna().sum()) / campaign.design.questions
+    position = None if both is None or response is None else response.position
+    return Protocol(
+        judge=judge.name,
+        template=campaign.design.template,
+        answer=template.answer,
+        response=None if response is None else response.kind,
+        pairs=0 if both is None else len(both[0]),
+        reliability=one,
+        both_orders=None if one is None else spearman_brown(one, 2),
+        predicted=None if both is None or response is None else _predicted(response, space),
+        position=None if position is None else float(np.nanmean(position)),
+        position_sd=None if position is None else float(np.nanstd(position, ddof=1)),
+        refused=refused,
+        unparsable=int(rows["probability"].isna().sum()) - refused,
+        unanswered=campaign.design.questions - len(rows),
+        tokens=tokens,
+        cost=cost,
+        rate=_rate(one, usable, tokens, cost),
+    )
+
+
+def _orders(response: Response) -> tuple[Floats, Floats] | None:
+    """A pair's preference by its two orders, the mean position effect taken out."""
+    known = np.isfinite(response.position)
+    if known.sum() < 2:
+        return None
+    value, position = response.value[known], response.position[known]
+    apart = position - position.mean()
+    return value + apart, value - apart
+
+
+def _predicted(response: Response, space: FeatureSpace) -> Interval | None:
+    if len(response) < FEWEST or not response.value.any():
+        return None
+    residual = left_out(feature_differences(response, space)[0], response.value)
+    return share_explained(np.square(residual), np.square(response.value))
+
+
+def split_half(first: Floats, second: Floats, *, hard: bool = False) -> Interval | None:
+    """The correlation of parallel measurements `(n,)`, with its 95 % interval by Fisher's z.
+
+    None where one of them never varies, or of fewer than four. `hard` choices may agree in every
+    pair by chance: their correlation is then that of one pair more which disagrees.
+
+    Example:
+        >>> x = np.array([0.1, -0.2, 0.4, 0.3, -0.5, 0.0])
+        >>> found = split_half(x, x + 0.1)
+        >>> round(found.value, 3), split_half(x, np.zeros(6)) is None
+        (0.999, True)
+    """
+    if len(first) < 4 or min(np.ptp(first), np.ptp(second)) < 1e-9:
+        return None
+    most = 1.0 - 2.0 / (len(first) + 1) if hard else _CEILING
+    r = float(np.clip(np.corrcoef(first, second)[0, 1], -most, most))
+    half = float(stats.norm.ppf(0.975)) / math.sqrt(len(first) - 3)
+    low, high = math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half)
+    return Interval(value=r, low=low, high=high)
+
+
+def spearman_brown(one: Interval, times: int) -> Interval:
+    """The reliability of so many times as many measurements; −1 at the least.
+
+    Example:
+        >>> spearman_brown(Interval(value=0.5, low=0.0, high=0.8), 2).value
+        0.6666666666666666
+    """
+
+    def longer(r: float) -> float:
+        return max(times * r / (1.0 + (times - 1) * r), -1.0)
+
+    return Interval(value=longer(one.value), low=longer(one.low), high=longer(one.high))
+
+
+def _a_question(judge: Judge, rows: pd.DataFrame) -> tuple[float, float | None]:
+    """Tokens and USD of a question on average, whether it was paid or found among kept answers."""
+    if rows.empty:
+        return 0.0, None
+    fresh = rows["prompt_tokens"] - rows["cached_tokens"] + rows["completion_tokens"]
+    price = price_of(judge)
+    if price is None:
+        return float(fresh.mean()), None
+    counts = rows[["prompt_tokens", "completion_tokens", "cached_tokens"]].astype(int)
+    paid = [price.cost(*row) for row in counts.itertuples(index=False)]
+    return float(fresh.mean()), float(np.mean(paid))
+
+
+def _rate(one: Interval | None, usable: float, tokens: float, cost: float | None) -> float:
+    """ρ / (1 − ρ) of one answer by what a question costs; 0 where there is no signal."""
+    if one is None or one.value <= 0.0:
+        return 0.0
+    signal = usable * one.value / (1.0 - one.value)
+    if cost:
+        return signal / cost
+    return signal / (tokens / 1000.0) if tokens else signal
+
+
+def recommend(protocols: Sequence[Protocol]) -> Recommendation:
+    """Which of one judge's protocols to use: the one of the highest rate.
+
+    A protocol whose reliability cannot be told from zero is not recommended, unless the features
+    predict its answers and no other's orders agree; one that comes near to the best is named.
+    """
+    judge = protocols[0].judge
+    ranked = sorted(protocols, key=lambda one: -one.rate)
+    sure = [one for one in ranked if one.reliability is not None and one.reliability.low > 0.0]
+    if not sure:
+        return _by_prediction(protocols)
+    best = sure[0]
+    assert best.reliability is not None
+    worst = best.rate * _odds(best.reliability.low) / _odds(best.reliability.value)
+    near = [one.template for one in ranked if one is not best and _highest(one) > worst]
+    reason = "most reliable for its cost"
+    if near:
+        reason += f"; these pairs do not tell it from {', '.join(near)}"
+    return Recommendation(judge=judge, template=best.template, reason=reason)
+
+
+def _by_prediction(protocols: Sequence[Protocol]) -> Recommendation:
+    """Where the orders of no protocol agree: the one whose answers the features predict best."""
+    judge = protocols[0].judge
+    known = [one for one in protocols if one.predicted is not None and one.predicted.low > 0.0]
+    best = max(known, key=lambda one: one.predicted.value if one.predicted else 0.0, default=None)
+    if best is None or best.predicted is None:
+        return Recommendation(
+            judge=judge,
+            template=None,
+            reason="the two orders of no template agree by more than chance (95 %); try other "
+            "templates, or more pairs",
+        )
+    return Recommendation(
+        judge=judge,
+        template=best.template,
+        reason="the position effect varies more than the preference, but the features predict "
+        f"{best.predicted.value:.0%} of half the differences",
+    )
+
+
+def _odds(reliability: float) -> float:
+    return max(reliability, 0.0) / (1.0 - reliability)
+
+
+def _highest(one: Protocol) -> float:
+    """The upper end of a protocol's rate."""
+    if one.reliability is None or one.reliability.value <= 0.0:
+        return 0.0
+    return one.rate * _odds(one.reliability.high) / _odds(one.reliability.value)

@@ -1,0 +1,265 @@
+"""What tells the scale of a judge's belief: its answers about ranges, ratios, quantiles and points.
+
+Comparisons of points tell the utility f up to a factor, so that the belief is one of
+p_k ∝ exp(k f). The other answers say which (`llm_elicit.density.fit_power`); where they do not, the
+belief is kept at a power that its record names: as fitted for choices, whose noise level is
+assumed, and with a standard deviation of one nat over λ for log-odds, by convention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llm_elicit._util.lazy_import import Later
+from llm_elicit.comparisons.fit_inputs import STATED_TO
+from llm_elicit.planning.direct_pairs import range_pairs
+from llm_elicit.planning.pairs import Plan
+from llm_elicit.questions.numbers import LEVELS
+from llm_elicit.questions.stated import read_ratio
+from llm_elicit.spaces.features import FeatureSpace, Floats
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from llm_elicit import audit as auditing
+    from llm_elicit import density
+else:
+    auditing, density = Later("llm_elicit.audit"), Later("llm_elicit.density")
+
+ASSUMED, CONVENTION = "assumed noise level", "convention"
+"""Where a belief's power comes from if no answer tells it: of choices, and of log-odds."""
+
+LEAST = 5
+"""Answers of a kind, below which they are left out."""
+
+_BELOW = 1.92
+_FACTOR = 10.0
+_LEAST_SHARE = 1e-9
+
+
+@dataclass(frozen=True)
+class PowerSources:
+    """A judge's answers that may tell the power of its belief, as `fit_power` takes them.
+
+    Attributes:
+        points: those written down, `(m, d)`, natural units, inside the range asked about.
+        quantiles: the median of what was stated of each feature, by its place and by level.
+        ranges: pairs of ranges with their log-odds.
+        ratios: two points each and the logarithm of how many times as plausible the first is.
+        left_out: a line for each kind of answers that cannot be used.
+    """
+
+    points: Floats | None = None
+    quantiles: Mapping[int, Mapping[float, float]] = field(default_factory=dict)
+    ranges: density.Ranges | None = None
+    ratios: tuple[Floats, Floats, Floats] | None = None
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Those that there are, by the names of `fit_power`'s arguments."""
+        names = ("points", "quantiles", "ranges", "ratios")
+        found = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in found.items() if value is not None and len(value)}
+
+    def arrays(self) -> Iterator[Floats]:
+        """Every number of the answers: equal answers have equal arrays."""
+        for name, value in self.given.items():
+            yield np.frombuffer(name.encode(), dtype=np.uint8).astype(np.float64)
+            if isinstance(value, np.ndarray):
+                yield value
+            elif isinstance(value, density.Ranges):
+                yield from (value.first, value.second, value.log_odds)
+            elif isinstance(value, Mapping):
+                rows = [(j, q, v) for j, said in value.items() for q, v in said.items()]
+                yield np.array(rows, dtype=np.float64)
+            else:
+                yield from value
+
+
+def read_sources(
+    table: pd.DataFrame | None, judge: str, space: FeatureSpace, seed: int, plan: Plan
+) -> PowerSources:
+    """A judge's answers to direct questions as sources of a power.
+
+    Args:
+        table: the run's direct answers; None where none were asked.
+        judge: the judge's name.
+        space: what was asked about.
+        seed: the campaign's, from which the ranges follow.
+        plan: the campaign's pairs, whose ratios were asked.
+    """
+    read = auditing.DirectEvidence.read(table, judge, space, seed)
+    if table is None or read is None:
+        return PowerSources()
+    kept = table[table["judge"] == judge]
+    ranges, about_ranges = _ranges(kept[kept["kind"] == "range"], space, seed)
+    ratios, about_ratios = _ratios(kept[kept["kind"] == "ratio"], plan)
+    points, about_points = _points(read.points, space)
+    quantiles, about_quantiles = _quantiles(read.quantiles, space)
+    lines = (about_points, about_quantiles, about_ranges, about_ratios)
+    return PowerSources(points, quantiles, ranges, ratios, tuple(line for line in lines if line))
+
+
+def _ranges(
+    rows: pd.DataFrame, space: FeatureSpace, seed: int
+) -> tuple[density.Ranges | None, str | None]:
+    if not len(rows):
+        return None, None
+    known = rows[rows["first"].notna()]
+    if not len(known):
+        return None, "ranges: the answers are letters without probabilities"
+    pairs = known["number"].to_numpy(np.int64)
+    if len(np.unique(pairs)) < LEAST:
+        return None, f"ranges: {len(np.unique(pairs))} pairs answered, fewer than {LEAST}"
+    one, other = range_pairs(space, int(pairs.max()) + 1, seed)
+    swapped = (known["order"] == "ba").to_numpy()[:, None, None]
+    first = np.where(swapped, other[pairs], one[pairs])
+    second = np.where(swapped, one[pairs], other[pairs])
+    stated = known["template"].str.contains("probability").to_numpy()
+    least = np.where(stated, 0.5 * STATED_TO, _LEAST_SHARE)
+    share = np.clip(known["first"].to_numpy(np.float64), least, 1.0 - least)
+    return density.Ranges(first, second, np.log(share / (1.0 - share))), None
+
+
+def _ratios(
+    rows: pd.DataFrame, plan: Plan
+) -> tuple[tuple[Floats, Floats, Floats] | None, str | None]:
+    if not len(rows):
+        return None, None
+    read = [read_ratio(reply) for reply in rows["reply"]]
+    known = np.array([ratio is not None for ratio in read])
+    if known.sum() < LEAST:
+        return None, f"ratios: {known.sum()} could be read, fewer than {LEAST}"
+    pairs = rows["number"].to_numpy(np.int64)[known]
+    ratios = np.array([ratio for ratio in read if ratio is not None])
+    return (plan.a[pairs], plan.b[pairs], np.log(ratios)), None
+
+
+def _points(points: Floats, space: FeatureSpace) -> tuple[Floats | None, str | None]:
+    if not len(points):
+        return None, None
+    inside = points[space.contains(points)]
+    if len(inside) < LEAST:
+        which = f"{len(inside)} of {len(points)} lie in the range asked about"
+        return None, f"points: {which}, fewer than {LEAST}"
+    return inside, None
+
+
+def _quantiles(
+    stated: Floats, space: FeatureSpace
+) -> tuple[dict[int, dict[float, float]], str | None]:
+    """The features whose stated quantiles increase within the range asked about."""
+    found: dict[int, dict[float, float]] = {}
+    refused = []
+    for j in range(space.dimension):
+        values = stated[:, j][np.isfinite(stated[:, j]).all(axis=1)]
+        if not len(values):
+            continue
+        middle = np.median(values, axis=0)
+        edges = np.concatenate([[space.low[j]], middle, [space.high[j]]])
+        if (np.diff(edges) > 0).all():
+            found[j] = {level / 100: float(v) for level, v in zip(LEVELS, middle, strict=True)}
+        else:
+            refused.append(space.names[j])
+    why = "do not increase within the range asked about"
+    return found, f"quantiles of {', '.join(refused)} {why}" if refused else None
+
+
+@dataclass(frozen=True)
+class PinnedPower:
+    """What answers say of a belief's power.
+
+    Attributes:
+        power: by all that could be used; None where none could.
+        used: whether it tells the scale, see `tells`.
+        notes: a line for each kind of answers left out, and why.
+    """
+
+    power: density.Power | None = None
+    used: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def tells(power: density.Power) -> bool:
+    """Whether a power is known: its interval excludes the flattest, and is not too wide to use.
+
+    The likelihood at the flattest power looked at lies at least 1.92 nats below its maximum (the
+    5 % point of a likelihood-ratio test of one parameter), and the 90 % interval spans less than a
+    factor of 10.
+    """
+    return power.above_flat >= _BELOW and power.high < _FACTOR * power.low
+
+
+def pin_power(belief: density.BeliefDensity, sources: PowerSources, seed: int) -> PinnedPower:
+    """The power of a belief by a judge's other answers.
+
+    Ranges of a judge who does not react to width as the holder of a density would tell nothing of
+    its power: their coherence is kept and the power is that of the other sources, if there are any.
+    """
+    given, notes = sources.given, list(sources.left_out)
+    if not given or not belief.has_noise_levels:
+        return PinnedPower(notes=tuple(notes))
+    power, refused = _fitted(belief, given, seed)
+    notes += refused
+    if power is None:
+        return PinnedPower(notes=tuple(notes))
+    width = power.coherence
+    if width is not None and not width.coherent:
+        notes.append(
+            "ranges: the judge does not react to width as the holder of a density would, so they "
+            f"tell no power (p = {width.p_value:.2g})"
+        )
+        others = {name: value for name, value in given.items() if name != "ranges"}
+        other, _ = _fitted(belief, others, seed)
+        if other is None:
+            return PinnedPower(power, False, tuple(notes))
+        power = replace(other, coherence=width)
+    return PinnedPower(power, tells(power), tuple(notes))
+
+
+def _fitted(
+    belief: density.BeliefDensity, given: Mapping[str, Any], seed: int
+) -> tuple[density.Power | None, list[str]]:
+    """The power by all sources that can be used, and why others cannot."""
+    if not given:
+        return None, []
+    try:
+        return density.fit_power(belief, **given, seed=seed), []
+    except density.DensityError as error:
+        line = str(error).removeprefix("fit_power: ")
+        if len(given) == 1:
+            return None, [f"{next(iter(given))}: {line}"]
+    usable, notes = {}, []
+    for name, value in given.items():
+        alone, refused = _fitted(belief, {name: value}, seed)
+        notes += refused
+        if alone is not None:
+            usable[name] = value
+    return (_fitted(belief, usable, seed)[0] if usable else None), notes
+
+
+def at_stated_power(
+    belief: density.BeliefDensity, pinned: PinnedPower, *, measured: bool, seed: int
+) -> density.BeliefDensity:
+    """A fitted belief at the power that is known of it, which its diagnostics name.
+
+    Args:
+        belief: as fitted.
+        pinned: what other answers say.
+        measured: whether it was fitted to log-odds.
+        seed: of the normalizing constant.
+    """
+    source = ASSUMED
+    if pinned.used and pinned.power is not None:
+        belief, source = belief.tempered(pinned.power, seed=seed), pinned.power.source
+    elif measured and belief.has_noise_levels:
+        unit, source = belief.unit_power(), CONVENTION
+        belief = belief.tempered(unit, seed=seed) if np.isfinite(unit) else belief
+    stated = {"value": 1.0, "log_sd": 0.0, **belief.diagnostics.get("power", {})}
+    belief.diagnostics["power"] = stated | {"source": source}
+    return belief

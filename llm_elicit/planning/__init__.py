@@ -1,0 +1,1 @@
+"""Which questions to ask: pairs, ranges, rows to complete and adaptive rounds."""

@@ -1,0 +1,275 @@
+"""Which questions to ask: a pure function of (campaign, seed), so a resumed run asks the same.
+
+Rounds after the first depend on answers too (`planning.rounds`); once planned they are on record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llm_elicit.comparisons.row_completion import Recital
+from llm_elicit.config.design import Design, Direct
+from llm_elicit.errors import InputError
+from llm_elicit.planning.direct_pairs import range_pairs, ratio_pairs
+from llm_elicit.spaces.features import FeatureSpace, Floats
+
+Order = Literal["ab", "ba"]
+DirectKind = Literal["quantiles", "sample", "row", "range", "ratio"]
+DirectPresentation = Literal["quantiles", "sample", "row", "range-ab", "range-ba", "ratio"]
+Presentation = Order | DirectPresentation
+
+PRESENTATIONS: Mapping[DirectKind, tuple[DirectPresentation, ...]] = {
+    "quantiles": ("quantiles",), "sample": ("sample",), "row": ("row",),
+    "range": ("range-ab", "range-ba"), "ratio": ("ratio",),
+}  # fmt: skip
+"""How the direct questions of each kind are put."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """One question to put: pair number, presentation order and replicate.
+
+    In order "ab" point a is shown first, as option A; in order "ba" point b is. Of a direct
+    question, `order` is its kind and `pair` the number of what it asks about: the feature for
+    "quantiles", 0 for "sample", of which every one is a replicate, the row for "row", the pair for
+    "ratio", of which a is shown first, and the pair of ranges for "range-ab" and "range-ba".
+    """
+
+    pair: int
+    order: Presentation
+    replicate: int
+
+    @property
+    def direct(self) -> bool:
+        """Whether it is no pair of points, or not which of them is likelier, that is asked."""
+        return self.order not in ("ab", "ba")
+
+    @property
+    def kind(self) -> DirectKind | None:
+        """The kind of a direct question; None for a pair."""
+        kinds = (kind for kind, orders in PRESENTATIONS.items() if self.order in orders)
+        return next(kinds, None)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The pairs of a campaign and every way each is put.
+
+    Attributes:
+        a: the first points, `(n, d)`, natural units, as they are worded; NaN for the pairs of a
+            round that is not planned yet.
+        b: the second points, `(n, d)`.
+        orders, replicates: how each pair is put.
+        fixed: how many pairs follow from the seed alone, those of later rounds from answers;
+            None for all.
+        own: the pairs of one judge alone, by judge; all others are everyone's.
+        direct: the questions besides the pairs, put to every judge; not counted by `len`.
+    """
+
+    a: Floats
+    b: Floats
+    orders: tuple[Order, ...]
+    replicates: int
+    fixed: int | None = None
+    own: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    direct: tuple[Query, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self._known()) * len(self.orders) * self.replicates
+
+    def __iter__(self) -> Iterator[Query]:
+        """Queries pair by pair, so that an interrupted run holds whole pairs."""
+        return self._queries(self._known())
+
+    def _known(self) -> Sequence[int]:
+        if self.fixed is None:
+            return range(len(self.a))
+        known: list[int] = np.flatnonzero(~np.isnan(self.a[:, 0])).tolist()
+        return known
+
+    def _queries(self, pairs: Iterable[int]) -> Iterator[Query]:
+        for pair in pairs:
+            for replicate in range(self.replicates):
+                for order in self.orders:
+                    yield Query(pair, order, replicate)
+
+    def _pairs_of(self, judge: str) -> Sequence[int]:
+        others = {pair for name, own in self.own.items() if name != judge for pair in own}
+        known = self._known()
+        return [pair for pair in known if pair not in others] if others else known
+
+    def count(self, judge: str) -> int:
+        """How many questions the judge is asked, as far as they are planned."""
+        of_pairs = len(self._pairs_of(judge)) * len(self.orders) * self.replicates
+        return of_pairs + len(self.direct)
+
+    def end(self, judge: str) -> int:
+        """A number above those of all the judge's pairs that are planned, and of no later ones."""
+        return max(self._pairs_of(judge), default=-1) + 1
+
+    def of(self, judge: str) -> Iterator[Query]:
+        """The judge's queries: those of pairs, then the direct ones."""
+        return chain(self._queries(self._pairs_of(judge)), self.direct)
+
+    def spans(self, judge: str) -> list[range]:
+        """The judge's pairs, as ranges of successive numbers."""
+        pairs = np.asarray(self._pairs_of(judge), dtype=np.int64)
+        parts = np.split(pairs, np.flatnonzero(np.diff(pairs) != 1) + 1)
+        return [range(int(part[0]), int(part[-1]) + 1) for part in parts if len(part)]
+
+    def asked_before(self, query: Query) -> int:
+        """How many earlier pairs put this very question: the same points in the same places.
+
+        Of numbers there are as good as none. Of pairs of other judges' own rounds none counts, so
+        that the answer does not depend on which judge was faster.
+        """
+        return self._earlier.get((query.pair, query.order), 0)
+
+    @cached_property
+    def _earlier(self) -> dict[tuple[int, Presentation], int]:
+        owner = {pair: name for name, pairs in self.own.items() for pair in pairs}
+        seen: Counter[tuple[str, bytes]] = Counter()
+        found: dict[tuple[int, Presentation], int] = {}
+        for pair in self._known():
+            for order in self.orders:
+                whose = owner.get(pair, "")
+                said = b"".join(point.tobytes() for point in self.shown(Query(pair, order, 0)))
+                count = sum(seen[name, said] for name in {"", whose})
+                if count:
+                    found[pair, order] = count
+                seen[whose, said] += 1
+        return found
+
+    def shown(self, query: Query) -> tuple[Floats, Floats]:
+        """The two points of `query` in the order they are shown: option A, option B."""
+        a, b = self.a[query.pair], self.b[query.pair]
+        return (a, b) if query.order == "ab" else (b, a)
+
+
+def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
+    """Draw the pairs of a campaign, or of its first round, from λ; those of triads are the last.
+
+    With `both_orders` each pair is asked as (a, b) and as (b, a); without, the draw being
+    exchangeable, as (a, b) alone. The other pairs and the triads are drawn for themselves, so
+    that more of either leaves the questions of the other as they were.
+
+    Raises:
+        InputError: fewer pairs than features, or triads of a space with two different points.
+
+    Example:
+        >>> space = FeatureSpace.load("california_housing")
+        >>> plan = make_plan(space, Design(pairs=50), seed=1)
+        >>> len(plan), next(iter(plan))
+        (100, Query(pair=0, order='ab', replicate=0))
+    """
+    size = design.sizes[0]
+    if size < space.dimension:
+        which = "design.pairs" if design.rounds is None else "design.rounds: the first round's"
+        raise InputError(
+            f"{which}: {size} is fewer than the {space.dimension} features of "
+            f"{space.name}; ask at least {space.dimension}, and some 25 a feature for a belief"
+        )
+    alone = size - 3 * design.triads
+    points = _drawn(space, alone, 2, np.random.default_rng([seed, 0x9A125]))
+    a, b = _join(space, design.triads, seed)
+    a, b = np.concatenate([points[:, 0], a]), np.concatenate([points[:, 1], b])
+    orders: tuple[Order, ...] = ("ab", "ba") if design.both_orders else ("ab",)
+    fixed = None if design.rounds is None else size
+    return Plan(a, b, orders, design.replicates, fixed)
+
+
+def _join(space: FeatureSpace, triads: int, seed: int) -> tuple[Floats, Floats]:
+    """The pairs `(3 * triads, d)` that join each three points drawn from λ.
+
+    Which point of a pair comes first is tossed for each pair alone: asked in one order, a judge
+    who always takes the first would go round in circles otherwise.
+    """
+    corners = _drawn(space, triads, 3, np.random.default_rng([seed, 0x721AD5]))
+    others = np.roll(corners, -1, axis=1)
+    turned = np.random.default_rng([seed, 0x7055ED]).random((triads, 3, 1)) < 0.5
+    a, b = np.where(turned, others, corners), np.where(turned, corners, others)
+    return a.reshape(-1, space.dimension), b.reshape(-1, space.dimension)
+
+
+def _drawn(space: FeatureSpace, count: int, size: int, rng: np.random.Generator) -> Floats:
+    """Groups of points from λ, `(count, size, d)`; where there are categories, of different ones.
+
+    Of numbers two are as good as never the same, and runs begun before there were categories find
+    the pairs they had.
+    """
+    groups = space.sample(size * count, rng).reshape(count, size, space.dimension)
+    if not space.categorical.any():
+        return groups
+    kinds = math.prod(len(feature.categories) or size for feature in space.features)
+    if count and kinds < size:
+        raise InputError(
+            f"design.triads: {space.name} has but {kinds} different points, too few to draw three; "
+            "leave triads out"
+        )
+    kept = groups[_differ(groups)]
+    while len(kept) < count:  # from one stream, so that more groups begin with the fewer
+        more = space.sample(size * count, rng).reshape(groups.shape)
+        kept = np.concatenate([kept, more[_differ(more)]])
+    return kept[:count]
+
+
+def _differ(groups: Floats) -> NDArray[np.bool_]:
+    """Whether no two points of a group are the same, `(count,)`."""
+    return np.asarray(~(groups == np.roll(groups, 1, axis=1)).all(axis=2).any(axis=1))
+
+
+def direct_queries(
+    direct: Direct | None, space: FeatureSpace, seed: int, pairs: int
+) -> tuple[Query, ...]:
+    """The direct questions of a campaign, kind by kind; none without the section.
+
+    Of a table with fewer rows than are asked for, each is asked for once, and so of pairs.
+
+    Args:
+        direct: the section.
+        space: what is asked about.
+        seed: the campaign's.
+        pairs: how many pairs there are from the start, for those whose ratio is asked.
+
+    Raises:
+        InputError: rows are asked for of a feature space without a table, or with one feature, or
+            quantiles or ranges where every feature is categorical.
+
+    Example:
+        >>> space = FeatureSpace.load("penguins")
+        >>> len(direct_queries(Direct(quantiles=2, samples=5, ranges=3), space, 1, pairs=20))
+        19
+    """
+    if direct is None:
+        return ()
+    if direct.quantiles and not len(space.numeric):
+        raise InputError(
+            f"direct.quantiles: every feature of {space.name} is categorical, and categories have "
+            "no quantiles; leave quantiles out"
+        )
+    rows = min(direct.rows, len(Recital.of(space, seed))) if direct.rows else 0
+    if direct.ranges:
+        range_pairs(space, direct.ranges, seed)  # there are such ranges
+    quantiles = (
+        Query(feature, "quantiles", time)
+        for feature in space.numeric.tolist()
+        for time in range(direct.quantiles)
+    )
+    samples = (Query(0, "sample", number) for number in range(direct.samples))
+    ranges = (
+        Query(number, order, 0)
+        for number in range(direct.ranges)
+        for order in PRESENTATIONS["range"]
+    )
+    ratios = (Query(pair, "ratio", 0) for pair in ratio_pairs(pairs, direct.ratios, seed).tolist())
+    recited = (Query(row, "row", 0) for row in range(rows))
+    return (*quantiles, *samples, *recited, *ranges, *ratios)

@@ -1,0 +1,265 @@
+"""Adaptive designs: the pairs of a round, planned from the answers to the rounds before.
+
+A round's pairs are a pure function of the campaign, its seed and the judgments so far. They are
+written into the journal before the first of them is asked, so that a resumed run asks the same
+whatever has changed meanwhile (another machine, another version of a numerical library).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from llm_elicit._util.lazy_import import Later
+from llm_elicit.comparisons.fit_inputs import noise_of, sampling_of
+from llm_elicit.comparisons.table import Choices
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.design import Stop
+from llm_elicit.planning.pairs import Plan
+from llm_elicit.spaces.features import FeatureSpace, Floats
+
+if TYPE_CHECKING:
+    from llm_elicit import density
+else:
+    density = Later("llm_elicit.density")  # PyTorch, which a first round does without
+
+EVERYONE = ""
+"""Stands where a judge's name would, for a round that all judges share."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The pairs of one round: points `a` against points `b`, `(n, d)` each, natural units."""
+
+    a: Floats
+    b: Floats
+
+
+@dataclass(frozen=True)
+class Answers(Choices):
+    """A judge's choices so far, and what else a round may be planned from.
+
+    Attributes:
+        evidence: the same answers as measured log-odds; None where they are choices alone.
+        scale: takes a belief fitted to them to the power that is known of it; None to leave it.
+    """
+
+    evidence: density.Evidence | None = None
+    scale: Callable[[density.BeliefDensity], density.BeliefDensity] | None = None
+
+
+class RoundDesign(Protocol):
+    """Which pairs a round asks."""
+
+    def plan(self, round: int, judgments: Sequence[Choices], seed: int, size: int) -> Pairs:
+        """The pairs of a round: a pure function of its arguments.
+
+        Args:
+            round: its number; the first is 1, and is not planned here.
+            judgments: the choices so far of each judge who shares the round; in campaigns they are
+                `Answers`.
+            seed: the campaign's.
+            size: how many pairs.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Informative:
+    """Pairs whose answers would tell most about the belief: `llm_elicit.density.suggest_pairs`.
+
+    The belief is fitted to the answers so far, and taken to the power that is known of it. Judges
+    who share a round each have a part of its pairs chosen for them; the part of a judge with too
+    few choices is drawn from λ, and so is a share of every part. A judge who was asked enough by
+    the rule `stop` has no part, and a round without parts has no pairs: it is the last.
+
+    Bradley–Terry conditions on the pairs, so methods `utility` and `auto` are right whichever
+    were chosen; the others are refused by `Campaign`.
+    """
+
+    space: FeatureSpace
+    noise: density.Noise
+    stop: Stop | None = None
+
+    def plan(self, round: int, judgments: Sequence[Choices], seed: int, size: int) -> Pairs:
+        """The pairs of a round; see `RoundDesign`."""
+        rng = np.random.default_rng([seed, 0xADA97, round])
+        told = [one for one in judgments if len(one) >= self.space.dimension]
+        fitted = [self._fit(one, int(rng.integers(2**32))) for one in told]
+        open_for: list[density.BeliefDensity | None] = [
+            belief
+            for one, belief in zip(told, fitted, strict=True)
+            if not self._enough(belief, len(one))
+        ]
+        if fitted and not open_for:
+            nothing = np.empty((0, self.space.dimension))
+            return Pairs(nothing, nothing)
+        beliefs = open_for or [None]
+        parts = np.array_split(np.arange(size), len(beliefs))
+        # A round's pairs are shuffled: a run stopped in its middle has asked for every judge.
+        found = [self._part(one, len(part), rng) for one, part in zip(beliefs, parts, strict=True)]
+        order = rng.permutation(size)
+        a, b = (self.space.round(np.concatenate(side)[order]) for side in zip(*found, strict=True))
+        same = (a == b).all(axis=1)
+        while same.any():  # rounded to one another
+            # Both: asked in one order, which point comes first must say nothing.
+            a[same], b[same] = (self.space.sample(int(same.sum()), rng) for _ in range(2))
+            same = (a == b).all(axis=1)
+        return Pairs(a, b)
+
+    def _fit(self, choices: Choices, seed: int) -> density.BeliefDensity:
+        evidence = choices.evidence if isinstance(choices, Answers) else None
+        belief = (
+            self._of_choices(choices, seed)
+            if evidence is None
+            else density.fit_evidence(
+                evidence,
+                sampling=sampling_of(self.space),
+                method="auto",
+                noise=self.noise,
+                seed=seed,
+                settings=density.BETWEEN_ROUNDS,
+            )
+        )
+        scale = choices.scale if isinstance(choices, Answers) else None
+        return belief if scale is None else scale(belief)
+
+    def _of_choices(self, choices: Choices, seed: int) -> density.BeliefDensity:
+        winners, losers, weights = choices.weighted()
+        return density.fit_belief(
+            winners,
+            losers,
+            sampling=sampling_of(self.space),
+            method="auto",
+            noise=self.noise,
+            weights=weights,
+            seed=seed,
+            settings=density.BETWEEN_ROUNDS,
+        )
+
+    def _part(
+        self, belief: density.BeliefDensity | None, size: int, rng: np.random.Generator
+    ) -> tuple[Floats, Floats]:
+        if belief is None or not size:
+            return self.space.sample(size, rng), self.space.sample(size, rng)
+        return density.suggest_pairs(belief, size, seed=int(rng.integers(2**32)))
+
+    def _enough(self, belief: density.BeliefDensity, pairs: int) -> bool:
+        """Whether a judge with this belief was asked enough by the rule."""
+        if self.stop is None:
+            return False
+        least = self.stop.no_signal_after
+        response = belief.diagnostics.get("response", {})
+        flat = belief.diagnostics["utility"]["form"] == "constant"
+        flat = flat or response.get("held_out_r2", 1.0) <= 0.0
+        if least is not None and pairs >= least and flat:
+            return True
+        if self.stop.band is None:
+            return False
+        draws = belief.draws()
+        low, high = density.band(draws.mean())
+        width, sd = high - low, np.array([each.sd for each in belief.marginals])
+        for j in np.flatnonzero(self.space.categorical).tolist():
+            shares = draws.shares(j)
+            low, high = density.band(shares)
+            width[j], sd[j] = (high - low).max(), np.sqrt(1.0 - (shares.mean(0) ** 2).sum())
+        return bool((width <= self.stop.band * sd).all())
+
+
+def design_of(campaign: Campaign, space: FeatureSpace) -> RoundDesign:
+    """The design that a campaign's rounds are planned by."""
+    rounds = campaign.design.rounds
+    return Informative(space, noise_of(campaign.fit), None if rounds is None else rounds.stop)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which of a judge's pairs belong to which round.
+
+    Attributes:
+        pairs: the numbers of the pairs of each round, asked or not, in the order of the rounds.
+        may_end: whether a rule may leave the rounds still to come unasked.
+    """
+
+    pairs: tuple[range, ...]
+    may_end: bool = False
+
+
+def schedule_of(judge: str, campaign: Campaign) -> Schedule:
+    """The rounds of a judge, or of `EVERYONE`; one round where the campaign has none.
+
+    Every round of every judge has its place from the start, so that a pair's number does not
+    depend on who came first.
+
+    Example:
+        >>> campaign = Campaign.model_validate({
+        ...     "name": "try", "space": "penguins",
+        ...     "design": {"pairs": 8, "rounds": {"count": 2, "shared": False}},
+        ...     "judges": [{"name": name, "backend": "simulated"} for name in ("one", "two")]})
+        >>> schedule_of("two", campaign).pairs
+        (range(0, 4), range(8, 12))
+    """
+    sizes, rounds = campaign.design.sizes, campaign.design.rounds
+    if rounds is None:
+        return Schedule((range(sizes[0]),))
+    names = [judge] if rounds.shared else sorted(each.name for each in campaign.judges)
+    place, found, start = names.index(judge), [range(sizes[0])], sizes[0]
+    for size in sizes[1:]:
+        found.append(range(start + place * size, start + (place + 1) * size))
+        start += len(names) * size
+    return Schedule(tuple(found), rounds.stop is not None)
+
+
+Planned = Mapping[tuple[str, int], Pairs]
+"""The rounds planned so far, by judge (`EVERYONE` for a shared one) and number."""
+
+
+def with_rounds(first: Plan, campaign: Campaign, planned: Planned) -> Plan:
+    """The plan of the first round, with those that have been planned since.
+
+    Example:
+        >>> from llm_elicit.planning.pairs import make_plan
+        >>> campaign = Campaign.model_validate({
+        ...     "name": "try", "space": "penguins", "design": {"pairs": 12, "rounds": {"count": 2}},
+        ...     "judges": [{"name": "expert", "backend": "simulated"}]})
+        >>> space = campaign.load_space()
+        >>> first = make_plan(space, campaign.design, campaign.seed)
+        >>> second = Informative(space, density.Noise()).plan(2, [], campaign.seed, 6)
+        >>> len(first), len(with_rounds(first, campaign, {(EVERYONE, 2): second}))
+        (12, 24)
+    """
+    rounds, sizes = campaign.design.rounds, campaign.design.sizes
+    if rounds is None:
+        return first
+    names = [EVERYONE] if rounds.shared else sorted(judge.name for judge in campaign.judges)
+    places = {name: schedule_of(name, campaign).pairs[1:] for name in names}
+    total = sizes[0] + len(names) * sum(sizes[1:])
+    a, b = (np.full((total, points.shape[1]), np.nan) for points in (first.a, first.b))
+    a[: sizes[0]], b[: sizes[0]] = first.a, first.b
+    for name, where in places.items():
+        for number, some in enumerate(where, start=2):
+            pairs = planned.get((name, number))
+            if pairs is not None and len(pairs.a):
+                a[some.start : some.stop], b[some.start : some.stop] = pairs.a, pairs.b
+    own = {name: tuple(chain.from_iterable(where)) for name, where in places.items()}
+    return replace(first, a=a, b=b, own={} if rounds.shared else own)
+
+
+def stopped(planned: Planned, name: str) -> int | None:
+    """The number of the first round that was not worth asking, of a judge or of `EVERYONE`."""
+    empty = [number for (who, number), pairs in planned.items() if who == name and not len(pairs.a)]
+    return min(empty, default=None)
+
+
+def questions_of(judge: str, campaign: Campaign, planned: Planned) -> int:
+    """How many questions a judge is asked in all, those of rounds to come among them."""
+    design = campaign.design
+    if design.rounds is None:
+        return design.questions
+    last = stopped(planned, EVERYONE if design.rounds.shared else judge)
+    left_out = 0 if last is None else sum(design.sizes[last - 1 :])
+    return design.questions * (design.pairs - left_out) // design.pairs

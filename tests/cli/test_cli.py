@@ -1,0 +1,216 @@
+"""The command line: exit codes, one clear line, no traceback, stages that resume."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from llm_elicit.cli import main as cli
+
+CAMPAIGN = """
+name: tiny
+space: penguins
+design: {pairs: 60}
+judges:
+  - {name: expert, backend: simulated}
+fit: {method: utility, samples: 500}
+"""
+
+
+@pytest.fixture(autouse=True)
+def keyless(monkeypatch):
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def llm_elicit(tmp_path, monkeypatch, capsys):
+    """The command, run in `tmp_path`; in this process, since importing it takes seconds."""
+
+    def call(*arguments):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["llm-elicit", *arguments])
+        with pytest.raises(SystemExit) as exit_code:
+            cli.main()
+        shown = capsys.readouterr()
+        return SimpleNamespace(
+            returncode=exit_code.value.code or 0, stdout=shown.out, stderr=shown.err
+        )
+
+    return call
+
+
+def campaign(folder, text=CAMPAIGN, name="c.yaml"):
+    (folder / name).write_text(text)
+    return name
+
+
+def assert_refused(done, *parts):
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("error: ")
+    for part in parts:
+        assert part in line
+
+
+def test_from_outside_too_there_is_one_line_and_a_proper_exit_code(tmp_path):
+    command = [sys.executable, "-m", "llm_elicit", "run", "nothing.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert_refused(done, "nothing.yaml")
+
+
+def test_unknown_yaml_key(llm_elicit, tmp_path):
+    path = campaign(tmp_path, CAMPAIGN.replace("pairs: 60", "pears: 60"))
+    assert_refused(llm_elicit("run", path), "c.yaml", "design.pears", "unknown key")
+
+
+def test_range_upside_down(llm_elicit, tmp_path):
+    space = "name: s\ntitle: t\nsubject: x\nfeatures: [{name: x, label: x, low: 3, high: 1}]\n"
+    (tmp_path / "s.yaml").write_text(space)
+    path = campaign(tmp_path, CAMPAIGN.replace("penguins", "s.yaml"))
+    assert_refused(llm_elicit("run", path), "s.yaml", "low 3 is not below high 1")
+
+
+def test_missing_campaign(llm_elicit, tmp_path):
+    assert_refused(llm_elicit("run", "nothing.yaml"), "nothing.yaml", "california")
+
+
+@pytest.mark.parametrize(
+    ("judge", "variable"),
+    [
+        ("{name: j, backend: anthropic, model: claude-haiku-4-5}", "ANTHROPIC_API_KEY"),
+        ("{name: j, backend: openai, model: gpt-4.1-mini}", "OPENAI_API_KEY"),
+    ],
+)
+def test_missing_key(llm_elicit, tmp_path, judge, variable):
+    path = campaign(tmp_path, CAMPAIGN.replace("{name: expert, backend: simulated}", judge))
+    assert_refused(llm_elicit("run", path), variable)
+
+
+def test_unknown_local_model(llm_elicit, tmp_path):
+    judge = "{name: j, backend: local, model: gpt-99}"
+    path = campaign(tmp_path, CAMPAIGN.replace("{name: expert, backend: simulated}", judge))
+    assert_refused(llm_elicit("run", path), "gpt-99", "smollm2")
+
+
+def test_text_in_a_numeric_column(llm_elicit, tmp_path):
+    (tmp_path / "my.csv").write_text("x,y\n1,2\n2,three\n3,5\n4,6\n")
+    assert_refused(llm_elicit("space", "init", "my.csv"), "'y'", "line 3", "'three'")
+
+
+def test_fewer_pairs_than_features(llm_elicit, tmp_path):
+    path = campaign(tmp_path, CAMPAIGN.replace("pairs: 60", "pairs: 3"))
+    assert_refused(llm_elicit("run", path), "design.pairs", "4 features")
+
+
+def test_a_run_folder_of_another_campaign(llm_elicit, tmp_path):
+    assert llm_elicit("ask", campaign(tmp_path)).returncode == 0
+    other = campaign(tmp_path, CAMPAIGN.replace("pairs: 60", "pairs: 70"))
+    assert_refused(llm_elicit("run", other), "runs/tiny", "design.pairs differs: 60 before, 70 now")
+
+
+def test_an_unknown_export_format(llm_elicit, tmp_path):
+    path = campaign(tmp_path)
+    llm_elicit("ask", path)
+    assert_refused(llm_elicit("export", path, "out.xlsx"), ".parquet, .jsonl or .csv")
+
+
+def test_a_stage_before_its_input(llm_elicit, tmp_path):
+    path = campaign(tmp_path)
+    llm_elicit("plan", path)
+    assert_refused(llm_elicit("fit", path), "comparisons.parquet")
+    assert_refused(llm_elicit("report", path), "audit.json")
+
+
+def test_stages_one_by_one_and_again(llm_elicit, tmp_path):
+    """Each stage alone, in its own process, gives what the whole job gives; again is a no-op."""
+    path = campaign(tmp_path)
+    for stage in ("plan", "ask", "fit", "audit", "report"):
+        done = llm_elicit(stage, path)
+        assert done.returncode == 0, done.stderr
+    run = tmp_path / "runs" / "tiny"
+    first = (run / "audit.json").read_text()
+    samples = (run / "beliefs" / "expert" / "utility" / "samples.parquet").stat().st_mtime_ns
+    assert len(pd.read_parquet(run / "comparisons.parquet")) == 120
+    assert "<html" in (run / "report.html").read_text()
+
+    done = llm_elicit("run", path)
+    assert done.returncode == 0, done.stderr
+    assert (run / "audit.json").read_text() == first
+    assert (
+        run / "beliefs" / "expert" / "utility" / "samples.parquet"
+    ).stat().st_mtime_ns == samples
+    assert "report.html" in done.stdout
+
+    status = llm_elicit("status", "tiny")
+    assert status.stdout.split("\n")[1].split()[:4] == ["expert", "120", "0", "0"]
+    exported = llm_elicit("export", "tiny", "out.jsonl")
+    assert exported.returncode == 0, exported.stderr
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert len(rows) == 120
+    assert {row["verdict"] for row in rows} <= {"A", "B"}
+
+
+def test_a_dry_run_sends_nothing(llm_elicit, tmp_path):
+    judge = "{name: j, backend: openai, model: gpt-4.1-mini}"
+    path = campaign(tmp_path, CAMPAIGN.replace("{name: expert, backend: simulated}", judge))
+    done = llm_elicit("run", path, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("bill length") == 6  # three questions of two penguins
+    assert "120" in done.stdout
+    assert "Nothing was sent" in done.stdout
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_estimate_names_every_judge_and_its_model(llm_elicit, tmp_path):
+    judges = "{name: j, backend: openai, model: gpt-4.1-mini}\n  - {name: e, backend: simulated}"
+    path = campaign(tmp_path, CAMPAIGN.replace("{name: expert, backend: simulated}", judges))
+    done = llm_elicit("estimate", path)
+    assert done.returncode == 0, done.stderr
+    _, hosted, expert, total = (line.split() for line in done.stdout.strip().splitlines())
+    assert hosted[:3] == ["j", "gpt-4.1-mini", "120"]
+    assert 0 < float(hosted[6]) < float(hosted[7])
+    assert float(hosted[8]) == pytest.approx(float(hosted[6]) / 2, abs=1e-4)
+    assert expert[:3] == ["e", "simulated", "120"]
+    assert float(total[2]) == pytest.approx(float(hosted[6]), abs=1e-4)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_estimate_leaves_out_what_is_answered(llm_elicit, tmp_path):
+    path = campaign(tmp_path)
+    assert llm_elicit("ask", path).returncode == 0
+    done = llm_elicit("estimate", path)
+    assert done.stdout.splitlines()[1].split()[:3] == ["expert", "simulated", "0"]
+    assert "120 questions are answered already" in done.stdout
+
+
+def test_a_users_csv_becomes_a_space_that_can_be_run(llm_elicit, tmp_path):
+    table = pd.DataFrame({"height": range(150, 190), "mass": [50.5 + i / 2 for i in range(40)]})
+    table.assign(name="x").to_csv(tmp_path / "people.csv", index=False)
+    table["height"] = table["height"].sample(frac=1, random_state=0).to_numpy()
+    table.to_csv(tmp_path / "people.csv", index=False)
+    done = llm_elicit("space", "init", "people.csv")
+    assert done.returncode == 0, done.stderr
+    again = llm_elicit("space", "init", "people.csv")
+    assert_refused(again, "people.yaml", "--force")
+    path = campaign(tmp_path, CAMPAIGN.replace("penguins", "people.yaml"))
+    assert llm_elicit("plan", path).returncode == 0
+
+
+def test_local_models_are_listed(llm_elicit, tmp_path):
+    done = llm_elicit("models")
+    assert "smollm2" in done.stdout
+    assert "Apache-2.0" in done.stdout
+
+
+def test_plan_refuses_a_template_that_is_not_there_or_shows_nothing(llm_elicit, tmp_path):
+    path = campaign(tmp_path, CAMPAIGN.replace("pairs: 60", "pairs: 60, template: v9/none"))
+    assert_refused(llm_elicit("plan", path), "'v9/none'", "v1/zero-shot")
+    (tmp_path / "mine.md").write_text("---\nid: mine\nwording: x\n---\n# user\nWhich one?\n")
+    path = campaign(tmp_path, CAMPAIGN.replace("pairs: 60", "pairs: 60, template: mine.md"))
+    assert_refused(llm_elicit("plan", path), "mine.md", "option_a and option_b")
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,81 @@
+"""`llm-elicit compare`: what it says of two judges, and what it refuses."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from llm_elicit.cli import main as cli
+from llm_elicit.pipeline import stages
+from llm_elicit.pipeline.run_folder import Run
+
+EXPERT = {"name": "expert", "backend": "simulated"}
+LONG = {**EXPERT, "name": "a-judge-of-a-name-" + "-".join(["so", *["very"] * 11, "long"])}
+
+
+def _run(folder: Path, name: str, *judges: dict[str, object]) -> Path:
+    path = folder / f"{name}.yaml"
+    path.write_text(
+        yaml.safe_dump({
+            "name": name, "space": "penguins", "judges": list(judges), "runs": str(folder / "runs"),
+            "design": {"pairs": 40}, "fit": {"method": "utility", "samples": 500},
+        })
+    )  # fmt: skip
+    stages.fit(asyncio.run(stages.ask(stages.plan(path))))
+    return folder / "runs" / name
+
+
+def _compare(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["llm-elicit", "compare", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+def test_runs_and_their_judges_are_set_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No name is cut where there is no terminal, however long it is."""
+    monkeypatch.setenv("COLUMNS", "80")
+    first = _run(tmp_path, "first", LONG)
+    coin = {**EXPERT, "name": "coin", "belief": "uniform"}
+    second = _run(tmp_path, "second", {**LONG, "seed": 9}, coin)
+    record = tmp_path / "compare.json"
+    assert _compare(monkeypatch, first, second, "--out", record) == 0
+    shown = capsys.readouterr().out
+    data = json.loads(record.read_text())
+    name = LONG["name"]
+    assert data["judges"] == [f"first/{name}", f"second/{name}", "coin"]
+    for judge in data["judges"]:
+        assert judge in shown
+    alike = {(one["first"], one["second"]): one for one in data["agreements"]}
+    assert alike[f"first/{name}", f"second/{name}"]["pairs"] > 30
+    assert {each["judge"] for each in data["standings"]} == set(data["judges"])
+
+    assert _compare(monkeypatch, first) == 2
+    assert "two or more" in capsys.readouterr().err
+    assert _compare(monkeypatch, first, "--out", "compare.txt") == 2
+    assert "ends in .json" in capsys.readouterr().err
+
+
+def test_other_features_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    penguins = stages.plan(_planned(tmp_path, "here", "penguins"))
+    houses = stages.plan(_planned(tmp_path, "there", "california_housing"))
+    assert _compare(monkeypatch, penguins.folder, houses.folder) == 2
+    error = capsys.readouterr().err
+    assert "same features" in error
+    assert "california_housing" in error
+    assert isinstance(penguins, Run)
+
+
+def _planned(folder: Path, name: str, space: str) -> Path:
+    path = folder / f"{name}.yaml"
+    path.write_text(
+        yaml.safe_dump({"name": name, "space": space, "judges": [EXPERT], "runs": str(folder)})
+    )
+    return path

@@ -1,0 +1,80 @@
+import pytest
+
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.resources import available
+from llm_elicit.errors import InputError
+from llm_elicit.spaces.features import FeatureSpace
+
+VALID = """
+name: c
+space: penguins
+judges:
+  - {name: j, backend: simulated}
+"""
+
+
+def load(tmp_path, text):
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    return Campaign.load(path)
+
+
+@pytest.mark.parametrize("name", available("examples", ".yaml"))
+def test_every_example_is_valid(name):
+    campaign = Campaign.load(name)
+    assert campaign.load_space().dimension >= 2
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (VALID + "desing: {}\n", ["desing", "unknown key", "design"]),
+        (VALID.replace("simulated}", "simulated, nois: x}"), ["judges.0", "nois", "unknown key"]),
+        (VALID.replace("simulated", "telepathy"), ["judges.0", "telepathy"]),
+        (VALID + "  - {name: j, backend: simulated}\n", ["'j' appears twice"]),
+        (VALID + "design: {pairs: 1}\n", ["design.pairs", "greater than or equal to 2"]),
+        (VALID + "fit: {method: magic}\n", ["fit.methods", "magic"]),
+        (VALID.replace("name: c", "name: ../up"), ["name", "../up"]),
+        (VALID + "limits: {max_cost: 0}\n", ["limits.max_cost", "greater than 0"]),
+        (VALID + "seed: 2026-99-99\n", ["not valid YAML", "month must be in 1..12"]),
+        (VALID + "seed: !!timestamp x\n", ["not valid YAML"]),
+        (VALID + f"seed: {'9' * 5_000}\n", ["not valid YAML", "4300 digits"]),
+        (VALID + f"seed: {'[' * 5_000}\n", ["nested too deep"]),
+        (VALID + f"seed: {'x' * 5_000}\n", ["seed", "xxx […]"]),
+    ],
+)
+def test_a_bad_campaign_gets_one_clear_line(tmp_path, text, parts):
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, text)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 500
+    for part in ["c.yaml", *parts]:
+        assert part in message
+
+
+def test_identity_is_what_can_change_an_answer(tmp_path):
+    space = FeatureSpace.load("penguins")
+    base = load(tmp_path, VALID).fingerprint(space)
+
+    def changed(text):
+        return load(tmp_path, text).fingerprint(space) != base
+
+    assert not changed(VALID.replace("simulated}", "simulated, concurrency: 3, timeout: 5}"))
+    assert not changed(VALID + "limits: {max_cost: 3}\nfit: {method: score}\n")
+    assert changed(VALID + "seed: 2\n")
+    assert changed(VALID + "design: {pairs: 50}\n")
+    assert changed(VALID + "design: {triads: 5}\n")
+    assert not changed(VALID + "design: {triads: 0}\n")
+    assert changed(VALID.replace("simulated}", "simulated, seed: 1}"))
+    assert changed(VALID.replace("name: j,", "name: k,"))
+
+
+def test_one_method_may_be_given_alone(tmp_path):
+    assert load(tmp_path, VALID + "fit: {method: score}\n").fit.methods == ("score",)
+
+
+def test_the_identity_of_a_design_without_triads_is_what_it_was():
+    assert Campaign.load("simulated").design.identity() == {
+        "pairs": 400, "template": "v1/zero-shot", "both_orders": True, "replicates": 1,
+    }  # fmt: skip

@@ -1,0 +1,177 @@
+"""Backends from other packages: installed by pip, asked from the command line."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fakes.plugins import EXAMPLE, install, write
+from fakes.provider import Fails, Provider, Says
+
+from llm_elicit.config import plugins
+from llm_elicit.config.base_model import validated
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.errors import InputError
+
+KEY = "sk-canary-plain-987"
+
+pytestmark = pytest.mark.timeout(900)  # processes of their own, which import everything
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the example's package is installed."""
+    return install(EXAMPLE, tmp_path_factory.mktemp("site"))
+
+
+def _environment(*paths: Path) -> dict[str, str]:
+    here = [str(path) for path in paths] + [path or "." for path in sys.path]
+    found = {"PYTHONPATH": os.pathsep.join(here), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, **found, "PLAIN_API_KEY": KEY}
+
+
+def _llm_elicit(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "llm_elicit", *arguments],
+        cwd=folder, env=_environment(site), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def _campaign(folder: Path, url: str, **rest: object) -> str:
+    judge = {"name": "mine", "backend": "plain", "model": "m", "base_url": f"{url}/v1"}
+    judge |= {"temperature": 0.5, "price": {"input": 1.0, "output": 2.0}}
+    data = {"name": "try", "space": "penguins", "design": {"pairs": 10}, "judges": [judge], **rest}
+    (folder / "c.yaml").write_text(json.dumps(data))
+    return "c.yaml"
+
+
+def test_a_campaign_asks_a_backend_of_another_package(site: Path, tmp_path: Path) -> None:
+    fail_once = iter([Fails(500, f"echo {KEY}")])
+    with Provider(lambda _n, _body: next(fail_once, Says("B", thinking="hm"))) as provider:
+        path = _campaign(tmp_path, provider.url, limits={"max_cost": 1.0})
+        done = _llm_elicit(site, tmp_path, "ask", path)
+        assert done.returncode == 0, done.stderr
+        assert "20 judgments" in done.stdout
+        assert len(provider.seen) == 21
+        assert {seen.body["temperature"] for seen in provider.seen} == {0.5}
+        assert provider.seen[0].headers["authorization"] == f"Bearer {KEY}"
+        again = _llm_elicit(site, tmp_path, "ask", "try")
+        assert again.returncode == 0, again.stderr
+        assert len(provider.seen) == 21, "the run is resumed from its folder"
+    for file in (tmp_path / "runs").rglob("*"):
+        assert not file.is_file() or KEY.encode() not in file.read_bytes(), file
+
+
+def test_it_keeps_the_contract(site: Path, tmp_path: Path) -> None:
+    """As its author proves it: pytest, in a process of its own, in the package's own folder."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLE / "tests")],
+        cwd=tmp_path, env=_environment(site), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed = int(done.stdout.rsplit("passed", 1)[0].split()[-1])
+    assert passed >= 20
+
+
+def test_its_settings_are_checked_by_its_own_model(site: Path, tmp_path: Path) -> None:
+    path = _campaign(tmp_path, "http://127.0.0.1:9")
+    text = (tmp_path / path).read_text()
+    (tmp_path / path).write_text(text.replace('"temperature": 0.5', '"temperature": 3.5'))
+    done = _llm_elicit(site, tmp_path, "estimate", path)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "temperature: Input should be less than or equal to 2, got 3.5" in done.stderr
+
+
+def test_the_backends_are_listed(site: Path, tmp_path: Path) -> None:
+    done = _llm_elicit(site, tmp_path, "backends")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["plain", "elicit-plain", "1.0", "ready"] in rows
+    assert ["simulated", "llm-elicit", "ready"] in [[*row[:2], row[-1]] for row in rows]
+
+
+BROKEN = "import nothing_of_this_name\n"
+BARE = "class Mine:\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (BROKEN, r"'mine' of p-module-mine 1\.0 cannot be loaded .*nothing_of_this_name"),
+        (BARE, r"Mine has no class `Settings` .*docs/backends\.md"),
+        ("", r"cannot be loaded \(AttributeError"),
+    ],
+    ids=["import", "no settings", "no class"],
+)
+def test_a_broken_plug_in_is_one_line(
+    code: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write(tmp_path / "source", "mine", code)
+    monkeypatch.syspath_prepend(install(source, tmp_path / "site"))
+    monkeypatch.delitem(sys.modules, "module_mine", raising=False)
+    with pytest.raises(InputError, match=said) as caught:
+        _judge("mine")
+    assert "\n" not in str(caught.value)
+    listed = dict(plugins.installed())["mine"]
+    assert plugins.package(listed[0]) == "p-module-mine 1.0"
+
+
+def test_two_packages_of_one_name_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in "12":
+        source = write(tmp_path / number, "twice", BARE, module=f"module_{number}")
+        install(source, tmp_path / "site")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    with pytest.raises(InputError, match=r"offered by p-module-\d 1\.0 and p-module-\d 1\.0"):
+        _judge("twice")
+
+
+def test_an_unknown_name_lists_what_there_is(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(site)
+    with pytest.raises(InputError, match=r"'plian' is not installed; known: .*simulated, plain;"):
+        _judge("plian")
+
+
+NO_LIMIT = """
+from llm_elicit.backends import Capabilities, Keyless
+from llm_elicit.config.campaign import PluginJudge
+
+class Mine(Keyless):
+    capabilities, endpoint, cacheable = Capabilities(), "here", False
+
+    class Settings(PluginJudge):
+        model: str = "m"
+
+    def __init__(self, judge, space):
+        self.model = judge.model
+
+    def body(self, request):
+        return {"prompt": request.prompt.text}
+
+    async def ask(self, request):
+        raise AssertionError("nothing may be sent")
+"""
+
+
+def test_a_cap_that_could_not_be_held_is_refused(tmp_path: Path) -> None:
+    site = install(write(tmp_path / "source", "endless", NO_LIMIT), tmp_path / "site")
+    for limits, said in (
+        ({"max_cost": 1.0}, "no price is known for the model of judge 'mine'"),
+        ({"max_tokens": 100}, "set no limit on an answer's tokens"),
+    ):
+        data = {"name": "try", "space": "penguins", "design": {"pairs": 10}, "limits": limits}
+        data["judges"] = [{"name": "mine", "backend": "endless"}]
+        (tmp_path / "c.yaml").write_text(json.dumps(data))
+        done = _llm_elicit(site, tmp_path, "ask", "c.yaml")
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def _judge(backend: str) -> None:
+    judge = {"name": "mine", "backend": backend, "model": "m"}
+    validated(Campaign, {"name": "try", "space": "penguins", "judges": [judge]}, "c.yaml")

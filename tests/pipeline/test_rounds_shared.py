@@ -1,0 +1,97 @@
+"""Adaptive rounds of several workers: each asks what it knows, and learns what others planned."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes.provider import Provider, Says
+from orchestrator.postgres import running
+from orchestrator.test_journal import ANSWER
+from planning.test_rounds import Told, _gpt, _letter, _plan
+
+from llm_elicit import orchestrator
+from llm_elicit.benchmarks.faults.postgres import PostgreSQL
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator import OldPlanError, Silent
+from llm_elicit.orchestrator.journal import Journal, answered, intent
+from llm_elicit.orchestrator.opening import Study
+from llm_elicit.pipeline import asking
+from llm_elicit.questions import Template, render
+from llm_elicit.spaces.features import FeatureSpace
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgreSQL]:
+    """A server that is nobody else's."""
+    with running() as server:
+        yield server
+
+
+def _no_gaps(result: Any) -> None:
+    points = result.comparisons.frame.filter(regex="^[ab]_")
+    assert not points.isna().to_numpy().any()
+
+
+def test_a_worker_with_an_old_plan_asks_nothing_of_a_new_round(
+    postgres: PostgreSQL, tmp_path: Path
+) -> None:
+    """It slept while another one planned the second round and took a part of it."""
+    with Provider(lambda _n, body: Says(_letter(body))) as provider:
+        old = _plan(tmp_path, [_gpt(provider.url)], journal=postgres.address)
+        assert len(old.plan) == 12
+        asyncio.run(orchestrator.ask(old.campaign, old.space, old.plan, old.folder))
+        longer = asking._next_round(old, Told(), Silent())
+        assert longer is not None
+        assert len(longer.plan) == 20
+        study = Study(longer.campaign, longer.space, longer.plan, longer.folder)
+        identity = study.identity(Template.load(longer.campaign.design.template))
+        other = Journal(longer.place, identity, longer.campaign.limits)
+        other.prepare(["gpt"], longer.plan)
+        (held,) = other.claim("gpt", 1)
+        other.commit([intent(held.id, 0.0)])
+        other.commit([answered(held.id, ANSWER)])
+        # It ends its part without waiting for what it does not know.
+        summary = asyncio.run(orchestrator.ask(old.campaign, old.space, old.plan, old.folder))
+        assert not summary.problems
+        assert len(provider.seen) == 12
+        with pytest.raises(OldPlanError, match=r"1 answers .*another worker has planned"):
+            orchestrator.comparisons(old.folder, old.campaign, old.space, old.plan)
+        other.close()
+        # Then it learns of the round, joins in, and plans the last one itself.
+        done = asyncio.run(asking.ask(old, design=Told()))
+        assert not done.problems
+        assert len(provider.seen) == 12 + 7 + 8
+        assert not any("nan" in request.question.split() for request in provider.seen)
+        _no_gaps(done)
+
+
+def test_a_round_waits_for_a_server_that_restarts(postgres: PostgreSQL, tmp_path: Path) -> None:
+    with Provider(lambda _n, body: Says(_letter(body))) as provider:
+        run = _plan(tmp_path, [_gpt(provider.url)], journal=postgres.address, name="away")
+        asyncio.run(orchestrator.ask(run.campaign, run.space, run.plan, run.folder))
+    postgres.stop()
+    back = threading.Timer(0.5, postgres.start)
+    back.start()
+    longer = asking._there_again(lambda: asking._next_round(run, Told(), Silent()))
+    back.join()
+    assert longer is not None
+    assert len(longer.plan) == 20
+
+
+def test_what_is_not_a_number_reaches_no_prompt() -> None:
+    space, template = FeatureSpace.load("penguins"), Template.load("v1/zero-shot")
+    points = space.sample(2, np.random.default_rng(0))
+    for column in range(space.dimension):
+        gap = points.copy()
+        gap[1, column] = np.nan
+        with pytest.raises(InputError, match="not a number cannot be put into words"):
+            render(space, gap[0], gap[1], template)

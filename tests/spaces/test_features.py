@@ -1,0 +1,311 @@
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from llm_elicit.config.base_model import read_yaml, validated
+from llm_elicit.config.resources import available
+from llm_elicit.errors import InputError
+from llm_elicit.spaces.features import Feature, FeatureSpace
+
+SPACES = available("datasets", ".yaml")
+
+
+def feature(**changes):
+    return Feature(**{"name": "x", "label": "x", "low": 0.5, "high": 20.0} | changes)
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_shipped_spaces_agree_with_their_tables(name):
+    space = FeatureSpace.load(name)
+    table = space.read_table()
+    assert len(table) == space.table.rows
+    assert list(table.columns) == space.names
+    # Ranges are robust quantiles: each column keeps nearly all rows, none reaches an outlier.
+    inside = ((table >= space.low) & (table <= space.high)).mean()
+    assert inside.between(0.97, 1.0).all()
+    assert 0.8 < len(space.table_points()) / len(table) < 1.0
+
+
+def test_different_worlds_are_shipped():
+    assert {"california_housing", "cars", "countries", "penguins"} <= set(SPACES)
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_questions_and_records_agree_to_the_last_digit(name):
+    space = FeatureSpace.load(name)
+    points = space.sample(200, np.random.default_rng(3))
+    assert space.contains(points).all()
+    np.testing.assert_array_equal(space.round(points), points)
+    for point in points[:20]:
+        for (_, text), value, f in zip(space.word(point), point, space.features, strict=True):
+            if f.categories:
+                assert f.code(text) == value
+                continue
+            number = float(text.replace(",", "").removesuffix(f.unit))
+            assert number == pytest.approx(value * f.factor, rel=1e-9)
+
+
+def test_sampling_is_uniform_on_each_features_scale():
+    space = FeatureSpace.load("california_housing")
+    points = space.to_scale(space.sample(20_000, np.random.default_rng(0)))
+    low, high = space.to_scale(space.low), space.to_scale(space.high)
+    cube = (points - low) / (high - low)
+    # Half a rounding step of house age is about 0.01 of its range.
+    np.testing.assert_allclose(cube.mean(axis=0), 0.5, atol=0.015)
+    np.testing.assert_allclose(cube.std(axis=0), 12**-0.5, atol=0.015)
+
+
+@given(st.floats(0.5, 20.0), st.sampled_from(["linear", "log"]), st.integers(1, 6))
+def test_rounding_is_idempotent_and_stays_close(value, scale, digits):
+    f = feature(scale=scale, digits=digits)
+    once = f.round(np.asarray(value))
+    assert f.round(once) == once
+    extent = value if scale == "log" else 19.5
+    # Clipping moves towards the value; rounding moves by at most half a unit of the last digit.
+    assert abs(once - value) <= 0.5 * 10.0 ** (np.floor(np.log10(extent)) - digits + 1) * 1.001
+
+
+@given(st.lists(st.floats(0.6, 19.0), min_size=2, max_size=2))
+def test_scale_maps_are_inverse(values):
+    space = FeatureSpace(
+        name="s",
+        title="t",
+        subject="u",
+        features=(feature(scale="log"), feature(name="y", label="y")),
+    )
+    np.testing.assert_allclose(space.from_scale(space.to_scale(values)), values, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "value", "text"),
+    [
+        ({"unit": "years", "kind": "integer", "low": 0, "high": 90}, 41.7, "42 years"),
+        ({"unit": "USD", "factor": 10_000, "scale": "log"}, 3.5348, "35,300 USD"),
+        ({"scale": "log", "low": 80, "high": 5810, "kind": "integer"}, 1166, "1,170"),
+        ({"unit": "°N", "digits": 2, "low": 32.6, "high": 40.7}, 34.0522, "34.1 °N"),
+        ({"prefix": "$", "digits": 4, "low": 0, "high": 10}, 2.5, "$2.50"),
+    ],
+)
+def test_values_are_worded_as_a_person_would(changes, value, text):
+    assert feature(**changes).word(value) == text
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+VALID = """
+name: s
+title: t
+subject: a thing
+features:
+  - {name: x, label: x, low: 0, high: 1}
+"""
+TWO = (
+    VALID
+    + "  - {name: y, label: y, low: 0, high: 1}\n"
+    + f"table: {{file: t, sha256: {'a' * 64}, source: s, licence: x, rows: 1, columns: COLUMNS}}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (VALID.replace("low: 0", "low: 2"), ["features.0", "low 2 is not below high 1"]),
+        (VALID.replace("high: 1", "high: 1, colour: red"), ["features.0.colour", "unknown key"]),
+        (VALID + "sise: 3\n", ["sise", "unknown key", "known: name, title"]),
+        (VALID.replace("low: 0", "low: -1, scale: log"), ["log scale needs low > 0", "-1"]),
+        (VALID.replace("low: 0", "low: many"), ["features.0.low", "'many'"]),
+        (VALID + "  - {name: x, label: y, low: 0, high: 1}\n", ["'x' appears twice"]),
+        (VALID.replace("subject: a thing\n", ""), ["subject", "required"]),
+        (TWO.replace("COLUMNS", "{x: y}"), ["the column 'y' belongs to two features"]),
+        ("- 1\n- 2\n", ["a mapping of keys is expected, got list"]),
+        ("a: [1\n", ["not valid YAML"]),
+    ],
+)
+def test_a_bad_yaml_gets_one_clear_line(tmp_path, text, parts):
+    path = write(tmp_path / "s.yaml", text)
+    with pytest.raises(InputError) as caught:
+        FeatureSpace.load(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "s.yaml" in message
+    for part in parts:
+        assert part in message
+
+
+def test_an_unknown_space_lists_the_known_ones():
+    with pytest.raises(InputError, match=r"california_housing, cars, countries, penguins"):
+        FeatureSpace.load("calfornia")
+
+
+def space_with_table(tmp_path, rows, sha256=None):
+    import hashlib
+
+    table = tmp_path / "t.csv"
+    table.write_text("x\n" + "\n".join(rows) + "\n")
+    digest = sha256 or hashlib.sha256(table.read_bytes()).hexdigest()
+    text = VALID + (
+        f"table: {{file: t.csv, sha256: '{digest}', source: s, licence: l, rows: {len(rows)}}}\n"
+    )
+    return FeatureSpace.load(write(tmp_path / "s.yaml", text))
+
+
+def test_a_changed_table_is_refused(tmp_path):
+    space = space_with_table(tmp_path, ["0.5"], sha256="0" * 64)
+    with pytest.raises(InputError, match=r"t\.csv: checksum .* restore the file or update sha256"):
+        space.read_table()
+
+
+def test_text_in_a_numeric_column_is_named_with_its_line(tmp_path):
+    space = space_with_table(tmp_path, ["0.5", "oops", "0.25"])
+    with pytest.raises(InputError, match=r"column 'x', line 3: 'oops' is not a number"):
+        space.read_table()
+
+
+def test_rows_outside_the_range_and_gaps_are_left_out(tmp_path):
+    space = space_with_table(tmp_path, ["0.5", "7", '""', "0.25"])
+    np.testing.assert_array_equal(space.table_points(), [[0.5], [0.25]])
+
+
+def test_the_users_own_folder_comes_first(tmp_path, monkeypatch):
+    own = tmp_path / "datasets"
+    own.mkdir()
+    write(own / "penguins.yaml", VALID)
+    monkeypatch.chdir(tmp_path)
+    assert FeatureSpace.load("penguins").title == "t"
+
+
+def test_a_file_that_cannot_be_read_says_why(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        read_yaml(tmp_path)
+
+
+def test_validation_counts_further_findings():
+    with pytest.raises(InputError, match=r"here: name: Field required \(and \d more\)"):
+        validated(Feature, {}, "here")
+
+
+def kind(words, **more):
+    return {"name": "k", "label": "kind", "kind": "categorical", "categories": words} | more
+
+
+WORDS = st.lists(
+    st.text(min_size=1, max_size=8).map(str.strip).filter(lambda w: w and w.isprintable()),
+    min_size=2,
+    max_size=9,
+    unique=True,
+)
+
+
+@given(WORDS, st.data())
+def test_words_and_codes_are_inverse(words, data):
+    f = Feature(**kind(words))
+    assert (f.low, f.high) == (0.0, len(words) - 1.0)
+    code = data.draw(st.integers(0, len(words) - 1))
+    assert f.word(float(code)) == words[code]
+    assert f.code(f" {words[code]} ") == code
+    near = code + data.draw(st.floats(-0.49, 0.49))
+    assert f.round(np.asarray(near)) == code
+    assert not np.signbit(f.round(np.asarray(-0.3)))
+    assert Feature.model_validate_json(f.model_dump_json()) == f
+
+
+def test_categories_are_drawn_alike_and_are_whole():
+    """Rounding a uniform code would give the two at the ends half as often."""
+    space = FeatureSpace(
+        name="s", title="t", subject="u", features=(Feature(**kind(list("abcd"))), feature())
+    )
+    points = space.sample(20_000, np.random.default_rng(0))
+    shares = np.bincount(points[:, 0].astype(int)) / len(points)
+    np.testing.assert_allclose(shares, 0.25, atol=0.015)
+    assert space.contains(points).all()
+    assert space.contains([[1.0, 3.0], [1.5, 3.0], [4.0, 3.0]]).tolist() == [True, False, False]
+    assert space.categorical.tolist() == [True, False]
+    assert space.numeric.tolist() == [1]
+    assert space.word(points[0])[0][1] in "abcd"
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        (kind(["a"]), "needs two categories or more"),
+        (kind(None), "needs two categories or more"),
+        (kind("ab"), "needs two categories or more"),
+        (kind(["a", " a"]), "'a' appears twice"),
+        (kind(["a", " "]), "cannot be read"),
+        (kind(["a", "b\nc"]), "cannot be read"),
+        (kind([True, False]), "True is not text; put it in quotes"),
+        (kind(["a", "b"], low=1), "has no low; remove low"),
+        (kind(["a", "b"], high=3), "has no high; remove high"),
+        (kind(["a", "b"], scale="log"), "has no scale"),
+        (kind(["a", "b"], unit="m"), "has no unit"),
+        (kind(["a", "b"], prefix="$"), "has no prefix"),
+        (kind(["a", "b"], factor=10), "has no factor"),
+        (kind(["a", "b"], digits=2), "has no digits"),
+        (
+            {"name": "x", "label": "x", "low": 0, "high": 2, "categories": ["a", "b"]},
+            "need kind: categorical",
+        ),
+    ],
+)
+def test_what_does_not_go_with_categories_is_refused_in_one_line(given, match):
+    with pytest.raises(InputError, match=match) as caught:
+        validated(Feature, given, "f.yaml")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_word_that_is_no_category_is_refused():
+    with pytest.raises(InputError, match=r"k: no category 'c'; known: a, b"):
+        Feature(**kind(["a", "b"])).code("c")
+
+
+def test_spaces_of_numbers_are_written_down_as_before_there_were_categories():
+    """Their JSON is part of a run's identity, so that what was paid for is found again."""
+    keys = list(FeatureSpace.load("penguins").model_dump(mode="json")["features"][0])
+    assert keys == [
+        "name", "label", "unit", "prefix", "kind", "scale", "low", "high", "digits", "factor",
+        "note",
+    ]  # fmt: skip
+    dumped = FeatureSpace.load("penguins").model_dump_json()
+    digest = hashlib.sha256(dumped.encode()).hexdigest()
+    assert digest == "4d7910484f679f3b7bd8160967eb3985ef7cef8cce533b8bdb99456c510e172c"
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"low": 0, "high": 1e-9}, ["'0.000000'", "factor"]),
+        ({"low": 0, "high": 1e-9, "digits": 9}, ["'0.000000'"]),
+        ({"low": 1e-9, "high": 1e-8, "scale": "log"}, ["'0.000000'"]),
+        ({"low": 0.1, "high": 0.4, "kind": "integer"}, ["'0'"]),
+        ({"low": -1e300, "high": 1e300}, ["beyond 1e+30"]),
+        ({"low": 0, "high": 1e20, "factor": 1e20}, ["beyond 1e+30"]),
+        ({"label": ""}, ["label", "prints"]),
+        ({"label": "  "}, ["label", "prints"]),
+        ({"label": "a\nb"}, ["label", "prints"]),
+        ({"unit": "kg\n"}, ["unit", "prints"]),
+    ],
+)
+def test_a_feature_that_cannot_be_asked_about_is_refused(changes, named):
+    with pytest.raises(ValidationError) as refused:
+        feature(**changes)
+    assert all(words in str(refused.value) for words in named), str(refused.value)
+
+
+def test_a_small_range_is_asked_about_in_a_smaller_unit():
+    f = feature(low=0, high=1e-9, factor=1e9, unit="nm")
+    assert (f.word(0), f.word(1e-9)) == ("0.00 nm", "1.00 nm")
+
+
+def test_labels_differ():
+    with pytest.raises(ValidationError, match="the label 'x' appears twice"):
+        FeatureSpace(
+            name="s", title="t", subject="u",
+            features=(feature(name="a", label="x"), feature(name="b", label="x ")),
+        )  # fmt: skip
