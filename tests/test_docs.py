@@ -114,7 +114,7 @@ def test_the_commands_of_a_page_run(page, workplace, assert_runs, monkeypatch):
         if arguments[0] == "make":
             arguments.insert(1, "--dry-run")
         if LOCAL.search(command):
-            # The main job is run whole by tests/pipeline/test_main_job.py; the study asks for an hour.
+            # tests/pipeline/test_main_job.py runs the main job; the study asks for an hour.
             continue
         assert_runs(arguments)
 

@@ -10,7 +10,7 @@ from llm_elicit._util.sanitize import visible
 from llm_elicit.errors import InputError
 
 _NOUNS = {"examples": "campaign", "prompts": "template", "datasets": "feature space"}
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 
 
 def search_path(folder: str) -> list[Path]:
