@@ -13,7 +13,7 @@ import numpy as np
 
 from llm_elicit import density
 from llm_elicit.audit.replies import DirectEvidence
-from llm_elicit.density.belief_draws import weighted_quantiles
+from llm_elicit.density.summaries import weighted_quantiles
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.spaces.features import FeatureSpace, Floats
 

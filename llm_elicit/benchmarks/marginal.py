@@ -35,7 +35,7 @@ from llm_elicit.density.judgments import check_judgments
 from llm_elicit.density.problem import Problem
 from llm_elicit.density.score.network import ScoreNetwork
 from llm_elicit.density.score.training import PairData, train_score
-from llm_elicit.density.threads import one_thread
+from llm_elicit.density.torch_utils import one_thread
 
 Score = Callable[[Tensor, float], Tensor]
 _TOLERANCE = 1e-4

@@ -12,27 +12,28 @@ Examples
 'normal'
 """
 
-from llm_elicit.density.annealing import AnnealingSettings
-from llm_elicit.density.belief import BeliefDensity, Marginal
-from llm_elicit.density.belief_draws import BeliefDraws, band
-from llm_elicit.density.choice import Noise, estimate_level, simulate_choices
+from llm_elicit.density.belief import BeliefDensity
+from llm_elicit.density.belief_draws import BeliefDraws
+from llm_elicit.density.design import BETWEEN_ROUNDS, SuggestSettings, suggest_pairs
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.evidence import Evidence
 from llm_elicit.density.fit import JUDGE_METHODS, fit_belief, fit_evidence
 from llm_elicit.density.flow.settings import FlowSettings
-from llm_elicit.density.mixture import GaussianMixture
+from llm_elicit.density.gaussian_mixture import GaussianMixture
+from llm_elicit.density.likelihood import Noise, estimate_level, simulate_choices
 from llm_elicit.density.power import Power, fit_power
 from llm_elicit.density.prior import Prior
-from llm_elicit.density.problem import FitSettings
-from llm_elicit.density.range_judgments import Coherence, Ranges
+from llm_elicit.density.ranges import Coherence, Ranges
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.langevin import LangevinSettings
 from llm_elicit.density.score.likelihood import LikelihoodSettings
 from llm_elicit.density.score.protocol import paper_protocol
 from llm_elicit.density.score.settings import ScoreSettings
 from llm_elicit.density.score.training import TrainingSettings
-from llm_elicit.density.suggest import BETWEEN_ROUNDS, SuggestSettings, suggest_pairs
+from llm_elicit.density.settings import FitSettings
+from llm_elicit.density.smc import AnnealingSettings
+from llm_elicit.density.summaries import Marginal, band
 from llm_elicit.density.utility import (
     MixturePrior,
     MixtureSettings,

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,9 +16,18 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from llm_elicit.density.belief_draws import BeliefDraws, make_draws, utilities_at
-from llm_elicit.density.candidates import Candidates, make_candidates
-from llm_elicit.density.checks import (
+from llm_elicit.density.belief_draws import (
+    BeliefDraws,
+    Candidates,
+    make_candidates,
+    make_draws,
+    utilities_at,
+)
+from llm_elicit.density.density_model import DensityModel
+from llm_elicit.density.diagnostics import self_report
+from llm_elicit.density.empirical import Empirical
+from llm_elicit.density.errors import (
+    DensityError,
     callback,
     check_level,
     integer,
@@ -27,24 +36,20 @@ from llm_elicit.density.checks import (
     points_of,
     seed_of,
 )
-from llm_elicit.density.choice import Noise
-from llm_elicit.density.conditional import sample_given
-from llm_elicit.density.density_model import DensityModel
-from llm_elicit.density.diagnostics import self_report
-from llm_elicit.density.empirical import Empirical
-from llm_elicit.density.errors import DensityError
 from llm_elicit.density.flow.density import FlowDensity
-from llm_elicit.density.latent import Latent, make_latent
-from llm_elicit.density.mixture import GaussianMixture
+from llm_elicit.density.gaussian_mixture import GaussianMixture
+from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.prior import Prior
-from llm_elicit.density.problem import Progress
-from llm_elicit.density.region import CredibleRegion, find_mode
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.density import ScoreDensity
-from llm_elicit.density.threads import one_thread
+from llm_elicit.density.settings import Progress
+from llm_elicit.density.summaries import CredibleRegion, Marginal, find_mode
+from llm_elicit.density.torch_utils import one_thread
+from llm_elicit.density.transforms import Latent, make_latent
 from llm_elicit.density.utility_density import (
     UtilityDensity,
     estimate_log_normalizer,
+    sample_given,
     utility_at,
 )
 from llm_elicit.density.utility_draws import UtilityDraws
@@ -75,15 +80,6 @@ class Scale(Protocol):
     def log_sd(self) -> float:
         """Standard deviation of its logarithm."""
         ...
-
-
-@dataclass(frozen=True)
-class Marginal:
-    """One feature's belief: mean, standard deviation and quantiles, natural units."""
-
-    mean: float
-    sd: float
-    quantiles: dict[float, float]
 
 
 class BeliefDensity:
@@ -214,7 +210,7 @@ class BeliefDensity:
         Raises
         ------
         DensityError : a method other than "utility" and "auto", and as
-            `llm_elicit.density.conditional.sample_given`.
+            `llm_elicit.density.utility_density.sample_given`.
         """
         model = self.utility_model("sample_given")
         integer("sample_given: n", n)
@@ -448,7 +444,7 @@ class BeliefDensity:
         return BeliefDensity(self._latent, model, reference, diagnostics, draws)
 
     def candidates(self, count: int, temperature: float, *, seed: int = 0) -> Candidates:
-        """Points that pairs to ask next may be made of; see `llm_elicit.density.suggest`.
+        """Points that pairs to ask next may be made of; see `llm_elicit.density.design`.
 
         Raises
         ------

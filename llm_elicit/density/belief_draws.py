@@ -1,4 +1,7 @@
-"""What else the belief could be: one density for each draw of the posterior over utilities."""
+"""What else the belief could be: one density for each draw of the posterior over utilities.
+
+Points that pairs may be made of, with what every draw of the posterior says of them.
+"""
 
 from __future__ import annotations
 
@@ -10,44 +13,27 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from llm_elicit.density.annealing import AnnealingSettings
-from llm_elicit.density.checks import check_level, finite, integer, levels_of, numbers, points_of
-from llm_elicit.density.components import ComponentStack
-from llm_elicit.density.errors import DensityError
-from llm_elicit.density.latent import Latent
-from llm_elicit.density.problem import Progress
-from llm_elicit.density.ratio import Utility
+from llm_elicit.density.errors import (
+    DensityError,
+    finite,
+    integer,
+    levels_of,
+    numbers,
+    points_of,
+)
 from llm_elicit.density.sampling import Uniform
+from llm_elicit.density.settings import Progress
+from llm_elicit.density.smc import AnnealingSettings, draw_sampling
+from llm_elicit.density.summaries import weighted_quantiles
+from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_density import UtilityDensity, anneal_belief, utility_at
 from llm_elicit.density.utility_draws import UtilityDraws
+from llm_elicit.density.utility_function import ComponentStack, Utility
 
 Array = npt.NDArray[np.float64]
 _SHARED, _OWN = 8192, 2048
 _ENOUGH = 0.3
-
-
-def band(values: Array, level: float = 0.9) -> tuple[Array, Array]:
-    """Lower and upper ends of the central credible band of values (S, ...), one for each draw.
-
-    Raises
-    ------
-    DensityError : a level that is not between 0 and 1.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> low, high = band(np.arange(1.0, 100.0), 0.9)
-    >>> float(low.round(6)), float(high.round(6))
-    (5.0, 95.0)
-    """
-    check_level("band", level)
-    values = finite("band: values", numbers("band: values", values))
-    if not values.ndim or not values.size:
-        raise DensityError("band: values has none; one for each draw is needed.")
-    tail = 0.5 - 0.5 * level
-    # Of S draws and the truth, every rank of the truth is as likely: no band from too few ranks.
-    low, high = np.quantile(values, [tail, 1.0 - tail], axis=0, method="weibull")
-    return np.asarray(low), np.asarray(high)
+_SHARES = (0.4, 0.4, 0.2)  # of the belief, the flattened belief, λ
 
 
 @dataclass(frozen=True)
@@ -285,23 +271,46 @@ def _bumps(utility: Utility) -> ComponentStack | None:
     return ComponentStack(whiten[None, None], offset[None], torch.zeros(1, 1))
 
 
-def weighted_quantiles(
-    x: Array, weights: Array, levels: Array, order: npt.NDArray[np.intp] | None = None
-) -> Array:
-    """Quantiles (L, d) of points (m, d) with weights (m,) that sum to one.
-
-    ``order`` (m, d) is that of each column, for many weights of the same points.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> x, weights = np.array([[1.0], [2.0], [9.0]]), np.array([0.5, 0.5, 0.0])
-    >>> weighted_quantiles(x, weights, np.array([0.25, 0.5])).tolist()
-    [[1.0], [1.5]]
+@dataclass(frozen=True)
+class Candidates:
+    """``points`` (M, d) in natural units; utilities ``values`` (S, M) by every draw, nats;
+    ``log_density`` (M,) of the points themselves, both per unit of the features' scales.
     """
-    order = np.argsort(x, axis=0) if order is None else order
-    found = np.empty((len(levels), x.shape[1]))
-    for j, ranked in enumerate(order.T):
-        reached = np.cumsum(weights[ranked]) - 0.5 * weights[ranked]
-        found[:, j] = np.interp(levels, reached, x[ranked, j])
-    return found
+
+    points: Array
+    values: Tensor
+    log_density: Tensor
+
+
+def make_candidates(
+    model: UtilityDensity,
+    draws: UtilityDraws,
+    count: int,
+    temperature: float,
+    generator: torch.Generator,
+) -> Candidates:
+    """Points of the belief, of the belief flattened to exp(f/temperature), and of λ.
+
+    Where the belief is wrong about there being little mass, it is less wrong when flattened.
+    """
+    latent, flat = model.latent, model.utility.scaled(1.0 / temperature)
+    sizes = [round(share * count) for share in _SHARES]
+    found = anneal_belief(latent, flat, max(sizes[1], 512), generator, model.annealing)
+    kept = torch.randperm(len(found.draws.points), generator=generator)[: sizes[1]]
+    of_belief = model.sample_latent(sizes[0], generator).points
+    of_sampling = draw_sampling(latent, sizes[2], generator)
+    g = torch.cat([of_belief, found.draws.points[kept], of_sampling])
+    parts = [
+        model.log_density(g),
+        utility_at(latent, flat, g) - found.log_normalizer,
+        _log_sampling(latent, g),
+    ]
+    logs = [part + math.log(share) for part, share in zip(parts, _SHARES, strict=True)]
+    density = torch.logsumexp(torch.stack(logs), 0)
+    points = latent.from_latent(g.numpy())
+    return Candidates(points, utilities_at(latent, draws, g), density)
+
+
+def _log_sampling(latent: Latent, g: Tensor) -> Tensor:
+    """log λ per unit of the features' scales."""
+    return latent.log_sampling(g) - latent.log_volume(g)

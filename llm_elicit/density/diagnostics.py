@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from llm_elicit.density.density_model import DensityModel, Draws
+from llm_elicit.density.density_model import DensityModel, LogNormalizer
 from llm_elicit.density.empirical import Empirical
-from llm_elicit.density.latent import Array, Latent
 from llm_elicit.density.sampling import SamplingDensity, Uniform
-from llm_elicit.density.utility_density import LogNormalizer
+from llm_elicit.density.smc import Draws
+from llm_elicit.density.transforms import Array, Latent
 
 AT_BOUND = 0.01
 _MEASURED = 512

@@ -1,6 +1,27 @@
-"""The one exception of the density core."""
+"""The error of the density core, and the checks of arguments that raise it.
+
+Every check returns the value in the form that the core computes with, or raises `DensityError`
+with the argument's name, what was found, and the rule. Texts, masks, missing values and complex
+numbers are never read as numbers, and numbers are never read as flags.
+"""
 
 from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+LARGEST = 1e150
+"""Numbers beyond it overflow when they are squared."""
+
+_NUMBERS = "fiub"  # NumPy's kinds: floating, signed, unsigned, boolean
+_MOST_POINTS = 10**9
+_SHOWN = 60
 
 
 class DensityError(ValueError):
@@ -17,3 +38,241 @@ class DensityError(ValueError):
     llm_elicit.density.errors.DensityError: Uniform: low[0] = 0.0 is not below high[0] = 0.0; \
 every lower bound must lie below its upper bound; swap or widen the bounds.
     """
+
+
+def numbers(where: str, values: object) -> Array:
+    """Return values of any shape as floats.
+
+    Raises
+    ------
+    DensityError : texts, dates, complex numbers, masked or missing values, or rows of different
+        lengths.
+    """
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise DensityError(f"{where} has masked values; drop them first.")
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind == "O" and all(map(_is_number, array.flat)):
+            array = array.astype(np.float64)
+        if array.dtype.kind in _NUMBERS:
+            return np.asarray(array, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        # NumPy's own words, and PyTorch's of a tensor that has a gradient.
+        raise DensityError(f"{where} cannot be read as numbers ({_short(error)}).") from None
+    raise DensityError(
+        f"{where} cannot be read as numbers (it is {_short(repr(values))}); convert it to floats "
+        "first."
+    )
+
+
+def points_of(where: str, values: object, dimension: int, *, infinite: bool = False) -> Array:
+    """Return points (n, d) as floats, finite ones unless ``infinite`` are allowed.
+
+    Raises
+    ------
+    DensityError : as `numbers`, another shape or number of features, or a value that is not
+        finite.
+    """
+    array = numbers(where, values)
+    if array.ndim != 2 or array.shape[1] != dimension:
+        raise DensityError(
+            f"{where} has shape {array.shape}; it must be (n, {dimension}); reshape a single point "
+            "to one row, a single feature to one column."
+        )
+    return no_nan(where, array) if infinite else finite(where, array)
+
+
+def no_nan(where: str, array: Array) -> Array:
+    """Return points (n, d), none of whose values is NaN: such a point lies nowhere.
+
+    Raises
+    ------
+    DensityError : one is.
+    """
+    bad = np.argwhere(np.isnan(array))
+    if bad.size:
+        i, j = bad[0]
+        raise DensityError(f"{where}[{i}, {j}] is nan; drop the points that are not known.")
+    return array
+
+
+def finite(where: str, array: Array) -> Array:
+    """Return an array, all of whose values are finite.
+
+    Raises
+    ------
+    DensityError : one is not; the message names its place.
+    """
+    bad = np.argwhere(~(np.abs(array) <= LARGEST))
+    if bad.size:
+        place = ", ".join(map(str, bad[0]))
+        raise DensityError(
+            f"{where}[{place}] is {array[tuple(bad[0])]}; every value must be finite, of less than "
+            f"{LARGEST:g}; drop or repair what is not."
+        )
+    return array
+
+
+def column(where: str, values: object, n: int) -> Array:
+    """Return one number for each of n rows, (n,); a single number stands for all.
+
+    Raises
+    ------
+    DensityError : as `numbers`, another shape, or a value that is not finite.
+    """
+    array = numbers(where, values)
+    if array.shape not in ((), (n,)):
+        raise DensityError(
+            f"{where} has shape {array.shape}; one number a row is needed, shape ({n},)."
+        )
+    return finite(where, np.broadcast_to(array, n).copy())
+
+
+def flags(where: str, values: object, n: int) -> Flags:
+    """Return a flag for each of n rows, (n,); a single one stands for all.
+
+    Raises
+    ------
+    DensityError : values other than True, False, 1 and 0, or another shape.
+    """
+    array = numbers(where, values)
+    if not np.isin(array, (0.0, 1.0)).all():
+        raise DensityError(f"{where} holds other values than True and False; compare them first.")
+    if array.shape not in ((), (n,)):
+        raise DensityError(
+            f"{where} has shape {array.shape}; one flag a row is needed, shape ({n},)."
+        )
+    return np.broadcast_to(array.astype(np.bool_), n).copy()
+
+
+def same_columns(where: tuple[str, str], one: object, other: object) -> object:
+    """Return the second of two tables, its columns in the order of the first.
+
+    Whatever has no column names is returned as it is.
+
+    Raises
+    ------
+    DensityError : tables with different columns, or with a column twice.
+    """
+    names, others = (_columns(each) for each in (one, other))
+    for name, found in zip(where, (names, others), strict=True):
+        if found is not None and len(set(found)) < len(found):
+            raise DensityError(f"{name} has two columns of one name among {_short(found)}.")
+    if names is None or others is None or names == others:
+        return other
+    if set(names) != set(others):
+        raise DensityError(
+            f"{where[1]} has the columns {_short(others)} and {where[0]} {_short(names)}; they "
+            "must be the same features."
+        )
+    table: Any = other
+    return table[names]
+
+
+def _columns(table: object) -> list[object] | None:
+    found = getattr(table, "columns", None)
+    return None if found is None or isinstance(table, np.ndarray) else list(found)
+
+
+def integer(where: str, value: object, least: int = 0, most: int = _MOST_POINTS) -> int:
+    """Return a whole number.
+
+    Raises
+    ------
+    DensityError : a float, a flag or anything else, or a number outside ``least`` to ``most``.
+    """
+    try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
+        found = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise DensityError(f"{where} = {_short(repr(value))}; it must be a whole number.") from None
+    if not least <= found <= most:
+        raise DensityError(f"{where} = {found}; it must lie between {least} and {most}.")
+    return found
+
+
+def seed_of(where: str, value: object) -> int:
+    """Return a seed: a whole number of 0 to 2^63 − 1.
+
+    Raises
+    ------
+    DensityError : anything else.
+    """
+    return integer(where, value, most=2**63 - 1)
+
+
+def number(where: str, value: object, above: float = -LARGEST, most: float = LARGEST) -> float:
+    """Return one number in (above, most].
+
+    Raises
+    ------
+    DensityError : anything else.
+    """
+    if isinstance(value, bool | np.bool_) or not _is_number(value):
+        raise DensityError(f"{where} = {_short(repr(value))}; it must be a number.")
+    found = float(value)  # type: ignore[arg-type]
+    if not above < found <= most:
+        raise DensityError(
+            f"{where} = {found}; it must be a finite number above {above:g}, {most:g} at most."
+        )
+    return found
+
+
+def check_level(where: str, level: object) -> None:
+    """Do nothing if a probability is strictly between 0 and 1.
+
+    Raises
+    ------
+    DensityError : it is not; the message names ``where``.
+    """
+    if not 0.0 < number(f"{where}: level", level) < 1.0:
+        raise DensityError(f"{where}: level = {level}; it must lie between 0 and 1; say 0.9.")
+
+
+def levels_of(where: str, levels: object) -> Array:
+    """Return quantile levels (L,), one or more.
+
+    Raises
+    ------
+    DensityError : none, another shape, or a level outside [0, 1].
+    """
+    found = np.atleast_1d(numbers(where, levels))
+    if found.ndim != 1 or not found.size or not ((found >= 0.0) & (found <= 1.0)).all():
+        raise DensityError(
+            f"{where} = {_short(found.tolist())}; a list of numbers in [0, 1] is needed."
+        )
+    return found
+
+
+def callback(where: str, value: object) -> None:
+    """Do nothing if a value is None or a function of (stage, done, total).
+
+    Raises
+    ------
+    DensityError : it is neither.
+    """
+    if value is not None and not callable(value):
+        raise DensityError(
+            f"{where} = {_short(repr(value))}; it must be a function of (stage, done, total)."
+        )
+
+
+def instance(where: str, value: object, kind: type, way_out: str) -> None:
+    """Do nothing if a value is of a kind.
+
+    Raises
+    ------
+    DensityError : it is not.
+    """
+    if not isinstance(value, kind):
+        raise DensityError(f"{where} is {_short(repr(value))}, no {kind.__name__}; {way_out}.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, np.complexfloating)
+
+
+def _short(value: object) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."

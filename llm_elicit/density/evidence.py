@@ -11,7 +11,7 @@ are unbiased whatever utility the weights are taken at; at its own they have Pla
 score and its expected information, Σ_{j<k} v² (π_j π_k/v²) (∇f_j − ∇f_k)² being the variance of
 ∇f under π. With equal utilities v = 2/m, and one for a pick of two.
 
-*Ties* are two comparisons of half a weight; see `llm_elicit.density.choice`. *Replicates* are
+*Ties* are two comparisons of half a weight; see `llm_elicit.density.likelihood`. *Replicates* are
 given as often as they were asked. *Positions* let an order bias be estimated with the utility,
 and names let several *judges* have noise levels of their own and one belief.
 
@@ -28,8 +28,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llm_elicit.density.checks import column, finite, flags, number, numbers, same_columns
-from llm_elicit.density.errors import DensityError
+from llm_elicit.density.errors import (
+    DensityError,
+    column,
+    finite,
+    flags,
+    number,
+    numbers,
+    same_columns,
+)
 from llm_elicit.density.log_odds import LogOdds
 
 Array = npt.NDArray[np.float64]

@@ -11,23 +11,24 @@ import numpy.typing as npt
 import torch
 
 from llm_elicit.density.belief import BeliefDensity
-from llm_elicit.density.checks import callback, instance, seed_of
-from llm_elicit.density.choice import Noise, choice_log_likelihood
+from llm_elicit.density.density_model import Fitted
 from llm_elicit.density.diagnostics import self_report
 from llm_elicit.density.empirical import Empirical
-from llm_elicit.density.errors import DensityError
+from llm_elicit.density.errors import DensityError, callback, instance, seed_of
 from llm_elicit.density.evidence import Evidence
 from llm_elicit.density.flow.fit import fit_flow
+from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.judgments import Judgments, check_evidence, check_judgments
-from llm_elicit.density.mixture import GaussianMixture
-from llm_elicit.density.problem import FitSettings, Fitted, Problem, Progress
-from llm_elicit.density.ratio import Utility
+from llm_elicit.density.likelihood import Noise, choice_log_likelihood
+from llm_elicit.density.problem import Problem
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.fit import fit_score
-from llm_elicit.density.threads import one_thread
+from llm_elicit.density.settings import FitSettings, Progress
+from llm_elicit.density.torch_utils import one_thread
 from llm_elicit.density.utility import ChoiceData, UtilityFit, fit_measured, fit_utility
 from llm_elicit.density.utility_density import UtilityDensity, estimate_log_normalizer
 from llm_elicit.density.utility_draws import UtilityDraws
+from llm_elicit.density.utility_function import Utility
 from llm_elicit.density.work import check_memory
 
 METHODS = ("auto", "score", "score-constant", "utility", "flow")

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from llm_elicit.density.checks import column, finite, numbers, same_columns
-from llm_elicit.density.errors import DensityError
+from llm_elicit.density.errors import DensityError, column, finite, numbers, same_columns
 from llm_elicit.density.evidence import UNKNOWN, Evidence
 from llm_elicit.density.log_odds import LogOdds, PairContrasts, pair_contrasts
 from llm_elicit.density.sampling import SamplingDensity

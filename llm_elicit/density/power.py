@@ -30,11 +30,18 @@ from scipy.interpolate import CubicSpline
 from scipy.special import logsumexp
 
 from llm_elicit.density.belief import BeliefDensity
-from llm_elicit.density.checks import finite, instance, integer, number, numbers, seed_of
-from llm_elicit.density.errors import DensityError
+from llm_elicit.density.errors import (
+    DensityError,
+    finite,
+    instance,
+    integer,
+    number,
+    numbers,
+    seed_of,
+)
 from llm_elicit.density.power_path import PowerPath, follow_powers, log_grid, whole
-from llm_elicit.density.range_judgments import Coherence, RangeLikelihood, Ranges
-from llm_elicit.density.threads import one_thread
+from llm_elicit.density.ranges import Coherence, RangeLikelihood, Ranges
+from llm_elicit.density.torch_utils import one_thread
 from llm_elicit.density.utility_density import utility_at
 
 Array = npt.NDArray[np.float64]

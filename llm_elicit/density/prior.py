@@ -7,11 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from llm_elicit.density.checks import integer, numbers, seed_of
 from llm_elicit.density.empirical import Empirical
-from llm_elicit.density.errors import DensityError
+from llm_elicit.density.errors import DensityError, integer, numbers, seed_of
 from llm_elicit.density.sampling import SamplingDensity, Uniform
-from llm_elicit.density.threads import one_thread
+from llm_elicit.density.torch_utils import one_thread
 from llm_elicit.density.utility_density import UtilityDensity
 
 Array = npt.NDArray[np.float64]

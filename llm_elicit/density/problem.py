@@ -2,66 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
-
 import numpy as np
 import torch
 from scipy.stats import qmc
 from torch import Tensor
 
-from llm_elicit.density.annealing import AnnealingSettings
-from llm_elicit.density.choice import Noise
-from llm_elicit.density.density_model import DensityModel
-from llm_elicit.density.device import device_named
-from llm_elicit.density.flow.settings import FlowSettings
 from llm_elicit.density.judgments import Judgments
-from llm_elicit.density.latent import Latent, make_latent
+from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.sampling import SamplingDensity
-from llm_elicit.density.score.settings import ScoreSettings
-from llm_elicit.density.utility import UtilitySettings
-from llm_elicit.density.utility_density import LogNormalizer
-
-Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True)
-class FitSettings:
-    """All settings of a fit, a group for each part; the defaults serve every target.
-
-    ``device`` is where fitted utilities and score networks are evaluated and score networks
-    trained: "cpu", "cuda" or "cuda:0". All else (the fit of the utility, flows, random numbers,
-    coordinates in double precision) stays on the CPU, so seeds mean the same on both. A belief
-    read back by `load` is on the CPU.
-
-    Raises
-    ------
-    DensityError : a device of another name, or one that is not there.
-
-    Examples
-    --------
-    >>> FitSettings().device
-    'cpu'
-    """
-
-    utility: UtilitySettings = field(default_factory=UtilitySettings)
-    annealing: AnnealingSettings = field(default_factory=AnnealingSettings)
-    score: ScoreSettings = field(default_factory=ScoreSettings)
-    flow: FlowSettings = field(default_factory=FlowSettings)
-    device: str = "cpu"
-
-    def __post_init__(self) -> None:
-        device_named(self.device)
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A fitted model, its log Z with draws, and its diagnostics (JSON-able)."""
-
-    model: DensityModel
-    normalizer: LogNormalizer
-    notes: dict[str, Any]
+from llm_elicit.density.settings import FitSettings, Progress
+from llm_elicit.density.transforms import Latent, make_latent
 
 
 class Problem:

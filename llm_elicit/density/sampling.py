@@ -15,8 +15,15 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from llm_elicit.density.checks import finite, flags, instance, integer, no_nan, numbers
-from llm_elicit.density.errors import DensityError
+from llm_elicit.density.errors import (
+    DensityError,
+    finite,
+    flags,
+    instance,
+    integer,
+    no_nan,
+    numbers,
+)
 
 Array = npt.NDArray[np.float64]
 _NARROWEST = 1e-12

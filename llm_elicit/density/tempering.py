@@ -31,7 +31,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from llm_elicit.density.choice import Noise
+from llm_elicit.density.likelihood import Noise
 
 Array = npt.NDArray[np.float64]
 _GRID = 2048

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from llm_elicit.density.components import ComponentStack
 from llm_elicit.density.fourier import FourierStack
-from llm_elicit.density.ratio import Utility
+from llm_elicit.density.utility_function import ComponentStack, Utility
 
 _CHUNK = 1024
 

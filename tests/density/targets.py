@@ -18,7 +18,7 @@ from llm_elicit.density import (
     UtilitySettings,
     simulate_choices,
 )
-from llm_elicit.density.annealing import Annealed, anneal
+from llm_elicit.density.smc import Annealed, anneal
 
 Array = npt.NDArray[np.float64]
 

@@ -20,8 +20,8 @@ from llm_elicit.density import (
     simulate_choices,
     suggest_pairs,
 )
-from llm_elicit.density.latent import make_latent
-from llm_elicit.density.suggest import _placed
+from llm_elicit.density.design import _placed
+from llm_elicit.density.transforms import make_latent
 from tests.density.targets import QUICK
 
 BOX = Uniform([0.0, -4.0], [2.0, 4.0], categorical=[True, False])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from llm_elicit.density import BeliefDensity, DensityError, FitSettings, Uniform, fit_belief
-from llm_elicit.density.ratio import NetworkStack, Utility
+from llm_elicit.density.utility_function import NetworkStack, Utility
 from tests.density.conftest import QUICK
 from tests.density.targets import Array, ask, onemoon, wasserstein
 

@@ -30,10 +30,8 @@ from llm_elicit.density import (
     suggest_pairs,
 )
 from llm_elicit.density.belief_draws import from_bumps
-from llm_elicit.density.components import ComponentStack
-from llm_elicit.density.latent import make_latent
-from llm_elicit.density.ratio import Utility
-from llm_elicit.density.response import Response
+from llm_elicit.density.likelihood import Response
+from llm_elicit.density.transforms import make_latent
 from llm_elicit.density.utility import ChoiceData
 from llm_elicit.density.utility.clusters import clustered_weights
 from llm_elicit.density.utility.data import Array, CrossValidation, HeldOut
@@ -41,6 +39,7 @@ from llm_elicit.density.utility.quadratic import QuadraticFit, Ridges
 from llm_elicit.density.utility.stacking import halfway
 from llm_elicit.density.utility_density import utility_at
 from llm_elicit.density.utility_draws import UtilityDraws
+from llm_elicit.density.utility_function import ComponentStack, Utility
 from tests.density.targets import QUICK, ask
 
 BOX = Uniform([-3.0, -3.0], [3.0, 3.0])

@@ -22,9 +22,9 @@ from llm_elicit.density import (
     fit_belief,
 )
 from llm_elicit.density.belief import sampling_from_dict
-from llm_elicit.density.latent import Latent, make_latent
-from llm_elicit.density.ratio import Utility
+from llm_elicit.density.transforms import Latent, make_latent
 from llm_elicit.density.utility_density import UtilityDensity, estimate_log_normalizer
+from llm_elicit.density.utility_function import Utility
 from tests.density.conftest import QUICK
 from tests.density.targets import Array, ask
 

@@ -24,7 +24,7 @@ from llm_elicit.density import (
 )
 from llm_elicit.density.belief import Array, BeliefDensity
 from llm_elicit.density.judgments import Context, check_evidence
-from llm_elicit.density.response import Response
+from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility import ChoiceData
 from llm_elicit.density.utility.judges import JudgeTerms
 

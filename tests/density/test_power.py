@@ -23,10 +23,9 @@ from llm_elicit.density import (
     fit_belief,
     fit_power,
 )
-from llm_elicit.density.latent import make_latent
-from llm_elicit.density.power_path import follow_powers, log_grid, whole
-from llm_elicit.density.ratio import Utility
-from llm_elicit.density.truncated_normal import TruncatedNormal
+from llm_elicit.density.power_path import TruncatedNormal, follow_powers, log_grid, whole
+from llm_elicit.density.transforms import make_latent
+from llm_elicit.density.utility_function import Utility
 from tests.density.targets import Array
 
 INF = math.inf

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from llm_elicit.density import AnnealingSettings, GaussianMixture, Uniform
-from llm_elicit.density.components import ComponentStack
-from llm_elicit.density.latent import Latent, make_latent
-from llm_elicit.density.proposal import Proposal
-from llm_elicit.density.ratio import Utility
+from llm_elicit.density.smc import Proposal
+from llm_elicit.density.transforms import Latent, make_latent
 from llm_elicit.density.utility_density import anneal_belief, estimate_log_normalizer
+from llm_elicit.density.utility_function import ComponentStack, Utility
 from tests.density.targets import Array
 
 SETTINGS = AnnealingSettings()

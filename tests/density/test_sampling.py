@@ -11,7 +11,7 @@ from scipy import stats
 
 from llm_elicit.density import DensityError, GaussianMixture, Uniform
 from llm_elicit.density.belief import sampling_from_dict
-from llm_elicit.density.latent import make_latent
+from llm_elicit.density.transforms import make_latent
 
 MIXTURE = GaussianMixture(
     [0.3, 0.7],

@@ -23,8 +23,6 @@ from llm_elicit.density import (
     Uniform,
     fit_belief,
 )
-from llm_elicit.density.latent import make_latent
-from llm_elicit.density.ratio import Utility
 from llm_elicit.density.score.base import ConstantTempered
 from llm_elicit.density.score.control import Control
 from llm_elicit.density.score.cube import CubeLatent
@@ -43,6 +41,8 @@ from llm_elicit.density.score.protocol import CORRECTIONS, paper_protocol
 from llm_elicit.density.score.selection import ChoiceJudge, HeldOut
 from llm_elicit.density.score.training import PairData, _Trainer, train_score
 from llm_elicit.density.tempering import Tempering
+from llm_elicit.density.transforms import make_latent
+from llm_elicit.density.utility_function import Utility
 from tests.density.conftest import QUICK
 from tests.density.targets import Array, ask
 

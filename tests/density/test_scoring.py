@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 
 from llm_elicit.density import GaussianMixture, MixturePrior, Noise, Uniform
 from llm_elicit.density.judgments import check_judgments
-from llm_elicit.density.response import Response
+from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility import ChoiceData
 from llm_elicit.density.utility.data import CrossValidation
 from llm_elicit.density.utility.scoring import Mixture, MixturePosterior, climb

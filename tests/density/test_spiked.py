@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_elicit.density import GaussianMixture, MixturePrior, MixtureSettings, Noise
-from llm_elicit.density.response import Response
+from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility import ChoiceData
 from llm_elicit.density.utility.data import CrossValidation
 from llm_elicit.density.utility.mixture import fit_mixtures

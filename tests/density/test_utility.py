@@ -16,13 +16,17 @@ from llm_elicit.density import (
     Uniform,
     fit_belief,
 )
-from llm_elicit.density.components import ComponentStack
 from llm_elicit.density.judgments import assign_folds, check_judgments
-from llm_elicit.density.ratio import NetworkStack, Utility, quadratic_features
-from llm_elicit.density.response import Response
+from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility import ChoiceData, fit_utility
 from llm_elicit.density.utility.data import CrossValidation
 from llm_elicit.density.utility.quadratic import QuadraticFit, Ridges
+from llm_elicit.density.utility_function import (
+    ComponentStack,
+    NetworkStack,
+    Utility,
+    quadratic_features,
+)
 from tests.density.conftest import QUICK
 from tests.density.targets import Array, anneal_two_modes, ask, wasserstein
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from llm_elicit.density import GaussianMixture, Noise, Uniform
-from llm_elicit.density.response import Response
+from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility.posterior import MixtureLaw, freed
 from llm_elicit.density.utility.scoring import (
     Mixture,

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llm_elicit.density.density_model import Draws, EvaluationError
+from llm_elicit.density.density_model import EvaluationError
 from llm_elicit.density.flow.network import BeliefFlow, FlowShape
-from llm_elicit.density.latent import Latent
+from llm_elicit.density.smc import Draws
+from llm_elicit.density.transforms import Latent
 
 _CHUNK = 8192
 

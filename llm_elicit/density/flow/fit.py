@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from llm_elicit.density.density_model import Fitted, LogNormalizer
 from llm_elicit.density.flow.density import FlowDensity
 from llm_elicit.density.flow.network import BeliefFlow, FlowShape
 from llm_elicit.density.flow.training import FlowData, FlowTrainer
 from llm_elicit.density.judgments import assign_folds
-from llm_elicit.density.latent import BoxLatent
-from llm_elicit.density.problem import Fitted, Problem
-from llm_elicit.density.utility_density import LogNormalizer
+from llm_elicit.density.problem import Problem
+from llm_elicit.density.transforms import BoxLatent
 
 _REFERENCE = 2048
 

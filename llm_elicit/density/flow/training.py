@@ -28,10 +28,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from llm_elicit.density.adam import Adam
-from llm_elicit.density.choice import Noise, choice_log_likelihood
 from llm_elicit.density.flow.network import BeliefFlow
 from llm_elicit.density.flow.settings import FlowSettings
+from llm_elicit.density.likelihood import Noise, choice_log_likelihood
+from llm_elicit.density.torch_utils import Adam
 
 _LAST_RATE = 0.02
 _PRIOR_FALLS_FOR = 0.7

@@ -33,7 +33,7 @@ class ConstantTempered:
     Examples
     --------
     >>> import numpy as np, torch
-    >>> from llm_elicit.density.choice import Noise
+    >>> from llm_elicit.density.likelihood import Noise
     >>> class Line:
     ...     def __call__(self, t): return t[:, 0]
     ...     def value_and_slope(self, t): return t[:, 0], torch.ones_like(t)

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llm_elicit.density.latent import Latent
-from llm_elicit.density.ratio import Utility
 from llm_elicit.density.tempering import Tempering
+from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_density import utility_and_slope
+from llm_elicit.density.utility_function import Utility
 
 _STEP = 1e-2
 
@@ -34,7 +34,7 @@ class Control:
     --------
     >>> import numpy as np, torch
     >>> from llm_elicit.density import Noise, Uniform
-    >>> from llm_elicit.density.latent import make_latent
+    >>> from llm_elicit.density.transforms import make_latent
     >>> flat = Utility(torch.zeros(2), torch.zeros(2, 2))      # a judge who tosses a coin
     >>> field = Tempering.tabulate(np.zeros(3), Noise())
     >>> latent = make_latent(Uniform([0.0, 0.0], [1.0, 1.0]))

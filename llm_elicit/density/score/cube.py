@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from llm_elicit.density.latent import Array, Latent
 from llm_elicit.density.sampling import SamplingDensity
+from llm_elicit.density.transforms import Array, Latent
 
 _STEP = 1e-4
 _MARGIN = 1e-9
 
 
 class CubeLatent:
-    """Coordinates in [−side/2, side/2]^d; see `llm_elicit.density.latent.Latent`.
+    """Coordinates in [−side/2, side/2]^d; see `llm_elicit.density.transforms.Latent`.
 
     Points beyond the cube count as the nearest point of it. ``outer`` are the coordinates the
     utility was fitted in.
@@ -29,7 +29,7 @@ class CubeLatent:
     --------
     >>> import numpy as np
     >>> from llm_elicit.density import Uniform
-    >>> from llm_elicit.density.latent import make_latent
+    >>> from llm_elicit.density.transforms import make_latent
     >>> cube = CubeLatent(make_latent(Uniform([0.0], [1.0])), side=6.0)
     >>> cube.to_latent(np.array([[0.5], [1.0]])).round(6).tolist()
     [[0.0], [3.0]]

@@ -8,11 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llm_elicit.density.annealing import AnnealingSettings
-from llm_elicit.density.density_model import Draws, EvaluationError
-from llm_elicit.density.latent import Latent
-from llm_elicit.density.proposal import Proposal
-from llm_elicit.density.ratio import rounding
+from llm_elicit.density.density_model import EvaluationError
 from llm_elicit.density.score.accuracy import combined, finer, path_error, ray_error, spread
 from llm_elicit.density.score.cube import CubeLatent
 from llm_elicit.density.score.heun import HeunSettings, Resampler
@@ -21,7 +17,9 @@ from llm_elicit.density.score.likelihood import FlowPrior, LikelihoodSettings, f
 from llm_elicit.density.score.network import ScoreNetwork
 from llm_elicit.density.score.parts import Mode, ScoreParts, flow_score, utility_by_flow
 from llm_elicit.density.score.training import TrainingSettings
+from llm_elicit.density.smc import AnnealingSettings, Draws, Proposal
 from llm_elicit.density.tempering import Tempering
+from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_density import (
     anneal_belief,
     start_from_tensors,
@@ -29,6 +27,7 @@ from llm_elicit.density.utility_density import (
     utility_from_tensors,
     utility_tensors,
 )
+from llm_elicit.density.utility_function import rounding
 
 _TABLES = ("grid", "log_win", "log_lose", "log_slope")
 _CROWD = 1024

@@ -8,10 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from llm_elicit.density.latent import Latent
-from llm_elicit.density.normalizer import importance_log_normalizer
-from llm_elicit.density.problem import Fitted, Problem
-from llm_elicit.density.ratio import Utility
+from llm_elicit.density.density_model import Fitted, LogNormalizer, importance_log_normalizer
+from llm_elicit.density.problem import Problem
 from llm_elicit.density.score.control import Control
 from llm_elicit.density.score.cube import CubeLatent
 from llm_elicit.density.score.density import ScoreDensity
@@ -23,11 +21,9 @@ from llm_elicit.density.score.parts import Mode, ScoreParts, flow_score
 from llm_elicit.density.score.selection import Choice, ChoiceJudge, HeldOut
 from llm_elicit.density.score.training import PairData, TrainedScore, train_score
 from llm_elicit.density.tempering import Tempering, optimal_constant
-from llm_elicit.density.utility_density import (
-    LogNormalizer,
-    estimate_log_normalizer,
-    utility_at,
-)
+from llm_elicit.density.transforms import Latent
+from llm_elicit.density.utility_density import estimate_log_normalizer, utility_at
+from llm_elicit.density.utility_function import Utility
 
 _REFERENCE = 2048
 

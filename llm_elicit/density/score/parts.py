@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from llm_elicit.density.latent import Latent
-from llm_elicit.density.ratio import Utility
 from llm_elicit.density.score.base import ConstantTempered
 from llm_elicit.density.score.control import Control
 from llm_elicit.density.score.likelihood import FlowPrior
 from llm_elicit.density.score.network import ScoreNetwork
 from llm_elicit.density.tempering import Tempering
+from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_density import utility_and_slope, utility_at
+from llm_elicit.density.utility_function import Utility
 
 NODES = 24
 _CHUNK = 4096

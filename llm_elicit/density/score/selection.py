@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from llm_elicit.density.choice import Noise
+from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.score.network import ScoreNetwork
 from llm_elicit.density.score.parts import ScoreParts, path_integral
 

@@ -22,9 +22,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from llm_elicit.density.adam import Adam
 from llm_elicit.density.score.checks import fraction, one_of, rising, within
 from llm_elicit.density.score.network import ScoreNetwork
+from llm_elicit.density.torch_utils import Adam
 
 Progress = Callable[[str, int, int], None]
 PairControl = Callable[[Tensor, Tensor], Tensor]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.judgments import Context, assign_folds
-from llm_elicit.density.response import Response
+from llm_elicit.density.likelihood import Response
 
 Array = npt.NDArray[np.float64]
 Folds = npt.NDArray[np.int64]

@@ -17,11 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from llm_elicit.density.choice import Noise
-from llm_elicit.density.components import ComponentStack
 from llm_elicit.density.judgments import Context
-from llm_elicit.density.ratio import Utility
-from llm_elicit.density.response import Response
+from llm_elicit.density.likelihood import Noise, Response
 from llm_elicit.density.utility.calibration import calibration
 from llm_elicit.density.utility.data import Array, ChoiceData, CrossValidation, Folds, HeldOut
 from llm_elicit.density.utility.gaussian_process import GaussianProcessSettings
@@ -37,6 +34,7 @@ from llm_elicit.density.utility.quadratic import QuadraticFit
 from llm_elicit.density.utility.residual import ResidualFit, ResidualSettings, fit_residual
 from llm_elicit.density.utility.stacking import stack_weights, stacked
 from llm_elicit.density.utility_draws import UtilityDraws
+from llm_elicit.density.utility_function import ComponentStack, Utility
 
 Progress = Callable[[str, int, int], None]
 _MIXTURE_STEPS = 200

@@ -26,10 +26,10 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from llm_elicit.density.choice import Noise
 from llm_elicit.density.fourier import FourierStack, draw_frequencies, fourier_features
-from llm_elicit.density.ratio import Utility
+from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.utility_draws import UtilityDraws
+from llm_elicit.density.utility_function import Utility
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]

@@ -17,10 +17,9 @@ import torch
 from scipy.optimize import fmin_l_bfgs_b
 from torch import Tensor
 
-from llm_elicit.density.choice import Noise
 from llm_elicit.density.evidence import UNKNOWN
 from llm_elicit.density.judgments import Context
-from llm_elicit.density.response import Response
+from llm_elicit.density.likelihood import Noise, Response
 from llm_elicit.density.utility.data import Array, ChoiceData, Folds
 
 _BIAS_SD = 3.0  # of an order bias, in units of the noise's scale

@@ -9,10 +9,10 @@ import numpy.typing as npt
 import torch
 from scipy import stats
 
-from llm_elicit.density.choice import Noise
 from llm_elicit.density.judgments import Context, Judgments
-from llm_elicit.density.latent import Latent
+from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.log_odds import PairContrasts
+from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility.gaussian_process import (
     GaussianProcessFit,
     GaussianProcessSettings,

@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from llm_elicit.density.components import ComponentStack
 from llm_elicit.density.utility.data import Array, CrossValidation, HeldOut
 from llm_elicit.density.utility.scoring import Mixture, MixturePosterior, MixturePrior, climb
 from llm_elicit.density.utility.spiked import SpikedMixture
 from llm_elicit.density.utility.starts import draw_starts
+from llm_elicit.density.utility_function import ComponentStack
 
 _PATIENCE = 3
 Step = Callable[[int], None]

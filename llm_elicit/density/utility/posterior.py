@@ -25,8 +25,7 @@ import torch
 from scipy.special import softmax
 from torch import Tensor
 
-from llm_elicit.density.components import ComponentStack, products
-from llm_elicit.density.response import Response
+from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility.clusters import clustered_weights
 from llm_elicit.density.utility.data import Array, CrossValidation, HeldOut
 from llm_elicit.density.utility.mixture import MixtureFit
@@ -35,6 +34,7 @@ from llm_elicit.density.utility.scoring import Mixture, MixturePosterior, climb,
 from llm_elicit.density.utility.stacking import bootstrapped_shares, halfway
 from llm_elicit.density.utility.walks import WalkSettings, walk
 from llm_elicit.density.utility_draws import UtilityDraws
+from llm_elicit.density.utility_function import ComponentStack, products
 
 _CLIMB = 30
 _CHUNK = 1024

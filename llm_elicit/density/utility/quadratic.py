@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from scipy.optimize import fmin_l_bfgs_b
 
-from llm_elicit.density.ratio import quadratic_features
 from llm_elicit.density.utility.data import Array, CrossValidation, Folds, HeldOut
+from llm_elicit.density.utility_function import quadratic_features
 
 _CHUNK = 8192
 _ROUND = 1e-4

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from llm_elicit.density.adam import Adam
-from llm_elicit.density.choice import choice_log_likelihood
-from llm_elicit.density.ratio import NetworkStack
+from llm_elicit.density.likelihood import choice_log_likelihood
+from llm_elicit.density.torch_utils import Adam
 from llm_elicit.density.utility.data import Array, CrossValidation, HeldOut
+from llm_elicit.density.utility_function import NetworkStack
 
 Step = Callable[[int], None]
 

@@ -16,7 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from llm_elicit.density.response import Response
+from llm_elicit.density.likelihood import Response
 
 _CHUNK = 4096
 _DECIDED = 1e-5  # a choice of less slope and information than this says nothing

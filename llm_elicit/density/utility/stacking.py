@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from scipy.optimize import fmin_l_bfgs_b
 
-from llm_elicit.density.response import Response
+from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility.data import Array, CrossValidation, Folds, HeldOut
 
 _HOLD_SUM = 10.0

@@ -1,7 +1,7 @@
-"""Random utility models: how a belief density turns into choices.
+"""Random utility models: the probability of a choice given the utilities of two points.
 
 A judge compares x and x', adds independent noise W to the utilities u = log p and prefers
-the larger sum; the probability that x wins is F(u(x) − u(x')), with F the distribution
+the larger sum. The probability that x wins is F(u(x) − u(x')), with F the distribution
 function of W(x') − W(x) (Mikkola, Acerbi and Klami, 2026, section 2.3).
 
 ================  =====================  ==================================  ==============
@@ -15,12 +15,18 @@ family            W                      F                                   lev
 The level of the exponential family is a rate, as in the paper: a larger level means *less*
 noise there, and more noise for the other two families.
 
-A Gumbel judge may also call pairs equal, by Davidson's (1970) model: with t = (u(x) − u(x'))/s,
+**Ties.** A Gumbel judge may also call a pair equal, by Davidson's (1970) model. With
+t = (u(x) − u(x'))/s,
 
     P(x wins) : P(tie) : P(x' wins) = e^(t/2) : ν : e^(−t/2),
 
-so that ν = 0 is Bradley–Terry, and 1/(1 + 2/ν) the share of ties between equals. A tie's
-log-probability is, but for log ν, the mean of those of the two wins: two rows of half a weight.
+so that ν = 0 is Bradley–Terry, and 1/(1 + 2/ν) the share of ties between equal points. Up to
+log ν, the log-probability of a tie is the mean of those of the two wins: two rows of weight ½.
+
+**Several judges, position effects.** A judge with another noise level than the assumed one sees
+every difference scaled, and a judge with a position effect sees it shifted: the first of two points
+is preferred with probability F(g (u − u') + o), with g the ratio of the noise levels and o the
+position effect in nats.
 """
 
 from __future__ import annotations
@@ -35,8 +41,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from llm_elicit.density.checks import LARGEST, column, instance, number
-from llm_elicit.density.errors import DensityError
+from llm_elicit.density.errors import LARGEST, DensityError, column, instance, number
 
 Array = npt.NDArray[np.float64]
 
@@ -254,3 +259,66 @@ def choice_log_likelihood(difference: Tensor, weights: Tensor, noise: ChoiceMode
     Shapes: ``difference`` (..., n), ``weights`` (n,) -> (...). A coin scores −log 2.
     """
     return (noise.log_cdf(difference) * weights).sum(-1) / weights.sum()
+
+
+@dataclass(frozen=True)
+class Response:
+    """A `Noise` for each of n judgments: ``gain`` g (n,) and ``offset`` o (n,), nats, or neither.
+
+    Differences are (..., n). With neither it is the `Noise` itself, bit for bit.
+
+    Examples
+    --------
+    >>> biased = Response(Noise(), torch.ones(2), torch.tensor([0.0, 1.0]))
+    >>> [round(p, 3) for p in biased.log_cdf(torch.zeros(2)).exp().tolist()]
+    [0.5, 0.783]
+    """
+
+    noise: Noise
+    gain: Tensor | None = None
+    offset: Tensor | None = None
+
+    def at(self, rows: Tensor | slice) -> Response:
+        """That of these judgments alone."""
+        if self.gain is None or self.offset is None:
+            return self
+        return Response(self.noise, self.gain[rows], self.offset[rows])
+
+    def split(self, size: int, count: int) -> list[Response]:
+        """That of ``count`` judgments, ``size`` at a time."""
+        return [self.at(slice(first, first + size)) for first in range(0, count, size)]
+
+    def seen(self, difference: Tensor) -> Tensor:
+        """g (u − u') + o: the difference as it acts on the noise the fit was told."""
+        if self.gain is None or self.offset is None:
+            return difference
+        return self.gain.to(difference) * difference + self.offset.to(difference)
+
+    def log_cdf(self, difference: Tensor) -> Tensor:
+        """log F of a win, elementwise."""
+        return self.noise.log_cdf(self.seen(difference))
+
+    def expected_score(self, difference: Tensor) -> Tensor:
+        """Expected score of an answer, elementwise: 1 for a win, ½ for a tie, 0 for a loss."""
+        seen = self.seen(difference)
+        win, lose = (torch.exp(self.noise.log_cdf(sign * seen)) for sign in (1.0, -1.0))
+        return 0.5 + 0.5 * (win - lose)
+
+    def slope(self, difference: Tensor) -> Tensor:
+        """F'/F, the slope of `log_cdf`, from logs so that neither tail overflows."""
+        seen = self.seen(difference)
+        slope = torch.exp(self.noise.log_pdf(seen) - self.noise.log_cdf(seen))
+        return slope if self.gain is None else self.gain.to(slope) * slope
+
+    def information(self, difference: Tensor) -> Tensor:
+        """Fisher information of one answer about its difference, elementwise."""
+        information = self.noise.information(self.seen(difference))
+        return information if self.gain is None else self.gain.to(information) ** 2 * information
+
+    def spread(self, spread: Tensor) -> Tensor:
+        """Standard deviations of `seen` from those of the differences."""
+        return spread if self.gain is None else self.gain.to(spread) * spread
+
+    def moderated_log_cdf(self, difference: Tensor, spread: Tensor) -> Tensor:
+        """`Noise.moderated_log_cdf` of differences known within ``spread``."""
+        return self.noise.moderated_log_cdf(self.seen(difference), self.spread(spread))

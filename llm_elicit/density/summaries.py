@@ -1,4 +1,4 @@
-"""Where a belief is highest: its mode, and the smallest region of a given probability."""
+"""Summaries of a belief: marginals, quantiles, bands, the mode and credible regions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,72 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
+from llm_elicit.density.errors import (
+    DensityError,
+    check_level,
+    finite,
+    numbers,
+)
+
 Array = npt.NDArray[np.float64]
 LogProb = Callable[[npt.ArrayLike], Array]
 _STARTS = 5
 _STEP = 1e-4
+
+
+@dataclass(frozen=True)
+class Marginal:
+    """One feature's belief: mean, standard deviation and quantiles, natural units."""
+
+    mean: float
+    sd: float
+    quantiles: dict[float, float]
+
+
+def band(values: Array, level: float = 0.9) -> tuple[Array, Array]:
+    """Lower and upper ends of the central credible band of values (S, ...), one for each draw.
+
+    Raises
+    ------
+    DensityError : a level that is not between 0 and 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> low, high = band(np.arange(1.0, 100.0), 0.9)
+    >>> float(low.round(6)), float(high.round(6))
+    (5.0, 95.0)
+    """
+    check_level("band", level)
+    values = finite("band: values", numbers("band: values", values))
+    if not values.ndim or not values.size:
+        raise DensityError("band: values has none; one for each draw is needed.")
+    tail = 0.5 - 0.5 * level
+    # Of S draws and the truth, every rank of the truth is as likely: no band from too few ranks.
+    low, high = np.quantile(values, [tail, 1.0 - tail], axis=0, method="weibull")
+    return np.asarray(low), np.asarray(high)
+
+
+def weighted_quantiles(
+    x: Array, weights: Array, levels: Array, order: npt.NDArray[np.intp] | None = None
+) -> Array:
+    """Quantiles (L, d) of points (m, d) with weights (m,) that sum to one.
+
+    ``order`` (m, d) is that of each column, for many weights of the same points.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x, weights = np.array([[1.0], [2.0], [9.0]]), np.array([0.5, 0.5, 0.0])
+    >>> weighted_quantiles(x, weights, np.array([0.25, 0.5])).tolist()
+    [[1.0], [1.5]]
+    """
+    order = np.argsort(x, axis=0) if order is None else order
+    found = np.empty((len(levels), x.shape[1]))
+    for j, ranked in enumerate(order.T):
+        reached = np.cumsum(weights[ranked]) - 0.5 * weights[ranked]
+        found[:, j] = np.interp(levels, reached, x[ranked, j])
+    return found
 
 
 @dataclass(frozen=True)

@@ -37,12 +37,11 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.belief import BeliefDensity
-from llm_elicit.density.candidates import Candidates
-from llm_elicit.density.checks import instance, integer, number, seed_of
-from llm_elicit.density.errors import DensityError
-from llm_elicit.density.problem import FitSettings
+from llm_elicit.density.belief_draws import Candidates
+from llm_elicit.density.errors import DensityError, instance, integer, number, seed_of
 from llm_elicit.density.sampling import SamplingDensity
-from llm_elicit.density.threads import one_thread
+from llm_elicit.density.settings import FitSettings
+from llm_elicit.density.torch_utils import one_thread
 from llm_elicit.density.utility import ResidualSettings, UtilitySettings
 
 Array = npt.NDArray[np.float64]

@@ -17,8 +17,7 @@ import torch
 from scipy import stats
 
 from llm_elicit.density.belief import BeliefDensity
-from llm_elicit.density.checks import numbers
-from llm_elicit.density.errors import DensityError
+from llm_elicit.density.errors import DensityError, numbers
 from llm_elicit.density.log_odds import LogOdds, pair_contrasts
 from llm_elicit.density.power_path import PowerPath, unique_boxes
 from llm_elicit.density.sampling import SamplingDensity, Uniform

@@ -1,19 +1,22 @@
-"""Latent coordinates g: unbounded, with λ simple, and every point inside the support.
+"""Latent coordinates g: unbounded, with a simple λ, and every point inside the support.
 
-For a uniform λ, each feature's cube coordinate goes through the normal quantile function, so
-λ becomes N(0, I) and a box has no edges. For a Gaussian mixture, g = L⁻¹(x − m) with the
-mixture's own mean and covariance LLᵀ, so λ stays a mixture. For an empirical λ, see
-`llm_elicit.density.latent_copula`. In each case λ smoothed by
-N(0, σ²I) is a Gaussian mixture whose score is known exactly at every noise level σ.
+* For a `Uniform` λ, each feature's cube coordinate goes through the normal quantile function, so
+  λ becomes N(0, I) and the box has no edges.
+* For a `GaussianMixture`, g = L⁻¹(x − m) with the mixture's mean m and covariance LLᵀ, so λ stays
+  a mixture.
+* For an `Empirical` λ, x_j = Q_j(h_j) with h = L g, and λ becomes N(0, I).
+
+In each case λ smoothed by N(0, σ²I) is a Gaussian mixture whose score is known exactly at every
+noise level σ.
 
 The utility u = log p is a density *per unit of the feature's scale* z. In latent coordinates
 the belief therefore has log-density u + log|dz/dg|: dropping that Jacobian returns p·λ
 instead of p.
 
 **Beliefs on an unbounded space** must be integrable whatever was fitted. Beyond the radius of
-the compared points the data say nothing, so there the utility is frozen at its value on the
-sphere of that radius (same direction) and the belief falls off like a standardized normal:
-the factor exp(−(|g|² − radius²)/2). Inside the radius nothing changes.
+the compared points there are no data. The utility is constant there along each direction, with its
+value on the sphere of that radius, and the belief falls off like a standardized normal: the factor
+exp(−(|g|² − radius²)/2). Inside the radius nothing changes.
 """
 
 from __future__ import annotations
@@ -29,8 +32,7 @@ from torch import Tensor
 
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
-from llm_elicit.density.latent_copula import CopulaLatent
-from llm_elicit.density.mixture import GaussianMixture
+from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 
 Array = npt.NDArray[np.float64]
@@ -299,3 +301,127 @@ def make_latent(sampling: SamplingDensity, points: Array | None = None) -> Laten
     if points is not None:
         latent.radius = float(np.linalg.norm(latent.to_latent(points), axis=1).max())
     return latent
+
+
+class CopulaLatent:
+    """g with h = Lg and x_j = Q_j(h_j), so that λ is N(0, I); see `Empirical`.
+
+    |dz/dg| = |L| Π_j Q_j'(h_j), since x_j is a function of h_j alone. The utility sees the
+    features x standardized by λ's own mean and standard deviation.
+
+    The belief ends where the questions end, as under a Gaussian λ and even when the support has
+    bounds, since data may fill only a corner of it: beyond the radius of the compared points,
+    the utility is frozen at its value on the sphere |g| = radius and the factor
+    exp(−(|g|² − radius²)/2) is applied. A judge without preferences thus has the uniform
+    density on the image of that ball, which falls off outside.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> data = np.random.default_rng(0).standard_normal((1000, 2))
+    >>> latent = CopulaLatent(Empirical(data), math.inf)
+    >>> bool(np.allclose(latent.from_latent(latent.to_latent(data)), data))
+    True
+    """
+
+    def __init__(self, sampling: Empirical, radius: float) -> None:
+        self.sampling = sampling
+        self.radius = radius
+        self._low = torch.from_numpy(sampling.cholesky)
+        self._log_scale = float(np.log(np.diagonal(sampling.cholesky)).sum())
+        mean, sd = sampling.marginals.moments()
+        self._mean, self._sd = torch.from_numpy(mean), torch.from_numpy(sd)
+
+    def to_latent(self, x: Array) -> Array:
+        """Natural units -> latent."""
+        return self.sampling.to_normal(x)
+
+    def from_latent(self, g: Array) -> Array:
+        """Latent -> natural units, inside the support."""
+        return self.sampling.from_normal(g)
+
+    def features(self, g: Tensor) -> Tensor:
+        """(x − mean)/sd at g, drawn back to the sphere of `radius` when beyond it."""
+        h = (g * self._shrink(g)).double() @ self._low.T
+        return ((self.sampling.marginals.value(h) - self._mean) / self._sd).to(g.dtype)
+
+    def from_features(self, t: Tensor) -> tuple[Tensor, float]:
+        """Inverse of `features`, as if there were no sphere."""
+        x = (t.double() * self._sd + self._mean).numpy()
+        inside = self.sampling.contains(x)
+        g = torch.full_like(t, math.nan)
+        g[inside] = torch.from_numpy(self.to_latent(x[inside])).to(t)
+        return g, float(self._sd.log().sum())
+
+    def _shrink(self, g: Tensor) -> Tensor:
+        norm: Tensor = g.norm(dim=-1, keepdim=True)
+        return (self.radius / norm.clamp(min=1e-30)).clamp(max=1.0)
+
+    def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
+        """Back through x_j(h_j), through L, and along the sphere beyond it."""
+        shrink = self._shrink(g)
+        h = (g * shrink).double() @ self._low.T
+        slope = torch.exp(self.sampling.marginals.log_slope(h)) / self._sd
+        pulled = ((v.double() * slope) @ self._low).to(g.dtype)
+        unit = g / g.norm(dim=-1, keepdim=True).clamp(min=1e-30)
+        tangential = shrink * (pulled - unit * (unit * pulled).sum(-1, keepdim=True))
+        return torch.where(shrink < 1.0, tangential, pulled)
+
+    def taper(self, g: Tensor) -> Tensor:
+        """−(|g|² − radius²)/2 beyond the radius, else 0."""
+        return -0.5 * ((g * g).sum(-1) - self.radius**2).clamp(min=0.0)
+
+    def taper_slope(self, g: Tensor) -> Tensor:
+        """Gradient of `taper`."""
+        return torch.where(self._shrink(g) < 1.0, -g, torch.zeros_like(g))
+
+    def log_volume(self, g: Tensor) -> Tensor:
+        """log|L| + Σ_j log Q_j'(h_j)."""
+        h = g.double() @ self._low.T
+        return (self.sampling.marginals.log_slope(h).sum(-1) + self._log_scale).to(g.dtype)
+
+    def log_volume_slope(self, g: Tensor) -> Tensor:
+        """Lᵀ (log Q')'."""
+        h = g.double() @ self._low.T
+        return (self.sampling.marginals.log_slope_slope(h) @ self._low).to(g.dtype)
+
+    def relaxation(self, g: Tensor, sigma: float) -> Tensor:
+        """σ²/(1 + σ²) times the smoothed score of λ: without it noisy levels would be flat."""
+        return sigma**2 / (1.0 + sigma**2) * self.sampling_score(g, sigma)
+
+    def log_sampling(self, g: Tensor) -> Tensor:
+        """log N(g; 0, I)."""
+        return -0.5 * (g * g).sum(-1) - 0.5 * _LOG_2PI * g.shape[-1]
+
+    def sampling_score(self, g: Tensor, sigma: float | Tensor) -> Tensor:
+        """Score of N(0, (1 + σ²)I)."""
+        return -g / (1.0 + sigma * sigma)
+
+
+def natural_slope(latent: Latent, g: Array, v: Array) -> Array:
+    """Gradient (n, d) per natural unit of f + log|dz/dx|; f has the gradient v (n, d) in g (n, d).
+
+    The second term makes a log density per unit of the scales z one per natural unit; it varies
+    where a scale is logarithmic.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from llm_elicit.density.transforms import make_latent
+    >>> latent = make_latent(GaussianMixture([1.0], [[0.0]], [[[4.0]]]))   # g = x / 2
+    >>> natural_slope(latent, np.array([[0.3]]), np.array([[1.0]])).tolist()
+    [[0.5]]
+    """
+    sampling = latent.sampling
+    if isinstance(sampling, Uniform):
+        widths = sampling.scale_high - sampling.scale_low
+        per_scale = v * math.sqrt(2.0 * math.pi) * np.exp(0.5 * g * g) / widths
+        # On a logarithmic scale z = log x and log|dz/dx| = −log x.
+        x = np.where(sampling.log, latent.from_latent(g), 1.0)
+        return (per_scale - sampling.log) / x
+    if isinstance(sampling, GaussianMixture):
+        return np.asarray(np.linalg.solve(np.linalg.cholesky(sampling.covariance).T, v.T).T)
+    assert isinstance(sampling, Empirical)  # the last of those with latent coordinates
+    h = torch.from_numpy(g @ sampling.cholesky.T)
+    of_scores = np.linalg.solve(sampling.cholesky.T, v.T).T
+    return np.asarray(of_scores * np.exp(-sampling.marginals.log_slope(h).numpy()))

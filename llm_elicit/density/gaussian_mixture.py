@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
 
-from llm_elicit.density.checks import finite, no_nan, numbers
-from llm_elicit.density.errors import DensityError
+from llm_elicit.density.errors import DensityError, finite, no_nan, numbers
 from llm_elicit.density.sampling import _points, check_draw
 
 Array = npt.NDArray[np.float64]

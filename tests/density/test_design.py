@@ -13,7 +13,7 @@ from llm_elicit.density import (
     fit_belief,
     suggest_pairs,
 )
-from llm_elicit.density.suggest import SuggestSettings, _Answers, _at_known_power
+from llm_elicit.density.design import SuggestSettings, _Answers, _at_known_power
 from llm_elicit.density.utility import GaussianProcessSettings
 from tests.density.targets import Array
 

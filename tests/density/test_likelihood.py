@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from llm_elicit.density import DensityError, Noise, simulate_choices
-from llm_elicit.density.choice import FAMILIES, choice_log_likelihood
+from llm_elicit.density.likelihood import FAMILIES, choice_log_likelihood
 
 DIFFERENCES = torch.tensor([-700.0, -30.0, -2.0, -0.1, 0.0, 0.3, 5.0, 40.0], dtype=torch.float64)
 REFERENCE = {
