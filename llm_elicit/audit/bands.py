@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.ndimage import gaussian_filter1d
 
 from llm_elicit import density
-from llm_elicit._util.stored_files import read_points
+from llm_elicit._util.read_files import read_points
 from llm_elicit.audit.distance import bin_edges, bin_widths
 from llm_elicit.audit.shape import associable, correlation_matrix, pairs_of
 from llm_elicit.audit.summary import (

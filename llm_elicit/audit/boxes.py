@@ -21,7 +21,7 @@ from llm_elicit.audit.evidence import Reference
 from llm_elicit.audit.shape import outside_band
 from llm_elicit.audit.standard import Standard, shares_of
 from llm_elicit.audit.summary import Band
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.density import band
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
@@ -30,7 +30,7 @@ _ROWS = 50
 _LEAST = 0.25
 
 
-class Side(Strict):
+class Side(StrictModel):
     """A box's range of one feature, natural units: over `low`, up to `high`; None where open.
 
     Of a categorical feature, the words of the `categories` in it; None of a number.
@@ -42,7 +42,7 @@ class Side(Strict):
     categories: list[str] | None = None
 
 
-class Box(Strict):
+class Box(StrictModel):
     """A box, and how much of data and belief it holds.
 
     Attributes:

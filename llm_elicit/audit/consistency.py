@@ -11,11 +11,11 @@ import pandas as pd
 from scipy import stats
 
 from llm_elicit.comparisons.table import VERDICTS, Choices, Comparisons
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Floats
 
 
-class Interval(Strict):
+class Interval(StrictModel):
     """An estimate with its interval, of 95 % where nothing else is said."""
 
     value: float
@@ -23,7 +23,7 @@ class Interval(Strict):
     high: float
 
 
-class Consistency(Strict):
+class Consistency(StrictModel):
     """One judge's manner of answering. None: not measurable from what was asked.
 
     Attributes:

@@ -15,7 +15,7 @@ from scipy.stats import kstwo
 
 from llm_elicit import density
 from llm_elicit.audit.consistency import Interval, wilson
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 MASSES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
@@ -23,14 +23,14 @@ _CURVE = 51
 _ROWS = 4000
 
 
-class Region(Strict):
+class Region(StrictModel):
     """The densest region of a mass, and the share of the data it holds, with Wilson's interval."""
 
     mass: float
     holds: Interval
 
 
-class DataCoverage(Strict):
+class DataCoverage(StrictModel):
     """The data against the belief's densest regions.
 
     Attributes:

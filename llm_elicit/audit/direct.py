@@ -14,12 +14,12 @@ from llm_elicit.audit.generated import Generated, measure_generated
 from llm_elicit.audit.recited import Recited, measure_recited
 from llm_elicit.audit.replies import KINDS, DirectEvidence
 from llm_elicit.audit.stated import Stated, measure_stated
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.questions.numbers import UNREAD
 from llm_elicit.spaces.features import Floats
 
 
-class DirectAnswers(Strict):
+class DirectAnswers(StrictModel):
     """How the answers of one kind could be used.
 
     Attributes:
@@ -38,7 +38,7 @@ class DirectAnswers(Strict):
         return self.answers - sum(self.unread.values())
 
 
-class DirectAudit(Strict):
+class DirectAudit(StrictModel):
     """What a judge's answers to direct questions say.
 
     Attributes:
@@ -71,9 +71,9 @@ def measure_direct(
         rng: draws what the floors and tests need.
     """
     recited = None
-    if evidence.recital is not None:
+    if evidence.completion is not None:
         recited = measure_recited(
-            evidence.recital, evidence.rows, evidence.recited, settings.flips, rng
+            evidence.completion, evidence.rows, evidence.recited, settings.flips, rng
         )
     return DirectAudit(
         answers=[

@@ -18,7 +18,7 @@ from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.evidence import Reference
 from llm_elicit.audit.standard import Standard
 from llm_elicit.audit.utility import Utility
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Floats
 
 _TENTH = 0.1
@@ -28,7 +28,7 @@ _FEWEST_DRAWS = 100
 _ROUNDING = 1e-9
 
 
-class Discrimination(Strict):
+class Discrimination(StrictModel):
     """A judge's utility against the data; 95 % intervals over rows and draws of the posterior.
 
     Attributes:

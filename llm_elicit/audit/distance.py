@@ -25,20 +25,20 @@ from llm_elicit.audit.evidence import AuditSettings
 from llm_elicit.audit.joint import joint_of_draws, measure_joint
 from llm_elicit.audit.standard import Standard
 from llm_elicit.audit.summary import Band
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 _ITERATIONS = 10_000_000
 
 
-class Estimate(Strict):
+class Estimate(StrictModel):
     """A number over repeated subsamples: mean and standard deviation."""
 
     mean: float
     sd: float
 
 
-class FeatureDistance(Strict):
+class FeatureDistance(StrictModel):
     """Two marginals of one feature.
 
     Attributes:
@@ -53,7 +53,7 @@ class FeatureDistance(Strict):
     total_variation: Estimate
 
 
-class JointDistance(Strict):
+class JointDistance(StrictModel):
     """Two samples over all features together, on the points of the Wasserstein distance.
 
     Attributes:
@@ -69,7 +69,7 @@ class JointDistance(Strict):
     pqmass: Estimate
 
 
-class JointBands(Strict):
+class JointBands(StrictModel):
     """90 % credible intervals of distances of a belief, over draws of its posterior.
 
     They hold the chance of the subsamples, too, which two samples of one size always have.
@@ -82,7 +82,7 @@ class JointBands(Strict):
     energy: Band
 
 
-class Distance(Strict):
+class Distance(StrictModel):
     """Everything measured between two samples.
 
     Attributes:

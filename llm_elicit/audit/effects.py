@@ -19,7 +19,7 @@ from llm_elicit.audit.multiplicity import holm
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.response import Response
 from llm_elicit.audit.utility import QUARTILES, Utility, Values
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
@@ -29,7 +29,7 @@ _WEIGHTS = np.diff(np.concatenate([[0.0], 0.5 * (QUARTILES[1:] + QUARTILES[:-1])
 """The share of the range that each of `QUARTILES` stands for."""
 
 
-class Effect(Strict):
+class Effect(StrictModel):
     """One feature's effect on the utility, averaged over the other features.
 
     Attributes:

@@ -15,7 +15,7 @@ from llm_elicit.audit.standard import Standard
 from llm_elicit.audit.summary import BeliefBands
 from llm_elicit.audit.transitivity import Triads
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
 from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import FeatureSpace, Floats
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from llm_elicit.audit.utility import Utility
 
 
-class AuditSettings(Strict):
+class AuditSettings(StrictModel):
     """How finely an audit measures. The defaults take some ten seconds a judge.
 
     Attributes:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from llm_elicit.audit.consistency import Interval
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 
 
-class NullModel(Strict):
+class NullModel(StrictModel):
     """A model to beat: its log-likelihood, and by how much the belief beats it.
 
     Attributes:
@@ -25,7 +25,7 @@ class NullModel(Strict):
     gain: Interval | None = None
 
 
-class CalibrationBin(Strict):
+class CalibrationBin(StrictModel):
     """Held-out choices whose likelier side was foretold with about the same probability.
 
     Attributes:
@@ -39,7 +39,7 @@ class CalibrationBin(Strict):
     found: float
 
 
-class Foretold(Strict):
+class Foretold(StrictModel):
     """How well choices held out of the fit are foretold.
 
     Attributes:

@@ -15,14 +15,14 @@ from scipy.stats import wasserstein_distance
 from llm_elicit.audit.evidence import AuditSettings, Reference
 from llm_elicit.audit.joint import mean_distance
 from llm_elicit.audit.standard import Standard, shares_of
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Floats
 
 _REPEATS = 99
 _OTHERS = 1000
 
 
-class Beside(Strict):
+class Beside(StrictModel):
     """A distance of the written points, and the same of as many true draws.
 
     Attributes:
@@ -36,7 +36,7 @@ class Beside(Strict):
     p_value: float
 
 
-class GeneratedFeature(Strict):
+class GeneratedFeature(StrictModel):
     """One feature: W1 in standard deviations of the data, on its scale; None without the other.
 
     Of a categorical feature, the total variation between shares.
@@ -47,7 +47,7 @@ class GeneratedFeature(Strict):
     belief: Beside | None
 
 
-class Generated(Strict):
+class Generated(StrictModel):
     """The points a judge wrote down.
 
     Attributes:

@@ -17,14 +17,14 @@ from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.randomization import permute
 from llm_elicit.audit.response import Response
 from llm_elicit.audit.standard import Standard
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 _FEWEST = 10
 """Pairs in both orders below which nothing is said of what the effect depends on."""
 
 
-class PositionContent(Strict):
+class PositionContent(StrictModel):
     """Whether the position effect depends on what is shown.
 
     Attributes:
@@ -38,7 +38,7 @@ class PositionContent(Strict):
     at_floor: bool
 
 
-class PositionEffect(Strict):
+class PositionEffect(StrictModel):
     """What being shown first adds, in the unit of the response (nats, or probability).
 
     Attributes:

@@ -24,7 +24,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from llm_elicit.audit.summary import BeliefBands, CategoryBands
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 LEAN = 100
@@ -38,7 +38,7 @@ _POWER = 0.8
 _ROUNDING = 1e-9
 
 
-class Width(Strict):
+class Width(StrictModel):
     """How wide one feature's bands are, in standard deviations of the belief on its scale."""
 
     name: str
@@ -46,14 +46,14 @@ class Width(Strict):
     median: float
 
 
-class ShareWidth(Strict):
+class ShareWidth(StrictModel):
     """How wide the widest band of a share is, of a categorical feature's."""
 
     name: str
     share: float
 
 
-class BandPower(Strict):
+class BandPower(StrictModel):
     """What more pairs would make of a belief's bands.
 
     Attributes:
@@ -72,7 +72,7 @@ class BandPower(Strict):
     shares: tuple[ShareWidth, ...] = ()
 
 
-class SearchPower(Strict):
+class SearchPower(StrictModel):
     """What it would take to find a preference that was not found.
 
     Attributes:

@@ -21,11 +21,11 @@ from scipy.interpolate import CubicSpline
 from scipy.special import logsumexp
 
 from llm_elicit import density
-from llm_elicit._util.stored_files import read_points
+from llm_elicit._util.read_files import read_points
 from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.distance import Estimate, common_size, estimate_of, wasserstein
 from llm_elicit.audit.evidence import Reference
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 FACTORS = tuple(2.0 ** (k / 2) for k in range(-4, 5))
@@ -40,7 +40,7 @@ _SIZE, _REPEATS = 500, 3
 _FINE = 2001
 
 
-class SourcePower(Strict):
+class SourcePower(StrictModel):
     """The power by one source, over the fitted utility's own; 90 % interval."""
 
     source: str
@@ -61,7 +61,7 @@ class DataPower(SourcePower):
     bounded: bool
 
 
-class WidthResponse(Strict):
+class WidthResponse(StrictModel):
     """How the judge reacts to the width of ranges.
 
     Attributes:
@@ -77,7 +77,7 @@ class WidthResponse(Strict):
     coherent: bool
 
 
-class PinnedPower(Strict):
+class PinnedPower(StrictModel):
     """The power that other answers than comparisons of points say.
 
     Attributes:
@@ -99,7 +99,7 @@ class PinnedPower(Strict):
     used: bool = True
 
 
-class AtPower(Strict):
+class AtPower(StrictModel):
     """A judge's belief at one power.
 
     Attributes:
@@ -120,7 +120,7 @@ class AtPower(Strict):
     widths: list[float | None]
 
 
-class Powers(Strict):
+class Powers(StrictModel):
     """A judge's belief over a range of powers.
 
     Attributes:

@@ -29,7 +29,7 @@ from llm_elicit.audit.position import PositionEffect, measure_position
 from llm_elicit.audit.power import SearchPower, measure_search_power
 from llm_elicit.audit.randomization import RandomizationTest, feature_differences, left_out
 from llm_elicit.audit.response import Kind, Response
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
@@ -64,7 +64,7 @@ class Ceiling(Interval):
     source: Literal["orders", "repeats"]
 
 
-class Preference(Strict):
+class Preference(StrictModel):
     """Whether a judge's answers depend on the points, and how reliably.
 
     Attributes:

@@ -23,7 +23,7 @@ from scipy.optimize import minimize
 
 from llm_elicit.audit.consistency import Interval
 from llm_elicit.audit.multiplicity import holm
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import Floats
 
@@ -33,7 +33,7 @@ _FOLDS = 10
 _NOTHING = Interval(value=0.0, low=0.0, high=0.0)
 
 
-class PlaceEffect(Strict):
+class PlaceEffect(StrictModel):
     """What a place is worth over the last one, nats, and how often its point was ranked first."""
 
     place: int
@@ -41,7 +41,7 @@ class PlaceEffect(Strict):
     first: int
 
 
-class FeatureEffect(Strict):
+class FeatureEffect(StrictModel):
     """What a feature is worth, beside the places and the other features.
 
     By a Plackett–Luce regression on z and z² − 1 of all features, z in standard deviations of the
@@ -62,7 +62,7 @@ class FeatureEffect(Strict):
     p_holm: float
 
 
-class RankingAudit(Strict):
+class RankingAudit(StrictModel):
     """What rankings say of a judge. Log-likelihoods are nats a ranking; intervals are 95 %.
 
     Attributes:

@@ -16,8 +16,8 @@ from scipy.spatial import cKDTree
 from scipy.stats import rankdata
 
 from llm_elicit.audit.consistency import Interval, wilson
-from llm_elicit.comparisons.row_completion import Recital
-from llm_elicit.config.base_model import Strict
+from llm_elicit.comparisons.row_completion import RowCompletion
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Floats
 
 NEIGHBOURS = 20
@@ -27,7 +27,7 @@ _DIGITS = 4
 _LEVEL = 0.01
 
 
-class Recited(Strict):
+class Recited(StrictModel):
     """What a judge knows of the table by heart.
 
     Attributes:
@@ -52,18 +52,18 @@ class Recited(Strict):
 
 
 def measure_recited(
-    recital: Recital,
+    completion: RowCompletion,
     rows: Sequence[int],
     recited: Floats,
     draws: int,
     rng: np.random.Generator,
 ) -> Recited:
     """From the values `(m,)` that the judge went on with; NaN for what could not be read."""
-    cells = recital.hidden
+    cells = completion.hidden
     decimals = max(len(cell.partition(".")[2]) if "." in cell else 0 for cell in cells)
     values = np.array([float(cell) for cell in cells])
     asked = np.array(rows, dtype=np.int64)
-    others = _neighbours(recital.shown, asked)
+    others = _neighbours(completion.shown, asked)
     hits = same(recited, values[asked], decimals)
     beside = same(recited[:, None], values[others], decimals)
     # The row's own value is one of those in a bag with its neighbours'; any may be drawn.
@@ -71,7 +71,7 @@ def measure_recited(
     drawn = (rng.random((draws, len(asked))) < odds).sum(axis=1)
     p_value = float((1 + (drawn >= hits.sum()).sum()) / (1 + draws))
     return Recited(
-        feature=recital.feature,
+        feature=completion.feature,
         rows=len(asked),
         read=int(np.isfinite(recited).sum()),
         share=wilson(float(hits.mean()), len(asked)),

@@ -30,14 +30,14 @@ from llm_elicit.audit.shape import Shape, measure_shape
 from llm_elicit.audit.summary import Bands, Summary, side_by_side, summarize
 from llm_elicit.audit.transitivity import Transitivity, measure_transitivity
 from llm_elicit.audit.unanswered import Unanswered, measure_unanswered
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
 
 Progress = Callable[[int, int], None]
 
 
-class ReferenceAudit(Strict):
+class ReferenceAudit(StrictModel):
     """What every judge is set beside.
 
     Attributes:
@@ -58,7 +58,7 @@ class ReferenceAudit(Strict):
     sampling_floor: Distance
 
 
-class JudgeAudit(Strict):
+class JudgeAudit(StrictModel):
     """One judge's audit.
 
     Attributes:
@@ -114,7 +114,7 @@ class JudgeAudit(Strict):
         return self.preference.verdict
 
 
-class Audit(Strict):
+class Audit(StrictModel):
     """The audit of a run, as kept in audit.json."""
 
     version: Literal[1] = 1

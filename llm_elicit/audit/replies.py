@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llm_elicit.comparisons.row_completion import Recital
+from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.questions.numbers import Unread, read_numbers, read_point, read_quantiles
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
@@ -28,7 +28,7 @@ class DirectEvidence:
         quantiles: `(t, d, 5)`, natural units: how each feature's were stated each time; NaN where
             they were not, or could not be read.
         points: those that were written down, `(n, d)`, natural units, wherever they lie.
-        recital: the rows that are asked for; None where none are.
+        completion: the rows that are asked for; None where none are.
         rows: which of them were, and `recited`, what the judge went on with; NaN where unread.
         answers: how many answers of each kind came, and `unread`, why so many were not read.
         at_levels: quantiles of the belief at other noise levels, `llm_elicit.audit.levels`; None
@@ -37,7 +37,7 @@ class DirectEvidence:
 
     quantiles: Floats
     points: Floats
-    recital: Recital | None
+    completion: RowCompletion | None
     rows: tuple[int, ...]
     recited: Floats
     answers: Mapping[str, int]
@@ -85,7 +85,7 @@ class DirectEvidence:
         return cls(
             quantiles=quantiles,
             points=np.array(points, dtype=np.float64).reshape(-1, space.dimension),
-            recital=Recital.of(space, seed) if recited else None,
+            completion=RowCompletion.of(space, seed) if recited else None,
             rows=tuple(recited),
             recited=np.array(list(recited.values()), dtype=np.float64),
             answers={kind: int((kept["kind"] == kind).sum()) for kind in KINDS},

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from llm_elicit.comparisons.fit_inputs import STATED_TO
-from llm_elicit.comparisons.table import Choices, Comparisons, Said
+from llm_elicit.comparisons.table import Choices, Comparisons, Judgments
 from llm_elicit.spaces.features import Floats
 
 Kind = Literal["log-odds", "choices"]
@@ -90,7 +90,7 @@ class Response:
 
 def response_of(comparisons: Comparisons, judge: str) -> Response:
     """A judge's response: of its log-odds where it gave any, else of its choices."""
-    said = comparisons.said(judge)
+    said = comparisons.judgments(judge)
     kind: Kind = "log-odds" if said.soft.any() else "choices"
     kept = said.soft if kind == "log-odds" else np.ones(len(said.soft), dtype=bool)
     shown = _log_odds(said) if kind == "log-odds" else (said.preference - 0.5) * said.sign
@@ -101,7 +101,7 @@ def response_of(comparisons: Comparisons, judge: str) -> Response:
     return _response(kind, said.a[kept][row], said.b[kept][row], asked)
 
 
-def _log_odds(said: Said) -> Floats:
+def _log_odds(said: Judgments) -> Floats:
     """Of the option shown first; a stated 0 or 100 % counts as half a step from it."""
     least = 0.5 * STATED_TO
     p = np.clip(said.first_shown, least, 1.0 - least)

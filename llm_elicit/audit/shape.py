@@ -17,7 +17,7 @@ from scipy.stats import norm
 from llm_elicit.audit.consistency import Interval, wilson
 from llm_elicit.audit.evidence import Reference
 from llm_elicit.audit.summary import Band, BeliefBands, CategoryBands, FeatureBands, Pair
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 _TINY = 1e-12
@@ -50,7 +50,7 @@ class Correlation(Pair):
         return abs(self.belief - (0.0 if self.data is None else self.data.value))
 
 
-class Tails(Strict):
+class Tails(StrictModel):
     """Shares of the data's rows in the tails of the belief, 5 % each if the two were equal.
 
     Attributes:
@@ -67,7 +67,7 @@ class Tails(Strict):
     above_band: Band | None
 
 
-class Shape(Strict):
+class Shape(StrictModel):
     """A belief's shape beside the data's.
 
     Attributes:

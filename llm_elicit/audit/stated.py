@@ -17,7 +17,7 @@ import numpy as np
 from llm_elicit.audit.evidence import Reference
 from llm_elicit.audit.levels import LEVEL_FACTORS
 from llm_elicit.audit.standard import Standard
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.spaces.features import Floats
 
@@ -27,7 +27,7 @@ _FLOORS = 10
 _WIDEST = 8.0
 
 
-class StatedFeature(Strict):
+class StatedFeature(StrictModel):
     """One feature's stated quantiles. Distances are W1 in standard deviations of the data.
 
     Attributes:
@@ -52,7 +52,7 @@ class StatedFeature(Strict):
     floor: float | None
 
 
-class StatedLevel(Strict):
+class StatedLevel(StrictModel):
     """The noise level at which the belief agrees best with the stated quantiles.
 
     Attributes:
@@ -73,7 +73,7 @@ class StatedLevel(Strict):
     identified: bool
 
 
-class Stated(Strict):
+class Stated(StrictModel):
     """A judge's stated quantiles.
 
     Attributes:

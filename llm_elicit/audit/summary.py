@@ -10,14 +10,14 @@ import pandas as pd
 from pydantic import Field
 
 from llm_elicit.audit.standard import shares_of
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 Band = tuple[float, float]
 
 
-class FeatureSummary(Strict):
+class FeatureSummary(StrictModel):
     """One feature of one sample, natural units."""
 
     name: str
@@ -30,7 +30,7 @@ class FeatureSummary(Strict):
     q95: float
 
 
-class CategorySummary(Strict):
+class CategorySummary(StrictModel):
     """The shares of a categorical feature's words in one sample."""
 
     name: str
@@ -40,7 +40,7 @@ class CategorySummary(Strict):
 Summary = FeatureSummary | CategorySummary
 
 
-class FeatureBands(Strict):
+class FeatureBands(StrictModel):
     """One feature's bands, natural units: its mean and its quantiles."""
 
     name: str
@@ -52,7 +52,7 @@ class FeatureBands(Strict):
     q95: Band
 
 
-class CategoryBands(Strict):
+class CategoryBands(StrictModel):
     """The bands of the shares of a categorical feature's words."""
 
     name: str
@@ -62,7 +62,7 @@ class CategoryBands(Strict):
 Bands = FeatureBands | CategoryBands
 
 
-class MarginalBand(Strict):
+class MarginalBand(StrictModel):
     """The band of one feature's density, per unit of its scale, at `at` (natural units).
 
     Of a categorical feature, of its shares, at the codes.
@@ -74,7 +74,7 @@ class MarginalBand(Strict):
     high: list[float]
 
 
-class Pair(Strict):
+class Pair(StrictModel):
     """Two features that may hang together: a number on its scale, or whether it is a category.
 
     Attributes:
@@ -99,7 +99,7 @@ class CorrelationBand(Pair):
     correlation: Band
 
 
-class BeliefBands(Strict):
+class BeliefBands(StrictModel):
     """A belief's bands of one level over so many draws.
 
     `correlations` has every two features once, in the order of the space, those of categories

@@ -33,7 +33,7 @@ from scipy import sparse, stats
 from llm_elicit import density
 from llm_elicit.audit.consistency import Interval, wilson
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import Floats
 
@@ -42,7 +42,7 @@ _COIN = 0.25
 _ROUNDING = 1e-9
 
 
-class Transitivity(Strict):
+class Transitivity(StrictModel):
     """Cycles among a judge's triads. None: not measurable from what was asked, or no belief.
 
     Attributes:

@@ -13,14 +13,14 @@ from scipy.linalg import orth
 from llm_elicit.audit.consistency import Interval, wilson
 from llm_elicit.audit.multiplicity import holm
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 Codes = npt.NDArray[np.int64]
 _THIRDS = 3
 
 
-class UnansweredBy(Strict):
+class UnansweredBy(StrictModel):
     """One feature and the questions without a choice.
 
     Attributes:
@@ -40,7 +40,7 @@ class UnansweredBy(Strict):
     p_holm: float
 
 
-class Unanswered(Strict):
+class Unanswered(StrictModel):
     """A judge's questions that came back without a choice: refusal, truncated or unparsable.
 
     Attributes:

@@ -23,7 +23,7 @@ from llm_elicit.audit.evidence import Reference
 from llm_elicit.audit.multiplicity import holm
 from llm_elicit.audit.standard import Standard, shares_of
 from llm_elicit.comparisons.table import Choices
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
@@ -34,7 +34,7 @@ _LEVELS = (np.arange(200) + 0.5) / 200
 _POINTS = 2000
 
 
-class Agreement(Strict):
+class Agreement(StrictModel):
     """How alike two judges prefer, whatever the power of either's utility.
 
     Attributes:
@@ -55,7 +55,7 @@ class Agreement(Strict):
     rank_ceiling: float
 
 
-class FeatureGap(Strict):
+class FeatureGap(StrictModel):
     """One feature of two beliefs, `first` less `second`; 90 % intervals.
 
     Attributes:
@@ -79,7 +79,7 @@ class FeatureGap(Strict):
     p_holm: float
 
 
-class BeliefGap(Strict):
+class BeliefGap(StrictModel):
     """Two beliefs.
 
     Attributes:
@@ -102,7 +102,7 @@ class BeliefGap(Strict):
         return [feature.name for feature in self.features if feature.p_holm < _ALPHA]
 
 
-class Standing(Strict):
+class Standing(StrictModel):
     """A judge's place among the judges by distance to the data, nearest first.
 
     Attributes:
@@ -117,7 +117,7 @@ class Standing(Strict):
     worst: int
 
 
-class Versus(Strict):
+class Versus(StrictModel):
     """Several judges side by side.
 
     Attributes:

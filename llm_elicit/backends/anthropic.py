@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import (
     THINKING_ROOM,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import anthropic
     import httpx2
 else:
-    anthropic = Later("anthropic")
+    anthropic = LazyModule("anthropic")
 
 SAMPLING_VERSION = "2023-06-01"
 """The last version of the API that takes a temperature, which older models understand."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.backends import wire
 from llm_elicit.backends.anthropic import SAMPLING_VERSION, read_message
 from llm_elicit.backends.anthropic import open_client as open_anthropic
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import anthropic
     import openai
 else:
-    anthropic, openai = Later("anthropic"), Later("openai")
+    anthropic, openai = LazyModule("anthropic"), LazyModule("openai")
 
 TAG = "llm_elicit"
 """The metadata key under which a batch carries its tag, where the provider keeps metadata."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.spaces.features import Floats
 
 if TYPE_CHECKING:
     from scipy import special, stats
 else:
     # A process that asks models only does without.
-    special, stats = Later("scipy.special"), Later("scipy.stats")
+    special, stats = LazyModule("scipy.special"), LazyModule("scipy.stats")
 
 _NODES = 64
 

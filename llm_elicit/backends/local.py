@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.backends import weights
 from llm_elicit.backends.base import Capabilities, Notify, Reply, Request, silent
 from llm_elicit.backends.openai import read_completion
@@ -20,7 +20,7 @@ from llm_elicit.errors import InputError
 if TYPE_CHECKING:
     import openai
 else:
-    openai = Later("openai")
+    openai = LazyModule("openai")
 
 _CONTEXT = 4096
 _LISTED = 1000

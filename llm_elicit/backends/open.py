@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.backends.anthropic import AnthropicBackend
 from llm_elicit.backends.base import Backend, Notify, silent
 from llm_elicit.backends.local import LocalBackend
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from llm_elicit.backends import simulated
 else:
     # The expert's noise is the density core's: PyTorch and SciPy, which no other judge needs.
-    simulated = Later("llm_elicit.backends.simulated")
+    simulated = LazyModule("llm_elicit.backends.simulated")
 
 
 def open_backend(judge: Judge, space: FeatureSpace, notify: Notify = silent) -> Backend:

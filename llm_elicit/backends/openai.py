@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import (
     THINKING_ROOM,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import httpx2
     import openai
 else:
-    openai = Later("openai")
+    openai = LazyModule("openai")
 
 TOP = 20
 """How many alternatives of the first token are asked for: the most that the API gives."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import bare_url, scrubbed
 from llm_elicit.backends.failures import (
@@ -29,7 +29,7 @@ from llm_elicit.errors import InputError
 if TYPE_CHECKING:
     import httpx2
 else:
-    httpx2 = Later("httpx2")
+    httpx2 = LazyModule("httpx2")
 
 
 LARGEST = 16 * 2**20

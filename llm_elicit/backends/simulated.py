@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.backends.base import Capabilities, Reply, Request
 from llm_elicit.backends.kernels import Kernels
 from llm_elicit.backends.sdk import Keyless
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from llm_elicit import density
 else:
     # PyTorch, which asking models does without.
-    density, torch = Later("llm_elicit.density"), Later("torch")
+    density, torch = LazyModule("llm_elicit.density"), LazyModule("torch")
 
 _DRAWS = 20_000
 """Draws of its belief from which the expert states quantiles and compares ranges."""

@@ -14,7 +14,7 @@ import typer
 from rich.table import Table as RichTable
 
 from llm_elicit._util.console import console
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.benchmarks.names import TABLES
 from llm_elicit.errors import InputError
 
@@ -29,12 +29,15 @@ if TYPE_CHECKING:
     from llm_elicit.benchmarks.asking import bars as barring
     from llm_elicit.benchmarks.faults import table as faulting
 else:
-    barring = Later("llm_elicit.benchmarks.asking.bars")
-    faulting = Later("llm_elicit.benchmarks.faults.table")
-    jobs, orchestrator = Later("llm_elicit._util.workers"), Later("llm_elicit.orchestrator")
-    measuring = Later("llm_elicit.benchmarks.measure")
-    running = Later("llm_elicit.benchmarks.run")
-    tabling = Later("llm_elicit.benchmarks.tables")
+    barring = LazyModule("llm_elicit.benchmarks.asking.bars")
+    faulting = LazyModule("llm_elicit.benchmarks.faults.table")
+    jobs, orchestrator = (
+        LazyModule("llm_elicit._util.workers"),
+        LazyModule("llm_elicit.orchestrator"),
+    )
+    measuring = LazyModule("llm_elicit.benchmarks.measure")
+    running = LazyModule("llm_elicit.benchmarks.run")
+    tabling = LazyModule("llm_elicit.benchmarks.tables")
 
 
 def bench_command(

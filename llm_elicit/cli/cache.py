@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from llm_elicit._util.console import console
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit.errors import InputError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from llm_elicit.orchestrator import cache as caching
     from llm_elicit.orchestrator.cache import Cache
 else:
-    caching = Later("llm_elicit.orchestrator.cache")
+    caching = LazyModule("llm_elicit.orchestrator.cache")
 
 cache_app = typer.Typer(help="The answers kept across runs.", no_args_is_help=True)
 _out = console()

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from llm_elicit._util.console import console
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from llm_elicit.pipeline import run_folder as runs
     from llm_elicit.pipeline import stages
 else:
-    orchestrator = Later("llm_elicit.orchestrator")
-    runs = Later("llm_elicit.pipeline.run_folder")
-    stages = Later("llm_elicit.pipeline.stages")
+    orchestrator = LazyModule("llm_elicit.orchestrator")
+    runs = LazyModule("llm_elicit.pipeline.run_folder")
+    stages = LazyModule("llm_elicit.pipeline.stages")
 
 _out = console()
 

@@ -14,35 +14,35 @@ from rich.rule import Rule
 from rich.table import Table
 
 from llm_elicit._util.console import console
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit.cli.bench import bench_command
 from llm_elicit.cli.cache import cache_app
 from llm_elicit.cli.compare import compare_command
+from llm_elicit.cli.exit_codes import CommandGroup, frozen_gc, run_app
 from llm_elicit.cli.pilot import pilot_command
-from llm_elicit.cli.process import Commands, concluded, spared_collector
 from llm_elicit.errors import ElicitError, InputError
 
 if TYPE_CHECKING:
     from llm_elicit import backends, orchestrator
-    from llm_elicit._util import provenance
+    from llm_elicit._util import versions
     from llm_elicit.config import campaign, plugins
     from llm_elicit.pipeline import manifest, stages
     from llm_elicit.pipeline import run_folder as runs
     from llm_elicit.spaces import drafting
 else:
-    backends = Later("llm_elicit.backends")
-    campaign = Later("llm_elicit.config.campaign")
-    drafting = Later("llm_elicit.spaces.drafting")
-    manifest = Later("llm_elicit.pipeline.manifest")
-    orchestrator = Later("llm_elicit.orchestrator")
-    plugins = Later("llm_elicit.config.plugins")
-    provenance = Later("llm_elicit._util.provenance")
-    runs = Later("llm_elicit.pipeline.run_folder")
-    stages = Later("llm_elicit.pipeline.stages")
+    backends = LazyModule("llm_elicit.backends")
+    campaign = LazyModule("llm_elicit.config.campaign")
+    drafting = LazyModule("llm_elicit.spaces.drafting")
+    manifest = LazyModule("llm_elicit.pipeline.manifest")
+    orchestrator = LazyModule("llm_elicit.orchestrator")
+    plugins = LazyModule("llm_elicit.config.plugins")
+    versions = LazyModule("llm_elicit._util.versions")
+    runs = LazyModule("llm_elicit.pipeline.run_folder")
+    stages = LazyModule("llm_elicit.pipeline.stages")
 
 app = typer.Typer(
-    cls=Commands,
+    cls=CommandGroup,
     help="What does a language model believe, as a probability density?",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -88,7 +88,7 @@ def run_command(
         return
 
     def whole(cell: runs.Run) -> None:
-        with spared_collector():
+        with frozen_gc():
             result = stages.run(cell, max_cost=max_cost, cache=cache)
         _conclude(result)
 
@@ -147,7 +147,7 @@ def ask_command(
                 asking = stages.ask_in_batches(
                     cell, batch, max_cost=max_cost, every=every, resend=resend, progress=progress
                 )
-            with spared_collector():
+            with frozen_gc():
                 result = asyncio.run(asking)
         if batch == "submit":
             _batches(result)
@@ -248,7 +248,7 @@ def backends_command() -> None:
     """The backends a campaign can name, those of other packages too, and whether they load."""
     table = Table("backend", "package", "state", box=None)
     for name in campaign.OWN_BACKENDS:
-        table.add_row(name, f"llm-elicit {provenance.version()}", "ready")
+        table.add_row(name, f"llm-elicit {versions.package_version()}", "ready")
     for name, entries in plugins.installed().items():
         packages = ", ".join(plugins.package(entry) for entry in entries)
         table.add_row(name, packages, _state_of(name))
@@ -396,4 +396,4 @@ def _verdicts(result: runs.Run) -> None:
 
 def main() -> None:
     """The entry point: one clear line and a proper exit code for whatever goes wrong."""
-    sys.exit(concluded(app))
+    sys.exit(run_app(app))

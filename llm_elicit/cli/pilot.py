@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from llm_elicit._util.console import console
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit._util.sanitize import visible
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from llm_elicit.config import campaign as campaigns
     from llm_elicit.pipeline import pilot
 else:
-    campaigns = Later("llm_elicit.config.campaign")
-    orchestrator = Later("llm_elicit.orchestrator")
-    pilot = Later("llm_elicit.pipeline.pilot")
+    campaigns = LazyModule("llm_elicit.config.campaign")
+    orchestrator = LazyModule("llm_elicit.orchestrator")
+    pilot = LazyModule("llm_elicit.pipeline.pilot")
 
 _out = console()
 

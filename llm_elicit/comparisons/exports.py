@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llm_elicit._util import provenance
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util import versions
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llm_elicit.density import BeliefDensity
     from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 else:
-    density = Later("llm_elicit.density")
+    density = LazyModule("llm_elicit.density")
 
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -177,7 +177,7 @@ def _attributes(belief: BeliefDensity, seed: int) -> dict[str, Any]:
     """Where a belief comes from, under arviz's names where it has one."""
     return {
         "creation_library": "llm_elicit",
-        "creation_library_version": provenance.version(),
+        "creation_library_version": versions.package_version(),
         "method": belief.diagnostics["method"],
         "noise_family": belief.noise.family,
         "noise_level": belief.noise.level,

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llm_elicit._util.lazy_import import Later
-from llm_elicit.comparisons.table import Comparisons, Said
+from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit.comparisons.table import Comparisons, Judgments
 from llm_elicit.config.campaign import Fit
 from llm_elicit.spaces.features import FeatureSpace
 
 if TYPE_CHECKING:
     from llm_elicit import density
 else:
-    density = Later("llm_elicit.density")  # PyTorch, which most commands do without
+    density = LazyModule("llm_elicit.density")  # PyTorch, which most commands do without
 
 
 STATED_TO = 0.01
@@ -40,7 +40,7 @@ def evidence_of(comparisons: Comparisons, judge: str, fit: Fit) -> density.Evide
     them. Stated probabilities are known to a per cent, and no further at 0 and 100. Of choices
     alone see `Fit.order_bias`.
     """
-    said = comparisons.said(judge)
+    said = comparisons.judgments(judge)
     if said.soft.any():
         return _measured(said, judge)
     if fit.order_bias == "averaged":
@@ -52,7 +52,7 @@ def evidence_of(comparisons: Comparisons, judge: str, fit: Fit) -> density.Evide
     )
 
 
-def _measured(said: Said, judge: str) -> density.Evidence:
+def _measured(said: Judgments, judge: str) -> density.Evidence:
     """The soft answers of a judge, each by its form."""
     first = np.where(said.first[:, None], said.a, said.b)
     second = np.where(said.first[:, None], said.b, said.a)

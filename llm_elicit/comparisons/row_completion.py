@@ -26,7 +26,7 @@ _TOLD_APART = 0.9
 
 
 @dataclass(frozen=True)
-class Recital:
+class RowCompletion:
     """The rows that can be asked for, in the order in which they are.
 
     Attributes:
@@ -57,15 +57,15 @@ class Recital:
         return hashlib.sha256(text.encode()).hexdigest()
 
     @classmethod
-    def of(cls, space: FeatureSpace, seed: int) -> Recital:
+    def of(cls, space: FeatureSpace, seed: int) -> RowCompletion:
         """The rows of a space's table, in an order that follows from the seed.
 
         Raises:
             InputError: there is no table, it is gone or changed, or it has but one column.
 
         Example:
-            >>> recital = Recital.of(FeatureSpace.load("penguins"), seed=1)
-            >>> recital.header.split(",")[-1], len(recital)
+            >>> completion = RowCompletion.of(FeatureSpace.load("penguins"), seed=1)
+            >>> completion.header.split(",")[-1], len(completion)
             ('body_mass_g', 342)
         """
         space.read_table()  # its checksum and its columns are as they should be

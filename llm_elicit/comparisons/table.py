@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit._util.sanitize import guard, unguard, visible
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.csv_columns import read_csv
@@ -46,7 +46,11 @@ if TYPE_CHECKING:
     import pyarrow
     from pyarrow import parquet
 else:
-    pd, pyarrow, parquet = Later("pandas"), Later("pyarrow"), Later("pyarrow.parquet")
+    pd, pyarrow, parquet = (
+        LazyModule("pandas"),
+        LazyModule("pyarrow"),
+        LazyModule("pyarrow.parquet"),
+    )
 
 _LEAST = 1e-9
 """Probabilities nearer to 0 or 1 are read as this."""
@@ -113,7 +117,7 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Said:
+class Judgments:
     """One judge's choices one by one, with how they were asked.
 
     Attributes:
@@ -200,10 +204,10 @@ class Comparisons:
             preference.index.to_numpy(np.int64),
         )
 
-    def said(self, judge: str) -> Said:
+    def judgments(self, judge: str) -> Judgments:
         """One judge's choices, every order and replicate for itself."""
         rows = self._chosen(judge)
-        return Said(
+        return Judgments(
             *self._points(rows),
             rows["probability"].to_numpy(np.float64),
             (rows["order"] == "ab").to_numpy(bool),

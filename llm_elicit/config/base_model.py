@@ -29,7 +29,7 @@ _NUMBER = re.compile(
 )
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """A frozen model that refuses keys it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,7 +1,7 @@
 """A campaign: what is asked, of whom, how often, and what is made of the answers.
 
 A campaign is one YAML file, read into frozen pydantic models. What changes a question or an
-answer is part of its identity (`llm_elicit.config.identity`); how fast and how patiently it is
+answer is part of its identity (`llm_elicit.config.provenance`); how fast and how patiently it is
 asked is not, so that limits can be changed between resumes.
 """
 
@@ -24,7 +24,7 @@ from pydantic import (
 
 from llm_elicit._util import addresses
 from llm_elicit.config import plugins, resources
-from llm_elicit.config.base_model import Strict, each_once, read_yaml, validated
+from llm_elicit.config.base_model import StrictModel, each_once, read_yaml, validated
 from llm_elicit.config.design import Design, Direct, Positive
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
@@ -36,7 +36,7 @@ Level = Annotated[float, Field(ge=1e-6, le=1e6)]
 """A noise level: one beyond leaves arithmetic nothing to compare."""
 
 
-class TokenPrice(Strict):
+class TokenPrice(StrictModel):
     """What a judge's tokens cost, in USD per million, where the price list does not know better.
 
     `cached` are prompt tokens read from the provider's cache, by default as dear as others;
@@ -49,7 +49,7 @@ class TokenPrice(Strict):
     batch: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
-class _Judge(Strict):
+class _Judge(StrictModel):
     name: Name
     concurrency: Annotated[int, Field(ge=1, le=1000)] = 8
     timeout: Positive = 60.0
@@ -124,7 +124,7 @@ class LocalJudge(_Model):
     timeout: Positive = 300.0
 
 
-class SoftAnswers(Strict):
+class SoftAnswers(StrictModel):
     """How a simulated judge answers in log-odds instead of choices.
 
     log P(first shown) / P(second shown) = gain · (log p(first) − log p(second)) + position + noise.
@@ -250,7 +250,7 @@ Judge = Annotated[
 ]
 
 
-class Limits(Strict):
+class Limits(StrictModel):
     """What a run may spend: USD and tokens over all resumes, and seconds of asking each time.
 
     Not part of a campaign's identity.
@@ -264,7 +264,7 @@ class Limits(Strict):
 Method = Literal["auto", "score", "score-constant", "utility", "flow"]
 
 
-class Fit(Strict):
+class Fit(StrictModel):
     """How the belief is estimated. The first method is the belief; the others cross-check it.
 
     `order_bias`: "averaged" makes one comparison of a pair's orders and replicates, in which a
@@ -300,7 +300,7 @@ class Fit(Strict):
         return self
 
 
-class Grid(Strict):
+class Grid(StrictModel):
     """Axes of a study besides its judges; every combination is asked: see `config.grid`."""
 
     spaces: tuple[str, ...] = ()
@@ -310,7 +310,7 @@ class Grid(Strict):
     _differ = field_validator("temperatures")(each_once)
 
 
-class Campaign(Strict):
+class Campaign(StrictModel):
     """One study, ready to run.
 
     With a `grid` it stands for several, the grid's cells; a cell is `part_of` its grid. `pilot`
@@ -408,7 +408,7 @@ class Campaign(Strict):
     def fingerprint(self, space: FeatureSpace) -> str:
         """A digest of all that decides which questions are asked, and of whom.
 
-        By it runs of versions before `config.identity` are known: they kept nothing else.
+        By it runs of versions before `config.provenance` are known: they kept nothing else.
         """
         identity = {
             "space": space.model_dump(mode="json"),

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from llm_elicit.config.base_model import Strict
+from llm_elicit.config.base_model import StrictModel
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Stop(Strict):
+class Stop(StrictModel):
     """When a judge has been asked enough, looked at before every round but the first.
 
     Attributes:
@@ -34,7 +34,7 @@ class Stop(Strict):
         return self
 
 
-class Rounds(Strict):
+class Rounds(StrictModel):
     """Pairs planned in rounds, each from the answers to those before it.
 
     `shared`: all judges are asked the same pairs, and a round waits for all of them; otherwise
@@ -47,7 +47,7 @@ class Rounds(Strict):
     stop: Stop | None = None
 
 
-class Design(Strict):
+class Design(StrictModel):
     """Which questions are asked: pairs drawn from λ, in both orders, so many times each.
 
     `adaptive` alone stands for the defaults in five rounds. `triads` are three pairs each, of
@@ -111,7 +111,7 @@ class Design(Strict):
         return self.pairs * (1 + self.both_orders) * self.replicates
 
 
-class Direct(Strict):
+class Direct(StrictModel):
     """Questions besides the pairs: cross-checks, and what tells the scale of the belief.
 
     Attributes:

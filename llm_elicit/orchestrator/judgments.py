@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sqlalchemy as sa
 
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.backends import Reply, Request
 from llm_elicit.comparisons.table import Comparisons, write_comparisons
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.config.identity import check_same, identity_of
+from llm_elicit.config.provenance import check_same, identity_of
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal import (
     Place,
@@ -34,7 +34,7 @@ from llm_elicit.spaces.features import FeatureSpace
 if TYPE_CHECKING:
     import pandas as pd
 else:
-    pd = Later("pandas")
+    pd = LazyModule("pandas")
 
 
 AT_ONCE = 50_000

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.config.identity import identity_of
+from llm_elicit.config.provenance import identity_of
 from llm_elicit.orchestrator import cache
 from llm_elicit.orchestrator.cache import CacheUse, RunCache
 from llm_elicit.orchestrator.journal import LEASE, Journal, Place
@@ -41,7 +41,7 @@ def wording_of(campaign: Campaign, space: FeatureSpace, plan: Plan) -> DirectWor
 def worded_identity(
     campaign: Campaign, space: FeatureSpace, template: Template | None = None
 ) -> dict[str, str]:
-    """A campaign's identity with that of its templates; see `llm_elicit.config.identity`.
+    """A campaign's identity with that of its templates; see `llm_elicit.config.provenance`.
 
     Raises:
         InputError: a template cannot be read.

@@ -53,7 +53,7 @@ class Manifest:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What the run was begun with, see `config.identity`; empty where nobody knows."""
+        """What the run was begun with, see `config.provenance`; empty where nobody knows."""
         return dict(self._read()["identity"])
 
     def keep_identity(self, identity: Mapping[str, str]) -> None:

@@ -31,7 +31,7 @@ from llm_elicit.audit.preference import share_explained
 from llm_elicit.audit.randomization import feature_differences, left_out
 from llm_elicit.audit.response import Kind, Response, response_of
 from llm_elicit.comparisons.table import Comparisons
-from llm_elicit.config.base_model import Strict, validated
+from llm_elicit.config.base_model import StrictModel, validated
 from llm_elicit.config.campaign import Campaign, Judge
 from llm_elicit.config.design import Design
 from llm_elicit.config.grid import axis_word
@@ -53,7 +53,7 @@ _CEILING = 0.999
 """Answers that agree in every pair would have an infinite ratio of signal to noise."""
 
 
-class Protocol(Strict):
+class Protocol(StrictModel):
     """What one judge made of one template.
 
     Attributes:
@@ -93,7 +93,7 @@ class Protocol(Strict):
     rate: float
 
 
-class Recommendation(Strict):
+class Recommendation(StrictModel):
     """The protocol to use for a judge.
 
     Attributes:
@@ -109,7 +109,7 @@ class Recommendation(Strict):
     reason: str
 
 
-class Pilot(Strict):
+class Pilot(StrictModel):
     """What a pilot found.
 
     Attributes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.comparisons.fit_inputs import STATED_TO
 from llm_elicit.planning.direct_pairs import range_pairs
 from llm_elicit.planning.pairs import Plan
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from llm_elicit import audit as auditing
     from llm_elicit import density
 else:
-    auditing, density = Later("llm_elicit.audit"), Later("llm_elicit.density")
+    auditing, density = LazyModule("llm_elicit.audit"), LazyModule("llm_elicit.density")
 
 ASSUMED, CONVENTION = "assumed noise level", "convention"
 """Where a belief's power comes from if no answer tells it: of choices, and of log-odds."""

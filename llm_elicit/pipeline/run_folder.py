@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llm_elicit import orchestrator
-from llm_elicit._util.lazy_import import Later
-from llm_elicit._util.stored_files import read_parquet
+from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.read_files import read_parquet
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.base_model import read_yaml, validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.grid import cells
-from llm_elicit.config.identity import check_same
+from llm_elicit.config.provenance import check_same
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.pipeline.manifest import Manifest, digest_of, digest_of_file, replacing
 from llm_elicit.planning.pairs import Plan, direct_queries, make_plan
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from llm_elicit import audit as auditing
     from llm_elicit import density
 else:
-    pd = Later("pandas")
-    auditing, density = Later("llm_elicit.audit"), Later("llm_elicit.density")
+    pd = LazyModule("pandas")
+    auditing, density = LazyModule("llm_elicit.audit"), LazyModule("llm_elicit.density")
 
 COMPARISONS, DIRECT = "comparisons.parquet", "direct.parquet"
 """The files of what was answered: about pairs, and to direct questions."""
@@ -202,7 +202,7 @@ class Run:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What must stay the same while the run goes on; see `llm_elicit.config.identity`."""
+        """What must stay the same while the run goes on; see `llm_elicit.config.provenance`."""
         return orchestrator.worded_identity(self.campaign, self.space)
 
     @property

@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llm_elicit._util import provenance
-from llm_elicit._util.lazy_import import Later
-from llm_elicit._util.stored_files import read_json, read_points
+from llm_elicit._util import versions
+from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.read_files import read_json, read_points
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.base_model import to_yaml
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CapError, ElicitError, InputError
 from llm_elicit.orchestrator import CacheUse, Display, Progress, Silent
 from llm_elicit.orchestrator.spans import span
-from llm_elicit.pipeline.asking import ask, ask_in_batches, export
-from llm_elicit.pipeline.fitting import fit, refit_changed
-from llm_elicit.pipeline.integrity import check_files, warn_of_gaps
+from llm_elicit.pipeline.ask import ask, ask_in_batches, export
+from llm_elicit.pipeline.file_checks import check_files, warn_of_gaps
+from llm_elicit.pipeline.fit import fit, refit_changed
 from llm_elicit.pipeline.manifest import Manifest, digest_of, digest_of_file, write_atomically
 from llm_elicit.pipeline.run_folder import (
     AUDIT,
@@ -60,9 +60,9 @@ if TYPE_CHECKING:
     from llm_elicit import report as reporting
 else:
     # PyTorch, SciPy and Matplotlib take seconds to import: asking waits for none of them.
-    auditing = Later("llm_elicit.audit")
-    density = Later("llm_elicit.density")
-    reporting = Later("llm_elicit.report")
+    auditing = LazyModule("llm_elicit.audit")
+    density = LazyModule("llm_elicit.density")
+    reporting = LazyModule("llm_elicit.report")
 
 _SILENT = Silent()
 
@@ -411,7 +411,7 @@ def report(result: Run, progress: Progress = _SILENT) -> None:
         campaign=result.campaign,
         comparisons=result.comparisons,
         samples=_samples(result),
-        versions=provenance.versions(),
+        versions=versions.installed_versions(),
         prompts=_prompts(result),
         missing=result.missing,
         questions=result.questions,

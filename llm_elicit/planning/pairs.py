@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_elicit.comparisons.row_completion import Recital
+from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.config.design import Design, Direct
 from llm_elicit.errors import InputError
 from llm_elicit.planning.direct_pairs import range_pairs, ratio_pairs
@@ -256,7 +256,7 @@ def direct_queries(
             f"direct.quantiles: every feature of {space.name} is categorical, and categories have "
             "no quantiles; leave quantiles out"
         )
-    rows = min(direct.rows, len(Recital.of(space, seed))) if direct.rows else 0
+    rows = min(direct.rows, len(RowCompletion.of(space, seed))) if direct.rows else 0
     if direct.ranges:
         range_pairs(space, direct.ranges, seed)  # there are such ranges
     quantiles = (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.comparisons.fit_inputs import noise_of, sampling_of
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.config.campaign import Campaign
@@ -25,9 +25,9 @@ from llm_elicit.spaces.features import FeatureSpace, Floats
 if TYPE_CHECKING:
     from llm_elicit import density
 else:
-    density = Later("llm_elicit.density")  # PyTorch, which a first round does without
+    density = LazyModule("llm_elicit.density")  # PyTorch, which a first round does without
 
-EVERYONE = ""
+ALL_JUDGES = ""
 """Stands where a judge's name would, for a round that all judges share."""
 
 
@@ -190,7 +190,7 @@ class Schedule:
 
 
 def schedule_of(judge: str, campaign: Campaign) -> Schedule:
-    """The rounds of a judge, or of `EVERYONE`; one round where the campaign has none.
+    """The rounds of a judge, or of `ALL_JUDGES`; one round where the campaign has none.
 
     Every round of every judge has its place from the start, so that a pair's number does not
     depend on who came first.
@@ -215,7 +215,7 @@ def schedule_of(judge: str, campaign: Campaign) -> Schedule:
 
 
 Planned = Mapping[tuple[str, int], Pairs]
-"""The rounds planned so far, by judge (`EVERYONE` for a shared one) and number."""
+"""The rounds planned so far, by judge (`ALL_JUDGES` for a shared one) and number."""
 
 
 def with_rounds(first: Plan, campaign: Campaign, planned: Planned) -> Plan:
@@ -229,13 +229,13 @@ def with_rounds(first: Plan, campaign: Campaign, planned: Planned) -> Plan:
         >>> space = campaign.load_space()
         >>> first = make_plan(space, campaign.design, campaign.seed)
         >>> second = Informative(space, density.Noise()).plan(2, [], campaign.seed, 6)
-        >>> len(first), len(with_rounds(first, campaign, {(EVERYONE, 2): second}))
+        >>> len(first), len(with_rounds(first, campaign, {(ALL_JUDGES, 2): second}))
         (12, 24)
     """
     rounds, sizes = campaign.design.rounds, campaign.design.sizes
     if rounds is None:
         return first
-    names = [EVERYONE] if rounds.shared else sorted(judge.name for judge in campaign.judges)
+    names = [ALL_JUDGES] if rounds.shared else sorted(judge.name for judge in campaign.judges)
     places = {name: schedule_of(name, campaign).pairs[1:] for name in names}
     total = sizes[0] + len(names) * sum(sizes[1:])
     a, b = (np.full((total, points.shape[1]), np.nan) for points in (first.a, first.b))
@@ -250,7 +250,7 @@ def with_rounds(first: Plan, campaign: Campaign, planned: Planned) -> Plan:
 
 
 def stopped(planned: Planned, name: str) -> int | None:
-    """The number of the first round that was not worth asking, of a judge or of `EVERYONE`."""
+    """The number of the first round that was not worth asking, of a judge or of `ALL_JUDGES`."""
     empty = [number for (who, number), pairs in planned.items() if who == name and not len(pairs.a)]
     return min(empty, default=None)
 
@@ -260,6 +260,6 @@ def questions_of(judge: str, campaign: Campaign, planned: Planned) -> int:
     design = campaign.design
     if design.rounds is None:
         return design.questions
-    last = stopped(planned, EVERYONE if design.rounds.shared else judge)
+    last = stopped(planned, ALL_JUDGES if design.rounds.shared else judge)
     left_out = 0 if last is None else sum(design.sizes[last - 1 :])
     return design.questions * (design.pairs - left_out) // design.pairs

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llm_elicit.comparisons.row_completion import Recital
+from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.config.design import Direct
 from llm_elicit.planning.direct_pairs import range_pairs
 from llm_elicit.planning.pairs import DirectKind, Plan, Query
@@ -65,7 +65,7 @@ class DirectWording:
     Attributes:
         space: what they are about.
         templates: by kind, of the kinds that are asked.
-        recital: the rows to recite, if any are.
+        completion: the rows to recite, if any are.
         ranges: the pairs of ranges, `(n, d, 2)` each, if any are compared.
         plan: the campaign's pairs, for the ratios.
 
@@ -78,7 +78,7 @@ class DirectWording:
 
     space: FeatureSpace
     templates: Mapping[DirectKind, Template]
-    recital: Recital | None = None
+    completion: RowCompletion | None = None
     ranges: tuple[Floats, Floats] | None = None
     plan: Plan | None = None
 
@@ -118,15 +118,15 @@ class DirectWording:
             if asked[kind]
         }
         ranges = range_pairs(space, direct.ranges, seed) if direct.ranges else None
-        recital = Recital.of(space, seed) if direct.rows else None
-        return cls(space, templates, recital, ranges, plan)
+        completion = RowCompletion.of(space, seed) if direct.rows else None
+        return cls(space, templates, completion, ranges, plan)
 
     @property
     def identity(self) -> dict[str, str]:
         """What must be the same whenever the run goes on, for the kinds that are asked."""
         identity = {f"{kind} template": one.digest for kind, one in self.templates.items()}
-        if self.recital is not None:
-            identity["rows"] = self.recital.digest
+        if self.completion is not None:
+            identity["rows"] = self.completion.digest
         if self.ranges is not None:
             # More ranges begin with the fewer, so the first pair stands for all.
             bounds = b"".join(side[0].tobytes() for side in self.ranges)
@@ -150,10 +150,10 @@ class DirectWording:
         elif kind == "sample":
             variables["features"] = [_worded(one) for one in self.space.features]
         else:
-            assert self.recital is not None
-            feature = self.recital.feature
-            variables["header"] = self.recital.header
-            variables["beginning"] = self.recital.beginnings[query.pair]
+            assert self.completion is not None
+            feature = self.completion.feature
+            variables["header"] = self.completion.header
+            variables["beginning"] = self.completion.beginnings[query.pair]
         template = self.templates[kind]
         return DirectQuestion(kind, feature, template, template.render(variables))
 

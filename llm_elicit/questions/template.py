@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import yaml
 from pydantic import Field, model_validator
 
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit.config import resources
-from llm_elicit.config.base_model import Strict, validated
+from llm_elicit.config.base_model import StrictModel, validated
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from llm_elicit.questions import sandbox
 else:
-    meta, sandbox = Later("jinja2.meta"), Later("llm_elicit.questions.sandbox")
+    meta, sandbox = LazyModule("jinja2.meta"), LazyModule("llm_elicit.questions.sandbox")
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -91,7 +91,7 @@ class Prompt:
         return tuple(m for m in self.messages if m.role != "system")
 
 
-class _Front(Strict):
+class _Front(StrictModel):
     id: Annotated[str, Field(min_length=1)]
     wording: Annotated[str, Field(min_length=1)]
     answer: Answer = "letter"

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 else:
-    pd = Later("pandas")  # a process that only asks questions does without
+    pd = LazyModule("pandas")  # a process that only asks questions does without
 
 
 _BITS = 1000

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from llm_elicit.config import resources
-from llm_elicit.config.base_model import Strict, read_yaml, validated
+from llm_elicit.config.base_model import StrictModel, read_yaml, validated
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.csv_columns import read_columns
 
@@ -37,7 +37,7 @@ _LARGEST = 1e30
 """Values beyond are no quantities of any sensible unit, and their squares no numbers at all."""
 
 
-class Feature(Strict):
+class Feature(StrictModel):
     """One coordinate of a feature space, and how its values are worded.
 
     Example:
@@ -242,7 +242,7 @@ def _with_codes(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, **derived, "categories": words}
 
 
-class Table(Strict):
+class Table(StrictModel):
     """The reference data that a belief is compared with, and where they come from.
 
     `columns` gives the headings of features that are not headed by their names; of names that
@@ -257,7 +257,7 @@ class Table(Strict):
     columns: dict[str, str] = Field(default={}, exclude_if=lambda headings: not headings)
 
 
-class FeatureSpace(Strict):
+class FeatureSpace(StrictModel):
     """A named box of features with the table it stands for.
 
     Arrays of points are `(n, d)` floats in the table's natural units, columns in the order

@@ -14,7 +14,7 @@ from llm_elicit.audit.levels import LEVEL_FACTORS, quantiles_at_levels
 from llm_elicit.audit.recited import measure_recited, same
 from llm_elicit.audit.stated import apart, measure_stated
 from llm_elicit.comparisons.fit_inputs import sampling_of
-from llm_elicit.comparisons.row_completion import Recital
+from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.density import BETWEEN_ROUNDS, fit_belief
 from llm_elicit.questions.numbers import LEVELS, UNREAD
 from llm_elicit.spaces.features import Feature, FeatureSpace
@@ -167,14 +167,14 @@ SETS = ("penguins", "cars", "countries")
 
 
 @pytest.fixture(scope="module", params=SETS)
-def recital(request: pytest.FixtureRequest) -> Recital:
-    return Recital.of(FeatureSpace.load(request.param), seed=1)
+def completion(request: pytest.FixtureRequest) -> RowCompletion:
+    return RowCompletion.of(FeatureSpace.load(request.param), seed=1)
 
 
-def near(recital: Recital, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def near(completion: RowCompletion, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """What a judge says that knows the subject, not the table: a value like those of like rows."""
-    hidden = np.array([float(cell) for cell in recital.hidden])
-    shown = np.nan_to_num(recital.shown)
+    hidden = np.array([float(cell) for cell in completion.hidden])
+    shown = np.nan_to_num(completion.shown)
     shown = (shown - shown.mean(axis=0)) / shown.std(axis=0)
     found = cKDTree(shown).query(shown[rows], k=9)[1]
     said = [
@@ -185,25 +185,27 @@ def near(recital: Recital, rows: np.ndarray, rng: np.random.Generator) -> np.nda
     return np.round(said, decimals)
 
 
-def test_a_planted_reciter_is_found_and_a_knowing_judge_is_not(recital: Recital) -> None:
+def test_a_planted_reciter_is_found_and_a_knowing_judge_is_not(completion: RowCompletion) -> None:
     """Power: of 20 rows, a judge that recites two in five is found in 19 of 20 campaigns."""
     rng = np.random.default_rng(5)
-    hidden = np.array([float(cell) for cell in recital.hidden])
+    hidden = np.array([float(cell) for cell in completion.hidden])
     found = {"reciter": 0, "knowing": 0}
     for _ in range(40):
-        rows = rng.choice(len(recital), 20, replace=False)
-        ignorant = near(recital, rows, rng)
+        rows = rng.choice(len(completion), 20, replace=False)
+        ignorant = near(completion, rows, rng)
         planted = np.where(rng.random(20) < 0.4, hidden[rows], ignorant)
         for who, said in (("reciter", planted), ("knowing", ignorant)):
-            found[who] += measure_recited(recital, rows.tolist(), said, 999, rng).found
+            found[who] += measure_recited(completion, rows.tolist(), said, 999, rng).found
     assert found["reciter"] >= 38
     assert found["knowing"] <= 2
 
 
-def test_one_lucky_answer_is_no_finding_and_unread_ones_are_not_right(recital: Recital) -> None:
+def test_one_lucky_answer_is_no_finding_and_unread_is_not_right(
+    completion: RowCompletion,
+) -> None:
     said = np.full(20, np.nan)
-    said[0] = float(recital.hidden[0])
-    result = measure_recited(recital, list(range(20)), said, 999, np.random.default_rng(0))
+    said[0] = float(completion.hidden[0])
+    result = measure_recited(completion, list(range(20)), said, 999, np.random.default_rng(0))
     assert result.share.value == 0.05
     assert not result.found
     assert result.p_value > 0.01
@@ -215,11 +217,11 @@ def test_a_row_is_recited_at_the_precision_of_the_table_or_four_digits() -> None
     assert same(said[3:], printed[3:], 0).tolist() == [True]
 
 
-def test_a_rows_value_is_not_in_its_beginning(recital: Recital) -> None:
-    header, first = recital.header.split(","), recital.beginnings[0]
-    assert len(set(recital.beginnings)) > 0.9 * len(recital)
+def test_a_rows_value_is_not_in_its_beginning(completion: RowCompletion) -> None:
+    header, first = completion.header.split(","), completion.beginnings[0]
+    assert len(set(completion.beginnings)) > 0.9 * len(completion)
     assert first.count(",") == len(header) - 2
-    again, other = (Recital.of(FeatureSpace.load("penguins"), seed) for seed in (1, 2))
+    again, other = (RowCompletion.of(FeatureSpace.load("penguins"), seed) for seed in (1, 2))
     assert again.beginnings != other.beginnings
     assert sorted(again.beginnings) == sorted(other.beginnings)
 

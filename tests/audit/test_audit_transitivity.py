@@ -279,7 +279,7 @@ def test_an_order_bias_and_ties_that_were_estimated_are_foretold():
     log = ask(SPACE, choose, rng, 150, triads=50)
     tied = rng.random(len(log.frame)) < 0.2
     log.frame.loc[tied, "probability"], log.frame.loc[tied, "verdict"] = 0.5, "tie"
-    said = log.said("judge")
+    said = log.judgments("judge")
     evidence = Evidence.comparisons(
         said.a, said.b, said.preference, tie=said.tie, first=said.first, judge="judge"
     )

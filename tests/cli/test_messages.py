@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from llm_elicit.cli import exit_codes
 from llm_elicit.cli import main as cli
-from llm_elicit.cli import process as ending
 
 CAMPAIGN = """
 name: tiny
@@ -148,10 +148,10 @@ def test_a_defect_is_one_line_and_its_traceback_is_for_those_who_ask(monkeypatch
     def broken():
         raise KeyError("inside")
 
-    monkeypatch.delenv(ending.DEBUG)
-    assert ending.concluded(broken) == 1
+    monkeypatch.delenv(exit_codes.DEBUG)
+    assert exit_codes.run_app(broken) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("internal error: KeyError: 'inside'; this is a defect")
-    monkeypatch.setenv(ending.DEBUG, "1")
+    monkeypatch.setenv(exit_codes.DEBUG, "1")
     with pytest.raises(KeyError):
-        ending.concluded(broken)
+        exit_codes.run_app(broken)

@@ -64,7 +64,7 @@ def test_a_letter_whose_probability_is_no_number_is_a_choice_all_the_same():
     frame = rows([(0, "ab", float("nan")), (0, "ba", float("nan")), (1, "ba", 0.4)])
     table = Comparisons(frame, FEATURES)
     assert table.frame["probability"].tolist() == [1.0, 0.0, 0.4]
-    assert table.said("j").soft.tolist() == [False, False, True]
+    assert table.judgments("j").soft.tolist() == [False, False, True]
     np.testing.assert_array_equal(table.choices("j").preference, [0.5, 0.4])
 
 

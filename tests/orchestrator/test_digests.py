@@ -15,7 +15,7 @@ from llm_elicit.orchestrator import direct_answers
 from llm_elicit.orchestrator.journal import Answer, Place, Question, answered, digest_of, intent
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.recorded import planned_rounds, record_rounds
-from llm_elicit.planning.rounds import EVERYONE, Pairs
+from llm_elicit.planning.rounds import ALL_JUDGES, Pairs
 from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, plan_of, run, table
 
@@ -73,7 +73,7 @@ def test_a_journal_that_is_only_read_may_lack_the_columns(tmp_path: Path) -> Non
 def test_a_changed_round_is_named(place: Place) -> None:
     Journal(place, {"of": "a test"}).close()
     rng = np.random.default_rng(0)
-    record_rounds(place, {(EVERYONE, 2): Pairs(*rng.normal(size=(2, 3, 4)))})
+    record_rounds(place, {(ALL_JUDGES, 2): Pairs(*rng.normal(size=(2, 3, 4)))})
     assert len(planned_rounds(place)) == 1
     _execute(place, "UPDATE rounds SET pairs = replace(pairs, '1', '2')")
     with pytest.raises(InputError, match="pairs of round 2 are not as they were planned"):
@@ -139,7 +139,7 @@ def test_a_damaged_journal_is_read_as_it_was_or_refused(tmp_path: Path) -> None:
         except InputError as error:
             lines.append(str(error))
         else:
-            # Rows that are gone are told by their number, see test_integrity.
+            # Rows that are gone are told by their number, see test_file_checks.
             assert len(after) < len(before) or after.equals(before), f"byte {place}"
     assert len(lines) > 10
     assert not any("\n" in line for line in lines)

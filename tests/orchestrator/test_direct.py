@@ -17,7 +17,7 @@ from fakes.provider import Fails, Provider, Says
 from llm_elicit.audit import AuditSettings, DirectEvidence, Reference
 from llm_elicit.audit.direct import measure_direct
 from llm_elicit.backends import Capabilities, SimulatedBackend
-from llm_elicit.comparisons.row_completion import Recital
+from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CapError, InputError
 from llm_elicit.orchestrator import answered, direct_answers, estimate, examples, status
@@ -227,8 +227,8 @@ def test_a_planted_reciter_is_found_through_refusals_and_garbage(tmp_path: Path)
     """The whole way: asked over the wire, kept, read, and held against the table."""
     direct = {"quantiles": 2, "samples": 12, "rows": 24}
     space = FeatureSpace.load("penguins")
-    recital = Recital.of(space, seed=1)
-    by_heart = dict(zip(recital.beginnings, recital.hidden, strict=True))
+    completion = RowCompletion.of(space, seed=1)
+    by_heart = dict(zip(completion.beginnings, completion.hidden, strict=True))
 
     def reciter(number: int, body: dict[str, Any]) -> Says:
         found = says(number, body)

@@ -36,7 +36,7 @@ from llm_elicit.orchestrator.journal.statements import SPENT, amounts
 from llm_elicit.orchestrator.lock import RunLock
 from llm_elicit.orchestrator.writer import Writer
 from llm_elicit.planning.pairs import Plan
-from llm_elicit.planning.rounds import EVERYONE, Pairs
+from llm_elicit.planning.rounds import ALL_JUDGES, Pairs
 from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, plan_of, run, table
 
@@ -355,8 +355,8 @@ def test_rounds_stay_as_whoever_planned_them_first_wrote_them(place: Place) -> N
     first, second = (Pairs(*rng.normal(size=(2, 3, 4))) for _ in range(2))
     assert planned_rounds(place) == {} or place.shared
     _open(place).close()
-    record_rounds(place, {(EVERYONE, 2): first})
-    record_rounds(place, {(EVERYONE, 2): second, ("gpt", 3): second})
+    record_rounds(place, {(ALL_JUDGES, 2): first})
+    record_rounds(place, {(ALL_JUDGES, 2): second, ("gpt", 3): second})
     known = planned_rounds(place)
     assert sorted(known) == [("", 2), ("gpt", 3)]
     np.testing.assert_array_equal(known["", 2].a, first.a)

@@ -19,7 +19,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import OldPlanError, Silent
 from llm_elicit.orchestrator.journal import Journal, answered, intent
 from llm_elicit.orchestrator.opening import Study
-from llm_elicit.pipeline import asking
+from llm_elicit.pipeline import ask as ask_stage
 from llm_elicit.questions import Template, render
 from llm_elicit.spaces.features import FeatureSpace
 
@@ -49,7 +49,7 @@ def test_a_worker_with_an_old_plan_asks_nothing_of_a_new_round(
         old = _plan(tmp_path, [_gpt(provider.url)], journal=postgres.address)
         assert len(old.plan) == 12
         asyncio.run(orchestrator.ask(old.campaign, old.space, old.plan, old.folder))
-        longer = asking._next_round(old, Told(), Silent())
+        longer = ask_stage._next_round(old, Told(), Silent())
         assert longer is not None
         assert len(longer.plan) == 20
         study = Study(longer.campaign, longer.space, longer.plan, longer.folder)
@@ -67,7 +67,7 @@ def test_a_worker_with_an_old_plan_asks_nothing_of_a_new_round(
             orchestrator.comparisons(old.folder, old.campaign, old.space, old.plan)
         other.close()
         # Then it learns of the round, joins in, and plans the last one itself.
-        done = asyncio.run(asking.ask(old, design=Told()))
+        done = asyncio.run(ask_stage.ask(old, design=Told()))
         assert not done.problems
         assert len(provider.seen) == 12 + 7 + 8
         assert not any("nan" in request.question.split() for request in provider.seen)
@@ -81,7 +81,7 @@ def test_a_round_waits_for_a_server_that_restarts(postgres: PostgreSQL, tmp_path
     postgres.stop()
     back = threading.Timer(0.5, postgres.start)
     back.start()
-    longer = asking._there_again(lambda: asking._next_round(run, Told(), Silent()))
+    longer = ask_stage._there_again(lambda: ask_stage._next_round(run, Told(), Silent()))
     back.join()
     assert longer is not None
     assert len(longer.plan) == 20

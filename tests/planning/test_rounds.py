@@ -31,7 +31,7 @@ from llm_elicit.density import Noise
 from llm_elicit.errors import IncompleteError, InputError
 from llm_elicit.orchestrator import settled
 from llm_elicit.pipeline import stages
-from llm_elicit.pipeline.asking import _answers
+from llm_elicit.pipeline.ask import _answers
 from llm_elicit.planning.rounds import Informative, Pairs, schedule_of
 from llm_elicit.report.caveats import caveats
 from llm_elicit.spaces.features import FeatureSpace

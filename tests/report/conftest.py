@@ -28,7 +28,7 @@ from llm_elicit.audit.powers import (
     WidthResponse,
 )
 from llm_elicit.audit.record import JudgeAudit
-from llm_elicit.comparisons.row_completion import Recital
+from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.density import BETWEEN_ROUNDS, Uniform, fit_belief
@@ -64,10 +64,10 @@ def direct_evidence(draw, rng) -> DirectEvidence:
     stated = np.quantile(draw(900), np.array(LEVELS) / 100, axis=0).T[None].repeat(2, axis=0)
     stated[:, 2:] = np.nan
     cells = tuple(f"{value:.1f}" for value in rng.uniform(-124, -114, 60))
-    recital = Recital(3, "a,Longitude", cells, cells, np.zeros((60, 0)), ())
+    completion = RowCompletion(3, "a,Longitude", cells, cells, np.zeros((60, 0)), ())
     counts = {"quantiles": 8, "sample": 12, "row": 9}
     return DirectEvidence(
-        quantiles=stated, points=draw(10), recital=recital, rows=tuple(range(9)),
+        quantiles=stated, points=draw(10), completion=completion, rows=tuple(range(9)),
         recited=np.array([float(cell) for cell in cells[:9]]), answers=counts,
         unread={"quantiles": {"other count": 4}, "sample": {"refusal": 2}, "row": {}},
         at_levels=np.stack([stated[:1].repeat(len(LEVEL_FACTORS), axis=0)] * 3),

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from llm_elicit.comparisons.row_completion import Recital
+from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.drafting import draft_space
 from llm_elicit.spaces.features import FeatureSpace
@@ -113,6 +113,6 @@ def test_rows_are_asked_for_under_the_tables_own_headings(tmp_path):
     values = np.random.default_rng(0).normal(size=(60, 2)).round(2)
     path = tmp_path / "t.csv"
     pd.DataFrame(values, columns=["body length", "body mass"]).to_csv(path, index=False)
-    recital = Recital.of(draft_space(path)[0], seed=1)
-    assert recital.header == "body length,body mass"
-    assert sorted(map(float, recital.hidden)) == sorted(values[:, 1])
+    completion = RowCompletion.of(draft_space(path)[0], seed=1)
+    assert completion.header == "body length,body mass"
+    assert sorted(map(float, completion.hidden)) == sorted(values[:, 1])

@@ -17,7 +17,7 @@ from sqlalchemy import bindparam, case, func, insert, select, update
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.orchestrator.journal.changes import Change, Kind
 from llm_elicit.orchestrator.journal.schema import (
     DONE,
@@ -33,7 +33,9 @@ from llm_elicit.orchestrator.journal.schema import (
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql
 else:
-    postgresql = Later("sqlalchemy.dialects.postgresql")  # of which SQLite's readers need nothing
+    postgresql = LazyModule(
+        "sqlalchemy.dialects.postgresql"
+    )  # of which SQLite's readers need nothing
 
 _ME: sa.BindParameter[str] = bindparam("me")
 _columns = questions.c

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy import func, or_, select, update
 
 from llm_elicit.config.campaign import Limits
-from llm_elicit.config.identity import check_same
+from llm_elicit.config.provenance import check_same
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator.journal.batches import (
     BatchFate,

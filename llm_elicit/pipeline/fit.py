@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from llm_elicit._util import provenance
-from llm_elicit._util.lazy_import import Later
+from llm_elicit._util import versions
+from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
 from llm_elicit.orchestrator import Progress, Silent
 from llm_elicit.orchestrator.spans import span
-from llm_elicit.pipeline.integrity import check_files, warn_of_gaps
+from llm_elicit.pipeline.file_checks import check_files, warn_of_gaps
 from llm_elicit.pipeline.manifest import digest_of
 from llm_elicit.pipeline.power_sources import PowerSources, at_stated_power, pin_power, read_sources
 from llm_elicit.pipeline.run_folder import BANDS, BELIEF, DRAWS, POWER, SAMPLES, Run, fit_of
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from llm_elicit import audit as auditing
     from llm_elicit import density
 else:
-    auditing = Later("llm_elicit.audit")
-    density = Later("llm_elicit.density")
+    auditing = LazyModule("llm_elicit.audit")
+    density = LazyModule("llm_elicit.density")
 
 _SILENT = Silent()
 _LONG = 60.0  # seconds of a fit that is announced
@@ -106,7 +106,7 @@ def _fit(result: Run, due: Collection[tuple[str, str]], stage: str, progress: Pr
     comparisons = result.comparisons
     # Ratios are of pairs of the first round, which follow from the seed: no journal is needed.
     first = make_plan(result.space, result.campaign.design, result.campaign.seed)
-    shared = _shared(result) | {"version": provenance.version()}
+    shared = _shared(result) | {"version": versions.package_version()}
     for judge in dict.fromkeys(judge.name for judge in result.campaign.judges):
         methods = [method for method in result.campaign.fit.methods if (judge, method) in due]
         if not methods or not len(comparisons.choices(judge)):

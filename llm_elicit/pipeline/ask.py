@@ -21,7 +21,7 @@ from llm_elicit.orchestrator.engine import ask as ask_questions  # not first in 
 from llm_elicit.pipeline.manifest import replacing
 from llm_elicit.pipeline.power_sources import PowerSources, at_stated_power, pin_power, read_sources
 from llm_elicit.pipeline.run_folder import ANSWERS, COMPARISONS, DIRECT, Run
-from llm_elicit.planning.rounds import EVERYONE, Answers, Pairs, RoundDesign, design_of, stopped
+from llm_elicit.planning.rounds import ALL_JUDGES, Answers, Pairs, RoundDesign, design_of, stopped
 
 if TYPE_CHECKING:
     from llm_elicit import density
@@ -181,12 +181,12 @@ def _scaled(
 
 
 def _due(result: Run) -> Iterator[tuple[str, int]]:
-    """The rounds that can be planned now, by judge (or `EVERYONE`) and number."""
+    """The rounds that can be planned now, by judge (or `ALL_JUDGES`) and number."""
     rounds, names = result.campaign.design.rounds, sorted(j.name for j in result.campaign.judges)
     if rounds is None:
         return
     known = orchestrator.planned_rounds(result.place)
-    groups = {EVERYONE: names} if rounds.shared else {name: [name] for name in names}
+    groups = {ALL_JUDGES: names} if rounds.shared else {name: [name] for name in names}
     for name, judges in groups.items():
         number = 2 + sum(judge == name for judge, _ in known)
         more = number <= rounds.count and stopped(known, name) is None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import JOURNAL, Progress
-from llm_elicit.pipeline.asking import write_tables
+from llm_elicit.pipeline.ask import write_tables
 from llm_elicit.pipeline.run_folder import PLAN, Run
 
 

@@ -8,16 +8,16 @@ from importlib import metadata
 _SHOWN = ("llm-elicit", "torch", "numpy", "scipy", "pandas", "anthropic", "openai", "xllamacpp")
 
 
-def version() -> str:
+def package_version() -> str:
     """This package's version, or "unknown" from a bare checkout."""
-    return versions().get("llm-elicit", "unknown")
+    return installed_versions().get("llm-elicit", "unknown")
 
 
-def versions() -> dict[str, str]:
+def installed_versions() -> dict[str, str]:
     """Versions of Python and of the packages that shape a number, those that are installed.
 
     Example:
-        >>> sorted(versions())[0]
+        >>> sorted(installed_versions())[0]
         'Python'
     """
     found = {"Python": platform.python_version()}

@@ -27,8 +27,8 @@ class _StoppedError(Exception):
     """The user stopped it; Typer would end a KeyboardInterrupt without a word."""
 
 
-class Commands(TyperGroup):
-    """The group of commands, whose interruptions reach `concluded`."""
+class CommandGroup(TyperGroup):
+    """The group of commands, whose interruptions reach `run_app`."""
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         """Call the command."""
@@ -40,7 +40,7 @@ class Commands(TyperGroup):
             raise InputError(f"a file ends before its data does ({error})") from None
 
 
-def concluded(commands: Callable[[], object]) -> int:
+def run_app(commands: Callable[[], object]) -> int:
     """Call the commands and return the exit code, whatever goes wrong said in one line."""
     _write_anything()
     with _interruptions() as received:
@@ -124,7 +124,7 @@ def _interruptions() -> Iterator[list[int]]:
 
 
 @contextmanager
-def spared_collector() -> Iterator[None]:
+def frozen_gc() -> Iterator[None]:
     """Spare the garbage collector what was loaded before: it would go through all of it again and
     again, for a twentieth of the time that asking takes."""
     gc.freeze()
