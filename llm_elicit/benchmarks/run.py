@@ -22,7 +22,7 @@ from llm_elicit.benchmarks.paper import PAPER_TARGETS
 from llm_elicit.benchmarks.power import COINS, measure_power
 from llm_elicit.benchmarks.rows import Rows
 from llm_elicit.benchmarks.variants import VARIANTS, check_methods, check_variants
-from llm_elicit.density.fit import METHODS
+from llm_elicit.density.methods import known_methods
 from llm_elicit.errors import InputError
 
 _MARGINAL = [("score", "joint-half"), ("score", DEFAULT)]
@@ -134,7 +134,8 @@ class Request:
             return _MARGINAL
         if self.table in ("adaptive", "coverage", "power", "faint"):
             return [("auto", name) for name in self.variants or [DEFAULT]]
-        return [(m, DEFAULT) for m in self.methods or [m for m in _WANTED if m in METHODS]]
+        wanted = [name for name in _WANTED if name in known_methods()]
+        return [(name, DEFAULT) for name in self.methods or wanted]
 
 
 def run_table(

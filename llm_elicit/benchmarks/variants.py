@@ -19,7 +19,7 @@ from llm_elicit.density import (
     TrainingSettings,
     UtilitySettings,
 )
-from llm_elicit.density.fit import METHODS
+from llm_elicit.density.methods import known_methods
 from llm_elicit.density.score.protocol import CORRECTIONS, paper_protocol
 from llm_elicit.errors import InputError
 
@@ -116,7 +116,7 @@ def check_methods(names: Iterable[str]) -> list[str]:
     Raises:
         InputError: a method is unknown.
     """
-    return _check(names, METHODS, "method")
+    return _check(names, known_methods(), "method")
 
 
 def check_variants(names: Iterable[str], known: Iterable[str] = VARIANTS) -> list[str]:

@@ -19,7 +19,6 @@ from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.evidence import Evidence
 from llm_elicit.density.fit import JUDGE_METHODS, fit_belief, fit_evidence
-from llm_elicit.density.flow.settings import FlowSettings
 from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.likelihood import Noise, estimate_level, simulate_choices
 from llm_elicit.density.power import Power, fit_power
@@ -54,7 +53,6 @@ __all__ = [
     "Empirical",
     "Evidence",
     "FitSettings",
-    "FlowSettings",
     "GaussianMixture",
     "LangevinSettings",
     "LikelihoodSettings",

@@ -36,9 +36,9 @@ from llm_elicit.density.errors import (
     points_of,
     seed_of,
 )
-from llm_elicit.density.flow.density import FlowDensity
 from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.likelihood import Noise
+from llm_elicit.density.methods import external_method
 from llm_elicit.density.prior import Prior
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.density import ScoreDensity
@@ -63,7 +63,6 @@ _RESTORE: dict[str, Callable[[Latent, dict[str, Tensor], dict[str, Any]], Densit
     "utility": UtilityDensity.restore,
     "score": ScoreDensity.restore,
     "score-constant": ScoreDensity.restore,
-    "flow": FlowDensity.restore,
 }
 
 
@@ -513,8 +512,8 @@ class BeliefDensity:
 
         Raises
         ------
-        DensityError : the folder holds no belief, one of another format, or one that was changed
-            since `save` wrote it.
+        DensityError : the folder holds no belief, one of another format, one that was changed
+            since `save` wrote it, or one of a method that is not installed.
         """
         source = _folder("load", folder)
         try:
@@ -538,7 +537,9 @@ class BeliefDensity:
         latent = make_latent(sampling_from_dict(text["sampling"]))
         latent.radius = math.inf if text["radius"] is None else text["radius"]
         reference = tensors.pop("reference")
-        model = _RESTORE[text["model"]](latent, tensors, text["config"])
+        name = text["model"]
+        restore = _RESTORE[name] if name in _RESTORE else external_method(name).restore
+        model = restore(latent, tensors, text["config"])
         draws = UtilityDraws.from_tensors(tensors) if "draws.linear" in tensors else None
         return cls(latent, model, reference, text["diagnostics"], draws)
 

@@ -16,10 +16,10 @@ from llm_elicit.density.diagnostics import self_report
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError, callback, instance, seed_of
 from llm_elicit.density.evidence import Evidence
-from llm_elicit.density.flow.fit import fit_flow
 from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.judgments import Judgments, check_evidence, check_judgments
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
+from llm_elicit.density.methods import OWN, external_method, known_methods
 from llm_elicit.density.problem import Problem
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.fit import fit_score
@@ -31,7 +31,6 @@ from llm_elicit.density.utility_draws import UtilityDraws
 from llm_elicit.density.utility_function import Utility
 from llm_elicit.density.work import check_memory
 
-METHODS = ("auto", "score", "score-constant", "utility", "flow")
 JUDGE_METHODS = ("auto", "utility")
 """Those that model the judges, and so take log-odds, positions, ties, rankings and categories."""
 _REFERENCE = 2048
@@ -62,8 +61,9 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
         with the reason in ``diagnostics["reason"]``; ``"score"``, the score of the winners
         de-tempered by τ(x) (Mikkola, Acerbi and Klami, 2026); ``"score-constant"``, the same
         with the one constant τ* (Proposition 3.2);
-        ``"utility"``, the Bradley–Terry utility density exp(f); ``"flow"``, a preferential
-        normalizing flow (Mikkola, Acerbi and Klami, 2024), a baseline.
+        ``"utility"``, the Bradley–Terry utility density exp(f); or an external method, such as
+        the benchmarks' baseline ``"flow"``, a preferential normalizing flow (Mikkola, Acerbi and
+        Klami, 2024).
     noise : the judge's `Noise`; None is Bradley–Terry with s = √6/π.
     weights : (n,) >= 0, how many judgments a row stands for. A share q of votes for a over b is
         two rows: (a, b) with weight q and (b, a) with weight 1 − q. A judge who gives a
@@ -203,7 +203,7 @@ def _check_context(judgments: Judgments, method: str, noise: Noise) -> None:
 
 def _check_work(judgments: Judgments, sampling: SamplingDensity, method: str) -> None:
     """Nothing, if the memory that the utility of choices takes is there."""
-    if method != "flow" and not len(judgments.measured):
+    if method in OWN and not len(judgments.measured):
         check_memory(judgments.size, sampling)
 
 
@@ -224,9 +224,10 @@ def _belief(problem: Problem, method: str, seed: int) -> BeliefDensity:
 
 def _checked(method: str, sampling: SamplingDensity | None, noise: Noise) -> SamplingDensity:
     """λ itself, once it, the method's name and the noise are known to go together."""
-    if not isinstance(method, str) or method not in METHODS:
+    known = known_methods()
+    if not isinstance(method, str) or method not in known:
         raise DensityError(
-            f"fit_belief: method {method!r} is unknown; the methods are {', '.join(METHODS)}; "
+            f"fit_belief: method {method!r} is unknown; the methods are {', '.join(known)}; "
             "choose one of them."
         )
     if noise.ties and method not in JUDGE_METHODS:
@@ -253,9 +254,9 @@ def _checked(method: str, sampling: SamplingDensity | None, noise: Noise) -> Sam
 
 
 def _fit(problem: Problem, method: str) -> tuple[Fitted, UtilityDraws | None, tuple[float, float]]:
-    if method == "flow":
+    if method not in OWN:
         before = time.perf_counter()
-        return fit_flow(problem), None, (before, time.perf_counter())
+        return external_method(method).fit(problem), None, (before, time.perf_counter())
     if len(problem.judgments.measured):
         return _fit_measured(problem, method)
     found = _fit_utility(problem)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llm_elicit.density.flow.settings import FlowSettings
 from llm_elicit.density.score.settings import ScoreSettings
 from llm_elicit.density.smc import AnnealingSettings
 from llm_elicit.density.torch_utils import device_named
@@ -18,10 +17,11 @@ Progress = Callable[[str, int, int], None]
 class FitSettings:
     """All settings of a fit, a group for each part; the defaults serve every target.
 
-    ``device`` is where fitted utilities and score networks are evaluated and score networks
-    trained: "cpu", "cuda" or "cuda:0". All else (the fit of the utility, flows, random numbers,
-    coordinates in double precision) stays on the CPU, so seeds mean the same on both. A belief
-    read back by `load` is on the CPU.
+    ``external`` is the settings object of an external method, such as the benchmarks' "flow"; None
+    takes that method's defaults. ``device`` is where fitted utilities and score networks are
+    evaluated and score networks trained: "cpu", "cuda" or "cuda:0". All else (the fit of the
+    utility, random numbers, coordinates in double precision) stays on the CPU, so that seeds mean
+    the same on both. A belief read back by `load` is on the CPU.
 
     Raises
     ------
@@ -36,7 +36,7 @@ class FitSettings:
     utility: UtilitySettings = field(default_factory=UtilitySettings)
     annealing: AnnealingSettings = field(default_factory=AnnealingSettings)
     score: ScoreSettings = field(default_factory=ScoreSettings)
-    flow: FlowSettings = field(default_factory=FlowSettings)
+    external: object | None = None
     device: str = "cpu"
 
     def __post_init__(self) -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from llm_elicit.benchmarks.flow import FlowSettings
 from llm_elicit.density import (
     BeliefDensity,
     Empirical,
-    FlowSettings,
     GaussianMixture,
     LikelihoodSettings,
     Uniform,
@@ -32,7 +32,7 @@ VARIANTS = {
     "score": ("score", QUICK),
     "score-constant": ("score-constant", QUICK),
     "score from nothing": ("score", replace(QUICK, score=BARE)),
-    "flow": ("flow", replace(QUICK, flow=FLOW)),
+    "flow": ("flow", replace(QUICK, external=FLOW)),
 }
 
 

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from llm_elicit.benchmarks.flow import FlowSettings
 from llm_elicit.density import (
     AnnealingSettings,
     BeliefDensity,
     DensityError,
     Empirical,
-    FlowSettings,
     fit_belief,
 )
 from llm_elicit.density.belief import sampling_from_dict
@@ -184,8 +184,8 @@ def wide() -> Empirical:
 def test_no_tilt_by_an_empirical_sampling_density(wide: Empirical, method: str) -> None:
     """Belief N(0, 1) asked under N(0, 3): the standard deviation is 1, not 0.866."""
     winners, losers = ask(_normal, wide, 4000, seed=21)
-    flow = FlowSettings(members=2, affine_steps=400, short_steps=25, steps=100, width=16)
-    settings = replace(QUICK, flow=flow)
+    external = FlowSettings(members=2, affine_steps=400, short_steps=25, steps=100, width=16)
+    settings = replace(QUICK, external=external)
     belief = fit_belief(winners, losers, sampling=wide, method=method, seed=11, settings=settings)
     assert belief.sample(8000, seed=1).std() == pytest.approx(1.0, abs=0.06)
     grid = np.linspace(-8, 8, 1601)

@@ -9,23 +9,29 @@ import numpy as np
 import pytest
 import torch
 
+from llm_elicit.benchmarks.flow import FlowSettings
+from llm_elicit.benchmarks.flow.density import BeliefFlow, FlowShape
 from llm_elicit.density import (
     BeliefDensity,
     DensityError,
     FitSettings,
-    FlowSettings,
     GaussianMixture,
     Uniform,
     fit_belief,
 )
-from llm_elicit.density.flow.network import BeliefFlow, FlowShape
 from tests.density.targets import Array, ask, wasserstein
 
 QUICK = FitSettings(
-    flow=FlowSettings(members=2, affine_steps=400, short_steps=25, steps=100, width=16)
+    external=FlowSettings(members=2, affine_steps=400, short_steps=25, steps=100, width=16)
 )
-TWO_STARTS = FitSettings(flow=FlowSettings(members=2, affine_steps=200, steps=200, width=16))
+TWO_STARTS = FitSettings(external=FlowSettings(members=2, affine_steps=200, steps=200, width=16))
 SQUARE = Uniform([-3.0, -3.0], [3.0, 3.0])
+
+
+@pytest.fixture(scope="module")
+def line_judge() -> tuple[Array, Array]:
+    """120 comparisons in one dimension, belief N(0.3, 0.2²) on [−1, 1]."""
+    return ask(lambda x: -0.5 * ((x[:, 0] - 0.3) / 0.2) ** 2, Uniform([-1.0], [1.0]), 120, seed=5)
 
 
 def _flow(dimension: int, stretched: bool, seed: int = 0) -> BeliefFlow:
@@ -141,7 +147,7 @@ def test_save_and_load_bit_for_bit(ridge: BeliefDensity, tmp_path: Path) -> None
 def test_a_fit_depends_on_its_seed_alone(line_judge: tuple[Array, Array]) -> None:
     """The same seed gives the same belief, and the global generator is neither read nor moved."""
     settings = FitSettings(
-        flow=FlowSettings(members=2, affine_steps=50, short_steps=25, steps=25, width=8)
+        external=FlowSettings(members=2, affine_steps=50, short_steps=25, steps=25, width=8)
     )
     line = Uniform([-1.0], [1.0])
     drawn = []
@@ -207,7 +213,7 @@ def test_held_out_likelihood_of_a_coin_is_that_of_a_coin() -> None:
 
 def test_progress_reaches_its_total(line_judge: tuple[Array, Array]) -> None:
     settings = FitSettings(
-        flow=FlowSettings(members=2, affine_steps=50, short_steps=25, steps=25, width=8)
+        external=FlowSettings(members=2, affine_steps=50, short_steps=25, steps=25, width=8)
     )
     seen: list[tuple[str, int, int]] = []
     fit_belief(

@@ -1,1 +1,0 @@
-"""The preferential normalizing flow, a baseline: a flow that is the belief itself."""

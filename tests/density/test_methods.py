@@ -1,0 +1,67 @@
+"""External methods: found by their entry points, and one clear error where they are not."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from llm_elicit.density import BeliefDensity, DensityError, FitSettings, Uniform, fit_belief
+from llm_elicit.density import methods as module
+from llm_elicit.density.methods import GROUP, OWN, external_method, known_methods
+from tests.density.conftest import QUICK
+from tests.density.targets import Array
+
+LINE = Uniform([-1.0], [1.0])
+
+
+def _install(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
+    found = EntryPoints(EntryPoint(name, value, GROUP) for name, value in values.items())
+    monkeypatch.setattr(module, "entry_points", found.select)
+
+
+def test_the_flow_of_the_benchmarks_is_installed_with_this_package() -> None:
+    assert known_methods() == (*OWN, "flow")
+    assert external_method("flow").fit.__name__ == "fit_flow"
+
+
+def test_a_method_that_is_not_installed_is_named(
+    monkeypatch: pytest.MonkeyPatch, line_judge: tuple[Array, Array], tmp_path: Path
+) -> None:
+    belief = fit_belief(*line_judge, sampling=LINE, method="utility", settings=QUICK)
+    belief.save(tmp_path)
+    text = json.loads((tmp_path / "belief.json").read_text(encoding="utf-8"))
+    text["model"] = "flow"
+    del text["digest"]
+    (tmp_path / "belief.json").write_text(json.dumps(text), encoding="utf-8")
+    _install(monkeypatch)
+    with pytest.raises(DensityError, match="'flow' is unknown; the methods are auto, score"):
+        fit_belief(*line_judge, sampling=LINE, method="flow")
+    with pytest.raises(DensityError, match="'flow' is not installed"):
+        BeliefDensity.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("no_such_module:METHOD", "cannot be imported"),
+        ("llm_elicit.benchmarks.flow:NOTHING", "cannot be imported"),
+        ("llm_elicit.benchmarks.flow:FlowSettings", "must be an ExternalMethod"),
+    ],
+)
+def test_a_broken_entry_point_is_one_clear_error(
+    monkeypatch: pytest.MonkeyPatch, value: str, words: str
+) -> None:
+    _install(monkeypatch, broken=value)
+    with pytest.raises(DensityError, match=words):
+        external_method("broken")
+
+
+def test_settings_of_another_kind_are_refused() -> None:
+    points = np.array([[0.1], [0.2], [0.3]])
+    settings = FitSettings(external={"steps": 3})
+    with pytest.raises(DensityError, match="the flow takes FlowSettings"):
+        fit_belief(points, -points, sampling=LINE, method="flow", settings=settings)
