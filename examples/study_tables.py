@@ -13,8 +13,8 @@ import numpy as np
 from scipy import stats
 
 import llm_elicit as le
-from llm_elicit.audit.multiplicity import holm
-from llm_elicit.audit.response import response_of
+from llm_elicit.audit.inference import holm
+from llm_elicit.audit.responses import response_of
 
 RESAMPLES = 10_000
 LEVEL = 0.05

@@ -1,17 +1,21 @@
 """The audit: how a judge answers, what it prefers, and how far its belief is from data."""
 
-from llm_elicit.audit.bands import measure_bands, read_draws, write_draws
-from llm_elicit.audit.coverage import data_levels
-from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
-from llm_elicit.audit.levels import at_noise_levels
-from llm_elicit.audit.powers import PowerEvidence, at_powers, power_of, read_powers, write_powers
+from llm_elicit.audit.belief_power import (
+    PowerEvidence,
+    at_powers,
+    power_of,
+    read_powers,
+    write_powers,
+)
+from llm_elicit.audit.calibration import data_levels
+from llm_elicit.audit.direct_answers import DirectEvidence, at_noise_levels
+from llm_elicit.audit.judge_comparison import Side, Versus, compare_judges
 from llm_elicit.audit.rankings import RankingAudit, audit_rankings
-from llm_elicit.audit.record import Audit, JudgeAudit, audit_run
-from llm_elicit.audit.replies import DirectEvidence
-from llm_elicit.audit.summary import BeliefBands
+from llm_elicit.audit.record import Audit, JudgeAudit, JudgeEvidence, audit_run
+from llm_elicit.audit.reference import AuditSettings, Reference
+from llm_elicit.audit.summaries import BeliefBands, measure_bands, read_draws, write_draws
 from llm_elicit.audit.transitivity import Transitivity, find_triads, foretell_triads
 from llm_elicit.audit.utility import Utility, utility_of
-from llm_elicit.audit.versus import Side, Versus, compare_judges
 
 __all__ = [
     "Audit",

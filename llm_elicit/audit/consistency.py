@@ -10,17 +10,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from llm_elicit.audit.inference import Interval, wilson
 from llm_elicit.comparisons.table import VERDICTS, Choices, Comparisons
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Floats
-
-
-class Interval(StrictModel):
-    """An estimate with its interval, of 95 % where nothing else is said."""
-
-    value: float
-    low: float
-    high: float
 
 
 class Consistency(StrictModel):
@@ -92,24 +85,6 @@ def measure_consistency(comparisons: Comparisons, judge: str, choices: Choices) 
         soft_agreement=_soft_agreement(table[table["hard"] & table["soft"]]),
         swap_difference=_swap_difference(both),
         decisiveness=float(np.abs(choices.preference - 0.5).mean()) if len(choices) else None,
-    )
-
-
-def wilson(share: float, n: float) -> Interval:
-    """Wilson's 95 % score interval of a share out of `n` (Wilson 1927).
-
-    Example:
-        >>> interval = wilson(0.5, 100)
-        >>> round(interval.low, 3), round(interval.high, 3)
-        (0.404, 0.596)
-    """
-    z = float(stats.norm.ppf(0.975))
-    centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
-    return Interval(
-        value=share,
-        low=float(min(max(0.0, centre - half), share)),
-        high=float(max(min(1.0, centre + half), share)),
     )
 
 

@@ -14,9 +14,9 @@ from scipy.special import logsumexp
 from scipy.stats import rankdata
 
 from llm_elicit import density
-from llm_elicit.audit.consistency import Interval
-from llm_elicit.audit.evidence import Reference
-from llm_elicit.audit.standard import Standard
+from llm_elicit.audit.inference import Interval
+from llm_elicit.audit.reference import Reference
+from llm_elicit.audit.scales import Standard
 from llm_elicit.audit.utility import Utility
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Floats

@@ -14,10 +14,10 @@ from typing import Any, Literal
 import numpy as np
 
 from llm_elicit import density
-from llm_elicit.audit.evidence import AuditSettings
-from llm_elicit.audit.multiplicity import holm
+from llm_elicit.audit.inference import holm
 from llm_elicit.audit.randomization import RandomizationTest
-from llm_elicit.audit.response import Response
+from llm_elicit.audit.reference import AuditSettings
+from llm_elicit.audit.responses import Response
 from llm_elicit.audit.utility import QUARTILES, Utility, Values
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.planning.rounds import Schedule

@@ -22,13 +22,12 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from llm_elicit.audit.consistency import Interval
-from llm_elicit.audit.evidence import AuditSettings
-from llm_elicit.audit.multiplicity import holm, p_words
-from llm_elicit.audit.position import PositionEffect, measure_position
-from llm_elicit.audit.power import SearchPower, measure_search_power
+from llm_elicit.audit.inference import Interval, holm, p_words
+from llm_elicit.audit.position_effect import PositionEffect, measure_position
 from llm_elicit.audit.randomization import RandomizationTest, feature_differences, left_out
-from llm_elicit.audit.response import Kind, Response
+from llm_elicit.audit.reference import AuditSettings
+from llm_elicit.audit.responses import Kind, Response
+from llm_elicit.audit.sample_size import SearchPower, measure_search_power
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import FeatureSpace, Floats

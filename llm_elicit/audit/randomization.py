@@ -2,7 +2,7 @@
 
 If they do not, exchanging the points of any pair leaves the joint law of points and answers as it
 was: because both presentation orders were asked, or, where one was, because the two points of a
-pair are exchangeable. That turns the sign of the pair's response (`llm_elicit.audit.response`), so
+pair are exchangeable. That turns the sign of the pair's response (`llm_elicit.audit.responses`), so
 the observed statistic is one of equally likely values under random sign flips, whatever the
 position effect and the noise.
 
@@ -48,8 +48,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import norm
 
-from llm_elicit.audit.response import Response
-from llm_elicit.audit.standard import Standard
+from llm_elicit.audit.responses import Response
+from llm_elicit.audit.scales import Standard
 from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import FeatureSpace, Floats
 

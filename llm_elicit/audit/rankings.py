@@ -21,8 +21,7 @@ import numpy.typing as npt
 import torch
 from scipy.optimize import minimize
 
-from llm_elicit.audit.consistency import Interval
-from llm_elicit.audit.multiplicity import holm
+from llm_elicit.audit.inference import Interval, holm
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import Floats

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,26 +14,33 @@ import pandas as pd
 from pydantic import JsonValue, ValidationError
 from pydantic_core import to_json
 
-from llm_elicit.audit.boxes import Box, measure_boxes
+from llm_elicit.audit.belief_power import PowerEvidence, Powers, measure_powers
+from llm_elicit.audit.calibration import (
+    DataCoverage,
+    DataLevels,
+    Foretold,
+    measure_data_coverage,
+    read_foretold,
+)
 from llm_elicit.audit.consistency import Consistency, measure_consistency
-from llm_elicit.audit.coverage import DataCoverage, measure_data_coverage
-from llm_elicit.audit.direct import DirectAudit, measure_direct
+from llm_elicit.audit.direct_answers import DirectAudit, DirectEvidence, measure_direct
 from llm_elicit.audit.discrimination import Discrimination, measure_discrimination
-from llm_elicit.audit.distance import Distance, Ruler, common_size
+from llm_elicit.audit.distances import Distance, Ruler, common_size
 from llm_elicit.audit.effects import Effect, measure_effects
-from llm_elicit.audit.evidence import AuditSettings, JudgeEvidence, Reference
-from llm_elicit.audit.foretold import Foretold, read_foretold
-from llm_elicit.audit.power import BandPower, measure_band_power
-from llm_elicit.audit.powers import Powers, measure_powers
+from llm_elicit.audit.nonresponse import Unanswered, measure_unanswered
 from llm_elicit.audit.preference import Preference, Verdict, measure_preference, settle
-from llm_elicit.audit.response import response_of
-from llm_elicit.audit.shape import Shape, measure_shape
-from llm_elicit.audit.summary import Bands, Summary, side_by_side, summarize
-from llm_elicit.audit.transitivity import Transitivity, measure_transitivity
-from llm_elicit.audit.unanswered import Unanswered, measure_unanswered
+from llm_elicit.audit.reference import AuditSettings, Reference, checked_points
+from llm_elicit.audit.responses import response_of
+from llm_elicit.audit.sample_size import BandPower, measure_band_power
+from llm_elicit.audit.shape import Box, Shape, measure_boxes, measure_shape
+from llm_elicit.audit.summaries import Bands, BeliefBands, Summary, side_by_side, summarize
+from llm_elicit.audit.transitivity import Transitivity, Triads, measure_transitivity
+from llm_elicit.audit.utility import Utility
+from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.features import FeatureSpace
+from llm_elicit.planning.rounds import Schedule
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 Progress = Callable[[int, int], None]
 
@@ -331,3 +339,53 @@ def _plain(diagnostics: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, 
     text = to_json(plain, inf_nan_mode="null", fallback=unwrap)
     record: dict[str, dict[str, JsonValue]] = json.loads(text)
     return record
+
+
+@dataclass(frozen=True)
+class JudgeEvidence:
+    """One judge's answers and the belief fitted to them.
+
+    Attributes:
+        judge: the judge's name in `comparisons`.
+        comparisons: the judgments of the run.
+        beliefs: samples by method, each `(m, d)` in natural units. The first method is the
+            belief, the others cross-check it. Empty where no belief could be fitted.
+        diagnostics: what each fit says of itself, by method; kept in the record as it is.
+        bands: the belief's own, where its method has them.
+        levels: of the data's rows under the belief, `llm_elicit.audit.calibration.data_levels`.
+        utility: of the belief, `llm_elicit.audit.utility.utility_of`.
+        powers: the belief at other powers, from `at_powers`; None for one by a method that has no
+            utility.
+        triads: among the answers, `llm_elicit.audit.transitivity.find_triads`.
+        foretold: what the belief foretells of them, `foretell_triads` of the same.
+        draws: points of the densities that the answers allow, `(S, m, d)`, natural units; see
+            `llm_elicit.audit.summaries.read_draws`.
+        direct: the answers to direct questions; None where there are none.
+        schedule: which pairs belong to which round; None for one round.
+    """
+
+    judge: str
+    comparisons: Comparisons
+    beliefs: Mapping[str, Floats] = field(default_factory=dict)
+    diagnostics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    bands: BeliefBands | None = None
+    levels: DataLevels | None = None
+    utility: Utility | None = None
+    powers: PowerEvidence | None = None
+    triads: Triads | None = None
+    foretold: Floats | None = None
+    draws: Floats | None = None
+    direct: DirectEvidence | None = None
+    schedule: Schedule | None = None
+
+    def __post_init__(self) -> None:
+        if self.judge not in self.comparisons.judges:
+            known = ", ".join(self.comparisons.judges) or "none"
+            raise InputError(f"audit: no judgments by {self.judge!r}; there are those of: {known}")
+
+    def belief_samples(self, space: FeatureSpace) -> dict[str, Floats]:
+        """The samples by method, checked."""
+        return {
+            method: checked_points(points, space, f"{self.judge}: {method} samples")
+            for method, points in self.beliefs.items()
+        }

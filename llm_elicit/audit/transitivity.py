@@ -31,7 +31,7 @@ import torch
 from scipy import sparse, stats
 
 from llm_elicit import density
-from llm_elicit.audit.consistency import Interval, wilson
+from llm_elicit.audit.inference import Interval, wilson
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError

@@ -1,6 +1,6 @@
 """Distances between an estimate's samples and true ones, and what chance alone makes of them.
 
-The distances are the audit's (`llm_elicit.audit.distance`), so that a benchmark and an audit mean
+The distances are the audit's (`llm_elicit.audit.distances`), so that a benchmark and an audit mean
 the same thing by a word; here are the paper's sizes and this module's choice of bins.
 
 **Wasserstein** is W1 with Euclidean cost, exact: POT's network simplex with its limit raised to
@@ -24,7 +24,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from llm_elicit.audit import distance
+from llm_elicit.audit.distances import total_variation
+from llm_elicit.audit.distances import wasserstein as exact_wasserstein
 from llm_elicit.benchmarks.targets import Target
 from llm_elicit.errors import InputError
 
@@ -53,7 +54,7 @@ def wasserstein(x: Array, y: Array) -> float:
     """
     if x.shape != y.shape or x.ndim != 2:
         raise InputError(f"samples of shapes {x.shape} and {y.shape}; both must be the same (n, d)")
-    return distance.wasserstein(x, y)
+    return exact_wasserstein(x, y)
 
 
 def mmtv(x: Array, truth: Array) -> float:
@@ -73,7 +74,7 @@ def mmtv(x: Array, truth: Array) -> float:
     low, high = np.quantile(truth, [_TAIL, 1 - _TAIL], axis=0)
     edges = np.linspace(low, high, BINS + 1)
     columns = zip(x.T, truth.T, edges.T, strict=True)
-    return float(np.mean([distance.total_variation(*column) for column in columns]))
+    return float(np.mean([total_variation(*column) for column in columns]))
 
 
 def distances(x: Array, truth: Array, points: int) -> Distances:

@@ -15,9 +15,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from llm_elicit.audit.evidence import AuditSettings
 from llm_elicit.audit.randomization import RandomizationTest
-from llm_elicit.audit.response import Response
+from llm_elicit.audit.reference import AuditSettings
+from llm_elicit.audit.responses import Response
 from llm_elicit.benchmarks.adaptive import round_ends
 from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.job import DEFAULT, Job, Row

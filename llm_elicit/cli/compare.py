@@ -15,7 +15,7 @@ from llm_elicit.errors import InputError
 if TYPE_CHECKING:
     from llm_elicit import orchestrator
     from llm_elicit.audit import Versus
-    from llm_elicit.audit.consistency import Interval
+    from llm_elicit.audit.inference import Interval
     from llm_elicit.pipeline import run_folder as runs
     from llm_elicit.pipeline import stages
 else:

@@ -13,7 +13,7 @@ from llm_elicit._util.sanitize import visible
 
 if TYPE_CHECKING:
     from llm_elicit import orchestrator
-    from llm_elicit.audit.consistency import Interval
+    from llm_elicit.audit.inference import Interval
     from llm_elicit.config import campaign as campaigns
     from llm_elicit.pipeline import pilot
 else:

@@ -26,10 +26,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from llm_elicit.audit.consistency import Interval
+from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.preference import share_explained
 from llm_elicit.audit.randomization import feature_differences, left_out
-from llm_elicit.audit.response import Kind, Response, response_of
+from llm_elicit.audit.responses import Kind, Response, response_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.base_model import StrictModel, validated
 from llm_elicit.config.campaign import Campaign, Judge

@@ -269,7 +269,7 @@ def _audit_is_of_these_files(result: Run) -> bool:
 
 
 def compare(found: Sequence[Run], progress: Progress = _SILENT) -> auditing.Versus:
-    """Set the judges of several runs, or of one, side by side; see `llm_elicit.audit.versus`.
+    """Compare the judges of one or several runs; see `llm_elicit.audit.judge_comparison`.
 
     A judge is called by its name, or `run/judge` where two runs have judges of that name.
 

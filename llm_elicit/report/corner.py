@@ -7,18 +7,16 @@ from collections.abc import Iterator
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from llm_elicit.report.flatness import Pair, is_flat, is_uncertain
 from llm_elicit.report.layers import Layers, Rescaled, Shape, shapes_of, size_of
 from llm_elicit.report.marginals import (
+    Samples,
     draw_marginal,
     dress_marginal,
     legend,
     marginal_shapes,
 )
-from llm_elicit.report.pairs import draw_flat, draw_panel, draw_regions
-from llm_elicit.report.picture import paint_picture
-from llm_elicit.report.samples import Samples
-from llm_elicit.report.style import DARK, LIGHT, Theme
+from llm_elicit.report.pairs import Pair, draw_flat, draw_panel, draw_regions, is_flat, is_uncertain
+from llm_elicit.report.rendering import DARK, LIGHT, Theme, paint_picture
 from llm_elicit.spaces.features import Feature
 
 MOST = 10

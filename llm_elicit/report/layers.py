@@ -20,7 +20,7 @@ from matplotlib.patches import Patch
 from matplotlib.path import Path
 from matplotlib.text import Text
 
-from llm_elicit.report.picture import Picture
+from llm_elicit.report.rendering import Picture
 
 Kind = Literal["data", "sampling", "band", "belief", "axis"]
 _PIXELS = 96  # CSS pixels in an inch

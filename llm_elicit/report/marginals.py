@@ -1,7 +1,12 @@
-"""One feature at a time: data, λ, a belief and its band on the axes of one feature."""
+"""One feature at a time: data, λ, a belief and its band on the axes of one feature.
+
+What figures are drawn from: points of the data, of λ and of each judge's belief.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,10 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from llm_elicit.audit.bands import BINS, smoothed
-from llm_elicit.audit.distance import bin_edges, bin_widths
-from llm_elicit.audit.standard import shares_of
-from llm_elicit.audit.summary import BeliefBands, CategoryBands, FeatureBands
+from llm_elicit.audit.scales import bin_edges, bin_widths, shares_of
+from llm_elicit.audit.summaries import BINS, BeliefBands, CategoryBands, FeatureBands, smoothed
+from llm_elicit.report.formatting import between, share
 from llm_elicit.report.layers import (
     Layers,
     Rescaled,
@@ -24,10 +28,8 @@ from llm_elicit.report.layers import (
     shapes_of,
     size_of,
 )
-from llm_elicit.report.samples import Samples
-from llm_elicit.report.style import LIGHT, Theme, axis_label, dress, set_axis
-from llm_elicit.report.words import between, share
-from llm_elicit.spaces.features import Feature, Floats
+from llm_elicit.report.rendering import LIGHT, Theme, axis_label, dress, set_axis
+from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 _BAR = 0.8  # the width of a category's bar, of its place
 _LINE = 1.6
@@ -216,3 +218,31 @@ def _share_words(samples: Samples, belief: Floats, column: int, bands: BeliefBan
         part = part if data is None else f"data {share(float(data[code]))}, {part}"
         parts.append(f"{word}: {part}")
     return f"Shares of {feature.label}. {'; '.join(parts)}."
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Points in natural units, `(n, d)` each.
+
+    Attributes:
+        space: the feature space.
+        sampling: draws from λ.
+        data: the reference table's points, or None.
+        beliefs: each judge's belief samples, by the judge's name.
+        bands: the beliefs' credible bands, of those that have them.
+        draws: points `(S, m, d)` of the densities that the answers allow, of judges that have them.
+        at_powers: each judge's belief at other powers, by the factor of the saved belief's power.
+    """
+
+    space: FeatureSpace
+    sampling: Floats
+    data: Floats | None = None
+    beliefs: Mapping[str, Floats] = field(default_factory=dict)
+    bands: Mapping[str, BeliefBands] = field(default_factory=dict)
+    draws: Mapping[str, Floats] = field(default_factory=dict)
+    at_powers: Mapping[str, Mapping[float, Floats]] = field(default_factory=dict)
+
+    def by_factor(self, judge: str) -> dict[float, Floats]:
+        """Return a judge's belief by the factor of its power, rising; 1 is the saved belief."""
+        found = {**self.at_powers.get(judge, {}), 1.0: self.beliefs[judge]}
+        return dict(sorted(found.items()))

@@ -16,16 +16,14 @@ from markupsafe import Markup
 from llm_elicit.audit.record import Audit, JudgeAudit
 from llm_elicit.comparisons.table import VERDICTS, Comparisons
 from llm_elicit.config.campaign import Campaign, Judge
-from llm_elicit.report import verdicts, words
+from llm_elicit.report import formatting, powers, verdicts
 from llm_elicit.report.answers import ORDERS, Shown, choose_answers, filters
 from llm_elicit.report.caveats import caveats
-from llm_elicit.report.curves import draw_curves
-from llm_elicit.report.figures import Portrait, draw_portrait, save_figures
+from llm_elicit.report.figures import Portrait, draw_curves, draw_portrait, save_figures
 from llm_elicit.report.glossary import GLOSSARY
-from llm_elicit.report.marks import Mark, marks_of
-from llm_elicit.report.picture import Picture
-from llm_elicit.report.samples import Samples
-from llm_elicit.report.style import axis_label
+from llm_elicit.report.marginals import Samples
+from llm_elicit.report.powers import Mark, marks_of
+from llm_elicit.report.rendering import Picture, axis_label
 
 
 @dataclass(frozen=True)
@@ -105,34 +103,34 @@ def write_report(study: Study, folder: Path) -> Path:
 def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
     """The page as HTML; everything from outside is escaped."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("llm_elicit.report", "."),
+        loader=jinja2.PackageLoader("llm_elicit.report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     for function in (
-        words.number,
-        words.cell,
-        words.estimate,
-        words.interval,
+        formatting.number,
+        formatting.cell,
+        formatting.estimate,
+        formatting.interval,
         verdicts.level_set_sentence,
-        verdicts.power_sentence,
-        verdicts.nearer_sentence,
+        powers.power_sentence,
+        powers.nearer_sentence,
         verdicts.effect_cell,
         verdicts.direction_cell,
         verdicts.shown_ceiling,
-        words.level_words,
-        words.recited_sentence,
-        words.share,
-        words.sides,
-        words.signed,
-        words.p_cell,
-        words.visible,
-        words.worded,
-        words.between,
+        formatting.level_words,
+        formatting.recited_sentence,
+        formatting.share,
+        formatting.sides,
+        formatting.signed,
+        formatting.p_cell,
+        formatting.visible,
+        formatting.worded,
+        formatting.between,
         axis_label,
-        words.times_saved,
+        formatting.times_saved,
         data_uri,
     ):
         environment.filters[function.__name__] = function
@@ -151,10 +149,10 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         labels={feature.name: feature.label for feature in study.audit.space.features},
         direct=[judge for judge in judges if judge.audit.direct is not None],
         followed=[judge for judge in judges if judge.audit.discrimination is not None],
-        ranges=any(verdicts.coherence_of(judge.audit.powers) for judge in judges),
+        ranges=any(powers.coherence_of(judge.audit.powers) for judge in judges),
         circular=[judge for judge in judges if judge.audit.transitivity is not None],
-        no_belief=words.no_belief_sentence,
-        null_names=words.NULL_NAMES,
+        no_belief=formatting.no_belief_sentence,
+        null_names=formatting.NULL_NAMES,
         glossary=GLOSSARY,
         filters=filters([(judge.audit.name, judge.shown) for judge in judges]),
         verdicts=VERDICTS,
@@ -167,7 +165,9 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
 
 def _script() -> str:
     """The page's one script: it moves the powers, and nothing of it comes from outside."""
-    return (resources.files("llm_elicit.report") / "slider.js").read_text(encoding="utf-8")
+    return (resources.files("llm_elicit.report") / "templates" / "slider.js").read_text(
+        encoding="utf-8"
+    )
 
 
 def _hash(script: str) -> str:

@@ -12,14 +12,14 @@ from pathlib import Path
 import pandas as pd
 
 from llm_elicit._util.sanitize import guard, latex, markdown
-from llm_elicit.audit.consistency import Interval
-from llm_elicit.audit.distance import Distance
+from llm_elicit.audit.distances import Distance
+from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.record import Audit, JudgeAudit
-from llm_elicit.audit.summary import CategoryBands, CategorySummary, Summary
+from llm_elicit.audit.summaries import CategoryBands, CategorySummary, Summary
 from llm_elicit.questions.numbers import LEVELS
-from llm_elicit.report import words
+from llm_elicit.report import formatting
 from llm_elicit.report.figures import file_name
-from llm_elicit.report.style import axis_label
+from llm_elicit.report.rendering import axis_label
 
 _NAMES = 2  # columns of a table that name what the numbers are of
 
@@ -177,16 +177,16 @@ def audit_table(audit: Audit) -> pd.DataFrame:
             {
                 "Judge": judge.name,
                 "Verdict": judge.verdict,
-                "p": words.p_cell(found.p_holm, found.at_floor),
-                "R²": words.interval(found.reliability, percent=True),
-                "Ceiling": words.interval(found.ceiling, percent=True),
-                "AUC": words.interval(None if data is None else data.auc, percent=True),
-                f"W1 to {'λ' if bare else 'data'}": words.estimate(
+                "p": formatting.p_cell(found.p_holm, found.at_floor),
+                "R²": formatting.interval(found.reliability, percent=True),
+                "Ceiling": formatting.interval(found.ceiling, percent=True),
+                "AUC": formatting.interval(None if data is None else data.auc, percent=True),
+                f"W1 to {'λ' if bare else 'data'}": formatting.estimate(
                     None if distance is None else distance.wasserstein
                 ),
-                "Floor": words.estimate(floor.wasserstein),
-                "Order bias": words.interval(judge.consistency.order_bias),
-                "Agreement": words.interval(judge.consistency.agreement, percent=True),
+                "Floor": formatting.estimate(floor.wasserstein),
+                "Order bias": formatting.interval(judge.consistency.order_bias),
+                "Agreement": formatting.interval(judge.consistency.agreement, percent=True),
             }
         )
     return pd.DataFrame(rows)
@@ -206,7 +206,7 @@ def feature_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
                 "Feature": "" if place else axis_label(feature),
                 "Of": name,
                 **{
-                    head: words.worded(feature, getattr(rows[i], key))
+                    head: formatting.worded(feature, getattr(rows[i], key))
                     for key, head in heads.items()
                 },
             }
@@ -227,9 +227,9 @@ def share_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
             for name, summaries in _sides(audit, judge).items():
                 found = summaries[i]
                 assert isinstance(found, CategorySummary)
-                row[name] = words.share(found.shares[word], 1)
+                row[name] = formatting.share(found.shares[word], 1)
                 if name == "belief" and isinstance(band, CategoryBands):
-                    ends = (words.share(end, 1) for end in band.shares[word])
+                    ends = (formatting.share(end, 1) for end in band.shares[word])
                     row["90 % band"] = " to ".join(ends)
             rows.append(row)
     return pd.DataFrame(rows)
@@ -291,7 +291,7 @@ def direct_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
     shown = []
     for i, feature in enumerate(audit.space.features):
         row = numbers.iloc[i]
-        cells = {head: words.worded(feature, row[key]) if pd.notna(row[key]) else ""
+        cells = {head: formatting.worded(feature, row[key]) if pd.notna(row[key]) else ""
                  for key, head in heads.items()}  # fmt: skip
         cells |= {head: f"{row[key]:.2f}" if pd.notna(row[key]) else ""
                   for key, head in distances.items()}  # fmt: skip

@@ -5,19 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from llm_elicit.audit.belief_power import Powers
 from llm_elicit.audit.discrimination import Discrimination
 from llm_elicit.audit.effects import Effect
-from llm_elicit.audit.multiplicity import p_words
-from llm_elicit.audit.position import PositionEffect
-from llm_elicit.audit.powers import Powers, WidthResponse
+from llm_elicit.audit.inference import p_words
+from llm_elicit.audit.position_effect import PositionEffect
 from llm_elicit.audit.preference import Ceiling, Preference
 from llm_elicit.audit.record import Audit, JudgeAudit
-from llm_elicit.report.words import NOT_MEASURED, listed, number, share, signed
+from llm_elicit.report.formatting import NOT_MEASURED, listed, share, signed
+from llm_elicit.report.powers import coherence_of, coherence_sentence, disagree, sources_text
 from llm_elicit.spaces.features import FeatureSpace
 
 _MOST_NAMED = 4
 _STRONG = 0.25
-_CHANCE, _DISAGREE = 0.5, 0.05
+_CHANCE = 0.5
 # Where the name of a thing ends and what narrows it down begins.
 _NARROWED = re.compile(
     r"[,(;:]|\s(?:in|near|of|sold|between|with|from|for|at|on|by|that|who|which|made|built)\s"
@@ -149,17 +150,7 @@ def _scale_clause(preference: Preference, powers: Powers | None) -> str:
         doubt = ", though its answers to ranges are not those of the holder of a density"
     elif disagree(powers):
         doubt = ", though these do not agree"
-    return f"the scale of its belief is known from {_sources(powers.scale)}{doubt}"
-
-
-def disagree(powers: Powers) -> bool:
-    """Return whether the sources of a power have no power in common."""
-    pinned = powers.pinned
-    return pinned is not None and pinned.agreement is not None and pinned.agreement < _DISAGREE
-
-
-def _sources(source: str) -> str:
-    return listed(source.split(" + "))
+    return f"the scale of its belief is known from {sources_text(powers.scale)}{doubt}"
 
 
 def _no_preference(name: str, preference: Preference, p: str) -> str:
@@ -198,41 +189,12 @@ def position_sentence(position: PositionEffect | None, level: float) -> str:
     return " ".join(parts)
 
 
-def coherence_of(powers: Powers | None) -> WidthResponse | None:
-    """Return the reaction to the width of ranges; None where none were asked about."""
-    return None if powers is None or powers.pinned is None else powers.pinned.coherence
-
-
 def notes(judge: JudgeAudit, level: float) -> tuple[str, ...]:
     """Return what the first screen says of a judge beside its verdict."""
     if not judge.preference.consistent:
         return ()  # neither its ranges nor its position effect bear on a preference
     found = coherence_sentence(judge.powers), position_sentence(judge.preference.position, level)
     return tuple(note for note in found if note)
-
-
-def coherence_sentence(powers: Powers | None) -> str:
-    """Return what pairs of ranges say of a judge's coherence; empty where none were asked."""
-    found = coherence_of(powers)
-    if found is None:
-        return ""
-    numbers = (
-        f"coefficient of log width {number(found.width.value, 2)}, 95 % interval "
-        f"{number(found.width.low, 2)} to {number(found.width.high, 2)}, where "
-        f"{number(found.expected, 2)} is expected of the holder of a density; "
-        f"{p_words(found.p_value, False)}"
-    )
-    unseen = found.width.low <= 0.0 <= found.width.high
-    if found.coherent and unseen:
-        return (
-            f"Asked about ranges, it shows no reaction to their width ({numbers}), as only a very "
-            "sharp density would."
-        )
-    if found.coherent:
-        return f"Asked about ranges, it reacts to their width as a density would ({numbers})."
-    if unseen:
-        return f"Asked about ranges, it does not react to their width ({numbers})."
-    return f"Asked about ranges, it reacts to their width unlike a density ({numbers})."
 
 
 def search_sentence(preference: Preference) -> str:
@@ -273,55 +235,3 @@ def level_set_sentence(found: Discrimination) -> str:
         "tenth of the range that it finds most plausible: 10% would by chance, "
         f"{share(found.level_set_ceiling)} in that of the data's own density."
     )
-
-
-def power_sentence(powers: Powers) -> str:
-    """Return where the saved power comes from, and whether what says it agrees."""
-    pinned = powers.pinned
-    if pinned is None:
-        return f"Nothing says how sharp the belief is. {_saved(powers)}"
-    source = _sources(pinned.source)
-    ends = (number(end / powers.saved, 2) for end in (pinned.low, pinned.high))
-    interval = f"90 % interval {' to '.join(ends)} times the saved power"
-    if not pinned.used:
-        return f"Answers about {source} leave open how sharp the belief is ({interval}). " + (
-            _saved(powers)
-        )
-    if powers.scale is None:
-        known = (
-            f"The saved power is the one that answers about {source} would give ({interval}), but "
-            "they are not those of the holder of a density, so the scale is not known."
-        )
-    else:
-        known = f"The saved power is known from {source} ({interval})."
-    if pinned.agreement is None:
-        return known
-    p = p_words(pinned.agreement, False)
-    if disagree(powers):
-        return f"{known} The sources do not agree ({p}), so read each by itself."
-    return f"{known} The sources agree ({p})."
-
-
-def nearer_sentence(powers: Powers) -> str:
-    """Return whether a belief is nearer to the data than λ is, whatever its power."""
-    if powers.sampling_data is None:
-        return ""
-    first, last = (powers.rows[end].factor for end in (0, -1))
-    looked = f"from {first:g} to {last:g} times the saved one"
-    if powers.nearer is None:
-        return f"Whether the belief is nearer to the data than λ depends on the power, {looked}."
-    every = "every power" if powers.nearer else "no power"
-    return f"The belief is nearer to the data than λ at {every} {looked}."
-
-
-def _saved(powers: Powers) -> str:
-    """Return what the saved power is where nothing says it."""
-    return {
-        "convention": (
-            "The figures start at a power by convention, at which the log-density has a standard "
-            "deviation of one nat over λ."
-        ),
-        "assumed noise level": (
-            "The figures start at the power that follows from the noise level assumed for choices."
-        ),
-    }.get(powers.source, f"The figures start at a power by {_sources(powers.source)}.")

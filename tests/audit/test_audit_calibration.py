@@ -5,13 +5,13 @@ import pytest
 from scipy import stats
 
 from audit.planted import box
-from llm_elicit.audit.coverage import (
+from llm_elicit.audit.calibration import (
     DataLevels,
     data_levels,
     levels_of,
     measure_data_coverage,
+    read_foretold,
 )
-from llm_elicit.audit.foretold import read_foretold
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.density import (
     Evidence,

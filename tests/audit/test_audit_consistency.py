@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from audit.planted import ask, box, constant, gaussian_expert
-from llm_elicit.audit.consistency import measure_consistency, wilson
+from llm_elicit.audit.consistency import measure_consistency
+from llm_elicit.audit.inference import wilson
 from llm_elicit.comparisons.table import Comparisons
 
 SPACE = box(3)

@@ -8,11 +8,15 @@ from hypothesis import strategies as st
 from scipy.spatial import cKDTree
 
 from llm_elicit.audit import AuditSettings, DirectEvidence, Reference
-from llm_elicit.audit.direct import measure_direct
-from llm_elicit.audit.generated import measure_generated
-from llm_elicit.audit.levels import LEVEL_FACTORS, quantiles_at_levels
-from llm_elicit.audit.recited import measure_recited, same
-from llm_elicit.audit.stated import apart, measure_stated
+from llm_elicit.audit.direct_answers import measure_direct
+from llm_elicit.audit.generated_points import measure_generated
+from llm_elicit.audit.row_completion import measure_recited, same
+from llm_elicit.audit.stated_quantiles import (
+    LEVEL_FACTORS,
+    apart,
+    measure_stated,
+    quantiles_at_levels,
+)
 from llm_elicit.comparisons.fit_inputs import sampling_of
 from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.density import BETWEEN_ROUNDS, fit_belief
@@ -200,7 +204,7 @@ def test_a_planted_reciter_is_found_and_a_knowing_judge_is_not(completion: RowCo
     assert found["knowing"] <= 2
 
 
-def test_one_lucky_answer_is_no_finding_and_unread_is_not_right(
+def test_one_lucky_answer_is_no_finding_and_unread_ones_are_not_right(
     completion: RowCompletion,
 ) -> None:
     said = np.full(20, np.nan)

@@ -6,7 +6,7 @@ from scipy import stats
 
 from audit.planted import box
 from llm_elicit.audit.discrimination import auc, level_set, measure_discrimination, spearman
-from llm_elicit.audit.evidence import Reference
+from llm_elicit.audit.reference import Reference
 from llm_elicit.audit.utility import Utility, Values
 
 SPACE = box(2)

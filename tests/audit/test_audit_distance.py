@@ -7,15 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from audit.planted import box
-from llm_elicit.audit.distance import (
-    Ruler,
-    bin_edges,
-    bin_widths,
-    common_size,
-    total_variation,
-    wasserstein,
-)
-from llm_elicit.audit.evidence import AuditSettings, Standard
+from llm_elicit.audit.distances import Ruler, common_size, total_variation, wasserstein
+from llm_elicit.audit.reference import AuditSettings, Standard
+from llm_elicit.audit.scales import bin_edges, bin_widths
 from llm_elicit.spaces.features import Feature
 
 EDGES = np.linspace(0, 1, 9)

@@ -9,9 +9,9 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import norm
 
 from audit.planted import box
-from llm_elicit.audit.distance import Ruler, wasserstein
-from llm_elicit.audit.evidence import AuditSettings, Standard
-from llm_elicit.audit.joint import (
+from llm_elicit.audit.distances import Ruler, wasserstein
+from llm_elicit.audit.reference import AuditSettings, Standard
+from llm_elicit.audit.two_sample import (
     classifier_accuracy,
     energy_distance,
     joint_of_draws,

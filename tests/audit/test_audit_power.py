@@ -6,9 +6,9 @@ from scipy import stats
 
 from audit.planted import box
 from llm_elicit.audit import measure_bands
-from llm_elicit.audit.power import LEAN, BandPower, measure_band_power, measure_search_power
 from llm_elicit.audit.randomization import RandomizationTest
-from llm_elicit.audit.response import Response
+from llm_elicit.audit.responses import Response
+from llm_elicit.audit.sample_size import LEAN, BandPower, measure_band_power, measure_search_power
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.density import (
     FitSettings,

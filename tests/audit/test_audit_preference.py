@@ -6,10 +6,10 @@ import pytest
 from scipy import stats
 
 from audit.planted import ask, box, constant, gaussian_expert
-from llm_elicit.audit.evidence import AuditSettings
 from llm_elicit.audit.preference import measure_preference, settle, share_explained
 from llm_elicit.audit.randomization import RandomizationTest
-from llm_elicit.audit.response import Response, response_of
+from llm_elicit.audit.reference import AuditSettings
+from llm_elicit.audit.responses import Response, response_of
 from llm_elicit.comparisons.table import Choices, Comparisons
 
 SPACE = box(2)

@@ -8,7 +8,7 @@ from audit.planted import ask, box, constant, gaussian_expert
 from llm_elicit.audit import AuditSettings
 from llm_elicit.audit.effects import measure_effects
 from llm_elicit.audit.randomization import RandomizationTest, combine
-from llm_elicit.audit.response import Response, response_of
+from llm_elicit.audit.responses import Response, response_of
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.planning.rounds import Schedule
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from audit.planted import ask, box, constant
-from llm_elicit.audit.unanswered import measure_unanswered
+from llm_elicit.audit.nonresponse import measure_unanswered
 from llm_elicit.comparisons.table import Comparisons
 
 SPACE = box(3)

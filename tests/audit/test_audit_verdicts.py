@@ -20,7 +20,7 @@ from llm_elicit.audit import (
     utility_of,
 )
 from llm_elicit.audit.preference import measure_preference, settle
-from llm_elicit.audit.response import response_of
+from llm_elicit.audit.responses import response_of
 from llm_elicit.comparisons.fit_inputs import evidence_of, sampling_of
 from llm_elicit.config.campaign import Fit
 from llm_elicit.spaces.features import FeatureSpace

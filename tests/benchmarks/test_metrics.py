@@ -28,11 +28,11 @@ def test_wasserstein_in_one_dimension_is_the_distance_of_the_order_statistics():
 
 
 def test_an_early_end_of_the_network_simplex_does_not_change_the_value():
-    from llm_elicit.audit import distance
+    from llm_elicit.audit import distances
 
     x, y = np.random.default_rng(3).normal(size=(2, 300, 2))
     with pytest.warns(UserWarning, match="numItermax"):
-        stopped = distance.wasserstein(x, y, iterations=10)
+        stopped = distances.wasserstein(x, y, iterations=10)
     assert stopped == pytest.approx(wasserstein(x, y))
 
 

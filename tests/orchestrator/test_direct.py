@@ -15,7 +15,7 @@ import pytest
 from fakes.provider import Fails, Provider, Says
 
 from llm_elicit.audit import AuditSettings, DirectEvidence, Reference
-from llm_elicit.audit.direct import measure_direct
+from llm_elicit.audit.direct_answers import measure_direct
 from llm_elicit.backends import Capabilities, SimulatedBackend
 from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.config.campaign import Campaign

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import llm_elicit as le
-from llm_elicit.audit.shape import associable, pairs_of
+from llm_elicit.audit.summaries import associable, pairs_of
 from llm_elicit.config.base_model import validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.design import Design, Direct

@@ -14,7 +14,7 @@ import yaml
 from fakes.provider import Provider, Says
 
 import llm_elicit as le
-from llm_elicit.audit.consistency import Interval
+from llm_elicit.audit.inference import Interval
 from llm_elicit.cli import main as cli
 from llm_elicit.config.base_model import validated
 from llm_elicit.config.campaign import Campaign

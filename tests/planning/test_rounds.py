@@ -22,7 +22,7 @@ from fakes.provider import Fails, Provider, Says
 from llm_elicit import density
 from llm_elicit.audit import AuditSettings
 from llm_elicit.audit.randomization import RandomizationTest
-from llm_elicit.audit.response import response_of
+from llm_elicit.audit.responses import response_of
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.config.base_model import validated
 from llm_elicit.config.campaign import Campaign

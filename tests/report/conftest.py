@@ -13,13 +13,7 @@ from llm_elicit.audit import (
     audit_run,
     measure_bands,
 )
-from llm_elicit.audit.consistency import Interval
-from llm_elicit.audit.coverage import DataLevels
-from llm_elicit.audit.discrimination import Discrimination
-from llm_elicit.audit.distance import Estimate
-from llm_elicit.audit.effects import Effect
-from llm_elicit.audit.levels import LEVEL_FACTORS
-from llm_elicit.audit.powers import (
+from llm_elicit.audit.belief_power import (
     AtPower,
     DataPower,
     PinnedPower,
@@ -27,7 +21,13 @@ from llm_elicit.audit.powers import (
     SourcePower,
     WidthResponse,
 )
+from llm_elicit.audit.calibration import DataLevels
+from llm_elicit.audit.discrimination import Discrimination
+from llm_elicit.audit.distances import Estimate
+from llm_elicit.audit.effects import Effect
+from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.record import JudgeAudit
+from llm_elicit.audit.stated_quantiles import LEVEL_FACTORS
 from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign

@@ -13,8 +13,8 @@ from audit.planted import box
 
 from llm_elicit.report.answers import FEW, choose_answers
 from llm_elicit.report.figures import draw_portrait
+from llm_elicit.report.marginals import Samples
 from llm_elicit.report.page import render_page
-from llm_elicit.report.samples import Samples
 from report.browser import opened
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

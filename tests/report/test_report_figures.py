@@ -13,10 +13,10 @@ from PIL import Image
 
 from llm_elicit.report.corner import corner_figure, corner_layers, flat_factors
 from llm_elicit.report.figures import draw_portrait, file_name, save_figures
-from llm_elicit.report.flatness import Pair
-from llm_elicit.report.samples import Samples
-from llm_elicit.report.style import DARK, LIGHT, log_ticks, set_axis
-from llm_elicit.report.words import visible, worded
+from llm_elicit.report.formatting import visible, worded
+from llm_elicit.report.marginals import Samples
+from llm_elicit.report.pairs import Pair
+from llm_elicit.report.rendering import DARK, LIGHT, log_ticks, set_axis
 from llm_elicit.spaces.features import Feature
 
 

@@ -15,10 +15,10 @@ from llm_elicit.audit import (
     Transitivity,
     audit_run,
 )
-from llm_elicit.audit.consistency import Interval
-from llm_elicit.audit.direct import DirectAnswers
+from llm_elicit.audit.direct_answers import DirectAnswers
+from llm_elicit.audit.inference import Interval
 from llm_elicit.config.design import Design
-from llm_elicit.report import words
+from llm_elicit.report import formatting
 from llm_elicit.report.figures import draw_portrait
 from llm_elicit.report.page import render_page
 from report.reader import Reader
@@ -39,7 +39,9 @@ def test_nothing_is_fetched_and_no_script_but_the_slider_runs(page, reader):
     assert policy.startswith("default-src 'none'")
     assert reader.all("script") == [{}]
     script = page[page.index("<script>") + len("<script>") : page.index("</script>\n")]
-    assert script == (resources.files("llm_elicit.report") / "slider.js").read_text("utf-8")
+    assert script == (resources.files("llm_elicit.report") / "templates" / "slider.js").read_text(
+        "utf-8"
+    )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert policy.endswith(f"; script-src 'sha256-{digest}'")
 
@@ -269,7 +271,7 @@ def test_features_are_called_by_their_labels_in_every_table(page):
 def test_bands_stand_under_the_numbers_they_are_of(study, page):
     bands = study.audit.of("expert").bands
     income = study.audit.space.features[0]
-    shown = words.between(income, bands[0].q50)
+    shown = formatting.between(income, bands[0].q50)
     assert page.count('<tr class="band soft">') == study.audit.space.dimension
     assert f"<td>{shown}</td>" in page
     assert study.audit.of("stuck <b>judge</b>").bands is None
@@ -283,7 +285,7 @@ def test_what_more_pairs_would_buy(study, reader):
     assert "After 60 pairs, about 180 more would halve each of them, or rather more" in text
     first = power.widths[0]
     income, band = study.audit.space.features[0], study.audit.of("expert").bands[0].mean
-    assert f"{words.between(income, band)}{first.mean:.2f}{first.mean / 2:.2f}" in text
+    assert f"{formatting.between(income, band)}{first.mean:.2f}{first.mean / 2:.2f}" in text
     # Nothing can be measured of a judge who always prefers the first option.
     assert study.audit.of("stuck <b>judge</b>").preference.search.pairs is None
     assert text.count("no number of pairs that would find a preference can be stated") == 1
@@ -292,14 +294,16 @@ def test_what_more_pairs_would_buy(study, reader):
 def test_distances_stand_beside_their_floors_once_a_judge(study, page):
     assert page.count("<h3>Distances over all features together</h3>") == 2
     floor = study.audit.reference.data_floor.joint
-    shown = words.estimate(floor.classifier, 1, percent=True)
+    shown = formatting.estimate(floor.classifier, 1, percent=True)
     row = page[page.index("two samples of the data (floor)") :].split("</tr>")[0]
-    for value in (words.estimate(floor.sliced), words.estimate(floor.energy), shown):
+    for value in (formatting.estimate(floor.sliced), formatting.estimate(floor.energy), shown):
         assert f"<td>{value}</td>" in row
     expert = study.audit.of("expert").belief_data
-    assert f"<td>{words.estimate(expert.joint.pqmass)}</td>" in page
+    assert f"<td>{formatting.estimate(expert.joint.pqmass)}</td>" in page
     low, high = expert.bands.energy
-    shown = f'{words.estimate(expert.joint.energy)} <span class="soft">({low:.2f} to {high:.2f})'
+    shown = (
+        f'{formatting.estimate(expert.joint.energy)} <span class="soft">({low:.2f} to {high:.2f})'
+    )
     assert f"<td>{shown}</span></td>" in page
     assert page.count("two samples of the belief (floor)") == 1  # of the judge with a cross-check
 
@@ -309,12 +313,15 @@ def test_correlations_and_tails_are_shown_with_their_bands(study, reader):
     shape = study.audit.of("expert").shape
     pair = shape.furthest(8)[0]
     low, high = pair.band
-    assert f"{words.signed(pair.belief)}{words.signed(low)} to {words.signed(high)}" in text
-    assert words.interval(pair.difference) in text
+    assert (
+        f"{formatting.signed(pair.belief)}{formatting.signed(low)} to {formatting.signed(high)}"
+        in text
+    )
+    assert formatting.interval(pair.difference) in text
     assert f"outside the belief's 90 % band in {len(shape.outside)} of 6 pairs" in text
     below, band = shape.tails[0].below, shape.tails[0].below_band
-    shown = words.interval(below, percent=True, decimals=1)
-    assert f"income{shown}{words.share(band[0], 1)} to {words.share(band[1], 1)}" in text
+    shown = formatting.interval(below, percent=True, decimals=1)
+    assert f"income{shown}{formatting.share(band[0], 1)} to {formatting.share(band[1], 1)}" in text
 
 
 def test_a_page_of_an_old_audit_has_the_distances_it_has(study, page):

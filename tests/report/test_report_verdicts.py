@@ -3,10 +3,10 @@
 import pytest
 
 from llm_elicit.audit.effects import Effect
-from llm_elicit.audit.position import PositionContent, PositionEffect
+from llm_elicit.audit.position_effect import PositionContent, PositionEffect
 from llm_elicit.audit.preference import Ceiling, Reliability
-from llm_elicit.report import verdicts
-from llm_elicit.report.marks import marks_of
+from llm_elicit.report import powers, verdicts
+from llm_elicit.report.powers import marks_of
 from report.conftest import band
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -50,14 +50,14 @@ def test_the_table_shows_no_ceiling_far_below_what_is_reached(expert):
 
 def test_ranges_without_a_reaction_to_width_are_not_said_to_show_one(expert):
     unsure = expert.powers.pinned.coherence.model_copy(update={"width": band(-0.002, 0.006)})
-    said = verdicts.coherence_sentence(pinned(expert, coherence=unsure).powers)
+    said = powers.coherence_sentence(pinned(expert, coherence=unsure).powers)
     assert "shows no reaction to their width" in said
     assert said.endswith(", as only a very sharp density would.")
 
 
 def test_large_powers_have_no_exponent(expert):
     open_ = pinned(expert, low=26.0, high=660.0, used=False)
-    assert "13 to 330 times the saved power" in verdicts.power_sentence(open_.powers)
+    assert "13 to 330 times the saved power" in powers.power_sentence(open_.powers)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_ranges_that_no_density_answers_pin_nothing(study, expert):
         update={"width": band(0.0, 0.02), "coherent": False, "p_value": 1e-6}
     )
     alone = pinned(expert, source="ranges", sources=(), agreement=None, coherence=width)
-    assert "so the scale is not known" in verdicts.power_sentence(alone.powers)
+    assert "so the scale is not known" in powers.power_sentence(alone.powers)
     assert "does not react to their width" in verdicts.notes(alone, 0.05)[0]
     with_ratios = pinned(expert, coherence=width)
     said = verdicts.verdict_sentence(with_ratios, study.audit)
@@ -93,11 +93,11 @@ def test_ranges_that_no_density_answers_pin_nothing(study, expert):
 
 
 def test_a_source_that_leaves_the_power_open_is_said_to(expert):
-    said = verdicts.power_sentence(pinned(expert, used=False).powers)
+    said = powers.power_sentence(pinned(expert, used=False).powers)
     assert "leave open how sharp the belief is (90 % interval 0.75 to 1.4" in said
     assert "known from" not in said
     odd = pinned(expert, agreement=0.01).powers
-    assert "The sources do not agree (p = 0.01)" in verdicts.power_sentence(odd)
+    assert "The sources do not agree (p = 0.01)" in powers.power_sentence(odd)
 
 
 def test_sources_that_do_not_agree_are_not_a_scale_without_a_word(study, expert):

@@ -4,17 +4,21 @@ The *level* of a row of the data is the belief's mass that is denser than the ro
 drawn from the belief, levels would be even over 0..1, whatever the dimension: a curve of the share
 of rows within each region against its mass is the diagonal. Below it the belief is too narrow or in
 the wrong place, above it too wide.
+
+What a fit foretells of choices it never saw, beside what it must beat.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.stats import kstwo
 
 from llm_elicit import density
-from llm_elicit.audit.consistency import Interval, wilson
+from llm_elicit.audit.inference import Interval, wilson
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
@@ -127,3 +131,82 @@ def _p_value(levels: DataLevels) -> float:
     above, below = np.arange(1, n + 1) / n - ranked, ranked - np.arange(n) / n
     size = max(1, round(n * levels.draws / (n + levels.draws)))
     return float(kstwo.sf(max(above.max(), below.max()), size))
+
+
+class NullModel(StrictModel):
+    """A model to beat: its log-likelihood, and by how much the belief beats it.
+
+    Attributes:
+        name: "coin"; "sampling density" (λ for a belief), where that is no coin; "places", where
+            they were told; "quadratic".
+        log_likelihood: nats a comparison.
+        gain: the belief's less this one's, with its 95 % interval over pairs; None where the two
+            were not paired, or are the same.
+    """
+
+    name: str
+    log_likelihood: float
+    gain: Interval | None = None
+
+
+class CalibrationBin(StrictModel):
+    """Held-out choices whose likelier side was foretold with about the same probability.
+
+    Attributes:
+        share: of all held-out choices.
+        foretold: the mean probability.
+        found: how often that side was chosen.
+    """
+
+    share: float
+    foretold: float
+    found: float
+
+
+class Foretold(StrictModel):
+    """How well choices held out of the fit are foretold.
+
+    Attributes:
+        log_likelihood: the belief's, nats a comparison.
+        nulls: what it must beat.
+        calibration: how often choices foretold with a probability came true.
+        calibration_error: mean |found - foretold|.
+    """
+
+    log_likelihood: float
+    nulls: list[NullModel]
+    calibration: list[CalibrationBin]
+    calibration_error: float
+
+
+def read_foretold(diagnostics: Mapping[str, Any]) -> Foretold | None:
+    """From what a fit says of itself; None where it says nothing of it (a flow)."""
+    utility, nulls = diagnostics.get("utility"), diagnostics.get("null_models")
+    if not utility or not nulls or "calibration" not in utility:
+        return None
+    told = "judging" in utility
+    gains = {"places" if told else "coin": utility["gains"]["constant"]}
+    if utility["form"] != "quadratic":
+        gains["quadratic"] = utility["gains"]["quadratic"]
+    coin, table = nulls["coin"], utility["calibration"]
+    shown = {
+        name: value
+        for name, value in nulls.items()
+        if (name != "places" or told) and (name != "sampling density" or abs(value - coin) > 1e-9)
+    }
+    return Foretold(
+        log_likelihood=diagnostics["held_out_log_likelihood"],
+        nulls=[
+            NullModel(name=name, log_likelihood=value, gain=_interval(gains.get(name)))
+            for name, value in shown.items()
+        ],
+        calibration=[CalibrationBin(**row) for row in table["bins"]],
+        calibration_error=table["error"],
+    )
+
+
+def _interval(gain: Mapping[str, float] | None) -> Interval | None:
+    if gain is None:
+        return None
+    mean, half = gain["mean"], 1.96 * gain["se"]
+    return Interval(value=mean, low=mean - half, high=mean + half)

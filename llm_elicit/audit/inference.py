@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy import stats
 
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Floats
 
 
@@ -31,3 +33,29 @@ def p_words(p_value: float, at_floor: bool) -> str:
     if p_value < 1e-4:
         return "p < 0.0001"
     return f"p {'≤' if at_floor else '='} {p_value:.2g}"
+
+
+class Interval(StrictModel):
+    """An estimate with its interval, of 95 % where nothing else is said."""
+
+    value: float
+    low: float
+    high: float
+
+
+def wilson(share: float, n: float) -> Interval:
+    """Wilson's 95 % score interval of a share out of `n` (Wilson 1927).
+
+    Example:
+        >>> interval = wilson(0.5, 100)
+        >>> round(interval.low, 3), round(interval.high, 3)
+        (0.404, 0.596)
+    """
+    z = float(stats.norm.ppf(0.975))
+    centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
+    return Interval(
+        value=share,
+        low=float(min(max(0.0, centre - half), share)),
+        high=float(max(min(1.0, centre + half), share)),
+    )

@@ -13,10 +13,10 @@ import math
 import numpy as np
 from scipy import stats
 
-from llm_elicit.audit.consistency import Interval
+from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.randomization import permute
-from llm_elicit.audit.response import Response
-from llm_elicit.audit.standard import Standard
+from llm_elicit.audit.responses import Response
+from llm_elicit.audit.scales import Standard
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import FeatureSpace, Floats
 

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 from scipy.stats import rankdata
 
-from llm_elicit.audit.consistency import Interval, wilson
+from llm_elicit.audit.inference import Interval, wilson
 from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Floats

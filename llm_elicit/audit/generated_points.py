@@ -12,9 +12,9 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.stats import wasserstein_distance
 
-from llm_elicit.audit.evidence import AuditSettings, Reference
-from llm_elicit.audit.joint import mean_distance
-from llm_elicit.audit.standard import Standard, shares_of
+from llm_elicit.audit.reference import AuditSettings, Reference
+from llm_elicit.audit.scales import Standard, shares_of
+from llm_elicit.audit.two_sample import mean_distance
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Floats
 

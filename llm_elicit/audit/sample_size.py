@@ -23,7 +23,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from llm_elicit.audit.summary import BeliefBands, CategoryBands
+from llm_elicit.audit.summaries import BeliefBands, CategoryBands
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
@@ -93,7 +93,7 @@ def measure_band_power(
     """From a belief's bands and its samples `(m, d)`, natural units.
 
     Example:
-        >>> from llm_elicit.audit.summary import FeatureBands
+        >>> from llm_elicit.audit.summaries import FeatureBands
         >>> x = {"name": "x", "label": "x", "low": -5, "high": 5}
         >>> space = FeatureSpace(name="x", title="x", subject="x", features=[x])
         >>> ends = dict.fromkeys(("mean", "q05", "q25", "q50", "q75", "q95"), (-0.1, 0.1))

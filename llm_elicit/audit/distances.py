@@ -4,8 +4,8 @@ Wasserstein-1 is the mean distance that points must be moved to turn one sample 
 other. Total variation of a marginal is ½∫|p - q|, from histograms on common bins; MMTV is its
 mean over the features (Acerbi 2020, "Variational Bayesian Monte Carlo with noisy likelihoods").
 Of a categorical feature it is that of the shares, and the only distance of its marginal; over all
-features together categories are the corners that `llm_elicit.audit.standard` makes of them.
-Four more distances over all features together are those of `llm_elicit.audit.joint`.
+features together categories are the corners that `llm_elicit.audit.scales` makes of them.
+Four more distances over all features together are those of `llm_elicit.audit.two_sample`.
 Between finite samples of one density neither is 0, so a distance is read beside its *floor*:
 the same distance between two disjoint draws of the same density, of the same size.
 """
@@ -21,12 +21,12 @@ from scipy.spatial.distance import cdist
 from scipy.stats import wasserstein_distance
 
 from llm_elicit import density
-from llm_elicit.audit.evidence import AuditSettings
-from llm_elicit.audit.joint import joint_of_draws, measure_joint
-from llm_elicit.audit.standard import Standard
-from llm_elicit.audit.summary import Band
+from llm_elicit.audit.reference import AuditSettings
+from llm_elicit.audit.scales import Standard, bin_edges
+from llm_elicit.audit.summaries import Band
+from llm_elicit.audit.two_sample import joint_of_draws, measure_joint
 from llm_elicit.config.base_model import StrictModel
-from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 _ITERATIONS = 10_000_000
 
@@ -121,33 +121,6 @@ def wasserstein(x: Floats, y: Floats, iterations: int = _ITERATIONS) -> float:
     if log["warning"] is None:
         return float(value)
     return float(cost[linear_sum_assignment(cost)].mean())
-
-
-def bin_widths(feature: Feature, edges: Floats) -> Floats:
-    """Widths of bins between edges (natural units), in units of the feature's scale.
-
-    Of whole-numbered features, how many values a bin holds: the last may hold fewer.
-    """
-    if feature.kind == "integer" and feature.scale == "linear":
-        edges = np.minimum(edges, np.ceil(feature.high) + 0.5)
-    return np.asarray(np.diff(np.log(edges) if feature.scale == "log" else edges))
-
-
-def bin_edges(feature: Feature, bins: int) -> Floats:
-    """Edges of about `bins` equal bins over a feature's range, natural units.
-
-    Equal on the feature's scale. Where the scale is linear, whole-numbered features get the
-    same number of values in every bin; every category has a bin of its own, whatever `bins`.
-    """
-    if feature.categories:
-        return np.arange(-0.5, len(feature.categories))
-    if feature.scale == "log":
-        return np.exp(np.linspace(np.log(feature.low), np.log(feature.high), bins + 1))
-    if feature.kind == "integer":
-        low, high = np.floor(feature.low), np.ceil(feature.high)
-        width = max(1.0, np.ceil((high - low + 1) / bins))
-        return np.asarray(low - 0.5 + width * np.arange(np.ceil((high - low + 1) / width) + 1))
-    return np.linspace(feature.low, feature.high, bins + 1)
 
 
 def total_variation(x: Floats, y: Floats, edges: Floats) -> float:

@@ -18,10 +18,9 @@ import numpy as np
 from scipy.stats import rankdata
 
 from llm_elicit import density
-from llm_elicit.audit.consistency import Interval, wilson
-from llm_elicit.audit.evidence import Reference
-from llm_elicit.audit.multiplicity import holm
-from llm_elicit.audit.standard import Standard, shares_of
+from llm_elicit.audit.inference import Interval, holm, wilson
+from llm_elicit.audit.reference import Reference
+from llm_elicit.audit.scales import Standard, shares_of
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
@@ -66,7 +65,7 @@ class FeatureGap(StrictModel):
         shares: differences of a categorical feature's shares, by the words; None of a number.
         distance: Wasserstein-1 between the marginals, standard deviations of the reference; of a
             categorical feature, whose categories are all as far from each other (see
-            `llm_elicit.audit.standard`), the total variation times how far.
+            `llm_elicit.audit.scales`), the total variation times how far.
         p_holm: that neither mean nor width differs, or no share, for looking at all features of
             these two.
     """

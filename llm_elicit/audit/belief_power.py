@@ -22,9 +22,9 @@ from scipy.special import logsumexp
 
 from llm_elicit import density
 from llm_elicit._util.read_files import read_points
-from llm_elicit.audit.consistency import Interval
-from llm_elicit.audit.distance import Estimate, common_size, estimate_of, wasserstein
-from llm_elicit.audit.evidence import Reference
+from llm_elicit.audit.distances import Estimate, common_size, estimate_of, wasserstein
+from llm_elicit.audit.inference import Interval
+from llm_elicit.audit.reference import Reference
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import FeatureSpace, Floats
 

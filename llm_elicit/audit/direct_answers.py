@@ -1,17 +1,103 @@
-"""Answers to direct questions as numbers: what could be read, and how much could not and why."""
+"""A judge's answers to direct questions, set beside its belief and the data.
+
+Comparisons ask a judge nothing but which of two it finds likelier. Here it speaks for itself: it
+states quantiles (`stated`), writes points down (`generated`), and is asked to go on with rows of
+the table that it may have by heart (`recited`). What cannot be read is counted, never guessed.
+
+Answers to direct questions as numbers: what could be read, and how much could not and why.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llm_elicit import density
+from llm_elicit.audit.generated_points import Generated, measure_generated
+from llm_elicit.audit.reference import AuditSettings, Reference
+from llm_elicit.audit.row_completion import Recited, measure_recited
+from llm_elicit.audit.stated_quantiles import Stated, measure_stated, quantiles_at_levels
 from llm_elicit.comparisons.row_completion import RowCompletion
-from llm_elicit.questions.numbers import Unread, read_numbers, read_point, read_quantiles
+from llm_elicit.config.base_model import StrictModel
+from llm_elicit.questions.numbers import UNREAD, Unread, read_numbers, read_point, read_quantiles
 from llm_elicit.spaces.features import FeatureSpace, Floats
+
+
+class DirectAnswers(StrictModel):
+    """How the answers of one kind could be used.
+
+    Attributes:
+        kind: "quantiles", "sample", "row", "range" or "ratio".
+        answers: how many came.
+        unread: how many of these could not be read, by the reason.
+    """
+
+    kind: str
+    answers: int
+    unread: dict[str, int]
+
+    @property
+    def read(self) -> int:
+        """How many were read."""
+        return self.answers - sum(self.unread.values())
+
+
+class DirectAudit(StrictModel):
+    """What a judge's answers to direct questions say.
+
+    Attributes:
+        answers: how they could be used, by kind, of the kinds that were asked.
+        stated: its quantiles; None where none could be read.
+        generated: its points; None where fewer than two could be used.
+        recited: the rows it went on with; None where none were asked.
+    """
+
+    answers: list[DirectAnswers]
+    stated: Stated | None
+    generated: Generated | None
+    recited: Recited | None
+
+
+def measure_direct(
+    evidence: DirectEvidence,
+    reference: Reference,
+    belief: Floats | None,
+    settings: AuditSettings,
+    rng: np.random.Generator,
+) -> DirectAudit:
+    """A judge's answers beside its belief and the data.
+
+    Args:
+        evidence: the answers.
+        reference: the data and λ.
+        belief: the belief's draws, `(m, d)`, natural units; None where none was fitted.
+        settings: of the audit.
+        rng: draws what the floors and tests need.
+    """
+    recited = None
+    if evidence.completion is not None:
+        recited = measure_recited(
+            evidence.completion, evidence.rows, evidence.recited, settings.flips, rng
+        )
+    return DirectAudit(
+        answers=[
+            DirectAnswers(
+                kind=kind,
+                answers=evidence.answers[kind],
+                unread={why: evidence.unread[kind].get(why, 0) for why in UNREAD},
+            )
+            for kind in KINDS
+            if evidence.answers.get(kind)
+        ],
+        stated=measure_stated(evidence.quantiles, reference, belief, evidence.at_levels, rng),
+        generated=measure_generated(evidence.points, reference, belief, settings, rng),
+        recited=recited,
+    )
+
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +117,7 @@ class DirectEvidence:
         completion: the rows that are asked for; None where none are.
         rows: which of them were, and `recited`, what the judge went on with; NaN where unread.
         answers: how many answers of each kind came, and `unread`, why so many were not read.
-        at_levels: quantiles of the belief at other noise levels, `llm_elicit.audit.levels`; None
+        at_levels: quantiles of the belief at other noise levels, from `quantiles_at_levels`; None
             for a belief that has but one.
     """
 
@@ -102,3 +188,23 @@ def _without_choice(kept: pd.DataFrame) -> dict[str, Counter[Unread]]:
         verdicts = rows["verdict"].tolist() if len(rows) else []
         found[kind] = Counter(said for said in verdicts if said not in ("A", "B", "tie"))
     return found
+
+
+def at_noise_levels(
+    evidence: DirectEvidence | None,
+    belief: density.BeliefDensity,
+    space: FeatureSpace,
+    points: Floats,
+    seed: int,
+) -> DirectEvidence | None:
+    """The evidence with the belief's quantiles at other noise levels, where quantiles were stated.
+
+    Args:
+        evidence: a judge's answers, if there are any.
+        belief: a belief that has other noise levels, and `points` `(m, d)`, its own draws.
+        space: the features.
+        seed: of the draws.
+    """
+    if evidence is None or not np.isfinite(evidence.quantiles).any():
+        return evidence
+    return replace(evidence, at_levels=quantiles_at_levels(belief, space, points, seed))

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from llm_elicit.audit.replies import DirectEvidence
-from llm_elicit.audit.standard import Standard
-from llm_elicit.audit.summary import BeliefBands
-from llm_elicit.audit.transitivity import Triads
-from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.audit.scales import Standard
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
-from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 if TYPE_CHECKING:
-    from llm_elicit.audit.coverage import DataLevels
-    from llm_elicit.audit.powers import PowerEvidence
-    from llm_elicit.audit.utility import Utility
+    pass
 
 
 class AuditSettings(StrictModel):
@@ -73,56 +65,6 @@ class Reference:
     def standard(self) -> Standard:
         """Standardization by the data, or by λ where there are none."""
         return Standard.of(self.space, self.sampling if self.data is None else self.data)
-
-
-@dataclass(frozen=True)
-class JudgeEvidence:
-    """One judge's answers and the belief fitted to them.
-
-    Attributes:
-        judge: the judge's name in `comparisons`.
-        comparisons: the judgments of the run.
-        beliefs: samples by method, each `(m, d)` in natural units. The first method is the
-            belief, the others cross-check it. Empty where no belief could be fitted.
-        diagnostics: what each fit says of itself, by method; kept in the record as it is.
-        bands: the belief's own, where its method has them.
-        levels: of the data's rows under the belief, `llm_elicit.audit.coverage.data_levels`.
-        utility: of the belief, `llm_elicit.audit.utility.utility_of`.
-        powers: the belief at other powers, `llm_elicit.audit.powers.at_powers`; None for one by a
-            method that has no utility.
-        triads: among the answers, `llm_elicit.audit.transitivity.find_triads`.
-        foretold: what the belief foretells of them, `foretell_triads` of the same.
-        draws: points of the densities that the answers allow, `(S, m, d)`, natural units; see
-            `llm_elicit.audit.bands.read_draws`.
-        direct: the answers to direct questions; None where there are none.
-        schedule: which pairs belong to which round; None for one round.
-    """
-
-    judge: str
-    comparisons: Comparisons
-    beliefs: Mapping[str, Floats] = field(default_factory=dict)
-    diagnostics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    bands: BeliefBands | None = None
-    levels: DataLevels | None = None
-    utility: Utility | None = None
-    powers: PowerEvidence | None = None
-    triads: Triads | None = None
-    foretold: Floats | None = None
-    draws: Floats | None = None
-    direct: DirectEvidence | None = None
-    schedule: Schedule | None = None
-
-    def __post_init__(self) -> None:
-        if self.judge not in self.comparisons.judges:
-            known = ", ".join(self.comparisons.judges) or "none"
-            raise InputError(f"audit: no judgments by {self.judge!r}; there are those of: {known}")
-
-    def belief_samples(self, space: FeatureSpace) -> dict[str, Floats]:
-        """The samples by method, checked."""
-        return {
-            method: checked_points(points, space, f"{self.judge}: {method} samples")
-            for method, points in self.beliefs.items()
-        }
 
 
 def checked_points(points: ArrayLike, space: FeatureSpace, what: str) -> Floats:

@@ -6,13 +6,12 @@ import math
 from collections.abc import Sequence
 
 from llm_elicit._util.sanitize import visible
-from llm_elicit.audit.boxes import Box
-from llm_elicit.audit.consistency import Interval
-from llm_elicit.audit.direct import DirectAudit
-from llm_elicit.audit.distance import Estimate
-from llm_elicit.audit.multiplicity import p_words
-from llm_elicit.audit.recited import Recited
+from llm_elicit.audit.direct_answers import DirectAudit
+from llm_elicit.audit.distances import Estimate
+from llm_elicit.audit.inference import Interval, p_words
 from llm_elicit.audit.record import JudgeAudit
+from llm_elicit.audit.row_completion import Recited
+from llm_elicit.audit.shape import Box
 from llm_elicit.spaces.features import Feature, FeatureSpace
 
 __all__ = [
@@ -207,7 +206,7 @@ def recited_sentence(recited: Recited, judge: str) -> str:
     """Whether a judge has memorized the table, and what follows.
 
     Example:
-        >>> from llm_elicit.audit.consistency import wilson
+        >>> from llm_elicit.audit.inference import wilson
         >>> share = wilson(0, 20)
         >>> none = Recited(feature=0, rows=20, read=18, share=share, chance=0, p_value=1,
         ...                found=False)

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import orth
 
-from llm_elicit.audit.consistency import Interval, wilson
-from llm_elicit.audit.multiplicity import holm
+from llm_elicit.audit.inference import Interval, holm, wilson
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats

@@ -8,18 +8,25 @@ leave out is no distance between them.
 Choices tell the belief together with the judge's noise level alone: p at one level and p^c at c
 times that level answer alike (`llm_elicit.density.BeliefDensity.at_noise`). Stated quantiles are
 answers of another kind, so they can tell the two apart, as far as the judge means the same by both.
+
+Quantiles of a belief, and of what else its answers allow, at other noise levels.
+
+p under a noise level s and p^c under c s answer alike. So the points of one belief, weighted by
+p^c, are points of it at another level; and the same points, weighted by a draw of the posterior,
+are that draw's.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from llm_elicit.audit.evidence import Reference
-from llm_elicit.audit.levels import LEVEL_FACTORS
-from llm_elicit.audit.standard import Standard
+from llm_elicit import density
+from llm_elicit.audit.reference import Reference
+from llm_elicit.audit.scales import Standard
 from llm_elicit.config.base_model import StrictModel
+from llm_elicit.density.summaries import weighted_quantiles
 from llm_elicit.questions.numbers import LEVELS
-from llm_elicit.spaces.features import Floats
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 _NODES = np.array([0, *LEVELS, 100]) / 100
 _RESAMPLES = 999
@@ -100,7 +107,7 @@ def measure_stated(
         reference: the data and λ.
         belief: the belief's draws, `(m, d)`, natural units; None where none was fitted.
         at_levels: the belief's quantiles at other noise levels and those of draws of its posterior,
-            `(1 + S, c, d, 5)`, see `llm_elicit.audit.levels`; None for a belief that has but one.
+            `(1 + S, c, d, 5)`, from `quantiles_at_levels`; None for a belief that has but one.
         rng: draws what floors and intervals need.
     """
     if not np.isfinite(quantiles).any():
@@ -229,3 +236,44 @@ def _best_level(single: Floats, at_levels: Floats, rng: np.random.Generator) -> 
         high=float(high),
         identified=bool(low > factors[0] and high < factors[-1] and high <= _WIDEST * low),
     )
+
+
+LEVEL_FACTORS = tuple(2.0 ** (k / 2) for k in range(-6, 7))
+"""The noise levels looked at, over the one that the fit was told."""
+
+_POINTS = 4000
+_ENOUGH = 200
+
+
+def quantiles_at_levels(
+    belief: density.BeliefDensity, space: FeatureSpace, points: Floats, seed: int
+) -> Floats:
+    """Five quantiles of each feature at each of `LEVEL_FACTORS`, `(1 + S, c, d, 5)`, natural units.
+
+    NaN of categorical features.
+
+    The first of them are the belief's own, the other S those of draws of its posterior, if it has
+    any. Points of the belief and as many from λ are weighted into each; where too few would count
+    for the belief itself, it is drawn anew.
+    """
+    rng = np.random.default_rng([seed, 0x1E7E1])
+    some = points[rng.permutation(len(points))[:_POINTS]]
+    both = np.concatenate([some, space.sample(len(some), rng)])
+    slope = belief.sampling.log_scale_slope(both)
+    own = belief.log_prob(both)
+    drawn = np.logaddexp(own, belief.sampling.log_prob(both)) - slope
+    logs = [own, *belief.draws(seed=seed).log_prob(both)] if belief.has_draws else [own]
+    order, wanted = np.argsort(both, axis=0), np.array(LEVELS) / 100
+    found = np.empty((len(logs), len(LEVEL_FACTORS), space.dimension, len(LEVELS)))
+    for i, log_p in enumerate(logs):
+        for k, factor in enumerate(LEVEL_FACTORS):
+            exponents = factor * (log_p - slope) - drawn
+            weights = np.exp(exponents - exponents.max())
+            weights /= weights.sum()
+            if i == 0 and factor > 1.0 and 1.0 / (weights**2).sum() < _ENOUGH:
+                other = belief.at_noise(factor * belief.noise.level).sample(_POINTS, seed=seed)
+                found[i, k] = np.quantile(other, wanted, axis=0).T
+            else:
+                found[i, k] = weighted_quantiles(both, weights, wanted, order).T
+    found[:, :, space.categorical] = np.nan
+    return found

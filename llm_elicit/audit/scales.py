@@ -115,3 +115,30 @@ def _corners(shares: Floats) -> Floats:
     """Corners `(K, K − 1)` of a regular simplex with edges of √2, their mean over the shares 0."""
     corners = helmert(len(shares)).T
     return np.asarray(corners - shares @ corners)
+
+
+def bin_widths(feature: Feature, edges: Floats) -> Floats:
+    """Widths of bins between edges (natural units), in units of the feature's scale.
+
+    Of whole-numbered features, how many values a bin holds: the last may hold fewer.
+    """
+    if feature.kind == "integer" and feature.scale == "linear":
+        edges = np.minimum(edges, np.ceil(feature.high) + 0.5)
+    return np.asarray(np.diff(np.log(edges) if feature.scale == "log" else edges))
+
+
+def bin_edges(feature: Feature, bins: int) -> Floats:
+    """Edges of about `bins` equal bins over a feature's range, natural units.
+
+    Equal on the feature's scale. Where the scale is linear, whole-numbered features get the
+    same number of values in every bin; every category has a bin of its own, whatever `bins`.
+    """
+    if feature.categories:
+        return np.arange(-0.5, len(feature.categories))
+    if feature.scale == "log":
+        return np.exp(np.linspace(np.log(feature.low), np.log(feature.high), bins + 1))
+    if feature.kind == "integer":
+        low, high = np.floor(feature.low), np.ceil(feature.high)
+        width = max(1.0, np.ceil((high - low + 1) / bins))
+        return np.asarray(low - 0.5 + width * np.arange(np.ceil((high - low + 1) / width) + 1))
+    return np.linspace(feature.low, feature.high, bins + 1)
