@@ -1,0 +1,77 @@
+"""Beliefs that earlier versions saved load, with the same density.
+
+``saved/`` holds beliefs written by the version of commit 230161c, of every method, and
+``expected.json`` what that version said of them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llm_elicit.density import BeliefDensity
+
+SAVED = Path(__file__).parent / "saved"
+EXPECTED: dict[str, dict[str, Any]] = json.loads((SAVED / "expected.json").read_text())
+
+
+def test_every_saved_belief_has_its_expected_values() -> None:
+    assert set(EXPECTED) == {folder.name for folder in SAVED.iterdir() if folder.is_dir()}
+
+
+@pytest.fixture(scope="module", params=sorted(EXPECTED))
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def belief(name: str) -> BeliefDensity:
+    return BeliefDensity.load(SAVED / name)
+
+
+def test_log_density_is_unchanged(name: str, belief: BeliefDensity) -> None:
+    expected = EXPECTED[name]
+    np.testing.assert_allclose(
+        belief.log_prob(expected["points"]), expected["log_prob"], rtol=1e-6, atol=1e-5
+    )
+
+
+def test_moments_of_the_kept_draws_are_unchanged(name: str, belief: BeliefDensity) -> None:
+    expected = EXPECTED[name]
+    np.testing.assert_allclose(belief.mean(), expected["mean"], rtol=1e-6)
+    np.testing.assert_allclose([m.sd for m in belief.marginals], expected["sd"], rtol=1e-6)
+
+
+def test_samples_have_the_same_moments(name: str, belief: BeliefDensity) -> None:
+    """Within Monte Carlo error: a sampler may draw other numbers than it did."""
+    expected = EXPECTED[name]
+    x = belief.sample(2000, seed=1)
+    sd = np.array(expected["sample_sd"])
+    assert belief.sampling.contains(x).all()
+    np.testing.assert_allclose((x.mean(0) - expected["sample_mean"]) / sd, 0.0, atol=0.2)
+    np.testing.assert_allclose(x.std(0) / sd, 1.0, atol=0.25)
+
+
+def test_a_loaded_belief_saves_and_loads_again(
+    name: str, belief: BeliefDensity, tmp_path: Path
+) -> None:
+    belief.save(tmp_path)
+    points = EXPECTED[name]["points"]
+    again = BeliefDensity.load(tmp_path)
+    np.testing.assert_array_equal(again.log_prob(points), belief.log_prob(points))
+
+
+@pytest.mark.parametrize("name", [name for name in EXPECTED if "draws" in EXPECTED[name]])
+def test_draws_of_the_posterior_are_unchanged(name: str) -> None:
+    expected = EXPECTED[name]
+    belief = BeliefDensity.load(SAVED / name)
+    points = expected["points"][:2]
+    np.testing.assert_allclose(belief.utilities(points), expected["utilities"], rtol=1e-5)
+    draws = belief.draws(seed=2)
+    assert len(draws) == expected["draws"]
+    # Their normalizing constants are Monte Carlo estimates.
+    np.testing.assert_allclose(draws.log_prob(points), expected["draws_log_prob"], atol=0.3)
