@@ -20,15 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.special import ndtri
 from scipy.stats import qmc
 from torch import Tensor
 
-from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
-from llm_elicit.density.gaussian_mixture import GaussianMixture
-from llm_elicit.density.sampling import SamplingDensity, Uniform
-from llm_elicit.density.transforms import CUBE_MARGIN, Latent
+from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_function import Utility
 
 Array = npt.NDArray[np.float64]
@@ -65,8 +61,8 @@ class TruncatedNormal:
                 f"ranges: {boxes[tuple(grouped[0])].tolist()} bounds feature {grouped[0][1]}, whose"
                 " values are categories; leave it free by (-inf, inf)."
             )
-        low, high = (_axis(latent, boxes[..., side]) for side in (0, 1))
-        root = _root(sampling)
+        low, high = (latent.axis(boxes[..., side]) for side in (0, 1))
+        root = latent.root
         most = _FARTHEST * np.linalg.norm(root, axis=1)
         empty = np.flatnonzero(~((low < high) & (low < most) & (high > -most)).all(1))
         if empty.size:
@@ -103,33 +99,6 @@ class TruncatedNormal:
         before = g[..., :j] @ self.root[j, :j]
         a, b = ((side[:, j, None] - before) / self.root[j, j] for side in (self.low, self.high))
         return a.clamp(-_FARTHEST, _FARTHEST), b.clamp(-_FARTHEST, _FARTHEST)
-
-
-def _axis(latent: Latent, x: Array) -> Array:
-    """Values (G, d) of the features, natural units, on the axes of h."""
-    sampling = latent.sampling
-    if isinstance(sampling, Uniform):
-        cube = sampling.to_cube(np.clip(x, sampling.low, sampling.high))
-        cube = np.where(np.isfinite(x), cube, x > 0).clip(CUBE_MARGIN, 1.0 - CUBE_MARGIN)
-        return np.asarray(ndtri(cube))
-    if isinstance(sampling, Empirical):
-        marginals = sampling.marginals
-        within = np.clip(x, marginals.low, marginals.high)
-        finite = np.isfinite(within)
-        known = np.where(finite, within, sampling.from_normal(np.zeros((1, x.shape[1]))))
-        return np.where(finite, marginals.score(known), within)
-    assert isinstance(sampling, GaussianMixture)  # the third and last kind of latent coordinates
-    return np.asarray(x - sampling.mean)
-
-
-def _root(sampling: SamplingDensity) -> Array:
-    """L (d, d)."""
-    if isinstance(sampling, Uniform):
-        return np.eye(sampling.dimension)
-    if isinstance(sampling, Empirical):
-        return np.asarray(sampling.cholesky, dtype=np.float64)
-    assert isinstance(sampling, GaussianMixture)
-    return np.asarray(np.linalg.cholesky(sampling.covariance))
 
 
 def _truncated(a: Tensor, b: Tensor, uniform: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from llm_elicit.density.smc import (
     anneal,
     draw_sampling,
 )
-from llm_elicit.density.transforms import Latent, natural_slope
+from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_function import ComponentStack, NetworkStack, Utility, rounding
 
 Array = npt.NDArray[np.float64]
@@ -85,7 +85,7 @@ class UtilityDensity:
         g = latent.to_latent(x)
         value, slope = utility_and_slope(latent, self.utility, torch.from_numpy(g))
         shift = latent.sampling.log_scale_slope(x) - self.log_normalizer
-        return value.numpy() + shift, natural_slope(latent, g, slope.numpy())
+        return value.numpy() + shift, latent.natural_slope(g, slope.numpy())
 
     def evaluation_error(self, g: Tensor) -> EvaluationError:
         """What single precision leaves: the force is the gradient of the log-density."""

@@ -12,14 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from llm_elicit.density.sampling import SamplingDensity
 from llm_elicit.density.transforms import Array, Latent
 
 _STEP = 1e-4
 _MARGIN = 1e-9
 
 
-class CubeLatent:
+class CubeLatent(Latent):
     """Coordinates in [−side/2, side/2]^d; see `llm_elicit.density.transforms.Latent`.
 
     Points beyond the cube count as the nearest point of it. ``outer`` are the coordinates the
@@ -36,12 +35,7 @@ class CubeLatent:
     """
 
     def __init__(self, outer: Latent, side: float) -> None:
-        self.outer, self.side, self.radius = outer, side, math.inf
-
-    @property
-    def sampling(self) -> SamplingDensity:
-        """λ itself."""
-        return self.outer.sampling
+        self.outer, self.side, self.sampling = outer, side, outer.sampling
 
     def to_latent(self, x: Array) -> Array:
         """Natural units -> cube."""
@@ -73,14 +67,6 @@ class CubeLatent:
         columns = [(self.features(up) - self.features(down)) * v for up, down in _pairs(g)]
         return torch.stack([c.sum(-1) for c in columns], dim=1) / (2.0 * _STEP)
 
-    def taper(self, g: Tensor) -> Tensor:
-        """A cube needs no taper."""
-        return torch.zeros_like(g[:, 0])
-
-    def taper_slope(self, g: Tensor) -> Tensor:
-        """A cube needs no taper."""
-        return torch.zeros_like(g)
-
     def log_volume(self, g: Tensor) -> Tensor:
         """log|dz/dg| = −log λ per scale unit, less the side's."""
         x = self.from_latent(g.numpy())
@@ -91,10 +77,6 @@ class CubeLatent:
         """Gradient of `log_volume`, by central differences; 0 for a uniform λ."""
         slopes = [self.log_volume(up) - self.log_volume(down) for up, down in _pairs(g)]
         return torch.stack(slopes, dim=1) / (2.0 * _STEP)
-
-    def relaxation(self, g: Tensor, sigma: float) -> Tensor:  # noqa: ARG002 - a protocol
-        """None: the paper has none."""
-        return torch.zeros_like(g)
 
     def log_sampling(self, g: Tensor) -> Tensor:
         """log λ: the same everywhere."""
