@@ -54,7 +54,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Line:
+class BatchRequest:
     """One request of a batch: the id that its result comes back under, and its body."""
 
     custom_id: str
@@ -133,7 +133,7 @@ class Batches(Protocol):
     room: Room
     tagged: bool
 
-    async def submit(self, lines: Sequence[Line], tag: str) -> str:
+    async def submit(self, lines: Sequence[BatchRequest], tag: str) -> str:
         """Hand a batch in, once; its id."""
         ...
 
@@ -239,7 +239,7 @@ class OpenAIBatches(_Client):
             self._client, key = open_openai(judge, http, max(judge.timeout, _PATIENCE))
         super().__init__(self._client, key)
 
-    async def submit(self, lines: Sequence[Line], tag: str) -> str:
+    async def submit(self, lines: Sequence[BatchRequest], tag: str) -> str:
         """Upload the requests, then create the batch. Only the second step costs anything."""
         url: Literal["/v1/chat/completions"] = "/v1/chat/completions"
         rows = (
@@ -331,7 +331,7 @@ class AnthropicBatches(_Client):
             self._client, key = open_anthropic(judge, http, max(judge.timeout, _PATIENCE))
         super().__init__(self._client, key)
 
-    async def submit(self, lines: Sequence[Line], tag: str) -> str:
+    async def submit(self, lines: Sequence[BatchRequest], tag: str) -> str:
         """Create the batch."""
         del tag  # the custom ids begin with it
         rows: list[Any] = [{"custom_id": line.custom_id, "params": line.body} for line in lines]

@@ -336,7 +336,7 @@ def _batches(result: runs.Run) -> None:
     """Every batch of a run."""
     study = orchestrator.Study(result.campaign, result.space, result.plan, result.folder)
     table = Table("judge", "batch", "state", "questions", "done", box=None)
-    for line in asyncio.run(orchestrator.batch_lines(study)):
+    for line in asyncio.run(orchestrator.batch_statuses(study)):
         counts = ["-" if n is None else f"{n:,}" for n in (line.total, line.done)]
         table.add_row(line.judge, line.batch, line.state, *counts)
     _out.print(table)

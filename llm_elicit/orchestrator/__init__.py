@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llm_elicit.orchestrator.allowance import allowed
-    from llm_elicit.orchestrator.batch_mode import BatchLine, Step, ask_in_batches, batch_lines
+    from llm_elicit.orchestrator.batch_mode import BatchStatus, Step, ask_in_batches, batch_statuses
     from llm_elicit.orchestrator.cache import CacheUse
     from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, ask
     from llm_elicit.orchestrator.estimates import JudgeEstimate, estimate, examples, prompts
     from llm_elicit.orchestrator.journal import FILE as JOURNAL
-    from llm_elicit.orchestrator.journal import JournalError, Place, Totals
+    from llm_elicit.orchestrator.journal import JournalError, JournalLocation, Totals
     from llm_elicit.orchestrator.judgments import (
         OldPlanError,
         answered,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         status,
         write_judgments,
     )
-    from llm_elicit.orchestrator.opening import Study, in_thread, worded_identity
+    from llm_elicit.orchestrator.open_run import Study, in_thread, worded_identity
     from llm_elicit.orchestrator.progress import Display, Progress, Silent, Tally
     from llm_elicit.orchestrator.recorded import (
         kept_answers,
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "allowed": "allowance",
-    "BatchLine": "batch_mode",
+    "BatchStatus": "batch_mode",
     "Step": "batch_mode",
     "ask_in_batches": "batch_mode",
-    "batch_lines": "batch_mode",
+    "batch_statuses": "batch_mode",
     "CacheUse": "cache",
     "AskSummary": "engine",
     "JudgeSummary": "engine",
@@ -48,7 +48,7 @@ _HOMES = {
     "prompts": "estimates",
     "JOURNAL": "journal",
     "JournalError": "journal",
-    "Place": "journal",
+    "JournalLocation": "journal",
     "Totals": "journal",
     "OldPlanError": "judgments",
     "answered": "judgments",
@@ -56,9 +56,9 @@ _HOMES = {
     "direct_answers": "judgments",
     "status": "judgments",
     "write_judgments": "judgments",
-    "Study": "opening",
-    "in_thread": "opening",
-    "worded_identity": "opening",
+    "Study": "open_run",
+    "in_thread": "open_run",
+    "worded_identity": "open_run",
     "Display": "progress",
     "Progress": "progress",
     "Silent": "progress",
@@ -74,15 +74,15 @@ _HOMES = {
 __all__ = [
     "JOURNAL",
     "AskSummary",
-    "BatchLine",
+    "BatchStatus",
     "CacheUse",
     "Display",
     "JournalError",
+    "JournalLocation",
     "JudgeEstimate",
     "JudgeSummary",
     "OldPlanError",
     "Patience",
-    "Place",
     "Progress",
     "Silent",
     "Step",
@@ -93,7 +93,7 @@ __all__ = [
     "answered",
     "ask",
     "ask_in_batches",
-    "batch_lines",
+    "batch_statuses",
     "comparisons",
     "direct_answers",
     "estimate",

@@ -9,7 +9,7 @@ from pathlib import Path
 from llm_elicit.config.base_model import read_yaml
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal import FILE, Place, committed, reading
+from llm_elicit.orchestrator.journal import FILE, JournalLocation, committed, reading
 from llm_elicit.orchestrator.lock import RunLock
 
 
@@ -54,7 +54,7 @@ def _spent_beside(grid: str, folder: Path) -> tuple[float, int]:
         beside = journal.parent
         if beside == folder or read_yaml(beside / "campaign.yaml").get("part_of") != grid:
             continue
-        with reading(Place(beside)) as db:
+        with reading(JournalLocation(beside)) as db:
             some, more = committed(db)
         usd, tokens = usd + some, tokens + more
     return usd, tokens

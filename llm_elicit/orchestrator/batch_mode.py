@@ -15,15 +15,15 @@ from llm_elicit.backends.batches import Batches, open_batches
 from llm_elicit.backends.capabilities import check_settings
 from llm_elicit.config.campaign import AnthropicJudge, Judge, OpenAIJudge
 from llm_elicit.errors import ElicitError, InputError, JudgeError
-from llm_elicit.orchestrator.batching import BatchDesk
+from llm_elicit.orchestrator.batch_runner import BatchRunner
 from llm_elicit.orchestrator.budget import check_cap
-from llm_elicit.orchestrator.clerk import Clerk
 from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, log_end
-from llm_elicit.orchestrator.journal import Place, batch_rows, reading
+from llm_elicit.orchestrator.journal import JournalLocation, batch_rows, reading
 from llm_elicit.orchestrator.log import Logged, event
-from llm_elicit.orchestrator.opening import Opened, Study, opened
+from llm_elicit.orchestrator.open_run import OpenRun, Study, open_run
 from llm_elicit.orchestrator.prices import price_of
 from llm_elicit.orchestrator.progress import Progress, Tally
+from llm_elicit.orchestrator.request_builder import RequestBuilder
 from llm_elicit.orchestrator.usage import Tokens, UsageCheck
 from llm_elicit.questions import Template
 
@@ -37,7 +37,7 @@ ROUNDS = 3
 
 
 @dataclass(frozen=True)
-class BatchLine:
+class BatchStatus:
     """One batch, as `status` shows it.
 
     Attributes:
@@ -56,20 +56,20 @@ class BatchLine:
 
 
 @dataclass
-class _Office:
+class _BatchRun:
     """All judges' batches, with what stopped some of the judges."""
 
-    here: Opened
-    desks: Mapping[str, BatchDesk]
+    here: OpenRun
+    runners: Mapping[str, BatchRunner]
     clients: Mapping[str, Batches]
     stops: dict[str, ElicitError] = field(default_factory=dict)
 
-    async def each(self, work: Callable[[BatchDesk], Awaitable[int]]) -> int:
-        """The sum of some work at all desks; one judge's trouble stops that judge alone."""
+    async def each(self, work: Callable[[BatchRunner], Awaitable[int]]) -> int:
+        """The sum of some work at all runners; one judge's trouble stops that judge alone."""
         total = 0
-        for name, desk in self.desks.items():
+        for name, context in self.runners.items():
             try:
-                total += await work(desk)
+                total += await work(context)
             except ElicitError as error:
                 self.stops[name] = error
             except Exception as error:
@@ -79,9 +79,9 @@ class _Office:
     async def wait(self, every: float, resend: bool) -> None:
         """Hand in and collect until there is nothing more to hope for."""
         for _ in range(ROUNDS):
-            handed_in = await self.each(partial(BatchDesk.submit, resend=resend))
-            while await self.each(BatchDesk.collect):
-                if len(self.stops) == len(self.desks):
+            handed_in = await self.each(partial(BatchRunner.submit, resend=resend))
+            while await self.each(BatchRunner.collect):
+                if len(self.stops) == len(self.runners):
                     return
                 await asyncio.sleep(min(every, _LEASE / 2))
             if not handed_in:
@@ -116,27 +116,27 @@ async def ask_in_batches(
     Raises:
         InputError: no judge has a batch mode, a key is missing, the folder is in use.
     """
-    async with _office(study, Logged(progress)) as office:
+    async with _open_batch_run(study, Logged(progress)) as batch_run:
         if step == "wait":
-            await office.wait(every, resend)
+            await batch_run.wait(every, resend)
         elif step == "submit":
-            await office.each(partial(BatchDesk.submit, resend=resend))
+            await batch_run.each(partial(BatchRunner.submit, resend=resend))
         else:
-            await office.each(BatchDesk.collect)
-        summary = _summary(study, office)
+            await batch_run.each(BatchRunner.collect)
+        summary = _summary(study, batch_run)
         log_end(summary)
     return summary
 
 
-async def batch_lines(study: Study) -> list[BatchLine]:
+async def batch_statuses(study: Study) -> list[BatchStatus]:
     """Every batch of a run, those that are out as the provider tells of them; changes nothing.
 
     Raises:
         InputError: there is no journal in the folder, or a key is missing.
         JudgeError: a provider cannot be asked.
     """
-    lines: list[BatchLine] = []
-    with reading(Place(study.folder, study.campaign.journal)) as db:
+    lines: list[BatchStatus] = []
+    with reading(JournalLocation(study.folder, study.campaign.journal)) as db:
         rows = {judge.name: batch_rows(db, judge.name) for judge in study.campaign.judges}
     for judge in study.campaign.judges:
         if not rows[judge.name]:
@@ -144,19 +144,19 @@ async def batch_lines(study: Study) -> list[BatchLine]:
         async with open_batches(judge) as client:
             for row in rows[judge.name]:
                 if row.fate != "submitted" or row.batch is None:
-                    lines.append(BatchLine(judge.name, row.batch or row.tag, row.fate))
+                    lines.append(BatchStatus(judge.name, row.batch or row.tag, row.fate))
                     continue
                 try:
                     state = await client.state(row.batch)
                 except Exception as error:
                     raise _stop(judge.name, client, error) from None
-                line = BatchLine(judge.name, state.id, state.status, state.total, state.done)
+                line = BatchStatus(judge.name, state.id, state.status, state.total, state.done)
                 lines.append(line)
     return lines
 
 
 @asynccontextmanager
-async def _office(study: Study, progress: Progress) -> AsyncIterator[_Office]:
+async def _open_batch_run(study: Study, progress: Progress) -> AsyncIterator[_BatchRun]:
     """The run's folder and every judge's batch endpoints, open."""
     judges = _judges(study, progress)
     template = Template.load(study.campaign.design.template)
@@ -170,28 +170,28 @@ async def _office(study: Study, progress: Progress) -> AsyncIterator[_Office]:
         backends = {judge.name: open_backend(judge, study.space) for judge in judges}
         # One process hands in and collects, wherever the journal is.
         here = await stack.enter_async_context(
-            opened(study, template, progress, shared=False, lease=_LEASE)
+            open_run(study, template, progress, shared=False, lease=_LEASE)
         )
-        desks = {
-            name: BatchDesk(
+        runners = {
+            name: BatchRunner(
                 name,
                 clients[name],
-                Clerk(
+                RequestBuilder(
                     study.space,
                     study.plan,
                     template,
                     backend,
                     prices[name],
                     study.direct,
-                    UsageCheck(partial(progress.note, name), Tokens(*here.book.worst(name))),
+                    UsageCheck(partial(progress.note, name), Tokens(*here.journal.worst(name))),
                 ),
-                here.book,
+                here.journal,
                 here.cache,
                 progress,
             )
             for name, backend in backends.items()
         }
-        yield _Office(here, desks, clients)
+        yield _BatchRun(here, runners, clients)
 
 
 def _judges(study: Study, progress: Progress) -> list[Judge]:
@@ -207,10 +207,10 @@ def _judges(study: Study, progress: Progress) -> list[Judge]:
     return list(able)
 
 
-def _summary(study: Study, office: _Office) -> AskSummary:
+def _summary(study: Study, batch_run: _BatchRun) -> AskSummary:
     judges = {}
     for name in study.judges:
-        totals = office.here.book.totals(name)
+        totals = batch_run.here.journal.totals(name)
         tally = Tally(
             total=totals.total,
             done=totals.done,
@@ -221,6 +221,6 @@ def _summary(study: Study, office: _Office) -> AskSummary:
             completion_tokens=totals.completion_tokens,
             cost=totals.cost,
         )
-        judges[name] = JudgeSummary(tally, office.stops.get(name))
-    spent, _ = office.here.book.spent()
-    return AskSummary(judges, office.here.lost, interrupted=False, spent=spent)
+        judges[name] = JudgeSummary(tally, batch_run.stops.get(name))
+    spent, _ = batch_run.here.journal.spent()
+    return AskSummary(judges, batch_run.here.lost, interrupted=False, spent=spent)

@@ -38,7 +38,7 @@ def check_cap(limits: Limits, judges: Mapping[str, Price | None]) -> None:
         )
 
 
-class Purse:
+class BudgetLedger:
     """What may still be spent, in whole picodollars and tokens: sums are exact in any order.
 
     At any moment spent and set aside together are no more than the caps, provided that nothing
@@ -49,10 +49,10 @@ class Purse:
         spent: in earlier runs on the same journal.
 
     Example:
-        >>> purse = Purse(Limits(max_cost=1.0), Amount(usd=0.5))
-        >>> purse.take(Amount(usd=0.4)), purse.take(Amount(usd=0.2))
+        >>> ledger = BudgetLedger(Limits(max_cost=1.0), Amount(usd=0.5))
+        >>> ledger.take(Amount(usd=0.4)), ledger.take(Amount(usd=0.2))
         (True, False)
-        >>> purse.settle(Amount(usd=0.4), Amount(usd=0.1)); purse.spent.usd
+        >>> ledger.settle(Amount(usd=0.4), Amount(usd=0.1)); ledger.spent.usd
         0.6
     """
 
@@ -90,7 +90,7 @@ class Purse:
 
 
 class Budget:
-    """A purse that many requests share: each waits for its turn.
+    """A ledger that many requests share: each waits for its turn.
 
     Args:
         limits: the caps.
@@ -99,14 +99,14 @@ class Budget:
 
     def __init__(self, limits: Limits, spent: Amount) -> None:
         self._limits = limits
-        self._purse = Purse(limits, spent)
+        self._ledger = BudgetLedger(limits, spent)
         self._changed = asyncio.Condition()
         self._waiting = 0
 
     @property
     def spent(self) -> Amount:
         """Spent so far, in earlier runs too."""
-        return self._purse.spent
+        return self._ledger.spent
 
     async def reserve(self, worst: Amount) -> None:
         """Set `worst` aside; waits while answers in flight may still free enough.
@@ -114,13 +114,13 @@ class Budget:
         Raises:
             CapError: a cap leaves no room for this request.
         """
-        if not self._waiting and self._purse.take(worst):
+        if not self._waiting and self._ledger.take(worst):
             return
         async with self._changed:
             self._waiting += 1
             try:
-                while not self._purse.take(worst):
-                    if self._purse.idle:
+                while not self._ledger.take(worst):
+                    if self._ledger.idle:
                         raise self._refusal(worst)
                     await self._changed.wait()
             finally:
@@ -128,7 +128,7 @@ class Budget:
 
     async def settle(self, worst: Amount, paid: Amount) -> None:
         """Turn a reservation into what was paid."""
-        self._purse.settle(worst, paid)
+        self._ledger.settle(worst, paid)
         if self._waiting:
             async with self._changed:
                 self._changed.notify_all()

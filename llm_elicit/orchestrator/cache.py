@@ -26,7 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from llm_elicit.backends import Reply
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.changes import now, storable
-from llm_elicit.orchestrator.journal.door import sqlite_engine
+from llm_elicit.orchestrator.journal.interface import sqlite_engine
 
 FILE = "cache.sqlite"
 SCHEMA = 2

@@ -17,14 +17,14 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import ElicitError
 from llm_elicit.orchestrator.budget import Amount, Budget, check_cap
 from llm_elicit.orchestrator.cache import CacheUse
-from llm_elicit.orchestrator.clerk import Clerk, check_direct, check_worst
-from llm_elicit.orchestrator.exchange import Desk
 from llm_elicit.orchestrator.journal import Journal, Totals
+from llm_elicit.orchestrator.judge_runner import JudgeRunner
 from llm_elicit.orchestrator.log import Logged, counted, event
-from llm_elicit.orchestrator.opening import Study, in_thread, opened
-from llm_elicit.orchestrator.pool import Pool
+from llm_elicit.orchestrator.open_run import Study, in_thread, open_run
 from llm_elicit.orchestrator.prices import Price, price_of
 from llm_elicit.orchestrator.progress import Progress, Silent, Tally
+from llm_elicit.orchestrator.request_builder import RequestBuilder, check_direct, check_worst
+from llm_elicit.orchestrator.request_sender import RunContext
 from llm_elicit.orchestrator.retries import Patience
 from llm_elicit.orchestrator.spans import span
 from llm_elicit.orchestrator.worker_shares import shared
@@ -130,37 +130,39 @@ async def ask(
     patience = patience or Patience()
     study = Study(campaign, space, plan, folder)
     ready = await in_thread(partial(_ready, study, shown))
-    async with opened(study, ready.template, shown, lease=patience.lease, reuse=reuse) as here:
-        totals = await in_thread(partial(_totals, here.book, study.judges))
-        budget = Budget(campaign.limits, Amount(*await in_thread(here.book.spent)))
-        async with Writer(here.book, here.cache.flush) as writer:
-            desk = Desk(
+    async with open_run(study, ready.template, shown, lease=patience.lease, reuse=reuse) as here:
+        totals = await in_thread(partial(_totals, here.journal, study.judges))
+        budget = Budget(campaign.limits, Amount(*await in_thread(here.journal.spent)))
+        async with Writer(here.journal, here.cache.flush) as writer:
+            context = RunContext(
                 space=space, plan=plan, template=ready.template, direct=study.direct,
                 writer=writer, cache=here.cache, budget=budget, progress=shown, patience=patience,
                 deadline=time.monotonic() + (campaign.limits.deadline or math.inf),
             )  # fmt: skip
-            pools = {
-                judge.name: Pool(judge, ready.backends[judge.name], ready.prices[judge.name], desk)
+            runners = {
+                judge.name: JudgeRunner(
+                    judge, ready.backends[judge.name], ready.prices[judge.name], context
+                )
                 for judge in campaign.judges
             }
-            for name, pool in pools.items():
-                pool.begin(totals[name])
-            async with shared(writer, desk.limiters):
+            for name, runner in runners.items():
+                runner.begin(totals[name])
+            async with shared(writer, context.limiters):
                 with span("ask", {"elicit.campaign": campaign.name}):
-                    stops = await _drained(_run(pools, desk), desk)
-        totals = await in_thread(partial(_totals, here.book, study.judges))
+                    stops = await _drained(_run(runners, context), context)
+        totals = await in_thread(partial(_totals, here.journal, study.judges))
         # What is done is what is on the disk.
         judges = {
-            name: JudgeSummary(replace(pool.tally, done=totals[name].done), stops[name])
-            for name, pool in pools.items()
+            name: JudgeSummary(replace(runner.tally, done=totals[name].done), stops[name])
+            for name, runner in runners.items()
         }
-        summary = AskSummary(judges, here.lost, desk.stopping.is_set(), budget.spent.usd)
+        summary = AskSummary(judges, here.lost, context.stopping.is_set(), budget.spent.usd)
         log_end(summary)
     return summary
 
 
-def _totals(book: Journal, judges: Sequence[str]) -> dict[str, Totals]:
-    return {judge: book.totals(judge) for judge in judges}
+def _totals(journal: Journal, judges: Sequence[str]) -> dict[str, Totals]:
+    return {judge: journal.totals(judge) for judge in judges}
 
 
 @dataclass(frozen=True)
@@ -189,9 +191,9 @@ def _ready(study: Study, shown: Progress) -> _Ready:
     }
     for judge in campaign.judges:
         backend, price = backends[judge.name], prices[judge.name]
-        clerk = Clerk(space, study.plan, template, backend, price, study.direct)
+        builder = RequestBuilder(space, study.plan, template, backend, price, study.direct)
         check_direct(study.plan, judge, backend)
-        check_worst(campaign.limits, judge, clerk)
+        check_worst(campaign.limits, judge, builder)
     return _Ready(template, prices, backends)
 
 
@@ -209,17 +211,19 @@ def log_end(summary: AskSummary) -> None:
     )
 
 
-async def _run(pools: dict[str, Pool], desk: Desk) -> dict[str, ElicitError | None]:
-    """All pools at once; a defect in one (not a judge's failure) ends them all."""
+async def _run(
+    runners: dict[str, JudgeRunner], context: RunContext
+) -> dict[str, ElicitError | None]:
+    """All runners at once; a defect in one (not a judge's failure) ends them all."""
     tasks: dict[str, asyncio.Task[ElicitError | None]] = {}
     async with asyncio.TaskGroup() as group:
-        for name, pool in pools.items():
-            claims = Claims(desk.writer, name, pool.serve, desk.stopping)
-            tasks[name] = group.create_task(pool.run(claims))
+        for name, runner in runners.items():
+            claims = Claims(context.writer, name, runner.serve, context.stopping)
+            tasks[name] = group.create_task(runner.run(claims))
     return {name: task.result() for name, task in tasks.items()}
 
 
-async def _drained(work: Coroutine[Any, Any, T], desk: Desk) -> T:
+async def _drained(work: Coroutine[Any, Any, T], context: RunContext) -> T:
     """Return what `work` returns; if cancelled, stop sending and wait for what is in flight.
 
     A second cancellation drops what is in flight. The first one is the caller's to raise again.
@@ -228,8 +232,8 @@ async def _drained(work: Coroutine[Any, Any, T], desk: Desk) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        desk.stopping.set()
-        desk.progress.note("stopping", "waiting for the answers in flight; again drops them")
+        context.stopping.set()
+        context.progress.note("stopping", "waiting for the answers in flight; again drops them")
     try:
         return await asyncio.shield(task)
     finally:

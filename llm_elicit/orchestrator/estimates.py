@@ -17,7 +17,7 @@ from llm_elicit.config.campaign import (
     OpenAIJudge,
     SimulatedJudge,
 )
-from llm_elicit.orchestrator.opening import wording_of
+from llm_elicit.orchestrator.open_run import wording_of
 from llm_elicit.orchestrator.prices import Price, price_of
 from llm_elicit.orchestrator.tokens import cached_beginning, counter
 from llm_elicit.planning.pairs import PRESENTATIONS, Plan

@@ -19,7 +19,7 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.provenance import check_same, identity_of
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal import (
-    Place,
+    JournalLocation,
     Totals,
     answered_by_kind,
     check_digests,
@@ -117,7 +117,7 @@ def status(folder: Path, campaign: Campaign) -> dict[str, Totals]:
     Raises:
         InputError: there is no journal in the folder.
     """
-    with reading(Place(folder, campaign.journal)) as db:
+    with reading(JournalLocation(folder, campaign.journal)) as db:
         return {judge.name: totals(db, judge.name) for judge in campaign.judges}
 
 
@@ -127,7 +127,7 @@ def answered(folder: Path, campaign: Campaign) -> dict[str, dict[str, int]]:
     Raises:
         InputError: there is no journal in the folder.
     """
-    with reading(Place(folder, campaign.journal)) as db:
+    with reading(JournalLocation(folder, campaign.journal)) as db:
         return {judge.name: answered_by_kind(db, judge.name) for judge in campaign.judges}
 
 
@@ -235,7 +235,7 @@ def direct_answers(folder: Path, campaign: Campaign, space: FeatureSpace) -> pd.
 @contextmanager
 def _reading(folder: Path, campaign: Campaign, space: FeatureSpace) -> Iterator[sa.Connection]:
     """The journal of a run that is this campaign's."""
-    with reading(Place(folder, campaign.journal)) as db:
+    with reading(JournalLocation(folder, campaign.journal)) as db:
         kept = dict(db.execute(sa.select(meta.c.key, meta.c.value)).all())
         check_same(kept, identity_of(campaign, space), folder)
         yield db

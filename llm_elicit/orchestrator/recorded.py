@@ -10,24 +10,24 @@ import numpy as np
 import sqlalchemy as sa
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal import Place, open_questions, reading
-from llm_elicit.orchestrator.journal.door import FILE
+from llm_elicit.orchestrator.journal import JournalLocation, open_questions, reading
+from llm_elicit.orchestrator.journal.interface import FILE
 from llm_elicit.orchestrator.journal.schema import meta, questions, rounds
 from llm_elicit.orchestrator.journal.statements import ignoring
 from llm_elicit.orchestrator.lock import RunLock
 from llm_elicit.planning.rounds import Pairs
 
 
-def planned_rounds(place: Place) -> dict[tuple[str, int], Pairs]:
+def planned_rounds(location: JournalLocation) -> dict[tuple[str, int], Pairs]:
     """The rounds planned so far, by judge and number; none before the first question is asked.
 
     Raises:
         InputError: the journal cannot be read, or a round was changed by hand.
     """
-    if not place.shared and not (place.folder / FILE).is_file():
+    if not location.shared and not (location.folder / FILE).is_file():
         return {}
-    engine = place.readable()
-    with place.guarded(), engine.connect() as db, db.begin():
+    engine = location.readable()
+    with location.guarded(), engine.connect() as db, db.begin():
         if not sa.inspect(db).has_table("rounds"):
             return {}
         known = {column["name"] for column in sa.inspect(db).get_columns("rounds")}
@@ -36,13 +36,13 @@ def planned_rounds(place: Place) -> dict[tuple[str, int], Pairs]:
     for row in rows:
         if row.digest not in (None, _digest(row.judge, row.number, row.pairs)):
             raise InputError(
-                f"{place.name}: the pairs of round {row.number} are not as they were planned; put "
-                "a copy of the journal back, or move the run's folder away and run again"
+                f"{location.name}: the pairs of round {row.number} are not as they were planned; "
+                "put a copy of the journal back, or move the run's folder away and run again"
             )
     return {(row.judge, row.number): _pairs(row.pairs) for row in rows}
 
 
-def record_rounds(place: Place, planned: Mapping[tuple[str, int], Pairs]) -> None:
+def record_rounds(location: JournalLocation, planned: Mapping[tuple[str, int], Pairs]) -> None:
     """Put rounds on record; those that another worker recorded first stay as they are.
 
     Raises:
@@ -54,32 +54,32 @@ def record_rounds(place: Place, planned: Mapping[tuple[str, int], Pairs]) -> Non
         for pairs in (json.dumps([some.a.tolist(), some.b.tolist()]),)
     ]
     with (
-        RunLock(place.folder, shared=place.shared),
-        place.guarded(),
-        place.writable().connect() as db,
+        RunLock(location.folder, shared=location.shared),
+        location.guarded(),
+        location.writable().connect() as db,
         db.begin(),
     ):
         db.execute(ignoring(rounds, db.dialect.name), rows)
 
 
-def settled(place: Place, judge: str) -> bool:
+def settled(location: JournalLocation, judge: str) -> bool:
     """Whether every question of a judge that is planned has its answer, or was set aside."""
-    with reading(place) as db:
+    with reading(location) as db:
         return open_questions(db, judge) == 0
 
 
-def kept_identity(place: Place) -> dict[str, str]:
+def kept_identity(location: JournalLocation) -> dict[str, str]:
     """What the journal says that its run was begun with."""
-    with reading(place) as db:
+    with reading(location) as db:
         return {row.key: row.value for row in db.execute(sa.select(meta.c.key, meta.c.value))}
 
 
-def kept_answers(place: Place) -> int:
+def kept_answers(location: JournalLocation) -> int:
     """How many answers the journal holds, of whichever judges; none where there is no journal."""
-    if not place.shared and not (place.folder / FILE).is_file():
+    if not location.shared and not (location.folder / FILE).is_file():
         return 0
     done = sa.select(sa.func.count()).where(questions.c.state == "done")
-    with place.guarded(), place.readable().connect() as db, db.begin():
+    with location.guarded(), location.readable().connect() as db, db.begin():
         known = sa.inspect(db).has_table("questions")
         return int(db.execute(done).scalar_one()) if known else 0
 

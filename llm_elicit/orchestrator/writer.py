@@ -11,10 +11,10 @@ from logging import WARNING
 from typing import Self, TypeVar
 
 from llm_elicit.errors import CapError, ElicitError
-from llm_elicit.orchestrator.clerk import Prepared
 from llm_elicit.orchestrator.journal import Change, Journal, JournalError, Question
 from llm_elicit.orchestrator.journal.changes import Refusal
 from llm_elicit.orchestrator.log import event
+from llm_elicit.orchestrator.request_builder import Prepared
 
 T = TypeVar("T")
 
@@ -132,7 +132,7 @@ class Writer:
     @property
     def shared(self) -> bool:
         """Whether other workers may be there too."""
-        return self._journal.place.shared
+        return self._journal.location.shared
 
     async def workers(self) -> int:
         """How many workers live, this one among them, as far as the journal could be asked."""

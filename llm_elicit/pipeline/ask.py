@@ -119,7 +119,7 @@ def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> 
     except orchestrator.OldPlanError:
         planned = {}  # there are answers to another worker's round already
     if planned:
-        orchestrator.record_rounds(result.place, planned)
+        orchestrator.record_rounds(result.location, planned)
     longer = replace(result)
     if not planned and len(longer.plan) == len(result.plan):
         return None
@@ -185,12 +185,12 @@ def _due(result: Run) -> Iterator[tuple[str, int]]:
     rounds, names = result.campaign.design.rounds, sorted(j.name for j in result.campaign.judges)
     if rounds is None:
         return
-    known = orchestrator.planned_rounds(result.place)
+    known = orchestrator.planned_rounds(result.location)
     groups = {ALL_JUDGES: names} if rounds.shared else {name: [name] for name in names}
     for name, judges in groups.items():
         number = 2 + sum(judge == name for judge, _ in known)
         more = number <= rounds.count and stopped(known, name) is None
-        if more and all(orchestrator.settled(result.place, judge) for judge in judges):
+        if more and all(orchestrator.settled(result.location, judge) for judge in judges):
             yield name, number
 
 
@@ -280,7 +280,7 @@ def write_tables(result: Run) -> None:
     tables = [result.folder / name for name in (COMPARISONS, DIRECT)]
     export(result, tables[0])
     _export_direct(result, tables[1])
-    answers = {ANSWERS: str(orchestrator.kept_answers(result.place))}
+    answers = {ANSWERS: str(orchestrator.kept_answers(result.location))}
     result.manifest.record("ask", answers, tables)
 
 

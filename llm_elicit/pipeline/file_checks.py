@@ -26,7 +26,7 @@ def check_files(result: Run, stage: str, progress: Progress) -> None:
     result.check_identity()
     manifest, name = result.manifest, result.campaign.name
     asked = manifest.entry("ask") is not None
-    journal = result.place.shared or (result.folder / JOURNAL).is_file()
+    journal = result.location.shared or (result.folder / JOURNAL).is_file()
     if asked and not journal and result.campaign.design.rounds is not None:
         raise InputError(
             f"{result.folder}: the journal is gone, in which the pairs of later rounds are; put it "

@@ -111,12 +111,12 @@ class Run:
         first = replace(first, direct=direct)
         if self.campaign.design.rounds is None:
             return first
-        return with_rounds(first, self.campaign, orchestrator.planned_rounds(self.place))
+        return with_rounds(first, self.campaign, orchestrator.planned_rounds(self.location))
 
     @property
-    def place(self) -> orchestrator.Place:
+    def location(self) -> orchestrator.JournalLocation:
         """Where the journal is."""
-        return orchestrator.Place(self.folder, self.campaign.journal)
+        return orchestrator.JournalLocation(self.folder, self.campaign.journal)
 
     def write_pairs(self) -> None:
         """Write the pairs down, a row each."""
@@ -171,7 +171,7 @@ class Run:
     def questions(self) -> dict[str, int]:
         """How many questions about pairs each judge is asked; fewer where a rule had enough."""
         rounds = self.campaign.design.rounds
-        known = {} if rounds is None else orchestrator.planned_rounds(self.place)
+        known = {} if rounds is None else orchestrator.planned_rounds(self.location)
         names = [judge.name for judge in self.campaign.judges]
         return {name: questions_of(name, self.campaign, known) for name in names}
 
@@ -211,13 +211,13 @@ class Run:
         kept = self.manifest.identity
         if kept or not (self.folder / orchestrator.JOURNAL).is_file():
             return kept
-        return orchestrator.kept_identity(self.place)
+        return orchestrator.kept_identity(self.location)
 
     @property
     def begun(self) -> bool:
         """Whether anything was asked."""
         files = (orchestrator.JOURNAL, COMPARISONS)
-        return self.place.shared or any((self.folder / name).exists() for name in files)
+        return self.location.shared or any((self.folder / name).exists() for name in files)
 
     def check_identity(self) -> None:
         """Refuse to go on with what was begun as another campaign.
@@ -236,7 +236,7 @@ class Run:
         before = self._answers_before()
         if not before:
             return
-        kept = orchestrator.kept_answers(self.place)
+        kept = orchestrator.kept_answers(self.location)
         if kept < before:
             raise InputError(
                 f"{self.folder}: the journal holds {kept:,} of the {before:,} answers that "

@@ -4,18 +4,22 @@ from pathlib import Path
 
 import pytest
 
-from llm_elicit.benchmarks.asking.loopback import Books
-from llm_elicit.benchmarks.faults.line import COLUMNS, SHORT, Line
+from llm_elicit.benchmarks.asking.loopback import ServerCounts
 from llm_elicit.benchmarks.faults.process_rows import PROCESS_ROWS
 from llm_elicit.benchmarks.faults.provider_rows import cases, run_case
+from llm_elicit.benchmarks.faults.result_row import COLUMNS, SHORT, ResultRow
 from llm_elicit.benchmarks.faults.table import run_faults
 from llm_elicit.errors import InputError
 
 
 def test_a_row_says_what_was_paid_twice_beside_its_bound() -> None:
-    books = Books(requests=1_020, questions=1_000, faults=4, answered=999, twice=15, answers=1_015,
-                  followed=0, seconds=5.0)  # fmt: skip
-    line = Line("429", "some", 1_000, books, 5.0, "≤ 2 × clean", clean=4.0, bound=16, over=0.0)
+    counts = ServerCounts(
+        requests=1_020, questions=1_000, faults=4, answered=999, twice=15, answers=1_015,
+        followed=0, seconds=5.0,
+    )  # fmt: skip
+    line = ResultRow(
+        "429", "some", 1_000, counts, 5.0, "≤ 2 × clean", clean=4.0, bound=16, over=0.0
+    )
     told = dict(zip(COLUMNS, line.cells, strict=True))
     assert told["answered once"] == "984"
     assert told["paid twice"] == "16 (at most 16)"
@@ -38,4 +42,4 @@ def test_a_provider_row(name: str, tmp_path: Path) -> None:
 def test_a_process_row(name: str, tmp_path: Path) -> None:
     line = PROCESS_ROWS[name](SHORT, tmp_path)
     assert line.unmet == []
-    assert line.books.answered == line.questions
+    assert line.counts.answered == line.questions

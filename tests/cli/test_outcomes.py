@@ -15,7 +15,7 @@ from fakes.provider import Fails, Hangs, Provider, Says
 
 from llm_elicit import errors
 from llm_elicit.cli import main as cli
-from llm_elicit.orchestrator.journal import Place, reading, totals
+from llm_elicit.orchestrator.journal import JournalLocation, reading, totals
 from llm_elicit.pipeline import stages
 
 DOCS = Path(__file__).parents[2] / "docs" / "running.md"
@@ -173,7 +173,7 @@ def _wait(condition, child):
 
 
 def _answered():
-    with reading(Place(Path("runs/c"))) as db:
+    with reading(JournalLocation(Path("runs/c"))) as db:
         return totals(db, "claude").done
 
 

@@ -29,7 +29,7 @@ from sqlalchemy import func, select
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator import prompts
-from llm_elicit.orchestrator.journal import Place, reading
+from llm_elicit.orchestrator.journal import JournalLocation, reading
 from llm_elicit.orchestrator.journal.schema import answers, questions
 from llm_elicit.questions import Template
 from orchestrator.conftest import KEY, SWIFT, claude
@@ -134,7 +134,7 @@ def _work(what: Campaign, folder: Path, trouble: str, lease: float, mouth: int) 
 
 
 @dataclass(frozen=True)
-class Books:
+class Account:
     """What was seen of a campaign that was killed.
 
     Attributes:
@@ -163,17 +163,17 @@ class Books:
         )
 
 
-def torment(kills: int, place: Place, pairs: int = 400, seed: int = 1) -> Books:
+def torment(kills: int, location: JournalLocation, pairs: int = 400, seed: int = 1) -> Account:
     """Kill a campaign so many times at random moments, then let it end."""
     rng = random.Random(seed)
     in_flight, again, kept = 0, 0, [0]
     with Nursery() as nursery, Provider(lambda n, body: Says("A", delay=0.02)) as provider:
-        what = study(provider.url, pairs, place.address)
+        what = study(provider.url, pairs, location.address)
         hashes = _hashes(what)
         done: set[str] = set()
         for _ in range(kills):
             seen = len(provider.seen)
-            child = nursery.start(what, place.folder)
+            child = nursery.start(what, location.folder)
             # From before it opens the journal to well into the asking.
             more, until = seen + rng.randint(0, 3 * SLOTS), time.monotonic() + 5.0
             while len(provider.seen) < more and time.monotonic() < until:
@@ -182,25 +182,25 @@ def torment(kills: int, place: Place, pairs: int = 400, seed: int = 1) -> Books:
             nursery.end(child, kill=True)
             time.sleep(0.05)  # what was sent reaches the server
             again += len({request.question for request in provider.seen[seen:]} & done)
-            flying, answered = _on_disk(place)
+            flying, answered = _on_disk(location)
             in_flight += flying
             kept.append(len(answered))
             done = {question for question, prompt in hashes.items() if prompt in answered}
         seen = len(provider.seen)
-        assert nursery.end(nursery.start(what, place.folder)) == ""
+        assert nursery.end(nursery.start(what, location.folder)) == ""
         again += len({request.question for request in provider.seen[seen:]} & done)
         asked = Counter(request.question for request in provider.seen)
-        with reading(place) as db:
+        with reading(location) as db:
             total = db.execute(select(func.count()).select_from(answers)).scalar_one()
     assert len(asked) == 2 * pairs
-    return Books(2 * pairs, total, len(provider.seen), in_flight, again, kept)
+    return Account(2 * pairs, total, len(provider.seen), in_flight, again, kept)
 
 
-def _on_disk(place: Place) -> tuple[int, set[str]]:
+def _on_disk(location: JournalLocation) -> tuple[int, set[str]]:
     """Requests in flight and the hashes of answered prompts; nothing if there is no journal yet."""
     flying = select(func.count()).where(questions.c.state == "in flight")
     try:
-        with reading(place) as db:
+        with reading(location) as db:
             hashes = set(db.execute(select(answers.c.prompt_hash)).scalars())
             return db.execute(flying).scalar_one(), hashes
     except InputError as error:
@@ -226,9 +226,9 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "try"
         address = stack.enter_context(server()) if given.journal == "postgresql" else None
-        books = torment(given.kills, Place(folder, address), given.pairs, given.seed)
-    sys.stdout.write(f"{books}\nheld: {books.held}\n")
-    sys.exit(not books.held)
+        account = torment(given.kills, JournalLocation(folder, address), given.pairs, given.seed)
+    sys.stdout.write(f"{account}\nheld: {account.held}\n")
+    sys.exit(not account.held)
 
 
 if __name__ == "__main__":

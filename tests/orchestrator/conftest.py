@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from llm_elicit.orchestrator import Patience
-from llm_elicit.orchestrator.journal import Place
+from llm_elicit.orchestrator.journal import JournalLocation
 from llm_elicit.orchestrator.rate_sharing import REGISTRY
 from orchestrator.postgres import server
 
@@ -36,11 +36,11 @@ def postgres() -> Iterator[str]:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """A place for a journal, in either database."""
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> JournalLocation:
+    """A location for a journal, in either database."""
     if request.param == "sqlite":
-        return Place(tmp_path)
-    return Place(tmp_path, request.getfixturevalue("postgres"))
+        return JournalLocation(tmp_path)
+    return JournalLocation(tmp_path, request.getfixturevalue("postgres"))
 
 
 def claude(url: str, **settings: Any) -> dict[str, Any]:

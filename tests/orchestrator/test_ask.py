@@ -237,7 +237,7 @@ def test_a_disk_that_is_full_is_one_line_and_keeps_what_was_paid(tmp_path: Path)
     """SQLite itself is told that the file may not grow: the error is the real one."""
     with Provider(lambda n, body: Says("A")) as provider:
         study = campaign([claude(provider.url, concurrency=2)], pairs=60)
-        book = tmp_path / "try" / "journal.sqlite"
+        journal = tmp_path / "try" / "journal.sqlite"
         plain = Journal.prepare
 
         def prepare(self: Journal, *args: Any) -> int:
@@ -252,7 +252,7 @@ def test_a_disk_that_is_full_is_one_line_and_keeps_what_was_paid(tmp_path: Path)
             summary = run(study, tmp_path / "try")
         (problem,) = summary.problems
         assert "full" in str(problem)
-        assert str(book) in str(problem)
+        assert str(journal) in str(problem)
         kept = len(table(study, tmp_path / "try"))
         assert 0 < kept < 120
         assert run(study, tmp_path / "try").complete

@@ -19,7 +19,7 @@ from fakes.provider import Fails, Provider, Says
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_elicit.backends.batches import AnthropicBatches, Line, OpenAIBatches, Room
+from llm_elicit.backends.batches import AnthropicBatches, BatchRequest, OpenAIBatches, Room
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CapError, InputError, JudgeError
 from llm_elicit.orchestrator import (
@@ -29,13 +29,13 @@ from llm_elicit.orchestrator import (
     Step,
     Study,
     ask_in_batches,
-    batch_lines,
-    batching,
+    batch_runner,
+    batch_statuses,
     direct_answers,
     prompts,
     status,
 )
-from llm_elicit.orchestrator.batching import Entry, packs
+from llm_elicit.orchestrator.batch_runner import Entry, packs
 from llm_elicit.orchestrator.budget import Amount
 from llm_elicit.orchestrator.journal import Question
 from llm_elicit.orchestrator.prices import price_of
@@ -84,7 +84,7 @@ class Notes(Silent):
 
 def _lines(study: Campaign, folder: Path) -> list[tuple[str, int | None, int | None]]:
     whole = Study(study, study.load_space(), plan_of(study), folder)
-    return [(line.state, line.total, line.done) for line in asyncio.run(batch_lines(whole))]
+    return [(line.state, line.total, line.done) for line in asyncio.run(batch_statuses(whole))]
 
 
 def _right(study: Campaign, folder: Path) -> int:
@@ -170,7 +170,7 @@ def test_packs_hold_everything_in_order_within_the_limits(
     sizes: list[int], count: int, size: int
 ) -> None:
     entries = [
-        Entry(Question(n, 0, "ab", 0, 0, "x"), Line(str(n), {"x": "y" * length}), Amount())
+        Entry(Question(n, 0, "ab", 0, 0, "x"), BatchRequest(str(n), {"x": "y" * length}), Amount())
         for n, length in enumerate(sizes)
     ]
     made = list(packs(entries, Room(count, size)))
@@ -406,7 +406,7 @@ def test_a_batch_that_is_not_listed_is_sent_again_only_when_told(
         provider.refuses = None
         _do("submit", study, folder)
         assert not provider.batches, "too early to tell"
-        monkeypatch.setattr(batching, "GRACE", 0.0)
+        monkeypatch.setattr(batch_runner, "GRACE", 0.0)
         steps: list[Step] = ["submit", "collect", "wait"]
         for step in steps:
             notes = Notes()

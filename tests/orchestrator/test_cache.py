@@ -94,12 +94,12 @@ def test_any_change_anywhere_changes_the_key_and_is_named(
         changed["a new setting"] = new
         named = "body.a new setting"
     else:
-        place = changed
+        inner = changed
         for step in path[:-1]:
-            place = place[step]
-        if _numbers(place[path[-1]]) == _numbers(new):
+            inner = inner[step]
+        if _numbers(inner[path[-1]]) == _numbers(new):
             return
-        place[path[-1]] = new
+        inner[path[-1]] = new
         named = ""
     one, two = identify("e", "m", body, 0), identify("e", "m", changed, 0)
     assert one != two

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from llm_elicit.config.campaign import Limits
 from llm_elicit.errors import CapError
-from llm_elicit.orchestrator.budget import Amount, Budget, Purse
+from llm_elicit.orchestrator.budget import Amount, Budget, BudgetLedger
 from orchestrator import cap
 from orchestrator.cap import Till, Trial, small, spend
 from orchestrator.running import run
@@ -40,28 +40,28 @@ def test_no_order_of_reservations_and_settlements_passes_a_cap(
     max_cost: float, max_tokens: int, requests: list, rng, before: float
 ) -> None:
     limits = Limits(max_cost=max_cost, max_tokens=max_tokens)
-    purse = Purse(limits, Amount(max_cost * before, int(max_tokens * before)))
+    ledger = BudgetLedger(limits, Amount(max_cost * before, int(max_tokens * before)))
     held: list[tuple[Amount, float]] = []
     for usd, tokens, share in requests:
         worst = Amount(usd, tokens)
-        room = max_cost - purse.spent.usd - sum(w.usd for w, _ in held)
-        left = max_tokens - purse.spent.tokens - sum(w.tokens for w, _ in held)
-        taken = purse.take(worst)
+        room = max_cost - ledger.spent.usd - sum(w.usd for w, _ in held)
+        left = max_tokens - ledger.spent.tokens - sum(w.tokens for w, _ in held)
+        taken = ledger.take(worst)
         if taken:
             held.append((worst, share))
         elif usd <= room - 1e-9 and tokens <= left:
             pytest.fail("refused, though both caps have room")
         while held and rng.random() < 0.4:
             one, part = held.pop(rng.randrange(len(held)))
-            purse.settle(one, _paid(one, part))
-        committed = purse.spent.usd + sum(w.usd for w, _ in held)
+            ledger.settle(one, _paid(one, part))
+        committed = ledger.spent.usd + sum(w.usd for w, _ in held)
         assert committed <= max_cost + 1e-9
         # What earlier runs spent is rounded to a picodollar.
-        assert purse.spent.usd <= max_cost + 1e-12
-        assert purse.spent.tokens + sum(w.tokens for w, _ in held) <= max_tokens
+        assert ledger.spent.usd <= max_cost + 1e-12
+        assert ledger.spent.tokens + sum(w.tokens for w, _ in held) <= max_tokens
     for one, part in held:
-        purse.settle(one, _paid(one, part))
-    assert purse.idle
+        ledger.settle(one, _paid(one, part))
+    assert ledger.idle
 
 
 @settings(max_examples=40, deadline=None)

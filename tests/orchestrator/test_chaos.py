@@ -12,7 +12,7 @@ from fakes.provider import Provider, Says
 
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import status
-from llm_elicit.orchestrator.journal import Place, reading
+from llm_elicit.orchestrator.journal import JournalLocation, reading
 from llm_elicit.testing.meters import Gate, Limit
 from orchestrator.chaos import SLOTS, Nursery, study, torment
 from orchestrator.conftest import claude
@@ -22,11 +22,13 @@ KILLS = int(os.environ.get("ELICIT_KILLS", "8"))
 """The full form has 50."""
 
 
-def test_killed_at_random_moments_every_question_is_answered_once(place: Place) -> None:
-    inside = Place(place.folder / "try", place.address)
-    books = torment(KILLS, inside, pairs=50 * KILLS)
-    assert books.held, books
-    assert books.kept[-1] > 0, "no kill came late enough to find an answer"
+def test_killed_at_random_moments_every_question_is_answered_once(
+    location: JournalLocation,
+) -> None:
+    inside = JournalLocation(location.folder / "try", location.address)
+    account = torment(KILLS, inside, pairs=50 * KILLS)
+    assert account.held, account
+    assert account.kept[-1] > 0, "no kill came late enough to find an answer"
 
 
 def test_two_workers_share_a_campaign(postgres: str, tmp_path: Path) -> None:
@@ -42,7 +44,7 @@ def test_two_workers_share_a_campaign(postgres: str, tmp_path: Path) -> None:
     assert len(asked) == 400
     assert sum(asked.values()) <= 400 + SLOTS
     assert status(folder, what)["claude"].done == 400
-    with reading(Place(folder, postgres)) as db:
+    with reading(JournalLocation(folder, postgres)) as db:
         assert db.exec_driver_sql("SELECT COUNT(*) FROM workers").scalar_one() == 2
 
 
@@ -73,7 +75,7 @@ def test_a_fixed_limit_holds_over_workers(postgres: str, tmp_path: Path) -> None
         workers = [nursery.start(what, tmp_path / "slow", lease=30.0) for _ in range(3)]
         assert [nursery.end(worker) for worker in workers] == ["", "", ""]
     assert (gate.admitted, gate.refused) == (160, 0)
-    with reading(Place(tmp_path / "slow", postgres)) as db:
+    with reading(JournalLocation(tmp_path / "slow", postgres)) as db:
         shares = db.exec_driver_sql("SELECT tokens FROM workers").scalars().all()
     assert len([share for share in shares if share > 0]) == 3
 
@@ -130,9 +132,9 @@ def test_a_file_that_is_no_journal_any_more_is_one_line(tmp_path: Path) -> None:
     with Provider(lambda n, body: Says("A")) as provider:
         what = study(provider.url, 60)
         run(what, tmp_path / "try")
-    book = tmp_path / "try" / "journal.sqlite"
-    whole = book.read_bytes()
-    book.write_bytes(whole[: len(whole) // 2 + 100])
+    journal = tmp_path / "try" / "journal.sqlite"
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[: len(whole) // 2 + 100])
     with pytest.raises(InputError, match=r"cannot be used .*malformed") as caught:
         run(what, tmp_path / "try")
     assert "\n" not in str(caught.value)

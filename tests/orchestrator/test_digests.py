@@ -12,7 +12,14 @@ import sqlalchemy as sa
 
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import direct_answers
-from llm_elicit.orchestrator.journal import Answer, Place, Question, answered, digest_of, intent
+from llm_elicit.orchestrator.journal import (
+    Answer,
+    JournalLocation,
+    Question,
+    answered,
+    digest_of,
+    intent,
+)
 from llm_elicit.orchestrator.journal.store import Journal
 from llm_elicit.orchestrator.recorded import planned_rounds, record_rounds
 from llm_elicit.planning.rounds import ALL_JUDGES, Pairs
@@ -20,8 +27,8 @@ from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, plan_of, run, table
 
 
-def _execute(place: Place, statement: str) -> int:
-    with place.writable().connect() as db, db.begin():
+def _execute(location: JournalLocation, statement: str) -> int:
+    with location.writable().connect() as db, db.begin():
         return db.execute(sa.text(statement)).rowcount
 
 
@@ -34,13 +41,13 @@ def _execute(place: Place, statement: str) -> int:
         "UPDATE questions SET pair = 9 + id WHERE id = 5",
     ],
 )
-def test_a_changed_answer_is_named(place: Place, change: str) -> None:
-    study = campaign([EXPERT], pairs=4, journal=place.address)
-    run(study, place.folder)
-    assert len(table(study, place.folder)) == 8
-    assert _execute(place, change)
+def test_a_changed_answer_is_named(location: JournalLocation, change: str) -> None:
+    study = campaign([EXPERT], pairs=4, journal=location.address)
+    run(study, location.folder)
+    assert len(table(study, location.folder)) == 8
+    assert _execute(location, change)
     with pytest.raises(InputError, match=r"answer of '(expert|other)' to question \d+ [ab]{2}"):
-        table(study, place.folder)
+        table(study, location.folder)
 
 
 def test_an_answer_to_a_direct_question_is_named(tmp_path: Path) -> None:
@@ -48,58 +55,60 @@ def test_an_answer_to_a_direct_question_is_named(tmp_path: Path) -> None:
     run(study, tmp_path)
     space = study.load_space()
     assert len(direct_answers(tmp_path, study, space)) == 3
-    _execute(Place(tmp_path), "UPDATE answers SET reply = reply || '0' WHERE verdict = 'text'")
+    _execute(
+        JournalLocation(tmp_path), "UPDATE answers SET reply = reply || '0' WHERE verdict = 'text'"
+    )
     with pytest.raises(InputError, match=r"question 0 sample, replicate 0.*\(and 2 more\)"):
         direct_answers(tmp_path, study, space)
     assert len(table(study, tmp_path)) == 8, "the answers about pairs are as they were"
 
 
-def test_answers_of_earlier_versions_are_taken(place: Place) -> None:
-    study = campaign([EXPERT], pairs=4, journal=place.address)
-    run(study, place.folder)
-    _execute(place, "UPDATE answers SET digest = NULL, probability = 0.25")
-    assert set(table(study, place.folder).frame["probability"]) == {0.25}
+def test_answers_of_earlier_versions_are_taken(location: JournalLocation) -> None:
+    study = campaign([EXPERT], pairs=4, journal=location.address)
+    run(study, location.folder)
+    _execute(location, "UPDATE answers SET digest = NULL, probability = 0.25")
+    assert set(table(study, location.folder).frame["probability"]) == {0.25}
 
 
 def test_a_journal_that_is_only_read_may_lack_the_columns(tmp_path: Path) -> None:
     study = campaign([EXPERT], pairs=4)
     run(study, tmp_path)
     for name in ("answers", "rounds"):
-        _execute(Place(tmp_path), f"ALTER TABLE {name} DROP COLUMN digest")
+        _execute(JournalLocation(tmp_path), f"ALTER TABLE {name} DROP COLUMN digest")
     assert len(table(study, tmp_path)) == 8
-    assert planned_rounds(Place(tmp_path)) == {}
+    assert planned_rounds(JournalLocation(tmp_path)) == {}
 
 
-def test_a_changed_round_is_named(place: Place) -> None:
-    Journal(place, {"of": "a test"}).close()
+def test_a_changed_round_is_named(location: JournalLocation) -> None:
+    Journal(location, {"of": "a test"}).close()
     rng = np.random.default_rng(0)
-    record_rounds(place, {(ALL_JUDGES, 2): Pairs(*rng.normal(size=(2, 3, 4)))})
-    assert len(planned_rounds(place)) == 1
-    _execute(place, "UPDATE rounds SET pairs = replace(pairs, '1', '2')")
+    record_rounds(location, {(ALL_JUDGES, 2): Pairs(*rng.normal(size=(2, 3, 4)))})
+    assert len(planned_rounds(location)) == 1
+    _execute(location, "UPDATE rounds SET pairs = replace(pairs, '1', '2')")
     with pytest.raises(InputError, match="pairs of round 2 are not as they were planned"):
-        planned_rounds(place)
+        planned_rounds(location)
 
 
 @pytest.mark.parametrize("value", [float("nan"), -0.0, 1, None, 1e300, 5e-324])
 def test_numbers_come_back_with_the_digest_they_left_with(
-    place: Place, value: float | None
+    location: JournalLocation, value: float | None
 ) -> None:
-    study = campaign([EXPERT], pairs=4, journal=place.address)
-    run(study, place.folder)
-    book = Journal(place, {"of": "a test"})
-    _execute(place, "DELETE FROM answers WHERE question = 1")
-    _execute(place, "UPDATE questions SET state = 'planned' WHERE id = 1")
-    book.prepare(["expert"], plan_of(study))
-    (question,) = book.claim("expert", 1)
+    study = campaign([EXPERT], pairs=4, journal=location.address)
+    run(study, location.folder)
+    journal = Journal(location, {"of": "a test"})
+    _execute(location, "DELETE FROM answers WHERE question = 1")
+    _execute(location, "UPDATE questions SET state = 'planned' WHERE id = 1")
+    journal.prepare(["expert"], plan_of(study))
+    (question,) = journal.claim("expert", 1)
     answer = Answer(
         "t", "h", "e", '{"x": "é\\u0000"}', "m", "m-1 \ud83d", "A\0 “é” \ud83d", "stop", "A",
         0.1, value, 1, 10, 2, 0, 0.25, 0.05, False, "2026-01-01T00:00:00.000+00:00",
     )  # fmt: skip
     answer = Answer(**vars(answer) | {"digest": digest_of(question, answer)})
-    book.commit([intent(question.id, 0.0)])
-    book.commit([answered(question.id, answer)])
-    book.close()
-    assert len(table(study, place.folder)) == 8
+    journal.commit([intent(question.id, 0.0)])
+    journal.commit([answered(question.id, answer)])
+    journal.close()
+    assert len(table(study, location.folder)) == 8
 
 
 def test_a_digest_takes_ten_microseconds() -> None:
@@ -128,11 +137,11 @@ def test_a_damaged_journal_is_read_as_it_was_or_refused(tmp_path: Path) -> None:
     before, whole = table(study, tmp_path).frame, file.read_bytes()
     rng, lines = np.random.default_rng(0), []
     used = np.flatnonzero(np.frombuffer(whole, dtype=np.uint8))
-    for place in rng.choice(used, 100).tolist():
+    for offset in rng.choice(used, 100).tolist():
         for rest in tmp_path.glob("journal.sqlite-*"):
             rest.unlink()
         content = bytearray(whole)
-        content[place] ^= 1 << int(rng.integers(8))
+        content[offset] ^= 1 << int(rng.integers(8))
         file.write_bytes(content)
         try:
             after = table(study, tmp_path).frame
@@ -140,6 +149,6 @@ def test_a_damaged_journal_is_read_as_it_was_or_refused(tmp_path: Path) -> None:
             lines.append(str(error))
         else:
             # Rows that are gone are told by their number, see test_file_checks.
-            assert len(after) < len(before) or after.equals(before), f"byte {place}"
+            assert len(after) < len(before) or after.equals(before), f"byte {offset}"
     assert len(lines) > 10
     assert not any("\n" in line for line in lines)

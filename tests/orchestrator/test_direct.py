@@ -21,9 +21,9 @@ from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CapError, InputError
 from llm_elicit.orchestrator import answered, direct_answers, estimate, examples, status
-from llm_elicit.orchestrator.clerk import check_direct
-from llm_elicit.orchestrator.journal import Place, reading
+from llm_elicit.orchestrator.journal import JournalLocation, reading
 from llm_elicit.orchestrator.journal.reading import committed
+from llm_elicit.orchestrator.request_builder import check_direct
 from llm_elicit.planning.direct_pairs import range_pairs
 from llm_elicit.planning.pairs import direct_queries
 from llm_elicit.questions.numbers import UNREAD
@@ -127,7 +127,7 @@ def test_a_cap_holds_over_both(tmp_path: Path) -> None:
         judge = gpt(provider.url, price=price, concurrency=4)
         free = campaign([judge], pairs=5, direct=DIRECT)
         run(free, tmp_path / "free")
-        with reading(Place(tmp_path / "free")) as db:
+        with reading(JournalLocation(tmp_path / "free")) as db:
             whole, _ = committed(db)
         capped = campaign([judge], pairs=5, direct=DIRECT, limits={"max_cost": 0.7 * whole})
         summary = run(capped, tmp_path / "elsewhere" / "capped")

@@ -10,7 +10,14 @@ from fakes.provider import Provider, Says
 from sqlalchemy import event
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal import Journal, JournalError, Place, answered, intent, reserve
+from llm_elicit.orchestrator.journal import (
+    Journal,
+    JournalError,
+    JournalLocation,
+    answered,
+    intent,
+    reserve,
+)
 from orchestrator.chaos import Nursery, study
 from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, plan_of, run, table
@@ -77,17 +84,17 @@ def test_a_disk_without_room_for_the_reserve_is_refused(disk: Disk) -> None:
 
 def test_when_a_file_cannot_grow_the_reserve_is_given_back_once(tmp_path: Path) -> None:
     """SQLite's own limit of pages, which the reserve lifts as it would a disk's."""
-    place = Place(tmp_path)
+    location = JournalLocation(tmp_path)
     plan = plan_of(campaign([EXPERT], pairs=10))
-    book = Journal(place, {"fingerprint": "x"})
-    book.prepare(["expert"], plan)
-    first, second, third = book.claim("expert", 3)
-    book.commit([intent(first.id, 0.25), intent(second.id, 0.25)])
-    with book._raw() as db:
+    journal = Journal(location, {"fingerprint": "x"})
+    journal.prepare(["expert"], plan)
+    first, second, third = journal.claim("expert", 3)
+    journal.commit([intent(first.id, 0.25), intent(second.id, 0.25)])
+    with journal._raw() as db:
         db.execute("PRAGMA max_page_count = 1")
     kept = tmp_path / "journal.reserve"
 
-    @event.listens_for(book._db.engine, "begin")
+    @event.listens_for(journal._db.engine, "begin")
     def _lift(connection: object) -> None:
         if not kept.exists():
             connection.exec_driver_sql("PRAGMA max_page_count = 100000")  # type: ignore[attr-defined]
@@ -98,14 +105,14 @@ def test_when_a_file_cannot_grow_the_reserve_is_given_back_once(tmp_path: Path) 
         change.answer["reply"] = "A" * 100_000
     unsent = intent(third.id, 0.25)
     assert kept.stat().st_size == reserve.SIZE
-    assert book.commit([*long, unsent]) == {unsent: "journal failed"}
+    assert journal.commit([*long, unsent]) == {unsent: "journal failed"}
     assert not kept.exists()
-    assert book.totals("expert").done == 2
-    for refused in (lambda: book.claim("expert", 1), lambda: _raise(book.failure)):
+    assert journal.totals("expert").done == 2
+    for refused in (lambda: journal.claim("expert", 1), lambda: _raise(journal.failure)):
         with pytest.raises(InputError, match="the disk is full"):
             refused()
-    book.close()
-    again = Journal(place, {"fingerprint": "x"})
+    journal.close()
+    again = Journal(location, {"fingerprint": "x"})
     assert again.prepare(["expert"], plan) == 0
     assert again.spent() == (pytest.approx(0.5), 24)
     again.close()

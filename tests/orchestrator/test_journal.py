@@ -20,7 +20,7 @@ from llm_elicit.orchestrator import planned_rounds, record_rounds, settled
 from llm_elicit.orchestrator.journal import (
     Answer,
     Journal,
-    Place,
+    JournalLocation,
     answered,
     failed,
     intent,
@@ -62,20 +62,20 @@ def _plan(pairs: int = 10) -> Plan:
     return plan_of(campaign([EXPERT], pairs=pairs))
 
 
-def _open(place: Place, lease: float = 60.0, **limits: float) -> Journal:
-    return Journal(place, {"fingerprint": "x"}, Limits.model_validate(limits), lease)
+def _open(location: JournalLocation, lease: float = 60.0, **limits: float) -> Journal:
+    return Journal(location, {"fingerprint": "x"}, Limits.model_validate(limits), lease)
 
 
-def _states(place: Place) -> list[str]:
-    with reading(place) as db:
+def _states(location: JournalLocation) -> list[str]:
+    with reading(location) as db:
         return list(db.execute(select(questions.c.state).order_by(questions.c.id)).scalars())
 
 
-def _accounts_agree(book: Journal) -> None:
+def _accounts_agree(journal: Journal) -> None:
     """What the workers counted is what the rows add up to."""
-    with book._db.begin():
-        counted = amounts(book._db, SPENT)
-    assert counted == pytest.approx(book.spent())
+    with journal._db.begin():
+        counted = amounts(journal._db, SPENT)
+    assert counted == pytest.approx(journal.spent())
 
 
 def test_a_released_migration_is_never_edited() -> None:
@@ -93,18 +93,18 @@ def _digest(statements: list[str]) -> str:
 
 
 def test_a_newer_journal_is_refused(tmp_path: Path) -> None:
-    _open(Place(tmp_path)).close()
+    _open(JournalLocation(tmp_path)).close()
     with sqlite3.connect(tmp_path / "journal.sqlite") as db:
         db.execute("INSERT INTO migrations VALUES ('9999-future', 'then')")
     with pytest.raises(InputError, match=r"9999-future.*upgrade"):
-        _open(Place(tmp_path))
+        _open(JournalLocation(tmp_path))
 
 
 def test_a_journal_of_the_first_format_goes_on(tmp_path: Path) -> None:
     """As release 0.1 left it when it was killed: answered, in flight, failed and open."""
     study = campaign([EXPERT], pairs=4)
     run(study, tmp_path / "now")
-    with reading(Place(tmp_path / "now")) as db:
+    with reading(JournalLocation(tmp_path / "now")) as db:
         rows = db.execute(select(answers).order_by(answers.c.question)).all()
         identity = dict(db.exec_driver_sql("SELECT key, value FROM meta").all())
     folder = tmp_path / "old"
@@ -141,138 +141,140 @@ def test_a_journal_of_the_first_format_goes_on(tmp_path: Path) -> None:
 
 
 def test_the_journal_is_durable(tmp_path: Path) -> None:
-    book = _open(Place(tmp_path))
-    with book._raw() as db:
+    journal = _open(JournalLocation(tmp_path))
+    with journal._raw() as db:
         for pragma, value in (("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)):
             assert db.execute(f"PRAGMA {pragma}").fetchone() == (value,)
         assert db.execute("PRAGMA busy_timeout").fetchone() == (30_000,)
-    book.close()
+    journal.close()
 
 
-def test_a_failed_commit_changes_nothing(place: Place) -> None:
-    book = _open(place)
-    book.prepare(["expert"], _plan())
-    first, second = book.claim("expert", 2)
+def test_a_failed_commit_changes_nothing(location: JournalLocation) -> None:
+    journal = _open(location)
+    journal.prepare(["expert"], _plan())
+    first, second = journal.claim("expert", 2)
     bad = intent(second.id, 0.0)
     bad.values["reserved"] = None  # the column takes no NULL: the database itself refuses
     with pytest.raises(InputError, match="journal cannot be used"):
-        book.commit([intent(first.id, 0.1), bad])
-    assert set(_states(place)) == {"planned"}
-    book.commit([intent(first.id, 0.1)])
-    assert _states(place)[0] == "in flight"
-    book.close()
+        journal.commit([intent(first.id, 0.1), bad])
+    assert set(_states(location)) == {"planned"}
+    journal.commit([intent(first.id, 0.1)])
+    assert _states(location)[0] == "in flight"
+    journal.close()
 
 
-def test_a_question_goes_from_state_to_state(place: Place) -> None:
-    book = _open(place)
-    assert book.prepare(["expert"], _plan()) == 0
-    q = [question.id for question in book.claim("expert", 6)]
-    book.commit([intent(number, 0.5) for number in q[:4]])
-    assert book.held() == (pytest.approx(2.0), 0)
-    book.commit(
+def test_a_question_goes_from_state_to_state(location: JournalLocation) -> None:
+    journal = _open(location)
+    assert journal.prepare(["expert"], _plan()) == 0
+    q = [question.id for question in journal.claim("expert", 6)]
+    journal.commit([intent(number, 0.5) for number in q[:4]])
+    assert journal.held() == (pytest.approx(2.0), 0)
+    journal.commit(
         [
             answered(q[0], ANSWER), missed(q[1], 0.125), failed(q[2], "no\0"),
             quarantined(q[3], "boom"), submitted(q[4], 0.5, 7, "tag"),
         ]
     )  # fmt: skip
-    assert _states(place)[:6] == [
+    assert _states(location)[:6] == [
         "done", "planned", "failed", "quarantined", "submitted", "planned"
     ]  # fmt: skip
-    totals = book.totals("expert")
+    totals = journal.totals("expert")
     assert (totals.done, totals.failed, totals.quarantined, totals.requests) == (1, 1, 1, 5)
-    assert book.held() == (0.0, 0)
-    assert book.spent() == (pytest.approx(0.375), 12)
-    _accounts_agree(book)
+    assert journal.held() == (0.0, 0)
+    assert journal.spent() == (pytest.approx(0.375), 12)
+    _accounts_agree(journal)
     # What this worker holds is not given out again, what it let go of is.
-    assert not {question.id for question in book.claim("expert", 100)} & set(q)
-    book.close()
-    again = _open(place)
+    assert not {question.id for question in journal.claim("expert", 100)} & set(q)
+    journal.close()
+    again = _open(location)
     assert again.prepare(["expert"], _plan()) == 0
     offered = {question.id for question in again.claim("expert", 100)}
     assert offered == set(range(1, 21)) - {q[0], q[3], q[4]}
     again.close()
 
 
-def test_an_answer_committed_twice_is_kept_once(place: Place) -> None:
-    book = _open(place)
-    book.prepare(["expert"], _plan())
-    (question,) = book.claim("expert", 1)
+def test_an_answer_committed_twice_is_kept_once(location: JournalLocation) -> None:
+    journal = _open(location)
+    journal.prepare(["expert"], _plan())
+    (question,) = journal.claim("expert", 1)
     for _ in range(2):
-        book.commit([answered(question.id, ANSWER)])
-    assert book.totals("expert").done == 1
-    book.close()
+        journal.commit([answered(question.id, ANSWER)])
+    assert journal.totals("expert").done == 1
+    journal.close()
 
 
-def test_claims_follow_the_plan_and_never_overlap(place: Place) -> None:
-    book = _open(place)
+def test_claims_follow_the_plan_and_never_overlap(location: JournalLocation) -> None:
+    journal = _open(location)
     plan = _plan()
-    book.prepare(["expert", "other"], plan)
+    journal.prepare(["expert", "other"], plan)
     taken = []
-    while page := book.claim("expert", 7):
+    while page := journal.claim("expert", 7):
         taken += [(q.pair, q.order, q.replicate) for q in page]
     assert taken == [(q.pair, q.order, q.replicate) for q in plan]
-    assert len(book.claim("other", 100)) == len(plan)
-    book.close()
+    assert len(journal.claim("other", 100)) == len(plan)
+    journal.close()
 
 
-def test_no_intent_passes_the_cap(place: Place) -> None:
-    book = _open(place, max_cost=1.0)
-    book.prepare(["expert"], _plan())
-    q = [question.id for question in book.claim("expert", 10)]
+def test_no_intent_passes_the_cap(location: JournalLocation) -> None:
+    journal = _open(location, max_cost=1.0)
+    journal.prepare(["expert"], _plan())
+    q = [question.id for question in journal.claim("expert", 10)]
     intents = [intent(number, 0.3) for number in q[:5]]
-    assert list(book.commit(intents)) == intents[3:]
-    assert _states(place)[:5] == ["in flight"] * 3 + ["planned"] * 2
+    assert list(journal.commit(intents)) == intents[3:]
+    assert _states(location)[:5] == ["in flight"] * 3 + ["planned"] * 2
     # Answers that cost less than was set aside make room for one more.
     cheap = replace(ANSWER, cost=0.1)
-    book.commit([answered(q[0], cheap), answered(q[1], cheap)])
-    assert list(book.commit(intents[3:])) == [intents[4]]
-    assert book.commit([intent(q[9], 0.0)]) == {}
-    assert book.spent()[0] + book.held()[0] <= 1.0
-    _accounts_agree(book)
-    book.close()
+    journal.commit([answered(q[0], cheap), answered(q[1], cheap)])
+    assert list(journal.commit(intents[3:])) == [intents[4]]
+    assert journal.commit([intent(q[9], 0.0)]) == {}
+    assert journal.spent()[0] + journal.held()[0] <= 1.0
+    _accounts_agree(journal)
+    journal.close()
 
 
-def test_no_intent_passes_the_cap_on_tokens(place: Place) -> None:
-    book = _open(place, max_tokens=100)
-    book.prepare(["expert"], _plan())
-    q = [question.id for question in book.claim("expert", 10)]
+def test_no_intent_passes_the_cap_on_tokens(location: JournalLocation) -> None:
+    journal = _open(location, max_tokens=100)
+    journal.prepare(["expert"], _plan())
+    q = [question.id for question in journal.claim("expert", 10)]
     intents = [intent(number, 0.0, 40) for number in q[:4]]
-    assert list(book.commit(intents)) == intents[2:]
-    book.commit([missed(q[0], 0.0, 40), answered(q[1], ANSWER)])
-    assert book.spent() == (0.25, 52)
-    assert list(book.commit(intents[2:])) == intents[3:]
-    _accounts_agree(book)
-    book.close()
+    assert list(journal.commit(intents)) == intents[2:]
+    journal.commit([missed(q[0], 0.0, 40), answered(q[1], ANSWER)])
+    assert journal.spent() == (0.25, 52)
+    assert list(journal.commit(intents[2:])) == intents[3:]
+    _accounts_agree(journal)
+    journal.close()
 
 
-def test_many_writers_share_a_commit(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    book = _open(place)
-    book.prepare(["expert"], _plan(100))
+def test_many_writers_share_a_commit(
+    location: JournalLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = _open(location)
+    journal.prepare(["expert"], _plan(100))
     commits = 0
-    plain = book.commit
+    plain = journal.commit
 
     def counted(changes: Any) -> Any:
         nonlocal commits
         commits += 1
         return plain(changes)
 
-    monkeypatch.setattr(book, "commit", counted)
+    monkeypatch.setattr(journal, "commit", counted)
 
     async def go() -> None:
-        numbers = [q.id for q in book.claim("expert", 1000)]
-        async with Writer(book) as writer:
+        numbers = [q.id for q in journal.claim("expert", 1000)]
+        async with Writer(journal) as writer:
             await asyncio.gather(*(writer.write(intent(n, 0.1)) for n in numbers))
             await asyncio.gather(*(writer.write(missed(n, 0.1)) for n in numbers[:50]))
             await asyncio.gather(*(writer.write(failed(n, "no")) for n in numbers[:10]))
 
     asyncio.run(go())
     assert commits < 20
-    totals = book.totals("expert")
+    totals = journal.totals("expert")
     assert (totals.requests, totals.failed) == (200, 10)
     assert totals.lost == pytest.approx(5.0)
-    book.close()
+    journal.close()
     # What is in flight when a run is cut off counts as paid, and is asked again.
-    again = _open(place)
+    again = _open(location)
     assert again.prepare(["expert"], _plan(100)) == 150
     assert again.spent() == (pytest.approx(20.0), 0)
     _accounts_agree(again)
@@ -281,21 +283,21 @@ def test_many_writers_share_a_commit(place: Place, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_worker_that_was_taken_for_gone_keeps_its_answers_and_sends_no_more(
-    place: Place,
+    location: JournalLocation,
 ) -> None:
-    asleep = _open(place, lease=0.2)
+    asleep = _open(location, lease=0.2)
     asleep.prepare(["expert"], _plan())
     paid, unsent = asleep.claim("expert", 2)
     asleep.commit([intent(paid.id, 0.25)])
     time.sleep(0.3)
-    other = _open(place)
+    other = _open(location)
     assert other.prepare(["expert"], _plan()) == 1
     with pytest.raises(InputError, match="another took over"):
         asleep.commit([answered(paid.id, ANSWER), intent(unsent.id, 0.25)])
     with pytest.raises(InputError, match="another took over"):
         asleep.claim("expert", 1)
     asleep.close()
-    assert _states(place)[:2] == ["done", "planned"]
+    assert _states(location)[:2] == ["done", "planned"]
     assert len(other.claim("expert", 100)) == 19
     other.close()
 
@@ -309,14 +311,14 @@ def test_whatever_a_provider_says_can_be_kept(text: str) -> None:
         assert kept == text
 
 
-def test_an_answer_with_half_a_character_is_kept(place: Place) -> None:
-    book = _open(place)
-    book.prepare(["expert"], _plan())
-    (question,) = book.claim("expert", 1)
-    book.commit([answered(question.id, replace(ANSWER, reply="B\0 \ud83d"))])
-    with reading(place) as db:
+def test_an_answer_with_half_a_character_is_kept(location: JournalLocation) -> None:
+    journal = _open(location)
+    journal.prepare(["expert"], _plan())
+    (question,) = journal.claim("expert", 1)
+    journal.commit([answered(question.id, replace(ANSWER, reply="B\0 \ud83d"))])
+    with reading(location) as db:
         assert db.execute(select(answers.c.reply)).scalar_one() == "B\ufffd \ufffd"
-    book.close()
+    journal.close()
 
 
 def test_both_processes_refused_or_together(tmp_path: Path) -> None:
@@ -350,26 +352,26 @@ def test_a_server_that_is_not_there_is_one_line(tmp_path: Path) -> None:
         run(study, tmp_path / "try")
 
 
-def test_rounds_stay_as_whoever_planned_them_first_wrote_them(place: Place) -> None:
+def test_rounds_stay_as_whoever_planned_them_first_wrote_them(location: JournalLocation) -> None:
     rng = np.random.default_rng(0)
     first, second = (Pairs(*rng.normal(size=(2, 3, 4))) for _ in range(2))
-    assert planned_rounds(place) == {} or place.shared
-    _open(place).close()
-    record_rounds(place, {(ALL_JUDGES, 2): first})
-    record_rounds(place, {(ALL_JUDGES, 2): second, ("gpt", 3): second})
-    known = planned_rounds(place)
+    assert planned_rounds(location) == {} or location.shared
+    _open(location).close()
+    record_rounds(location, {(ALL_JUDGES, 2): first})
+    record_rounds(location, {(ALL_JUDGES, 2): second, ("gpt", 3): second})
+    known = planned_rounds(location)
     assert sorted(known) == [("", 2), ("gpt", 3)]
     np.testing.assert_array_equal(known["", 2].a, first.a)
     np.testing.assert_array_equal(known["gpt", 3].b, second.b)
 
 
-def test_a_round_waits_for_every_question_before_it(place: Place) -> None:
-    book = _open(place)
-    book.prepare(["expert"], _plan(4))
+def test_a_round_waits_for_every_question_before_it(location: JournalLocation) -> None:
+    journal = _open(location)
+    journal.prepare(["expert"], _plan(4))
     for left in range(7, -1, -1):
-        assert not settled(place, "expert")
-        (question, *_) = book.claim("expert", 1)
-        book.commit([intent(question.id, 0.0)])
-        book.commit([answered(question.id, ANSWER)])
-        assert settled(place, "expert") is (left == 0)
-    book.close()
+        assert not settled(location, "expert")
+        (question, *_) = journal.claim("expert", 1)
+        journal.commit([intent(question.id, 0.0)])
+        journal.commit([answered(question.id, ANSWER)])
+        assert settled(location, "expert") is (left == 0)
+    journal.close()

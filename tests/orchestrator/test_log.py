@@ -156,7 +156,7 @@ from pathlib import Path
 from llm_elicit.orchestrator import engine
 from orchestrator.conftest import claude
 from orchestrator.running import campaign, run
-engine.Pool.begin = lambda *arguments: 1 / 0
+engine.JudgeRunner.begin = lambda *arguments: 1 / 0
 run(campaign([claude(sys.argv[1])]), Path(sys.argv[2]))
 """
 

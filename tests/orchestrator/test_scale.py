@@ -12,7 +12,7 @@ from sqlalchemy import select
 from llm_elicit._util.sanitize import guard
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.orchestrator import judgments, write_judgments
-from llm_elicit.orchestrator.journal import Journal, Place, reading
+from llm_elicit.orchestrator.journal import Journal, JournalLocation, reading
 from llm_elicit.orchestrator.journal.schema import questions
 from llm_elicit.planning.pairs import Plan, Query
 from orchestrator.conftest import EXPERT
@@ -22,20 +22,20 @@ _TEXTS = ["judge", "order", "template", "prompt_hash", "model_asked", "model_ans
           "verdict", "asked_at", "format"]  # fmt: skip
 
 
-def _rows(place: Place, judge: str) -> list[Query]:
+def _rows(location: JournalLocation, judge: str) -> list[Query]:
     c = questions.c
     wanted = select(c.pair, c.presentation, c.replicate).where(c.judge == judge).order_by(c.id)
-    with reading(place) as db:
+    with reading(location) as db:
         return [Query(*row) for row in db.execute(wanted)]
 
 
-def _prepare(place: Place, plan: Plan) -> None:
-    book = Journal(place, {"fingerprint": "x"})
-    book.prepare(["expert", "other"], plan)
-    book.close()
+def _prepare(location: JournalLocation, plan: Plan) -> None:
+    journal = Journal(location, {"fingerprint": "x"})
+    journal.prepare(["expert", "other"], plan)
+    journal.close()
 
 
-def test_the_rows_of_a_plan_are_its_queries_in_their_order(place: Place) -> None:
+def test_the_rows_of_a_plan_are_its_queries_in_their_order(location: JournalLocation) -> None:
     """Two judges with a round of their own each, a round to come between them, replicates."""
     study = campaign([EXPERT], pairs=12, design={"pairs": 12, "replicates": 3})
     whole = plan_of(study)
@@ -43,19 +43,19 @@ def test_the_rows_of_a_plan_are_its_queries_in_their_order(place: Place) -> None
     later = whole.a.copy()
     later[6:8] = float("nan")
     first = replace(whole, a=later, fixed=4, own=own)
-    _prepare(place, first)
+    _prepare(location, first)
     assert first.spans("other") == [range(4), range(8, 12)]
     for judge in ("expert", "other"):
-        assert _rows(place, judge) == list(first.of(judge))
-    assert len(_rows(place, "expert")) == 6 * 2 * 3
+        assert _rows(location, judge) == list(first.of(judge))
+    assert len(_rows(location, "expert")) == 6 * 2 * 3
 
 
-def test_a_plan_that_grew_adds_what_is_new_and_direct_questions(place: Place) -> None:
+def test_a_plan_that_grew_adds_what_is_new_and_direct_questions(location: JournalLocation) -> None:
     short, long = (campaign([EXPERT], pairs=n, direct={"samples": 3}) for n in (5, 9))
-    _prepare(place, plan_of(short))
-    before = _rows(place, "expert")
-    _prepare(place, plan_of(long))
-    rows = _rows(place, "expert")
+    _prepare(location, plan_of(short))
+    before = _rows(location, "expert")
+    _prepare(location, plan_of(long))
+    rows = _rows(location, "expert")
     assert rows[: len(before)] == before
     assert set(rows) == set(plan_of(long).of("expert"))
     assert len(rows) == len(set(rows))

@@ -15,7 +15,14 @@ from sqlalchemy import func, select
 from llm_elicit.benchmarks.faults.postgres import PostgreSQL
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import status
-from llm_elicit.orchestrator.journal import Journal, JournalError, Place, answered, intent, reading
+from llm_elicit.orchestrator.journal import (
+    Journal,
+    JournalError,
+    JournalLocation,
+    answered,
+    intent,
+    reading,
+)
 from llm_elicit.orchestrator.journal.schema import answers, questions
 from llm_elicit.orchestrator.journal.statements import SPENT, amounts
 from llm_elicit.orchestrator.writer import Writer
@@ -38,18 +45,18 @@ def _plan() -> Plan:
     return plan_of(campaign([EXPERT], pairs=10))
 
 
-def _sums(place: Place) -> tuple[float, float]:
+def _sums(location: JournalLocation) -> tuple[float, float]:
     """USD as the workers counted it, and as the rows add up."""
-    with reading(place) as db:
+    with reading(location) as db:
         cost = db.execute(select(func.sum(answers.c.cost))).scalar_one() or 0.0
         lost = db.execute(select(func.sum(questions.c.lost))).scalar_one() or 0.0
         return amounts(db, SPENT)[0], float(cost) + float(lost)
 
 
-def _at_work(place: Place) -> int:
+def _at_work(location: JournalLocation) -> int:
     """How many workers have claimed something."""
     try:
-        with reading(place) as db:
+        with reading(location) as db:
             claimed = select(func.count(func.distinct(questions.c.worker)))
             return int(db.execute(claimed).scalar_one())
     except InputError:
@@ -61,7 +68,7 @@ def test_a_server_that_restarts_costs_nothing(own: PostgreSQL, tmp_path: Path) -
     with Nursery() as nursery, Provider(lambda n, body: Says("A", delay=0.3)) as provider:
         what = study(provider.url, 100, own.address)
         both = [nursery.start(what, folder, lease=30.0) for _ in range(2)]
-        until(lambda: _at_work(Place(folder, own.address)) == 2)
+        until(lambda: _at_work(JournalLocation(folder, own.address)) == 2)
         for more in (20, 60, 100):
             until(lambda: len(provider.seen) >= more)  # noqa: B023
             own.restart("immediate" if more == 60 else "fast")
@@ -70,7 +77,7 @@ def test_a_server_that_restarts_costs_nothing(own: PostgreSQL, tmp_path: Path) -
     assert len(asked) == 200
     assert set(asked.values()) == {1}
     assert status(folder, what)["claude"].done == 200
-    counted, added = _sums(Place(folder, own.address))
+    counted, added = _sums(JournalLocation(folder, own.address))
     assert counted == pytest.approx(added)
 
 
@@ -97,7 +104,7 @@ def test_a_worker_that_slept_undoes_nothing(own: PostgreSQL, tmp_path: Path) -> 
         assert len(provider.seen) == 16
     totals = status(folder, what)["claude"]
     assert (totals.done, totals.failed, totals.in_flight) == (8, 0, 0)
-    counted, added = _sums(Place(folder, own.address))
+    counted, added = _sums(JournalLocation(folder, own.address))
     assert counted == pytest.approx(added)
 
 
@@ -105,40 +112,40 @@ def test_a_commit_of_which_nobody_heard_is_not_counted_twice(
     own: PostgreSQL, tmp_path: Path
 ) -> None:
     """The server commits, and its connection is cut before it can say so."""
-    book = Journal(Place(tmp_path / "once", own.address), {"fingerprint": "x"})
-    book.prepare(["expert"], _plan())
-    transactions, plain = book._transactions, book._db.dialect.do_commit
+    journal = Journal(JournalLocation(tmp_path / "once", own.address), {"fingerprint": "x"})
+    journal.prepare(["expert"], _plan())
+    transactions, plain = journal._transactions, journal._db.dialect.do_commit
 
     def cut(connection: object) -> None:
         plain(connection)
-        book._db.dialect.do_commit = plain  # type: ignore[method-assign]
+        journal._db.dialect.do_commit = plain  # type: ignore[method-assign]
         driver = connection.dbapi_connection  # type: ignore[attr-defined]
         driver.close()
         driver.execute("SELECT 1")
 
-    book._db.dialect.do_commit = cut  # type: ignore[method-assign]
-    (question,) = book.claim("expert", 1)
+    journal._db.dialect.do_commit = cut  # type: ignore[method-assign]
+    (question,) = journal.claim("expert", 1)
     assert question.id == 1, "the first claim was committed, and is what it returned"
     for change in (intent(question.id, 0.5), answered(question.id, ANSWER)):
-        book._db.dialect.do_commit = cut  # type: ignore[method-assign]
-        assert book.commit([change]) == {}
-    assert book.spent()[0] == pytest.approx(0.25)
-    assert _sums(book.place) == pytest.approx((0.25, 0.25))
+        journal._db.dialect.do_commit = cut  # type: ignore[method-assign]
+        assert journal.commit([change]) == {}
+    assert journal.spent()[0] == pytest.approx(0.25)
+    assert _sums(journal.location) == pytest.approx((0.25, 0.25))
     assert transactions.number > 3
-    book.close()
+    journal.close()
 
 
 def test_answers_of_a_server_that_stays_away_are_kept(own: PostgreSQL, tmp_path: Path) -> None:
     """It is waited for while the lease lasts; then there is one line, and the next run has them."""
-    place = Place(tmp_path, own.address)
-    book = Journal(place, {"fingerprint": "x"}, lease=1.0)
-    book.prepare(["expert"], _plan())
-    (question,) = book.claim("expert", 1)
-    book.commit([intent(question.id, 0.5)])
+    location = JournalLocation(tmp_path, own.address)
+    journal = Journal(location, {"fingerprint": "x"}, lease=1.0)
+    journal.prepare(["expert"], _plan())
+    (question,) = journal.claim("expert", 1)
+    journal.commit([intent(question.id, 0.5)])
     own.stop()
 
     async def go() -> None:
-        async with Writer(book) as writer:
+        async with Writer(journal) as writer:
             with pytest.raises(JournalError, match="check that the server runs") as caught:
                 await writer.write(answered(question.id, ANSWER))
             assert "\n" not in str(caught.value)
@@ -149,44 +156,44 @@ def test_answers_of_a_server_that_stays_away_are_kept(own: PostgreSQL, tmp_path:
 
     try:
         asyncio.run(go())
-        book.close()
+        journal.close()
     finally:
         own.start()
-    again = Journal(place, {"fingerprint": "x"}, lease=1.0)
+    again = Journal(location, {"fingerprint": "x"}, lease=1.0)
     assert again.prepare(["expert"], _plan()) == 1
     assert again.totals("expert").done == 1
     # What was set aside for it counts as well: nobody knew then.
-    assert _sums(place) == pytest.approx((0.75, 0.75))
+    assert _sums(location) == pytest.approx((0.75, 0.75))
     again.close()
     assert not list(tmp_path.glob("unsaved*"))
 
 
 def test_the_heartbeat_goes_on_after_a_restart(own: PostgreSQL, tmp_path: Path) -> None:
-    place = Place(tmp_path, own.address)
-    book = Journal(place, {"fingerprint": "x"}, lease=1.0)
-    book.prepare(["expert"], _plan())
-    (question,) = book.claim("expert", 1)
-    book.commit([intent(question.id, 0.5)])
+    location = JournalLocation(tmp_path, own.address)
+    journal = Journal(location, {"fingerprint": "x"}, lease=1.0)
+    journal.prepare(["expert"], _plan())
+    (question,) = journal.claim("expert", 1)
+    journal.commit([intent(question.id, 0.5)])
 
     async def go() -> None:
-        async with Writer(book):
+        async with Writer(journal):
             await asyncio.to_thread(own.restart)
             await asyncio.sleep(1.5)
-            other = Journal(place, {"fingerprint": "x"}, lease=30.0)
+            other = Journal(location, {"fingerprint": "x"}, lease=30.0)
             assert other.prepare(["expert"], _plan()) == 0, "the first one lives"
             other.close()
 
     asyncio.run(go())
-    book.close()
+    journal.close()
 
 
 def test_who_stops_a_run_does_not_wait_for_a_server(own: PostgreSQL, tmp_path: Path) -> None:
-    book = Journal(Place(tmp_path, own.address), {"fingerprint": "x"}, lease=60.0)
-    book.prepare(["expert"], _plan())
-    (question,) = book.claim("expert", 1)
+    journal = Journal(JournalLocation(tmp_path, own.address), {"fingerprint": "x"}, lease=60.0)
+    journal.prepare(["expert"], _plan())
+    (question,) = journal.claim("expert", 1)
 
     async def go() -> None:
-        async with Writer(book) as writer:
+        async with Writer(journal) as writer:
             await asyncio.wait_for(writer.write(intent(question.id, 0.5)), 0.5)
 
     own.stop()
@@ -194,7 +201,7 @@ def test_who_stops_a_run_does_not_wait_for_a_server(own: PostgreSQL, tmp_path: P
         began = time.monotonic()
         with pytest.raises(TimeoutError):
             asyncio.run(go())
-        book.close()
+        journal.close()
         assert time.monotonic() - began < 5.0
     finally:
         own.start()

@@ -17,7 +17,7 @@ from sqlalchemy import select
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import prompts
-from llm_elicit.orchestrator.journal import Place, reading
+from llm_elicit.orchestrator.journal import JournalLocation, reading
 from llm_elicit.orchestrator.journal.schema import questions
 from llm_elicit.questions import Template
 from orchestrator.child import study
@@ -48,7 +48,7 @@ def _wait(condition: Callable[[], bool], child: "subprocess.Popen[str]") -> None
 def _on_disk(folder: Path) -> set[int]:
     """The claude questions with an answer, as another process sees them."""
     done = select(questions.c.id).where(questions.c.judge == "claude", questions.c.state == "done")
-    with reading(Place(folder)) as db:
+    with reading(JournalLocation(folder)) as db:
         return set(db.execute(done).scalars())
 
 

@@ -16,7 +16,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal import (
     Change,
     Journal,
-    Place,
+    JournalLocation,
     answered,
     failed,
     intent,
@@ -34,21 +34,21 @@ from orchestrator.test_journal import ANSWER
 PLAN: Plan = plan_of(campaign([EXPERT], pairs=4))
 
 
-def _open(place: Place) -> Journal:
-    book = Journal(place, {"fingerprint": "x"})
-    book.prepare(["expert"], PLAN)
-    return book
+def _open(location: JournalLocation) -> Journal:
+    journal = Journal(location, {"fingerprint": "x"})
+    journal.prepare(["expert"], PLAN)
+    return journal
 
 
-def _gone(book: Journal) -> None:
+def _gone(journal: Journal) -> None:
     """The worker's lease is over, as if it had been stopped for so long."""
-    with book._db.begin():
-        book._db.execute(update(workers).where(workers.c.id == book._me).values(expires=1.0))
+    with journal._db.begin():
+        journal._db.execute(update(workers).where(workers.c.id == journal._me).values(expires=1.0))
 
 
-def _rows(place: Place) -> list[Any]:
+def _rows(location: JournalLocation) -> list[Any]:
     c = questions.c
-    with reading(place) as db:
+    with reading(location) as db:
         return list(
             db.execute(
                 select(c.state, c.worker, c.attempts, c.lost, answers.c.cost)
@@ -58,32 +58,32 @@ def _rows(place: Place) -> list[Any]:
         )
 
 
-def _counted(place: Place) -> tuple[float, int]:
-    with reading(place) as db:
+def _counted(location: JournalLocation) -> tuple[float, int]:
+    with reading(location) as db:
         return amounts(db, SPENT)
 
 
-def _added_up(place: Place) -> tuple[float, int]:
+def _added_up(location: JournalLocation) -> tuple[float, int]:
     used = answers.c.prompt_tokens + answers.c.completion_tokens
-    with reading(place) as db:
+    with reading(location) as db:
         paid = db.execute(select(func.sum(answers.c.cost), func.sum(used))).one()
         c = questions.c
         lost = db.execute(select(func.sum(c.lost), func.sum(c.lost_tokens))).one()
     return float(paid[0] or 0) + float(lost[0] or 0), int(paid[1] or 0) + int(lost[1] or 0)
 
 
-def test_a_late_answer_is_kept_and_nothing_undoes_it(place: Place) -> None:
+def test_a_late_answer_is_kept_and_nothing_undoes_it(location: JournalLocation) -> None:
     """One worker sleeps for longer than its lease, another asks again, both are answered."""
-    asleep = _open(place)
+    asleep = _open(location)
     (question,) = asleep.claim("expert", 1)
     asleep.commit([intent(question.id, 0.5)])
     _gone(asleep)
-    other = _open(place)
+    other = _open(location)
     assert question in [replace(q, attempts=0) for q in other.claim("expert", 8)]
     assert other.commit([intent(question.id, 0.5)]) == {}
     with pytest.raises(InputError, match="another took over"):
         asleep.commit([answered(question.id, ANSWER)])
-    assert _rows(place)[0][0] == "done"
+    assert _rows(location)[0][0] == "done"
     # The request of the other comes to nothing, is put again, given up, or answered after all.
     assert other.commit([missed(question.id, 0.125)]) == {}
     again = intent(question.id, 0.5)
@@ -91,48 +91,50 @@ def test_a_late_answer_is_kept_and_nothing_undoes_it(place: Place) -> None:
     for change in (failed(question.id, "no"), quarantined(question.id, "no")):
         assert other.commit([change]) == {change: "settled elsewhere"}
     other.commit([answered(question.id, replace(ANSWER, reply="B"))])
-    state, worker, attempts, lost, cost = _rows(place)[0]
+    state, worker, attempts, lost, cost = _rows(location)[0]
     assert (state, worker, attempts, cost) == ("done", None, 2, 0.25)
     # Set aside for the sleeper, the time-out, and the second answer.
     assert lost == pytest.approx(0.5 + 0.125 + 0.25)
-    assert _counted(place) == pytest.approx(_added_up(place))
-    with reading(place) as db:
+    assert _counted(location) == pytest.approx(_added_up(location))
+    with reading(location) as db:
         assert db.execute(select(answers.c.reply)).scalars().all() == ["A"]
     asleep.close()
     other.close()
 
 
-def test_a_worker_that_was_taken_for_gone_changes_no_others_question(place: Place) -> None:
-    asleep = _open(place)
+def test_a_worker_that_was_taken_for_gone_changes_no_others_question(
+    location: JournalLocation,
+) -> None:
+    asleep = _open(location)
     first, second, third = asleep.claim("expert", 3)
     asleep.commit([intent(first.id, 0.5), intent(second.id, 0.5)])
     _gone(asleep)
-    other = _open(place)
+    other = _open(location)
     other.claim("expert", 8)
     other.commit([intent(first.id, 0.5)])
-    before = _rows(place)
+    before = _rows(location)
     changes = [missed(first.id, 0.1), failed(second.id, "no"), intent(third.id, 0.5)]
     with pytest.raises(InputError, match="another took over"):
         asleep.commit(changes)
-    assert _rows(place) == before
-    assert _counted(place) == pytest.approx(_added_up(place))
+    assert _rows(location) == before
+    assert _counted(location) == pytest.approx(_added_up(location))
     asleep.close()
     other.close()
 
 
 def test_a_question_that_was_reset_though_answered_is_done_again(tmp_path: Path) -> None:
     """As a version before left it, where a time-out came after a late answer."""
-    place = Place(tmp_path)
-    book = _open(place)
-    (question,) = book.claim("expert", 1)
-    book.commit([answered(question.id, ANSWER)])
-    with book._db.begin():
-        book._db.execute(update(questions).values(state="planned"))
-        book._db.exec_driver_sql("DELETE FROM migrations WHERE name LIKE '0008%'")
-        book._db.exec_driver_sql("ALTER TABLE workers DROP COLUMN written")
-    book.close()
-    _open(place).close()
-    assert [row[0] for row in _rows(place)] == ["done"] + ["planned"] * 7
+    location = JournalLocation(tmp_path)
+    journal = _open(location)
+    (question,) = journal.claim("expert", 1)
+    journal.commit([answered(question.id, ANSWER)])
+    with journal._db.begin():
+        journal._db.execute(update(questions).values(state="planned"))
+        journal._db.exec_driver_sql("DELETE FROM migrations WHERE name LIKE '0008%'")
+        journal._db.exec_driver_sql("ALTER TABLE workers DROP COLUMN written")
+    journal.close()
+    _open(location).close()
+    assert [row[0] for row in _rows(location)] == ["done"] + ["planned"] * 7
 
 
 class Workers(RuleBasedStateMachine):
@@ -141,14 +143,14 @@ class Workers(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._folder = tempfile.TemporaryDirectory()
-        self.place = Place(Path(self._folder.name))
-        self.books = [_open(self.place), _open(self.place)]
+        self.location = JournalLocation(Path(self._folder.name))
+        self.journals = [_open(self.location), _open(self.location)]
         self.done: set[int] = set()
 
     @rule(who=st.integers(0, 1))
     def claims(self, who: int) -> None:
         try:
-            self.books[who].claim("expert", 2)
+            self.journals[who].claim("expert", 2)
         except InputError:
             self._comes_back(who)
 
@@ -162,7 +164,7 @@ class Workers(RuleBasedStateMachine):
         )  # fmt: skip
         changes: list[Change] = [makes[kind](first + n) for n, kind in enumerate(kinds)]
         try:
-            refused = self.books[who].commit(changes)
+            refused = self.journals[who].commit(changes)
             assert all(change.kind not in ("answered", "missed") for change in refused)
         except InputError:
             self._comes_back(who)
@@ -170,29 +172,29 @@ class Workers(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 1))
     def is_taken_for_gone(self, who: int) -> None:
-        self.books[1 - who].held_elsewhere("expert") if self._lives(1 - who) else None
+        self.journals[1 - who].held_elsewhere("expert") if self._lives(1 - who) else None
 
     def _lives(self, who: int) -> bool:
-        book = self.books[who]
-        with book._db.begin():
-            lives = select(workers.c.expires > 0).where(workers.c.id == book._me)
-            return bool(book._db.execute(lives).scalar_one())
+        journal = self.journals[who]
+        with journal._db.begin():
+            lives = select(workers.c.expires > 0).where(workers.c.id == journal._me)
+            return bool(journal._db.execute(lives).scalar_one())
 
     def _comes_back(self, who: int) -> None:
-        self.books[who].close()
-        self.books[who] = _open(self.place)
+        self.journals[who].close()
+        self.journals[who] = _open(self.location)
 
     @invariant()
     def an_answer_means_done_and_money_adds_up(self) -> None:
-        rows = _rows(self.place)
+        rows = _rows(self.location)
         for number, (state, worker, _, _, cost) in enumerate(rows, 1):
             assert (state == "done") == (cost is not None) == (number in self.done)
             assert (worker is None) or state in ("planned", "in flight")
-        assert _counted(self.place) == pytest.approx(_added_up(self.place))
+        assert _counted(self.location) == pytest.approx(_added_up(self.location))
 
     def teardown(self) -> None:
-        for book in self.books:
-            book.close()
+        for journal in self.journals:
+            journal.close()
         self._folder.cleanup()
 
 

@@ -11,31 +11,31 @@ import pytest
 
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import status
-from llm_elicit.orchestrator.journal import FILE, door
+from llm_elicit.orchestrator.journal import FILE, interface
 from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, run, table
 
 STUDY = campaign([EXPERT], pairs=5)
 
 
-def _text(book: Path) -> None:
-    book.write_bytes(b"not a database at all, but text" * 500)
+def _text(journal: Path) -> None:
+    journal.write_bytes(b"not a database at all, but text" * 500)
 
 
-def _cut(book: Path) -> None:
-    whole = book.read_bytes()
-    book.write_bytes(whole[: len(whole) // 2 + 100])
+def _cut(journal: Path) -> None:
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[: len(whole) // 2 + 100])
 
 
-def _garbled(book: Path) -> None:
-    data = bytearray(book.read_bytes())
+def _garbled(journal: Path) -> None:
+    data = bytearray(journal.read_bytes())
     data[200:] = bytes(byte ^ 0x5A for byte in data[200:])
-    book.write_bytes(data)
+    journal.write_bytes(data)
 
 
-def _folder(book: Path) -> None:
-    book.unlink()
-    book.mkdir()
+def _folder(journal: Path) -> None:
+    journal.unlink()
+    journal.mkdir()
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_text_with_flipped_bits(tmp_path: Path) -> None:
 
 
 def test_a_file_that_another_program_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "_BUSY", 0.1)
+    monkeypatch.setattr(interface, "_BUSY", 0.1)
     run(STUDY, tmp_path / "try")
     other = sqlite3.connect(tmp_path / "try" / FILE, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

@@ -18,7 +18,7 @@ from llm_elicit.benchmarks.faults.postgres import PostgreSQL
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import OldPlanError, Silent
 from llm_elicit.orchestrator.journal import Journal, answered, intent
-from llm_elicit.orchestrator.opening import Study
+from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.pipeline import ask as ask_stage
 from llm_elicit.questions import Template, render
 from llm_elicit.spaces.features import FeatureSpace
@@ -54,7 +54,7 @@ def test_a_worker_with_an_old_plan_asks_nothing_of_a_new_round(
         assert len(longer.plan) == 20
         study = Study(longer.campaign, longer.space, longer.plan, longer.folder)
         identity = study.identity(Template.load(longer.campaign.design.template))
-        other = Journal(longer.place, identity, longer.campaign.limits)
+        other = Journal(longer.location, identity, longer.campaign.limits)
         other.prepare(["gpt"], longer.plan)
         (held,) = other.claim("gpt", 1)
         other.commit([intent(held.id, 0.0)])

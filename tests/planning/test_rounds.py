@@ -176,8 +176,8 @@ def test_judges_may_have_rounds_of_their_own(tmp_path: Path) -> None:
     own = frame[(frame["judge"] == "b") & (frame["pair"] >= 6)]
     for column, name in enumerate(result.space.names):
         assert (own[f"a_{name}"] == result.plan.a[own["pair"], column]).all()
-    assert settled(result.place, "a")
-    assert not settled(result.place, "c")
+    assert settled(result.location, "a")
+    assert not settled(result.location, "c")
 
 
 def test_batches_go_round_by_round(tmp_path: Path) -> None:

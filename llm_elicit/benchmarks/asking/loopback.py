@@ -180,7 +180,7 @@ TRUE_USAGE = Usage()
 
 
 @dataclass(frozen=True)
-class Books:
+class ServerCounts:
     """What a server did, by its own account.
 
     Attributes:
@@ -222,12 +222,12 @@ class _Server:
     down_until: float = 0.0
     rng: random.Random = field(default_factory=lambda: random.Random(0))
 
-    def books(self) -> Books:
+    def counts(self) -> ServerCounts:
         """What was done so far."""
         twice = sum(count > 1 for count in self.answers.values())
         answers = sum(self.answers.values())
         seconds = max(self.last - self.first, 0.0)
-        return Books(self.number, len(self.requests), self.wrong, len(self.answers), twice,
+        return ServerCounts(self.number, len(self.requests), self.wrong, len(self.answers), twice,
                      answers, self.followed, seconds)  # fmt: skip
 
     def fault(self, now: float) -> Fault | Literal["down", "crowded"] | None:
@@ -266,7 +266,7 @@ class _Connection(asyncio.Protocol):
     def _take(self, head: bytes, body: bytes) -> None:
         server, loop = self._server, asyncio.get_running_loop()
         if head.startswith(b"get /seen"):
-            self._transport.write(_response(json.dumps(asdict(server.books())).encode()))
+            self._transport.write(_response(json.dumps(asdict(server.counts())).encode()))
             return
         if head.startswith(b"get /elsewhere"):
             server.followed += 1
@@ -368,17 +368,17 @@ class Loopback:
 
     def seen(self) -> tuple[int, int]:
         """Requests so far, and how many different questions were among them."""
-        books = self.books()
-        return books.requests, books.questions
+        counts = self.counts()
+        return counts.requests, counts.questions
 
     def gone_wrong(self) -> int:
         """Requests so far that went wrong on purpose, or were refused for a limit."""
-        return self.books().faults
+        return self.counts().faults
 
-    def books(self) -> Books:
+    def counts(self) -> ServerCounts:
         """What the server did so far."""
         with urllib.request.urlopen(f"{self.url}/seen") as answer:
-            return Books(**json.load(answer))
+            return ServerCounts(**json.load(answer))
 
     def __exit__(self, *error: object) -> None:
         self._process.kill()

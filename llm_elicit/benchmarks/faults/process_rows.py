@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from llm_elicit.benchmarks.asking.loopback import Loopback
-from llm_elicit.benchmarks.faults.line import Line, Size, add, completed, faults_of
 from llm_elicit.benchmarks.faults.postgres import PostgreSQL
+from llm_elicit.benchmarks.faults.result_row import ResultRow, Size, add, completed, faults_of
 from llm_elicit.benchmarks.faults.trial import Ended, Trial
 from llm_elicit.orchestrator.cache import FILE as CACHE
 from llm_elicit.orchestrator.journal.reserve import SIZE as RESERVE
@@ -20,53 +20,57 @@ from llm_elicit.orchestrator.journal.reserve import SIZE as RESERVE
 LATENCY = 0.05
 _SLOTS = 16
 
-Row = Callable[[Size, Path], Line]
+Row = Callable[[Size, Path], ResultRow]
 
 
-def killed(size: Size, folder: Path) -> Line:
+def killed(size: Size, folder: Path) -> ResultRow:
     """SIGKILL at random moments, from before the journal is there to well into the asking."""
     rng = random.Random(1)
     with Loopback(LATENCY) as server:
         trial = Trial(folder, server.url, 2 * _SLOTS * size.kills, _SLOTS)
         began, under_way = time.monotonic(), 0
         for _ in range(size.kills):
-            wanted = server.books().requests + rng.randint(0, 3 * _SLOTS)
+            wanted = server.counts().requests + rng.randint(0, 3 * _SLOTS)
             client = trial.start()
-            client.until(lambda: server.books().requests >= wanted)  # noqa: B023
+            client.until(lambda: server.counts().requests >= wanted)  # noqa: B023
             time.sleep(rng.uniform(0.0, LATENCY))
             client.signal(signal.SIGKILL)
             client.wait()
             under_way += trial.totals.in_flight
         ended = trial.run()
         time.sleep(2 * LATENCY)
-        books, seconds = server.books(), time.monotonic() - began
-    unmet = [*faults_of(trial, books, ended, under_way), *completed(trial, ended)]
+        counts, seconds = server.counts(), time.monotonic() - began
+    unmet = [*faults_of(trial, counts, ended, under_way), *completed(trial, ended)]
     must = "complete; what was under way may be paid twice"
-    return Line("SIGKILL", f"{size.kills} kills", trial.questions, books, seconds, must, unmet,
-                bound=under_way)  # fmt: skip
+    return ResultRow(
+        "SIGKILL", f"{size.kills} kills", trial.questions, counts, seconds, must, unmet,
+        bound=under_way,
+    )  # fmt: skip
 
 
-def terminated(size: Size, folder: Path) -> Line:
+def terminated(size: Size, folder: Path) -> ResultRow:
     """SIGTERM: what is under way is waited for, and kept."""
     rng, said = random.Random(2), []
     with Loopback(LATENCY) as server:
         trial = Trial(folder, server.url, 4 * _SLOTS * size.signals, _SLOTS)
         began = time.monotonic()
         for number in range(size.signals):
-            wanted = server.books().requests + rng.randint(1, 3 * _SLOTS)
+            wanted = server.counts().requests + rng.randint(1, 3 * _SLOTS)
             client = trial.start()
-            client.until(lambda: server.books().requests >= wanted)  # noqa: B023
+            client.until(lambda: server.counts().requests >= wanted)  # noqa: B023
             client.signal((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)[number % 3])
             said.append(client.wait(60.0))
         ended = trial.run()
-        books, seconds = server.books(), time.monotonic() - began
-    unmet = [*faults_of(trial, books, ended), *completed(trial, ended)]
+        counts, seconds = server.counts(), time.monotonic() - began
+    unmet = [*faults_of(trial, counts, ended), *completed(trial, ended)]
     silent = [each for each in said if "kept" not in each.said or not each.clean]
     if silent:
         unmet.append(f"{len(silent)} ended without a line that says what is kept: "
                      f"{silent[0].code} {silent[0].line[:100]}")  # fmt: skip
-    return Line("SIGTERM", f"{size.signals} of SIGTERM, SIGINT, SIGHUP", trial.questions, books,
-                seconds, "drained, and said so", unmet)  # fmt: skip
+    return ResultRow(
+        "SIGTERM", f"{size.signals} of SIGTERM, SIGINT, SIGHUP", trial.questions, counts, seconds,
+        "drained, and said so", unmet,
+    )  # fmt: skip
 
 
 _FULL = """
@@ -102,13 +106,13 @@ def own_namespaces() -> bool:
     )
 
 
-def full_disk(size: Size, folder: Path) -> Line:
+def full_disk(size: Size, folder: Path) -> ResultRow:
     """A disk with a few hundred kilobytes beside a run's reserve; then it is made larger.
 
     A tmpfs in a user's own namespace where the system has them; elsewhere a limit on the size of
     files, which the system refuses in another way.
     """
-    rng, books, unmet, began = random.Random(3), [], list[str](), time.monotonic()
+    rng, counts, unmet, began = random.Random(3), [], list[str](), time.monotonic()
     questions, mounted, filled = 400, own_namespaces(), 0
     for number in range(size.points):
         with Loopback(LATENCY / 5) as server:
@@ -116,15 +120,15 @@ def full_disk(size: Size, folder: Path) -> Line:
             kilobytes = RESERVE // 1024 + 64 + round(1_300 * (number + rng.random()) / size.points)
             trial = Trial(folder / str(number), server.url, questions, _SLOTS)
             ended, first, middle = _filled(trial, kilobytes, mounted)
-            seen = server.books()
-        books.append(seen)
+            seen = server.counts()
+        counts.append(seen)
         filled += middle != 0
         unmet += [f"{kilobytes} kB: {fault}" for fault in (
             *faults_of(trial, seen, ended), *completed(trial, ended), *_clear(first, middle),
         )]  # fmt: skip
     how = "small disks" if mounted else "limits on the size of files"
     injected = f"{size.points} {how}, {filled} full"
-    return Line("disk-full", injected, questions * size.points, add(books),
+    return ResultRow("disk-full", injected, questions * size.points, add(counts),
                 time.monotonic() - began, "all that was paid is kept", unmet)  # fmt: skip
 
 
@@ -155,7 +159,7 @@ def _clear(said: str, code: int) -> list[str]:
 def restarted(workers: int) -> Row:
     """The row of a PostgreSQL that is restarted under so many workers."""
 
-    def row(size: Size, folder: Path) -> Line:
+    def row(size: Size, folder: Path) -> ResultRow:
         latency, began = 0.2, time.monotonic()
         with PostgreSQL() as postgres, Loopback(latency) as server:
             slots = _SLOTS // workers
@@ -169,8 +173,8 @@ def restarted(workers: int) -> Row:
                 clients[-1].until(lambda: trial.workers > number)  # noqa: B023
             done = 0
             for _ in range(size.restarts):
-                wanted = server.books().requests + _SLOTS
-                clients[0].until(lambda: server.books().requests >= wanted)  # noqa: B023
+                wanted = server.counts().requests + _SLOTS
+                clients[0].until(lambda: server.counts().requests >= wanted)  # noqa: B023
                 if not any(client.alive() for client in clients):
                     break
                 postgres.restart()
@@ -178,18 +182,20 @@ def restarted(workers: int) -> Row:
             ends = [client.wait(120.0) for client in clients]
             # Who gave up is started again, as its user would.
             again = trial.run(120.0) if trial.totals.done < questions else ends[0]
-            books = server.books()
-            unmet = [*faults_of(trial, books, again), *completed(trial, again)]
+            counts = server.counts()
+            unmet = [*faults_of(trial, counts, again), *completed(trial, again)]
             unmet += [f"a worker ended: {end.line[:160]}" for end in ends if end.code]
         if done < size.restarts:
             unmet.append(f"only {done} restarts")
-        return Line(f"postgres-{workers}", f"{done} restarts, {workers} at work", questions, books,
-                    time.monotonic() - began, "goes on, nothing paid twice", unmet)  # fmt: skip
+        return ResultRow(
+            f"postgres-{workers}", f"{done} restarts, {workers} at work", questions, counts,
+            time.monotonic() - began, "goes on, nothing paid twice", unmet,
+        )  # fmt: skip
 
     return row
 
 
-def stopped(size: Size, folder: Path) -> Line:
+def stopped(size: Size, folder: Path) -> ResultRow:
     """SIGSTOP of one of two workers for longer than its lease, then SIGCONT."""
     began = time.monotonic()
     with PostgreSQL() as postgres, Loopback(LATENCY) as server:
@@ -197,7 +203,7 @@ def stopped(size: Size, folder: Path) -> Line:
         questions = round(size.lease * 3 * _SLOTS / LATENCY / 4) * 2
         trial = Trial(folder, server.url, questions, _SLOTS, rest=rest, patience=patience)
         sleeper, other = trial.start(), trial.start()
-        sleeper.until(lambda: server.books().requests >= 4 * _SLOTS)
+        sleeper.until(lambda: server.counts().requests >= 4 * _SLOTS)
         sleeper.signal(signal.SIGSTOP)
         time.sleep(4 * LATENCY)
         under_way = trial.totals.in_flight
@@ -205,19 +211,19 @@ def stopped(size: Size, folder: Path) -> Line:
         sleeper.signal(signal.SIGCONT)
         ends = [client.wait(120.0) for client in (other, sleeper)]
         again = trial.run(120.0)
-        books = server.books()
+        counts = server.counts()
         # What the sleeper had under way the other one asks again: its lease was over.
         bound = min(under_way, _SLOTS)
-        unmet = [*faults_of(trial, books, again, bound), *completed(trial, again)]
+        unmet = [*faults_of(trial, counts, again, bound), *completed(trial, again)]
         unmet += [f"not clear: {end.line}" for end in ends if not end.clean]
-    return Line("SIGSTOP", f"one of two workers, {2 * size.lease:.0f} s, a lease of "
-                f"{size.lease:.0f} s", questions, books, time.monotonic() - began,
+    return ResultRow("SIGSTOP", f"one of two workers, {2 * size.lease:.0f} s, a lease of "
+                f"{size.lease:.0f} s", questions, counts, time.monotonic() - began,
                 "complete; what was under way may be paid twice", unmet, bound=bound)  # fmt: skip
 
 
-def corrupted_cache(size: Size, folder: Path) -> Line:
+def corrupted_cache(size: Size, folder: Path) -> ResultRow:
     """A cache that cannot be read: the run goes on without it."""
-    began, books, unmet = time.monotonic(), [], []
+    began, counts, unmet = time.monotonic(), [], []
     questions = min(size.questions, 400)
     for number, damage in enumerate((_garbage, _cut, _flipped, _a_folder, _under_way)):
         with Loopback(LATENCY / 5) as server:
@@ -227,17 +233,17 @@ def corrupted_cache(size: Size, folder: Path) -> Line:
                 _warm(trial, cache)
             if damage is _under_way:
                 client = trial.start()
-                client.until(lambda: server.books().requests >= questions // 3)
+                client.until(lambda: server.counts().requests >= questions // 3)
                 _flipped(cache)
                 ended = client.wait()
             else:
                 damage(cache)
                 ended = trial.run()
-            seen = server.books()
-        books.append(seen)
+            seen = server.counts()
+        counts.append(seen)
         found = [*faults_of(trial, seen, ended), *completed(trial, ended)]
         unmet += [f"{damage.__name__.strip('_')}: {fault}" for fault in found]
-    return Line("cache", f"{len(books)} damaged caches", questions * len(books), add(books),
+    return ResultRow("cache", f"{len(counts)} damaged caches", questions * len(counts), add(counts),
                 time.monotonic() - began, "complete without it", unmet)  # fmt: skip
 
 

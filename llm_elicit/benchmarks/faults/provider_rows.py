@@ -12,13 +12,13 @@ from llm_elicit.benchmarks.asking.loopback import (
     NO_FAULTS,
     NO_RATE,
     TRUE_USAGE,
-    Books,
     Faults,
     Loopback,
     Rate,
+    ServerCounts,
     Usage,
 )
-from llm_elicit.benchmarks.faults.line import Line, Size, completed, faults_of
+from llm_elicit.benchmarks.faults.result_row import ResultRow, Size, completed, faults_of
 from llm_elicit.benchmarks.faults.trial import Ended, Trial
 
 LATENCY = 0.05
@@ -28,7 +28,7 @@ CAPPED, GIVEN_UP = 4, 3
 _INPUT, _OUTPUT = 1_000.0, 20.0
 """USD for a million tokens, so that a few hundred questions are worth a cap."""
 
-Unmet = Callable[[Trial, Books, Ended], list[str]]
+Unmet = Callable[[Trial, ServerCounts, Ended], list[str]]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Case:
     at_first: bool = False
     slower: Callable[[float], float] | None = None
     must: str = ""
-    unmet: Unmet = lambda trial, _books, ended: completed(trial, ended)
+    unmet: Unmet = lambda trial, _counts, ended: completed(trial, ended)
 
 
 def cases(size: Size) -> dict[str, Case]:
@@ -88,16 +88,18 @@ def _limited(size: Size) -> dict[str, Case]:
     """Limits that the client is not told, and a provider that is not there."""
     many = size.questions
 
-    def admitted(trial: Trial, books: Books, ended: Ended) -> list[str]:
-        share = books.faults / books.requests
+    def admitted(trial: Trial, counts: ServerCounts, ended: Ended) -> list[str]:
+        share = counts.faults / counts.requests
         refused = [f"{share:.1%} refused"] if share > 0.02 else []
         return [*completed(trial, ended), *refused]
 
-    def probed(trial: Trial, books: Books, ended: Ended) -> list[str]:
-        hammered = [f"{books.faults} requests while down"] if books.faults > 3 * size.slots else []
+    def probed(trial: Trial, counts: ServerCounts, ended: Ended) -> list[str]:
+        hammered = (
+            [f"{counts.faults} requests while down"] if counts.faults > 3 * size.slots else []
+        )
         return [*completed(trial, ended), *hammered]
 
-    def given_up(_trial: Trial, _books: Books, ended: Ended) -> list[str]:
+    def given_up(_trial: Trial, _counts: ServerCounts, ended: Ended) -> list[str]:
         ends = ended.code == GIVEN_UP and "rate limited" in ended.line
         return [] if ends else [f"exit code {ended.code}: {ended.line[:160]}"]
 
@@ -129,7 +131,7 @@ def _billed(size: Size) -> dict[str, Case]:
     """Bills that are not what they should be, under a cap."""
     price = {"price": {"input": _INPUT, "output": _OUTPUT}}
 
-    def capped(trial: Trial, _books: Books, ended: Ended) -> list[str]:
+    def capped(trial: Trial, _counts: ServerCounts, ended: Ended) -> list[str]:
         within = ended.code == CAPPED or trial.totals.done == trial.questions
         return [] if within else [f"exit code {ended.code}: {ended.line[:160]}"]
 
@@ -153,12 +155,12 @@ def _billed(size: Size) -> dict[str, Case]:
 def _broken() -> dict[str, Case]:
     """Replies that are no answers."""
 
-    def told(trial: Trial, books: Books, ended: Ended) -> list[str]:
-        followed = [f"{books.followed} redirects followed"] if books.followed else []
+    def told(trial: Trial, counts: ServerCounts, ended: Ended) -> list[str]:
+        followed = [f"{counts.followed} redirects followed"] if counts.followed else []
         stopped = [] if ended.code else completed(trial, ended)
         return [*stopped, *followed]
 
-    def set_aside(trial: Trial, _books: Books, _ended: Ended) -> list[str]:
+    def set_aside(trial: Trial, _counts: ServerCounts, _ended: Ended) -> list[str]:
         totals = trial.totals
         left = trial.questions - totals.done - totals.quarantined
         return [f"{left} neither answered nor set aside"] if left else []
@@ -180,7 +182,7 @@ def _bill(usage: Usage, judge: Mapping[str, Any]) -> float:
     return float(usage.prompt * price["input"] + usage.completion * price["output"]) / 1e6
 
 
-def run_case(name: str, case: Case, size: Size, folder: Path, clean: float | None) -> Line:
+def run_case(name: str, case: Case, size: Size, folder: Path, clean: float | None) -> ResultRow:
     """Run one case.
 
     Args:
@@ -197,17 +199,17 @@ def run_case(name: str, case: Case, size: Size, folder: Path, clean: float | Non
             folder, server.url, size.questions, size.slots, case.judge, rest, case.patience
         )
         ended = trial.run()
-        books = server.books()
+        counts = server.counts()
     over, allowed = None, 1e-9
     if case.cap is not None:
         bill = _bill(case.usage, case.judge)
-        over = max(books.answers * bill - case.cap, 0.0)
+        over = max(counts.answers * bill - case.cap, 0.0)
         allowed += case.at_first * size.slots * bill
-    seconds = books.seconds or ended.seconds
-    unmet = [*faults_of(trial, books, ended), *case.unmet(trial, books, ended)]
+    seconds = counts.seconds or ended.seconds
+    unmet = [*faults_of(trial, counts, ended), *case.unmet(trial, counts, ended)]
     if over is not None and over > allowed:
         unmet.append(f"{over:.2f} over the cap")
     if case.slower is not None and clean is not None and seconds > case.slower(clean):
         unmet.append(f"{seconds / clean:.1f} × clean")
-    return Line(name, case.injected, trial.questions, books, seconds, case.must, unmet, over,
+    return ResultRow(name, case.injected, trial.questions, counts, seconds, case.must, unmet, over,
                 clean if case.slower is not None else None)  # fmt: skip

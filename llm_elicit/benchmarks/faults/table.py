@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from llm_elicit.benchmarks.faults.line import COLUMNS, Line, Size
 from llm_elicit.benchmarks.faults.process_rows import PROCESS_ROWS
 from llm_elicit.benchmarks.faults.provider_rows import LATENCY, cases, run_case
+from llm_elicit.benchmarks.faults.result_row import COLUMNS, ResultRow, Size
 from llm_elicit.benchmarks.tables import Table
 from llm_elicit.errors import InputError
 
@@ -44,7 +44,7 @@ def run_faults(
     chosen = [name for name in names() if name in wanted or not wanted]
     if any(name in known and known[name].slower for name in chosen) and CLEAN not in chosen:
         chosen.insert(0, CLEAN)
-    lines: list[Line] = []
+    lines: list[ResultRow] = []
     with tempfile.TemporaryDirectory(prefix="faults") as folder:
         for name in chosen:
             note(name)

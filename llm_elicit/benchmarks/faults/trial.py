@@ -19,7 +19,7 @@ from sqlalchemy import func, select
 
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator import Place, Totals, status
+from llm_elicit.orchestrator import JournalLocation, Totals, status
 from llm_elicit.orchestrator.journal import reading
 from llm_elicit.orchestrator.journal.schema import workers
 
@@ -101,9 +101,9 @@ class Trial:
     @property
     def workers(self) -> int:
         """How many processes have the journal open, or had it when they were killed."""
-        place = Place(self.campaign.folder, self.campaign.journal)
+        location = JournalLocation(self.campaign.folder, self.campaign.journal)
         try:
-            with reading(place) as db:
+            with reading(location) as db:
                 return int(db.execute(select(func.count()).select_from(workers)).scalar_one())
         except InputError:
             return 0

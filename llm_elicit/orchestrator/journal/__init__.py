@@ -15,8 +15,8 @@ from llm_elicit.orchestrator.journal.changes import (
     submitted,
 )
 from llm_elicit.orchestrator.journal.digests import check_digests, digest_of
-from llm_elicit.orchestrator.journal.door import FILE, LEASE, Place
 from llm_elicit.orchestrator.journal.failures import JournalError
+from llm_elicit.orchestrator.journal.interface import FILE, LEASE, JournalLocation
 from llm_elicit.orchestrator.journal.reading import (
     answered_by_kind,
     committed,
@@ -35,7 +35,7 @@ __all__ = [
     "Change",
     "Journal",
     "JournalError",
-    "Place",
+    "JournalLocation",
     "Question",
     "Totals",
     "answered",

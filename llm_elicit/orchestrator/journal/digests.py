@@ -92,9 +92,9 @@ def _is_as_written(question: int | None, digest: str | None, row: Sequence[Any])
 def _digest(row: Sequence[Any]) -> str:
     """SHA-256 over the values of a row, numbers as either database gives them back."""
     values = list(row)
-    for place in range(_FIRST_NUMBER, len(values)):
-        value = values[place]
+    for index in range(_FIRST_NUMBER, len(values)):
+        value = values[index]
         if value is not None:
             # Not a number is NULL in SQLite, and −0 is 0.
-            values[place] = None if isnan(value) else float(value) + 0.0
+            values[index] = None if isnan(value) else float(value) + 0.0
     return hashlib.sha256(_encode(values).encode()).hexdigest()

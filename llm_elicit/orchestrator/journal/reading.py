@@ -11,22 +11,22 @@ from sqlalchemy import case, func, select
 
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.changes import Totals
-from llm_elicit.orchestrator.journal.door import Place
+from llm_elicit.orchestrator.journal.interface import JournalLocation
 from llm_elicit.orchestrator.journal.schema import answers, questions
 from llm_elicit.orchestrator.journal.statements import HANDED_IN, HELD, amounts
 
 
 @contextmanager
-def reading(place: Place) -> Iterator[sa.Connection]:
+def reading(location: JournalLocation) -> Iterator[sa.Connection]:
     """A connection to a run's journal that sees one moment of it.
 
     Raises:
         InputError: there is no journal, or it cannot be read.
     """
-    engine = place.readable()
-    with place.guarded(), engine.connect() as db, db.begin():
-        if place.shared and not sa.inspect(db).has_table("questions"):
-            raise InputError(f"{place.name}: no journal here; run the campaign first")
+    engine = location.readable()
+    with location.guarded(), engine.connect() as db, db.begin():
+        if location.shared and not sa.inspect(db).has_table("questions"):
+            raise InputError(f"{location.name}: no journal here; run the campaign first")
         yield db
 
 

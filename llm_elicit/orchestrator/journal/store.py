@@ -38,8 +38,8 @@ from llm_elicit.orchestrator.journal.changes import (
     now,
     storable,
 )
-from llm_elicit.orchestrator.journal.door import LEASE, Place
 from llm_elicit.orchestrator.journal.failures import JournalError
+from llm_elicit.orchestrator.journal.interface import LEASE, JournalLocation
 from llm_elicit.orchestrator.journal.migrations import migrate
 from llm_elicit.orchestrator.journal.plan_rows import write_plan
 from llm_elicit.orchestrator.journal.reading import spent, totals
@@ -79,29 +79,29 @@ class Journal:
     """A run's journal, open for writing.
 
     Args:
-        place: where it is; made if it is not there.
+        location: where it is; made if it is not there.
         identity: what must be the same whenever the run goes on.
         limits: what all workers together may spend.
         lease: seconds for which this worker need not be heard of.
 
     Raises:
-        InputError: the place cannot be written, or holds the run of another campaign.
+        InputError: the location cannot be written, or holds the run of another campaign.
     """
 
     def __init__(
         self,
-        place: Place,
+        location: JournalLocation,
         identity: dict[str, str],
         limits: Limits = _NO_LIMITS,
         lease: float = LEASE,
     ) -> None:
-        self.place = place
+        self.location = location
         self.lease = lease
         self._limits = limits
         self._me = uuid.uuid4().hex
         self._known: dict[str, int] = {}
-        with place.guarded():
-            self._transactions = Transactions(place, self._me, lease)
+        with location.guarded():
+            self._transactions = Transactions(location, self._me, lease)
             self._db = self._transactions.db
             try:
                 self._set_up(identity)
@@ -111,19 +111,19 @@ class Journal:
 
     def _set_up(self, identity: dict[str, str]) -> None:
         with self._db.begin():
-            if self.place.shared:
+            if self.location.shared:
                 # Two workers that come at once must not both make the tables.
                 self._db.execute(
-                    select(func.pg_advisory_xact_lock(func.hashtext(self.place.schema)))
+                    select(func.pg_advisory_xact_lock(func.hashtext(self.location.schema)))
                 )
-                self._db.execute(sa.schema.CreateSchema(self.place.schema, if_not_exists=True))
+                self._db.execute(sa.schema.CreateSchema(self.location.schema, if_not_exists=True))
             migrate(self._db)
             self._same_campaign(identity)
-            self._unsaved = Unsaved(self.place.folder, self._name())
+            self._unsaved = Unsaved(self.location.folder, self._name())
             name = f"{socket.gethostname()}:{os.getpid()}"
             worker = {"me": self._me, "new_name": name, "new_began": now(), "lease": self.lease}
             self._db.execute(REGISTER, worker)
-        if not self.place.shared:
+        if not self.location.shared:
             # Off while tables are made anew, and no switch inside a transaction.
             with self._raw() as db:
                 db.execute("PRAGMA foreign_keys = ON")
@@ -145,7 +145,7 @@ class Journal:
 
     def _same_campaign(self, identity: dict[str, str]) -> None:
         kept = dict(self._db.execute(select(meta.c.key, meta.c.value)).all())
-        check_same(kept, identity, self.place.folder)
+        check_same(kept, identity, self.location.folder)
         rows = [{"key": key, "value": value} for key, value in identity.items()]
         self._db.execute(ignoring(meta, self._db.dialect.name), rows)
 
@@ -195,7 +195,7 @@ class Journal:
     def _reclaim(self) -> int:
         """Free the questions of workers that are gone; what they had in flight counts as paid."""
         gone = update(workers).where(workers.c.id != self._me, workers.c.expires > 0)
-        if self.place.shared:
+        if self.location.shared:
             gone = gone.where(workers.c.expires <= clock())
         # Once its row says so, a worker that was only asleep commits nothing more (see commit).
         ids = list(self._db.execute(gone.values(expires=0).returning(workers.c.id)).scalars())
@@ -387,12 +387,12 @@ class Journal:
 
     def worst(self, judge: str) -> tuple[int, int]:
         """Tokens of prompt and answer that a request must reserve at least (`raise_worst`)."""
-        with self.place.guarded(), self._db.begin():
+        with self.location.guarded(), self._db.begin():
             return self._worst(judge)
 
     def raise_worst(self, judge: str, prompt: int, completion: int) -> None:
         """Keep for later runs that a judge's requests take more than they ask for."""
-        with self.place.guarded(), self._db.begin():
+        with self.location.guarded(), self._db.begin():
             known = self._worst(judge)
             value = f"{max(prompt, known[0])} {max(completion, known[1])}"
             self._db.execute(sa.delete(meta).where(meta.c.key == f"worst case of {judge}"))
@@ -413,7 +413,7 @@ class Journal:
         mine = workers.c.id == self._me
         unsent = (questions.c.worker == self._me) & (questions.c.state == PLANNED)
         # A disk that is full has said so before; then the next run takes these questions back.
-        with contextlib.suppress(ElicitError), self.place.guarded(), self._db.begin():
+        with contextlib.suppress(ElicitError), self.location.guarded(), self._db.begin():
             self._db.execute(update(questions).where(unsent).values(worker=None))
             # Not 0: what is still in flight is for the next worker to take back.
             self._db.execute(update(workers).where(mine, workers.c.expires > 0).values(expires=1))
@@ -421,8 +421,8 @@ class Journal:
 
     def _lapsed(self) -> InputError:
         return InputError(
-            f"{self.place.name}: this process was not heard of for so long that another took over "
-            "its questions; run again to join in"
+            f"{self.location.name}: this process was not heard of for so long that another took "
+            "over its questions; run again to join in"
         )
 
 

@@ -18,8 +18,8 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from llm_elicit.orchestrator.journal.door import Place
 from llm_elicit.orchestrator.journal.failures import JournalError, is_full, passes
+from llm_elicit.orchestrator.journal.interface import JournalLocation
 from llm_elicit.orchestrator.journal.reserve import Reserve
 from llm_elicit.orchestrator.journal.schema import workers
 
@@ -41,29 +41,29 @@ class Transactions:
     back and the transaction tried again; `failure` says from then on why nothing more may be sent.
 
     Args:
-        place: where the journal is.
+        location: where the journal is.
         me: the worker.
         lease: seconds for which it need not be heard of.
     """
 
-    def __init__(self, place: Place, me: str, lease: float) -> None:
-        self.place = place
+    def __init__(self, location: JournalLocation, me: str, lease: float) -> None:
+        self.location = location
         self.failure: JournalError | None = None
         self._me = me
         self._lease = lease
         self._number = 0
-        self._reserve = None if place.shared else Reserve(place.folder)
+        self._reserve = None if location.shared else Reserve(location.folder)
         self._heard = time.monotonic()
         self._given_up = threading.Event()
         try:
-            self.db = place.writable(lease).connect()
+            self.db = location.writable(lease).connect()
         except BaseException:
             self._release()
             raise
         self._patient = Retrying(
             retry=retry_if_exception(self._worth_another),
             stop=self._enough,
-            wait=wait_random_exponential(0.1, max=2.0) if place.shared else wait_none(),
+            wait=wait_random_exponential(0.1, max=2.0) if location.shared else wait_none(),
             sleep=sleep_using_event(self._given_up),
             reraise=True,
         )
@@ -90,7 +90,7 @@ class Transactions:
                     results.append(work())
             return results[-1]
 
-        with self.place.guarded():
+        with self.location.guarded():
             result = self._patient(attempt)
         self._heard = time.monotonic()
         return result
@@ -100,17 +100,17 @@ class Transactions:
         return self.db.execute(mine).scalar() == self._number
 
     def _worth_another(self, error: BaseException) -> bool:
-        if self.place.shared:
+        if self.location.shared:
             return passes(error)
         if not is_full(error):
             return False
         if self.failure is None and isinstance(error, SQLAlchemyError):
-            self.failure = self.place.explained(error)
+            self.failure = self.location.explained(error)
         self._release()
         return True
 
     def _enough(self, state: RetryCallState) -> bool:
-        if not self.place.shared:
+        if not self.location.shared:
             return state.attempt_number >= _TIMES
         return self._given_up.is_set() or time.monotonic() > self._heard + self._lease
 

@@ -18,13 +18,13 @@ from llm_elicit.errors import ElicitError
 from llm_elicit.orchestrator import journal, tokens
 from llm_elicit.orchestrator.budget import Amount, Budget
 from llm_elicit.orchestrator.cache import Identity, RunCache
-from llm_elicit.orchestrator.clerk import Clerk
 from llm_elicit.orchestrator.headers import allowances
-from llm_elicit.orchestrator.line import Errand
 from llm_elicit.orchestrator.log import event
 from llm_elicit.orchestrator.progress import Progress, Tally
 from llm_elicit.orchestrator.rate_sharing import RunLimiters
+from llm_elicit.orchestrator.request_builder import RequestBuilder
 from llm_elicit.orchestrator.retries import Decision, History, Patience, classify
+from llm_elicit.orchestrator.retry_queue import QueuedRequest
 from llm_elicit.orchestrator.spans import span
 from llm_elicit.orchestrator.usage import known
 from llm_elicit.orchestrator.writer import Writer
@@ -38,7 +38,7 @@ the 99th percentile of the last so many."""
 
 
 @dataclass
-class Desk:
+class RunContext:
     """What the judges of a run share. `deadline` is by `clock`, as everything here is."""
 
     space: FeatureSpace
@@ -74,27 +74,32 @@ class _DearerError(Exception):
     """While a request waited for its turn, others proved that more must be set aside for it."""
 
 
-class Exchange:
+class RequestSender:
     """Sends one judge's requests, each once.
 
     Args:
         judge: who is asked.
-        clerk: knows the backend and what requests cost.
-        desk: what the run shares.
+        builder: knows the backend and what requests cost.
+        context: what the run shares.
         tally: counts what is sent and what fails.
         halt: nothing more leaves once it is set; call `wake` as well.
     """
 
     def __init__(
-        self, judge: Judge, clerk: Clerk, desk: Desk, tally: Tally, halt: asyncio.Event
+        self,
+        judge: Judge,
+        builder: RequestBuilder,
+        context: RunContext,
+        tally: Tally,
+        halt: asyncio.Event,
     ) -> None:
         self._judge = judge
-        self._clerk = clerk
-        self._backend = clerk.backend
-        self._desk = desk
+        self._builder = builder
+        self._backend = builder.backend
+        self._context = context
         self._tally = tally
         self._halt = halt
-        self._limiter = desk.limiters.of(judge, clerk.backend)
+        self._limiter = context.limiters.of(judge, builder.backend)
         self._latencies: deque[float] = deque(maxlen=_LATENCIES)
         self._first_attempts: dict[asyncio.Timeout, float] = {}
         self._cut = 0
@@ -121,7 +126,7 @@ class Exchange:
         """Let those who wait for their turn look whether to go on."""
         self._limiter.wake()
 
-    async def send(self, errand: Errand) -> tuple[Reply, float]:
+    async def send(self, queued: QueuedRequest) -> tuple[Reply, float]:
         """Ask once; returns the reply and how long it took, in seconds.
 
         Raises:
@@ -132,28 +137,28 @@ class Exchange:
         """
         while True:
             try:
-                return await self._reserved(errand)
+                return await self._reserved(queued)
             except _DearerError:
                 continue
 
-    async def _reserved(self, errand: Errand) -> tuple[Reply, float]:
+    async def _reserved(self, queued: QueuedRequest) -> tuple[Reply, float]:
         """Set the worst case aside, send, and turn it into what was paid."""
-        question, request = errand.question.id, errand.prepared.request
-        worst = self._worst(errand)
-        await self._desk.budget.reserve(worst)
+        question, request = queued.question.id, queued.prepared.request
+        worst = self._worst(queued)
+        await self._context.budget.reserve(worst)
         paid = Amount()
         try:
             sent_at = await self._limiter.enter(self._halt, tokens.most(request.prompt))
             if sent_at is None:
                 raise HaltedError
-            errand.history = errand.history or History(began=sent_at)
+            queued.history = queued.history or History(began=sent_at)
             try:
-                reply = await self._under_way(errand, worst, sent_at)
+                reply = await self._under_way(queued, worst, sent_at)
             except AdaptedError:
-                await self._desk.writer.write(journal.missed(question, 0.0))
+                await self._context.writer.write(journal.missed(question, 0.0))
                 raise
             except RequestFailedError as error:
-                paid = self._worst(errand) if error.decision.maybe_paid else Amount()
+                paid = self._worst(queued) if error.decision.maybe_paid else Amount()
                 await self._missed(question, error.decision, paid)
                 raise
             except (HaltedError, _DearerError, ElicitError):
@@ -161,35 +166,35 @@ class Exchange:
             except Exception:
                 # A defect between sending and reading: it may have been answered.
                 paid = worst
-                await self._desk.writer.write(journal.missed(question, worst.usd, worst.tokens))
+                await self._context.writer.write(journal.missed(question, worst.usd, worst.tokens))
                 raise
             except asyncio.CancelledError:
                 # Nobody will know whether it was answered.
-                paid = self._worst(errand)
+                paid = self._worst(queued)
                 raise
-            paid = self._clerk.paid(reply)
-            return reply, self._desk.clock() - sent_at
+            paid = self._builder.paid(reply)
+            return reply, self._context.clock() - sent_at
         finally:
-            await self._desk.budget.settle(worst, paid)
+            await self._context.budget.settle(worst, paid)
 
-    def _worst(self, errand: Errand) -> Amount:
+    def _worst(self, queued: QueuedRequest) -> Amount:
         """The most that a request can take, by all that is known now."""
-        return self._clerk.worst(errand.prepared.request, errand.prepared.body)
+        return self._builder.worst(queued.prepared.request, queued.prepared.body)
 
-    async def _under_way(self, errand: Errand, worst: Amount, sent_at: float) -> Reply:
+    async def _under_way(self, queued: QueuedRequest, worst: Amount, sent_at: float) -> Reply:
         """Send, wait for the answer, and tell the pace how it went."""
         limiter, told = self._limiter, False
-        question, request = errand.question.id, errand.prepared.request
+        question, request = queued.question.id, queued.prepared.request
         try:
-            if worst != self._worst(errand):
+            if worst != self._worst(queued):
                 raise _DearerError
             intent = journal.intent(question, worst.usd, worst.tokens)
-            if not await self._desk.writer.write(intent):
+            if not await self._context.writer.write(intent):
                 raise HaltedError
             self._tally.requests += 1
-            history = errand.history
+            history = queued.history
             reply = await self._asked(request, first=history is not None and not history.attempts)
-            self._latencies.append(self._desk.clock() - sent_at)
+            self._latencies.append(self._context.clock() - sent_at)
             limiter.answered(sent_at, left=allowances(reply.headers), tokens=known(reply))
             told = True
             return await self._counted(request, reply)
@@ -212,18 +217,20 @@ class Exchange:
         limited = decision.kind == "rate limited"
         if not limited and (decision.kind != "transient" or failure.what == "malformed"):
             return False
-        wait = None if decision.wait is None else min(decision.wait, self._desk.patience.provider)
+        wait = (
+            None if decision.wait is None else min(decision.wait, self._context.patience.provider)
+        )
         self._limiter.refused(sent_at, wait=wait, left=allowances(failure.headers), limit=limited)
         return True
 
     async def _counted(self, request: Request, reply: Reply) -> Reply:
         """The reply with what it is charged; what that says of further ones is on record."""
-        usage = self._clerk.usage
+        usage = self._builder.usage
         before = usage.raised
-        counted = self._clerk.counted(request, reply)
+        counted = self._builder.counted(request, reply)
         if usage.raised != before:
             most = usage.raised
-            await self._desk.writer.raise_worst(self._judge.name, most.prompt, most.completion)
+            await self._context.writer.raise_worst(self._judge.name, most.prompt, most.completion)
         return counted
 
     async def _asked(self, request: Request, first: bool) -> Reply:
@@ -250,6 +257,6 @@ class Exchange:
 
     async def _missed(self, question: int, decision: Decision, lost: Amount) -> None:
         self._tally.errors += 1
-        await self._desk.writer.write(journal.missed(question, lost.usd, lost.tokens))
+        await self._context.writer.write(journal.missed(question, lost.usd, lost.tokens))
         event("request failed", WARNING, judge=self._judge.name, question=question,
               kind=decision.kind, reason=decision.reason)  # fmt: skip

@@ -39,7 +39,7 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class Clerk:
+class RequestBuilder:
     """One judge's paperwork.
 
     Attributes:
@@ -180,7 +180,7 @@ class Clerk:
         return Answer(**vars(answer) | {"digest": journal.digest_of(question, answer)})
 
 
-def check_worst(limits: Limits, judge: Judge, clerk: Clerk) -> None:
+def check_worst(limits: Limits, judge: Judge, builder: RequestBuilder) -> None:
     """Refuse a cap where a plug-in's requests do not say how long an answer may get.
 
     Raises:
@@ -190,7 +190,7 @@ def check_worst(limits: Limits, judge: Judge, clerk: Clerk) -> None:
     if not capped or not isinstance(judge, PluginJudge) or judge.free:
         return
     first = Question(id=0, pair=0, order="ab", replicate=0, attempts=0, judge=judge.name)
-    if not clerk.worst(clerk.request(first)).tokens:
+    if not builder.worst(builder.request(first)).tokens:
         raise InputError(
             f"limits: judge {judge.name!r}: the requests of backend {judge.backend!r} set no limit "
             "on an answer's tokens, so a cap cannot be held; remove the cap or that judge"

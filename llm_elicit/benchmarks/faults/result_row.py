@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llm_elicit.benchmarks.asking.loopback import Books
+from llm_elicit.benchmarks.asking.loopback import ServerCounts
 from llm_elicit.benchmarks.faults.trial import Ended, Trial
 
 COLUMNS = (
@@ -40,13 +40,13 @@ SHORT = Size(questions=200, slots=20, kills=1, signals=1, points=1, restarts=1, 
 
 
 @dataclass(frozen=True)
-class Line:
+class ResultRow:
     """One row.
 
     Attributes:
         fault, injected: what was done, and how often.
         questions: of the campaign; of all, where there were several.
-        books: the provider's.
+        counts: the provider's.
         seconds: from the first request to the last answer, or of the processes.
         must: what is asked for.
         unmet: what of it was not reached.
@@ -58,7 +58,7 @@ class Line:
     fault: str
     injected: str
     questions: int
-    books: Books
+    counts: ServerCounts
     seconds: float
     must: str
     unmet: Sequence[str] = ()
@@ -69,14 +69,14 @@ class Line:
     @property
     def cells(self) -> tuple[str, ...]:
         """The row as text."""
-        books = self.books
-        twice = f"{books.answers - books.answered}"
+        counts = self.counts
+        twice = f"{counts.answers - counts.answered}"
         return (
             self.fault,
             self.injected,
             f"{self.questions:,}",
-            f"{books.requests:,}",
-            f"{books.answered - books.twice:,}",
+            f"{counts.requests:,}",
+            f"{counts.answered - counts.twice:,}",
             f"{twice} (at most {self.bound})" if self.bound else twice,
             "" if self.over is None else f"{self.over:.2f}",
             f"{self.seconds:.1f}",
@@ -92,29 +92,29 @@ def _short(unmet: Sequence[str]) -> str:
     return f"{shown}; {len(unmet) - 2} more" if len(unmet) > 2 else shown
 
 
-def add(books: Sequence[Books]) -> Books:
-    """The sums of several servers' books."""
-    columns = zip(*(vars(each).values() for each in books), strict=True)
-    return Books(*(sum(column) for column in columns))
+def add(counts: Sequence[ServerCounts]) -> ServerCounts:
+    """The sums of several servers' counts."""
+    columns = zip(*(vars(each).values() for each in counts), strict=True)
+    return ServerCounts(*(sum(column) for column in columns))
 
 
-def faults_of(trial: Trial, books: Books, ended: Ended, bound: int = 0) -> list[str]:
+def faults_of(trial: Trial, counts: ServerCounts, ended: Ended, bound: int = 0) -> list[str]:
     """What breaks the rules of every run: nothing lost, nothing paid twice, no traceback.
 
     Args:
         trial: what was asked.
-        books: the provider's.
+        counts: the provider's.
         ended: how the last process ended.
         bound: answers that may have been paid twice.
     """
     found = []
     if not ended.clean:
         found.append("hung" if "Traceback" not in ended.said else f"traceback: {ended.line}")
-    kept, again = trial.totals.done, books.answers - books.answered
-    if kept > books.answered:
-        found.append(f"{kept - books.answered} answers are none of the provider's")
-    if kept + bound < books.answered:
-        found.append(f"{books.answered - kept} answers lost")
+    kept, again = trial.totals.done, counts.answers - counts.answered
+    if kept > counts.answered:
+        found.append(f"{kept - counts.answered} answers are none of the provider's")
+    if kept + bound < counts.answered:
+        found.append(f"{counts.answered - kept} answers lost")
     if again > bound:
         found.append(f"{again} paid twice")
     return found

@@ -15,7 +15,7 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.provenance import identity_of
 from llm_elicit.orchestrator import cache
 from llm_elicit.orchestrator.cache import CacheUse, RunCache
-from llm_elicit.orchestrator.journal import LEASE, Journal, Place
+from llm_elicit.orchestrator.journal import LEASE, Journal, JournalLocation
 from llm_elicit.orchestrator.lock import RunLock
 from llm_elicit.orchestrator.log import event, logged
 from llm_elicit.orchestrator.progress import Progress
@@ -84,28 +84,28 @@ class Study:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenRun:
     """A run's folder, open.
 
     Attributes:
-        book, cache: the journal and the answers kept across runs.
+        journal, cache: the journal and the answers kept across runs.
         lost: requests that were in flight when an earlier run was cut off.
     """
 
-    book: Journal
+    journal: Journal
     cache: RunCache
     lost: int
 
 
 @contextlib.asynccontextmanager
-async def opened(
+async def open_run(
     study: Study,
     template: Template,
     progress: Progress,
     shared: bool = True,
     lease: float = LEASE,
     reuse: CacheUse = "reuse",
-) -> AsyncIterator[Opened]:
+) -> AsyncIterator[OpenRun]:
     """Hold a run's folder while inside, with the plan written down.
 
     What takes long runs in a thread, so that the event loop of a host goes on.
@@ -122,19 +122,19 @@ async def opened(
         InputError: the folder is another campaign's, in use, or cannot be written.
     """
     campaign, folder = study.campaign, study.folder
-    place = Place(folder, campaign.journal)
+    location = JournalLocation(folder, campaign.journal)
     async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(RunLock(folder, shared=shared and place.shared))
+        stack.enter_context(RunLock(folder, shared=shared and location.shared))
         stack.enter_context(logged(folder, campaign))
         event("run began", campaign=campaign.name, judges=study.judges, questions=len(study.plan))
 
-        def prepared() -> Opened:
-            book = Journal(place, study.identity(template), campaign.limits, lease)
-            stack.push_async_callback(in_thread, book.close)
-            lost = book.prepare(study.judges, study.plan)
+        def prepared() -> OpenRun:
+            journal = Journal(location, study.identity(template), campaign.limits, lease)
+            stack.push_async_callback(in_thread, journal.close)
+            lost = journal.prepare(study.judges, study.plan)
             answers = RunCache(folder.parent / cache.FILE, reuse, partial(progress.note, "cache"))
             stack.push_async_callback(in_thread, answers.close)
-            return Opened(book, answers, lost)
+            return OpenRun(journal, answers, lost)
 
         yield await in_thread(prepared)
 

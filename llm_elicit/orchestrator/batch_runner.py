@@ -14,16 +14,16 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from llm_elicit.backends.batches import Batches, BatchState, Line, Result, Room, Trouble
+from llm_elicit.backends.batches import Batches, BatchRequest, BatchState, Result, Room, Trouble
 from llm_elicit.backends.failures import shortened
 from llm_elicit.errors import CapError, JudgeError
 from llm_elicit.orchestrator import journal
 from llm_elicit.orchestrator.budget import Amount
 from llm_elicit.orchestrator.cache import RunCache, worth_keeping
-from llm_elicit.orchestrator.clerk import Clerk
 from llm_elicit.orchestrator.journal import BatchFate, BatchRow, Change, Journal, Question
 from llm_elicit.orchestrator.log import event
 from llm_elicit.orchestrator.progress import Progress
+from llm_elicit.orchestrator.request_builder import RequestBuilder
 
 GRACE = 900.0
 """Seconds in which a batch that was handed in may not be listed yet."""
@@ -40,18 +40,18 @@ class Entry:
     """A question on its way into a batch."""
 
     question: Question
-    line: Line
+    line: BatchRequest
     worst: Amount
 
 
-class BatchDesk:
+class BatchRunner:
     """One judge's batches.
 
     Args:
         judge: the judge's name.
         client: the provider's batch endpoints, open.
-        clerk: with the price in batch mode.
-        book, cache: the run's.
+        builder: with the price in batch mode.
+        journal, cache: the run's.
         progress: told what could not be done.
         clock: seconds since 1970.
     """
@@ -60,16 +60,16 @@ class BatchDesk:
         self,
         judge: str,
         client: Batches,
-        clerk: Clerk,
-        book: Journal,
+        builder: RequestBuilder,
+        journal: Journal,
         cache: RunCache,
         progress: Progress,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._judge = judge
         self._client = client
-        self._clerk = clerk
-        self._book = book
+        self._builder = builder
+        self._journal = journal
         self._cache = cache
         self._progress = progress
         self._clock = clock
@@ -86,7 +86,7 @@ class BatchDesk:
         """
         await self.reconcile(resend)
         count = 0
-        while questions := self._book.claim(self._judge, self._client.room.count):
+        while questions := self._journal.claim(self._judge, self._client.room.count):
             for pack in packs(self._entries(questions), self._client.room):
                 await self._hand_in(pack)
                 count += 1
@@ -96,46 +96,46 @@ class BatchDesk:
         """What is to be handed in; questions that the cache knows are answered on the way."""
         known: list[Change] = []
         for question in questions:
-            request = self._clerk.request(question)
-            key = self._clerk.key(request)
+            request = self._builder.request(question)
+            key = self._builder.key(request)
             reply = self._cache.get(key) if key else None
             if reply is None:
                 # The tag comes before the number once it is known which batch it is.
-                line = Line(str(question.id), self._clerk.backend.body(request))
-                yield Entry(question, line, self._clerk.worst(request))
+                line = BatchRequest(str(question.id), self._builder.backend.body(request))
+                yield Entry(question, line, self._builder.worst(request))
                 continue
-            answer = self._clerk.answer(question, request, reply, latency=None)
+            answer = self._builder.answer(question, request, reply, latency=None)
             known.append(journal.answered(question.id, answer))
             if len(known) >= _GROUP:
-                self._book.commit(known)
+                self._journal.commit(known)
                 known = []
-        self._book.commit(known)
+        self._journal.commit(known)
 
     async def _hand_in(self, pack: Sequence[Entry]) -> None:
         """Intent on the disk, then the batch to the provider, then its id on the disk."""
         tag = uuid.uuid4().hex[:16]
-        self._book.open_batch(BatchRow(tag, self._judge, None, "intended", self._clock()))
+        self._journal.open_batch(BatchRow(tag, self._judge, None, "intended", self._clock()))
         changes = [journal.submitted(e.question.id, e.worst.usd, e.worst.tokens, tag) for e in pack]
-        reasons = {change.question: why for change, why in self._book.commit(changes).items()}
+        reasons = {change.question: why for change, why in self._journal.commit(changes).items()}
         refused = set(reasons)
         lines = [
-            Line(f"{tag}-{e.question.id}", e.line.body)
+            BatchRequest(f"{tag}-{e.question.id}", e.line.body)
             for e in pack
             if e.question.id not in refused
         ]
         if lines:
             await self._send(tag, lines)
         else:
-            self._book.set_batch(tag, "released")
-        if self._book.failure is not None:
-            raise self._book.failure
+            self._journal.set_batch(tag, "released")
+        if self._journal.failure is not None:
+            raise self._journal.failure
         if "no room" in reasons.values():
             raise CapError(
                 f"a cap leaves no room for {len(refused):,} questions to {self._judge!r}; "
                 "raise it and hand in again"
             )
 
-    async def _send(self, tag: str, lines: Sequence[Line]) -> None:
+    async def _send(self, tag: str, lines: Sequence[BatchRequest]) -> None:
         try:
             batch = await self._client.submit(lines, tag)
         except Exception as error:
@@ -143,7 +143,7 @@ class BatchDesk:
             if trouble is None:
                 raise
             raise self._not_sent(tag, trouble) from None
-        self._book.set_batch(tag, "submitted", batch)
+        self._journal.set_batch(tag, "submitted", batch)
         event("batch submitted", judge=self._judge, tag=tag, batch=batch, questions=len(lines))
 
     def _not_sent(self, tag: str, trouble: Trouble) -> JudgeError:
@@ -158,10 +158,10 @@ class BatchDesk:
 
     async def reconcile(self, resend: bool = False) -> list[BatchRow]:
         """Look for the batches whose fate is not known; returns those worth looking for again."""
-        unknown = self._book.batches(self._judge, "intended")
+        unknown = self._journal.batches(self._judge, "intended")
         if not unknown:
             return []
-        known = {row.batch for row in self._book.batches(self._judge)}
+        known = {row.batch for row in self._journal.batches(self._judge)}
         since = min(row.made for row in unknown) - _SKEW
         # The whole list: that it is in order of time is nowhere promised.
         recent = [state async for state in self._client.recent()]
@@ -170,17 +170,17 @@ class BatchDesk:
 
     async def _hopeful(self, row: BatchRow, listed: Iterable[BatchState], resend: bool) -> bool:
         """Whether a batch may still be found; if it is found now, or given up, it need not be."""
-        questions = self._book.in_batch(row.tag)
+        questions = self._journal.in_batch(row.tag)
         doubtful = False
         for state in listed:
             same = await self._is(state, row, len(questions))
             if same:
-                self._book.set_batch(row.tag, "submitted", state.id)
+                self._journal.set_batch(row.tag, "submitted", state.id)
                 event("batch found again", judge=self._judge, tag=row.tag, batch=state.id)
                 return False
             doubtful = doubtful or same is None
         if not questions:
-            self._book.set_batch(row.tag, "released")
+            self._journal.set_batch(row.tag, "released")
             return False
         if doubtful or self._clock() < row.made + GRACE:
             self._progress.note(
@@ -208,14 +208,16 @@ class BatchDesk:
             return False
         if not state.ended:
             return None
-        async for result in self._client.results(state.id, lambda _: self._clerk.template.options):
+        async for result in self._client.results(
+            state.id, lambda _: self._builder.template.options
+        ):
             return result.custom_id.startswith(f"{row.tag}-")
         return False
 
     async def collect(self) -> int:
         """Take the results of every batch that ended; how many batches are still out."""
         waiting = len(await self.reconcile())
-        for row in self._book.batches(self._judge, "submitted"):
+        for row in self._journal.batches(self._judge, "submitted"):
             assert row.batch is not None
             state = await self._client.state(row.batch)
             if state.ended:
@@ -226,15 +228,15 @@ class BatchDesk:
 
     async def _take(self, row: BatchRow, state: BatchState) -> None:
         """Match results to questions; what has none is open again."""
-        open_ = {f"{row.tag}-{q.id}": q for q in self._book.in_batch(row.tag)}
+        open_ = {f"{row.tag}-{q.id}": q for q in self._journal.in_batch(row.tag)}
         changes: list[Change] = []
         answered = unread = 0
-        raised = self._clerk.usage.raised
+        raised = self._builder.usage.raised
         waiting = dict(open_)
 
         def options(custom_id: str) -> tuple[str, str]:
             question = waiting.get(custom_id)
-            return self._clerk.options(question) if question else self._clerk.template.options
+            return self._builder.options(question) if question else self._builder.template.options
 
         async for result in self._client.results(state.id, options):
             question = open_.pop(result.custom_id, None)
@@ -244,12 +246,12 @@ class BatchDesk:
             changes.append(self._change(question, result))
             answered += result.reply is not None
             if len(changes) >= _GROUP:
-                self._book.commit(changes)
+                self._journal.commit(changes)
                 changes = []
-        self._book.commit(changes)
-        if self._clerk.usage.raised != raised:
-            most = self._clerk.usage.raised
-            self._book.raise_worst(self._judge, most.prompt, most.completion)
+        self._journal.commit(changes)
+        if self._builder.usage.raised != raised:
+            most = self._builder.usage.raised
+            self._journal.raise_worst(self._judge, most.prompt, most.completion)
         self._requeue(row.tag, "collected", state.error or "", unread)
         event("batch collected", judge=self._judge, tag=row.tag, batch=row.batch,
               status=state.status, answered=answered)  # fmt: skip
@@ -263,17 +265,19 @@ class BatchDesk:
 
     def _change(self, question: Question, result: Result) -> Change:
         if result.reply is None:
-            reason = shortened(self._clerk.backend.scrub(result.reason))
+            reason = shortened(self._builder.backend.scrub(result.reason))
             event("question not answered", judge=self._judge, question=question.id,
                   reason=reason)  # fmt: skip
             if result.refused:
                 return journal.failed(question.id, reason)
-            lost = self._clerk.worst(self._clerk.request(question)) if result.billed else Amount()
+            lost = (
+                self._builder.worst(self._builder.request(question)) if result.billed else Amount()
+            )
             return journal.missed(question.id, lost.usd, lost.tokens)
-        request = self._clerk.request(question)
-        reply = self._clerk.counted(request, result.reply)
-        answer = self._clerk.answer(question, request, reply, latency=0.0)
-        key = self._clerk.key(request)
+        request = self._builder.request(question)
+        reply = self._builder.counted(request, result.reply)
+        answer = self._builder.answer(question, request, reply, latency=0.0)
+        key = self._builder.key(request)
         if key and worth_keeping(reply, answer.verdict):
             self._cache.put(key, reply, answer.asked_at)
         return journal.answered(question.id, answer)
@@ -284,19 +288,19 @@ class BatchDesk:
         So many of them as are `billed` may have been answered, nobody knows which.
         """
         changes = []
-        for number, question in enumerate(self._book.in_batch(tag)):
+        for number, question in enumerate(self._journal.in_batch(tag)):
             charged = number < billed
-            lost = self._clerk.worst(self._clerk.request(question)) if charged else Amount()
+            lost = self._builder.worst(self._builder.request(question)) if charged else Amount()
             changes.append(journal.missed(question.id, lost.usd, lost.tokens))
-        self._book.commit(changes)
-        self._book.set_batch(tag, fate, note=note)
+        self._journal.commit(changes)
+        self._journal.set_batch(tag, fate, note=note)
 
 
 def packs(entries: Iterable[Entry], room: Room) -> Iterator[list[Entry]]:
     """Entries in as few batches as the provider's limits allow, in their order.
 
     Example:
-        >>> entry = Entry(Question(1, 0, "ab", 0, 0, "x"), Line("1", {}), Amount())
+        >>> entry = Entry(Question(1, 0, "ab", 0, 0, "x"), BatchRequest("1", {}), Amount())
         >>> [len(pack) for pack in packs([entry] * 5, Room(count=2, size=10**6))]
         [2, 2, 1]
     """

@@ -8,14 +8,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llm_elicit.orchestrator.clerk import Prepared
 from llm_elicit.orchestrator.journal import Question
+from llm_elicit.orchestrator.request_builder import Prepared
 from llm_elicit.orchestrator.retries import History
 from llm_elicit.orchestrator.writer import Claims
 
 
 @dataclass(eq=False)
-class Errand:
+class QueuedRequest:
     """A question on its way to an answer.
 
     Attributes:
@@ -32,7 +32,7 @@ class Errand:
         return self.prepared.question
 
 
-class Line:
+class RetryQueue:
     """Hands out questions; one that has to wait goes back and takes nobody's place meanwhile.
 
     Args:
@@ -46,15 +46,15 @@ class Line:
         self._fresh: deque[Prepared] = deque()
         self._exhausted = False
         self._clock = clock
-        self._later: list[tuple[float, int, Errand]] = []
+        self._later: list[tuple[float, int, QueuedRequest]] = []
         self._count = 0
         self._out = 0
         self._closed = False
         self._error: Exception | None = None
         self._changed = asyncio.Event()
 
-    async def take(self) -> Errand | None:
-        """The next errand that is due; None when all are done, or the line was closed.
+    async def take(self) -> QueuedRequest | None:
+        """Return the next request that is due; None when all are done or the queue is closed.
 
         Raises:
             Exception: what went wrong as more questions were claimed.
@@ -62,23 +62,23 @@ class Line:
         while not self._closed:
             if self._error is not None:
                 raise self._error
-            errand = self._next()
-            if errand is not None:
+            queued = self._next()
+            if queued is not None:
                 self._out += 1
-                return errand
+                return queued
             if self._exhausted and not self._later and not self._out:
                 break
             await self._wait()
         return None
 
-    def _next(self) -> Errand | None:
+    def _next(self) -> QueuedRequest | None:
         if self._later and self._later[0][0] <= self._clock():
             return heapq.heappop(self._later)[2]
         if self._fresh:
-            return Errand(self._fresh.popleft())
+            return QueuedRequest(self._fresh.popleft())
         prepared = self._claims.at_hand()
         if prepared is not None:
-            return Errand(prepared)
+            return QueuedRequest(prepared)
         if self._claiming is None and not self._exhausted:
             self._claiming = asyncio.create_task(self._claim())
         return None
@@ -97,7 +97,7 @@ class Line:
         self._changed.set()
 
     async def _wait(self) -> None:
-        """Until the next errand falls due, or something changes."""
+        """Wait until the next request falls due or something changes."""
         left = self._later[0][0] - self._clock() if self._later else None
         self._changed.clear()
         try:
@@ -105,14 +105,14 @@ class Line:
         except TimeoutError:
             return
 
-    def put_back(self, errand: Errand, due: float) -> None:
-        """Hand the errand out again when the clock says `due`."""
+    def put_back(self, queued: QueuedRequest, due: float) -> None:
+        """Hand the request out again when the clock reads `due`."""
         self._count += 1
-        heapq.heappush(self._later, (due, self._count, errand))
+        heapq.heappush(self._later, (due, self._count, queued))
         self.finish()
 
     def finish(self) -> None:
-        """An errand that was taken is over."""
+        """Count a request that was taken as done."""
         self._out -= 1
         self._changed.set()
 

@@ -15,14 +15,19 @@ from llm_elicit.config.campaign import Judge
 from llm_elicit.errors import ElicitError, JudgeError
 from llm_elicit.orchestrator import journal
 from llm_elicit.orchestrator.cache import worth_keeping
-from llm_elicit.orchestrator.clerk import Clerk, Prepared
-from llm_elicit.orchestrator.exchange import Desk, Exchange, HaltedError, RequestFailedError
 from llm_elicit.orchestrator.journal import Question, Totals
-from llm_elicit.orchestrator.line import Errand, Line
 from llm_elicit.orchestrator.log import event
 from llm_elicit.orchestrator.prices import Price
 from llm_elicit.orchestrator.progress import Tally
+from llm_elicit.orchestrator.request_builder import Prepared, RequestBuilder
+from llm_elicit.orchestrator.request_sender import (
+    HaltedError,
+    RequestFailedError,
+    RequestSender,
+    RunContext,
+)
 from llm_elicit.orchestrator.retries import Decision, weigh
+from llm_elicit.orchestrator.retry_queue import QueuedRequest, RetryQueue
 from llm_elicit.orchestrator.usage import Tokens, UsageCheck
 from llm_elicit.orchestrator.writer import Claims
 
@@ -30,27 +35,35 @@ _TICK = 1.0
 """Seconds between looks at the clock, and at most between two tellings of the counts."""
 
 
-class Pool:
+class JudgeRunner:
     """One judge's questions, asked by as many workers as it takes at once.
 
     A question that has to wait for its next attempt goes back into the line, and its worker
     takes another.
     """
 
-    def __init__(self, judge: Judge, backend: Backend, price: Price | None, desk: Desk) -> None:
+    def __init__(
+        self, judge: Judge, backend: Backend, price: Price | None, context: RunContext
+    ) -> None:
         self._judge = judge
         self._backend = backend
-        self._desk = desk
+        self._context = context
         self._rng = random.Random()
         self._halt = asyncio.Event()
         self._in_a_row = 0
-        self._last_answer = desk.clock()
+        self._last_answer = context.clock()
         self._last_failure: str | None = None
         self._stopped: ElicitError | None = None
         self.tally = Tally(cost=0.0 if price else None)
-        self._usage = UsageCheck(partial(desk.progress.note, judge.name))
-        self._clerk = Clerk(
-            desk.space, desk.plan, desk.template, backend, price, desk.direct, self._usage
+        self._usage = UsageCheck(partial(context.progress.note, judge.name))
+        self._builder = RequestBuilder(
+            context.space,
+            context.plan,
+            context.template,
+            backend,
+            price,
+            context.direct,
+            self._usage,
         )
 
     def begin(self, so_far: Totals) -> None:
@@ -64,24 +77,26 @@ class Pool:
     async def run(self, claims: Claims) -> ElicitError | None:
         """Ask all of them; returns the error that stopped the judge before the end, if any."""
         self._show()
-        if self.tally.done == self.tally.total or self._desk.stopping.is_set():
+        if self.tally.done == self.tally.total or self._context.stopping.is_set():
             return None
         try:
-            self._usage.raised = Tokens(*await self._desk.writer.worst(self._judge.name))
+            self._usage.raised = Tokens(*await self._context.writer.worst(self._judge.name))
             async with self._backend:
                 await self._ask_all(claims)
         except ElicitError as error:
             self._stopped = error
         self._show()
         if self._stopped is not None:
-            self._desk.progress.note(self._judge.name, str(self._stopped))
+            self._context.progress.note(self._judge.name, str(self._stopped))
         return self._stopped
 
     async def _ask_all(self, claims: Claims) -> None:
         self.tally.began = time.monotonic()
-        self._last_answer = self._desk.clock()
-        self._line = Line(claims, self._desk.clock)
-        self._exchange = Exchange(self._judge, self._clerk, self._desk, self.tally, self._halt)
+        self._last_answer = self._context.clock()
+        self._queue = RetryQueue(claims, self._context.clock)
+        self._sender = RequestSender(
+            self._judge, self._builder, self._context, self.tally, self._halt
+        )
         workers = min(self._judge.concurrency, self.tally.total - self.tally.done)
         watch = asyncio.create_task(self._watch())
         try:
@@ -90,13 +105,13 @@ class Pool:
                     group.create_task(self._work())
         finally:
             watch.cancel()
-            self._line.close()
+            self._queue.close()
 
     async def _watch(self) -> None:
         """Show how it goes, and halt when the user stops the run, time is over, or it stalls."""
-        desk = self._desk
-        while not desk.stopping.is_set() and self._stopped is None:
-            left = desk.deadline - desk.clock()
+        context = self._context
+        while not context.stopping.is_set() and self._stopped is None:
+            left = context.deadline - context.clock()
             if left <= 0.0:
                 self._stopped = JudgeError(
                     f"judge {self._judge.name!r}: limits.deadline is over; its answers so far are "
@@ -107,40 +122,40 @@ class Pool:
                 self._stopped = self._ended(why)
                 break
             self._show()
-            self._exchange.cut_slow()
+            self._sender.cut_slow()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(desk.stopping.wait(), min(left, _TICK))
+                await asyncio.wait_for(context.stopping.wait(), min(left, _TICK))
         self._close()
 
     def _stalled(self) -> str | None:
         """Why the judge counts as down: for too long requests have failed and none was answered."""
-        silent = self._desk.clock() - self._last_answer
-        if self._last_failure is None or silent < self._desk.patience.stall_timeout:
+        silent = self._context.clock() - self._last_answer
+        if self._last_failure is None or silent < self._context.patience.stall_timeout:
             return None
         return f"no answer for {silent:.0f} s: {self._last_failure}"
 
     def _close(self) -> None:
         """Send nothing more; answers under way are waited for, not thrown away."""
         self._halt.set()
-        self._line.close()
-        self._exchange.wake()
+        self._queue.close()
+        self._sender.wake()
 
     async def _work(self) -> None:
         try:
-            while (errand := await self._line.take()) is not None:
+            while (queued := await self._queue.take()) is not None:
                 due: float | None = None
                 try:
-                    due = await self._see_to(errand)
+                    due = await self._see_to(queued)
                 except ElicitError as error:
                     # The other workers' answers are under way: they are waited for.
                     self._stop(error)
                 except Exception as defect:
-                    await self._broken(errand.question, defect)
+                    await self._broken(queued.question, defect)
                 finally:
                     if due is None:
-                        self._line.finish()
+                        self._queue.finish()
                     else:
-                        self._line.put_back(errand, due)
+                        self._queue.put_back(queued, due)
                 self._show()
         except ElicitError as error:
             self._stop(error)
@@ -167,13 +182,16 @@ class Pool:
     async def serve(self, questions: list[Question]) -> list[Prepared]:
         """Answer from the cache what it has, taking no slot; returns the others."""
         page = await self._worded(questions)
-        known = self._desk.cache.get_all([one.key for one in page if one.key])
+        known = self._context.cache.get_all([one.key for one in page if one.key])
         hits = [
-            (one.question, self._clerk.answer(one.question, one.request, known[one.key.key], None))
+            (
+                one.question,
+                self._builder.answer(one.question, one.request, known[one.key.key], None),
+            )
             for one in page
             if one.key and one.key.key in known
         ]
-        await self._desk.writer.write_all(
+        await self._context.writer.write_all(
             [journal.answered(question.id, answer) for question, answer in hits]
         )
         for _, answer in hits:
@@ -186,7 +204,7 @@ class Pool:
         page = []
         for question in questions:
             try:
-                page.append(self._clerk.prepared(question))
+                page.append(self._builder.prepared(question))
             except ElicitError:
                 raise
             except Exception as defect:
@@ -195,85 +213,85 @@ class Pool:
                 break  # they stay as they are
         return page
 
-    async def _see_to(self, errand: Errand) -> float | None:
+    async def _see_to(self, queued: QueuedRequest) -> float | None:
         """Put a question; returns when it is to be put again, or None when it is over."""
         try:
-            await self._put(errand)
+            await self._put(queued)
         except RequestFailedError as error:
-            return await self._failed(errand, error)
+            return await self._failed(queued, error)
         except HaltedError:
             pass  # it was not sent, so it stays as it was
         return None
 
-    async def _put(self, errand: Errand) -> None:
+    async def _put(self, queued: QueuedRequest) -> None:
         """Have one question answered: from the cache, from a twin in flight, or by asking."""
         while True:
-            errand.prepared = prepared = self._clerk.renewed(errand.prepared)
+            queued.prepared = prepared = self._builder.renewed(queued.prepared)
             key = prepared.key
-            twin = self._desk.flying.get(key) if key else None
+            twin = self._context.flying.get(key) if key else None
             if twin is not None:
                 reply = await asyncio.shield(twin)
                 if reply is None:
                     continue  # the twin came to nothing
             else:
-                reply = self._desk.cache.get(key) if key else None
+                reply = self._context.cache.get(key) if key else None
             if reply is not None:
                 await self._record(prepared, reply, latency=None)
                 return
             try:
-                await self._fly(errand)
+                await self._fly(queued)
             except AdaptedError as change:
-                self._desk.progress.note(self._judge.name, str(change))
+                self._context.progress.note(self._judge.name, str(change))
                 continue
             return
 
-    async def _fly(self, errand: Errand) -> None:
+    async def _fly(self, queued: QueuedRequest) -> None:
         """Ask, record the answer, and let twins have it."""
-        prepared, key = errand.prepared, errand.prepared.key
+        prepared, key = queued.prepared, queued.prepared.key
         landed: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
         reply: Reply | None = None
         if key:
-            self._desk.flying[key] = landed
+            self._context.flying[key] = landed
         try:
-            reply, latency = await self._exchange.send(errand)
+            reply, latency = await self._sender.send(queued)
             answer = await self._paid(prepared, reply, latency)
             # Another request may have made the backend give up a setting meanwhile.
             if key and reply.body == prepared.body and worth_keeping(reply, answer.verdict):
-                self._desk.cache.put(key, reply, answer.asked_at)
+                self._context.cache.put(key, reply, answer.asked_at)
         finally:
             if key:
-                del self._desk.flying[key]
+                del self._context.flying[key]
             landed.set_result(reply)
 
-    async def _failed(self, errand: Errand, error: RequestFailedError) -> float | None:
+    async def _failed(self, queued: QueuedRequest, error: RequestFailedError) -> float | None:
         """What becomes of the question: the clock of its next attempt, or None for no other."""
-        history, desk = errand.history, self._desk
+        history, context = queued.history, self._context
         assert history is not None
         history.add(error.decision, error.failure, self.tally.answered)
-        now = desk.clock()
-        decision = weigh(error.decision, history, self._judge.attempts, desk.patience, now)
+        now = context.clock()
+        decision = weigh(error.decision, history, self._judge.attempts, context.patience, now)
         self._last_failure = decision.reason
         if decision.kind in ("transient", "rate limited"):
             failures = history.refusals or history.attempts
             # This question waits; whether others leave is for the rate limiter to say.
-            return now + desk.patience.pause(decision, max(failures, 1), self._rng)
+            return now + context.patience.pause(decision, max(failures, 1), self._rng)
         if self._halt.is_set() and error.decision.kind in ("transient", "rate limited"):
             return None  # not given up, only interrupted: the next run asks it
         refused_from_the_start = error.decision.kind == "no" and self.tally.answered == 0
-        await self._give_up(errand.question, decision, refused_from_the_start)
+        await self._give_up(queued.question, decision, refused_from_the_start)
         return None
 
     async def _give_up(self, question: Question, decision: Decision, stop: bool) -> None:
         poisoned = decision.kind == "question is poisoned"
         change = journal.quarantined if poisoned else journal.failed
-        if not await self._desk.writer.write(change(question.id, decision.reason)):
+        if not await self._context.writer.write(change(question.id, decision.reason)):
             return  # another worker has its answer, or asks it now
         self.tally.failed += 1
         event("question given up", WARNING, judge=self._judge.name, question=question.id,
               kind=decision.kind, reason=decision.reason)  # fmt: skip
         self._in_a_row += 1
         stops = decision.stops
-        if stops is None and (stop or self._in_a_row >= self._desk.patience.down):
+        if stops is None and (stop or self._in_a_row >= self._context.patience.down):
             stops = JudgeError
         if stops is not None:
             self._stop(self._ended(decision.reason, stops))
@@ -285,9 +303,9 @@ class Pool:
         except ElicitError:
             raise
         except Exception:
-            paid = self._clerk.paid(reply)
+            paid = self._builder.paid(reply)
             change = journal.missed(prepared.question.id, paid.usd, paid.tokens)
-            await self._desk.writer.write(change)
+            await self._context.writer.write(change)
             raise
 
     async def _record(
@@ -295,15 +313,15 @@ class Pool:
     ) -> journal.Answer:
         """Commit the answer, then count it. No latency means that nothing was sent for it."""
         question = prepared.question
-        answer = self._clerk.answer(question, prepared.request, reply, latency)
-        await self._desk.writer.write(journal.answered(question.id, answer))
+        answer = self._builder.answer(question, prepared.request, reply, latency)
+        await self._context.writer.write(journal.answered(question.id, answer))
         self._count(answer)
         return answer
 
     def _count(self, answer: journal.Answer) -> None:
         tally = self.tally
         self._in_a_row = 0
-        self._last_answer, self._last_failure = self._desk.clock(), None
+        self._last_answer, self._last_failure = self._context.clock(), None
         tally.done += 1
         tally.answered += 1
         tally.cached += answer.cached
@@ -313,7 +331,7 @@ class Pool:
             tally.cost += answer.cost or 0.0
 
     def _show(self) -> None:
-        self._desk.progress.tally(self._judge.name, self.tally)
+        self._context.progress.tally(self._judge.name, self.tally)
 
 
 def _said(defect: Exception) -> str:

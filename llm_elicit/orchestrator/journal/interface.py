@@ -39,7 +39,7 @@ _SILENCE = {
 
 
 @dataclass(frozen=True)
-class Place:
+class JournalLocation:
     """Where a run's journal is.
 
     Attributes:
