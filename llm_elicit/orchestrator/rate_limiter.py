@@ -41,6 +41,10 @@ which part of the hold, while the rate is clearly below the measured one."""
 _MOST_BACKGROUND = 0.08
 """More than this is a limit: refusals just after a burst, at a rate still too high, are many."""
 
+_LOWER = 0.8
+"""A congestion that lowers the measured rate to less than this part of it shows that the rate was
+too high until then, and that its refusals were no background."""
+
 _MORE, _EVIDENCE = 0.1, 6.0
 """The test: so much more than is refused anyway; odds of e to this against chance."""
 
@@ -87,7 +91,7 @@ class RateLimiter:
         self._found_rate = math.inf
         self._found_flight = math.inf
         self._start = window
-        self._background = _BACKGROUND
+        self._background = self._earlier_background = _BACKGROUND
         # Since the last congestion:
         self._cut_at = -math.inf
         self._score = 0.0
@@ -238,12 +242,17 @@ class RateLimiter:
 
     def _congested(self, now: float, limit: bool) -> None:
         """The test declares congestion: learn the rate, or probe where nothing gets through."""
+        early, before = self._grown <= _CALM * self._hold, self._found_rate
         if self._closed:
             self._closed += 1
         elif not self._answers:
             self._shut(now, limit)
         else:
             self._cut(now)
+        if early and self._found_rate < _LOWER * before:
+            # The rate was still too high: what was refused meanwhile was refused for the limit.
+            self._background = self._earlier_background
+        self._earlier_background = self._background
         self._cut_at, self._score, self._grown = now, 0.0, 0.0
         self._answers.clear()
         self._next_at = max(self._next_at, now + 1.0 / self.rate)
@@ -253,8 +262,8 @@ class RateLimiter:
         count, span = len(self._answers), now - self._answers[0]
         goodput = (count - 1) / span if count > 1 else 1.0 / (span + self._latency)
         share = 1.0 - min(self._background, 1.0 - _BELOW)
-        self._hold = _hold(count)
         self._found_rate = min(goodput / share, self.rate)
+        self._hold = _hold(count)
         self._found_flight = goodput * self._latency / share
 
     def _shut(self, now: float, limit: bool) -> None:

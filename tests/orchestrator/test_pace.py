@@ -71,6 +71,19 @@ def test_a_limit_that_nobody_tells_is_found_and_used(
     assert outcome.share_refused(since=300.0) <= 0.02
 
 
+def test_refusals_after_a_burst_are_not_taken_for_chance() -> None:
+    """A bucket of a second's requests: what is refused while it empties says nothing of later."""
+    provider = sim.limit(Limit(50, 1.0, burst=50))
+    outcome = simulate(provider, processor=0.001)
+    assert outcome.rate() >= 0.9 * 50
+    assert outcome.share_refused(since=10.0) <= 0.025
+
+
+def test_a_rate_measured_by_few_answers_is_soon_corrected() -> None:
+    """3,000 questions at ten at once take 15 s; a false rate from the start must not last."""
+    assert simulate(sim.concurrent(10), processor=0.001).seconds <= 22.0
+
+
 @pytest.mark.parametrize(("spread", "bar"), [(0.0, 0.9), (0.5, 0.9)])
 def test_a_limit_on_concurrency_is_found_and_used(spread: float, bar: float) -> None:
     """Ten at once, answers after 50 ms on average, alike or lognormal: 200 a second."""
