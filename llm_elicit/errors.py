@@ -38,3 +38,7 @@ class IncompleteError(ElicitError):
 STOPPED = 130
 """The exit code when the user stopped it (Ctrl-C), as shells have it: 128 and the signal's number.
 SIGTERM is 143, SIGHUP 129."""
+
+
+class RenamedKeyWarning(FutureWarning):
+    """A settings file uses the former name of a key."""

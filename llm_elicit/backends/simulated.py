@@ -72,7 +72,7 @@ class SimulatedBackend(Keyless):
         self._judge = judge
         self._space = space
         self.model = f"simulated/{judge.belief}/{judge.noise}"
-        self._level = judge.level or (GUMBEL_LEVEL if judge.noise == "gumbel" else 1.0)
+        self._level = judge.noise_level or (GUMBEL_LEVEL if judge.noise == "gumbel" else 1.0)
         self._low, self._high = space.to_scale(space.low), space.to_scale(space.high)
         self._kernels = self._density() if judge.belief == "table" else None
 
@@ -252,7 +252,7 @@ class SimulatedBackend(Keyless):
         shown = request.points or (request.direct.ranges if request.direct else ())
         first, second = sorted(one.tobytes() for one in shown)
         rng = self._random(b"position", first, second)
-        return settings.position + settings.position_sd * float(rng.standard_normal())
+        return settings.position_mean + settings.position_sd * float(rng.standard_normal())
 
     def _words(self, request: Request) -> str:
         """Numbers in the units of the question, and words, separated as it asks for."""

@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, one clear line, and signals that stop it in good order."""
+"""How a command ends: its exit code, one line on standard error, and the signals that stop it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import gc
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import typer
 from typer.core import TyperGroup
 
 from llm_elicit._util.sanitize import visible
-from llm_elicit.errors import STOPPED, ElicitError, InputError
+from llm_elicit.errors import STOPPED, ElicitError, InputError, RenamedKeyWarning
 
 DEBUG = "LLM_ELICIT_DEBUG"
 """The environment variable that shows tracebacks."""
@@ -41,9 +42,9 @@ class CommandGroup(TyperGroup):
 
 
 def run_app(commands: Callable[[], object]) -> int:
-    """Call the commands and return the exit code, whatever goes wrong said in one line."""
-    _write_anything()
-    with _interruptions() as received:
+    """Call the commands and return the exit code; print one line if anything goes wrong."""
+    _replace_unencodable()
+    with _one_line_warnings(), _interruptions() as received:
         try:
             commands()
         except _StoppedError:
@@ -84,11 +85,27 @@ def _say(line: str) -> None:
     sys.stderr.write(visible(line, 9999) + "\n")
 
 
-def _write_anything() -> None:
-    """Let a terminal of few characters show the others by their numbers."""
+def _replace_unencodable() -> None:
+    """Print characters that the terminal's encoding lacks as their code points."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+@contextmanager
+def _one_line_warnings() -> Iterator[None]:
+    """Print warnings that are meant for users, such as of renamed settings, as one line each."""
+    with warnings.catch_warnings():
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+            if issubclass(category, RenamedKeyWarning):
+                _say(f"warning: {message}")
+            else:
+                others(message, category, *rest)
+
+        warnings.showwarning = cast("Any", show)
+        yield
 
 
 @contextmanager

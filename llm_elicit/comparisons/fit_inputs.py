@@ -30,7 +30,11 @@ def sampling_of(space: FeatureSpace) -> density.Uniform:
 
 def noise_of(fit: Fit) -> density.Noise:
     """The judge's noise as the campaign takes it to be."""
-    return density.Noise(fit.noise) if fit.level is None else density.Noise(fit.noise, fit.level)
+    return (
+        density.Noise(fit.noise)
+        if fit.noise_level is None
+        else density.Noise(fit.noise, fit.noise_level)
+    )
 
 
 def evidence_of(comparisons: Comparisons, judge: str, fit: Fit) -> density.Evidence:
@@ -38,12 +42,12 @@ def evidence_of(comparisons: Comparisons, judge: str, fit: Fit) -> density.Evide
 
     Choices without a probability among log-odds are left out: they say next to nothing beside
     them. Stated probabilities are known to a per cent, and no further at 0 and 100. Of choices
-    alone see `Fit.order_bias`.
+    alone see `Fit.position_effect`.
     """
     said = comparisons.judgments(judge)
     if said.soft.any():
         return _measured(said, judge)
-    if fit.order_bias == "averaged":
+    if fit.position_effect == "averaged":
         choices = comparisons.choices(judge)
         return density.Evidence.comparisons(choices.a, choices.b, choices.preference)
     tie = said.tie & (fit.noise == "gumbel")  # the others count a tie as half and half

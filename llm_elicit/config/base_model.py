@@ -1,17 +1,19 @@
-"""What every file of settings passes: YAML, strict models, one line where a rule is broken."""
+"""Settings files: YAML is read strictly into frozen models, and a broken rule is one line."""
 
 from __future__ import annotations
 
 import math
 import re
+import warnings
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 
 from llm_elicit._util.sanitize import visible
-from llm_elicit.errors import InputError
+from llm_elicit.errors import InputError, RenamedKeyWarning
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -30,9 +32,43 @@ _NUMBER = re.compile(
 
 
 class StrictModel(BaseModel):
-    """A frozen model that refuses keys it does not know."""
+    """A frozen model that refuses keys it does not know.
+
+    A field that was renamed declares its former name as `serialization_alias`. That key is still
+    read, with a warning, and `recorded` writes it, so that digests of settings stay the same.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename_former_keys(cls, data: Any, info: ValidationInfo) -> Any:
+        former = _former_keys(cls)
+        if not former or not isinstance(data, dict):
+            return data
+        for old in former.keys() & data.keys():
+            if former[old] in data:
+                raise ValueError(f"{old} is the former name of {former[old]}; remove {old}")
+            where = (info.context or {}).get("where", cls.__name__)
+            if where is not None:
+                line = f"{where}: {old} is called {former[old]} now; rename the key"
+                warnings.warn(line, RenamedKeyWarning, stacklevel=2)
+        return {former.get(key, key): value for key, value in data.items()}
+
+    def recorded(self, **options: Any) -> dict[str, Any]:
+        """Return the settings as JSON data, under the names that digests of runs rest on.
+
+        Args:
+            options: passed to `pydantic.BaseModel.model_dump`.
+        """
+        return self.model_dump(mode="json", by_alias=True, **options)
+
+
+@lru_cache(maxsize=256)
+def _former_keys(model: type[BaseModel]) -> dict[str, str]:
+    """Return the present name of every former key of a model."""
+    fields = model.model_fields.items()
+    return {field.serialization_alias: name for name, field in fields if field.serialization_alias}
 
 
 def each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -157,14 +193,20 @@ def to_yaml(data: dict[str, Any]) -> str:
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
-def validated(model: type[Model], data: dict[str, Any], where: str) -> Model:
-    """`data` as `model`, with pydantic's findings folded into one line.
+def validated(model: type[Model], data: dict[str, Any], where: str, *, warn: bool = True) -> Model:
+    """Return `data` as `model`, with pydantic's findings folded into one line.
+
+    Args:
+        model: the model.
+        data: the settings.
+        where: the file, for messages.
+        warn: whether to warn of former names of keys.
 
     Raises:
         InputError: the first broken rule, with its key and value, and how many more there are.
     """
     try:
-        made = model.model_validate(data)
+        made = model.model_validate(data, context={"where": where if warn else None})
     except ValidationError as error:
         findings = error.errors(include_url=False)
         first = findings[0]
@@ -191,8 +233,10 @@ def _check_kinds(given: Any, read: Any, where: str, loc: tuple[str, ...]) -> Non
         InputError: one was; the message names its key.
     """
     if isinstance(given, dict):
+        former = _former_keys(type(read)) if isinstance(read, BaseModel) else {}
         for key, value in given.items():
-            there = read.get(key) if isinstance(read, dict) else getattr(read, str(key), None)
+            name = former.get(key, str(key))
+            there = read.get(key) if isinstance(read, dict) else getattr(read, name, None)
             _check_kinds(value, there, where, (*loc, str(key)))
     elif isinstance(given, list | tuple) and isinstance(read, list | tuple):
         for number, (value, there) in enumerate(zip(given, read, strict=False)):

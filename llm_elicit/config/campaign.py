@@ -32,8 +32,8 @@ from llm_elicit.spaces.features import FeatureSpace
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-Level = Annotated[float, Field(ge=1e-6, le=1e6)]
-"""A noise level: one beyond leaves arithmetic nothing to compare."""
+NoiseLevel = Annotated[float, Field(ge=1e-6, le=1e6)]
+"""A noise level within the range in which differences of utilities are still computed."""
 
 
 class TokenPrice(StrictModel):
@@ -65,7 +65,7 @@ class _Judge(StrictModel):
         """The settings that can change an answer: the operational ones and the name left out."""
         operational = {"name", "concurrency", "timeout", "attempts", "api_key_env", "price"}
         operational |= {"requests_per_minute", "tokens_per_minute"}
-        identity = self.model_dump(mode="json", exclude=operational)
+        identity = self.recorded(exclude=operational)
         for later in ("structured", "log_odds"):
             if not identity.get(later):
                 # Runs begun before there was this setting go on.
@@ -132,7 +132,7 @@ class SoftAnswers(StrictModel):
     Attributes:
         gain: how much of a difference of log-density reaches the log-odds; 0 for none.
         noise: standard deviation of the noise of one answer, nats.
-        position: mean of the position effect, nats.
+        position_mean: mean of the position effect, nats.
         position_sd: its standard deviation over pairs; both orders of a pair have the same.
         ratio_noise: standard deviation of the noise of the logarithm of a stated ratio.
         ignores_width: whether ranges are compared by the mean density within them, however wide
@@ -141,7 +141,9 @@ class SoftAnswers(StrictModel):
 
     gain: NotNegative = 0.04
     noise: NotNegative = 0.07
-    position: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    position_mean: Annotated[float, Field(allow_inf_nan=False, serialization_alias="position")] = (
+        0.0
+    )
     position_sd: NotNegative = 0.0
     ratio_noise: NotNegative = 0.5
     ignores_width: bool = False
@@ -155,24 +157,24 @@ class SimulatedJudge(_Judge):
     `bandwidth` is the kernels' width in standard deviations of the table; Scott's rule by
     default. Judges of one `seed` err alike where they are asked alike: give each its own to
     compare them. With `log_odds` the answers are log-odds, as a model's log-probabilities are, and
-    `noise` and `level` have no part in them.
+    `noise` and `noise_level` have no part in them.
     """
 
     backend: Literal["simulated"]
     belief: Literal["table", "uniform"] = "table"
     bandwidth: Annotated[float, Field(ge=1e-3, le=1e3)] | None = None
     noise: Literal["gumbel", "exponential", "normal"] = "gumbel"
-    level: Level | None = None
+    noise_level: NoiseLevel | None = Field(default=None, serialization_alias="level")
     log_odds: SoftAnswers | None = None
     seed: Seed = 0
     concurrency: Annotated[int, Field(ge=1, le=1000)] = 64
 
     @model_validator(mode="after")
     def _one_kind_of_noise(self) -> SimulatedJudge:
-        if self.log_odds is not None and self.level is not None:
+        if self.log_odds is not None and self.noise_level is not None:
             raise ValueError(
-                f"level {self.level:g} is the noise of choices, and log_odds are none; give "
-                "log_odds.noise, or leave out log_odds"
+                f"noise_level {self.noise_level:g} is the noise of choices, and with log_odds the "
+                "judge makes none; give log_odds.noise, or leave out log_odds"
             )
         return self
 
@@ -267,16 +269,18 @@ Method = Literal["auto", "score", "score-constant", "utility", "flow"]
 class Fit(StrictModel):
     """How the belief is estimated. The first method is the belief; the others cross-check it.
 
-    `order_bias`: "averaged" makes one comparison of a pair's orders and replicates, in which a
+    `position_effect`: "averaged" makes one comparison of a pair's orders and replicates, in which a
     preference for a position cancels; "estimated" counts every judgment for itself, and finds the
     preference and what a tie means with the belief.
     """
 
     methods: Annotated[tuple[Method, ...], Field(min_length=1)]
     noise: Literal["gumbel", "exponential", "normal"] = "gumbel"
-    level: Level | None = None
+    noise_level: NoiseLevel | None = Field(default=None, serialization_alias="level")
     samples: Annotated[int, Field(ge=100, le=1_000_000)] = 10_000
-    order_bias: Literal["averaged", "estimated"] = "averaged"
+    position_effect: Literal["averaged", "estimated"] = Field(
+        default="averaged", serialization_alias="order_bias"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -292,9 +296,9 @@ class Fit(StrictModel):
     @model_validator(mode="after")
     def _methods_know_orders(self) -> Fit:
         bound = [method for method in self.methods if method not in ("utility", "auto")]
-        if self.order_bias == "estimated" and bound:
+        if self.position_effect == "estimated" and bound:
             raise ValueError(
-                f"order_bias: estimated is for methods utility and auto; {bound[0]!r} knows "
+                f"position_effect: estimated is for methods utility and auto; {bound[0]!r} knows "
                 "winners and losers alone; leave it out, or the method"
             )
         return self

@@ -15,7 +15,7 @@ class Stop(StrictModel):
     """When a judge has been asked enough, looked at before every round but the first.
 
     Attributes:
-        band: the 90 % band of every feature's mean is no wider than this many standard
+        max_band_width: the 90 % band of every feature's mean is no wider than this many standard
             deviations of the belief; of a categorical feature that of every share, which has
             √(1 − Σ share²) for a standard deviation.
         no_signal_after: after so many pairs, a belief that is everywhere the same foretells
@@ -24,13 +24,13 @@ class Stop(StrictModel):
     Either is enough; without both, all rounds are asked.
     """
 
-    band: Positive | None = None
+    max_band_width: Positive | None = Field(default=None, serialization_alias="band")
     no_signal_after: Annotated[int, Field(ge=10)] | None = None
 
     @model_validator(mode="after")
     def _says_something(self) -> Stop:
-        if self.band is None and self.no_signal_after is None:
-            raise ValueError("give band or no_signal_after, or leave stop out")
+        if self.max_band_width is None and self.no_signal_after is None:
+            raise ValueError("give max_band_width or no_signal_after, or leave stop out")
         return self
 
 
@@ -91,7 +91,7 @@ class Design(StrictModel):
 
     def identity(self) -> dict[str, Any]:
         """What decides which questions are asked, as JSON."""
-        identity = self.model_dump(mode="json", exclude_none=True)
+        identity = self.recorded(exclude_none=True)
         if not self.triads:
             # Runs begun before there were triads, or rounds, go on.
             del identity["triads"]

@@ -41,9 +41,7 @@ def identity_of(
     about: dict[str, Any] = {"features": space.names, "table": table}
     about |= {name: getattr(space, name) for name in ("subject", "setting")}
     features = {
-        f"feature {one.name}": one.model_dump(
-            mode="json", exclude_defaults=True, exclude={"name", "note"}
-        )
+        f"feature {one.name}": one.recorded(exclude_defaults=True, exclude={"name", "note"})
         for one in space.features
     }
     judges = {f"judge {judge.name}": judge.identity() for judge in campaign.judges}

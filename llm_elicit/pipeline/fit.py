@@ -97,7 +97,7 @@ def _shared(result: Run) -> dict[str, str]:
     """What all beliefs of a run depend on: the tables of answers, the settings, λ."""
     fit, space = result.campaign.fit, result.space
     box = [space.names, *(side.tolist() for side in (space.low, space.high, space.log))]
-    settings = [fit.model_dump(mode="json", exclude={"methods"}), result.campaign.seed, box]
+    settings = [fit.recorded(exclude={"methods"}), result.campaign.seed, box]
     return {"tables": result.tables_digest, "settings": digest_of(settings)}
 
 

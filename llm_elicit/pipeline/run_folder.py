@@ -286,7 +286,8 @@ def find(where: str | Path) -> tuple[Campaign, Path]:
                     f"{frozen}: changed since it was written; it is the run's copy: change your "
                     "own file and name that, or put it back"
                 )
-            return validated(Campaign, read_yaml(frozen), str(frozen)), folder
+            data = read_yaml(frozen)
+            return validated(Campaign, data, str(frozen), warn=False), folder
     if Path(where).is_dir():
         raise InputError(
             f"{where}: a folder without a run: it has no {FROZEN}; name a run's folder, its name "

@@ -249,7 +249,7 @@ def _write_audit(result: Run, progress: Progress) -> None:
 def _read_by_audit(result: Run) -> dict[str, str]:
     """What an audit depends on that may change while a run goes on."""
     judges = [judge.name for judge in result.campaign.judges]
-    settings = [judges, result.campaign.fit.model_dump(mode="json")]
+    settings = [judges, result.campaign.fit.recorded()]
     beliefs = {
         f"belief {judge} {method}": digest_of(
             {name: digest_of_file(result.belief_folder(judge, method) / name) for name in BELIEF}

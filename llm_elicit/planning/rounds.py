@@ -158,7 +158,7 @@ class Informative:
         flat = flat or response.get("held_out_r2", 1.0) <= 0.0
         if least is not None and pairs >= least and flat:
             return True
-        if self.stop.band is None:
+        if self.stop.max_band_width is None:
             return False
         draws = belief.draws()
         low, high = density.band(draws.mean())
@@ -167,7 +167,7 @@ class Informative:
             shares = draws.shares(j)
             low, high = density.band(shares)
             width[j], sd[j] = (high - low).max(), np.sqrt(1.0 - (shares.mean(0) ** 2).sum())
-        return bool((width <= self.stop.band * sd).all())
+        return bool((width <= self.stop.max_band_width * sd).all())
 
 
 def design_of(campaign: Campaign, space: FeatureSpace) -> RoundDesign:

@@ -54,7 +54,7 @@ def _power(audit: Audit, campaign: Campaign) -> str:
         "points alike, and differ in how sharp they are."
     ]
     if "choices" in kinds:
-        level = campaign.fit.level
+        level = campaign.fit.noise_level
         stated = "at its standard level" if level is None else f"at level {level:g}"
         parts.append(
             "Choices fix the power only together with how noisy they are: "
@@ -186,7 +186,7 @@ def _orders(audit: Audit, campaign: Campaign) -> str:
             "half the difference of a pair's two log-odds measures the preference, half their sum "
             "the position effect"
         )
-    if "choices" in kinds and campaign.fit.order_bias == "estimated":
+    if "choices" in kinds and campaign.fit.position_effect == "estimated":
         parts.append("the order bias of choices is estimated with the belief")
     elif "choices" in kinds:
         parts.append("choices in the two orders are averaged")

@@ -51,7 +51,7 @@ def _law(noise: str, difference: float, level: float) -> float:
 def test_choices_follow_the_noises_law(
     noise: str, level: float | None, space: FeatureSpace
 ) -> None:
-    expert = _expert(space, noise=noise, level=level)
+    expert = _expert(space, noise=noise, noise_level=level)
     points = expert.sample(40, np.random.default_rng(1))
     log_p = expert.log_belief(points)
     # A pair about one unit of utility apart tells the laws from each other.
@@ -135,7 +135,7 @@ def _log_odds(expert: SimulatedBackend, pairs: np.ndarray, replicate: int = 0) -
     return np.array(asyncio.run(go()))
 
 
-SOFT = {"gain": 0.05, "noise": 0.03, "position": 0.2, "position_sd": 0.1}
+SOFT = {"gain": 0.05, "noise": 0.03, "position_mean": 0.2, "position_sd": 0.1}
 
 
 def test_log_odds_are_gain_times_log_density_plus_position_plus_noise(space: FeatureSpace) -> None:
@@ -178,5 +178,5 @@ def test_runs_begun_before_there_were_log_odds_go_on() -> None:
 def test_the_noise_of_choices_does_not_go_with_log_odds() -> None:
     with pytest.raises(ValueError, match=r"level 0\.5 is the noise of choices.*log_odds\.noise"):
         SimulatedJudge.model_validate(
-            {"name": "e", "backend": "simulated", "log_odds": {}, "level": 0.5}
+            {"name": "e", "backend": "simulated", "log_odds": {}, "noise_level": 0.5}
         )

@@ -72,7 +72,7 @@ def test_points_in_the_table_are_those_that_were_asked(tmp_path: Path) -> None:
 
 
 def test_the_simulated_expert_recovers_its_preferences(tmp_path: Path) -> None:
-    study = campaign([{**EXPERT, "level": 0.01}], pairs=40)
+    study = campaign([{**EXPERT, "noise_level": 0.01}], pairs=40)
     run(study, tmp_path / "try")
     from llm_elicit.backends import SimulatedBackend
 

@@ -259,7 +259,10 @@ def test_a_planted_reciter_is_found_through_refusals_and_garbage(tmp_path: Path)
     assert [feature.outside for feature in audit.stated.features] == [0, 10, 10, 10]
 
 
-SOFT = {**EXPERT, "log_odds": {"gain": 0.05, "noise": 0.02, "position": 0.3, "position_sd": 0.1}}
+SOFT = {
+    **EXPERT,
+    "log_odds": {"gain": 0.05, "noise": 0.02, "position_mean": 0.3, "position_sd": 0.1},
+}
 TWO = {"ranges": 6, "ratios": 4}
 
 

@@ -200,7 +200,7 @@ def test_the_record_and_the_table_of_a_simulated_judge(
     expert = {
         "name": "expert",
         "backend": "simulated",
-        "log_odds": {"gain": 1.0, "noise": 0.1, "position": 0.2},
+        "log_odds": {"gain": 1.0, "noise": 0.1, "position_mean": 0.2},
     }
     data = _data(judges=[expert], pilot=["v1/zero-shot"])
     Path("study.yaml").write_text(yaml.safe_dump(data))

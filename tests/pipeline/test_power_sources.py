@@ -211,7 +211,7 @@ class _Notes(Silent):
 
 
 def _campaign(folder: Path, **more: Any) -> Path:
-    soft = {"gain": 0.04, "noise": 0.05, "position": 0.1, "position_sd": 0.05}
+    soft = {"gain": 0.04, "noise": 0.05, "position_mean": 0.1, "position_sd": 0.05}
     judges = [
         {"name": "holder", "backend": "simulated", "log_odds": soft},
         {"name": "flat", "backend": "simulated", "log_odds": {**soft, "ignores_width": True}},

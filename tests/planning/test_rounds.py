@@ -92,7 +92,7 @@ def test_every_round_is_asked_once_and_depends_on_what_was_said(tmp_path: Path) 
     assert len(result.plan) == result.campaign.design.questions == 28
     again = _ask(tmp_path / "one", [EXPERT])
     assert again.comparisons.frame.equals(frame)
-    other = _ask(tmp_path / "two", [{**EXPERT, "seed": 5, "level": 9.0}])
+    other = _ask(tmp_path / "two", [{**EXPERT, "seed": 5, "noise_level": 9.0}])
     assert np.array_equal(other.plan.a[:6], result.plan.a[:6])
     assert not np.array_equal(other.plan.a[6:], result.plan.a[6:])
 
@@ -288,13 +288,13 @@ def test_a_judge_is_not_asked_beyond_what_the_rule_says() -> None:
         return len(Informative(SPACE, Noise(), Stop(**rule)).plan(2, told, 7, 10).a)
 
     assert size(coins, no_signal_after=50) == 0
-    assert size(heavy, no_signal_after=50, band=1e-3) == 10
-    assert size(heavy, band=50.0) == 0
+    assert size(heavy, no_signal_after=50, max_band_width=1e-3) == 10
+    assert size(heavy, max_band_width=50.0) == 0
     assert size(coins + heavy, no_signal_after=50) == 10, "all are for the judge who says something"
 
 
 def test_a_rule_that_says_nothing_is_refused() -> None:
-    with pytest.raises(InputError, match="give band or no_signal_after"):
+    with pytest.raises(InputError, match="give max_band_width or no_signal_after"):
         validated(
             Campaign,
             {
@@ -307,7 +307,7 @@ def test_a_rule_that_says_nothing_is_refused() -> None:
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_the_test_of_a_preference_goes_round_by_round(tmp_path: Path, shared: bool) -> None:
-    judges = [EXPERT, {"name": "coin", "backend": "simulated", "level": 1e6}]
+    judges = [EXPERT, {"name": "coin", "backend": "simulated", "noise_level": 1e6}]
     result = _ask(tmp_path, judges, shared)
     assert not result.problems
     stages.audit(result)
@@ -328,7 +328,7 @@ def test_the_test_of_a_preference_goes_round_by_round(tmp_path: Path, shared: bo
     ending = "A rule could end the rounds early"
     assert ending not in page
     design = result.campaign.design
-    rounds = design.rounds.model_copy(update={"stop": Stop(band=0.1)})
+    rounds = design.rounds.model_copy(update={"stop": Stop(max_band_width=0.1)})
     stopping = result.campaign.model_copy(
         update={"design": design.model_copy(update={"rounds": rounds})}
     )
@@ -339,7 +339,7 @@ def test_the_test_of_a_preference_goes_round_by_round(tmp_path: Path, shared: bo
 def test_every_pair_of_a_judge_is_in_one_round() -> None:
     data = {
         "name": "try", "space": "penguins", "judges": [{**EXPERT, "name": n} for n in "ab"],
-        "design": {"pairs": 14, "rounds": {"count": 3, "stop": {"band": 1.0}}},
+        "design": {"pairs": 14, "rounds": {"count": 3, "stop": {"max_band_width": 1.0}}},
     }  # fmt: skip
     shared = validated(Campaign, data, "c.yaml")
     assert schedule_of("a", shared) == schedule_of("b", shared)

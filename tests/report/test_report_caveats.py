@@ -23,7 +23,9 @@ def of_one(study, name):
     ("noise", "shape"), [("gumbel", "p^(1/s)"), ("normal", "p^(1/s)"), ("exponential", "p^s")]
 )
 def test_a_level_that_is_a_rate_acts_the_other_way_round(study, noise, shape):
-    text = said(study, "Only up to a power", fit=Fit(methods=("utility",), noise=noise, level=2))
+    text = said(
+        study, "Only up to a power", fit=Fit(methods=("utility",), noise=noise, noise_level=2)
+    )
     assert f"the same choices as {shape}, renormalized" in text
     assert "at level 2" in text
 
@@ -40,7 +42,7 @@ def test_orders_are_averaged_only_where_they_are(study):
     heading, expert = "How the questions were put", of_one(study, "expert")
     averaged = said(expert, heading, fit=Fit(methods=("utility",)))
     assert "choices in the two orders are averaged" in averaged
-    estimated = said(expert, heading, fit=Fit(methods=("utility",), order_bias="estimated"))
+    estimated = said(expert, heading, fit=Fit(methods=("utility",), position_effect="estimated"))
     assert "averaged" not in estimated
     assert "estimated with the belief" in estimated
     soft = said(of_one(study, "stuck <b>judge</b>"), heading)
@@ -65,5 +67,5 @@ def test_chosen_pairs_are_not_called_drawn(study):
     assert "Both points" not in text
     assert "the 25 pairs of the first were drawn independently" in text
     assert text.startswith("100 pairs")
-    stopped = Design(pairs=100, rounds=Rounds(count=4, stop=Stop(band=0.2)))
+    stopped = Design(pairs=100, rounds=Rounds(count=4, stop=Stop(max_band_width=0.2)))
     assert said(study, heading, design=stopped).startswith("Up to 100 pairs")
