@@ -59,7 +59,7 @@ def read_csv(path: Path, **options: Any) -> pd.DataFrame:
         raise InputError(
             f"{path}: one column, {visible(names[0], 100)!r}; save it with commas between cells"
         )
-    for name in frame.columns[frame.dtypes == object]:
+    for name in frame.columns[frame.dtypes == np.dtype("O")]:
         # Whole numbers of hundreds of digits stay Python's own, which no float holds.
         huge = frame[name].map(lambda cell: type(cell) is int and cell.bit_length() > _BITS)
         if huge.any():
