@@ -17,7 +17,7 @@ from llm_elicit.backends import (
     read_key,
     scrubbed,
 )
-from llm_elicit.config.campaign import PluginJudge
+from llm_elicit.config.judges import PluginJudge
 from llm_elicit.spaces.features import FeatureSpace
 
 

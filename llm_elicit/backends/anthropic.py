@@ -19,7 +19,7 @@ from llm_elicit.backends.base import (
     server_url,
 )
 from llm_elicit.backends.sdk import Keyed, Sender, opening
-from llm_elicit.config.campaign import AnthropicJudge
+from llm_elicit.config.judges import AnthropicJudge
 
 if TYPE_CHECKING:
     import anthropic

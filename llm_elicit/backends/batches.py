@@ -23,7 +23,7 @@ from llm_elicit.backends.failures import (
 from llm_elicit.backends.openai import open_client as open_openai
 from llm_elicit.backends.openai import read_completion
 from llm_elicit.backends.sdk import opening
-from llm_elicit.config.campaign import AnthropicJudge, Judge, OpenAIJudge
+from llm_elicit.config.judges import AnthropicJudge, Judge, OpenAIJudge
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:

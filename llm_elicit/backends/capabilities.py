@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
-from llm_elicit.config.campaign import AnthropicJudge, Judge, OpenAIJudge
+from llm_elicit.config.judges import AnthropicJudge, Judge, OpenAIJudge
 from llm_elicit.errors import InputError
 
 _OFFICIAL = "api.openai.com"
@@ -64,7 +64,7 @@ def check_settings(judges: Iterable[Judge]) -> None:
         InputError: it names each setting and all the models that lack it.
 
     Example:
-        >>> from llm_elicit.config.campaign import SimulatedJudge
+        >>> from llm_elicit.config.judges import SimulatedJudge
         >>> check_settings([SimulatedJudge(name="expert", backend="simulated")])
     """
     found: dict[str, list[str]] = defaultdict(list)

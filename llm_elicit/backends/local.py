@@ -14,7 +14,7 @@ from llm_elicit.backends import weights
 from llm_elicit.backends.base import Capabilities, Notify, Reply, Request, silent
 from llm_elicit.backends.openai import read_completion
 from llm_elicit.backends.sdk import Keyless
-from llm_elicit.config.campaign import LocalJudge
+from llm_elicit.config.judges import LocalJudge
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from llm_elicit.backends.anthropic import AnthropicBackend
 from llm_elicit.backends.base import Backend, Notify, silent
 from llm_elicit.backends.local import LocalBackend
 from llm_elicit.backends.openai import OpenAIBackend
-from llm_elicit.config.campaign import (
+from llm_elicit.config.judges import (
     AnthropicJudge,
     Judge,
     LocalJudge,
@@ -38,7 +38,7 @@ def open_backend(judge: Judge, space: FeatureSpace, notify: Notify = silent) -> 
         InputError: a key is missing, a local model unknown, a package not installed or broken.
 
     Example:
-        >>> from llm_elicit.config.campaign import SimulatedJudge
+        >>> from llm_elicit.config.judges import SimulatedJudge
         >>> judge = SimulatedJudge(name="expert", backend="simulated", belief="uniform")
         >>> open_backend(judge, FeatureSpace.load("penguins")).capabilities.seed
         True

@@ -24,7 +24,7 @@ from llm_elicit.backends.base import (
 from llm_elicit.backends.failures import complaint
 from llm_elicit.backends.letters import soft_choice
 from llm_elicit.backends.sdk import Keyed, Sender, opening
-from llm_elicit.config.campaign import OpenAIJudge
+from llm_elicit.config.judges import OpenAIJudge
 
 if TYPE_CHECKING:
     import httpx2

@@ -13,7 +13,7 @@ from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.backends.base import Capabilities, Reply, Request
 from llm_elicit.backends.kernels import Kernels
 from llm_elicit.backends.sdk import Keyless
-from llm_elicit.config.campaign import SimulatedJudge, SoftAnswers
+from llm_elicit.config.judges import SimulatedJudge, SoftAnswers
 from llm_elicit.errors import InputError
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats

@@ -26,13 +26,13 @@ from llm_elicit.errors import ElicitError, InputError
 if TYPE_CHECKING:
     from llm_elicit import backends, orchestrator
     from llm_elicit._util import versions
-    from llm_elicit.config import campaign, plugins
+    from llm_elicit.config import judges, plugins
     from llm_elicit.pipeline import manifest, stages
     from llm_elicit.pipeline import run_folder as runs
     from llm_elicit.spaces import drafting
 else:
     backends = LazyModule("llm_elicit.backends")
-    campaign = LazyModule("llm_elicit.config.campaign")
+    judges = LazyModule("llm_elicit.config.judges")
     drafting = LazyModule("llm_elicit.spaces.drafting")
     manifest = LazyModule("llm_elicit.pipeline.manifest")
     orchestrator = LazyModule("llm_elicit.orchestrator")
@@ -247,7 +247,7 @@ def export_command(
 def backends_command() -> None:
     """The backends a campaign can name, those of other packages too, and whether they load."""
     table = Table("backend", "package", "state", box=None)
-    for name in campaign.OWN_BACKENDS:
+    for name in judges.OWN_BACKENDS:
         table.add_row(name, f"llm-elicit {versions.package_version()}", "ready")
     for name, entries in plugins.installed().items():
         packages = ", ".join(plugins.package(entry) for entry in entries)
@@ -257,10 +257,10 @@ def backends_command() -> None:
 
 def _state_of(name: str) -> str:
     """Whether a plug-in can be named, or else why not."""
-    if name in campaign.OWN_BACKENDS:
+    if name in judges.OWN_BACKENDS:
         return "not used: this package has one of that name"
     try:
-        campaign.plugin_backend(name)
+        judges.plugin_backend(name)
     except InputError as error:
         return str(error)
     return "ready"

@@ -7,10 +7,10 @@ import re
 import warnings
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
 from llm_elicit._util.sanitize import visible
 from llm_elicit.errors import InputError, RenamedKeyWarning
@@ -29,6 +29,12 @@ _NUMBER = re.compile(
     r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?$|[-+]?\.(inf|Inf|INF)$"
     r"|\.(nan|NaN|NAN)$"
 )
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+NoiseLevel = Annotated[float, Field(ge=1e-6, le=1e6)]
+"""A noise level within the range in which differences of utilities can be computed."""
 
 
 class StrictModel(BaseModel):

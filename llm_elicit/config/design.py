@@ -6,9 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from llm_elicit.config.base_model import StrictModel
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+from llm_elicit.config.base_model import Positive, StrictModel
 
 
 class Stop(StrictModel):

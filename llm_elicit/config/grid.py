@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from llm_elicit.config.base_model import validated
-from llm_elicit.config.campaign import Campaign, Judge
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.judges import Judge
 from llm_elicit.errors import InputError
 
 

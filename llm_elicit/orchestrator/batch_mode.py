@@ -13,7 +13,7 @@ from typing import Literal
 from llm_elicit.backends import open_backend
 from llm_elicit.backends.batches import Batches, open_batches
 from llm_elicit.backends.capabilities import check_settings
-from llm_elicit.config.campaign import AnthropicJudge, Judge, OpenAIJudge
+from llm_elicit.config.judges import AnthropicJudge, Judge, OpenAIJudge
 from llm_elicit.errors import ElicitError, InputError, JudgeError
 from llm_elicit.orchestrator.batch_runner import BatchRunner
 from llm_elicit.orchestrator.budget import check_cap

@@ -9,14 +9,8 @@ from itertools import islice
 from operator import add
 
 from llm_elicit.backends.base import THINKING_ROOM
-from llm_elicit.config.campaign import (
-    AnthropicJudge,
-    Campaign,
-    Judge,
-    LocalJudge,
-    OpenAIJudge,
-    SimulatedJudge,
-)
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.judges import AnthropicJudge, Judge, LocalJudge, OpenAIJudge, SimulatedJudge
 from llm_elicit.orchestrator.open_run import wording_of
 from llm_elicit.orchestrator.prices import Price, price_of
 from llm_elicit.orchestrator.tokens import cached_beginning, counter

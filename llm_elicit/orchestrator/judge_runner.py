@@ -11,7 +11,7 @@ from logging import ERROR, WARNING
 
 from llm_elicit.backends import Backend, Reply
 from llm_elicit.backends.base import AdaptedError
-from llm_elicit.config.campaign import Judge
+from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError, JudgeError
 from llm_elicit.orchestrator import journal
 from llm_elicit.orchestrator.cache import worth_keeping

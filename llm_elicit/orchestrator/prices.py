@@ -9,7 +9,7 @@ from typing import Any
 
 from genai_prices import Usage, calc_price
 
-from llm_elicit.config.campaign import AnthropicJudge, Judge, OpenAIJudge, PluginJudge, TokenPrice
+from llm_elicit.config.judges import AnthropicJudge, Judge, OpenAIJudge, PluginJudge, TokenPrice
 
 _OPENAI_URL_VARIABLE = "OPENAI_BASE_URL"
 PICO = 10**12

@@ -16,7 +16,7 @@ from typing import Any
 
 from llm_elicit.backends import Backend
 from llm_elicit.backends.base import is_local
-from llm_elicit.config.campaign import Judge
+from llm_elicit.config.judges import Judge
 from llm_elicit.orchestrator.rate_limiter import RateLimiter
 
 LOW_START, START = 8.0, 32.0

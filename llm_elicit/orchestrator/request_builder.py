@@ -7,7 +7,8 @@ from typing import Any
 
 from llm_elicit.backends import Backend, Reply, Request
 from llm_elicit.backends.base import token_limit, without_key
-from llm_elicit.config.campaign import Judge, Limits, PluginJudge
+from llm_elicit.config.campaign import Limits
+from llm_elicit.config.judges import Judge, PluginJudge
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import journal, tokens
 from llm_elicit.orchestrator.budget import Amount

@@ -13,7 +13,7 @@ from logging import WARNING
 from llm_elicit.backends import Reply, Request
 from llm_elicit.backends.base import AdaptedError
 from llm_elicit.backends.failures import Failure
-from llm_elicit.config.campaign import Judge
+from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError
 from llm_elicit.orchestrator import journal, tokens
 from llm_elicit.orchestrator.budget import Amount, Budget

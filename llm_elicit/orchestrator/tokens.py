@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from llm_elicit.config.campaign import Judge, OpenAIJudge
+from llm_elicit.config.judges import Judge, OpenAIJudge
 from llm_elicit.questions import Prompt
 
 _CHARACTERS_A_TOKEN = 2.7
@@ -36,7 +36,7 @@ def counter(judge: Judge) -> tuple[Counter, bool]:
     """How to count the tokens of a judge's prompts, and whether as the provider counts them.
 
     Example:
-        >>> from llm_elicit.config.campaign import SimulatedJudge
+        >>> from llm_elicit.config.judges import SimulatedJudge
         >>> from llm_elicit.questions import Message
         >>> count, exact = counter(SimulatedJudge(name="expert", backend="simulated"))
         >>> count(Prompt((Message("user", "A or B?"),))), exact

@@ -32,9 +32,10 @@ from llm_elicit.audit.randomization import feature_differences, left_out
 from llm_elicit.audit.responses import Kind, Response, response_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.base_model import StrictModel, validated
-from llm_elicit.config.campaign import Campaign, Judge
+from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.design import Design
 from llm_elicit.config.grid import axis_word
+from llm_elicit.config.judges import Judge
 from llm_elicit.config.resources import available, find
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator import Progress, Silent

@@ -15,7 +15,8 @@ from markupsafe import Markup
 
 from llm_elicit.audit.record import Audit, JudgeAudit
 from llm_elicit.comparisons.table import VERDICTS, Comparisons
-from llm_elicit.config.campaign import Campaign, Judge
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.judges import Judge
 from llm_elicit.report import formatting, powers, verdicts
 from llm_elicit.report.answers import ORDERS, Shown, choose_answers, filters
 from llm_elicit.report.caveats import caveats

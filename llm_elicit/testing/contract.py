@@ -20,7 +20,8 @@ from llm_elicit.backends import Backend, Capabilities, Reply, Request, open_back
 from llm_elicit.backends.base import token_limit
 from llm_elicit.backends.failures import Failure
 from llm_elicit.config.base_model import validated
-from llm_elicit.config.campaign import Campaign, Judge, PluginJudge
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.judges import Judge, PluginJudge
 from llm_elicit.errors import InputError
 from llm_elicit.questions import Message, Prompt
 from llm_elicit.testing.plugin import Loopback

@@ -11,7 +11,7 @@ from orchestrator.running import campaign, run
 
 from llm_elicit.backends import Reply, Request, open_backend
 from llm_elicit.backends.capabilities import lacking
-from llm_elicit.config.campaign import AnthropicJudge, OpenAIJudge
+from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
 from llm_elicit.errors import InputError
 from llm_elicit.questions import parse
 from llm_elicit.spaces.features import FeatureSpace

@@ -3,7 +3,7 @@
 import pytest
 
 from llm_elicit.backends import Backend, open_backend
-from llm_elicit.config.campaign import AnthropicJudge, LocalJudge, OpenAIJudge, SimulatedJudge
+from llm_elicit.config.judges import AnthropicJudge, LocalJudge, OpenAIJudge, SimulatedJudge
 from llm_elicit.spaces.features import FeatureSpace
 from llm_elicit.testing.contract import KEY, BackendContract, ServedContract, a_request
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from llm_elicit.backends import Reply, Request, open_backend, weights
-from llm_elicit.config.campaign import LocalJudge
 from llm_elicit.config.design import Direct
+from llm_elicit.config.judges import LocalJudge
 from llm_elicit.errors import InputError
 from llm_elicit.planning.pairs import direct_queries
 from llm_elicit.questions import DirectWording, Template, render
@@ -151,7 +151,7 @@ def test_without_the_engine_the_extra_is_named(space: FeatureSpace) -> None:
     code = (
         "import sys; sys.modules['xllamacpp'] = None\n"
         "from llm_elicit.backends import open_backend\n"
-        "from llm_elicit.config.campaign import LocalJudge\n"
+        "from llm_elicit.config.judges import LocalJudge\n"
         "from llm_elicit.spaces.features import FeatureSpace\n"
         "judge = LocalJudge(name='x', backend='local')\n"
         "open_backend(judge, FeatureSpace.load('penguins'))\n"

@@ -14,7 +14,7 @@ from llm_elicit.backends.anthropic import read_message
 from llm_elicit.backends.base import AdaptedError, bare_url
 from llm_elicit.backends.failures import MalformedReplyError
 from llm_elicit.backends.openai import read_completion
-from llm_elicit.config.campaign import AnthropicJudge, OpenAIJudge
+from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
 from llm_elicit.testing.provider import completion, message

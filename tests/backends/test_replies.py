@@ -12,7 +12,7 @@ from llm_elicit.backends import Reply, Request, open_backend
 from llm_elicit.backends.base import AdaptedError
 from llm_elicit.backends.failures import Failure
 from llm_elicit.backends.sdk import LARGEST
-from llm_elicit.config.campaign import AnthropicJudge, OpenAIJudge
+from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
 from llm_elicit.spaces.features import FeatureSpace
 from llm_elicit.testing.provider import completion, message
 

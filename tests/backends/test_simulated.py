@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import norm
 
 from llm_elicit.backends import Request, SimulatedBackend, open_backend
-from llm_elicit.config.campaign import SimulatedJudge
+from llm_elicit.config.judges import SimulatedJudge
 from llm_elicit.errors import InputError
 from llm_elicit.questions import Message, Prompt
 from llm_elicit.spaces.features import FeatureSpace

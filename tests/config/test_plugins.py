@@ -138,7 +138,7 @@ def test_an_unknown_name_lists_what_there_is(site: Path, monkeypatch: pytest.Mon
 
 NO_LIMIT = """
 from llm_elicit.backends import Capabilities, Keyless
-from llm_elicit.config.campaign import PluginJudge
+from llm_elicit.config.judges import PluginJudge
 
 class Mine(Keyless):
     capabilities, endpoint, cacheable = Capabilities(), "here", False

@@ -11,7 +11,7 @@ from genai_prices.data_snapshot import get_snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_elicit.config.campaign import AnthropicJudge, OpenAIJudge
+from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
 from llm_elicit.orchestrator import estimate, prompts
 from llm_elicit.orchestrator.prices import Price, price_of
 from llm_elicit.orchestrator.tokens import cached_beginning, counter, most

@@ -1,0 +1,262 @@
+"""The settings of judges: one model a backend, and those that other packages add."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    Discriminator,
+    Field,
+    ModelWrapValidatorHandler,
+    SerializeAsAny,
+    Tag,
+    field_validator,
+    model_validator,
+)
+
+from llm_elicit._util import addresses
+from llm_elicit.config import plugins
+from llm_elicit.config.base_model import NoiseLevel, Positive, Seed, StrictModel
+from llm_elicit.errors import InputError
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
+"""The name of a judge or a campaign, which becomes the name of a folder."""
+
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class TokenPrice(StrictModel):
+    """The price of a judge's tokens, in USD per million; it replaces that of the price list.
+
+    Attributes:
+        input: of prompt tokens.
+        output: of answer tokens.
+        cached: of prompt tokens read from the provider's cache; the price of `input` by default.
+        batch: the share of these prices that is paid in batch mode.
+    """
+
+    input: NotNegative
+    output: NotNegative
+    cached: NotNegative | None = None
+    batch: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+
+class BaseJudge(StrictModel):
+    """The settings that every judge has.
+
+    Attributes:
+        name: the judge's name in the campaign and in every result.
+        concurrency: requests in flight at a time.
+        timeout: seconds to wait for an answer.
+        attempts: requests sent for a question before it is given up.
+    """
+
+    name: Name
+    concurrency: Annotated[int, Field(ge=1, le=1000)] = 8
+    timeout: Positive = 60.0
+    attempts: Annotated[int, Field(ge=1, le=100)] = 6
+
+    @field_validator("base_url", check_fields=False)
+    @classmethod
+    def _served(cls, url: object) -> object:
+        """Refuse a `base_url` that holds a secret; this covers plug-ins, too."""
+        return addresses.served(url) if isinstance(url, str) else url
+
+    def identity(self) -> dict[str, Any]:
+        """Return the settings that can change an answer, without the judge's name."""
+        operational = {"name", "concurrency", "timeout", "attempts", "api_key_env", "price"}
+        operational |= {"requests_per_minute", "tokens_per_minute"}
+        identity = self.recorded(exclude=operational)
+        for name in ("structured", "log_odds"):
+            if not identity.get(name):
+                # Runs from before these settings existed can be resumed.
+                identity.pop(name, None)
+        return identity
+
+
+class _ModelJudge(BaseJudge):
+    """The settings that this package's judges with a language model share."""
+
+    model: Annotated[str, Field(min_length=1)]
+    requests_per_minute: Positive | None = None
+    tokens_per_minute: Positive | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=100_000)] | None = None
+
+
+class AnthropicJudge(_ModelJudge):
+    """A Claude model, through the anthropic SDK. The key is read from `api_key_env`.
+
+    `structured` requests answers by a JSON schema, for models that support it.
+    """
+
+    backend: Literal["anthropic"]
+    base_url: str | None = None
+    api_key_env: str = "ANTHROPIC_API_KEY"
+    structured: bool = False
+    price: TokenPrice | None = None
+
+
+class OpenAIJudge(_ModelJudge):
+    """A model behind OpenAI's API or a compatible server (vLLM, llama.cpp, Ollama, ...).
+
+    Attributes:
+        api_key_env: the environment variable with the key; null for a server that needs none.
+        logprobs: whether to request the log-probabilities of the answer letters, which make
+            judgments soft.
+        structured: whether to request answers by a JSON schema, for models and servers that
+            support it.
+    """
+
+    backend: Literal["openai"]
+    base_url: str | None = None
+    api_key_env: str | None = "OPENAI_API_KEY"
+    price: TokenPrice | None = None
+    logprobs: bool = True
+    structured: bool = False
+    seed: int | None = None
+
+
+class LocalJudge(_ModelJudge):
+    """A small model that runs on this machine, offline; see `llm-elicit models`.
+
+    `concurrency` inference engines share the machine's cores.
+    """
+
+    backend: Literal["local"]
+    model: str = "smollm2"
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = 0.0
+    concurrency: Annotated[int, Field(ge=1, le=64)] = 2
+    timeout: Positive = 300.0
+
+
+class SoftAnswers(StrictModel):
+    """The log-odds that a simulated judge answers in place of choices.
+
+    log P(first shown) / P(second shown) = gain · (log p(first) − log p(second)) + position + noise.
+
+    Attributes:
+        gain: the factor of the difference of log-densities; 0 for answers without a preference.
+        noise: standard deviation of the noise of an answer, nats.
+        position_mean: mean of the position effect, nats.
+        position_sd: its standard deviation over pairs; it is the same in both orders of a pair.
+        ratio_noise: standard deviation of the noise of the logarithm of a stated ratio.
+        ignores_width: whether ranges are compared by their mean density in place of their mass.
+    """
+
+    gain: NotNegative = 0.04
+    noise: NotNegative = 0.07
+    position_mean: Annotated[float, Field(allow_inf_nan=False, serialization_alias="position")] = (
+        0.0
+    )
+    position_sd: NotNegative = 0.0
+    ratio_noise: NotNegative = 0.5
+    ignores_width: bool = False
+
+
+class SimulatedJudge(BaseJudge):
+    """A random-utility model with a known belief, which calls no language model and is free.
+
+    Attributes:
+        belief: "table" is a Gaussian kernel density of the feature space's reference table, on
+            each feature's scale; "uniform" has no preference.
+        bandwidth: width of the kernels in standard deviations of the table; Scott's rule by
+            default.
+        noise: family of the noise of choices.
+        noise_level: its level; that of Bradley-Terry, or 1, by default.
+        log_odds: log-odds to answer in place of choices; `noise` and `noise_level` are not used
+            then.
+        seed: of the noise. Judges with the same seed make the same errors on the same questions;
+            judges that are compared need different ones.
+    """
+
+    backend: Literal["simulated"]
+    belief: Literal["table", "uniform"] = "table"
+    bandwidth: Annotated[float, Field(ge=1e-3, le=1e3)] | None = None
+    noise: Literal["gumbel", "exponential", "normal"] = "gumbel"
+    noise_level: NoiseLevel | None = Field(default=None, serialization_alias="level")
+    log_odds: SoftAnswers | None = None
+    seed: Seed = 0
+    concurrency: Annotated[int, Field(ge=1, le=1000)] = 64
+
+    @model_validator(mode="after")
+    def _one_kind_of_noise(self) -> SimulatedJudge:
+        if self.log_odds is not None and self.noise_level is not None:
+            raise ValueError(
+                f"noise_level {self.noise_level:g} is the noise of choices, and with log_odds the "
+                "judge makes none; give log_odds.noise, or leave out log_odds"
+            )
+        return self
+
+
+class PluginJudge(BaseJudge):
+    """The settings of a backend from another package, which inherits this model.
+
+    See docs/backends.md.
+    """
+
+    free: ClassVar[bool] = False
+    """Whether requests cost nothing; otherwise the cost is unknown without a `price`."""
+
+    backend: str
+    model: Annotated[str, Field(min_length=1)]
+    api_key_env: str | None = None
+    requests_per_minute: Positive | None = None
+    tokens_per_minute: Positive | None = None
+    price: TokenPrice | None = None
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _as_the_plugin_has_it(
+        cls, data: Any, handler: ModelWrapValidatorHandler[PluginJudge]
+    ) -> PluginJudge:
+        """Validate the settings by the plug-in's own model."""
+        if cls is PluginJudge and isinstance(data, dict):
+            try:
+                settings = plugin_backend(str(data.get("backend"))).Settings
+            except InputError as error:
+                raise ValueError(str(error)) from None
+            return settings.model_validate(data)  # type: ignore[no-any-return]
+        return handler(data)
+
+
+OWN_BACKENDS = ("anthropic", "local", "openai", "simulated")
+"""The backends of this package; a plug-in with one of these names is not used."""
+
+
+def plugin_backend(name: str) -> Any:
+    """Return the class of a backend that an installed package provides.
+
+    Raises:
+        InputError: no package provides it, it cannot be imported, or it has no `Settings`.
+    """
+    backend = plugins.load(name, OWN_BACKENDS)
+    settings = getattr(backend, "Settings", None)
+    if not (isinstance(settings, type) and issubclass(settings, PluginJudge)):
+        raise InputError(
+            f"backend {name!r}: {getattr(backend, '__name__', backend)} has no class `Settings` "
+            "that inherits llm_elicit.config.judges.PluginJudge; docs/backends.md has an example"
+        )
+    return backend
+
+
+def _kind(judge: Any) -> str | None:
+    """Return the tag of the model that holds a judge's settings."""
+    name = judge.get("backend") if isinstance(judge, dict) else getattr(judge, "backend", None)
+    if not isinstance(name, str):
+        return None
+    return name if name in OWN_BACKENDS else "plug-in"
+
+
+Judge = Annotated[
+    Annotated[AnthropicJudge, Tag("anthropic")]
+    | Annotated[OpenAIJudge, Tag("openai")]
+    | Annotated[LocalJudge, Tag("local")]
+    | Annotated[SimulatedJudge, Tag("simulated")]
+    | Annotated[SerializeAsAny[PluginJudge], Tag("plug-in")],
+    Discriminator(
+        _kind,
+        custom_error_type="no_backend",
+        custom_error_message="a judge names its backend; known: " + ", ".join(OWN_BACKENDS),
+    ),
+]
