@@ -7,7 +7,7 @@ INSTALL = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet 
 CAMPAIGN ?= demo
 MODEL ?= qwen2.5-coder-1.5b
 
-.PHONY: demo test check suite clean
+.PHONY: demo test check suite docs clean
 
 demo: $(VENV)/demo  ## ask a real model what it finds plausible about countries and write the report
 	$(VENV)/bin/llm-elicit run $(CAMPAIGN)
@@ -25,6 +25,10 @@ check: $(VENV)/test
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
+docs: $(VENV)/docs  ## build the documentation into site/, any warning an error
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
@@ -39,5 +43,9 @@ $(VENV)/test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) --constraint constraints.txt --editable '.[local,dev]'
 	touch $@
 
+$(VENV)/docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) site

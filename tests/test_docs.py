@@ -1,5 +1,7 @@
 """Every command and every script in the documents is executed here, in order, as written."""
 
+import html
+import json
 import os
 import re
 import runpy
@@ -11,13 +13,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer.main
 from fakes.plugins import install
 
+import llm_elicit as le
+import llm_elicit.density
 from llm_elicit.cli import main as cli
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.report.glossary import GLOSSARY
+from llm_elicit.spaces.features import FeatureSpace
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")} - {*TUTORIALS})
+NOTEBOOKS = runpy.run_path(str(ROOT / "docs" / "notebooks.py"))
 # Set-up is what the reader's machine runs once and what this test runs in: `make -n` shows that
 # the target exists without running the tests inside the tests.
 SETUP = ("git clone", "cd ", "python3 -m venv", ". .venv", "pip install")
@@ -36,11 +45,6 @@ def commands(page: Path) -> list[str]:
 def commands_of(block: str) -> list[str]:
     lines = block.splitlines()
     return [line.split("  #")[0].strip() for line in lines if line.strip() and line[0] != "#"]
-
-
-def in_order(page: Path) -> list[tuple[str, str]]:
-    """Every block of a page with its language."""
-    return re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(), re.S | re.M)
 
 
 @pytest.fixture(scope="module")
@@ -130,26 +134,30 @@ def test_the_scripts_of_a_page_run(page, workplace, assert_runs):
 def test_a_tutorial_can_be_followed_from_an_empty_folder(
     page, assert_runs, tmp_path, monkeypatch, capsys
 ):
-    """Block after block; one of YAML is saved under the name in its first line.
+    """Its notebook is made from the page, and every cell runs and prints what it shows.
 
-    Text after a script is what the script prints.
+    The three kinds of cells that notebooks.py writes are run as Jupyter would.
     """
+    notebook = json.loads(page.with_suffix(".ipynb").read_text())
+    assert notebook == NOTEBOOKS["notebook"](page.read_text()), "run python docs/notebooks.py"
     monkeypatch.chdir(tmp_path)
-    before, printed = "", ""
-    for language, block in in_order(page):
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert len(cells) >= len(blocks(page, "python")) > 0
+    for cell in cells:
+        source = "".join(cell["source"])
         capsys.readouterr()
-        if language == "yaml":
-            (tmp_path / block.splitlines()[0].removeprefix("# ")).write_text(block)
-        elif language == "python":
-            (tmp_path / "script.py").write_text(block)
+        if source.startswith("%%writefile "):
+            name, _, text = source.partition("\n")
+            (tmp_path / name.removeprefix("%%writefile ")).write_text(text)
+        elif source.startswith("!"):
+            for command in commands_of(source):
+                assert_runs(shlex.split(command.removeprefix("!")))
+        else:
+            (tmp_path / "script.py").write_text(source)
             assert_runs(["python", "script.py"])
+        for shown in cell["outputs"]:
             printed = capsys.readouterr().out
-        elif language == "text" and before == "python":
-            assert alike(printed, block), f"{page.name} prints\n{printed}"
-        elif language == "bash":
-            for command in commands_of(block):
-                assert_runs(shlex.split(command))
-        before = language
+            assert alike(printed, "".join(shown["text"])), f"{page.name} prints\n{printed}"
 
 
 NUMBER = re.compile(r"\d+(?:\.(\d+))?")
@@ -179,6 +187,56 @@ def test_the_example_scripts_run(script, workplace, assert_runs):
         assert_runs_outside([sys.executable, str(script)], workplace)
     else:
         assert_runs(["python", str(script)])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` builds it: any warning is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def words_of(page: Path) -> str:
+    article = re.search(r"<article.*?</article>", page.read_text(), re.S)
+    assert article is not None
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", "", article[0])).split())
+
+
+def test_the_site_shows_every_page_and_loads_nothing_from_elsewhere(site):
+    pages = [page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")]
+    text = "\n".join(page.read_text() for page in site.rglob("*.html"))
+    for page in pages:
+        assert (site / page.with_suffix(".html")).exists(), page
+        assert f'{page.name.removesuffix(".md")}.html"' in text, f"{page} is not in the navigation"
+    assert not re.findall(r'<(?:script|link)[^>]*(?:src|href)="(?:https?:)?//[^"]*"', text)
+
+
+def test_the_glossary_of_the_site_has_the_terms_of_a_report(site):
+    shown = words_of(site / "glossary.html")
+    for entry in GLOSSARY.values():
+        assert " ".join(entry.definition.split()) in shown, entry.term
+        for reference in entry.references:
+            assert reference in shown, entry.term
+
+
+def test_the_reference_of_the_site_has_every_command_key_and_public_name(site):
+    shown = words_of(site / "reference" / "cli.html")
+    for command in typer.main.get_command(cli.app).commands.values():
+        assert f"llm-elicit {command.name}" in shown
+    shown = words_of(site / "reference" / "campaign.html")
+    assert all(key in shown for key in [*Campaign.model_fields, *FeatureSpace.model_fields])
+    for module, page in ((le, "llm_elicit"), (le.density, "density")):
+        shown = words_of(site / "reference" / f"{page}.html")
+        assert [name for name in module.__all__ if name not in shown] == []
 
 
 def test_the_readme_begins_with_the_two_commands():

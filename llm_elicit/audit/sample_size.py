@@ -6,8 +6,8 @@ nearer is foretold because nothing cheap does better: a refit to half of the pai
 than the rest of an audit and says one noisy ratio, and what the posterior's draws say that new
 answers would tell (as `llm_elicit.density.design` reckons it) erred as much over thirty
 simulated judges asked four times the pairs, a factor of 1.6 (root mean square). Over eight
-targets (docs/benchmarks.md, "Do bands hold the truth") ten times the pairs made bands 2.0 times as
-narrow in the geometric mean, 0.6 to 3.3, where the root says 3.2.
+targets (docs/benchmarks.md, "Coverage of credible bands") ten times the pairs made bands 2.0 times
+as narrow in the geometric mean, 0.6 to 3.3, where the root says 3.2.
 
 *A preference* that was not found is sought by `llm_elicit.audit.randomization`, whose statistic is
 a mean over pairs: what is of the judge in it stays as pairs are added, what is of chance shrinks

@@ -77,7 +77,7 @@ def _show(versus: Versus) -> None:
     _out.print(
         "Distances are Wasserstein-1 of the marginals in standard deviations of the data, averaged "
         "over features, with 90 % intervals; judges who share places are tied (Holm, 5 %). See "
-        "docs/compare.md."
+        "docs/how-to/compare.md."
     )
 
 

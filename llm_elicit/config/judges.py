@@ -192,7 +192,7 @@ class SimulatedJudge(BaseJudge):
 class PluginJudge(BaseJudge):
     """The settings of a backend from another package, which inherits this model.
 
-    See docs/backends.md.
+    See docs/how-to/backend.md.
     """
 
     free: ClassVar[bool] = False
@@ -235,7 +235,8 @@ def plugin_backend(name: str) -> Any:
     if not (isinstance(settings, type) and issubclass(settings, PluginJudge)):
         raise InputError(
             f"backend {name!r}: {getattr(backend, '__name__', backend)} has no class `Settings` "
-            "that inherits llm_elicit.config.judges.PluginJudge; docs/backends.md has an example"
+            "that inherits llm_elicit.config.judges.PluginJudge; see the example in "
+            "docs/how-to/backend.md"
         )
     return backend
 

@@ -1,7 +1,8 @@
 """Backends from other packages: found by their entry points, loaded when a campaign names one.
 
-A package offers a backend by an entry point of the group `llm_elicit.backends`; docs/backends.md
-says how to write one. Nothing of such a package is imported before it is asked for.
+A package offers a backend by an entry point of the group `llm_elicit.backends`;
+docs/how-to/backend.md says how to write one. Nothing of such a package is imported before it is
+asked for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every way a command can end has the exit code that docs/running.md gives it."""
+"""Every way a command can end has the exit code that docs/how-to/resume.md gives it."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from llm_elicit.cli import main as cli
 from llm_elicit.orchestrator.journal import JournalLocation, reading, totals
 from llm_elicit.pipeline import stages
 
-DOCS = Path(__file__).parents[2] / "docs" / "running.md"
+DOCS = Path(__file__).parents[2] / "docs" / "how-to" / "resume.md"
 ROWS = re.findall(r"^\| (\d+) \| ([a-z ]+) \|", DOCS.read_text(), re.M)
 CODES = {outcome: int(code) for code, outcome in ROWS}
 

@@ -101,7 +101,7 @@ BARE = "class Mine:\n    pass\n"
     ("code", "said"),
     [
         (BROKEN, r"'mine' of p-module-mine 1\.0 cannot be loaded .*nothing_of_this_name"),
-        (BARE, r"Mine has no class `Settings` .*docs/backends\.md"),
+        (BARE, r"Mine has no class `Settings` .*docs/how-to/backend\.md"),
         ("", r"cannot be loaded \(AttributeError"),
     ],
     ids=["import", "no settings", "no class"],

@@ -1,14 +1,13 @@
-"""Every number leads to its definition, which stands in one place and in the documents alike."""
+"""Every number leads to its definition, which stands in one place.
+
+tests/test_docs.py finds the same definitions in the documentation.
+"""
 
 import re
-from pathlib import Path
-
-import pytest
 
 from llm_elicit.comparisons.table import VERDICTS
 from llm_elicit.report.glossary import GLOSSARY
 
-READING = Path(__file__).parents[2] / "docs" / "reading.md"
 # Columns that name something and hold no number.
 NAMES = {"Box", "Judge", "Feature", "Features", "Of", "Between", "Model", "option A", "option B"}
 
@@ -36,20 +35,3 @@ def test_a_definition_is_shown_on_hover_and_written_once(reader):
     unused = {k for k in GLOSSARY if not [a for a in reader.all("a") if a["href"] == f"#term-{k}"]}
     # No triads were asked here: test_report_page.py has them; nor are there categories.
     assert unused <= {"cycles", "firm", "shares"}
-
-
-def sections() -> dict[str, str]:
-    parts = re.split(r"^#{2,3} (.+)$", READING.read_text(encoding="utf-8"), flags=re.M)[1:]
-    named = zip(parts[::2], parts[1::2], strict=True)
-    return {name: " ".join(text.split()) for name, text in named if text.strip()}
-
-
-@pytest.mark.parametrize("key", GLOSSARY)
-def test_the_documents_say_the_same(key):
-    entry, text = GLOSSARY[key], sections()[GLOSSARY[key].term]
-    assert text.startswith(entry.definition)
-    assert tuple(re.findall(r"(?<!\S)\*(.+?)\*(?!\S)", text)) == entry.references
-
-
-def test_the_documents_hold_the_terms_of_the_page_in_its_order():
-    assert list(sections()) == [entry.term for entry in GLOSSARY.values()]
