@@ -14,7 +14,7 @@ from llm_elicit.backends.base import (
     scrubbed,
 )
 from llm_elicit.backends.failures import Failure, MalformedReplyError
-from llm_elicit.backends.open import open_backend
+from llm_elicit.backends.providers import PROVIDERS, Provider, open_backend, provider_of
 from llm_elicit.backends.sdk import Keyless
 from llm_elicit.backends.weights import KNOWN, LocalModel, cache_folder, kept, pull
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KNOWN",
+    "PROVIDERS",
     "Backend",
     "Capabilities",
     "Failure",
@@ -30,6 +31,7 @@ __all__ = [
     "LocalModel",
     "MalformedReplyError",
     "Notify",
+    "Provider",
     "Reply",
     "Request",
     "SimulatedBackend",
@@ -38,6 +40,7 @@ __all__ = [
     "kept",
     "limit_headers",
     "open_backend",
+    "provider_of",
     "pull",
     "read_key",
     "scrubbed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,18 @@ from llm_elicit.backends.base import (
     read_key,
     server_url,
 )
+from llm_elicit.backends.batches import (
+    LEAST_TIMEOUT,
+    BatchLimits,
+    BatchRequest,
+    BatchResult,
+    BatchState,
+    Options,
+    SDKBatchClient,
+    each_listed,
+    malformed,
+)
+from llm_elicit.backends.failures import MalformedReplyError, complaint, one_line
 from llm_elicit.backends.sdk import Keyed, Sender, opening
 from llm_elicit.config.judges import AnthropicJudge
 
@@ -29,6 +42,14 @@ else:
 
 SAMPLING_VERSION = "2023-06-01"
 """The last version of the API that takes a temperature, which older models understand."""
+
+UNSUPPORTED = {
+    # Sampling parameters ended with Opus 4.6, Sonnet 4.6 and Haiku 4.5.
+    "temperature": r"claude-(opus-4-[7-9]|(opus|sonnet|haiku)-[5-9]|fable|mythos)",
+    # JSON schemas began with Opus 4.1, Sonnet 4.5 and Haiku 4.5.
+    "structured": r"claude-(2|3|instant|(opus|sonnet)-4(-0|-2025\d{4}|$))",
+}
+"""Patterns of the models that do not take a setting."""
 
 _FINISH = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length"}
 
@@ -133,3 +154,78 @@ def read_message(answer: object, body: dict[str, Any]) -> Reply:
         body=body,
         thinking="".join(block.thinking for block in message.content if block.type == "thinking"),
     )
+
+
+class AnthropicBatchClient(SDKBatchClient):
+    """Anthropic's Message Batches. They carry no metadata: a lost one is known by its results."""
+
+    limits = BatchLimits(count=100_000, size=256_000_000)
+    tagged = False
+
+    def __init__(self, judge: AnthropicJudge) -> None:
+        with opening(judge.name):
+            http = anthropic.DefaultAsyncHttpxClient(follow_redirects=False)
+            self._client, key = open_client(judge, http, max(judge.timeout, LEAST_TIMEOUT))
+        super().__init__(self._client, key)
+
+    async def submit(self, requests: Sequence[BatchRequest], tag: str) -> str:
+        """Create the batch."""
+        del tag  # the custom ids begin with it
+        rows: list[Any] = [
+            {"custom_id": request.custom_id, "params": request.body} for request in requests
+        ]
+        extra: dict[str, Any] = {}
+        if any("temperature" in request.body for request in requests):
+            extra["extra_headers"] = {"anthropic-version": SAMPLING_VERSION}
+        batch = await self._client.messages.batches.create(requests=rows, **extra)
+        return wire.read(wire.Created, batch).id
+
+    async def state(self, batch: str) -> BatchState:
+        """How far a batch is."""
+        return self._state(await self._client.messages.batches.retrieve(batch))
+
+    async def recent(self) -> AsyncIterator[BatchState]:
+        """The account's batches, the newest first."""
+        async for batch in each_listed(self._client.messages.batches.list(limit=100)):
+            yield self._state(batch)
+
+    async def results(self, batch: str, options: Options) -> AsyncIterator[BatchResult]:
+        """The results of a batch that ended."""
+        del options
+        streamed = self._client.messages.batches.with_streaming_response
+        async with streamed.results(batch) as content:
+            async for text in content.iter_lines():
+                if text.strip():
+                    yield _anthropic_result(text)
+
+    def _state(self, said: object) -> BatchState:
+        batch = wire.read(wire.AnthropicBatch, said)
+        counts = batch.request_counts
+        done = counts.succeeded + counts.errored + counts.canceled + counts.expired
+        return BatchState(
+            id=batch.id,
+            ended=batch.processing_status == "ended",
+            status=self._clean(batch.processing_status),
+            total=done + counts.processing,
+            done=done,
+            created=batch.created_at.timestamp(),
+        )
+
+
+def _anthropic_result(text: str) -> BatchResult:
+    name = ""
+    try:
+        row = wire.read(wire.AnthropicRow, wire.parsed(text))
+        name, result = row.custom_id, row.result
+        if result.type == "succeeded":
+            return BatchResult(name, reply=read_message(result.message, {}))
+    except MalformedReplyError:
+        return malformed(name)
+    if result.type == "errored":
+        error = complaint(result.error)
+        return BatchResult(
+            name,
+            reason=one_line(f"{error.get('type')}: {error.get('message')}"),
+            refused=error.get("type") in ("invalid_request_error", "not_found_error"),
+        )
+    return BatchResult(name, reason=result.type)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.backends import weights
 from llm_elicit.backends.base import Capabilities, Notify, Reply, Request, silent
-from llm_elicit.backends.openai import read_completion
+from llm_elicit.backends.chat_completions import read_completion
 from llm_elicit.backends.sdk import Keyless
 from llm_elicit.config.judges import LocalJudge
 from llm_elicit.errors import InputError

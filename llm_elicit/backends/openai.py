@@ -1,11 +1,14 @@
-"""Models behind OpenAI's chat completions, or a server that speaks them: the openai SDK."""
+"""OpenAI's models, or any server that speaks chat completions, through the openai SDK."""
 
 from __future__ import annotations
 
+import io
+import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.backends import wire
@@ -21,8 +24,20 @@ from llm_elicit.backends.base import (
     read_key,
     server_url,
 )
-from llm_elicit.backends.failures import complaint
-from llm_elicit.backends.letters import soft_choice
+from llm_elicit.backends.batches import (
+    LEAST_TIMEOUT,
+    TAG,
+    BatchLimits,
+    BatchRequest,
+    BatchResult,
+    BatchState,
+    Options,
+    SDKBatchClient,
+    each_listed,
+    malformed,
+)
+from llm_elicit.backends.chat_completions import read_completion
+from llm_elicit.backends.failures import MalformedReplyError, complaint, one_line
 from llm_elicit.backends.sdk import Keyed, Sender, opening
 from llm_elicit.config.judges import OpenAIJudge
 
@@ -33,16 +48,29 @@ else:
     openai = LazyModule("openai")
 
 TOP = 20
-"""How many alternatives of the first token are asked for: the most that the API gives."""
+"""Log-probabilities of the first token that are asked for: the API's maximum."""
 
 _JSON_ROOM = 32
 """Tokens that a letter takes in JSON, by any tokenizer."""
 
 _OFFICIAL = "api.openai.com"
+_URL_VARIABLE = "OPENAI_BASE_URL"
+
+_UNSUPPORTED = {
+    "temperature": r"o[1-9]|gpt-5(-mini|-nano|-pro|-codex)?(-20\d\d-\d\d-\d\d)?$",
+    "logprobs": r"o[1-9]|gpt-5(-mini|-nano|-pro|-codex)?(-20\d\d-\d\d-\d\d)?$",
+    "structured": r"o1-(mini|preview)|gpt-3|gpt-4(-turbo|-32k|-vision|-0|-1106|$)",
+}
+
+_VOCABULARIES = (
+    ("o200k_base", re.compile(r"(gpt-4o|gpt-4\.[15]|gpt-5|o[134]\b|chatgpt-4o)")),
+    ("cl100k_base", re.compile(r"(gpt-4|gpt-3\.5)(-|$)")),
+)
+
 _REFUSALS = (400, 403, 422)
 _SETTINGS = ("logprobs", "max_tokens", "max_completion_tokens")
 _BAD_VALUES = ("invalid_value", "integer_above_max_value", "integer_below_min_value")
-_FINISH = {"content_filter": "refusal", "stop": "stop", "length": "length"}
+_ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
 class OpenAIBackend(Keyed):
@@ -131,6 +159,25 @@ class OpenAIBackend(Keyed):
             ) from None
 
 
+def unsupported(judge: OpenAIJudge) -> dict[str, str] | None:
+    """Return patterns of OpenAI's models that do not take a setting; None for other servers."""
+    official = judge.base_url is None or _OFFICIAL in judge.base_url
+    return _UNSUPPORTED if official else None
+
+
+def price_list(judge: OpenAIJudge) -> dict[str, str]:
+    """Return the arguments that find a judge's model in the price list."""
+    url = judge.base_url or os.environ.get(_URL_VARIABLE)
+    return {"provider_api_url": url} if url else {"provider_id": "openai"}
+
+
+def vocabulary(judge: OpenAIJudge) -> str | None:
+    """Return the name of the tokenizer of OpenAI's own models; None for others."""
+    if judge.base_url:
+        return None
+    return next((name for name, models in _VOCABULARIES if models.match(judge.model)), None)
+
+
 def open_client(
     judge: OpenAIJudge, http: httpx2.AsyncClient, timeout: float
 ) -> tuple[openai.AsyncOpenAI, str | None]:
@@ -140,7 +187,7 @@ def open_client(
         InputError: the key or the address is missing or cannot be one.
     """
     key = read_key(judge.api_key_env, judge.name) if judge.api_key_env else None
-    url = server_url(judge.base_url, "OPENAI_BASE_URL", judge.name)
+    url = server_url(judge.base_url, _URL_VARIABLE, judge.name)
     client = openai.AsyncOpenAI(
         api_key=key or "none", base_url=url, timeout=timeout, max_retries=0, http_client=http
     )
@@ -158,66 +205,88 @@ def _refused_settings(said: Mapping[str, Any], text: str) -> set[str]:
     return {name for name in _SETTINGS if name in text}
 
 
-def read_completion(answer: object, body: dict[str, Any], options: tuple[str, str]) -> Reply:
-    """A chat completion, as JSON or as the SDK's object, as a reply.
+class OpenAIBatchClient(SDKBatchClient):
+    """OpenAI's Batch API: a file of requests, and files of answers and errors."""
 
-    Raises:
-        MalformedReplyError: it is not a chat completion with a choice.
-    """
-    completion = wire.read(wire.Completion, answer)
-    choice = completion.choices[0]
-    first, mass = None, None
-    if choice.logprobs is not None and choice.logprobs.content:
-        token = _deciding(choice.logprobs.content)
-        if token is not None:
-            first, mass = soft_choice(_listed(token), options)
-    usage = completion.usage or wire.CompletionUsage()
-    details = usage.prompt_tokens_details
-    refusal = choice.message.refusal
-    text, thinking = _apart(choice.message)
-    finish = str(choice.finish_reason)
-    return Reply(
-        text=text or refusal or "",
-        finish="refusal" if refusal else _FINISH.get(finish, finish),
-        model=completion.model,
-        first=first,
-        letter_mass=mass,
-        prompt_tokens=usage.prompt_tokens or 0,
-        completion_tokens=usage.completion_tokens or 0,
-        cached_tokens=(details.cached_tokens or 0) if details else 0,
-        body=body,
-        thinking=thinking,
-    )
+    limits = BatchLimits(count=50_000, size=200_000_000)
+    tagged = True
+
+    def __init__(self, judge: OpenAIJudge) -> None:
+        with opening(judge.name):
+            http = openai.DefaultAsyncHttpxClient(follow_redirects=False)
+            self._client, key = open_client(judge, http, max(judge.timeout, LEAST_TIMEOUT))
+        super().__init__(self._client, key)
+
+    async def submit(self, requests: Sequence[BatchRequest], tag: str) -> str:
+        """Upload the requests, then create the batch. Only the second step costs anything."""
+        url: Literal["/v1/chat/completions"] = "/v1/chat/completions"
+        rows = (
+            {"custom_id": request.custom_id, "method": "POST", "url": url, "body": request.body}
+            for request in requests
+        )
+        content = io.BytesIO("\n".join(json.dumps(row) for row in rows).encode())
+        file = wire.read(
+            wire.Created,
+            await self._client.files.create(file=(f"{tag}.jsonl", content), purpose="batch"),
+        )
+        batch = await self._client.batches.create(
+            input_file_id=file.id, endpoint=url, completion_window="24h", metadata={TAG: tag}
+        )
+        return wire.read(wire.Created, batch).id
+
+    async def state(self, batch: str) -> BatchState:
+        """How far a batch is."""
+        return self._state(await self._client.batches.retrieve(batch))
+
+    async def recent(self) -> AsyncIterator[BatchState]:
+        """The account's batches, the newest first."""
+        async for batch in each_listed(self._client.batches.list(limit=100)):
+            yield self._state(batch)
+
+    async def results(self, batch: str, options: Options) -> AsyncIterator[BatchResult]:
+        """The results of a batch that ended; those that were not done in time are among them."""
+        found = wire.read(wire.OpenAIBatch, await self._client.batches.retrieve(batch))
+        for file in (found.output_file_id, found.error_file_id):
+            if file is None:
+                continue
+            async with self._client.files.with_streaming_response.content(file) as content:
+                async for text in content.iter_lines():
+                    if text.strip():
+                        yield _openai_result(text, options)
+
+    def _state(self, said: object) -> BatchState:
+        batch = wire.read(wire.OpenAIBatch, said)
+        counts = batch.request_counts or wire.OpenAICounts()
+        problems = (batch.errors and batch.errors.data) or []
+        return BatchState(
+            id=batch.id,
+            ended=batch.status in _ENDED,
+            status=self._clean(batch.status),
+            total=counts.total,
+            done=counts.completed + counts.failed,
+            created=batch.created_at,
+            tag=(batch.metadata or {}).get(TAG),
+            error=self._clean("; ".join(str(p.message) for p in problems[:3])) or None,
+        )
 
 
-def _apart(message: wire.Turn) -> tuple[str, str]:
-    """What a message says, and what it shows of the model's thinking.
-
-    Servers put the thinking in a field of its own, by one of two names, or before the answer.
-    """
-    shown = (message.reasoning_content, message.reasoning)
-    thinking = next((text for text in shown if isinstance(text, str) and text), "")
-    text = message.content or ""
-    thought, closed, answer = text.partition("</think>")
-    if closed:
-        return answer.strip(), thought.replace("<think>", "", 1).strip()
-    if text.lstrip().startswith("<think>"):
-        return "", text.replace("<think>", "", 1).strip()  # cut off before it came to an answer
-    return text, thinking
-
-
-def _deciding(tokens: list[wire.Token]) -> wire.Token | None:
-    """The token that holds the letter: the first, or in a JSON answer the first of the value."""
-    if not tokens[0].token.lstrip().startswith(("{", "<")):
-        return tokens[0]
-    text = ""
-    for token in tokens:
-        if re.search(r'"choice"\s*:\s*"?$', text) and token.token.strip(' ":'):
-            return token
-        text += token.token
-    return None
+def _openai_result(text: str, options: Options) -> BatchResult:
+    name = ""
+    try:
+        row = wire.read(wire.OpenAIRow, wire.parsed(text))
+        name, response = row.custom_id, row.response
+        if response is None:
+            error = complaint(row.error)
+            reason = str(error.get("message") or error.get("code") or "no answer")
+            return BatchResult(name, reason=one_line(reason))
+        if response.status_code == 200:
+            return BatchResult(name, reply=read_completion(response.body, {}, options(name)))
+    except MalformedReplyError:
+        return malformed(name)
+    status, said = response.status_code, complaint(response.body).get("message", "no message")
+    return BatchResult(name, reason=one_line(f"error {status}: {said}"), refused=_refused(status))
 
 
-def _listed(token: wire.Token) -> list[tuple[str, float]]:
-    """The alternatives of a token; servers exist that leave them out."""
-    return [(item.token, item.logprob) for item in token.top_logprobs or ()]
+def _refused(status: int) -> bool:
+    """Whether an error is the request's own fault."""
+    return 400 <= status < 500 and status not in (408, 409, 425, 429)

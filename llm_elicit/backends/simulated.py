@@ -11,7 +11,7 @@ import numpy as np
 
 from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.backends.base import Capabilities, Reply, Request
-from llm_elicit.backends.kernels import Kernels
+from llm_elicit.backends.kernel_density import KernelDensity
 from llm_elicit.backends.sdk import Keyless
 from llm_elicit.config.judges import SimulatedJudge, SoftAnswers
 from llm_elicit.errors import InputError
@@ -76,7 +76,7 @@ class SimulatedBackend(Keyless):
         self._low, self._high = space.to_scale(space.low), space.to_scale(space.high)
         self._kernels = self._density() if judge.belief == "table" else None
 
-    def _density(self) -> Kernels:
+    def _density(self) -> KernelDensity:
         points = self._unit(self._space.table_points())
         if len(points) <= self._space.dimension:
             raise InputError(
@@ -84,7 +84,7 @@ class SimulatedBackend(Keyless):
                 f"{len(points)} rows in the range; use belief: uniform, or widen the range"
             )
         counts = np.array([len(feature.categories) for feature in self._space.features])
-        return Kernels(points, counts, self._judge.bandwidth)
+        return KernelDensity(points, counts, self._judge.bandwidth)
 
     def _unit(self, points: Floats) -> Floats:
         """Points on the unit cube of the range's scales; codes as they are."""
@@ -193,7 +193,7 @@ class SimulatedBackend(Keyless):
             return self._log_widths(boxes)
         return np.array([self._log_mass(self._kernels, box) for box in boxes])
 
-    def _log_mass(self, kernels: Kernels, box: Floats) -> float:
+    def _log_mass(self, kernels: KernelDensity, box: Floats) -> float:
         bounded = np.asarray(np.isfinite(box).all(axis=1))
         inner = np.where(bounded[:, None], box, self._space.low[:, None])
         ends = [np.where(bounded, self._unit(inner[:, side]), np.inf) for side in (0, 1)]

@@ -10,10 +10,10 @@ from functools import partial
 from logging import ERROR
 from typing import Literal
 
-from llm_elicit.backends import open_backend
-from llm_elicit.backends.batches import Batches, open_batches
-from llm_elicit.backends.capabilities import check_settings
-from llm_elicit.config.judges import AnthropicJudge, Judge, OpenAIJudge
+from llm_elicit.backends import open_backend, provider_of
+from llm_elicit.backends.batches import BatchClient
+from llm_elicit.backends.providers import check_settings, open_batch_client
+from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError, InputError, JudgeError
 from llm_elicit.orchestrator.batch_runner import BatchRunner
 from llm_elicit.orchestrator.budget import check_cap
@@ -61,7 +61,7 @@ class _BatchRun:
 
     here: OpenRun
     runners: Mapping[str, BatchRunner]
-    clients: Mapping[str, Batches]
+    clients: Mapping[str, BatchClient]
     stops: dict[str, ElicitError] = field(default_factory=dict)
 
     async def each(self, work: Callable[[BatchRunner], Awaitable[int]]) -> int:
@@ -88,16 +88,16 @@ class _BatchRun:
                 return
 
 
-def _stop(judge: str, client: Batches, error: Exception) -> JudgeError:
+def _stop(judge: str, client: BatchClient, error: Exception) -> JudgeError:
     """What an exception in the midst of a judge's batches comes to: nothing of them is lost."""
-    trouble = client.trouble(error)
-    if trouble is None:
+    failure = client.failure(error)
+    if failure is None:
         event("defect", ERROR, error, judge=judge)
         return JudgeError(
             f"judge {judge!r}: a defect of this program ({type(error).__name__}), please report "
             "it with log.jsonl; its batches are on record"
         )
-    return JudgeError(f"judge {judge!r}: {trouble.said}; its batches are on record: run this again")
+    return JudgeError(f"judge {judge!r}: {failure.said}; its batches are on record: run this again")
 
 
 async def ask_in_batches(
@@ -141,7 +141,7 @@ async def batch_statuses(study: Study) -> list[BatchStatus]:
     for judge in study.campaign.judges:
         if not rows[judge.name]:
             continue
-        async with open_batches(judge) as client:
+        async with open_batch_client(judge) as client:
             for row in rows[judge.name]:
                 if row.fate != "submitted" or row.batch is None:
                     lines.append(BatchStatus(judge.name, row.batch or row.tag, row.fate))
@@ -165,7 +165,8 @@ async def _open_batch_run(study: Study, progress: Progress) -> AsyncIterator[_Ba
     check_cap(study.campaign.limits, prices)
     async with AsyncExitStack() as stack:
         clients = {
-            judge.name: await stack.enter_async_context(open_batches(judge)) for judge in judges
+            judge.name: await stack.enter_async_context(open_batch_client(judge))
+            for judge in judges
         }
         backends = {judge.name: open_backend(judge, study.space) for judge in judges}
         # One process hands in and collects, wherever the journal is.
@@ -196,7 +197,7 @@ async def _open_batch_run(study: Study, progress: Progress) -> AsyncIterator[_Ba
 
 def _judges(study: Study, progress: Progress) -> list[Judge]:
     """Those who have a batch mode."""
-    able = [j for j in study.campaign.judges if isinstance(j, AnthropicJudge | OpenAIJudge)]
+    able = [judge for judge in study.campaign.judges if provider_of(judge).open_batches]
     if not able:
         raise InputError(
             f"{study.campaign.name}: no judge has a batch mode; ask them without --batch"
@@ -204,7 +205,7 @@ def _judges(study: Study, progress: Progress) -> list[Judge]:
     for judge in study.campaign.judges:
         if judge not in able:
             progress.note(judge.name, "has no batch mode; ask it without --batch")
-    return list(able)
+    return able
 
 
 def _summary(study: Study, batch_run: _BatchRun) -> AskSummary:

@@ -14,7 +14,14 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from llm_elicit.backends.batches import Batches, BatchRequest, BatchState, Result, Room, Trouble
+from llm_elicit.backends.batches import (
+    BatchClient,
+    BatchFailure,
+    BatchLimits,
+    BatchRequest,
+    BatchResult,
+    BatchState,
+)
 from llm_elicit.backends.failures import shortened
 from llm_elicit.errors import CapError, JudgeError
 from llm_elicit.orchestrator import journal
@@ -59,7 +66,7 @@ class BatchRunner:
     def __init__(
         self,
         judge: str,
-        client: Batches,
+        client: BatchClient,
         builder: RequestBuilder,
         journal: Journal,
         cache: RunCache,
@@ -86,8 +93,8 @@ class BatchRunner:
         """
         await self.reconcile(resend)
         count = 0
-        while questions := self._journal.claim(self._judge, self._client.room.count):
-            for pack in packs(self._entries(questions), self._client.room):
+        while questions := self._journal.claim(self._judge, self._client.limits.count):
+            for pack in packs(self._entries(questions), self._client.limits):
                 await self._hand_in(pack)
                 count += 1
         return count
@@ -139,20 +146,20 @@ class BatchRunner:
         try:
             batch = await self._client.submit(lines, tag)
         except Exception as error:
-            trouble = self._client.trouble(error)
-            if trouble is None:
+            failure = self._client.failure(error)
+            if failure is None:
                 raise
-            raise self._not_sent(tag, trouble) from None
+            raise self._not_sent(tag, failure) from None
         self._journal.set_batch(tag, "submitted", batch)
         event("batch submitted", judge=self._judge, tag=tag, batch=batch, questions=len(lines))
 
-    def _not_sent(self, tag: str, trouble: Trouble) -> JudgeError:
+    def _not_sent(self, tag: str, failure: BatchFailure) -> JudgeError:
         """What a failed submission means for its questions."""
-        if trouble.nothing_sent:
-            self._requeue(tag, "refused", trouble.said)
-            return JudgeError(f"judge {self._judge!r}: the batch was refused: {trouble.said}")
+        if failure.nothing_sent:
+            self._requeue(tag, "refused", failure.said)
+            return JudgeError(f"judge {self._judge!r}: the batch was refused: {failure.said}")
         return JudgeError(
-            f"judge {self._judge!r}: it is not known whether batch {tag} arrived ({trouble.said}); "
+            f"judge {self._judge!r}: it is not known whether batch {tag} arrived ({failure.said}); "
             "it will be looked for before anything of it is sent again"
         )
 
@@ -263,7 +270,7 @@ class BatchRunner:
                 "they count as charged, and their questions are open again"
             )  # fmt: skip
 
-    def _change(self, question: Question, result: Result) -> Change:
+    def _change(self, question: Question, result: BatchResult) -> Change:
         if result.reply is None:
             reason = shortened(self._builder.backend.scrub(result.reason))
             event("question not answered", judge=self._judge, question=question.id,
@@ -296,18 +303,18 @@ class BatchRunner:
         self._journal.set_batch(tag, fate, note=note)
 
 
-def packs(entries: Iterable[Entry], room: Room) -> Iterator[list[Entry]]:
+def packs(entries: Iterable[Entry], limits: BatchLimits) -> Iterator[list[Entry]]:
     """Entries in as few batches as the provider's limits allow, in their order.
 
     Example:
         >>> entry = Entry(Question(1, 0, "ab", 0, 0, "x"), BatchRequest("1", {}), Amount())
-        >>> [len(pack) for pack in packs([entry] * 5, Room(count=2, size=10**6))]
+        >>> [len(pack) for pack in packs([entry] * 5, BatchLimits(count=2, size=10**6))]
         [2, 2, 1]
     """
     pack: list[Entry] = []
     size = 0
     for entry in entries:
-        if pack and (len(pack) >= room.count or size + entry.line.size > room.size):
+        if pack and (len(pack) >= limits.count or size + entry.line.size > limits.size):
             yield pack
             pack, size = [], 0
         pack.append(entry)

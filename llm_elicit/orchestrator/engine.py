@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llm_elicit.backends import Backend, open_backend
-from llm_elicit.backends.capabilities import check_settings
+from llm_elicit.backends.providers import check_settings
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import ElicitError
 from llm_elicit.orchestrator.budget import Amount, Budget, check_cap

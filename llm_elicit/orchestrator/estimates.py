@@ -8,9 +8,9 @@ from functools import reduce
 from itertools import islice
 from operator import add
 
-from llm_elicit.backends.base import THINKING_ROOM
+from llm_elicit.backends import Provider, provider_of
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.config.judges import AnthropicJudge, Judge, LocalJudge, OpenAIJudge, SimulatedJudge
+from llm_elicit.config.judges import Judge
 from llm_elicit.orchestrator.open_run import wording_of
 from llm_elicit.orchestrator.prices import Price, price_of
 from llm_elicit.orchestrator.tokens import cached_beginning, counter
@@ -155,17 +155,18 @@ class _Kind:
 def _of(judge: Judge, kind: _Kind, answered: Mapping[str, int]) -> JudgeEstimate:
     done = sum(answered.get(presentation, 0) for presentation in kind.presentations)
     requests, some = max(kind.count - done, 0), kind.some
-    if isinstance(judge, SimulatedJudge):
-        return JudgeEstimate(judge.name, "simulated", requests)
+    provider = provider_of(judge)
+    if not provider.language_model:
+        return JudgeEstimate(judge.name, provider.name, requests)
     count, exact = counter(judge)
     length = round(sum(count(prompt) for prompt in some) / len(some))
     cached = cached_beginning(some, judge, count)
-    answer = kind.answer or (1 if judge.backend == "local" else 2)
+    answer = kind.answer or provider.letter_tokens
     if kind.answer is None and kind.template.answer != "letter":
         answer = _A_NUMBER
-    batched = isinstance(judge, AnthropicJudge | OpenAIJudge)
     # The first request of all fills the provider's cache, the others read it.
     hits = max(requests - 1, 0)
+    limit = _limit(judge, provider, kind.template)
     price, cheaper = price_of(judge), price_of(judge, batch=True)
 
     def cost(price: Price) -> float:
@@ -174,23 +175,24 @@ def _of(judge: Judge, kind: _Kind, answered: Mapping[str, int]) -> JudgeEstimate
 
     return JudgeEstimate(
         judge=judge.name,
-        model=judge.model,
+        model=getattr(judge, "model", ""),
         requests=requests,
         prompt_tokens=requests * length,
         cached_tokens=hits * cached,
         completion_tokens=requests * answer,
         exact=exact,
         cost=cost(price) if price else None,
-        most=price.cost(length, _limit(judge, kind.template)) * requests if price else None,
-        batch=cost(cheaper) if cheaper and batched else None,
+        most=price.cost(length, limit) * requests if price else None,
+        batch=cost(cheaper) if cheaper and provider.open_batches else None,
     )
 
 
-def _limit(judge: Judge, template: Template) -> int:
-    """The token limit of an answer."""
-    if isinstance(judge, SimulatedJudge | LocalJudge):
-        return 1 if template.answer == "letter" else template.max_tokens
+def _limit(judge: Judge, provider: Provider, template: Template) -> int:
+    """Return the token limit of an answer."""
+    letter = template.answer == "letter"
+    if not provider.thinking_room:
+        return provider.letter_tokens if letter else template.max_tokens
     stated: int | None = getattr(judge, "max_tokens", None)
-    if stated and template.answer == "letter":
+    if stated and letter:
         return stated
-    return max(template.max_tokens, stated or THINKING_ROOM)
+    return max(template.max_tokens, stated or provider.thinking_room)

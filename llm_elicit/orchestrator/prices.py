@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from genai_prices import Usage, calc_price
 
-from llm_elicit.config.judges import AnthropicJudge, Judge, OpenAIJudge, PluginJudge, TokenPrice
+from llm_elicit.backends import provider_of
+from llm_elicit.config.judges import Judge, TokenPrice
 
-_OPENAI_URL_VARIABLE = "OPENAI_BASE_URL"
 PICO = 10**12
 """Money is counted in whole picodollars, in which every listed price of a token is a whole
 number: sums are exact, whatever their order."""
@@ -67,30 +66,29 @@ class Price:
 
 
 def price_of(judge: Judge, batch: bool = False) -> Price | None:
-    """The price of a judge's tokens; None where no price is known.
+    """Return the price of a judge's tokens; None if it is unknown.
 
-    A price in the campaign comes before the list's. Local and simulated judges are free, and
-    plug-ins that say so; a server of one's own, or another plug-in, has no known price.
+    A price in the campaign takes precedence over the price list. Local and simulated judges are
+    free, as are plug-ins that declare it; the price of a server of one's own, or of another
+    plug-in, is unknown.
 
     Args:
-        judge: who is asked.
-        batch: the price in the provider's batch mode.
+        judge: the judge.
+        batch: whether to return the price in the provider's batch mode.
     """
-    if not isinstance(judge, AnthropicJudge | OpenAIJudge | PluginJudge):
+    stated: TokenPrice | None = getattr(judge, "price", None)
+    if stated is not None:
+        return _stated(stated, batch)
+    provider = provider_of(judge)
+    if provider.free:
         return Price()
-    if judge.price is not None:
-        return _stated(judge.price, batch)
-    if isinstance(judge, PluginJudge):
-        return Price() if judge.free else None
-    url: str | None = None
-    if isinstance(judge, OpenAIJudge):
-        url = judge.base_url or os.environ.get(_OPENAI_URL_VARIABLE)
+    where = provider.price_list(judge)
+    if where is None:
+        return None
     context = {"processing": "batch"} if batch else None
+    model: str = getattr(judge, "model", "")
     try:
-        if url:
-            found = calc_price(_ONE, judge.model, provider_api_url=url, price_context=context)
-        else:
-            found = calc_price(_ONE, judge.model, provider_id=judge.backend, price_context=context)
+        found = calc_price(_ONE, model, price_context=context, **where)
     except LookupError:
         return None
     return _listed(found.model_price)

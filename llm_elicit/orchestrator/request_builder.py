@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_elicit.backends import Backend, Reply, Request
+from llm_elicit.backends import Backend, Reply, Request, provider_of
 from llm_elicit.backends.base import token_limit, without_key
 from llm_elicit.config.campaign import Limits
-from llm_elicit.config.judges import Judge, PluginJudge
+from llm_elicit.config.judges import Judge
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import journal, tokens
 from llm_elicit.orchestrator.budget import Amount
@@ -188,7 +188,7 @@ def check_worst(limits: Limits, judge: Judge, builder: RequestBuilder) -> None:
         InputError: there is a cap, and the worst case of a request cannot be known.
     """
     capped = limits.max_cost is not None or limits.max_tokens is not None
-    if not capped or not isinstance(judge, PluginJudge) or judge.free:
+    if not capped or provider_of(judge).free:
         return
     first = Question(id=0, pair=0, order="ab", replicate=0, attempts=0, judge=judge.name)
     if not builder.worst(builder.request(first)).tokens:

@@ -7,11 +7,11 @@ one's own may run any model: their prompts are estimated, rather too long than t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from llm_elicit.config.judges import Judge, OpenAIJudge
+from llm_elicit.backends import provider_of
+from llm_elicit.config.judges import Judge
 from llm_elicit.questions import Prompt
 
 _CHARACTERS_A_TOKEN = 2.7
@@ -21,12 +21,6 @@ _TOKENS_A_TURN = 5
 _ROOM_A_TURN = 32
 _CACHED_FROM, _CACHED_STEP = 1024, 128
 """OpenAI caches the beginning that prompts share by itself, from so many tokens, in such steps."""
-
-_ENCODINGS = (
-    ("o200k_base", re.compile(r"(gpt-4o|gpt-4\.[15]|gpt-5|o[134]\b|chatgpt-4o)")),
-    ("cl100k_base", re.compile(r"(gpt-4|gpt-3\.5)(-|$)")),
-)
-"""OpenAI's vocabularies, by the models that read in them."""
 
 Counter = Callable[[Prompt], int]
 """Tokens of a prompt."""
@@ -62,7 +56,7 @@ def cached_beginning(prompts: Sequence[Prompt], judge: Judge, count: Counter) ->
 
     OpenAI caches by itself what prompts share; Anthropic only on a mark that is not sent here.
     """
-    if not isinstance(judge, OpenAIJudge) or judge.base_url or len(prompts) < 2:
+    if len(prompts) < 2 or not provider_of(judge).caches_prompts(judge):
         return 0
     shared = 0
     for turns in zip(*(prompt.messages for prompt in prompts), strict=False):
@@ -86,14 +80,12 @@ def _chat(prompt: Prompt, encode: Callable[[str], Sequence[int]]) -> int:
 
 def _encoder(judge: Judge) -> Callable[[str], Sequence[int]] | None:
     """The tokenizer of OpenAI's own models; None for others, or where it is not installed."""
-    if not isinstance(judge, OpenAIJudge) or judge.base_url:
+    name = provider_of(judge).vocabulary(judge)
+    if name is None:
         return None
-    name = next((name for name, models in _ENCODINGS if models.match(judge.model)), None)
     try:
         library = import_module("bpe_openai")
     except ImportError:
-        return None
-    if name is None:
         return None
     encode: Callable[[str], Sequence[int]] = library.get_encoding(name).encode_ordinary
     return encode

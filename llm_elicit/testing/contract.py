@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llm_elicit.backends import Backend, Capabilities, Reply, Request, open_backend
+from llm_elicit.backends import Backend, Capabilities, Reply, Request, open_backend, provider_of
 from llm_elicit.backends.base import token_limit
 from llm_elicit.backends.failures import Failure
 from llm_elicit.config.base_model import validated
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.config.judges import Judge, PluginJudge
+from llm_elicit.config.judges import Judge
 from llm_elicit.errors import InputError
 from llm_elicit.questions import Message, Prompt
 from llm_elicit.testing.plugin import Loopback
@@ -171,8 +171,9 @@ class InCampaigns(BackendContract):
     @pytest.fixture(autouse=True)
     def _key(self, monkeypatch: pytest.MonkeyPatch) -> None:
         judge = self.judge()
-        if isinstance(judge, PluginJudge) and judge.api_key_env:
-            monkeypatch.setenv(judge.api_key_env, KEY)
+        variable: str | None = getattr(judge, "api_key_env", None)
+        if variable:
+            monkeypatch.setenv(variable, KEY)
 
     def campaign(self, url: str = NOWHERE, **settings: Any) -> Campaign:
         """A campaign that asks this judge alone."""
@@ -214,5 +215,5 @@ class InCampaigns(BackendContract):
     def test_a_cap_can_be_held(self) -> None:
         """A request says how long an answer may get, unless asking is free."""
         judge = self.judge()
-        if not (isinstance(judge, PluginJudge) and judge.free):
+        if not provider_of(judge).free:
             assert token_limit(self.backend(NOWHERE).body(a_request()))

@@ -10,7 +10,7 @@ from fakes.provider import Provider, Says
 from orchestrator.running import campaign, run
 
 from llm_elicit.backends import Reply, Request, open_backend
-from llm_elicit.backends.capabilities import lacking
+from llm_elicit.backends.providers import unsupported_settings
 from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
 from llm_elicit.errors import InputError
 from llm_elicit.questions import parse
@@ -52,7 +52,7 @@ LACKS = [
 def test_what_a_model_lacks(
     backend: str, model: str, settings: dict[str, Any], expected: list[str]
 ) -> None:
-    assert lacking(_judge(backend, model, **settings)) == expected
+    assert unsupported_settings(_judge(backend, model, **settings)) == expected
 
 
 def test_a_setting_that_models_lack_fails_before_anything_is_sent(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from fakes.provider import Fails, Provider, Says
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_elicit.backends.batches import AnthropicBatches, BatchRequest, OpenAIBatches, Room
+from llm_elicit.backends.anthropic import AnthropicBatchClient
+from llm_elicit.backends.batches import BatchLimits, BatchRequest
+from llm_elicit.backends.openai import OpenAIBatchClient
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CapError, InputError, JudgeError
 from llm_elicit.orchestrator import (
@@ -100,9 +102,9 @@ def _right(study: Campaign, folder: Path) -> int:
     return len(frame)
 
 
-def _small(monkeypatch: pytest.MonkeyPatch, room: Room) -> None:
-    for kind in (AnthropicBatches, OpenAIBatches):
-        monkeypatch.setattr(kind, "room", room)
+def _small(monkeypatch: pytest.MonkeyPatch, limits: BatchLimits) -> None:
+    for kind in (AnthropicBatchClient, OpenAIBatchClient):
+        monkeypatch.setattr(kind, "limits", limits)
 
 
 @WIRES
@@ -154,11 +156,11 @@ def test_handed_in_and_collected_apart(judge: Any, tmp_path: Path) -> None:
 def test_batches_keep_to_the_provider_s_limits(
     judge: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_count, by_size = Room(7, 10**9), Room(1000, 4000)
-    for number, room in enumerate((by_count, by_size)):
-        _small(monkeypatch, room)
+    by_count, by_size = BatchLimits(7, 10**9), BatchLimits(1000, 4000)
+    for number, limits in enumerate((by_count, by_size)):
+        _small(monkeypatch, limits)
         folder = tmp_path / str(number) / "try"
-        with BatchProvider(_judge, room.count, room.size, at_once=True) as provider:
+        with BatchProvider(_judge, limits.count, limits.size, at_once=True) as provider:
             assert _do("wait", _study(judge, provider.url), folder).complete
             assert len(provider.batches) > 2
             assert len(provider.submitted) == len(set(provider.submitted)) == 20
@@ -173,7 +175,7 @@ def test_packs_hold_everything_in_order_within_the_limits(
         Entry(Question(n, 0, "ab", 0, 0, "x"), BatchRequest(str(n), {"x": "y" * length}), Amount())
         for n, length in enumerate(sizes)
     ]
-    made = list(packs(entries, Room(count, size)))
+    made = list(packs(entries, BatchLimits(count, size)))
     assert [entry for pack in made for entry in pack] == entries
     for pack in made:
         assert 0 < len(pack) <= count

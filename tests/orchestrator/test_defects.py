@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fakes.provider import Action, Fails, Provider, Says
 
-from llm_elicit.orchestrator import Display, Patience, Silent, Tally, builder, status
+from llm_elicit.orchestrator import Display, Patience, Silent, Tally, request_builder, status
 from orchestrator.conftest import claude
 from orchestrator.running import campaign, run
 
@@ -23,7 +23,7 @@ def _ends(pairs: int, folder: Path, behave: Any = lambda n, body: Says()) -> Any
 def test_a_question_that_cannot_be_worded_is_given_up(
     defect: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    render, count = builder.render, 0
+    render, count = request_builder.render, 0
 
     def broken(*arguments: Any) -> Any:
         nonlocal count
@@ -33,7 +33,7 @@ def test_a_question_that_cannot_be_worded_is_given_up(
             raise defect
         return render(*arguments)
 
-    monkeypatch.setattr(builder, "render", broken)
+    monkeypatch.setattr(request_builder, "render", broken)
     summary, totals, sent = _ends(10, tmp_path / "try")
     assert not summary.problems
     assert (totals.done, totals.failed) == (19, 1)
@@ -43,14 +43,14 @@ def test_a_question_that_cannot_be_worded_is_given_up(
 def test_an_answer_that_cannot_be_read_is_given_up_and_was_paid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge_reply = builder.judge_reply
+    judge_reply = request_builder.judge_reply
 
     def broken(reply: Any, *rest: Any) -> Any:
         if reply.text == "boom":
             raise ValueError("two\nlines")
         return judge_reply(reply, *rest)
 
-    monkeypatch.setattr(builder, "judge_reply", broken)
+    monkeypatch.setattr(request_builder, "judge_reply", broken)
 
     def behave(number: int, body: dict[str, Any]) -> Action:
         return Says("boom" if number == 7 else "A")
@@ -67,7 +67,7 @@ def test_the_same_defect_in_every_question_stops_the_judge_with_one_line(
     def broken(*_: Any) -> Any:
         raise ValueError("two\nlines")
 
-    monkeypatch.setattr(builder, "judge_reply", broken)
+    monkeypatch.setattr(request_builder, "judge_reply", broken)
     summary, totals, sent = _ends(50, tmp_path / "try")
     (problem,) = summary.problems
     assert "unexpected ValueError: two lines; its answers so far are kept" in str(problem)

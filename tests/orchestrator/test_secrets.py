@@ -12,7 +12,7 @@ import pytest
 from fakes.batches import BatchProvider
 from fakes.provider import Action, Fails, Provider, Says, Sends
 
-from llm_elicit.backends import batches
+from llm_elicit.backends import anthropic
 from llm_elicit.orchestrator import Study, ask_in_batches
 from llm_elicit.testing.provider import completion, message
 from orchestrator.conftest import KEY, SWIFT, claude, gpt
@@ -97,7 +97,7 @@ def test_a_defect_stops_one_judge_s_batches_and_loses_nothing(
         whole = Study(study, study.load_space(), plan_of(study), tmp_path / "try")
         asyncio.run(ask_in_batches(whole, "submit", Notes()))
         with monkeypatch.context() as patch:
-            patch.setattr(batches, "read_message", broken)
+            patch.setattr(anthropic, "read_message", broken)
             summary = asyncio.run(ask_in_batches(whole, "collect", Notes()))
         (problem,) = summary.problems
         assert "defect of this program (ZeroDivisionError" in str(problem)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_elicit.backends.letters import LARGEST_DOUBT, soft_choice
+from llm_elicit.backends.chat_completions import LARGEST_DOUBT, soft_choice
 
 AB = ("A", "B")
 

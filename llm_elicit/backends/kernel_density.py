@@ -19,7 +19,7 @@ else:
 _NODES = 64
 
 
-class Kernels:
+class KernelDensity:
     """A kernel density over numbers and categories together.
 
     Each row of the table is a kernel: Gaussian over the numbers, and over a feature of K categories
@@ -35,7 +35,7 @@ class Kernels:
 
     Example:
         >>> rows = np.array([[0.0, 1.0], [0.0, 1.2], [1.0, 5.0], [0.0, 0.9], [1.0, 5.5]])
-        >>> kernels = Kernels(rows, np.array([2, 0]))
+        >>> kernels = KernelDensity(rows, np.array([2, 0]))
         >>> line = np.linspace(-20.0, 30.0, 20_001)
         >>> of_first = np.exp(kernels.logpdf(np.column_stack([0.0 * line, line])))
         >>> round(float(of_first.sum() * 0.0025), 4)   # (3 + 1) / (5 + 2)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from llm_elicit.backends.kernels import Kernels
+from llm_elicit.backends.kernel_density import KernelDensity
 
 RNG = np.random.default_rng(0)
 KIND = RNG.choice(3, 200, p=[0.6, 0.3, 0.1])
@@ -14,11 +14,11 @@ COUNTS = np.array([4, 2, 0])  # the fourth kind is in no row
 
 
 @pytest.fixture
-def kernels() -> Kernels:
-    return Kernels(TABLE, COUNTS)
+def kernels() -> KernelDensity:
+    return KernelDensity(TABLE, COUNTS)
 
 
-def test_shares_are_laplaces_and_all_is_one(kernels: Kernels) -> None:
+def test_shares_are_laplaces_and_all_is_one(kernels: KernelDensity) -> None:
     line = np.linspace(-10.0, 20.0, 3001)
     masses = {}
     for kind, other in np.ndindex(4, 2):
@@ -31,7 +31,7 @@ def test_shares_are_laplaces_and_all_is_one(kernels: Kernels) -> None:
         assert share == pytest.approx((counts[kind] + 1) / 204, abs=1e-3)
 
 
-def test_draws_have_the_density(kernels: Kernels) -> None:
+def test_draws_have_the_density(kernels: KernelDensity) -> None:
     drawn = kernels.sample(20_000, np.random.default_rng(1))
     counts = np.bincount(KIND, minlength=4)
     found = np.bincount(drawn[:, 0].astype(int), minlength=4) / 20_000
@@ -42,13 +42,13 @@ def test_draws_have_the_density(kernels: Kernels) -> None:
 
 def test_of_numbers_alone_it_is_scipys() -> None:
     numbers = TABLE[:, [2]]
-    own, scipys = Kernels(numbers, np.array([0])), stats.gaussian_kde(numbers.T)
+    own, scipys = KernelDensity(numbers, np.array([0])), stats.gaussian_kde(numbers.T)
     at = np.linspace(-2.0, 10.0, 7)[:, None]
     np.testing.assert_array_equal(own.logpdf(at), scipys.logpdf(at.T))
 
 
 def test_of_words_alone_it_is_shares() -> None:
-    kernels = Kernels(TABLE[:, [0]], np.array([4]))
+    kernels = KernelDensity(TABLE[:, [0]], np.array([4]))
     found = np.exp(kernels.logpdf(np.arange(4.0)[:, None]))
     np.testing.assert_allclose(found, (np.bincount(KIND, minlength=4) + 1) / 204)
     assert kernels.sample(50, np.random.default_rng(0)).shape == (50, 1)

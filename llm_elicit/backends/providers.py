@@ -1,0 +1,218 @@
+"""All that differs between providers, in one record for each.
+
+Everything else asks the record of a judge's provider instead of the judge's class. A plug-in
+backend gets its record from its entry point.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit.backends import anthropic, openai
+from llm_elicit.backends.base import THINKING_ROOM, Backend, Notify, silent
+from llm_elicit.backends.batches import BatchClient
+from llm_elicit.backends.local import LocalBackend
+from llm_elicit.config.judges import (
+    AnthropicJudge,
+    Judge,
+    LocalJudge,
+    OpenAIJudge,
+    PluginJudge,
+    SimulatedJudge,
+    plugin_backend,
+)
+from llm_elicit.errors import InputError
+from llm_elicit.spaces.features import FeatureSpace
+
+if TYPE_CHECKING:
+    from llm_elicit.backends import simulated
+else:
+    # The simulated judge needs the density core (PyTorch and SciPy); no other judge does.
+    simulated = LazyModule("llm_elicit.backends.simulated")
+
+
+def _none(judge: Any) -> None:
+    """Return None for every judge."""
+    del judge
+
+
+@dataclass(frozen=True)
+class Provider:
+    """One provider of judges: how it is opened, counted and paid.
+
+    Attributes:
+        name: what a campaign's `backend` names.
+        settings: the class of its judges' settings.
+        open: return the backend of a judge; sends and loads nothing.
+        open_batches: return the client of its batch endpoints; None if it has no batch mode.
+        unsupported: return patterns of the models that take no temperature, no log-probabilities
+            or no schema, by the name of that setting; None if nothing is known.
+        price_list: return the arguments that find a judge's model in the price list; None if
+            the list does not have it.
+        free: whether requests cost nothing.
+        vocabulary: return the name of the model's tokenizer; None if it is unknown.
+        caches_prompts: whether the beginning that prompts share is billed as cached.
+        language_model: whether requests and answers have tokens at all.
+        letter_tokens: tokens of an answer that is one letter.
+        thinking_room: the least token limit of an answer, for models that think first.
+    """
+
+    name: str
+    settings: type[Any]
+    open: Callable[[Any, FeatureSpace, Notify], Backend]
+    open_batches: Callable[[Any], BatchClient] | None = None
+    unsupported: Callable[[Any], Mapping[str, str] | None] = _none
+    price_list: Callable[[Any], Mapping[str, Any] | None] = _none
+    free: bool = False
+    vocabulary: Callable[[Any], str | None] = _none
+    caches_prompts: Callable[[Any], bool | None] = _none
+    language_model: bool = True
+    letter_tokens: int = 2
+    thinking_room: int = THINKING_ROOM
+
+
+PROVIDERS = {
+    provider.name: provider
+    for provider in (
+        Provider(
+            name="anthropic",
+            settings=AnthropicJudge,
+            open=lambda judge, _space, _notify: anthropic.AnthropicBackend(judge),
+            open_batches=anthropic.AnthropicBatchClient,
+            unsupported=lambda _judge: anthropic.UNSUPPORTED,
+            price_list=lambda _judge: {"provider_id": "anthropic"},
+        ),
+        Provider(
+            name="openai",
+            settings=OpenAIJudge,
+            open=lambda judge, _space, _notify: openai.OpenAIBackend(judge),
+            open_batches=openai.OpenAIBatchClient,
+            unsupported=openai.unsupported,
+            price_list=openai.price_list,
+            vocabulary=openai.vocabulary,
+            # OpenAI caches by itself; Anthropic only on a mark, which is not sent.
+            caches_prompts=lambda judge: not judge.base_url,
+        ),
+        Provider(
+            name="local",
+            settings=LocalJudge,
+            open=lambda judge, _space, notify: LocalBackend(judge, notify),
+            free=True,
+            letter_tokens=1,
+            thinking_room=0,
+        ),
+        Provider(
+            name="simulated",
+            settings=SimulatedJudge,
+            open=lambda judge, space, _notify: simulated.SimulatedBackend(judge, space),
+            free=True,
+            language_model=False,
+        ),
+    )
+}
+"""The providers of this package, by name."""
+
+
+def provider_of(judge: Judge) -> Provider:
+    """Return the record of a judge's provider.
+
+    Raises:
+        InputError: the backend is a plug-in that is not installed or cannot be imported.
+
+    Example:
+        >>> judge = SimulatedJudge(name="expert", backend="simulated")
+        >>> provider_of(judge).free
+        True
+    """
+    if judge.backend in PROVIDERS:
+        return PROVIDERS[judge.backend]
+    backend = plugin_backend(judge.backend)
+    settings: type[PluginJudge] = backend.Settings
+    return Provider(
+        name=judge.backend,
+        settings=settings,
+        open=lambda judge, space, _notify: backend(judge, space),
+        free=settings.free,
+    )
+
+
+def open_backend(judge: Judge, space: FeatureSpace, notify: Notify = silent) -> Backend:
+    """Return the backend of a judge, ready for `async with`; nothing is sent or loaded yet.
+
+    Args:
+        judge: the judge, as in the campaign.
+        space: the feature space; the simulated judge's belief comes from its table.
+        notify: called with one line before anything slow, such as fetching weights.
+
+    Raises:
+        InputError: a key is missing, a local model unknown, a package not installed or broken.
+
+    Example:
+        >>> judge = SimulatedJudge(name="expert", backend="simulated", belief="uniform")
+        >>> open_backend(judge, FeatureSpace.load("penguins")).capabilities.seed
+        True
+    """
+    return provider_of(judge).open(judge, space, notify)
+
+
+def open_batch_client(judge: Judge) -> BatchClient:
+    """Return the client of a judge's batch endpoints.
+
+    Raises:
+        InputError: the backend has no batch mode, or the key is not set.
+    """
+    open_batches = provider_of(judge).open_batches
+    if open_batches is None:
+        raise InputError(
+            f"judge {judge.name!r}: the backend {judge.backend!r} has no batch mode; ask it "
+            "without --batch, or leave it out of the campaign"
+        )
+    return open_batches(judge)
+
+
+def unsupported_settings(judge: Judge) -> list[str]:
+    """Return the judge's settings that its model is known not to take.
+
+    Nothing is assumed of models that are not listed, or of a server of one's own: if that server
+    refuses a setting, the judge stops, and a refusal costs nothing.
+
+    Example:
+        >>> unsupported_settings(AnthropicJudge(
+        ...     name="opus", backend="anthropic", model="claude-opus-4-7", temperature=0.5))
+        ['temperature']
+    """
+    table = provider_of(judge).unsupported(judge) or {}
+    return [
+        name
+        for name, models in table.items()
+        if _is_given(judge, name) and re.match(models, getattr(judge, "model", ""))
+    ]
+
+
+def _is_given(judge: Judge, name: str) -> bool:
+    """Return whether the user gave a setting; a temperature of 0 counts."""
+    value = getattr(judge, name, None)
+    return name in judge.model_fields_set and value is not None and value is not False
+
+
+def check_settings(judges: Iterable[Judge]) -> None:
+    """Check that no judge has a setting that its model is known not to take.
+
+    Raises:
+        InputError: it names each such setting and the models that do not take it.
+
+    Example:
+        >>> check_settings([SimulatedJudge(name="expert", backend="simulated")])
+    """
+    found: dict[str, list[str]] = defaultdict(list)
+    for judge in judges:
+        for name in unsupported_settings(judge):
+            found[name].append(f"{getattr(judge, 'model', '')} (judge {judge.name!r})")
+    if found:
+        lines = [f"{name}: not taken by {', '.join(models)}" for name, models in found.items()]
+        raise InputError(f"{'; '.join(lines)}; remove the setting from these judges")
