@@ -27,7 +27,7 @@ check: $(VENV)/test
 
 docs: $(VENV)/docs  ## build the documentation into site/, any warning an error
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
-	@echo "open site/index.html"
+	@echo "open site/index.html; with search: python3 -m http.server --directory site"
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with: make PYTHON=python3.12 ...")'

@@ -148,6 +148,7 @@ def _values(schema: dict[str, Any]) -> str:
 def _bounds(schema: dict[str, Any]) -> str:
     signs = {"exclusiveMinimum": "> ", "minimum": "≥ ", "exclusiveMaximum": "< ", "maximum": "≤ "}
     found = [f"{sign}{schema[key]:,}" for key, sign in signs.items() if key in schema]
+    found = [each.replace(f"{2**63:,}", "2⁶³") for each in found]
     return f", {', '.join(found)}" if found else ""
 
 
