@@ -115,7 +115,7 @@ def _model(name: str, schema: dict[str, Any]) -> str:
 
 def _docstring(text: str) -> tuple[str, dict[str, str]]:
     """The prose of a docstring, and what it says of each attribute."""
-    sections = griffe.Docstring(inspect.cleandoc(text)).parse("auto")
+    sections = griffe.Docstring(inspect.cleandoc(text)).parse("google")
     prose = [each.value for each in sections if each.kind.value == "text"]
     described = {
         item.name: item.description
