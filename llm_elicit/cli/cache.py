@@ -19,9 +19,11 @@ from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
     from llm_elicit.orchestrator import cache as caching
+    from llm_elicit.orchestrator import request_identity
     from llm_elicit.orchestrator.cache import Cache
 else:
     caching = LazyModule("llm_elicit.orchestrator.cache")
+    request_identity = LazyModule("llm_elicit.orchestrator.request_identity")
 
 cache_app = typer.Typer(help="The answers kept across runs.", no_args_is_help=True)
 _out = console()
@@ -82,7 +84,7 @@ def _keys(cache: Cache, model: str, last: int) -> Table:
 def explain_command(one: Key, two: Key, runs: Runs = RUNS) -> None:
     """Name the fields in which two requests differ: why one's answer did not serve the other."""
     with _opened(runs) as cache:
-        found = caching.differences(cache.find(one).request, cache.find(two).request)
+        found = request_identity.differences(cache.find(one).request, cache.find(two).request)
     for path, a, b in found:
         _out.print(f"{path}: {_short(a)} | {_short(b)}")
     if not found:

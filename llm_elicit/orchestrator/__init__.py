@@ -6,13 +6,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llm_elicit.orchestrator.allowance import allowed
     from llm_elicit.orchestrator.batch_mode import BatchStatus, Step, ask_in_batches, batch_statuses
+    from llm_elicit.orchestrator.budget import within_grid_caps
     from llm_elicit.orchestrator.cache import CacheUse
     from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, ask
     from llm_elicit.orchestrator.estimates import JudgeEstimate, estimate, examples, prompts
     from llm_elicit.orchestrator.journal import FILE as JOURNAL
-    from llm_elicit.orchestrator.journal import JournalError, JournalLocation, Totals
+    from llm_elicit.orchestrator.journal import (
+        JournalError,
+        JournalLocation,
+        Totals,
+        kept_answers,
+        kept_identity,
+        planned_rounds,
+        record_rounds,
+        settled,
+    )
     from llm_elicit.orchestrator.judgments import (
         OldPlanError,
         answered,
@@ -23,17 +32,10 @@ if TYPE_CHECKING:
     )
     from llm_elicit.orchestrator.open_run import Study, in_thread, worded_identity
     from llm_elicit.orchestrator.progress import Display, Progress, Silent, Tally
-    from llm_elicit.orchestrator.recorded import (
-        kept_answers,
-        kept_identity,
-        planned_rounds,
-        record_rounds,
-        settled,
-    )
     from llm_elicit.orchestrator.retries import Patience
 
 _HOMES = {
-    "allowed": "allowance",
+    "within_grid_caps": "budget",
     "BatchStatus": "batch_mode",
     "Step": "batch_mode",
     "ask_in_batches": "batch_mode",
@@ -63,11 +65,11 @@ _HOMES = {
     "Progress": "progress",
     "Silent": "progress",
     "Tally": "progress",
-    "kept_answers": "recorded",
-    "kept_identity": "recorded",
-    "planned_rounds": "recorded",
-    "record_rounds": "recorded",
-    "settled": "recorded",
+    "kept_answers": "journal",
+    "kept_identity": "journal",
+    "planned_rounds": "journal",
+    "record_rounds": "journal",
+    "settled": "journal",
     "Patience": "retries",
 }
 
@@ -89,7 +91,6 @@ __all__ = [
     "Study",
     "Tally",
     "Totals",
-    "allowed",
     "answered",
     "ask",
     "ask_in_batches",
@@ -106,6 +107,7 @@ __all__ = [
     "record_rounds",
     "settled",
     "status",
+    "within_grid_caps",
     "worded_identity",
     "write_judgments",
 ]

@@ -1,7 +1,7 @@
-"""Answers across runs: the same request to the same model is not paid twice.
+"""The cache of answers across runs: the same request to the same model is not paid twice.
 
-A key is SHA-256 over the canonical JSON (RFC 8785) of all that decides an answer, and that text
-is kept beside the answer: what a key stands for can be read, compared and proven.
+Answers are stored under the digest of the request's identity, with the identity itself, so that
+entries can be read, compared and verified.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import rfc8785
 import sqlalchemy as sa
 from sqlalchemy import select
 from sqlalchemy.dialects import sqlite
@@ -27,23 +26,16 @@ from llm_elicit.backends import Reply
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.changes import now, storable
 from llm_elicit.orchestrator.journal.interface import sqlite_engine
+from llm_elicit.orchestrator.request_identity import Identity
 
 FILE = "cache.sqlite"
-SCHEMA = 2
-"""Part of every key: a change of what a reply means changes it, and old answers rest."""
-
 _FIELDS = frozenset({"schema", "endpoint", "model", "body", "replicate"})
-"""What an identity is of."""
-
-_EXACT = 2**53
-"""JSON carries whole numbers below it exactly."""
+"""The fields of an identity."""
 
 _OTHER_KEY = "the key is not that of the request kept with it"
 _VERIFY = "`llm-elicit cache verify` says which, `cache prune --key` forgets it"
 
 T = TypeVar("T")
-
-_encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode
 
 _METADATA = sa.MetaData()
 _entries = sa.Table(
@@ -69,75 +61,6 @@ _BUSY = 2.0
 
 CacheUse = Literal["reuse", "fresh", "off"]
 """What a run does with the cache: read and write it, ask anew and replace, or neither."""
-
-
-@dataclass(frozen=True)
-class Identity:
-    """All that decides an answer, as canonical JSON, and its digest."""
-
-    key: str
-    text: str = field(compare=False, repr=False)
-
-
-def identify(endpoint: str, model: str, body: dict[str, Any], replicate: int) -> Identity:
-    """The identity of a request.
-
-    Args:
-        endpoint: where it is sent.
-        model: whom it asks.
-        body: the request body as it is sent.
-        replicate: the replicate's number; replicates are asked separately by design.
-
-    Raises:
-        InputError: the body holds a number that JSON cannot carry exactly.
-
-    Example:
-        >>> a = identify("e", "m", {"x": 1, "y": 2}, 0)
-        >>> a == identify("e", "m", {"y": 2, "x": 1.0}, 0), a == identify("e", "m", {"x": 1}, 0)
-        (True, False)
-    """
-    whole: Any = {
-        "schema": SCHEMA,
-        "endpoint": endpoint,
-        "model": model,
-        "body": body,
-        "replicate": replicate,
-    }
-    try:
-        canonical = _canonical(whole)
-    except rfc8785.CanonicalizationError as error:
-        raise InputError(
-            f"{model}: the request has no canonical JSON ({error}); keep whole numbers (a seed) "
-            "below 2^53 and text without halves of characters"
-        ) from None
-    return Identity(hashlib.sha256(canonical).hexdigest(), canonical.decode())
-
-
-def _canonical(whole: dict[str, Any]) -> bytes:
-    """RFC 8785's bytes; where no number is a fraction, json writes the same and is faster."""
-    if _plain(whole):
-        with suppress(UnicodeEncodeError):
-            return _encode(whole).encode()
-    return rfc8785.dumps(whole)
-
-
-def _plain(value: Any) -> bool:
-    """Whether JSON has one way to write a value, but for the order of its keys.
-
-    A key beyond ASCII is left to RFC 8785, which sorts by UTF-16.
-    """
-    kind = type(value)
-    if kind is str or kind is bool or value is None:
-        return True
-    if kind is int:
-        return bool(abs(value) < _EXACT)
-    if kind is list:
-        return all(map(_plain, value))
-    # A loop: a generator would take as long again, for each dictionary of each question.
-    for key, inner in value.items() if kind is dict else ():
-        if type(key) is not str or not key.isascii() or not _plain(inner):
-            return False
-    return kind is dict
 
 
 def worth_keeping(reply: Reply, verdict: str) -> bool:
@@ -399,24 +322,6 @@ class Entry:
         if _digest(self.reply) != self.digest:
             return "the answer is not the one that was kept"
         return None
-
-
-def differences(one: Any, two: Any, path: str = "") -> list[tuple[str, Any, Any]]:
-    """Where two JSON values differ: (path, value in one, value in two); a missing one is None.
-
-    Example:
-        >>> differences({"a": [1, 2], "b": 3}, {"a": [1, 5]})
-        [('a[1]', 2, 5), ('b', 3, None)]
-    """
-    if isinstance(one, dict) and isinstance(two, dict):
-        names = list(dict.fromkeys([*one, *two]))
-        parts = [(f"{path}.{name}".lstrip("."), one.get(name), two.get(name)) for name in names]
-        return [found for at, a, b in parts for found in differences(a, b, at)]
-    if isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
-        pairs = enumerate(zip(one, two, strict=True))
-        return [found for i, (a, b) in pairs for found in differences(a, b, f"{path}[{i}]")]
-    same = type(one) is type(two) and one == two
-    return [] if same else [(path, one, two)]
 
 
 def _reply(text: str) -> Reply:

@@ -19,15 +19,14 @@ from llm_elicit.orchestrator.budget import Amount, Budget, check_cap
 from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.journal import Journal, Totals
 from llm_elicit.orchestrator.judge_runner import JudgeRunner
-from llm_elicit.orchestrator.log import Logged, counted, event
+from llm_elicit.orchestrator.log import Logged, counted, event, span
 from llm_elicit.orchestrator.open_run import Study, in_thread, open_run
 from llm_elicit.orchestrator.prices import Price, price_of
 from llm_elicit.orchestrator.progress import Progress, Silent, Tally
+from llm_elicit.orchestrator.rate_sharing import shared
 from llm_elicit.orchestrator.request_builder import RequestBuilder, check_direct, check_worst
 from llm_elicit.orchestrator.request_sender import RunContext
 from llm_elicit.orchestrator.retries import Patience
-from llm_elicit.orchestrator.spans import span
-from llm_elicit.orchestrator.worker_shares import shared
 from llm_elicit.orchestrator.writer import Claims, Writer
 from llm_elicit.planning.pairs import Plan
 from llm_elicit.questions import Template

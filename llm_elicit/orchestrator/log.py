@@ -1,9 +1,13 @@
-"""A run's log: JSON lines in its folder, one an event, for people and for machines.
+"""The log of a run, and OpenTelemetry spans.
 
-The package logs through Python's own `logging`, under the logger `llm_elicit`; an application
-may attach handlers of its own to it. While a campaign is asked, this module's handler writes what
-that campaign logs to `log.jsonl`. No key is in it: what the judges' key variables hold is blotted
-out, wherever it turned up, tracebacks included.
+The package logs through Python's `logging`, under the logger `llm_elicit`; an application may
+attach handlers of its own. While a campaign is asked, a handler of this module writes what that
+campaign logs to `log.jsonl` in the run's folder, one JSON object a line. Keys are removed from
+every line, tracebacks included.
+
+Of OpenTelemetry only the interface is used, which does nothing until a program sets up its SDK
+(`pip install 'llm-elicit[otel]'`). Attributes follow OpenTelemetry's names for generative models;
+they hold neither texts nor keys.
 """
 
 from __future__ import annotations
@@ -12,13 +16,15 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from opentelemetry import trace
 
 from llm_elicit.backends.base import scrubbed
 from llm_elicit.config.campaign import Campaign
@@ -129,3 +135,33 @@ class _LogFile(logging.FileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Go on: a log that cannot be written must not end a paid run; the journal says why."""
+
+
+Attributes = Mapping[str, str | int | float | bool]
+
+
+@contextmanager
+def span(name: str, attributes: Attributes | None = None) -> Iterator[trace.Span]:
+    """A span around what happens inside; an exception that leaves is recorded by its type alone.
+
+    Args:
+        name: what is done.
+        attributes: facts about it.
+
+    Example:
+        >>> with span("fit", {"elicit.judge": "expert"}) as current:
+        ...     isinstance(current, trace.Span)  # whether or not anybody collects it
+        True
+    """
+    if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        yield trace.INVALID_SPAN  # nobody collects spans; each request has one, so this is short
+        return
+    with trace.get_tracer("llm_elicit").start_as_current_span(
+        name, attributes=attributes, record_exception=False, set_status_on_exception=False
+    ) as current:
+        try:
+            yield current
+        except BaseException as error:
+            # A provider's message may repeat what was sent to it.
+            current.set_status(trace.StatusCode.ERROR, type(error).__name__)
+            raise

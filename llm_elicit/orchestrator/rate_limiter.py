@@ -22,8 +22,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from llm_elicit.orchestrator.header_limits import HeaderLimits
-from llm_elicit.orchestrator.headers import Allowance
+from llm_elicit.orchestrator.rate_limit_headers import Allowance, HeaderLimits
 
 _SLACK = 0.25
 """Seconds of lateness that may be caught up with: timers are not exact."""

@@ -12,12 +12,14 @@ import contextlib
 import math
 import threading
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 from llm_elicit.backends import Backend
 from llm_elicit.backends.base import is_local
 from llm_elicit.config.judges import Judge
 from llm_elicit.orchestrator.rate_limiter import RateLimiter
+from llm_elicit.orchestrator.writer import Writer
 
 LOW_START, START = 8.0, 32.0
 """Requests in flight at first: fewer at a server on this machine or network, which may be small."""
@@ -248,3 +250,41 @@ def _a_second(judge: Judge, name: str) -> float | None:
 def _smaller(one: float | None, other: float | None) -> float | None:
     given = [limit for limit in (one, other) if limit is not None]
     return min(given, default=None)
+
+
+LOOK = 2.0
+"""Seconds between looks at who else is there."""
+
+
+@contextlib.asynccontextmanager
+async def shared(writer: Writer, limiters: RunLimiters) -> AsyncIterator[None]:
+    """Keep the limiters to this worker's part of every limit while inside."""
+    try:
+        if writer.shared:
+            async with _watched(writer, limiters):
+                yield
+        else:
+            yield
+    finally:
+        limiters.close()
+
+
+@contextlib.asynccontextmanager
+async def _watched(writer: Writer, limiters: RunLimiters) -> AsyncIterator[None]:
+    workers = await writer.workers()
+    limiters.share(workers)
+    if workers > 1:
+        limiters.hold(2.0 * LOOK)
+    look = asyncio.create_task(_look(writer, limiters))
+    try:
+        yield
+    finally:
+        look.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await look
+
+
+async def _look(writer: Writer, limiters: RunLimiters) -> None:
+    while True:
+        await asyncio.sleep(LOOK)
+        limiters.share(await writer.workers())

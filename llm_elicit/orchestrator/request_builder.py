@@ -12,10 +12,10 @@ from llm_elicit.config.judges import Judge
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import journal, tokens
 from llm_elicit.orchestrator.budget import Amount
-from llm_elicit.orchestrator.cache import Identity, identify
 from llm_elicit.orchestrator.journal import Answer, Question
 from llm_elicit.orchestrator.judgments import judge_reply, settings_of
 from llm_elicit.orchestrator.prices import Price
+from llm_elicit.orchestrator.request_identity import Identity, identify
 from llm_elicit.orchestrator.usage import Tokens, UsageCheck
 from llm_elicit.planning.pairs import Plan, Query
 from llm_elicit.questions import DirectWording, Template, render

@@ -17,15 +17,15 @@ from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError
 from llm_elicit.orchestrator import journal, tokens
 from llm_elicit.orchestrator.budget import Amount, Budget
-from llm_elicit.orchestrator.cache import Identity, RunCache
-from llm_elicit.orchestrator.headers import allowances
-from llm_elicit.orchestrator.log import event
+from llm_elicit.orchestrator.cache import RunCache
+from llm_elicit.orchestrator.log import event, span
 from llm_elicit.orchestrator.progress import Progress, Tally
+from llm_elicit.orchestrator.rate_limit_headers import allowances
 from llm_elicit.orchestrator.rate_sharing import RunLimiters
 from llm_elicit.orchestrator.request_builder import RequestBuilder
+from llm_elicit.orchestrator.request_identity import Identity
 from llm_elicit.orchestrator.retries import Decision, History, Patience, classify
 from llm_elicit.orchestrator.retry_queue import QueuedRequest
-from llm_elicit.orchestrator.spans import span
 from llm_elicit.orchestrator.usage import known
 from llm_elicit.orchestrator.writer import Writer
 from llm_elicit.planning.pairs import Plan

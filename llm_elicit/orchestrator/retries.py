@@ -10,7 +10,7 @@ from tenacity import AsyncRetrying, RetryCallState, wait_exponential
 
 from llm_elicit.backends.failures import Failure
 from llm_elicit.errors import ElicitError, InputError, JudgeError
-from llm_elicit.orchestrator.headers import retry_after
+from llm_elicit.orchestrator.rate_limit_headers import retry_after
 
 Kind = Literal["no", "transient", "rate limited", "backend is down", "question is poisoned"]
 

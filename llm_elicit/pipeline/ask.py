@@ -62,7 +62,9 @@ async def ask(
         CancelledError: it was cancelled; every answer received is kept.
     """
     await in_thread(result.check_journal)
-    with orchestrator.allowed(_capped(result.campaign, max_cost), result.folder) as campaign:
+    with orchestrator.within_grid_caps(
+        _capped(result.campaign, max_cost), result.folder
+    ) as campaign:
         began = time.monotonic()
         while True:
             plan = await in_thread(partial(getattr, result, "plan"))
@@ -225,7 +227,9 @@ async def ask_in_batches(
     """
     result.check_journal()
     result = _up_to_date(result)
-    with orchestrator.allowed(_capped(result.campaign, max_cost), result.folder) as campaign:
+    with orchestrator.within_grid_caps(
+        _capped(result.campaign, max_cost), result.folder
+    ) as campaign:
         while True:
             study = orchestrator.Study(campaign, result.space, result.plan, result.folder)
             summary = await orchestrator.ask_in_batches(study, step, progress, every, resend)

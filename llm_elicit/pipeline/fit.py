@@ -20,7 +20,7 @@ from llm_elicit._util import versions
 from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
 from llm_elicit.orchestrator import Progress, Silent
-from llm_elicit.orchestrator.spans import span
+from llm_elicit.orchestrator.log import span
 from llm_elicit.pipeline.file_checks import check_files, warn_of_gaps
 from llm_elicit.pipeline.manifest import digest_of
 from llm_elicit.pipeline.power_sources import PowerSources, at_stated_power, pin_power, read_sources

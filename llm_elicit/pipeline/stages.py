@@ -27,7 +27,7 @@ from llm_elicit.config.base_model import to_yaml
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CapError, ElicitError, InputError
 from llm_elicit.orchestrator import CacheUse, Display, Progress, Silent
-from llm_elicit.orchestrator.spans import span
+from llm_elicit.orchestrator.log import span
 from llm_elicit.pipeline.ask import ask, ask_in_batches, export
 from llm_elicit.pipeline.file_checks import check_files, warn_of_gaps
 from llm_elicit.pipeline.fit import fit, refit_changed

@@ -18,7 +18,7 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.grid import cells
 from llm_elicit.config.resources import find
 from llm_elicit.errors import CapError, InputError
-from llm_elicit.orchestrator.lock import RunLock
+from llm_elicit.orchestrator.journal import RunLock
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run, open_runs
 from llm_elicit.questions import Template

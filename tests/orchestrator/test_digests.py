@@ -19,9 +19,10 @@ from llm_elicit.orchestrator.journal import (
     answered,
     digest_of,
     intent,
+    planned_rounds,
+    record_rounds,
 )
 from llm_elicit.orchestrator.journal.store import Journal
-from llm_elicit.orchestrator.recorded import planned_rounds, record_rounds
 from llm_elicit.planning.rounds import ALL_JUDGES, Pairs
 from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, plan_of, run, table

@@ -15,8 +15,8 @@ from llm_elicit.orchestrator.journal import (
     JournalError,
     JournalLocation,
     answered,
+    full_disk,
     intent,
-    reserve,
 )
 from orchestrator.chaos import Nursery, study
 from orchestrator.conftest import EXPERT
@@ -53,7 +53,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 @pytest.mark.parametrize("room", [200, 500, 800])
 def test_a_full_disk_keeps_what_is_in_flight(disk: Disk, room: int) -> None:
     """From no room for the plan to none for the middle of the run; the cache is there too."""
-    disk.size(reserve.SIZE // 1024 + room, "remount")
+    disk.size(full_disk.SIZE // 1024 + room, "remount")
     folder = disk.where / "try"
     with Nursery() as nursery, Provider(lambda n, body: Says("A", delay=0.01)) as provider:
         what = study(provider.url, 200)
@@ -104,7 +104,7 @@ def test_when_a_file_cannot_grow_the_reserve_is_given_back_once(tmp_path: Path) 
         assert change.answer is not None
         change.answer["reply"] = "A" * 100_000
     unsent = intent(third.id, 0.25)
-    assert kept.stat().st_size == reserve.SIZE
+    assert kept.stat().st_size == full_disk.SIZE
     assert journal.commit([*long, unsent]) == {unsent: "journal failed"}
     assert not kept.exists()
     assert journal.totals("expert").done == 2

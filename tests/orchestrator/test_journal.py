@@ -21,6 +21,7 @@ from llm_elicit.orchestrator.journal import (
     Answer,
     Journal,
     JournalLocation,
+    RunLock,
     answered,
     failed,
     intent,
@@ -33,7 +34,6 @@ from llm_elicit.orchestrator.journal.changes import storable
 from llm_elicit.orchestrator.journal.migrations import MIGRATIONS
 from llm_elicit.orchestrator.journal.schema import answers, questions
 from llm_elicit.orchestrator.journal.statements import SPENT, amounts
-from llm_elicit.orchestrator.lock import RunLock
 from llm_elicit.orchestrator.writer import Writer
 from llm_elicit.planning.pairs import Plan
 from llm_elicit.planning.rounds import ALL_JUDGES, Pairs

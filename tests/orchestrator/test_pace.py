@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_elicit.orchestrator import Patience, status
-from llm_elicit.orchestrator.headers import Allowance, allowances, seconds_until
+from llm_elicit.orchestrator.rate_limit_headers import Allowance, allowances, seconds_until
 from llm_elicit.orchestrator.rate_limiter import RateLimiter
 from llm_elicit.orchestrator.rate_sharing import SharedLimiter
 from llm_elicit.testing.meters import Gate, Limit

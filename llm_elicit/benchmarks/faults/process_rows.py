@@ -15,7 +15,7 @@ from llm_elicit.benchmarks.faults.postgres import PostgreSQL
 from llm_elicit.benchmarks.faults.result_row import ResultRow, Size, add, completed, faults_of
 from llm_elicit.benchmarks.faults.trial import Ended, Trial
 from llm_elicit.orchestrator.cache import FILE as CACHE
-from llm_elicit.orchestrator.journal.reserve import SIZE as RESERVE
+from llm_elicit.orchestrator.journal.full_disk import SIZE as RESERVE
 
 LATENCY = 0.05
 _SLOTS = 16

@@ -16,12 +16,16 @@ from llm_elicit.orchestrator.journal.changes import (
 )
 from llm_elicit.orchestrator.journal.digests import check_digests, digest_of
 from llm_elicit.orchestrator.journal.failures import JournalError
-from llm_elicit.orchestrator.journal.interface import FILE, LEASE, JournalLocation
+from llm_elicit.orchestrator.journal.interface import FILE, LEASE, JournalLocation, RunLock
+from llm_elicit.orchestrator.journal.plan import planned_rounds, record_rounds
 from llm_elicit.orchestrator.journal.reading import (
     answered_by_kind,
     committed,
+    kept_answers,
+    kept_identity,
     open_questions,
     reading,
+    settled,
     totals,
 )
 from llm_elicit.orchestrator.journal.store import Journal
@@ -37,6 +41,7 @@ __all__ = [
     "JournalError",
     "JournalLocation",
     "Question",
+    "RunLock",
     "Totals",
     "answered",
     "answered_by_kind",
@@ -46,11 +51,16 @@ __all__ = [
     "digest_of",
     "failed",
     "intent",
+    "kept_answers",
+    "kept_identity",
     "missed",
     "now",
     "open_questions",
+    "planned_rounds",
     "quarantined",
     "reading",
+    "record_rounds",
+    "settled",
     "submitted",
     "totals",
 ]

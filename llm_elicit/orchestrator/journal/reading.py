@@ -11,8 +11,8 @@ from sqlalchemy import case, func, select
 
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.changes import Totals
-from llm_elicit.orchestrator.journal.interface import JournalLocation
-from llm_elicit.orchestrator.journal.schema import answers, questions
+from llm_elicit.orchestrator.journal.interface import FILE, JournalLocation
+from llm_elicit.orchestrator.journal.schema import answers, meta, questions
 from llm_elicit.orchestrator.journal.statements import HANDED_IN, HELD, amounts
 
 
@@ -95,3 +95,25 @@ def answered_by_kind(db: sa.Connection, judge: str) -> dict[str, int]:
     c = questions.c
     done = select(c.presentation, func.count()).where(c.judge == judge, c.state == "done")
     return {row[0]: int(row[1]) for row in db.execute(done.group_by(c.presentation))}
+
+
+def settled(location: JournalLocation, judge: str) -> bool:
+    """Whether every question of a judge that is planned has its answer, or was set aside."""
+    with reading(location) as db:
+        return open_questions(db, judge) == 0
+
+
+def kept_identity(location: JournalLocation) -> dict[str, str]:
+    """What the journal says that its run was begun with."""
+    with reading(location) as db:
+        return {row.key: row.value for row in db.execute(select(meta.c.key, meta.c.value))}
+
+
+def kept_answers(location: JournalLocation) -> int:
+    """How many answers the journal holds, of whichever judges; none where there is no journal."""
+    if not location.shared and not (location.folder / FILE).is_file():
+        return 0
+    done = select(func.count()).where(questions.c.state == "done")
+    with location.guarded(), location.readable().connect() as db, db.begin():
+        known = sa.inspect(db).has_table("questions")
+        return int(db.execute(done).scalar_one()) if known else 0

@@ -39,9 +39,10 @@ from llm_elicit.orchestrator.journal.changes import (
     storable,
 )
 from llm_elicit.orchestrator.journal.failures import JournalError
+from llm_elicit.orchestrator.journal.full_disk import Unsaved
 from llm_elicit.orchestrator.journal.interface import LEASE, JournalLocation
 from llm_elicit.orchestrator.journal.migrations import migrate
-from llm_elicit.orchestrator.journal.plan_rows import write_plan
+from llm_elicit.orchestrator.journal.plan import write_plan
 from llm_elicit.orchestrator.journal.reading import spent, totals
 from llm_elicit.orchestrator.journal.schema import (
     IN_FLIGHT,
@@ -66,7 +67,6 @@ from llm_elicit.orchestrator.journal.statements import (
     ignoring,
 )
 from llm_elicit.orchestrator.journal.transactions import Transactions
-from llm_elicit.orchestrator.journal.unsaved import Unsaved
 from llm_elicit.planning.pairs import Plan
 
 _NO_LIMITS = Limits()

@@ -19,8 +19,8 @@ from tenacity import (
 )
 
 from llm_elicit.orchestrator.journal.failures import JournalError, is_full, passes
+from llm_elicit.orchestrator.journal.full_disk import Reserve
 from llm_elicit.orchestrator.journal.interface import JournalLocation
-from llm_elicit.orchestrator.journal.reserve import Reserve
 from llm_elicit.orchestrator.journal.schema import workers
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""What a run's journal holds besides answers: its identity, and its rounds, planned once."""
+"""The plan in the journal: a row for each question, and the pairs of each later round."""
 
 from __future__ import annotations
 
@@ -8,14 +8,53 @@ from collections.abc import Mapping
 
 import numpy as np
 import sqlalchemy as sa
+from sqlalchemy import BigInteger, bindparam, case, func, literal, select
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal import JournalLocation, open_questions, reading
-from llm_elicit.orchestrator.journal.interface import FILE
-from llm_elicit.orchestrator.journal.schema import meta, questions, rounds
+from llm_elicit.orchestrator.journal.interface import FILE, JournalLocation, RunLock
+from llm_elicit.orchestrator.journal.schema import questions, rounds
 from llm_elicit.orchestrator.journal.statements import ignoring
-from llm_elicit.orchestrator.lock import RunLock
+from llm_elicit.planning.pairs import Plan
 from llm_elicit.planning.rounds import Pairs
+
+_NEW = {"state": "planned", "attempts": 0, "reserved": 0.0, "lost": 0.0}
+
+
+def write_plan(db: sa.Connection, judge: str, plan: Plan) -> None:
+    """Add those of the judge's questions that are not there yet, in the plan's order."""
+    known = select(func.count()).where(questions.c.judge == judge)
+    if db.execute(known).scalar() == plan.count(judge):
+        return
+    each = len(plan.orders) * plan.replicates
+    rows = _rows(plan)
+    add = ignoring(questions, db.dialect.name).from_select(list(rows.selected_columns.keys()), rows)
+    for pairs in plan.spans(judge):
+        db.execute(add, {"of_judge": judge, "first": pairs.start, "rows": len(pairs) * each})
+    direct = [
+        {**_NEW, "judge": judge, "pair": q.pair, "presentation": q.order, "replicate": q.replicate}
+        for q in plan.direct
+    ]
+    if direct:
+        db.execute(ignoring(questions, db.dialect.name), direct)
+
+
+def _rows(plan: Plan) -> sa.Select[tuple[object, ...]]:
+    """The questions about successive pairs: every replicate of one, in every order, then the next.
+
+    Its parameters are the judge, the number of the first pair, and how many rows there are.
+    """
+    orders, replicates = len(plan.orders), plan.replicates
+    rows = bindparam("rows", type_=BigInteger)
+    numbers = select(literal(0, BigInteger).label("row")).cte("numbers", recursive=True)
+    numbers = numbers.union_all(select(numbers.c.row + 1).where(numbers.c.row + 1 < rows))
+    row = numbers.c.row
+    return select(
+        bindparam("of_judge", type_=sa.Text).label("judge"),
+        (bindparam("first", type_=BigInteger) + row // (orders * replicates)).label("pair"),
+        case(dict(enumerate(plan.orders)), value=row % orders).label("presentation"),
+        (row // orders % replicates).label("replicate"),
+        *(literal(value).label(name) for name, value in _NEW.items()),
+    ).where(row < rows)
 
 
 def planned_rounds(location: JournalLocation) -> dict[tuple[str, int], Pairs]:
@@ -60,28 +99,6 @@ def record_rounds(location: JournalLocation, planned: Mapping[tuple[str, int], P
         db.begin(),
     ):
         db.execute(ignoring(rounds, db.dialect.name), rows)
-
-
-def settled(location: JournalLocation, judge: str) -> bool:
-    """Whether every question of a judge that is planned has its answer, or was set aside."""
-    with reading(location) as db:
-        return open_questions(db, judge) == 0
-
-
-def kept_identity(location: JournalLocation) -> dict[str, str]:
-    """What the journal says that its run was begun with."""
-    with reading(location) as db:
-        return {row.key: row.value for row in db.execute(sa.select(meta.c.key, meta.c.value))}
-
-
-def kept_answers(location: JournalLocation) -> int:
-    """How many answers the journal holds, of whichever judges; none where there is no journal."""
-    if not location.shared and not (location.folder / FILE).is_file():
-        return 0
-    done = sa.select(sa.func.count()).where(questions.c.state == "done")
-    with location.guarded(), location.readable().connect() as db, db.begin():
-        known = sa.inspect(db).has_table("questions")
-        return int(db.execute(done).scalar_one()) if known else 0
 
 
 def _digest(judge: str, number: int, pairs: str) -> str:
