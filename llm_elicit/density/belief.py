@@ -29,7 +29,7 @@ from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import (
     DensityError,
     callback,
-    check_level,
+    fraction,
     integer,
     levels_of,
     number,
@@ -90,7 +90,7 @@ class BeliefDensity:
     * ``held_out_log_likelihood``, nats a comparison, beside ``coin_log_likelihood`` = −log 2. The
       score methods state that of the utility they start from, or, with ``control=None``, of the
       learned score itself; the flow that of its members;
-    * ``sampler``: how many ``draws`` the fit made, of how many ``families`` (initial particles),
+    * ``sampler``: how many ``draws`` the fit made, of how many ``genealogies`` (initial particles),
       the number of independent draws they are worth (``effective``) and the
       ``effective_share``, which `sample` has too;
     * ``bounds``: the shares of the belief within 1 % of a feature's range of its bounds and beyond
@@ -199,7 +199,7 @@ class BeliefDensity:
         >>> belief.credible_region(0.5).contains([[1.0], [-3.0]]).tolist()
         [True, False]
         """
-        check_level("credible_region", level)
+        fraction("credible_region: level", level)
         threshold = float(np.quantile(self.log_prob(self._kept), 1.0 - level))
         return CredibleRegion(level, threshold, self.log_prob)
 

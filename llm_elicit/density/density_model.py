@@ -13,20 +13,19 @@ from torch import Tensor
 from llm_elicit.density.smc import (
     Draws,
     Proposal,
-    draw_sampling,
 )
 from llm_elicit.density.transforms import Latent
-
-_SHARE_SAMPLING = 0.3
 
 
 @dataclass(frozen=True)
 class EvaluationError:
     """Root mean square errors of a log-density over draws of the belief, nats.
 
-    ``numerical`` is what arithmetic, quadrature and solvers leave. ``path`` is how far the
-    differences of log-density between pairs of draws are from the integral of the force that moves
-    the sampler, along the straight line between them: zero where that force is a gradient.
+    Parameters
+    ----------
+    numerical : the error of arithmetic, quadrature and solvers.
+    path : along the straight line between two draws, the difference of log-densities less the
+        integral of the force that moves the sampler; zero where the force is a gradient.
     """
 
     numerical: float = 0.0
@@ -34,7 +33,7 @@ class EvaluationError:
 
 
 class DensityModel(Protocol):
-    """A belief in latent coordinates: draws, and the density per unit of the feature scales."""
+    """The interface of a belief in latent coordinates: its draws, and its density."""
 
     @property
     def name(self) -> str:
@@ -42,29 +41,29 @@ class DensityModel(Protocol):
         ...
 
     def sample_latent(self, n: int, generator: torch.Generator) -> Draws:
-        """Draw n latent points, with the families that say how independent they are."""
+        """Return n latent draws (n, d) with their genealogies."""
         ...
 
     def log_density(self, g: Tensor) -> Tensor:
-        """Normalized log-density (n,) per scale unit at latent points (n, d), nats."""
+        """Return normalized log-densities (n,) at latent points (n, d), nats per scale unit."""
         ...
 
     def evaluation_error(self, g: Tensor) -> EvaluationError:
-        """How far `log_density` at draws g (n, d) is from what it stands for, but for log Z."""
+        """Return the errors of `log_density` at draws g (n, d), other than that of log Z."""
         ...
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every array the model needs, by name."""
+        """Return every array of the model by name."""
         ...
 
     def config(self) -> dict[str, Any]:
-        """Every other number the model needs, JSON-able."""
+        """Return every other number of the model, JSON-able."""
         ...
 
 
 @dataclass(frozen=True)
 class LogNormalizer:
-    """log ∫ exp(u) dz in nats, its standard error, draws of the belief, a start for more."""
+    """log ∫ exp(u) dz in nats, its standard error, draws of the belief, and a start for more."""
 
     value: float
     standard_error: float
@@ -88,39 +87,19 @@ def importance_log_normalizer(
     generator: torch.Generator,
     points: int = 1500,
 ) -> LogNormalizer:
-    """log ∫ exp(u) dz in nats, with its standard error by the delta method.
+    """Return log ∫ exp(u) dz in nats, by importance sampling with ``points`` points.
 
-    The proposal is 30 % λ and 70 % a Gaussian kernel estimate on ``draws`` of the belief
-    itself: the kernels put points where the mass is, λ keeps every weight bounded where it is
-    not (Hesterberg, 1995).
+    The proposal is a `Proposal` fitted to ``draws`` of the belief (n, d): its components put points
+    where the mass is, and its share of λ bounds the weights elsewhere (Hesterberg, 1995). The
+    standard error is by the delta method.
+
+    Parameters
+    ----------
+    unnormalized : u (n,) at latent points (n, d), nats per scale unit.
     """
-    from_sampling = round(_SHARE_SAMPLING * points)
-    low, centres = _kernel(draws.points)
-    index = torch.randint(len(centres), (points - from_sampling,), generator=generator)
-    white = torch.randn(len(index), centres.shape[1], generator=generator, dtype=centres.dtype)
-    g = torch.cat([draw_sampling(latent, from_sampling, generator), centres[index] + white @ low.T])
-    log_proposal = torch.logaddexp(
-        math.log(_SHARE_SAMPLING) + latent.log_sampling(g),
-        math.log(1.0 - _SHARE_SAMPLING) + _kernel_log_prob(g, low, centres),
-    )
-    log_weights = unnormalized(g) + latent.log_volume(g) - log_proposal
+    proposal = Proposal.fit(draws.points, 0.5, generator)
+    g = proposal.draw(latent, points, generator)
+    log_weights = unnormalized(g) + latent.log_volume(g) - proposal.log_density(latent, g)[0]
     value = float(torch.logsumexp(log_weights, 0)) - math.log(points)
     error = float(torch.exp(log_weights - value).std()) / math.sqrt(points)
     return LogNormalizer(value, error, draws)
-
-
-def _kernel(draws: Tensor) -> tuple[Tensor, Tensor]:
-    """Cholesky factor of Silverman's bandwidth (narrowed for several modes), and the centres."""
-    n, d = draws.shape
-    width = 0.6 * (4.0 / (n * (d + 2.0))) ** (1.0 / (d + 4.0))
-    centred = draws - draws.mean(0)
-    covariance = centred.T @ centred / n + 1e-9 * torch.eye(d, dtype=draws.dtype)
-    return width * torch.linalg.cholesky(covariance), draws
-
-
-def _kernel_log_prob(g: Tensor, low: Tensor, centres: Tensor) -> Tensor:
-    white = torch.linalg.solve_triangular(low, g.T, upper=False).T
-    nodes = torch.linalg.solve_triangular(low, centres.T, upper=False).T
-    constant = low.diagonal().log().sum() + 0.5 * g.shape[1] * math.log(2.0 * math.pi)
-    distance = torch.cdist(white, nodes).square()
-    return torch.logsumexp(-0.5 * distance, 1) - math.log(len(nodes)) - constant

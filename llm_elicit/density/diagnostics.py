@@ -1,18 +1,18 @@
-"""What a belief says of itself: how good its sampler is, its bounds, and its log-density.
+"""What every fit reports of itself: sampler, bounds, and the error of its log-density.
 
-*Effective sample size.* An annealed particle shares its luck with those that descend from the
-same initial draw, its family. Moves make relatives independent where they mix; what moves cannot
-change, such as the mode a particle is in, relatives keep in common. So the variance of a mean
-over particles is estimated with families as the unit,
+*Effective sample size.* Annealed particles that descend from the same initial draw share a
+genealogy. Moves make relatives independent as far as they mix, but relatives keep in common what
+moves cannot change, such as the mode they are in. The variance of a mean over particles is
+therefore estimated with genealogies as the unit,
 
-    V = F/(F − 1) · Σ_f S_f²/n²,   S_f = Σ_{i in family f} (φ(x_i) − mean φ),
+    V = F/(F − 1) · Σ_f S_f²/n²,   S_f = Σ_{i in genealogy f} (φ(x_i) − mean φ),
 
 the estimator of Lee and Whiteley (2018, "Variance estimation in the particle filter") for a
 normalized mean, with n²/Σ n_f² for the F of the small-sample factor. The effective sample size
-is the number of independent draws that would have this variance: Var φ/V. Reported is the
-smallest over the mean and the mean square of every feature. It is about spread alone and says
-nothing of a mode that no particle ever found. Systematic resampling is less noisy than the
-multinomial one that the estimator supposes, so it errs on the low side.
+is the number of independent draws that would have this variance: Var φ/V. The smallest over the
+mean and the mean square of every feature is reported. It measures spread alone, and nothing of a
+mode that no particle found. Systematic resampling is less noisy than the multinomial resampling
+that the estimator assumes, so the size is conservative.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ AT_BOUND = 0.01
 _MEASURED = 512
 
 
-def effective_size(families: Tensor, values: Tensor) -> float:
-    """Effective number of the draws for the means of values (n, k), the smallest of the k.
+def effective_size(genealogies: Tensor, values: Tensor) -> float:
+    """Return the effective number of draws for the means of values (n, k), the smallest of k.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def effective_size(families: Tensor, values: Tensor) -> float:
     """
     n = len(values)
     centred = (values - values.mean(0)).double()
-    labels = torch.from_numpy(np.unique(families.numpy(), return_inverse=True)[1])
+    labels = torch.from_numpy(np.unique(genealogies.numpy(), return_inverse=True)[1])
     count = int(labels.max()) + 1
     if count == n:
         return float(n)
@@ -66,25 +66,25 @@ def effective_size(families: Tensor, values: Tensor) -> float:
 
 
 def sampler_facts(latent: Latent, draws: Draws) -> dict[str, Any]:
-    """How many draws the fit made, from how many families, and how many they are worth."""
+    """Return the numbers of draws, of their genealogies, and of independent draws of that worth."""
     t = latent.features(draws.points)
-    size = effective_size(draws.families, torch.cat([t, t.square()], 1))
+    size = effective_size(draws.genealogies, torch.cat([t, t.square()], 1))
     n = len(draws.points)
     return {
         "draws": n,
-        "families": len(np.unique(draws.families.numpy())),
+        "genealogies": len(np.unique(draws.genealogies.numpy())),
         "effective": round(size, 1),
         "effective_share": round(size / n, 4),
     }
 
 
 def bound_facts(latent: Latent, draws: Draws) -> dict[str, Any]:
-    """Shares of draws near the bounds of λ's support and beyond the compared points.
+    """Return the shares of draws near the bounds of λ's support and beyond the compared points.
 
     ``each`` (d,) is the share within 1 % of a feature's range, on its scale, from either bound;
-    None where the feature has none. A flat belief has 0.02 of its mass there. ``any`` is the share
+    None if the feature has none. A flat belief has 0.02 of its mass there. ``any`` is the share
     with at least one feature there. ``beyond_comparisons`` is the share farther out than every
-    compared point, where the utility is frozen and tapered and no answer was heard; 0 in a box.
+    compared point, where the belief is tapered and no answer is informative; 0 in a box.
     """
     near = near_bounds(latent.sampling, latent.from_latent(draws.points.numpy()))
     beyond = draws.points.norm(dim=1) > latent.radius
@@ -97,10 +97,10 @@ def bound_facts(latent: Latent, draws: Draws) -> dict[str, Any]:
 
 
 def near_bounds(sampling: SamplingDensity, x: Array) -> Array:
-    """1 where a feature of x (n, d) lies within 1 % of its range of a bound, 0 elsewhere.
+    """Return 1 where a feature of x (n, d) lies within 1 % of its range from a bound, else 0.
 
-    NaN where a feature has no bound, as categories have none. The range of a feature bounded on
-    one side alone is that of the central 99.9 % of λ.
+    NaN if the feature has no bound or has categories. The range of a feature with one bound is that
+    of the central 99.9 % of λ.
 
     Examples
     --------
@@ -124,7 +124,7 @@ def near_bounds(sampling: SamplingDensity, x: Array) -> Array:
 
 
 def self_report(latent: Latent, model: DensityModel, found: LogNormalizer) -> dict[str, Any]:
-    """The part of ``diagnostics`` that every method fills alike; JSON-able.
+    """Return the part of ``diagnostics`` that is common to all methods; JSON-able.
 
     ``log_prob_error`` (nats): the standard error of log Z, the root mean square error of
     evaluation and of the path (see `llm_elicit.density.density_model.EvaluationError`), and

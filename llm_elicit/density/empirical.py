@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.interpolate import CubicHermiteSpline
 from scipy.special import ndtr, ndtri
 from scipy.stats import rankdata
 from torch import Tensor
 
 from llm_elicit.density.errors import DensityError, finite, no_nan, numbers
-from llm_elicit.density.sampling import _points, check_draw
+from llm_elicit.density.sampling import bisect, check_draw, check_points
 
 Array = npt.NDArray[np.float64]
 _LEAST_POINTS = 20
 _SHRINK = 1e-3
 _LOG_2PI = float(np.log(2.0 * np.pi))
 _CUBE_LOW, _CUBE_HIGH = 1e-300, 1.0 - 1e-16
-_BISECTIONS = 60
 # How near a bound data may come, as a share of the width or of the median distance.
 _NEAREST = 1e-3
 _FARTHEST_SCORE = 12.0
@@ -28,22 +28,22 @@ _LOG_SQRT_2PI = 0.5 * float(np.log(2.0 * np.pi))
 
 
 class Empirical:
-    """λ learned from data (n, d): each feature x_j = Q_j(h_j) with h ~ N(0, C).
+    """λ learned from data (n, d): each feature is x_j = Q_j(h_j) with h ~ N(0, C).
 
-    Q_j is the feature's smoothed quantile function (`llm_elicit.density.empirical`) and C the
-    correlation of the data's normal scores, so λ has the data's marginals and rank
-    correlations (a Gaussian copula; Sklar, 1959; Nelsen, 2006). With C = LLᵀ, g = L⁻¹h is
-    N(0, I) and its distribution function is the Rosenblatt map.
+    Q_j is the feature's smoothed quantile function (`Marginals`) and C the correlation of the
+    data's normal scores, so λ has the marginals and rank correlations of the data (a Gaussian
+    copula; Sklar, 1959; Nelsen, 2006). With C = LLᵀ, g = L⁻¹h is N(0, I), and the Rosenblatt map is
+    its distribution function.
 
-    Dependence that ranks do not show (a ring, two clusters) is lost: draw the pairs from this
-    λ, not from the data, and the estimate is right all the same. Every feature's scale is
+    Dependence that rank correlations miss (a ring, two clusters) is lost. The estimate of the
+    belief is right all the same if the pairs are drawn from this λ. Every feature's scale is
     linear: the belief is a density per natural unit.
 
     Parameters
     ----------
     points : (n, d) data in natural units, n >= 20. Ties are smoothed apart.
     low, high : (d,) bounds of the support, −inf or +inf where there are none; ``None`` means
-        no bounds at all. Unbounded features have normal tails.
+        no bounds. Unbounded features have normal tails.
 
     Raises
     ------
@@ -90,7 +90,7 @@ class Empirical:
         correlation: npt.ArrayLike,
         bounds: tuple[list[float | None], list[float | None]],
     ) -> Empirical:
-        """Rebuild from what `to_dict` wrote."""
+        """Return the density that `to_dict` described."""
         made = cls.__new__(cls)
         low = np.array([-np.inf if v is None else v for v in bounds[0]], dtype=np.float64)
         high = np.array([np.inf if v is None else v for v in bounds[1]], dtype=np.float64)
@@ -114,23 +114,23 @@ class Empirical:
 
     @property
     def categorical(self) -> npt.NDArray[np.bool_]:
-        """No feature has categories, (d,) bools."""
+        """Which features have categories, (d,) bools: none."""
         return np.zeros(self.dimension, dtype=np.bool_)
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
-        """Draw (n, d) points in natural units."""
+        """Return n random points (n, d) in natural units."""
         check_draw(n, rng)
         return self.from_normal(rng.standard_normal((n, self.dimension)))
 
     def contains(self, x: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Whether each point is finite and within the closed bounds, shape (n,)."""
-        points = _points(x, self.dimension)
+        """Return whether each point is finite and within the closed bounds, (n,) bools."""
+        points = check_points(x, self.dimension)
         inside = (points >= self.marginals.low) & (points <= self.marginals.high)
         return np.asarray((inside & np.isfinite(points)).all(axis=1))
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
-        """Log density (n,) in nats per natural unit; −inf outside the support."""
-        points = no_nan("points", _points(x, self.dimension))
+        """Return log densities (n,), nats per natural unit; −inf outside the support."""
+        points = no_nan("points", check_points(x, self.dimension))
         result = np.full(len(points), -np.inf)
         inside = self.contains(points)
         h = self.marginals.score(points[inside])
@@ -141,30 +141,30 @@ class Empirical:
         return result
 
     def log_scale_slope(self, x: npt.ArrayLike) -> Array:
-        """Zero (n,): every feature has a linear scale."""
-        return np.zeros(len(_points(x, self.dimension)))
+        """Return zeros (n,): every feature has a linear scale."""
+        return np.zeros(len(check_points(x, self.dimension)))
 
     def to_normal(self, x: npt.ArrayLike) -> Array:
-        """g (n, d), which makes λ N(0, I), of points (n, d) in the support."""
-        h = self.marginals.score(_points(x, self.dimension))
+        """Return g (n, d), in which λ is N(0, I), of points (n, d) in the support."""
+        h = self.marginals.score(check_points(x, self.dimension))
         return np.asarray(np.linalg.solve(self.cholesky, h.T).T)
 
     def from_normal(self, g: npt.ArrayLike) -> Array:
-        """Inverse of `to_normal`."""
-        h = _points(g, self.dimension) @ self.cholesky.T
+        """Return the inverse of `to_normal`."""
+        h = check_points(g, self.dimension) @ self.cholesky.T
         return np.asarray(self.marginals.value(torch.from_numpy(h)).numpy())
 
     def to_cube(self, x: npt.ArrayLike) -> Array:
-        """Rosenblatt map: feature j goes to its distribution function given those before it."""
+        """Return the distribution function of each feature given those before it, (n, d)."""
         return np.asarray(ndtr(self.to_normal(x)))
 
     def from_cube(self, y: npt.ArrayLike) -> Array:
-        """Inverse of `to_cube`."""
-        cube = np.clip(_points(y, self.dimension), _CUBE_LOW, _CUBE_HIGH)
+        """Return the inverse of `to_cube`."""
+        cube = np.clip(check_points(y, self.dimension), _CUBE_LOW, _CUBE_HIGH)
         return self.from_normal(ndtri(cube))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able description: the tables, not the data."""
+        """Return a JSON-able description: the tables, not the data."""
         low, high = self.marginals.low.tolist(), self.marginals.high.tolist()
         return {
             "kind": "empirical",
@@ -224,12 +224,15 @@ def _check_support(data: Array, low: Array, high: Array) -> None:
 class Marginals:
     """Quantile functions x_j = T_j(y_j(h)) of d features, with h standard normal.
 
-    y_j is a monotone cubic (Fritsch and Carlson, 1980) through tabulated quantiles, straight
+    y_j is a monotone cubic (Fritsch and Carlson, 1980) through tabulated quantiles. It is linear
     beyond the table, so that tails are normal on the scale of y. T_j keeps the support: the
     identity without bounds, low + eʸ or high − e⁻ʸ with one, low + (high − low)·Φ(y) with both.
 
-    ``knots`` (k,) are equally spaced normal scores, ``values`` (d, k) the increasing y there,
-    ``low`` and ``high`` (d,) the bounds, −inf and +inf where there are none.
+    Parameters
+    ----------
+    knots : (k,) equally spaced normal scores.
+    values : (d, k) the increasing y at the knots.
+    low, high : (d,) bounds in natural units, −inf and +inf where there are none.
 
     Examples
     --------
@@ -242,14 +245,14 @@ class Marginals:
 
     def __init__(self, knots: Array, values: Array, low: Array, high: Array) -> None:
         self.knots, self.values, self.low, self.high = knots, values, low, high
-        self._step = float(knots[1] - knots[0])
-        self._heights = torch.from_numpy(values)
-        self._slopes = torch.from_numpy(_monotone_slopes(values, self._step))
+        self._slopes = _monotone_slopes(values, float(knots[1] - knots[0]))
+        spline = CubicHermiteSpline(knots, values.T, self._slopes.T)
+        self._coefficients = torch.from_numpy(spline.c)  # (4, k − 1, d), highest power first
         self._below, self._above = np.isfinite(low), np.isfinite(high)
 
     @classmethod
     def of(cls, points: Array, low: Array, high: Array) -> Marginals:
-        """Marginals of points (n, d), with about 2.5 n^(1/3) knots."""
+        """Return the marginals of points (n, d), with about 2.5 n^(1/3) knots."""
         n = len(points)
         count = 2 * int(np.clip(round(1.25 * n ** (1 / 3)), 2, 30)) + 1
         reach = float(np.clip(-ndtri(1.0 / n), 1.0, 3.0))
@@ -264,60 +267,50 @@ class Marginals:
         return cls(knots, values[:, [middle]] + rise - rise[:, [middle]], low, high)
 
     def value(self, h: Tensor) -> Tensor:
-        """x (n, d), natural units, at normal scores h (n, d)."""
+        """Return x (n, d), natural units, at normal scores h (n, d)."""
         return self._from_line(self._curve(h)[0])
 
     def log_slope(self, h: Tensor) -> Tensor:
-        """log dx_j/dh_j (n, d)."""
+        """Return log dx_j/dh_j (n, d)."""
         y, slope, _ = self._curve(h)
         return torch.log(slope) + self._log_line_slope(y)
 
     def log_slope_slope(self, h: Tensor) -> Tensor:
-        """Derivative of `log_slope` in h (n, d)."""
+        """Return the derivative of `log_slope` in h (n, d)."""
         y, slope, bend = self._curve(h)
         bounded = torch.from_numpy(self._below & self._above)
         tilt = torch.from_numpy(self._below.astype(float) - self._above.astype(float))
         return bend / slope + torch.where(bounded, -y, tilt.expand_as(y)) * slope
 
     def score(self, x: Array) -> Array:
-        """Normal scores h (n, d) of points (n, d), by bisection."""
+        """Return normal scores h (n, d) of points (n, d), by bisection within the table."""
         y = _to_line(x, self.low, self.high)
         first, last = self.values[:, 0], self.values[:, -1]
-        ends = self._slopes[:, 0].numpy(), self._slopes[:, -1].numpy()
-        below = self.knots[0] + (y - first) / ends[0]
-        above = self.knots[-1] + (y - last) / ends[1]
-        target = torch.from_numpy(y)
-        lower = torch.full_like(target, float(self.knots[0]))
-        upper = torch.full_like(target, float(self.knots[-1]))
-        for _ in range(_BISECTIONS):
-            middle = 0.5 * (lower + upper)
-            less = self._curve(middle)[0] < target
-            lower, upper = torch.where(less, middle, lower), torch.where(less, upper, middle)
-        inside = (0.5 * (lower + upper)).numpy()
+        below = self.knots[0] + (y - first) / self._slopes[:, 0]
+        above = self.knots[-1] + (y - last) / self._slopes[:, -1]
+        ends = np.full_like(y, self.knots[0]), np.full_like(y, self.knots[-1])
+        inside = bisect(lambda h: self._curve(torch.from_numpy(h))[0].numpy() < y, *ends)
         scores = np.where(y < first, below, np.where(y > last, above, inside))
         # A point on a bound has an infinite score: stop where λ has no mass left.
         capped = np.clip(scores, -_FARTHEST_SCORE, _FARTHEST_SCORE)
         return np.where(self._below | self._above, capped, scores)
 
     def moments(self, points: int = 4000) -> tuple[Array, Array]:
-        """Mean and standard deviation (d,) of each feature, by quadrature."""
+        """Return the mean and standard deviation (d,) of each feature, by quadrature."""
         h = torch.from_numpy(ndtri((np.arange(points) + 0.5) / points))
         x = self.value(h[:, None].expand(-1, len(self.low))).numpy()
         return x.mean(axis=0), x.std(axis=0)
 
     def _curve(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """y (n, d) with its first and second derivative in h."""
-        first, step = float(self.knots[0]), self._step
-        inner = h.clamp(first, float(self.knots[-1]))
-        k = ((inner - first) / step).floor().long().clamp(0, len(self.knots) - 2)
-        column = torch.arange(h.shape[1])
-        y0, y1 = self._heights[column, k], self._heights[column, k + 1]
-        a, b = self._slopes[column, k] * step, self._slopes[column, k + 1] * step
-        s = (inner - first) / step - k
-        c2, c3 = 3.0 * (y1 - y0) - 2.0 * a - b, 2.0 * (y0 - y1) + a + b
-        slope = (a + s * (2.0 * c2 + 3.0 * s * c3)) / step
-        y = y0 + s * (a + s * (c2 + s * c3)) + (h - inner) * slope
-        bend = torch.where(h == inner, (2.0 * c2 + 6.0 * s * c3) / step**2, torch.zeros_like(h))
+        """Return y (n, d) with its first and second derivative in h."""
+        knots = torch.from_numpy(self.knots)
+        inner = h.clamp(knots[0], knots[-1])
+        k = torch.searchsorted(knots, inner, right=True).clamp(1, len(knots) - 1) - 1
+        c3, c2, c1, c0 = self._coefficients[:, k, torch.arange(h.shape[1])]
+        s = inner - knots[k]
+        slope = c1 + s * (2.0 * c2 + 3.0 * s * c3)
+        y = c0 + s * (c1 + s * (c2 + s * c3)) + (h - inner) * slope
+        bend = torch.where(h == inner, 2.0 * c2 + 6.0 * s * c3, torch.zeros_like(h))
         return y, slope, bend
 
     def _from_line(self, y: Tensor) -> Tensor:
@@ -332,7 +325,7 @@ class Marginals:
         return torch.minimum(torch.maximum(x, low), high)
 
     def _log_line_slope(self, y: Tensor) -> Tensor:
-        """log dT/dy (n, d)."""
+        """Return log dT/dy (n, d)."""
         both = self._below & self._above
         width = np.log(np.where(both, self.high - self.low, 1.0))
         normal = torch.from_numpy(width) - 0.5 * y * y - _LOG_SQRT_2PI
@@ -341,14 +334,17 @@ class Marginals:
 
 
 def _monotone_slopes(values: Array, step: float) -> Array:
-    """Slopes (d, k) at the knots: harmonic means of the neighbouring chords, chords at the ends."""
+    """Return slopes (d, k) at the knots: harmonic means of neighbouring chords, chords at the ends.
+
+    SciPy's PCHIP differs at the ends alone, and the tails are extrapolated from there.
+    """
     chords = np.diff(values, axis=1) / step
     inner = 2.0 * chords[:, 1:] * chords[:, :-1] / (chords[:, 1:] + chords[:, :-1])
     return np.concatenate([chords[:, :1], inner, chords[:, -1:]], axis=1)
 
 
 def _to_line(x: Array, low: Array, high: Array) -> Array:
-    """y = T⁻¹(x), infinite or huge on a bound."""
+    """Return y = T⁻¹(x), infinite or huge on a bound."""
     below, above = np.isfinite(low), np.isfinite(high)
     base, top = np.where(below, low, 0.0), np.where(above, high, 0.0)
     both = below & above
@@ -362,7 +358,7 @@ def _to_line(x: Array, low: Array, high: Array) -> Array:
 
 
 def _off_the_bounds(points: Array, low: Array, high: Array) -> Array:
-    """Data (n, d) kept a little inside finite bounds, where its scores are finite."""
+    """Return data (n, d) moved inside finite bounds, where their scores are finite."""
     below, above = np.isfinite(low), np.isfinite(high)
     base, top = np.where(below, low, 0.0), np.where(above, high, 0.0)
     median = np.median(points, axis=0)

@@ -219,15 +219,17 @@ def number(where: str, value: object, above: float = -LARGEST, most: float = LAR
     return found
 
 
-def check_level(where: str, level: object) -> None:
-    """Do nothing if a probability is strictly between 0 and 1.
+def fraction(where: str, value: object) -> float:
+    """Return a number strictly between 0 and 1.
 
     Raises
     ------
-    DensityError : it is not; the message names ``where``.
+    DensityError : anything else.
     """
-    if not 0.0 < number(f"{where}: level", level) < 1.0:
-        raise DensityError(f"{where}: level = {level}; it must lie between 0 and 1; say 0.9.")
+    found = number(where, value)
+    if not 0.0 < found < 1.0:
+        raise DensityError(f"{where} = {found}; it must lie strictly between 0 and 1.")
+    return found
 
 
 def levels_of(where: str, levels: object) -> Array:

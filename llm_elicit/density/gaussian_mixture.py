@@ -9,11 +9,10 @@ import numpy.typing as npt
 from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
 
 from llm_elicit.density.errors import DensityError, finite, no_nan, numbers
-from llm_elicit.density.sampling import _points, check_draw
+from llm_elicit.density.sampling import bisect, check_draw, check_points
 
 Array = npt.NDArray[np.float64]
 _LOG_2PI = float(np.log(2.0 * np.pi))
-_BISECTIONS = 80
 
 
 class GaussianMixture:
@@ -23,12 +22,12 @@ class GaussianMixture:
     ----------
     weights : (k,) >= 0, summing to one.
     means : (k, d) in natural units.
-    covariances : (k, d, d) **variances and covariances** (not standard deviations).
+    covariances : (k, d, d) variances and covariances, not standard deviations.
 
     Raises
     ------
-    DensityError : shapes that do not fit, weights that are no probabilities, or a covariance
-        that is not symmetric positive definite.
+    DensityError : shapes that do not fit, weights that are not probabilities, or a
+        covariance that is not symmetric positive definite.
 
     Examples
     --------
@@ -64,8 +63,8 @@ class GaussianMixture:
         total = self.weights.sum()
         if not (np.isfinite(total) and (self.weights >= 0).all() and abs(total - 1) < 1e-6):
             raise DensityError(
-                f"GaussianMixture: weights {self.weights.tolist()} are no probabilities; they must "
-                "be >= 0 and sum to 1; divide them by their sum."
+                f"GaussianMixture: weights {self.weights.tolist()} are not probabilities; they "
+                "must be >= 0 and sum to 1; divide them by their sum."
             )
 
     def __repr__(self) -> str:
@@ -81,63 +80,63 @@ class GaussianMixture:
 
     @property
     def categorical(self) -> npt.NDArray[np.bool_]:
-        """No feature has categories, (d,) bools."""
+        """Which features have categories, (d,) bools: none."""
         return np.zeros(self.dimension, dtype=np.bool_)
 
     @property
     def mean(self) -> Array:
-        """Mean of the mixture, (d,)."""
+        """Mean of the mixture (d,)."""
         return np.asarray(self.weights @ self.means)
 
     @property
     def covariance(self) -> Array:
-        """Covariance of the mixture, (d, d)."""
+        """Covariance of the mixture (d, d)."""
         centred = self.means - self.mean
         between = np.einsum("k,ki,kj->ij", self.weights, centred, centred)
         return np.asarray(np.einsum("k,kij->ij", self.weights, self.covariances) + between)
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
-        """Draw (n, d) points."""
+        """Return n random points (n, d)."""
         check_draw(n, rng)
         which = rng.choice(self.weights.size, size=n, p=self.weights / self.weights.sum())
         white = rng.standard_normal((n, self.dimension))
         return np.asarray(self.means[which] + np.einsum("nij,nj->ni", self.cholesky[which], white))
 
     def contains(self, x: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Every finite point lies in the support, shape (n,)."""
-        return np.asarray(np.isfinite(_points(x, self.dimension)).all(axis=1))
+        """Return whether each point is finite, (n,) bools."""
+        return np.asarray(np.isfinite(check_points(x, self.dimension)).all(axis=1))
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
-        """Log density (n,) in nats per natural unit."""
-        points = no_nan("points", _points(x, self.dimension))
+        """Return log densities (n,), nats per natural unit."""
+        points = no_nan("points", check_points(x, self.dimension))
         log_parts = self._log_weights + self._log_prefix(self._white(points), self.dimension)
         return np.where(self.contains(points), logsumexp(log_parts, axis=1), -np.inf)
 
     def log_scale_slope(self, x: npt.ArrayLike) -> Array:
         """Zero (n,): every feature of a mixture has a linear scale."""
-        return np.zeros(_points(x, self.dimension).shape[0])
+        return np.zeros(check_points(x, self.dimension).shape[0])
 
     def _white(self, points: Array) -> Array:
-        """Component-wise whitened residuals, (n, k, d)."""
+        """Return L_k⁻¹(x − μ_k), (n, k, d)."""
         centred = points[:, None, :] - self.means
         return np.stack(
             [np.linalg.solve(low, centred[:, k].T).T for k, low in enumerate(self.cholesky)], axis=1
         )
 
     def _log_prefix(self, white: Array, j: int) -> Array:
-        """log density of the first j features under each component, (n, k)."""
+        """Return the log density (n, k) of the first j features under each component."""
         diagonal = np.diagonal(self.cholesky, axis1=1, axis2=2)[:, :j]
         steps = -0.5 * white[..., :j] ** 2 - 0.5 * _LOG_2PI - np.log(diagonal)
         return np.asarray(steps.sum(axis=-1))
 
     def to_cube(self, x: npt.ArrayLike) -> Array:
-        """Rosenblatt map: feature j goes to its distribution function given those before it.
+        """Return the distribution function of each feature given those before it, (n, d).
 
-        Within a component, feature j given the earlier ones is normal and its standardized
-        residual is entry j of L⁻¹(x − μ); the mixture reweights components by the earlier
-        features (Rosenblatt, 1952).
+        Within a component, feature j given the earlier ones is normal, and its standardized
+        residual is entry j of L⁻¹(x − μ). The earlier features reweight the components
+        (Rosenblatt, 1952).
         """
-        points = _points(x, self.dimension)
+        points = check_points(x, self.dimension)
         white = self._white(points)
         cube = np.empty_like(points)
         for j in range(self.dimension):
@@ -153,8 +152,8 @@ class GaussianMixture:
         return np.asarray(logs - logsumexp(logs, axis=1, keepdims=True))
 
     def from_cube(self, y: npt.ArrayLike) -> Array:
-        """Inverse of `to_cube`, one feature at a time by bisection (exact for one component)."""
-        cube = np.clip(_points(y, self.dimension), 1e-300, 1.0 - 1e-16)
+        """Return the inverse of `to_cube`, by bisection if there are several components."""
+        cube = np.clip(check_points(y, self.dimension), 1e-300, 1.0 - 1e-16)
         n, d = cube.shape
         white = np.zeros((n, self.weights.size, d))
         x = np.empty((n, d))
@@ -169,7 +168,7 @@ class GaussianMixture:
         return x
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able description."""
+        """Return a JSON-able description."""
         return {
             "kind": "gaussian_mixture",
             "weights": self.weights.tolist(),
@@ -179,17 +178,18 @@ class GaussianMixture:
 
 
 def _invert(level: Array, share: Array, centre: Array, spread: Array) -> Array:
-    """Solve Σ_k share_k Φ((x − centre_k)/spread_k) = level for x, all rows at once."""
+    """Return x (n,) with Σ_k share_k Φ((x − centre_k)/spread_k) = level, all rows at once."""
     quantiles = centre + spread * ndtri(level)[:, None]
     # The mixture's quantile lies between its components' quantiles.
     low, high = quantiles.min(axis=1), quantiles.max(axis=1)
     if share.shape[1] == 1:
         return np.asarray(low)
-    for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + high)
-        below = (share * ndtr((middle[:, None] - centre) / spread)).sum(axis=1) < level
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return np.asarray(0.5 * (low + high))
+
+    def below(x: Array) -> npt.NDArray[np.bool_]:
+        reached = (share * ndtr((x[:, None] - centre) / spread)).sum(axis=1)
+        return np.asarray(reached < level)
+
+    return bisect(below, low, high)
 
 
 def _cholesky(covariance: Array, k: int) -> Array:

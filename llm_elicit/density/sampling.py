@@ -1,15 +1,15 @@
-"""Sampling densities λ: what the compared candidates were drawn from.
+"""Sampling densities λ: the densities that the compared points were drawn from.
 
-**Scale of a feature.** Every feature has a scale, linear or logarithmic. λ is uniform on that
-scale, and the belief density that enters the utility, u = log p, is the density per unit of
-that scale. This is a modelling choice: a judge asked about incomes spread over decades is
-taken to weigh relative steps, not absolute ones. Samples are always in natural units, and
-`log_prob` is always a proper density in natural units. With all scales linear (the default)
-this is the paper's setting exactly.
+**Scale of a feature.** Every feature has a scale, linear or logarithmic. A `Uniform` λ is uniform
+on that scale, and the utility u = log p is the log-density per unit of that scale. This is a
+modelling choice: a judge who is asked about incomes over several decades is assumed to weigh
+relative differences. Samples are always in natural units, and `log_prob` is a density in natural
+units. With all scales linear (the default) this is the setting of Mikkola, Acerbi and Klami (2026).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -26,13 +26,14 @@ from llm_elicit.density.errors import (
 )
 
 Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 _NARROWEST = 1e-12
 _NAMED = 1e-9  # how near a whole number a category's is
 
 
 @runtime_checkable
 class SamplingDensity(Protocol):
-    """What the core asks of a sampling density λ over d features, in natural units."""
+    """The interface of a sampling density λ over d features, in natural units."""
 
     @property
     def dimension(self) -> int:
@@ -40,36 +41,36 @@ class SamplingDensity(Protocol):
         ...
 
     @property
-    def categorical(self) -> npt.NDArray[np.bool_]:
-        """Which features' values are the numbers of categories, (d,) bools."""
+    def categorical(self) -> Flags:
+        """Which features have categories, (d,) bools; their values are the categories' numbers."""
         ...
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
-        """Draw (n, d) points."""
+        """Return n random points (n, d)."""
         ...
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
-        """Log density (n,) in nats per natural unit; −inf outside the support."""
+        """Return log densities (n,), nats per natural unit; −inf outside the support."""
         ...
 
-    def contains(self, x: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Whether each point lies in the support, shape (n,)."""
+    def contains(self, x: npt.ArrayLike) -> Flags:
+        """Return whether each point lies in the support, (n,) bools."""
         ...
 
     def to_cube(self, x: npt.ArrayLike) -> Array:
-        """Rosenblatt map: λ becomes uniform on [0, 1]^d."""
+        """Return points (n, d) of [0, 1]^d by the Rosenblatt map, which makes λ uniform."""
         ...
 
     def from_cube(self, y: npt.ArrayLike) -> Array:
-        """Inverse of `to_cube`."""
+        """Return the inverse of `to_cube`."""
         ...
 
     def log_scale_slope(self, x: npt.ArrayLike) -> Array:
-        """log |d scale / d x| (n,): from a density per scale unit to one per natural unit."""
+        """Return log |d scale / d x| (n,), which turns a density per scale unit into one per x."""
         ...
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able description; `sampling_from_dict` reads it back."""
+        """Return a JSON-able description, which `sampling_from_dict` reads back."""
         ...
 
 
@@ -82,8 +83,8 @@ class Uniform:
     log : (d,) bool mask of features with a logarithmic scale (their low must be > 0);
         ``None`` means all linear.
     categorical : (d,) bool mask of features whose values are categories, numbered by the whole
-        numbers from low to high; ``None`` means that all are numbers. The numbers only name the
-        categories: which are near each other means nothing. A density is then one per category.
+        numbers from low to high; ``None`` means that all are numbers. The order of the numbers
+        has no meaning. The density of such a feature is a probability per category.
 
     Raises
     ------
@@ -134,7 +135,7 @@ class Uniform:
         self.scale_low = self._to_scale(self.low) - cell
         self.scale_high = self._to_scale(self.high) + cell
 
-    def _mask(self, given: npt.ArrayLike | None, name: str) -> npt.NDArray[np.bool_]:
+    def _mask(self, given: npt.ArrayLike | None, name: str) -> Flags:
         if given is None:
             return np.zeros(self.low.size, bool)
         if np.ndim(given) != 1:
@@ -172,43 +173,43 @@ class Uniform:
         return np.where(self.log, np.log(np.where(self.log & (x > 0), x, 1.0)), x)
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
-        """Draw (n, d) points in natural units."""
+        """Return n random points (n, d) in natural units."""
         check_draw(n, rng)
         return self.from_cube(rng.random((n, self.dimension)))
 
-    def contains(self, x: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Whether each point lies in the closed box, categories at whole numbers, shape (n,)."""
-        points = _points(x, self.dimension)
+    def contains(self, x: npt.ArrayLike) -> Flags:
+        """Return whether each point lies in the closed box, categories at whole numbers, (n,)."""
+        points = check_points(x, self.dimension)
         named = ~self.categorical | (np.abs(points - np.rint(points)) < _NAMED)
         return np.asarray(((points >= self.low) & (points <= self.high) & named).all(axis=1))
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
-        """Log density (n,) per natural unit: a logarithmic feature contributes −log x."""
-        points = no_nan("points", _points(x, self.dimension))
+        """Return log densities (n,) per natural unit; a logarithmic feature contributes −log x."""
+        points = no_nan("points", check_points(x, self.dimension))
         inside = self.contains(points)
         constant = -np.log(self.scale_high - self.scale_low).sum()
         return np.where(inside, constant + self.log_scale_slope(points), -np.inf)
 
     def log_scale_slope(self, x: npt.ArrayLike) -> Array:
-        """log |d scale / d x| (n,): what turns a density per scale unit into one per natural."""
-        points = _points(x, self.dimension)
+        """Return log |d scale / d x| (n,): −log x of each logarithmic feature, summed."""
+        points = check_points(x, self.dimension)
         logs = np.log(np.where(self.log & (points > 0), points, 1.0))
         return -np.asarray(np.where(self.log, logs, 0.0).sum(axis=1))
 
     def to_cube(self, x: npt.ArrayLike) -> Array:
-        """Map the box to [0, 1]^d, linearly on each feature's scale; a category to its middle."""
-        z = self._to_scale(_points(x, self.dimension))
+        """Return points of [0, 1]^d, linear in each scale; a category at its interval's middle."""
+        z = self._to_scale(check_points(x, self.dimension))
         return (z - self.scale_low) / (self.scale_high - self.scale_low)
 
     def from_cube(self, y: npt.ArrayLike) -> Array:
-        """Inverse of `to_cube`; the result lies in the box whatever the rounding."""
-        cube = _points(y, self.dimension)
+        """Return the inverse of `to_cube`, inside the box whatever the rounding."""
+        cube = check_points(y, self.dimension)
         z = self.scale_low + cube * (self.scale_high - self.scale_low)
         x = np.where(self.log, np.exp(np.where(self.log, z, 0.0)), z)
         return np.clip(np.where(self.categorical, np.rint(x), x), self.low, self.high)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able description."""
+        """Return a JSON-able description."""
         text = {
             "kind": "uniform",
             "low": self.low.tolist(),
@@ -228,7 +229,13 @@ def _vector(values: npt.ArrayLike, name: str) -> Array:
     return finite(name, array.copy())
 
 
-def _points(x: npt.ArrayLike, dimension: int) -> Array:
+def check_points(x: npt.ArrayLike, dimension: int) -> Array:
+    """Return points (n, d) as floats, NaN and infinite ones included.
+
+    Raises
+    ------
+    DensityError : not numbers, or another shape.
+    """
     points = numbers("points", x)
     if points.ndim != 2 or points.shape[1] != dimension:
         raise DensityError(
@@ -239,11 +246,30 @@ def _points(x: npt.ArrayLike, dimension: int) -> Array:
 
 
 def check_draw(n: int, rng: np.random.Generator) -> None:
-    """Do nothing if so many points can be drawn by that generator.
+    """Check the arguments of ``sample``.
 
     Raises
     ------
-    DensityError : n is no whole number >= 0, or ``rng`` no generator.
+    DensityError : n is not a whole number >= 0, or ``rng`` is not a NumPy generator.
     """
     integer("sample: n", n)
     instance("sample: rng", rng, np.random.Generator, "pass numpy.random.default_rng(seed)")
+
+
+def bisect(below: Callable[[Array], Flags], low: Array, high: Array, steps: int = 60) -> Array:
+    """Return the points between low and high at which ``below`` turns from True to False.
+
+    Elementwise, ``steps`` halvings of the interval. SciPy's root finders either take one equation
+    at a time or fail where rounding leaves both ends with one sign.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> bisect(lambda x: x**2 < [4.0, 9.0], np.zeros(2), np.full(2, 5.0)).round(6).tolist()
+    [2.0, 3.0]
+    """
+    for _ in range(steps):
+        middle = 0.5 * (low + high)
+        left = below(middle)
+        low, high = np.where(left, middle, low), np.where(left, high, middle)
+    return np.asarray(0.5 * (low + high))

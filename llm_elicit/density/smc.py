@@ -18,20 +18,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
 from scipy.cluster.vq import kmeans2
+from scipy.optimize import brentq
 from torch import Tensor
 
+from llm_elicit.density.errors import DensityError, fraction, integer, number
 from llm_elicit.density.sampling import Uniform
 from llm_elicit.density.transforms import CUBE_MARGIN, Latent
 
 LogDensity = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Log-densities (n,) and their gradients (n, d) at latent points (n, d)."""
 
 _SHARE_SAMPLING = 0.1
-_MOST = 16
+_MOST_COMPONENTS = 16
 _FITTED = 4096
 _ITERATIONS = 15
 _WIDER = 1.2
@@ -40,38 +43,47 @@ _CHUNK = 2048
 
 @dataclass(frozen=True)
 class Draws:
-    """Latent points (n, d), double precision, and their families (n,), integers from 0.
+    """Latent points (n, d), double precision, and their genealogies (n,), integers from 0.
 
-    Draws of one family go back to the same particle and so share its luck; draws of different
-    families are independent.
+    Draws of one genealogy descend from the same particle and are dependent; draws of different
+    genealogies are independent.
 
     Examples
     --------
     >>> import torch
-    >>> Draws.independent(torch.zeros(3, 2)).families.tolist()
+    >>> Draws.independent(torch.zeros(3, 2)).genealogies.tolist()
     [0, 1, 2]
     """
 
     points: Tensor
-    families: Tensor
+    genealogies: Tensor
 
     @classmethod
     def independent(cls, points: Tensor) -> Draws:
-        """Points that share nothing: each a family of its own."""
+        """Return independent draws: each has a genealogy of its own."""
         return cls(points, torch.arange(len(points)))
 
     def take(self, index: Tensor) -> Draws:
-        """The draws numbered ``index`` (m,)."""
-        return Draws(self.points[index], self.families[index])
+        """Return the draws numbered ``index`` (m,)."""
+        return Draws(self.points[index], self.genealogies[index])
 
 
 @dataclass(frozen=True)
 class AnnealingSettings:
-    """``ess`` share kept at each temperature; MALA moves per temperature and at the end.
+    """Settings of annealed sequential Monte Carlo.
 
-    The last moves stop, after at most ``final_moves``, once particles have left where they were
-    resampled: when a further move lengthens their mean squared way from there, in no direction,
-    by more than the share ``settled``.
+    Parameters
+    ----------
+    ess : effective share of particles that each temperature keeps, between 0 and 1.
+    moves : Langevin moves at each temperature.
+    final_moves : moves at the last temperature, at most.
+    acceptance : the share of accepted moves that the step is adapted to.
+    settled : the last moves stop once a further move increases the mean squared distance of
+        particles from where they were resampled, in every direction, by at most this share.
+
+    Raises
+    ------
+    DensityError : a setting is out of range.
     """
 
     ess: float = 0.5
@@ -80,13 +92,17 @@ class AnnealingSettings:
     acceptance: float = 0.6
     settled: float = 0.1
 
+    def __post_init__(self) -> None:
+        fraction("AnnealingSettings: ess", self.ess)
+        fraction("AnnealingSettings: acceptance", self.acceptance)
+        integer("AnnealingSettings: moves", self.moves, least=1)
+        integer("AnnealingSettings: final_moves", self.final_moves)
+        number("AnnealingSettings: settled", self.settled)
+
 
 @dataclass(frozen=True)
 class Annealed:
-    """Particles from the target, log Z in nats, number of temperatures, the step adapted to it.
-
-    Particles of one family descend from the same draw of the start.
-    """
+    """Draws of the target, log Z in nats, the number of temperatures, and the adapted step."""
 
     draws: Draws
     log_normalizer: float
@@ -105,6 +121,20 @@ class _Particles:
         target = (self.target[0][index], self.target[1][index])
         return _Particles(self.points[index], start, target)
 
+    def replaced(self, by: _Particles, where: Tensor) -> _Particles:
+        """Return these particles, those of ``by`` where the mask (n,) is set."""
+
+        def pick(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            return torch.where(where, a[0], b[0]), torch.where(where[:, None], a[1], b[1])
+
+        points = torch.where(where[:, None], by.points, self.points)
+        return _Particles(points, pick(by.start, self.start), pick(by.target, self.target))
+
+    def bridge(self, beta: float) -> tuple[Tensor, Tensor]:
+        """Return log q^(1−β) π^β (n,) and its gradient (n, d)."""
+        value = (1.0 - beta) * self.start[0] + beta * self.target[0]
+        return value, (1.0 - beta) * self.start[1] + beta * self.target[1]
+
 
 def anneal(
     points: Tensor,
@@ -114,14 +144,18 @@ def anneal(
     settings: AnnealingSettings,
     step: float = 0.5,
 ) -> Annealed:
-    """Carry exact draws ``points`` (n, d) of ``start`` (normalized) to ``target``.
+    """Move exact draws ``points`` (n, d) of ``start``, a normalized density, to ``target``.
 
-    Both densities map (n, d) to log-densities (n,) and their gradients (n, d). ``step`` is the
-    first Langevin step, in units of the particles' covariance.
+    ``step`` is the first Langevin step, in units of the particles' covariance.
+
+    Raises
+    ------
+    DensityError : a log-density is NaN or +∞ at a point, or −∞ at all of them.
     """
     particles = _Particles(points, start(points), target(points))
+    _check_values(particles)
     beta, log_normalizer, temperatures = 0.0, 0.0, 0
-    families = torch.arange(len(points))
+    genealogies = torch.arange(len(points))
     while beta < 1.0:
         ratio = particles.target[0] - particles.start[0]
         increment = _next_increment(ratio, 1.0 - beta, settings.ess)
@@ -129,34 +163,44 @@ def anneal(
         log_normalizer += float(torch.logsumexp(log_weights, 0)) - math.log(len(ratio))
         beta = 1.0 if increment >= 1.0 - beta else beta + increment
         parents = _systematic(log_weights, generator)
-        particles, families = particles.take(parents), families[parents]
+        particles, genealogies = particles.take(parents), genealogies[parents]
         temperatures += 1
-        moves, way = settings.moves, None
+        moves, distance = settings.moves, None
         if beta == 1.0:
             # The start no longer counts, so it need not be evaluated.
-            start, moves, way = _nothing, settings.final_moves, _Way(particles.points)
+            start, moves, distance = _zero, settings.final_moves, _Distance(particles.points)
         for _ in range(moves):
-            particles, rate = _mala(particles, (start, target), beta, step, generator)
+            particles, rate = _langevin_move(particles, (start, target), beta, step, generator)
             step *= math.exp(0.5 * (rate - settings.acceptance))
-            if way is not None and way.growth(particles.points) < settings.settled:
+            if distance is not None and distance.growth(particles.points) < settings.settled:
                 break
-    return Annealed(Draws(particles.points, families), log_normalizer, temperatures, step)
+    return Annealed(Draws(particles.points, genealogies), log_normalizer, temperatures, step)
 
 
-def _nothing(g: Tensor) -> tuple[Tensor, Tensor]:
+def _check_values(particles: _Particles) -> None:
+    values = particles.target[0] - particles.start[0]
+    wrong = int((values.isnan() | (values == math.inf)).sum())
+    if wrong or not values.isfinite().any():
+        raise DensityError(
+            f"anneal: the log-density is NaN or +∞ at {wrong} of {len(values)} points and finite "
+            f"at {int(values.isfinite().sum())}; it must be a number or −∞ at each, and finite at "
+            "some; fit again, or check the density."
+        )
+
+
+def _zero(g: Tensor) -> tuple[Tensor, Tensor]:
     return torch.zeros_like(g[:, 0]), torch.zeros_like(g)
 
 
-class _Way:
-    """How far particles have come from where they were resampled, in their own units."""
+class _Distance:
+    """Mean squared distance of particles from where they were resampled, in their own units."""
 
     def __init__(self, points: Tensor) -> None:
         self.origin, self.low = points, _spread(points)
         self.squared = torch.zeros_like(points[0])
 
     def growth(self, points: Tensor) -> float:
-        """By what share the mean squared way grew since the last call; of all directions the
-        largest."""
+        """Return the relative growth since the last call, the largest of all directions."""
         moved = (points - self.origin).T
         squared = torch.linalg.solve_triangular(self.low, moved, upper=False).square().mean(1)
         growth = 1.0 - self.squared / squared.clamp(min=1e-30)
@@ -165,24 +209,22 @@ class _Way:
 
 
 def _next_increment(ratio: Tensor, remaining: float, share: float) -> float:
-    """Largest step in β whose weights keep the effective sample size at ``share``."""
+    """Return the largest step in β whose weights have an effective share of ``share``."""
 
-    def effective(increment: float) -> float:
+    def excess(increment: float) -> float:
         log_weights = increment * ratio
         twice = 2.0 * torch.logsumexp(log_weights, 0) - torch.logsumexp(2.0 * log_weights, 0)
-        return math.exp(float(twice)) / len(ratio)
+        return math.exp(float(twice)) / len(ratio) - share
 
-    if effective(remaining) >= share:
+    if excess(remaining) >= 0.0:
         return remaining
-    low, high = 0.0, remaining
-    for _ in range(40):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if effective(middle) >= share else (low, middle)
-    return high
+    # Where a −∞ among the ratios takes away more than the share, no step is small enough.
+    low = 1e-12 * remaining
+    return low if excess(low) <= 0.0 else float(brentq(excess, low, remaining, xtol=1e-12))
 
 
 def _systematic(log_weights: Tensor, generator: torch.Generator) -> Tensor:
-    """Systematic resampling: indices (n,), each particle about n·weight times."""
+    """Return the indices (n,) of systematic resampling: each particle about n·weight times."""
     n = len(log_weights)
     edges = torch.softmax(log_weights.double(), 0).cumsum(0)
     offset = torch.rand((), generator=generator, dtype=torch.float64)
@@ -190,49 +232,35 @@ def _systematic(log_weights: Tensor, generator: torch.Generator) -> Tensor:
     return torch.searchsorted(edges, marks).clamp(max=n - 1)
 
 
-def _mala(
+def _langevin_move(
     particles: _Particles,
     densities: tuple[LogDensity, LogDensity],
     beta: float,
     step: float,
     generator: torch.Generator,
 ) -> tuple[_Particles, float]:
-    """One preconditioned Langevin proposal, accepted or refused by Metropolis and Hastings."""
+    """Return particles after one Metropolis-adjusted Langevin move, and the acceptance rate."""
     x = particles.points
     low = _spread(x)
     noise = torch.randn(x.shape, generator=generator, dtype=x.dtype)
-    drift = 0.5 * step * (_bridge(particles, beta)[1] @ low)
+    drift = 0.5 * step * (particles.bridge(beta)[1] @ low)
     proposal = x + math.sqrt(step) * (noise + drift / math.sqrt(step)) @ low.T
     moved = _Particles(proposal, densities[0](proposal), densities[1](proposal))
-    back_drift = 0.5 * step * (_bridge(moved, beta)[1] @ low)
-    # In whitened coordinates the move is  √step·noise + drift; the way back must undo it.
+    back_drift = 0.5 * step * (moved.bridge(beta)[1] @ low)
+    # In whitened coordinates the move is √step·noise + drift, and the reverse move undoes it.
     back_noise = -noise - (drift + back_drift) / math.sqrt(step)
     log_accept = (
-        _bridge(moved, beta)[0]
-        - _bridge(particles, beta)[0]
+        moved.bridge(beta)[0]
+        - particles.bridge(beta)[0]
         + 0.5 * (noise.square() - back_noise.square()).sum(-1)
     )
     uniform = torch.rand(len(x), generator=generator, dtype=x.dtype)
-    accept = torch.log(uniform) < log_accept
     rate = float(log_accept.clamp(max=0.0).exp().nan_to_num(0.0).mean())
-    return _choose(accept, moved, particles), rate
-
-
-def _choose(accept: Tensor, moved: _Particles, stay: _Particles) -> _Particles:
-    def pick(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        return torch.where(accept, a[0], b[0]), torch.where(accept[:, None], a[1], b[1])
-
-    points = torch.where(accept[:, None], moved.points, stay.points)
-    return _Particles(points, pick(moved.start, stay.start), pick(moved.target, stay.target))
-
-
-def _bridge(particles: _Particles, beta: float) -> tuple[Tensor, Tensor]:
-    value = (1.0 - beta) * particles.start[0] + beta * particles.target[0]
-    return value, (1.0 - beta) * particles.start[1] + beta * particles.target[1]
+    return particles.replaced(moved, torch.log(uniform) < log_accept), rate
 
 
 def _spread(x: Tensor) -> Tensor:
-    """Cholesky factor of the particles' covariance, with a floor for degenerate clouds."""
+    """Return a Cholesky factor of the particles' covariance, with a floor on its eigenvalues."""
     centred = x - x.mean(0)
     covariance = centred.T @ centred / len(x)
     floor = 1e-6 * torch.eye(x.shape[1], dtype=x.dtype) * (covariance.diagonal().mean() + 1e-6)
@@ -241,10 +269,10 @@ def _spread(x: Tensor) -> Tensor:
 
 
 def draw_sampling(latent: Latent, n: int, generator: torch.Generator) -> Tensor:
-    """Exact latent draws of λ (n, d), from uniforms through the Rosenblatt map."""
+    """Return n exact latent draws (n, d) of λ, from uniforms through the Rosenblatt map."""
     sampling = latent.sampling
     cube = torch.rand(n, sampling.dimension, generator=generator, dtype=torch.float64)
-    if isinstance(sampling, Uniform):  # natural units do not know the place within a category
+    if isinstance(sampling, Uniform):  # natural units lose the position within a category
         g: Tensor = torch.special.ndtri(cube.clamp(min=CUBE_MARGIN))
         return g
     return torch.from_numpy(latent.to_latent(sampling.from_cube(cube.numpy())))
@@ -254,8 +282,10 @@ def draw_sampling(latent: Latent, n: int, generator: torch.Generator) -> Tensor:
 class Proposal:
     """q = 0.1 λ + 0.9 Σ_k w_k N(m_k, L_k L_kᵀ) in latent coordinates.
 
-    ``weights`` (k,), ``means`` (k, d), ``factors`` L (k, d, d), double precision; ``step`` () is
-    the Langevin step that suited the draws it was fitted to.
+    Parameters
+    ----------
+    weights, means, factors : w (k,), m (k, d) and L (k, d, d), double precision.
+    step : () the adapted Langevin step of the draws that the mixture was fitted to.
     """
 
     weights: Tensor
@@ -265,10 +295,13 @@ class Proposal:
 
     @classmethod
     def fit(cls, points: Tensor, step: float, generator: torch.Generator) -> Proposal:
-        """Expectation maximization on latent draws (n, d), from k-means clusters."""
+        """Return the mixture fitted to latent draws (n, d) by expectation maximization.
+
+        It starts from k-means clusters, and its covariances are widened by a fifth at the end.
+        """
         points = points[torch.randperm(len(points), generator=generator)[:_FITTED]]
         n, d = points.shape
-        count = max(1, min(_MOST, n // (20 * d)))
+        count = max(1, min(_MOST_COMPONENTS, n // (20 * d)))
         rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
         labels = kmeans2(points.numpy(), count, minit="++", rng=rng)[1]
         share = torch.nn.functional.one_hot(torch.from_numpy(labels).long(), count).double()
@@ -278,7 +311,7 @@ class Proposal:
         return Proposal(made.weights, made.means, math.sqrt(_WIDER) * made.factors, made.step)
 
     def draw(self, latent: Latent, n: int, generator: torch.Generator) -> Tensor:
-        """Draw (n, d) points of q; λ's share of them is exact."""
+        """Return n draws (n, d) of q; the number of those from λ is fixed."""
         of_sampling = round(_SHARE_SAMPLING * n)
         rest = n - of_sampling
         which = torch.multinomial(self.weights, rest, replacement=True, generator=generator)
@@ -287,7 +320,7 @@ class Proposal:
         return torch.cat([draw_sampling(latent, of_sampling, generator), points])
 
     def log_density(self, latent: Latent, g: Tensor) -> tuple[Tensor, Tensor]:
-        """log q (n,) and its gradient (n, d) at latent points (n, d)."""
+        """Return log q (n,) and its gradient (n, d) at latent points (n, d)."""
         parts = [self._value_and_slope(chunk) for chunk in torch.split(g, _CHUNK)]
         value, slope = (torch.cat(part) for part in zip(*parts, strict=True))
         log_mixture = value + math.log(1.0 - _SHARE_SAMPLING)
@@ -296,6 +329,17 @@ class Proposal:
         share = torch.exp(log_mixture - total)[:, None]
         return total, share * slope + (1.0 - share) * latent.sampling_score(g, 0.0)
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every array by name."""
+        return {f"start.{each.name}": getattr(self, each.name) for each in fields(self)}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> Proposal | None:
+        """Return the inverse of `tensors`; None if they hold no proposal."""
+        if "start.step" not in tensors:
+            return None
+        return cls(*(tensors[f"start.{each.name}"] for each in fields(cls)))
+
     def _value_and_slope(self, g: Tensor) -> tuple[Tensor, Tensor]:
         logs, white, inverse = self._log_parts(g)
         share = torch.softmax(logs, 1)
@@ -303,7 +347,7 @@ class Proposal:
         return torch.logsumexp(logs, 1), -(pull @ inverse.reshape(-1, g.shape[1]))
 
     def _log_parts(self, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Per component log weight + log density (n, k), L⁻¹(g − m) (n, k, d), and L⁻¹."""
+        """Return log weight + log density (n, k), L⁻¹(g − m) (n, k, d), and L⁻¹ (k, d, d)."""
         k, d = self.means.shape
         one = torch.eye(d, dtype=g.dtype).expand(k, d, d)
         inverse = torch.linalg.solve_triangular(self.factors, one, upper=False)
@@ -315,7 +359,7 @@ class Proposal:
 
 
 def _weighted(points: Tensor, share: Tensor, step: float) -> Proposal:
-    """The mixture of the responsibilities share (n, k); covariances lean on their mean."""
+    """Return the mixture of responsibilities share (n, k), covariances shrunk to their mean."""
     n, d = points.shape
     mass = share.sum(0) + 1e-9
     means = (share.T @ points) / mass[:, None]

@@ -11,8 +11,8 @@ from scipy.optimize import minimize
 
 from llm_elicit.density.errors import (
     DensityError,
-    check_level,
     finite,
+    fraction,
     numbers,
 )
 
@@ -45,7 +45,7 @@ def band(values: Array, level: float = 0.9) -> tuple[Array, Array]:
     >>> float(low.round(6)), float(high.round(6))
     (5.0, 95.0)
     """
-    check_level("band", level)
+    fraction("band: level", level)
     values = finite("band: values", numbers("band: values", values))
     if not values.ndim or not values.size:
         raise DensityError("band: values has none; one for each draw is needed.")

@@ -1,7 +1,8 @@
-"""PyTorch as the core uses it: the device, the number of threads, the optimizer."""
+"""PyTorch's device, number of threads, and Adam optimizer."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -15,11 +16,11 @@ _KINDS = ("cpu", "cuda")
 
 
 def device_named(name: str) -> torch.device:
-    """The device called "cpu", "cuda" or "cuda:0", if this machine has it.
+    """Return the device called "cpu", "cuda" or "cuda:0".
 
     Raises
     ------
-    DensityError : another name, or a CUDA device that is not there.
+    DensityError : another name, or a CUDA device that this machine lacks.
 
     Examples
     --------
@@ -44,14 +45,27 @@ def device_named(name: str) -> torch.device:
     return device
 
 
+class _OneThread(threading.local):
+    """Whether this thread is inside `one_thread`; with the threads inside, and PyTorch's number."""
+
+    lock = threading.Lock()
+    threads = 0
+    outside = 1
+
+    inside = False
+
+
+_one_thread = _OneThread()
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread inside, the caller's number again afterwards.
+    """Let PyTorch use one thread inside, and the caller's number again afterwards.
 
     The networks and forms fitted here are so small that handing an operation to a second
     thread costs more than the operation: the housing fit took 50 s with two threads and 7 s
-    with one. The number belongs to the process, so fits in several threads of one process
-    share it; run them in several processes.
+    with one. Fits may overlap in several threads of one process, but run faster in several
+    processes.
 
     Examples
     --------
@@ -60,16 +74,32 @@ def one_thread() -> Iterator[None]:
     ...     torch.get_num_threads()
     1
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    if _one_thread.inside:
+        yield
+        return
+    # PyTorch's number is the calling thread's own, and the default of threads started later. So
+    # the number to restore is that before the first of several overlapping fits.
+    with _OneThread.lock:
+        before = torch.get_num_threads()  # a new thread takes the default at its first call
+        if not _OneThread.threads:
+            _OneThread.outside = before
+        _OneThread.threads += 1
+        torch.set_num_threads(1)
+    _one_thread.inside = True
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        _one_thread.inside = False
+        with _OneThread.lock:
+            _OneThread.threads -= 1
+            torch.set_num_threads(_OneThread.outside)
 
 
 class Adam:
-    """PyTorch's Adam (Kingma and Ba, 2015) on ``parameters``, bit for bit that of its class.
+    """PyTorch's Adam (Kingma and Ba, 2015), which changes ``parameters`` in place.
+
+    It calls the function behind `torch.optim.Adam`, because building that class imports PyTorch's
+    compiler, which takes seconds.
 
     Examples
     --------
@@ -77,7 +107,7 @@ class Adam:
     >>> at = torch.tensor([3.0])
     >>> adam = Adam([at])
     >>> for _ in range(100):
-    ...     adam.step([2.0 * at], rate=0.1)               # down the slope of at²
+    ...     adam.step([2.0 * at], rate=0.1)               # the gradient of at²
     >>> bool(at.abs() < 0.1)
     True
     """
@@ -90,7 +120,7 @@ class Adam:
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], rate: float) -> None:
-        """Move the parameters once, against their ``gradients``."""
+        """Change the parameters once, against their ``gradients``."""
         adam(
             self.parameters,
             list(gradients),

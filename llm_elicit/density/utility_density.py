@@ -1,7 +1,4 @@
-"""The Bradley–Terry utility density p ∝ exp(f), sampled by annealing.
-
-Draws of some features given the others.
-"""
+"""The utility density p ∝ exp(f): sampled and normalized by annealed sequential Monte Carlo."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ from torch import Tensor
 
 from llm_elicit.density.density_model import EvaluationError, LogNormalizer
 from llm_elicit.density.errors import DensityError, integer, number
-from llm_elicit.density.fourier import FourierStack
 from llm_elicit.density.sampling import Uniform
 from llm_elicit.density.smc import (
     Annealed,
@@ -29,31 +25,35 @@ from llm_elicit.density.smc import (
     draw_sampling,
 )
 from llm_elicit.density.transforms import Latent
-from llm_elicit.density.utility_function import ComponentStack, NetworkStack, Utility, rounding
+from llm_elicit.density.utility_function import Utility, rounding
 
 Array = npt.NDArray[np.float64]
 _ISLANDS, _PARTICLES = 8, 1024
 _FIRST = 4096
-_START = ("weights", "means", "factors", "step")
-_CROWD = 1024
+_LEAST_PARTICLES = 1024
 
 
 def utility_at(latent: Latent, utility: Utility, g: Tensor) -> Tensor:
-    """u(g) (n,): the fitted utility with the taper that keeps the belief integrable."""
+    """Return u (n,) at latent points (n, d): the utility with the taper of `Latent.taper`."""
     return utility(latent.features(g)) + latent.taper(g)
 
 
 def utility_and_slope(latent: Latent, utility: Utility, g: Tensor) -> tuple[Tensor, Tensor]:
-    """u(g) (n,) and its latent gradient (n, d)."""
+    """Return u (n,) and its gradient (n, d) at latent points (n, d); see `utility_at`."""
     value, slope = utility.value_and_slope(latent.features(g))
     return value + latent.taper(g), latent.features_slope(g, slope) + latent.taper_slope(g)
 
 
 @dataclass(frozen=True)
 class UtilityDensity:
-    """p ∝ exp(f) per scale unit; see `llm_elicit.density.density_model.DensityModel`.
+    """The belief p ∝ exp(f) per scale unit, a `llm_elicit.density.density_model.DensityModel`.
 
-    ``start`` is where annealing starts, None for λ.
+    Parameters
+    ----------
+    latent, utility : the coordinates, and f in them.
+    log_normalizer : log ∫ exp(u) dz, nats.
+    annealing : settings of the sampler.
+    start : where annealing starts; None for λ.
     """
 
     latent: Latent
@@ -68,19 +68,19 @@ class UtilityDensity:
         return "utility"
 
     def sample_latent(self, n: int, generator: torch.Generator) -> Draws:
-        """Draw n latent points by annealing n draws of the start."""
-        # A handful of particles cannot estimate their own covariance: carry a crowd, keep n.
-        crowd = max(n, 1024)
+        """Return n latent draws (n, d), annealed from the start."""
+        # A few particles cannot estimate their own covariance: anneal more, keep n.
+        count = max(n, _LEAST_PARTICLES)
         settings, start = self.annealing, self.start
-        found = anneal_belief(self.latent, self.utility, crowd, generator, settings, start)
-        return found.draws.take(torch.randperm(crowd, generator=generator)[:n])
+        found = anneal_belief(self.latent, self.utility, count, generator, settings, start)
+        return found.draws.take(torch.randperm(count, generator=generator)[:n])
 
     def log_density(self, g: Tensor) -> Tensor:
-        """Normalized log-density (n,) per scale unit, nats."""
+        """Return normalized log-densities (n,) at latent points (n, d), nats per scale unit."""
         return utility_at(self.latent, self.utility, g) - self.log_normalizer
 
     def log_prob_and_slope(self, x: Array) -> tuple[Array, Array]:
-        """Log density (n,) per natural unit and its gradient (n, d) at points (n, d) inside."""
+        """Return log densities (n,) and gradients (n, d) per natural unit at points inside."""
         latent = self.latent
         g = latent.to_latent(x)
         value, slope = utility_and_slope(latent, self.utility, torch.from_numpy(g))
@@ -88,24 +88,25 @@ class UtilityDensity:
         return value.numpy() + shift, latent.natural_slope(g, slope.numpy())
 
     def evaluation_error(self, g: Tensor) -> EvaluationError:
-        """What single precision leaves: the force is the gradient of the log-density."""
+        """Return the error of single precision; the path has none, the force being a gradient."""
         return EvaluationError(rounding(self.utility, self.latent.features(g)))
 
     def tensors(self) -> dict[str, Tensor]:
-        """The utility's coefficients and networks, and the start."""
-        return {**utility_tensors(self.utility), **start_tensors(self.start)}
+        """Return the tensors of the utility and of the start."""
+        start = {} if self.start is None else self.start.tensors()
+        return {**self.utility.tensors(), **start}
 
     def config(self) -> dict[str, Any]:
-        """log Z and the sampler's settings."""
+        """Return log Z and the sampler's settings."""
         return {"log_normalizer": self.log_normalizer, "annealing": asdict(self.annealing)}
 
     @classmethod
     def restore(
         cls, latent: Latent, tensors: dict[str, Tensor], config: dict[str, Any]
     ) -> UtilityDensity:
-        """Rebuild from `tensors` and `config`."""
+        """Return the density that `tensors` and `config` describe."""
         annealing = AnnealingSettings(**config["annealing"])
-        utility, start = utility_from_tensors(tensors), start_from_tensors(tensors)
+        utility, start = Utility.from_tensors(tensors), Proposal.from_tensors(tensors)
         return cls(latent, utility, config["log_normalizer"], annealing, start)
 
 
@@ -117,7 +118,7 @@ def anneal_belief(
     settings: AnnealingSettings,
     start: Proposal | None = None,
 ) -> Annealed:
-    """Anneal n exact draws of ``start``, or of λ, to p ∝ exp(u), in latent coordinates."""
+    """Return n draws of p ∝ exp(u), annealed from draws of ``start``, or of λ."""
 
     def from_sampling(g: Tensor) -> tuple[Tensor, Tensor]:
         return latent.log_sampling(g), latent.sampling_score(g, 0.0)
@@ -139,10 +140,10 @@ def estimate_log_normalizer(
     generator: torch.Generator,
     settings: AnnealingSettings,
 ) -> LogNormalizer:
-    """log ∫ exp(u) dz from independent annealing runs; their spread is the standard error.
+    """Return log ∫ exp(u) dz from independent annealing runs, whose spread is its standard error.
 
-    One run from λ first finds the belief; the others start from a `Proposal` fitted to it, or
-    from λ too where that was but one step away.
+    A first run goes from λ to the belief. The others start from a `Proposal` fitted to its draws,
+    or from λ if that took one temperature.
     """
     first = anneal_belief(latent, utility, _FIRST, generator, settings)
     start = None
@@ -160,88 +161,31 @@ def estimate_log_normalizer(
 
 
 def _joined(islands: list[Draws]) -> Draws:
-    """All islands' draws; no two islands have a family in common."""
-    before = [i * len(island.points) for i, island in enumerate(islands)]
-    families = [island.families + first for island, first in zip(islands, before, strict=True)]
-    return Draws(torch.cat([island.points for island in islands]), torch.cat(families))
-
-
-def start_tensors(start: Proposal | None) -> dict[str, Tensor]:
-    """A `Proposal` as named tensors; none for None."""
-    return {} if start is None else {f"start.{name}": getattr(start, name) for name in _START}
-
-
-def start_from_tensors(tensors: dict[str, Tensor]) -> Proposal | None:
-    """Inverse of `start_tensors`."""
-    if "start.step" not in tensors:
-        return None
-    return Proposal(*(tensors[f"start.{name}"] for name in _START))
-
-
-def utility_tensors(utility: Utility) -> dict[str, Tensor]:
-    """A `Utility` as named tensors."""
-    named = {"utility.linear": utility.linear, "utility.curvature": utility.curvature}
-    if utility.networks is not None:
-        for i, parameter in enumerate(utility.networks.parameters):
-            named[f"utility.networks.{i}"] = parameter
-    for stack in utility.components:
-        for parameter in (*stack.parameters, torch.tensor(stack.share)):
-            at = sum(name.startswith("utility.components.") for name in named)
-            named[f"utility.components.{at}"] = parameter
-    if utility.fourier is not None:
-        named["utility.frequencies"] = utility.fourier.frequencies
-        named["utility.weights"] = utility.fourier.weights
-    return {name: tensor.cpu() for name, tensor in named.items()}
-
-
-def utility_from_tensors(tensors: dict[str, Tensor]) -> Utility:
-    """Inverse of `utility_tensors`."""
-    networks = _numbered(tensors, "utility.networks.")
-    components = _numbered(tensors, "utility.components.")
-    fourier = None
-    if "utility.weights" in tensors:
-        fourier = FourierStack(tensors["utility.frequencies"], tensors["utility.weights"])
-    return Utility(
-        tensors["utility.linear"],
-        tensors["utility.curvature"],
-        NetworkStack(networks) if networks else None,
-        tuple(_component_stack(components[i : i + 4]) for i in range(0, len(components), 4)),
-        fourier,
-    )
-
-
-def _component_stack(parameters: list[Tensor]) -> ComponentStack:
-    whiten, offset, height, share = parameters
-    return ComponentStack(whiten, offset, height, float(share))
-
-
-def _numbered(tensors: dict[str, Tensor], prefix: str) -> list[Tensor]:
-    count = sum(name.startswith(prefix) for name in tensors)
-    return [tensors[f"{prefix}{i}"] for i in range(count)]
+    """Return the draws of all islands; no two islands have a genealogy in common."""
+    genealogies = [run.genealogies + i * len(run.points) for i, run in enumerate(islands)]
+    return Draws(torch.cat([run.points for run in islands]), torch.cat(genealogies))
 
 
 def sample_given(
     model: UtilityDensity, given: Mapping[int, float], n: int, generator: torch.Generator
 ) -> Array:
-    """n draws (n, d), natural units, of the belief given the values of some features.
+    """Return n draws (n, d), natural units, of the belief given the values of some features.
 
     In the latent coordinates of a `Uniform` λ every feature has an axis of its own and λ is
     N(0, I), so the free axes are annealed from λ with the others held.
 
     Raises
     ------
-    DensityError : λ is not a `Uniform`, a feature is not there or its value is outside the
-        support, or no feature is left free.
+    DensityError : λ is not a `Uniform`, a feature's number is unknown, a value is outside the
+        support, or no feature is free.
     """
     latent, sampling = model.latent, model.latent.sampling
-    if not isinstance(given, Mapping):
-        raise DensityError(f"sample_given: given = {given!r}; it must be {{feature: value}}.")
-    for feature, value in given.items():
-        integer("sample_given: given, a feature's number", feature, most=sampling.dimension - 1)
-        number(f"sample_given: given[{feature}]", value)
-    free = _free(sampling, given)
+    _check_given(sampling, given)
+    free = [i for i in range(sampling.dimension) if i not in given]
     fixed = sampling.from_cube(np.full((1, sampling.dimension), 0.5))[0]
     fixed[list(given)] = list(given.values())
+    if not free:
+        raise DensityError("sample_given: every feature is given; leave at least one free.")
     if not sampling.contains(fixed[None])[0]:
         raise DensityError(
             f"sample_given: {dict(given)} lies outside the support of {sampling!r}; "
@@ -261,31 +205,26 @@ def sample_given(
         return value + latent.log_volume(points), slope[:, free]
 
     def start(g: Tensor) -> tuple[Tensor, Tensor]:
-        constant = 0.5 * g.shape[1] * float(np.log(2.0 * np.pi))
+        constant = 0.5 * g.shape[1] * math.log(2.0 * math.pi)
         return -0.5 * g.square().sum(1) - constant, -g
 
-    crowd = max(n, _CROWD)
-    first = torch.randn(crowd, len(free), generator=generator, dtype=torch.float64)
+    count = max(n, _LEAST_PARTICLES)
+    first = torch.randn(count, len(free), generator=generator, dtype=torch.float64)
     found = anneal(first, start, target, generator, model.annealing).draws.points
-    kept = found[torch.randperm(crowd, generator=generator)[:n]]
+    kept = found[torch.randperm(count, generator=generator)[:n]]
     x = latent.from_latent(whole(kept).numpy())
     x[:, list(given)] = list(given.values())
     return x
 
 
-def _free(sampling: object, given: Mapping[int, float]) -> list[int]:
+def _check_given(sampling: object, given: Mapping[int, float]) -> None:
+    if not isinstance(given, Mapping):
+        raise DensityError(f"sample_given: given = {given!r}; it must be {{feature: value}}.")
     if not isinstance(sampling, Uniform):
         raise DensityError(
-            f"sample_given: λ is a {type(sampling).__name__}; features have axes of their own "
-            "under a Uniform alone; fit with sampling=Uniform(low, high)."
+            f"sample_given: λ is a {type(sampling).__name__}; only under a Uniform has each "
+            "feature an axis of its own; fit with sampling=Uniform(low, high)."
         )
-    unknown = [i for i in given if not 0 <= i < sampling.dimension]
-    if unknown:
-        raise DensityError(
-            f"sample_given: there is no feature {unknown[0]}; they are numbered 0 to "
-            f"{sampling.dimension - 1}."
-        )
-    free = [i for i in range(sampling.dimension) if i not in given]
-    if not free:
-        raise DensityError("sample_given: every feature is given; leave at least one free.")
-    return free
+    for feature, value in given.items():
+        integer("sample_given: given, a feature's number", feature, most=sampling.dimension - 1)
+        number(f"sample_given: given[{feature}]", value)

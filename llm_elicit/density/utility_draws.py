@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.fourier import FourierStack
-from llm_elicit.density.utility_function import ComponentStack, Utility
+from llm_elicit.density.utility_function import ComponentStack, Utility, share_tensor
 
 _CHUNK = 1024
 
@@ -73,7 +73,7 @@ class UtilityDraws:
         for at, stack in enumerate(self.stacks):
             whiten, offset, height = stack.parameters
             named |= {f"draws.{at}.whiten": whiten, f"draws.{at}.offset": offset}
-            named |= {f"draws.{at}.height": height, f"draws.{at}.share": torch.tensor(stack.share)}
+            named |= {f"draws.{at}.height": height, f"draws.{at}.share": share_tensor(stack)}
         return named
 
     @classmethod

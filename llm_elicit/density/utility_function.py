@@ -278,6 +278,38 @@ class Utility:
         fourier = None if self.fourier is None else self.fourier.to(like)
         return Utility(self.linear.to(like), self.curvature.to(like), networks, components, fourier)
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every array by name."""
+        named = {"utility.linear": self.linear, "utility.curvature": self.curvature}
+        parts = [] if self.networks is None else self.networks.parameters
+        named |= {f"utility.networks.{i}": tensor for i, tensor in enumerate(parts)}
+        parts = [p for c in self.components for p in (*c.parameters, share_tensor(c))]
+        named |= {f"utility.components.{i}": tensor for i, tensor in enumerate(parts)}
+        if self.fourier is not None:
+            named["utility.frequencies"] = self.fourier.frequencies
+            named["utility.weights"] = self.fourier.weights
+        return {name: tensor.cpu() for name, tensor in named.items()}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> Utility:
+        """Return the inverse of `tensors`; other names are ignored."""
+        networks = _numbered(tensors, "utility.networks.")
+        parts = _numbered(tensors, "utility.components.")
+        components = [
+            ComponentStack(whiten, offset, height, float(share))
+            for whiten, offset, height, share in zip(*(parts[i::4] for i in range(4)), strict=True)
+        ]
+        fourier = None
+        if "utility.weights" in tensors:
+            fourier = FourierStack(tensors["utility.frequencies"], tensors["utility.weights"])
+        return cls(
+            tensors["utility.linear"],
+            tensors["utility.curvature"],
+            NetworkStack(networks) if networks else None,
+            tuple(components),
+            fourier,
+        )
+
     def _chunks(self, t: Tensor) -> tuple[Tensor, ...]:
         """Features in pieces, on the device and in the precision of the coefficients."""
         moved = t.to(self.linear)
@@ -323,3 +355,13 @@ def rounding(utility: Utility, t: Tensor) -> float:
     exact = t.double()
     gap = utility(t) - utility.to(exact)(exact)
     return float(gap.std(correction=0))
+
+
+def share_tensor(stack: ComponentStack) -> Tensor:
+    """Return the share () of a stack in double precision, so that it is saved exactly."""
+    return torch.tensor(stack.share, dtype=torch.float64)
+
+
+def _numbered(tensors: dict[str, Tensor], prefix: str) -> list[Tensor]:
+    count = sum(name.startswith(prefix) for name in tensors)
+    return [tensors[f"{prefix}{i}"] for i in range(count)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from llm_elicit.density import BeliefDensity, DensityError, FitSettings, Uniform, fit_belief
+from llm_elicit.density.torch_utils import one_thread
 from llm_elicit.density.utility_function import NetworkStack, Utility
 from tests.density.conftest import QUICK
 from tests.density.targets import Array, ask, onemoon, wasserstein
@@ -76,3 +78,36 @@ def test_cpu_and_cuda_give_the_same_belief(
     on_gpu.save(tmp_path)
     again = BeliefDensity.load(tmp_path)
     assert again.log_prob(x) == pytest.approx(on_gpu.log_prob(x), abs=1e-3)
+
+
+def test_overlapping_fits_leave_the_number_of_threads_as_it_was() -> None:
+    """PyTorch's number is each thread's own, and the default of threads started later."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    entered, leave = threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    def other() -> None:
+        with one_thread():
+            entered.set()
+            leave.wait()
+            seen.append(torch.get_num_threads())
+        seen.append(torch.get_num_threads())
+
+    thread = threading.Thread(target=other)
+    try:
+        with one_thread():
+            thread.start()
+            entered.wait()
+            with one_thread():
+                pass
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 3
+        leave.set()
+        thread.join()
+        later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        later.start()
+        later.join()
+        assert seen == [1, 3, 3]
+    finally:
+        torch.set_num_threads(before)

@@ -47,7 +47,7 @@ def test_every_method_says_the_same_things_in_plain_json(belief: BeliefDensity) 
     assert notes["coin_log_likelihood"] < notes["held_out_log_likelihood"] < 0
     sampler, bounds, error = notes["sampler"], notes["bounds"], notes["log_prob_error"]
     assert 0.5 * sampler["draws"] < sampler["effective"] <= sampler["draws"]
-    assert sampler["families"] <= sampler["draws"]
+    assert sampler["genealogies"] <= sampler["draws"]
     assert bounds["each"] == [bounds["any"]]
     assert 0 <= bounds["any"] < 0.02
     parts = [error[k] for k in ("log_normalizer", "evaluation", "path")]
@@ -65,16 +65,16 @@ def test_the_density_integrates_to_one_within_the_stated_error(belief: BeliefDen
     assert abs(np.log(total)) < 4 * belief.diagnostics["log_prob_error"]["total"] + 1e-3
 
 
-def test_effective_size_of_families_with_a_common_part() -> None:
+def test_effective_size_of_genealogies_with_a_common_part() -> None:
     """Families of m with correlation ρ: n/(1 + (m − 1)ρ) effective draws."""
     generator = torch.Generator().manual_seed(0)
     count, m, rho = 4000, 5, 0.3
     common = torch.randn(count, 1, generator=generator).repeat_interleave(m, 0)
     own = torch.randn(count * m, 1, generator=generator)
     values = rho**0.5 * common + (1 - rho) ** 0.5 * own
-    families = torch.arange(count).repeat_interleave(m)
+    genealogies = torch.arange(count).repeat_interleave(m)
     expected = count * m / (1 + (m - 1) * rho)
-    assert effective_size(families, values) == pytest.approx(expected, rel=0.06)
+    assert effective_size(genealogies, values) == pytest.approx(expected, rel=0.06)
     assert effective_size(torch.zeros(20_000), values) == 1.0
 
 
@@ -85,7 +85,7 @@ def test_effective_size_foretells_the_spread_of_a_mode_s_weight_over_runs() -> N
         draws = anneal_two_modes(600, seed).draws
         left = (draws.points[:, :1] < 0).double()
         shares.append(float(left.mean()))
-        sizes.append(effective_size(draws.families, left))
+        sizes.append(effective_size(draws.genealogies, left))
     assert np.mean(shares) == pytest.approx(0.8, abs=0.02)
     actual = 0.8 * 0.2 / np.var(shares)
     assert actual < 300  # far fewer than the 600 particles
@@ -96,7 +96,7 @@ def test_effective_size_grows_with_the_particles() -> None:
     sizes = []
     for n in (500, 2000, 8000):
         draws = anneal_two_modes(n, seed=1).draws
-        sizes.append(effective_size(draws.families, draws.points))
+        sizes.append(effective_size(draws.genealogies, draws.points))
     assert sizes[0] < sizes[1] < sizes[2]
     assert sizes[2] / sizes[0] == pytest.approx(16, rel=0.6)
 

@@ -318,6 +318,7 @@ class TestTempered:
         assert (same.sample(50, seed=3) == x).all()
         assert (same.log_prob(x) == sharper.log_prob(x)).all()
         assert same.power == POWER
+        assert (same.utility(x) == sharper.utility(x)).all()
         assert (same.draws(seed=1).log_prob(x) == sharper.draws(seed=1).log_prob(x)).all()
 
     def test_the_power_s_uncertainty_widens_the_bands(self, belief):

@@ -75,3 +75,12 @@ def test_draws_of_the_posterior_are_unchanged(name: str) -> None:
     assert len(draws) == expected["draws"]
     # Their normalizing constants are Monte Carlo estimates.
     np.testing.assert_allclose(draws.log_prob(points), expected["draws_log_prob"], atol=0.3)
+
+
+def test_a_tempered_mixture_is_read_back_exactly(tmp_path: Path) -> None:
+    """Its share, 0.6 times the power, is not a number of single precision."""
+    tempered = BeliefDensity.load(SAVED / "auto-2d-stack").tempered(1.1)
+    tempered.save(tmp_path)
+    points = EXPECTED["auto-2d-stack"]["points"]
+    again = BeliefDensity.load(tmp_path)
+    np.testing.assert_array_equal(again.log_prob(points), tempered.log_prob(points))

@@ -22,12 +22,8 @@ from llm_elicit.density.tempering import Tempering
 from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_density import (
     anneal_belief,
-    start_from_tensors,
-    start_tensors,
-    utility_from_tensors,
-    utility_tensors,
 )
-from llm_elicit.density.utility_function import rounding
+from llm_elicit.density.utility_function import Utility, rounding
 
 _TABLES = ("grid", "log_win", "log_lose", "log_slope")
 _CROWD = 1024
@@ -69,7 +65,7 @@ class ScoreDensity:
         latent = self.parts.latent
         if isinstance(latent, CubeLatent):
             points = latent.to_outer(points)
-        moved = Draws(points, start.families)
+        moved = Draws(points, start.genealogies)
         return moved.take(torch.randperm(crowd, generator=generator)[:n])
 
     def _start(self, n: int, generator: torch.Generator) -> Draws:
@@ -83,7 +79,7 @@ class ScoreDensity:
         base = parts.base if parts.mode.controlled else parts.utility
         draws = anneal_belief(outer, base, n, generator, self.annealing, self.start).draws
         if isinstance(latent, CubeLatent):
-            return Draws(latent.from_outer(draws.points), draws.families)
+            return Draws(latent.from_outer(draws.points), draws.genealogies)
         return draws
 
     def _dynamics(self, points: Tensor, generator: torch.Generator) -> Tensor:
@@ -145,7 +141,7 @@ class ScoreDensity:
     def tensors(self) -> dict[str, Tensor]:
         """Utility, networks, tempering table and flow priors."""
         parts = self.parts
-        named = {**utility_tensors(parts.utility), **start_tensors(self.start)}
+        named = {**parts.utility.tensors(), **({} if self.start is None else self.start.tensors())}
         named.update(_network_tensors("network", parts.network))
         named.update({f"tempering.{k}": getattr(parts.tempering, k) for k in _TABLES})
         for side, prior in enumerate(parts.priors):
@@ -179,7 +175,7 @@ class ScoreDensity:
         inner = latent if config["cube"] is None else CubeLatent(latent, config["cube"])
         parts = ScoreParts(
             inner,
-            utility_from_tensors(tensors),
+            Utility.from_tensors(tensors),
             _network(d, "network", config["network"], tensors),
             Tempering(*(tensors[f"tempering.{k}"] for k in _TABLES)),
             (_prior(tensors, "prior.0"), _prior(tensors, "prior.1")),
@@ -196,7 +192,7 @@ class ScoreDensity:
             config["by_flow"],
             resampler,
             config["log_normalizer"],
-            start_from_tensors(tensors),
+            Proposal.from_tensors(tensors),
         )
 
 

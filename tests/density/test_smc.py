@@ -1,4 +1,4 @@
-"""Annealing from a fitted start: the law of the draws is that of the belief, whatever it missed."""
+"""Annealed sequential Monte Carlo: draws and normalizing constants, from λ and fitted starts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from llm_elicit.density import AnnealingSettings, GaussianMixture, Uniform
-from llm_elicit.density.smc import Proposal
+from llm_elicit.density import AnnealingSettings, DensityError, GaussianMixture, Uniform
+from llm_elicit.density.density_model import importance_log_normalizer
+from llm_elicit.density.smc import Draws, Proposal
 from llm_elicit.density.transforms import Latent, make_latent
 from llm_elicit.density.utility_density import anneal_belief, estimate_log_normalizer
 from llm_elicit.density.utility_function import ComponentStack, Utility
@@ -25,7 +26,7 @@ def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def _two_bumps() -> tuple[Latent, Utility]:
+def _two_components() -> tuple[Latent, Utility]:
     """0.8 N(c_0, SD²I) + 0.2 N(c_1, SD²I) on the features of a unit square, whose range is 2√3."""
     latent = make_latent(Uniform([0.0, 0.0], [1.0, 1.0]))
     whiten = torch.eye(2).expand(1, 2, 2, 2) / SD
@@ -44,9 +45,9 @@ def _share_left(
     return float((draws.points[:, 0] < 0).double().mean())
 
 
-def test_log_z_weights_means_and_spreads_of_far_bumps_are_right() -> None:
+def test_log_z_weights_means_and_spreads_of_far_components_are_right() -> None:
     """∫ exp(f) over the unit square is 2π SD²/12, each feature being 2√3 wide."""
-    latent, utility = _two_bumps()
+    latent, utility = _two_components()
     found = estimate_log_normalizer(latent, utility, _generator(0), SETTINGS)
     expected = math.log(2 * math.pi * SD**2 / 12)
     assert abs(found.value - expected) < 4 * found.standard_error
@@ -60,8 +61,8 @@ def test_log_z_weights_means_and_spreads_of_far_bumps_are_right() -> None:
         assert t[rows].std(0) == pytest.approx([SD, SD], abs=0.01)
 
 
-def test_a_fitted_start_makes_the_weights_of_bumps_less_noisy_than_a_start_from_lambda() -> None:
-    latent, utility = _two_bumps()
+def test_component_weights_are_less_noisy_from_a_fitted_start_than_from_lambda() -> None:
+    latent, utility = _two_components()
     start = estimate_log_normalizer(latent, utility, _generator(0), SETTINGS).start
     spread = []
     for where in (None, start):
@@ -71,8 +72,8 @@ def test_a_fitted_start_makes_the_weights_of_bumps_less_noisy_than_a_start_from_
     assert spread[1] < 0.7 * spread[0]
 
 
-def test_a_start_that_missed_a_bump_is_corrected() -> None:
-    latent, utility = _two_bumps()
+def test_a_start_that_missed_a_component_is_corrected() -> None:
+    latent, utility = _two_components()
     whole = anneal_belief(latent, utility, 4000, _generator(0), SETTINGS)
     left = whole.draws.points[whole.draws.points[:, 0] < 0]
     start = Proposal.fit(left, whole.step, _generator(1))
@@ -106,8 +107,8 @@ def test_the_start_is_normalized_and_draws_follow_it(
     assert found.numpy() == pytest.approx(expected.numpy(), abs=0.08)
 
 
-def test_the_start_s_gradient_is_that_of_its_log_density() -> None:
-    latent, utility = _two_bumps()
+def test_the_gradient_of_the_start_is_that_of_its_log_density() -> None:
+    latent, utility = _two_components()
     start = Proposal.fit(
         anneal_belief(latent, utility, 2000, _generator(0), SETTINGS).draws.points, 0.2,
         _generator(1),
@@ -119,3 +120,38 @@ def test_the_start_s_gradient_is_that_of_its_log_density() -> None:
         step[axis] = 1e-5
         up, down = (start.log_density(latent, g + s * step)[0] for s in (1.0, -1.0))
         assert slope[:, axis].numpy() == pytest.approx(((up - down) / 2e-5).numpy(), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"ess": 1.0}, {"ess": 0.0}, {"moves": 0}, {"final_moves": -1}, {"acceptance": 1.5}],
+)
+def test_settings_of_annealing_are_checked(settings: dict[str, float]) -> None:
+    with pytest.raises(DensityError, match=f"AnnealingSettings: {next(iter(settings))} = "):
+        AnnealingSettings(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_a_density_without_values_is_an_error(value: float) -> None:
+    """And not a belief whose log Z is nan."""
+    latent = make_latent(Uniform([0.0], [1.0]))
+    utility = Utility(torch.tensor([value]), torch.zeros(1, 1))
+    with pytest.raises(DensityError, match="the log-density is NaN or"):
+        anneal_belief(latent, utility, 100, _generator(0), SETTINGS)
+
+
+@pytest.mark.parametrize("dimension", [1, 4, 10])
+def test_importance_sampling_finds_the_constant_of_a_normal(dimension: int) -> None:
+    """Of N(m, S) under a box that holds it all: the integral is 1."""
+    latent = make_latent(Uniform([-9.0] * dimension, [9.0] * dimension))
+    covariance = 0.5 * np.eye(dimension) + 0.5
+    law = GaussianMixture([1.0], [np.linspace(-1, 1, dimension)], [covariance])
+    x = law.sample(2000, np.random.default_rng(0))
+    draws = Draws.independent(torch.from_numpy(latent.to_latent(x)))
+
+    def log_density(g: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(law.log_prob(latent.from_latent(g.numpy())))
+
+    found = importance_log_normalizer(latent, log_density, draws, _generator(1))
+    assert found.standard_error < 0.05
+    assert abs(found.value) < 4 * found.standard_error
