@@ -21,9 +21,9 @@ from llm_elicit.density.evidence import Evidence
 from llm_elicit.density.fit import JUDGE_METHODS, fit_belief, fit_evidence
 from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.likelihood import Noise, estimate_level, simulate_choices
-from llm_elicit.density.power import Power, fit_power
+from llm_elicit.density.power import fit_power
 from llm_elicit.density.prior import Prior
-from llm_elicit.density.ranges import Coherence, Ranges
+from llm_elicit.density.ranges import Ranges
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.langevin import LangevinSettings
 from llm_elicit.density.score.likelihood import LikelihoodSettings
@@ -32,7 +32,7 @@ from llm_elicit.density.score.settings import ScoreSettings
 from llm_elicit.density.score.training import TrainingSettings
 from llm_elicit.density.settings import FitSettings
 from llm_elicit.density.smc import AnnealingSettings
-from llm_elicit.density.summaries import Marginal, band
+from llm_elicit.density.summaries import Coherence, Marginal, Power, band
 from llm_elicit.density.utility import (
     MixturePrior,
     MixtureSettings,

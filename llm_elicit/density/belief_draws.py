@@ -1,7 +1,4 @@
-"""What else the belief could be: one density for each draw of the posterior over utilities.
-
-Points that pairs may be made of, with what every draw of the posterior says of them.
-"""
+"""Draws of the posterior over beliefs: one density for each draw of the utility."""
 
 from __future__ import annotations
 
@@ -38,11 +35,14 @@ _SHARES = (0.4, 0.4, 0.2)  # of the belief, the flattened belief, λ
 
 @dataclass(frozen=True)
 class BeliefDraws:
-    """S belief densities that the choices allow, each equally likely: `BeliefDensity.draws`.
+    """S equally likely belief densities, made by `BeliefDensity.draws`.
 
-    Each is held as weighted points: ``points`` (S of (m, d), natural units) and ``weights``
-    (S of (m,), summing to one). What is asked of all is answered with an axis S in front; `band`
-    turns that into a credible band.
+    Results have an axis of length S in front, which `band` turns into a credible band.
+
+    Attributes
+    ----------
+    points : S arrays (m, d), natural units.
+    weights : S arrays (m,) that sum to one: each density is represented by weighted points.
 
     Examples
     --------
@@ -69,25 +69,29 @@ class BeliefDraws:
         return len(self.points)
 
     def mean(self) -> Array:
-        """Means (S, d)."""
+        """Return means (S, d)."""
         return np.stack([w @ x for w, x in zip(self.weights, self.points, strict=True)])
 
     def quantile(self, levels: npt.ArrayLike) -> Array:
-        """Quantiles (S, L, d) of every feature at levels (L,)."""
+        """Return quantiles (S, L, d) of every feature at levels (L,)."""
         wanted = levels_of("quantile: levels", levels)
         both = zip(self.points, self.weights, strict=True)
         return np.stack([weighted_quantiles(x, w, wanted) for x, w in both])
 
     def cdf(self, values: npt.ArrayLike) -> Array:
-        """Distribution functions (S, V, d) of every feature at values (V, d)."""
+        """Return distribution functions (S, V, d) of every feature at values (V, d)."""
         at = points_of("cdf: values", values, self.points[0].shape[1])
         both = zip(self.points, self.weights, strict=True)
         return np.stack([np.stack([w @ (x <= v) for v in at]) for x, w in both])
 
     def marginal(self, feature: int, edges: npt.ArrayLike) -> Array:
-        """Shares of mass (S, B) between edges (B + 1,) of one feature, natural units.
+        """Return shares of mass (S, B) between edges (B + 1,) of one feature, natural units.
 
-        What lies beyond the edges counts into the first and the last.
+        Mass beyond the edges counts in the first and the last bin.
+
+        Raises
+        ------
+        DensityError : an unknown feature, or edges that do not increase.
         """
         self._check_feature(feature)
         limits = finite("marginal: edges", numbers("marginal: edges", edges))
@@ -100,11 +104,11 @@ class BeliefDraws:
         ])  # fmt: skip
 
     def shares(self, feature: int) -> Array:
-        """Shares of mass (S, K) of the K categories of one feature.
+        """Return shares of mass (S, K) of the K categories of one feature.
 
         Raises
         ------
-        DensityError : the feature's values are numbers.
+        DensityError : the feature has no categories.
         """
         self._check_feature(feature)
         sampling = self._latent.sampling
@@ -119,7 +123,7 @@ class BeliefDraws:
         integer("feature", feature, most=self.points[0].shape[1] - 1)
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
-        """Log densities (S, n) at points (n, d), nats per natural unit; −inf outside λ's support.
+        """Return log densities (S, n) at points (n, d), nats per natural unit; −inf outside λ's.
 
         Raises
         ------
@@ -140,7 +144,7 @@ class BeliefDraws:
 def utilities_at(
     latent: Latent, draws: UtilityDraws, g: Tensor, factors: Tensor | None = None
 ) -> Tensor:
-    """u (S, n) by every draw at latent points (n, d), with the taper beyond the compared points.
+    """Return u (S, n) by every draw at latent points (n, d), with the taper of `Latent.taper`.
 
     ``factors`` (S,) multiply the utilities.
     """
@@ -158,14 +162,18 @@ def make_draws(
     progress: Progress | None = None,
     log_level_sd: float = 0.0,
 ) -> BeliefDraws:
-    """Weighted points of every draw; ``progress`` is called as progress("draws", done, total).
+    """Return weighted points of every draw of the utility.
 
-    The draws' utilities are multiplied by factors whose logarithms are normal with mean 0 and
-    standard deviation ``log_level_sd``: another noise level for each.
+    Draws near the belief share its points, weighted by the ratio of densities, so that they have
+    the Monte Carlo error of the points in common. If the effective share of points would be below
+    0.3, the draw is sampled for itself: from its mixture components if possible, else by annealing.
 
-    Draws near the belief share its points, weighted by the ratio of densities, so that what
-    chance there is in the points is common to all. Where a share of less than 0.3 of the points
-    would count, the draw is sampled for itself: from its bumps, else by annealing.
+    Parameters
+    ----------
+    model : the belief; None if it has no utility of its own.
+    progress : called as progress("draws", done, total).
+    log_level_sd : standard deviation of log factors (normal, mean 0) of the draws' utilities,
+        which represent noise levels.
     """
     factors = torch.ones(len(utilities))
     if log_level_sd > 0:
@@ -188,7 +196,7 @@ def make_draws(
 
 @dataclass(frozen=True)
 class _Shared:
-    """The belief's own points, and for each draw weights, effective share of points and log Z."""
+    """The belief's points, and for each draw weights, effective share of points and log Z."""
 
     points: Array
     weights: Array
@@ -216,10 +224,10 @@ class _Shared:
 def _own(
     latent: Latent, utility: Utility, model: UtilityDensity | None, generator: torch.Generator
 ) -> tuple[Array, Array, float]:
-    """Points (m, d), weights (m,) and log Z of one draw."""
-    of_bumps = from_bumps(latent, utility, generator)
-    if of_bumps is not None:
-        return of_bumps
+    """Return points (m, d), weights (m,) and log Z of one draw."""
+    of_components = from_components(latent, utility, generator)
+    if of_components is not None:
+        return of_components
     settings = AnnealingSettings() if model is None else model.annealing
     start = None if model is None else model.start
     found = anneal_belief(latent, utility, _OWN, generator, settings, start)
@@ -227,25 +235,25 @@ def _own(
     return points, np.full(_OWN, 1.0 / _OWN), found.log_normalizer
 
 
-def from_bumps(
+def from_components(
     latent: Latent, utility: Utility, generator: torch.Generator
 ) -> tuple[Array, Array, float] | None:
-    """Points (m, d), weights (m,) and log Z of a draw; None where too few points would count.
+    """Return points (m, d), weights (m,) and log Z of a draw; None if too few points would count.
 
-    A bump is normal in the features, so its points need weights only for what λ's support and the
-    taper cut off. A bump too narrow for annealed particles to find is found.
+    A component is normal in the features, so that weights only correct for the parts that λ's
+    support and the taper cut off. This also samples components too narrow for annealed particles.
     """
-    bumps = _bumps(utility)
-    if bumps is None:
+    mixture = _mixture(utility)
+    if mixture is None:
         return None
-    t = bumps.draw(_OWN, generator)
+    t = mixture.draw(_OWN, generator)
     turned = latent.from_features(t)
     if turned is None:
         return None
     g, log_unit = turned
     inside = g.isfinite().all(1)
     t, g = t[inside], g[inside]
-    log_density = bumps(t.to(bumps.height))[0] - bumps.log_mass
+    log_density = mixture(t.to(mixture.height))[0] - mixture.log_mass
     ratio = utility_at(latent, utility, g) - log_density
     weights = torch.softmax(ratio, 0)
     if len(g) == 0 or 1.0 / float(weights.square().sum()) < _ENOUGH * _OWN:
@@ -254,11 +262,11 @@ def from_bumps(
     return latent.from_latent(g.numpy()), weights.numpy(), log_z
 
 
-def _bumps(utility: Utility) -> ComponentStack | None:
-    """The mixture, or the quadratic form as a mixture of one; None where it has no summit.
+def _mixture(utility: Utility) -> ComponentStack | None:
+    """Return the mixture, or the quadratic form as a mixture of one; None if it has no maximum.
 
-    With a share c of its log, (Σ exp q_k)^c is within a factor K^(c−1) of Σ exp(c q_k), which can
-    be drawn from.
+    With a share c of its logarithm, (Σ exp q_k)^c is within a factor K^(c−1) of Σ exp(c q_k), which
+    is a mixture again.
     """
     if utility.components:
         mixture = utility.components[0]
@@ -273,8 +281,13 @@ def _bumps(utility: Utility) -> ComponentStack | None:
 
 @dataclass(frozen=True)
 class Candidates:
-    """``points`` (M, d) in natural units; utilities ``values`` (S, M) by every draw, nats;
-    ``log_density`` (M,) of the points themselves, both per unit of the features' scales.
+    """Points that pairs may be made of.
+
+    Parameters
+    ----------
+    points : (M, d) in natural units.
+    values : (S, M) utilities by every draw of the posterior, nats.
+    log_density : (M,) of the points themselves; both are per unit of the features' scales.
     """
 
     points: Array
@@ -289,9 +302,9 @@ def make_candidates(
     temperature: float,
     generator: torch.Generator,
 ) -> Candidates:
-    """Points of the belief, of the belief flattened to exp(f/temperature), and of λ.
+    """Return points of the belief, of the flatter belief ∝ exp(f/temperature), and of λ.
 
-    Where the belief is wrong about there being little mass, it is less wrong when flattened.
+    The flatter belief covers regions where the belief wrongly has little mass.
     """
     latent, flat = model.latent, model.utility.scaled(1.0 / temperature)
     sizes = [round(share * count) for share in _SHARES]
@@ -312,5 +325,5 @@ def make_candidates(
 
 
 def _log_sampling(latent: Latent, g: Tensor) -> Tensor:
-    """log λ per unit of the features' scales."""
+    """Return log λ per unit of the features' scales."""
     return latent.log_sampling(g) - latent.log_volume(g)

@@ -1,30 +1,30 @@
-"""Which pairs to ask next: those whose answers would tell most about the density.
+"""Which pairs to ask next: those whose answers are expected to change the density most.
 
-The draws of a belief (`BeliefDensity.draws`) are what the answers so far allow. Their spread is
-measured as the energy distance does (Székely and Rizzo, 2013): with densities p_s at points x_m,
-mean over s of −ΣΣ (p_s − p̄)(x_m) (p_s − p̄)(x_m') |x_m − x_m'|, so that mass in doubt between
-far places counts more than mass in doubt between neighbours, and what the utility does where
-there is no mass counts nothing. By how much the answer to a pair shrinks this spread is known if
-the densities depend on the chances of the answers linearly over the draws: with P_s the chance
-by draw s that the first wins, and v its deviation from the mean over draws,
+The draws of a belief (`BeliefDensity.draws`) represent its posterior. Their spread is measured by
+the energy distance (Székely and Rizzo, 2013): with densities p_s at points x_m, it is the mean over
+s of −ΣΣ (p_s − p̄)(x_m) (p_s − p̄)(x_m') |x_m − x_m'|. Uncertain mass between far regions thus
+counts more than between neighbouring ones, and the utility where there is no mass does not count.
+If the densities depend linearly over the draws on the probability of an answer, the answer reduces
+this spread by
 
     gain = (G v)ᵀ B (G v) / (vᵀ G v + Σ_s P_s (1 − P_s)),
 
-B the draws' energy inner products. G starts at the identity and loses (G v)(G v)ᵀ over the same
-denominator with each pair chosen: a Kalman step, by which a batch does not ask twice what one
-answer would tell. No belief is fitted and no draw is made anew for it.
+with P_s the probability by draw s that the first point wins, v its deviation from the mean over
+draws, and B the energy inner products of the draws. G starts at the identity and loses
+(G v)(G v)ᵀ over the same denominator with each pair chosen (a Kalman step), so that a batch does
+not ask twice what one answer determines. No belief is fitted and no posterior drawn anew.
 
-This gain trusts the draws to know where mass may be. Every other pair is therefore chosen by
-what its answer tells about the draws themselves, vᵀ G v / Σ_s P_s (1 − P_s), whatever the
-density: alone, the first was better on moons and the second on a ring.
+This gain relies on the draws for where mass may be. Every other pair is therefore chosen by the
+information of its answer on the draws themselves, vᵀ G v / Σ_s P_s (1 − P_s), whatever the
+density. Alone, the first gain was better on moons and the second on a ring.
 
-*Measured log-odds* tell more than votes: P_s above is then the difference of utility of the two
-points, and P_s (1 − P_s) is the variance of its measurement. Such a belief is looked at by the
-power that is known (`BeliefDensity.tempered`), else by `BeliefDensity.unit_power`: taken for nats,
-small log-odds would make every belief λ.
+*Measured log-odds* are more informative than choices: P_s above is then the difference of utility
+of the two points, and P_s (1 − P_s) the variance of its measurement. Such a belief is taken at its
+power if that is known (`BeliefDensity.tempered`), else at `BeliefDensity.unit_power`: taken as
+nats, weak log-odds would make every belief λ.
 
-A share of the pairs is drawn from λ as the first round's are: for modes no answer has pointed
-to yet, and for checks that must not depend on the design.
+A share of the pairs is drawn from λ, as those of the first round are: for modes to which no answer
+has pointed yet, and for checks that must not depend on the design.
 """
 
 from __future__ import annotations
@@ -50,16 +50,23 @@ _POINTS = 512
 _MOST_PAIRS = 10**6
 
 BETWEEN_ROUNDS = FitSettings(utility=UtilitySettings(residual=ResidualSettings(max_steps=0)))
-"""Settings of the fits that only choose pairs: without the networks, which have no draws."""
+"""Settings of fits that only choose pairs: without networks, which have no draws."""
 
 
 @dataclass(frozen=True)
 class SuggestSettings:
-    """How pairs are looked for.
+    """Settings of `suggest_pairs`.
 
-    ``uniform`` is the share of pairs drawn from λ, ``candidates`` the number of pairs that the
-    others are chosen from, their points drawn from the belief, from the belief flattened to
-    exp(f/``temperature``), and from λ.
+    Parameters
+    ----------
+    uniform : share of the pairs that are drawn from λ.
+    candidates : number of pairs that the others are chosen from. Their points are drawn from the
+        belief, from the flatter belief ∝ exp(f/temperature), and from λ.
+    temperature : > 0.
+
+    Raises
+    ------
+    DensityError : a setting is out of range.
     """
 
     uniform: float = 0.2
@@ -78,14 +85,21 @@ class SuggestSettings:
 def suggest_pairs(
     belief: BeliefDensity, n: int, *, seed: int = 0, settings: SuggestSettings | None = None
 ) -> tuple[Array, Array]:
-    """The next n pairs to ask: (n, d) points and as many to compare them with, natural units.
+    """Return the next n pairs to ask: two arrays of points (n, d), natural units.
 
-    The same for the same seed. The judge's answers to them may be added to those the belief was
-    fitted to: methods ``utility`` and ``auto`` condition on the pairs and stay right.
+    They are equal for equal seeds. Their answers may be added to the others in the next fit,
+    because methods ``utility`` and ``auto`` condition on the pairs.
+
+    Parameters
+    ----------
+    belief : fitted by "auto" or "utility", with draws of its posterior.
+    n : number of pairs, at least 1.
+    seed : of the random choices.
+    settings : `SuggestSettings`.
 
     Raises
     ------
-    DensityError : n < 1, or a belief without draws of its posterior.
+    DensityError : n < 1, or the belief has no draws of its posterior.
 
     Examples
     --------
@@ -112,7 +126,7 @@ def suggest_pairs(
     with one_thread():
         found = belief.candidates(_POINTS, settings.temperature, seed=seed)
         first, second = _pair_up(len(found.points), max(settings.candidates, n), rng)
-        energy = _energy(found, _placed(found.points, belief.sampling))
+        energy = _energy(found, _coordinates(found.points, belief.sampling))
         answers = _Answers.of(found, (first, second), belief)
         chosen = _choose(answers, energy, n - at_random)
     sides = found.points[first[chosen]], found.points[second[chosen]]
@@ -122,14 +136,14 @@ def suggest_pairs(
 
 
 def _pair_up(count: int, wanted: int, rng: np.random.Generator) -> tuple[Index, Index]:
-    """Different points (wanted,) of ``count``, at random."""
+    """Return random pairs of different points, as numbers (wanted,) below ``count``."""
     first = rng.integers(count, size=wanted)
     second = (first + rng.integers(1, count, size=wanted)) % count
     return first, second
 
 
 def _at_known_power(belief: BeliefDensity, seed: int) -> BeliefDensity:
-    """The belief itself, or at its unit power where nothing but log-odds sets its scale."""
+    """Return the belief, at its unit power if log-odds alone determine its scale."""
     response = belief.diagnostics.get("response")
     if response is None or response["scale"] != "log-odds" or "power" in belief.diagnostics:
         return belief
@@ -139,8 +153,10 @@ def _at_known_power(belief: BeliefDensity, seed: int) -> BeliefDensity:
 
 @dataclass(frozen=True)
 class _Answers:
-    """What S draws say of the answers to N pairs: ``deviation`` (S, N) of each from the mean over
-    draws, and ``doubt`` (N,), the variance of the answers themselves, summed over draws.
+    """Predicted answers to N pairs by S draws.
+
+    ``deviation`` (S, N) of each from the mean over draws, and ``doubt`` (N,), the variance of the
+    answers themselves, summed over draws.
     """
 
     deviation: Tensor
@@ -148,7 +164,7 @@ class _Answers:
 
     @classmethod
     def of(cls, found: Candidates, pairs: tuple[Index, Index], belief: BeliefDensity) -> _Answers:
-        """Votes at the belief's noise, or log-odds if it was fitted to some."""
+        """Return choices at the belief's noise, or log-odds if it was fitted to some."""
         values = found.values.double()
         apart = values[:, pairs[0]] - values[:, pairs[1]]
         response = belief.diagnostics.get("response")
@@ -167,7 +183,7 @@ def _centred(values: Tensor) -> Tensor:
 
 
 def _choose(answers: _Answers, energy: Tensor, n: int) -> Index:
-    """The n pairs (of N), one after the other, by the two gains in turns."""
+    """Return n of the N pairs, chosen one after the other by the two gains in turns."""
     deviation, doubt = answers.deviation, answers.doubt  # v, (S, N)
     left = deviation.clone()  # G v
     free = torch.ones_like(doubt)
@@ -184,16 +200,18 @@ def _choose(answers: _Answers, energy: Tensor, n: int) -> Index:
     return np.array(chosen, dtype=np.int64)
 
 
-def _energy(found: Candidates, places: Tensor) -> Tensor:
-    """B (S, S): energy inner products of the draws' densities less their mean, at places (M, p)."""
+def _energy(found: Candidates, coordinates: Tensor) -> Tensor:
+    """Return B (S, S), energy inner products of the draws' centred densities at points (M, p)."""
     mass = torch.softmax(found.values.double() - found.log_density.double(), 1)
     mass = mass - mass.mean(0)
-    return -(mass @ torch.cdist(places, places) @ mass.T)
+    return -(mass @ torch.cdist(coordinates, coordinates) @ mass.T)
 
 
-def _placed(points: Array, sampling: SamplingDensity) -> Tensor:
-    """Where points (M, d) lie, (M, p): each number over its standard deviation, and each category
-    at a corner of its own, all as far from each other, over theirs.
+def _coordinates(points: Array, sampling: SamplingDensity) -> Tensor:
+    """Return points (M, d) in coordinates (M, p) for distances.
+
+    Numbers are divided by their standard deviation. Categories lie at corners that are equally far
+    from each other, divided by theirs.
     """
     numbers = points / points.std(0).clip(min=1e-12)
     if not sampling.categorical.any():

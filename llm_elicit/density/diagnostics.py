@@ -17,7 +17,9 @@ that the estimator assumes, so the size is conservative.
 
 from __future__ import annotations
 
+import copy
 import math
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ from torch import Tensor
 
 from llm_elicit.density.density_model import DensityModel, LogNormalizer
 from llm_elicit.density.empirical import Empirical
+from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.smc import Draws
 from llm_elicit.density.transforms import Array, Latent
@@ -142,3 +145,21 @@ def self_report(latent: Latent, model: DensityModel, found: LogNormalizer) -> di
         "sampler": sampler_facts(latent, found.draws),
         "bounds": bound_facts(latent, found.draws),
     }
+
+
+def at_level(diagnostics: dict[str, Any], noise: Noise, before: Noise) -> dict[str, Any]:
+    """Return the report of a fit at another noise level: levels and position effects rescaled.
+
+    Held-out likelihoods are those of the same choices and do not change, but for that of λ as the
+    belief, which would need the comparisons and is left out.
+    """
+    report = {**copy.deepcopy(diagnostics), "noise": asdict(noise)}
+    report.get("null_models", {}).pop("sampling density", None)
+    judging = report.get("utility", {}).get("judging", {})
+    for judge in judging.get("judges", {}).values():
+        judge["level"] *= noise.level / before.level
+        for places in judge["order_bias"].values():
+            for place in places:
+                place["nats"] *= noise.scale / before.scale
+                place["se"] *= noise.scale / before.scale
+    return report

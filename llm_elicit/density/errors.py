@@ -17,7 +17,7 @@ Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 LARGEST = 1e150
-"""Numbers beyond it overflow when they are squared."""
+"""The largest number accepted: larger ones overflow when squared."""
 
 _NUMBERS = "fiub"  # NumPy's kinds: floating, signed, unsigned, boolean
 _MOST_POINTS = 10**9
@@ -25,9 +25,9 @@ _SHOWN = 60
 
 
 class DensityError(ValueError):
-    """Something handed to the density core cannot be used.
+    """An argument of the density core cannot be used.
 
-    The message is one line: what was found, where, the rule it breaks, the way out.
+    The message is one line: the argument, its value, the rule it breaks, and what to do.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def numbers(where: str, values: object) -> Array:
         if array.dtype.kind in _NUMBERS:
             return np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        # NumPy's own words, and PyTorch's of a tensor that has a gradient.
+        # From NumPy, or from PyTorch if a tensor has a gradient.
         raise DensityError(f"{where} cannot be read as numbers ({_short(error)}).") from None
     raise DensityError(
         f"{where} cannot be read as numbers (it is {_short(repr(values))}); convert it to floats "
@@ -83,38 +83,38 @@ def points_of(where: str, values: object, dimension: int, *, infinite: bool = Fa
 
 
 def no_nan(where: str, array: Array) -> Array:
-    """Return points (n, d), none of whose values is NaN: such a point lies nowhere.
+    """Return points (n, d) after a check that no value is NaN.
 
     Raises
     ------
-    DensityError : one is.
+    DensityError : a value is NaN.
     """
     bad = np.argwhere(np.isnan(array))
     if bad.size:
         i, j = bad[0]
-        raise DensityError(f"{where}[{i}, {j}] is nan; drop the points that are not known.")
+        raise DensityError(f"{where}[{i}, {j}] is nan; drop such points.")
     return array
 
 
 def finite(where: str, array: Array) -> Array:
-    """Return an array, all of whose values are finite.
+    """Return an array after a check that all values are finite.
 
     Raises
     ------
-    DensityError : one is not; the message names its place.
+    DensityError : a value is not; the message names its index.
     """
     bad = np.argwhere(~(np.abs(array) <= LARGEST))
     if bad.size:
-        place = ", ".join(map(str, bad[0]))
+        index = ", ".join(map(str, bad[0]))
         raise DensityError(
-            f"{where}[{place}] is {array[tuple(bad[0])]}; every value must be finite, of less than "
-            f"{LARGEST:g}; drop or repair what is not."
+            f"{where}[{index}] is {array[tuple(bad[0])]}; every value must be finite and less than "
+            f"{LARGEST:g} in size; drop or repair the others."
         )
     return array
 
 
 def column(where: str, values: object, n: int) -> Array:
-    """Return one number for each of n rows, (n,); a single number stands for all.
+    """Return one number for each of n rows, (n,); a single number is repeated.
 
     Raises
     ------
@@ -123,13 +123,13 @@ def column(where: str, values: object, n: int) -> Array:
     array = numbers(where, values)
     if array.shape not in ((), (n,)):
         raise DensityError(
-            f"{where} has shape {array.shape}; one number a row is needed, shape ({n},)."
+            f"{where} has shape {array.shape}; one number per row is needed, shape ({n},)."
         )
     return finite(where, np.broadcast_to(array, n).copy())
 
 
 def flags(where: str, values: object, n: int) -> Flags:
-    """Return a flag for each of n rows, (n,); a single one stands for all.
+    """Return a flag for each of n rows, (n,); a single flag is repeated.
 
     Raises
     ------
@@ -140,15 +140,15 @@ def flags(where: str, values: object, n: int) -> Flags:
         raise DensityError(f"{where} holds other values than True and False; compare them first.")
     if array.shape not in ((), (n,)):
         raise DensityError(
-            f"{where} has shape {array.shape}; one flag a row is needed, shape ({n},)."
+            f"{where} has shape {array.shape}; one flag per row is needed, shape ({n},)."
         )
     return np.broadcast_to(array.astype(np.bool_), n).copy()
 
 
 def same_columns(where: tuple[str, str], one: object, other: object) -> object:
-    """Return the second of two tables, its columns in the order of the first.
+    """Return the second of two tables with its columns in the order of the first.
 
-    Whatever has no column names is returned as it is.
+    An object without column names is returned as it is.
 
     Raises
     ------
@@ -248,7 +248,7 @@ def levels_of(where: str, levels: object) -> Array:
 
 
 def callback(where: str, value: object) -> None:
-    """Do nothing if a value is None or a function of (stage, done, total).
+    """Check that a value is None or callable as value(stage, done, total).
 
     Raises
     ------
@@ -261,14 +261,14 @@ def callback(where: str, value: object) -> None:
 
 
 def instance(where: str, value: object, kind: type, way_out: str) -> None:
-    """Do nothing if a value is of a kind.
+    """Check that a value is an instance of ``kind``; ``way_out`` ends the message.
 
     Raises
     ------
     DensityError : it is not.
     """
     if not isinstance(value, kind):
-        raise DensityError(f"{where} is {_short(repr(value))}, no {kind.__name__}; {way_out}.")
+        raise DensityError(f"{where} is {_short(repr(value))}, not a {kind.__name__}; {way_out}.")
 
 
 def _is_number(value: object) -> bool:

@@ -1,22 +1,23 @@
-"""Judgments of every kind as one thing: comparisons, each with who made it and how.
+"""Judgments of all kinds in one table: comparisons with their judge and circumstances, and
+log-odds.
 
-*Rankings* are broken into comparisons exactly. By Plackett–Luce a judge picks the best of m, then
+*Rankings* become comparisons exactly. By Plackett–Luce a judge picks the best of m, then
 the best of the rest; the score (the gradient of the log-likelihood) of one pick w among S is
 
     ∇f_w − Σ_j π_j ∇f_j  =  Σ_{j ≠ w} v_wj · (1 − F(f_w − f_j)) (∇f_w − ∇f_j),   v_wj = π_w + π_j,
 
 π the chances of S, F logistic: that of Bradley–Terry comparisons of w with each of the others,
-weighted by the chance that the pick falls on the two. v is symmetric, so that these comparisons
-are unbiased whatever utility the weights are taken at; at its own they have Plackett–Luce's
-score and its expected information, Σ_{j<k} v² (π_j π_k/v²) (∇f_j − ∇f_k)² being the variance of
-∇f under π. With equal utilities v = 2/m, and one for a pick of two.
+weighted by the chance that the pick falls on the two. v is symmetric, so these comparisons
+are unbiased at whatever utility the weights are evaluated. At the true utility they have the score
+of Plackett–Luce and its expected information, since Σ_{j<k} v² (π_j π_k/v²) (∇f_j − ∇f_k)² is the
+variance of ∇f under π. With equal utilities v = 2/m, and 1 for a pick of two.
 
-*Ties* are two comparisons of half a weight; see `llm_elicit.density.likelihood`. *Replicates* are
-given as often as they were asked. *Positions* let an order bias be estimated with the utility,
-and names let several *judges* have noise levels of their own and one belief.
+*Ties* are two comparisons of weight ½; see `llm_elicit.density.likelihood`. *Replicates* are
+repeated rows. *Positions* let a position effect be estimated with the utility, and names give each
+of several *judges* a noise level of its own with one common belief.
 
-*Log-odds* and stated probabilities are measurements, not votes: `Evidence.log_odds` and
-`Evidence.probabilities` keep them apart from the comparisons, as `LogOdds`, one row a question.
+*Log-odds* and stated probabilities are measurements. `Evidence.log_odds` and
+`Evidence.probabilities` keep them apart from the comparisons, as `LogOdds`, one row per question.
 """
 
 from __future__ import annotations
@@ -46,15 +47,22 @@ UNKNOWN = -1
 
 @dataclass(frozen=True)
 class Evidence:
-    """n comparisons with their circumstances, and m measured log-odds. Joined by +.
+    """n comparisons with their circumstances, and m measured log-odds; + joins two of them.
 
-    Made by `comparisons`, `rankings`, `log_odds` and `probabilities`.
+    It is made by `comparisons`, `rankings`, `log_odds` and `probabilities`.
 
-    ``winners``, ``losers`` (n, d) in natural units, ``weights`` (n,) >= 0; ``judge`` (n,) numbers
-    of ``judges``; ``positions`` (n, 2) where winner and loser were shown, from 0, of ``shown`` (n,)
-    places, −1 where not known; ``tie`` (n,) whether the row is half of a tie; ``pick`` (n,) which
-    pick of a ranking the row belongs to, −1 for none; ``asked`` (n,) which question of several
-    alternatives, −1 for a pair. ``measured`` holds the log-odds.
+    Parameters
+    ----------
+    winners, losers : (n, d) points in natural units.
+    weights : (n,) >= 0.
+    judge : (n,) numbers of ``judges``.
+    positions : (n, 2) positions, from 0, at which winner and loser were shown; −1 if unknown.
+    shown : (n,) number of points shown in the question.
+    tie : (n,) whether the row is half of a tie.
+    pick : (n,) number of the pick of a ranking; −1 for none.
+    asked : (n,) number of a question with several alternatives; −1 for a pair.
+    judges : names of the judges.
+    measured : the log-odds.
 
     Examples
     --------
@@ -83,7 +91,7 @@ class Evidence:
 
     @property
     def pairs(self) -> int:
-        """Number of different pairs of points that were judged, whatever their order."""
+        """Number of distinct pairs of points that were judged, in any order."""
         first = np.concatenate([*self._sides("winners", "first")])
         second = np.concatenate([*self._sides("losers", "second")])
         return len({frozenset((tuple(a), tuple(b))) for a, b in zip(first, second, strict=True)})
@@ -108,14 +116,14 @@ class Evidence:
         *,
         judge: str = "judge",
     ) -> Evidence:
-        """Answers with a measured log-odds, as from the log-probabilities of two letters.
+        """Return answers with measured log-odds, such as of the log-probabilities of two letters.
 
-        One row a question: the same pair asked in the other order, or again, is another row. The
-        fit tells the position effect and the noise of a measurement from the rows themselves.
+        One row per question: the same pair in the other order, or asked again, is another row. The
+        fit estimates the position effect and the noise of a measurement from the rows.
 
         Parameters
         ----------
-        first, second : (n, d) the point shown first and the one shown second, natural units.
+        first, second : (n, d) the points shown first and second, natural units.
         log_odds : (n,) log P(first) / P(second), nats, finite.
         judge : the judge's name.
 
@@ -148,10 +156,10 @@ class Evidence:
         rounding: float = 0.01,
         judge: str = "judge",
     ) -> Evidence:
-        """Stated probabilities that the point shown first is the preferred one.
+        """Return answers that state the probability that the point shown first is preferred.
 
-        They are log-odds known up to ``rounding``, the step between the values that can be stated;
-        a probability within half a step of 0 or 1 is censored there.
+        They are log-odds known up to ``rounding``, the step between values that can be stated. A
+        probability within half a step of 0 or 1 is censored.
 
         Raises
         ------
@@ -160,8 +168,8 @@ class Evidence:
 
         Examples
         --------
-        >>> told = Evidence.probabilities([[0.0], [0.0]], [[1.0], [2.0]], [0.73, 1.0])
-        >>> told.measured.value.round(2).tolist(), told.measured.censored.tolist()
+        >>> stated = Evidence.probabilities([[0.0], [0.0]], [[1.0], [2.0]], [0.73, 1.0])
+        >>> stated.measured.value.round(2).tolist(), stated.measured.censored.tolist()
         ([0.99, 5.29], [0, 1])
         """
         one, other = _pair(first, second, "first", "second")
@@ -207,27 +215,27 @@ class Evidence:
         weights: npt.ArrayLike = 1.0,
         judge: str = "judge",
     ) -> Evidence:
-        """Judgments of pairs.
+        """Return judgments of pairs.
 
         Parameters
         ----------
         a, b : (n, d) the two points.
         preference : (n,) probability in 0..1 that a is preferred: 1 and 0 are hard judgments.
-        tie : (n,) whether the judge called the two equal; ``preference`` is not read there.
-        first : (n,) whether a was shown first; None where the order is not known or not to be
-            modelled.
+        tie : (n,) whether the judge called the two equal; ``preference`` is then ignored.
+        first : (n,) whether a was shown first; None if the order is unknown or irrelevant.
         weights : (n,) how many judgments each row stands for.
         judge : the judge's name.
 
         Raises
         ------
-        DensityError : shapes that differ, or a preference that is no probability.
+        DensityError : shapes that differ, a preference that is not a probability, or a negative
+            weight.
         """
         one, other = _pair(a, b, "a", "b")
         n = len(one)
         _check_judge(judge)
         even = flags("Evidence: tie", tie, n)
-        q, mass = _unread(preference, even), column("Evidence: weights", weights, n)
+        q, mass = _without_ties(preference, even), column("Evidence: weights", weights, n)
         if (mass < 0).any():
             raise DensityError(
                 f"Evidence: weights[{mass.argmin()}] is {mass.min()}; a weight is >= 0; give an "
@@ -267,19 +275,18 @@ class Evidence:
         positions: bool = True,
         judge: str = "judge",
     ) -> Evidence:
-        """Rankings of k points each, as Plackett–Luce understands them.
+        """Return rankings of k points each, by the Plackett–Luce model.
 
         Parameters
         ----------
         points : (n, k, d) the points of each question in the order they were shown.
-        ranking : (n, r) their numbers, best first; r < k ranks the best r and leaves the others
-            behind them.
-        positions : whether a preference for places is to be estimated.
+        ranking : (n, r) their numbers, best first; r < k ranks the best r above the others.
+        positions : whether a position effect is to be estimated.
         judge : the judge's name.
 
         Raises
         ------
-        DensityError : a ranking that is not of different numbers of 0..k−1.
+        DensityError : a ranking that does not consist of different numbers of 0..k−1.
         """
         _check_judge(judge)
         if not isinstance(positions, bool | np.bool_):
@@ -287,30 +294,12 @@ class Evidence:
         sets = _points(points, "points", 3)
         n, k = sets.shape[:2]
         if k == 1:
-            raise DensityError("Evidence: points of one point a question are no ranking.")
-        if np.asarray(ranking).dtype.kind not in "iu":
-            raise DensityError(
-                "Evidence: ranking must be whole numbers, those of a question's points; convert it "
-                "to integers first."
-            )
-        order = numbers("Evidence: ranking", ranking).astype(np.int64)
-        if order.ndim != 2 or len(order) != n or not 1 <= order.shape[1] <= k:
-            raise DensityError(
-                f"Evidence: ranking has shape {order.shape}, expected ({n}, r) with r in 1..{k}: "
-                "the numbers of the points of a question, best first; pass a row a question."
-            )
-        for i, row in enumerate(order):
-            if len(set(row.tolist())) < len(row) or not set(row.tolist()) <= set(range(k)):
-                raise DensityError(
-                    f"Evidence: ranking[{i}] is {row.tolist()}; it must be different numbers of "
-                    f"0..{k - 1}, best first; drop answers that are not rankings."
-                )
-        rest = [sorted(set(range(k)) - set(row.tolist())) for row in order]
-        whole = np.array([[*row, *left] for row, left in zip(order.tolist(), rest, strict=True)])
+            raise DensityError("Evidence: points has one point per question; a ranking needs two.")
+        order = _check_ranking(ranking, n, k)
+        whole = _completed(order, k)
         picks = min(order.shape[1], k - 1)
-        rows = [(p, j) for p in range(picks) for j in range(p + 1, k)]
-        best, worse = (np.array(side) for side in zip(*rows, strict=True))
-        question = np.repeat(np.arange(n), len(rows))
+        best, worse = np.array([(p, j) for p in range(picks) for j in range(p + 1, k)]).T
+        question = np.repeat(np.arange(n), len(best))
         winner, loser = whole[:, best].ravel(), whole[:, worse].ravel()
         place = np.stack([winner, loser], axis=1)
         pick = question * picks + np.tile(best, n)
@@ -329,7 +318,7 @@ class Evidence:
         )
 
     def __add__(self, other: Evidence) -> Evidence:
-        """All comparisons of both; judges of one name are one judge."""
+        """Return the judgments of both; judges of one name are one judge."""
         if not isinstance(other, Evidence):
             raise DensityError(f"Evidence cannot be joined with a {type(other).__name__}.")
         if self.dimension != other.dimension:
@@ -344,13 +333,13 @@ class Evidence:
         return Evidence(**joined, judges=judges, measured=measured)
 
     def arrays(self) -> Iterator[npt.NDArray[Any]]:
-        """Every array of the evidence: equal evidence has equal arrays."""
+        """Yield every array of the evidence: equal evidence has equal arrays."""
         yield from (getattr(self, name) for name in _ROWS)
         if len(self.measured):
             yield from (getattr(self.measured, name) for name in _MEASURED)
 
     def _used(self) -> tuple[int, int]:
-        """How many numbers of picks and of questions are taken."""
+        """Return how many numbers of picks and of questions are used."""
         return int(self.pick.max(initial=-1)) + 1, int(self.asked.max(initial=-1)) + 1
 
     def _renamed(self, judges: tuple[str, ...], picks: int, asked: int) -> Evidence:
@@ -375,11 +364,11 @@ _MEASURED = tuple(each.name for each in fields(LogOdds))
 
 
 def _joined(parts: Sequence[Evidence | LogOdds], names: Sequence[str]) -> dict[str, Any]:
-    """The parts' arrays of these names, one after the other."""
+    """Return the parts' arrays of these names, concatenated."""
     arrays: dict[str, Any] = {}
     for name in names:
         given = [getattr(part, name) for part in parts]
-        # Evidence without rows knows no number of features: its empty array joins any other.
+        # The empty array of a part without rows may have another number of features.
         arrays[name] = np.concatenate([rows for rows in given if len(rows)] or given[:1])
     return arrays
 
@@ -396,21 +385,51 @@ def _pair(one: object, other: object, *names: str) -> tuple[Array, Array]:
 
 
 def _each(values: npt.ArrayLike, n: int, name: str) -> Array:
-    """One number for each of n rows: here a single one does not stand for all."""
+    """Return one number for each of n rows; unlike `column`, reject a single number."""
     if np.ndim(values) == 0:
-        raise DensityError(f"Evidence: {name} is one number; one a row is needed, shape ({n},).")
+        raise DensityError(f"Evidence: {name} is one number; one per row is needed, shape ({n},).")
     return column(f"Evidence: {name}", values, n)
 
 
-def _unread(preference: npt.ArrayLike, even: npt.NDArray[np.bool_]) -> Array:
-    """Preferences (n,), those of ties not read: such judgments may have none."""
+def _without_ties(preference: npt.ArrayLike, even: npt.NDArray[np.bool_]) -> Array:
+    """Return preferences (n,), ½ for ties, which may have none."""
     values = numbers("Evidence: preference", preference)
     if values.shape not in ((), even.shape):
         raise DensityError(
-            f"Evidence: preference has shape {values.shape}; one number a row is needed, shape "
+            f"Evidence: preference has shape {values.shape}; one number per row is needed, shape "
             f"{even.shape}."
         )
     return np.where(even, 0.5, values)
+
+
+def _check_ranking(ranking: npt.ArrayLike, n: int, k: int) -> Index:
+    """Return rankings (n, r) of k points each, as integers."""
+    if np.asarray(ranking).dtype.kind not in "iu":
+        raise DensityError(
+            "Evidence: ranking must be whole numbers, those of a question's points; convert it "
+            "to integers first."
+        )
+    order = numbers("Evidence: ranking", ranking).astype(np.int64)
+    if order.ndim != 2 or len(order) != n or not 1 <= order.shape[1] <= k:
+        raise DensityError(
+            f"Evidence: ranking has shape {order.shape}, expected ({n}, r) with r in 1..{k}: "
+            "the numbers of the points of a question, best first; pass one row per question."
+        )
+    for i, row in enumerate(order.tolist()):
+        if len(set(row)) < len(row) or not set(row) <= set(range(k)):
+            raise DensityError(
+                f"Evidence: ranking[{i}] is {row}; it must be different numbers of "
+                f"0..{k - 1}, best first; drop answers that are not rankings."
+            )
+    return order
+
+
+def _completed(order: Index, k: int) -> Index:
+    """Return rankings (n, r) followed by the points that were not ranked, (n, k)."""
+    ranked = np.zeros((len(order), k), dtype=bool)
+    np.put_along_axis(ranked, order, True, axis=1)
+    rest = np.argsort(ranked, axis=1, kind="stable")[:, : k - order.shape[1]]
+    return np.concatenate([order, rest], axis=1)
 
 
 def _check_judge(judge: object) -> None:

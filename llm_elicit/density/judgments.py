@@ -1,4 +1,4 @@
-"""The comparisons as the core uses them: checked, merged, and grouped by pair."""
+"""Judgments as the core uses them: checked, merged, and grouped by pair."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ from llm_elicit.density.sampling import SamplingDensity
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 _LIGHTEST, _HEAVIEST = 1e-9, 1e12
-"""Weights beyond these leave nothing of the prior, or of the comparison, in floats."""
+"""Beyond these weights, the prior or the comparison is lost to rounding."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """How n comparisons were judged, where that matters.
+    """The circumstances of n comparisons, if there are any to model.
 
-    ``judge`` (n,) are numbers of ``judges``; ``order`` (n, B) is how often each of the B terms of
-    ``places`` (judge, places shown, place) counts for the winner, less how often for the loser;
-    ``tie`` (n,) and ``pick`` (n,) as in `Evidence`. Rows of one ``group`` (n,) are not to be torn
-    apart.
+    Parameters
+    ----------
+    judges : names of the judges.
+    judge : (n,) numbers of ``judges``.
+    places : (judge, points shown, position) of each of B position effects.
+    order : (n, B) how often each effect counts for the winner, less how often for the loser.
+    tie, pick : (n,) as in `Evidence`.
+    group : (n,) numbers; rows of one group stay together in cross-validation.
     """
 
     judges: tuple[str, ...]
@@ -38,21 +42,27 @@ class Context:
 
     @property
     def matters(self) -> bool:
-        """Whether there is anything but plain comparisons by one judge."""
+        """Whether they are more than plain comparisons by one judge."""
         special = self.tie.any() or (self.pick != UNKNOWN).any()
         return bool(len(self.judges) > 1 or self.places or special)
 
 
 @dataclass(frozen=True)
 class Judgments:
-    """Comparisons in natural units: winners and losers (n, d), weights (n,), pair ids (n,).
+    """Checked comparisons, and log-odds by pair.
 
-    ``measured`` are the log-odds by pair; ``judges`` the names of the judges' numbers.
+    Equal rows are merged (their weights added) and rows of weight zero dropped. So a row given
+    twice equals a row of weight two, and a soft judgment of probability one equals a hard one,
+    exactly.
 
-    ``context`` is None where all are plain comparisons by one judge. Equal rows have been merged
-    (their weights added) and rows of weight zero dropped, so a fit depends on the judgments
-    alone: a row given twice equals a row of weight two, and a soft judgment of probability one
-    equals a hard one, exactly.
+    Parameters
+    ----------
+    winners, losers : (n, d) points in natural units.
+    weights : (n,) > 0.
+    pairs : (n,) numbers of the pairs, the same in either order.
+    context : the circumstances; None if all are plain comparisons by one judge.
+    measured : the log-odds by pair.
+    judges : names of the judges' numbers.
     """
 
     winners: Array
@@ -70,7 +80,7 @@ class Judgments:
 
     @property
     def points(self) -> Array:
-        """Every point that was judged, natural units."""
+        """All judged points (m, d), natural units."""
         compared = [self.winners, self.losers]
         if len(self.measured):
             compared += [self.measured.a, self.measured.b]
@@ -83,7 +93,7 @@ def check_judgments(
     weights: npt.ArrayLike | None,
     sampling: SamplingDensity,
 ) -> Judgments:
-    """Check raw arrays and return them as `Judgments`.
+    """Return plain comparisons as `Judgments`.
 
     Raises
     ------
@@ -105,7 +115,7 @@ def check_judgments(
 
 
 def check_evidence(evidence: Evidence, sampling: SamplingDensity) -> Judgments:
-    """Check judgments of any kind and return them as `Judgments`.
+    """Return judgments of any kind as `Judgments`.
 
     Raises
     ------
@@ -193,7 +203,7 @@ def _merge(evidence: Evidence) -> Judgments:
     unique, index = np.unique(rows, axis=0, return_inverse=True)
     mass = np.bincount(index.reshape(-1), weights=evidence.weights[keep], minlength=len(unique))
     a, b = unique[:, :d], unique[:, d : 2 * d]
-    # The same pair in either order gets one id: its rows must never straddle two folds.
+    # The same pair in either order gets one number, so that its rows are in one fold.
     first = np.array([tuple(x) <= tuple(y) for x, y in zip(a, b, strict=True)])[:, None]
     ordered = np.concatenate([np.where(first, a, b), np.where(first, b, a)], axis=1)
     _, found = np.unique(ordered, axis=0, return_inverse=True)
@@ -207,7 +217,7 @@ def _merge(evidence: Evidence) -> Judgments:
 def _context(judges: tuple[str, ...], circumstances: Index, pairs: Index) -> Context:
     judge, winner, loser, shown, tie, pick, asked = circumstances.T
     known = np.unique(np.stack([judge, shown], axis=1)[winner != UNKNOWN], axis=0)
-    # The last place is what the others are compared with.
+    # The last position is the reference of the others.
     places = [(int(j), int(k), place) for j, k in known for place in range(int(k) - 1)]
     order = np.zeros((len(judge), len(places)))
     for at, (j, k, place) in enumerate(places):
@@ -218,7 +228,7 @@ def _context(judges: tuple[str, ...], circumstances: Index, pairs: Index) -> Con
 
 
 def _groups(pairs: Index, asked: Index) -> Index:
-    """Judgments of one pair, or of one set of alternatives, under one number (n,)."""
+    """Return numbers (n,), the same for judgments of one pair or of one set of alternatives."""
     groups = pairs.copy()
     sets: dict[bytes, int] = {}
     for question in np.unique(asked[asked != UNKNOWN]):
@@ -229,7 +239,7 @@ def _groups(pairs: Index, asked: Index) -> Index:
 
 
 def assign_folds(pairs: Index, count: int, rng: np.random.Generator) -> Index:
-    """Fold number (n,) in 0..count−1, the same for every row of one pair, sizes balanced."""
+    """Return fold numbers (n,) in 0..count−1, the same for all rows of a pair, sizes balanced."""
     groups = int(pairs.max()) + 1
     of_group = rng.permutation(np.arange(groups) % count)
     return np.asarray(of_group[pairs], dtype=np.int64)

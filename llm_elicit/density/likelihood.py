@@ -66,7 +66,7 @@ class Noise:
     Raises
     ------
     DensityError : unknown family, a level that is not a positive finite number, or ties that are
-        negative or of another family.
+        negative or combined with another family.
 
     Examples
     --------
@@ -90,7 +90,7 @@ class Noise:
         if self.ties and self.family != "gumbel":
             raise DensityError(
                 f"Noise: ties are modelled for gumbel noise, not for {self.family}; use gumbel, "
-                "or count a tie as half a win for either side."
+                "or count a tie as half a win for each side."
             )
 
     @property
@@ -101,7 +101,7 @@ class Noise:
         return self.level * math.sqrt(2.0) if self.family == "normal" else self.level
 
     def log_cdf(self, difference: Tensor) -> Tensor:
-        """log F(u − u'), of a win, elementwise, without overflow or cancellation in either tail.
+        """Return log F(u − u'), of a win, elementwise, without overflow in either tail.
 
         Examples
         --------
@@ -117,13 +117,13 @@ class Noise:
             return torch.nn.functional.logsigmoid(t)
         if self.family == "normal":
             return torch.as_tensor(torch.special.log_ndtr(t))
-        # Both branches see a safe argument so that neither poisons the other's gradient.
+        # Each branch is finite where the other is chosen, so that no gradient is NaN.
         lower = t.clamp(max=0.0) - _LOG_2
         upper = torch.log1p(-0.5 * torch.exp(-t.clamp(min=0.0)))
         return torch.where(t < 0, lower, upper)
 
     def log_pdf(self, difference: Tensor) -> Tensor:
-        """log F'(u − u') elementwise: the log-density of the noise difference."""
+        """Return log F'(u − u') elementwise, the log-density of the noise difference."""
         t = difference / self.scale
         log_scale = math.log(self.scale)
         if self.ties:
@@ -138,9 +138,9 @@ class Noise:
         return -t.abs() - _LOG_2 - log_scale
 
     def information(self, difference: Tensor) -> Tensor:
-        """Fisher information of one answer about its difference, elementwise.
+        """Return the Fisher information of one answer about its difference, elementwise.
 
-        F′²/(F(1 − F)) without ties, and the variance of the score with them.
+        It is F′²/(F(1 − F)) without ties, and the variance of the score with them.
         """
         if self.ties:
             t = difference / self.scale
@@ -151,16 +151,16 @@ class Noise:
         return torch.exp(2.0 * self.log_pdf(difference) - log_cdfs)
 
     def _log_total(self, t: Tensor) -> Tensor:
-        """log(e^(t/2) + ν + e^(−t/2)), what the three answers' chances are divided by."""
+        """Return log(e^(t/2) + ν + e^(−t/2)), the normalizing constant of the three answers."""
         sides = torch.logaddexp(0.5 * t, -0.5 * t)
         return torch.logaddexp(sides, t.new_tensor(math.log(self.ties)))
 
     def moderated_log_cdf(self, difference: Tensor, spread: Tensor) -> Tensor:
-        """log E F(d + s z), z ~ N(0, 1), elementwise: what d known only within ±s foretells.
+        """Return log E F(d + s z), z ~ N(0, 1), elementwise: a prediction if d has error s.
 
-        A choice far out in the tails is all but certain if d is right, and d is least known there:
-        the mean over what it may be keeps one surprise from outweighing a thousand hits (MacKay,
-        1992, calls it the moderated output). By Gauss–Hermite quadrature.
+        In the tails a choice is nearly certain if d is right, but d is least known there. The mean
+        over its possible values keeps one surprise from outweighing a thousand correct predictions
+        (MacKay, 1992, calls it the moderated output). It is computed by Gauss–Hermite quadrature.
 
         Examples
         --------
@@ -176,7 +176,7 @@ class Noise:
         return torch.logsumexp(self.log_cdf(shifted) + log_mass, -1) - _LOG_SQRT_2PI
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        """Draw W itself, shape ``shape``, in nats."""
+        """Return random W of this shape, in nats."""
         if self.family == "gumbel":
             return rng.gumbel(0.0, self.level, shape)
         if self.family == "normal":
@@ -187,7 +187,7 @@ class Noise:
 def simulate_choices(
     utility_a: Array, utility_b: Array, noise: Noise, rng: np.random.Generator
 ) -> npt.NDArray[np.bool_]:
-    """Whether a beats b, drawing the noise of both candidates; shapes (n,) -> (n,) bool.
+    """Return whether a beats b (n,), with random noise on the utilities (n,) of both, nats.
 
     Examples
     --------
@@ -206,11 +206,11 @@ def simulate_choices(
 
 
 def estimate_level(differences: npt.ArrayLike, family: str = "gumbel") -> Noise:
-    """The noise of a judge whose belief is known, by maximum likelihood.
+    """Return the noise of a judge whose belief is known, by maximum likelihood.
 
-    Choices depend on u and the level through (u − u')/s alone, so the level can be estimated
-    only where u is known (a simulated judge, a calibration set of agreed density), never
-    together with a free belief: p with noise s and p^(1/2) with noise s/2 answer alike.
+    Choices depend on u and the level through (u − u')/s alone. The level can therefore be
+    estimated only if u is known (a simulated judge, points of known density), and not together with
+    the belief: p with noise s and p^(1/2) with noise s/2 give the same choices.
 
     Parameters
     ----------
@@ -219,7 +219,8 @@ def estimate_level(differences: npt.ArrayLike, family: str = "gumbel") -> Noise:
 
     Raises
     ------
-    DensityError : no difference is negative, so that the level would be zero, or none positive.
+    DensityError : no difference is negative, so that the level would be zero, or none is
+        positive.
 
     Examples
     --------
@@ -246,26 +247,30 @@ def estimate_level(differences: npt.ArrayLike, family: str = "gumbel") -> Noise:
 
 
 class ChoiceModel(Protocol):
-    """What says how likely a win is: a `Noise`, or one for each judgment."""
+    """The interface of a probability of winning: a `Noise`, or one for each judgment."""
 
     def log_cdf(self, difference: Tensor) -> Tensor:
-        """log F of a win at differences of utility (..., n), nats."""
+        """Return log F of a win at differences of utility (..., n), nats."""
         ...
 
 
 def choice_log_likelihood(difference: Tensor, weights: Tensor, noise: ChoiceModel) -> Tensor:
-    """Weighted mean of log F(u(winner) − u(loser)), nats per comparison.
+    """Return the weighted mean of log F(u(winner) − u(loser)), nats per comparison.
 
-    Shapes: ``difference`` (..., n), ``weights`` (n,) -> (...). A coin scores −log 2.
+    Shapes: ``difference`` (..., n), ``weights`` (n,) -> (...). Without preferences it is −log 2.
     """
     return (noise.log_cdf(difference) * weights).sum(-1) / weights.sum()
 
 
 @dataclass(frozen=True)
 class Response:
-    """A `Noise` for each of n judgments: ``gain`` g (n,) and ``offset`` o (n,), nats, or neither.
+    """A `Noise` for each of n judgments, by its judge and the positions of its points.
 
-    Differences are (..., n). With neither it is the `Noise` itself, bit for bit.
+    Differences are (..., n). Without gain and offset it is the `Noise` itself, bit for bit.
+
+    Parameters
+    ----------
+    gain, offset : (n,) g and o, nats, of F(g (u − u') + o).
 
     Examples
     --------
@@ -279,46 +284,46 @@ class Response:
     offset: Tensor | None = None
 
     def at(self, rows: Tensor | slice) -> Response:
-        """That of these judgments alone."""
+        """Return the response of some of the judgments."""
         if self.gain is None or self.offset is None:
             return self
         return Response(self.noise, self.gain[rows], self.offset[rows])
 
     def split(self, size: int, count: int) -> list[Response]:
-        """That of ``count`` judgments, ``size`` at a time."""
+        """Return the responses of ``count`` judgments, ``size`` at a time."""
         return [self.at(slice(first, first + size)) for first in range(0, count, size)]
 
     def seen(self, difference: Tensor) -> Tensor:
-        """g (u − u') + o: the difference as it acts on the noise the fit was told."""
+        """Return g (u − u') + o: the difference relative to the noise that the fit assumes."""
         if self.gain is None or self.offset is None:
             return difference
         return self.gain.to(difference) * difference + self.offset.to(difference)
 
     def log_cdf(self, difference: Tensor) -> Tensor:
-        """log F of a win, elementwise."""
+        """Return log F of a win, elementwise."""
         return self.noise.log_cdf(self.seen(difference))
 
     def expected_score(self, difference: Tensor) -> Tensor:
-        """Expected score of an answer, elementwise: 1 for a win, ½ for a tie, 0 for a loss."""
+        """Return the expected score, elementwise: a win scores 1, a tie ½, a loss 0."""
         seen = self.seen(difference)
         win, lose = (torch.exp(self.noise.log_cdf(sign * seen)) for sign in (1.0, -1.0))
         return 0.5 + 0.5 * (win - lose)
 
     def slope(self, difference: Tensor) -> Tensor:
-        """F'/F, the slope of `log_cdf`, from logs so that neither tail overflows."""
+        """Return F'/F, the slope of `log_cdf`, without overflow in either tail."""
         seen = self.seen(difference)
         slope = torch.exp(self.noise.log_pdf(seen) - self.noise.log_cdf(seen))
         return slope if self.gain is None else self.gain.to(slope) * slope
 
     def information(self, difference: Tensor) -> Tensor:
-        """Fisher information of one answer about its difference, elementwise."""
+        """Return the Fisher information of one answer about its difference, elementwise."""
         information = self.noise.information(self.seen(difference))
         return information if self.gain is None else self.gain.to(information) ** 2 * information
 
     def spread(self, spread: Tensor) -> Tensor:
-        """Standard deviations of `seen` from those of the differences."""
+        """Return standard deviations of `seen` from those of the differences."""
         return spread if self.gain is None else self.gain.to(spread) * spread
 
     def moderated_log_cdf(self, difference: Tensor, spread: Tensor) -> Tensor:
-        """`Noise.moderated_log_cdf` of differences known within ``spread``."""
+        """Return `Noise.moderated_log_cdf` of differences with standard errors ``spread``."""
         return self.noise.moderated_log_cdf(self.seen(difference), self.spread(spread))

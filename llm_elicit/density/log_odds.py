@@ -1,12 +1,12 @@
-"""Log-odds as measurements: what a judge's answers to one pair say of the difference of utility.
+"""Log-odds as measurements of the difference of utility of a pair.
 
 With ℓ = log P(first shown) / P(second shown) and the pair (a, b) asked in both orders,
 
     ℓ_ab = m + g(a) − g(b) + e,      ℓ_ba = m − (g(a) − g(b)) + e',      e, e' ~ N(0, σ²),
 
-half the difference measures g(a) − g(b) with variance σ²/2 and half the sum the pair's position
-effect m. Where one order alone was asked, ℓ less the mean position effect measures it with
-variance σ² + Var m, which is σ²/2 plus the variance of the half sums of other pairs.
+half the difference measures g(a) − g(b) with variance σ²/2, and half the sum measures the pair's
+position effect m. If only one order was asked, ℓ minus the mean position effect measures g(a) −
+g(b) with variance σ² + Var m, which is σ²/2 plus the variance of the half sums of other pairs.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ Index = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LogOdds:
-    """m measured log-odds, one row a question: log P(first shown) / P(second shown).
+    """m measured log-odds, one row per question: log P(first shown) / P(second shown).
 
-    ``first``, ``second`` (m, d) in natural units; ``value`` (m,) nats; ``spread`` (m,) the standard
-    deviation that rounding adds to the value, nats; ``censored`` (m,) is 1 where the log-odds are
-    only known to be at least ``value``, −1 where at most, else 0; ``judge`` (m,) numbers of the
-    evidence's judges.
+    Parameters
+    ----------
+    first, second : (m, d) points in natural units.
+    value : (m,) nats.
+    spread : (m,) standard deviation due to rounding, nats.
+    censored : (m,) 1 if the log-odds are known only to be at least ``value``, −1 if at most, else
+        0.
+    judge : (m,) numbers of the evidence's judges.
     """
 
     first: Array
@@ -42,7 +46,7 @@ class LogOdds:
 
     @classmethod
     def none(cls, dimension: int) -> LogOdds:
-        """No rows, of points with this many features."""
+        """Return log-odds without rows, of points with this many features."""
         points, empty = np.empty((0, dimension)), np.empty(0)
         index = np.empty(0, dtype=np.int64)
         return cls(points, points, empty, empty, index, index)
@@ -52,11 +56,18 @@ class LogOdds:
 class PairContrasts:
     """n measurements of g(a) − g(b), one for each pair and judge.
 
-    ``a``, ``b`` (n, d) natural units; ``value`` (n,) nats, less the judge's mean position effect
-    where one order alone was asked and others tell it; its variance is ``share`` σ² + ``extra``
-    with σ the judge's dispersion; ``censored`` (n,) as in `LogOdds`; ``judge`` (n,) numbers;
-    ``position`` (n,) half sums, NaN where one order alone was asked; ``side`` (n,) is 1 or −1
-    there, what a preference for the first place adds to the value, else 0.
+    Parameters
+    ----------
+    a, b : (n, d) points in natural units.
+    value : (n,) nats. If only one order was asked, the judge's mean position effect is subtracted,
+        if other pairs determine it.
+    share, extra : (n,) the variance of the value is share · σ² + extra, with σ the judge's
+        dispersion.
+    censored : (n,) as in `LogOdds`.
+    judge : (n,) numbers of the judges.
+    position : (n,) half sums; NaN if only one order was asked.
+    side : (n,) the coefficient of the position effect in the value: ±1 if only one order was asked,
+        else 0.
     """
 
     a: Array
@@ -73,7 +84,7 @@ class PairContrasts:
         return len(self.value)
 
     def position_effect(self, judge: int) -> tuple[float, float, int] | None:
-        """Mean and standard deviation of a judge's half sums and their number; None without any."""
+        """Return mean, standard deviation and number of a judge's half sums; None without any."""
         found = self.position[(self.judge == judge) & np.isfinite(self.position)]
         if not len(found):
             return None
@@ -81,10 +92,10 @@ class PairContrasts:
 
 
 def pair_contrasts(rows: LogOdds) -> PairContrasts:
-    """The measurements of every pair, answers to one question averaged.
+    """Return the measurements of every pair; answers to the same question are averaged.
 
-    A censored answer makes the pair's value a bound. Where both orders are censored towards the
-    same place the pair says nothing of the points and only its half sum is kept.
+    A censored answer makes the value a bound. If both orders are censored towards the same
+    position, the pair has no information on the points, and only its half sum is kept.
 
     Examples
     --------
@@ -113,7 +124,7 @@ def pair_contrasts(rows: LogOdds) -> PairContrasts:
     both, only_ab = (n_ab > 0) & (n_ba > 0), n_ba == 0
     value = np.where(both, 0.5 * (ab - ba), np.where(only_ab, ab, -ba))
     extra = np.where(both, 0.25 * (ab_var + ba_var), np.where(only_ab, ab_var, ba_var))
-    # A bound on either order is a bound on the pair; bounds that contradict each other leave none.
+    # A bound on either order is a bound on the pair; two contradicting bounds give none.
     cut = np.where(both, np.sign(ab_cut - ba_cut), np.where(only_ab, ab_cut, -ba_cut))
     useless = both & (ab_cut != 0) & (ab_cut == ba_cut)
     judge = unique[:, 0].astype(np.int64)
@@ -138,7 +149,7 @@ def pair_contrasts(rows: LogOdds) -> PairContrasts:
 def _averaged(
     rows: LogOdds, pair: Index, count: int, chosen: npt.NDArray[np.bool_]
 ) -> tuple[Array, Array, Array, Array]:
-    """Mean log-odds, variance of rounding, censoring and number of the chosen rows of each pair."""
+    """Return mean log-odds, rounding variance, censoring and number of chosen rows, by pair."""
     at = pair[chosen]
     n = np.bincount(at, minlength=count).astype(float)
     size = np.maximum(n, 1.0)
@@ -149,7 +160,7 @@ def _averaged(
 
 
 def _position_effects(position: Array, judge: Index) -> tuple[Array, Array]:
-    """Mean of the half sums of each row's judge (n,), 0 without any; their variance, else NaN."""
+    """Return mean and variance (n,) of the half sums of each row's judge; 0 and NaN without any."""
     centre, variance = np.zeros(len(judge)), np.full(len(judge), np.nan)
     for each in np.unique(judge):
         here = judge == each
@@ -160,7 +171,7 @@ def _position_effects(position: Array, judge: Index) -> tuple[Array, Array]:
 
 
 def _swapped(first: Array, second: Array) -> npt.NDArray[np.bool_]:
-    """Whether the first point comes after the second in lexical order (n,)."""
+    """Return whether the first point comes after the second in lexical order (n,)."""
     unequal = (first != second).argmax(1)[:, None]
     one, other = (np.take_along_axis(x, unequal, 1)[:, 0] for x in (first, second))
     return np.asarray(one > other)

@@ -24,12 +24,13 @@ from scipy.stats import qmc
 from torch import Tensor
 
 from llm_elicit.density.errors import DensityError
+from llm_elicit.density.sampling import bisect
 from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_function import Utility
 
 Array = npt.NDArray[np.float64]
 _LOG_2PI = float(np.log(2.0 * np.pi))
-_FARTHEST = 30.0  # standard deviations, beyond which λ holds nothing
+_FARTHEST = 30.0  # standard deviations, beyond which λ has no mass in floats
 
 _ESS = 0.5
 _MOVES = 2
@@ -40,7 +41,13 @@ _JITTER = 1e-9
 
 @dataclass(frozen=True)
 class TruncatedNormal:
-    """One law for each of G boxes: ``low``, ``high`` (G, d) bounds of h, ``root`` L (d, d)."""
+    """A truncated normal for each of G boxes.
+
+    Parameters
+    ----------
+    low, high : (G, d) bounds of h; see `Latent.axis`.
+    root : L (d, d).
+    """
 
     low: Tensor
     high: Tensor
@@ -48,11 +55,11 @@ class TruncatedNormal:
 
     @classmethod
     def of(cls, latent: Latent, boxes: Array) -> TruncatedNormal:
-        """The laws within boxes (G, d, 2), natural units; a free feature has (−inf, inf).
+        """Return those of boxes (G, d, 2), natural units; a free feature has (−inf, inf).
 
         Raises
         ------
-        DensityError : bounds on a feature with categories, or a box outside λ's support.
+        DensityError : a box bounds a feature with categories, or lies outside λ's support.
         """
         sampling = latent.sampling
         grouped = np.argwhere(sampling.categorical & np.isfinite(boxes).any(-1))
@@ -73,11 +80,11 @@ class TruncatedNormal:
         return cls(torch.from_numpy(low), torch.from_numpy(high), torch.from_numpy(root))
 
     def select(self, which: Tensor) -> TruncatedNormal:
-        """The laws of some boxes."""
+        """Return the distributions of some boxes."""
         return TruncatedNormal(self.low[which], self.high[which], self.root)
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw (G, count, d) latent points, from the same scrambled Sobol points in all boxes."""
+        """Return latent points (G, count, d), by the same scrambled Sobol points in all boxes."""
         groups, d = self.low.shape
         sobol = qmc.Sobol(d, rng=int(torch.randint(2**62, (), generator=generator)))
         uniform = torch.from_numpy(sobol.random_base2((count - 1).bit_length())[:count])
@@ -88,25 +95,25 @@ class TruncatedNormal:
         return g
 
     def log_density(self, g: Tensor) -> Tensor:
-        """Log-density (G, N) at latent points (G, N, d) of the boxes."""
+        """Return log-densities (G, N) at latent points (G, N, d) of the boxes."""
         total = -0.5 * (g.square() + _LOG_2PI).sum(-1)
         for j in range(g.shape[-1]):
             total = total - _log_mass(*self._bounds(g, j))
         return total
 
     def _bounds(self, g: Tensor, j: int) -> tuple[Tensor, Tensor]:
-        """Bounds (G, N) of coordinate j given those before it."""
+        """Return the bounds (G, N) of coordinate j given those before it."""
         before = g[..., :j] @ self.root[j, :j]
         a, b = ((side[:, j, None] - before) / self.root[j, j] for side in (self.low, self.high))
         return a.clamp(-_FARTHEST, _FARTHEST), b.clamp(-_FARTHEST, _FARTHEST)
 
 
 def _truncated(a: Tensor, b: Tensor, uniform: Tensor) -> Tensor:
-    """A standard normal within [a, b] by its quantile function, from the nearer tail."""
+    """Return standard normals within [a, b] by their quantile function, from the nearer tail."""
     flip = a > 0
     low, high = torch.where(flip, -b, a), torch.where(flip, -a, b)
     below, above = torch.special.ndtr(low), torch.special.ndtr(high)
-    # Where the box is so far out that both round to one number, its middle will do.
+    # Far out, both may round to one number; then a uniform draw between the bounds serves.
     drawn = torch.special.ndtri(below + uniform * (above - below))
     drawn = torch.where(drawn.isfinite(), drawn, low + uniform * (high - low))
     drawn = torch.minimum(torch.maximum(drawn, low), high)
@@ -114,7 +121,7 @@ def _truncated(a: Tensor, b: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _log_mass(a: Tensor, b: Tensor) -> Tensor:
-    """log(Φ(b) − Φ(a)), from the nearer tail."""
+    """Return log(Φ(b) − Φ(a)), from the nearer tail."""
     flip = a > 0
     low, high = torch.where(flip, -b, a), torch.where(flip, -a, b)
     upper, lower = torch.special.log_ndtr(high), torch.special.log_ndtr(low)
@@ -124,8 +131,13 @@ def _log_mass(a: Tensor, b: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class PowerPath:
-    """``log_mass`` (G, K): log ∫_R exp(k f) dz, nats, of region and power; ``points`` (K of
-    (G, N, d)): latent particles of exp(k f) within each region.
+    """Masses and particles of exp(k f) within G boxes, at K powers.
+
+    Parameters
+    ----------
+    powers : (K,), increasing.
+    log_mass : (G, K) log ∫ exp(k f) dz over each box, nats.
+    points : K tensors (G, N, d) of latent particles.
     """
 
     powers: Array
@@ -141,23 +153,27 @@ def follow_powers(
     particles: int,
     generator: torch.Generator,
 ) -> PowerPath:
-    """Carry particles within boxes (G, d, 2), natural units, along increasing powers (K,).
+    """Return particles within boxes (G, d, 2), natural units, along increasing powers (K,).
 
     Raises
     ------
-    DensityError : a box that λ's support has no part in, or bounds on a feature with categories.
+    DensityError : a box holds nothing of λ's support, or bounds a feature with categories.
     """
-    swarm = _Swarm(latent, utility, boxes, particles, generator)
+    moved = _Particles(latent, utility, boxes, particles, generator)
     masses, points = [], []
     for power in powers:
-        swarm.advance(float(power))
-        masses.append(swarm.log_mass.clone())
-        points.append(swarm.points.clone())
+        moved.anneal(float(power))
+        masses.append(moved.log_mass.clone())
+        points.append(moved.points.clone())
     return PowerPath(powers, torch.stack(masses, 1).numpy(), tuple(points))
 
 
-class _Swarm:
-    """Particles (G, N, d) of every region at one power, their utilities and log-masses (G,)."""
+class _Particles:
+    """Particles (G, N, d) of every box at one power, and the log-masses (G,).
+
+    ``values`` are, for each particle (G, N): the utility f; the rest of the log-density, taper and
+    volume; and the log-density of the truncated normal.
+    """
 
     def __init__(
         self,
@@ -170,117 +186,97 @@ class _Swarm:
         self.latent, self.utility, self.generator = latent, utility, generator
         self.boxes, self.within = boxes, TruncatedNormal.of(latent, boxes)
         self.points = self.within.draw(particles, generator)
+        self.values = self._evaluate(self.points, self.within)
         self.log_mass = torch.zeros(len(boxes), dtype=torch.float64)
-        self.f, self.base = self._evaluate(self.points)
-        self.start = self.within.log_density(self.points)
-        self.power = 0.0
-        # To the first power the exponent goes from 0 to 1; from then on the power grows.
-        self.bridged = False
+        self.power = 0.0  # before the first power the particles are those of the truncated normal
         self.step = torch.full((len(boxes),), 2.4 / math.sqrt(boxes.shape[1]), dtype=torch.float64)
 
-    def _evaluate(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """f (G, N), and what the log-density has beside k f: taper and volume."""
+    def _evaluate(self, points: Tensor, within: TruncatedNormal) -> tuple[Tensor, ...]:
         flat = points.reshape(-1, points.shape[-1])
         value = self.utility(self.latent.features(flat))
         base = self.latent.taper(flat) + self.latent.log_volume(flat)
-        return value.reshape(points.shape[:-1]), base.reshape(points.shape[:-1])
+        shape = points.shape[:-1]
+        return value.reshape(shape), base.reshape(shape), within.log_density(points)
 
-    def advance(self, power: float) -> None:
-        """Carry all regions to this power."""
-        if not self.bridged:
-            self._anneal(power, power * self.f + self.base - self.start, bridge=True)
-            self.bridged, self.power = True, power
-            return
-        self._anneal(power, (power - self.power) * self.f, bridge=False)
-        self.power = power
+    def _ends(self, power: float, values: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the log-densities (G, N) at the present power and at the next one."""
+        f, base, start = values
+        present = start if self.power == 0.0 else self.power * f + base
+        return present, power * f + base
 
-    def _anneal(self, power: float, ratio: Tensor, *, bridge: bool) -> None:
-        """Weights by parts of ``ratio`` (G, N), resampling and moves, until all of it is used."""
-        done = torch.zeros(len(ratio), dtype=torch.float64)
+    def anneal(self, power: float) -> None:
+        """Move the particles of all boxes to this power, by steps of weights and moves."""
+        done = torch.zeros(len(self.boxes), dtype=torch.float64)
         while bool((done < 1.0).any()):
             active = torch.nonzero(done < 1.0)[:, 0]
-            part = _increments(ratio[active], 1.0 - done[active])
-            logs = part[:, None] * ratio[active]
-            size = logs.shape[1]
-            self.log_mass[active] += torch.logsumexp(logs, 1) - math.log(size)
+            first, last = self._ends(power, [each[active] for each in self.values])
+            part = _increments(last - first, 1.0 - done[active])
+            logs = part[:, None] * (last - first)
+            self.log_mass[active] += torch.logsumexp(logs, 1) - math.log(logs.shape[1])
             done[active] = torch.where(part >= 1.0 - done[active], 1.0, done[active] + part)
             self._resample(active, logs)
             for _ in range(_MOVES):
-                self._move(active, done[active], power, bridge=bridge)
-            if bridge:
-                ratio = power * self.f + self.base - self.start
-            else:
-                ratio = (power - self.power) * self.f
-
-    def _log_density(
-        self, done: Tensor, power: float, parts: tuple[Tensor, Tensor, Tensor], *, bridge: bool
-    ) -> Tensor:
-        f, base, start = parts
-        share = done[:, None]
-        if bridge:
-            return (1.0 - share) * start + share * (power * f + base)
-        return (self.power + share * (power - self.power)) * f + base
+                self._move(active, done[active], power)
+        self.power = power
 
     def _resample(self, active: Tensor, logs: Tensor) -> None:
-        """Systematic resampling within each region."""
+        """Resample systematically within each box."""
         size = logs.shape[1]
         edges = torch.softmax(logs, 1).cumsum(1)
         offset = torch.rand(1, generator=self.generator, dtype=torch.float64)
-        marks = (torch.arange(size, dtype=torch.float64) + offset) / size
-        index = torch.searchsorted(edges, marks.expand_as(edges).contiguous()).clamp(max=size - 1)
+        at = (torch.arange(size, dtype=torch.float64) + offset) / size
+        index = torch.searchsorted(edges, at.expand_as(edges).contiguous()).clamp(max=size - 1)
         self.points[active] = torch.take_along_dim(self.points[active], index[..., None], 1)
-        for values in (self.f, self.base, self.start):
+        for values in self.values:
             values[active] = torch.take_along_dim(values[active], index, 1)
 
-    def _move(self, active: Tensor, done: Tensor, power: float, *, bridge: bool) -> None:
-        """One random-walk Metropolis step of every particle, scaled by its region's covariance."""
+    def _move(self, active: Tensor, done: Tensor, power: float) -> None:
+        """Make one random-walk Metropolis step, scaled by the covariance within each box."""
         points = self.points[active]
-        centred = points - points.mean(1, keepdim=True)
-        covariance = centred.mT @ centred / points.shape[1]
-        diagonal = covariance.diagonal(dim1=1, dim2=2)
-        covariance = covariance + torch.diag_embed(0.02 * diagonal + _JITTER)
-        root = torch.linalg.cholesky(covariance)
-        # The same random numbers in all regions: differences of their log-masses vary less.
+        # The same random numbers in all boxes: differences of their log-masses vary less.
         white = torch.randn(points.shape[1:], generator=self.generator, dtype=torch.float64)
-        proposal = points + self.step[active][:, None, None] * (white @ root.mT)
+        proposal = points + self.step[active][:, None, None] * (white @ _root(points).mT)
         inside = _inside(self.latent, proposal, self.boxes[active.numpy()])
         proposal = torch.where(inside[..., None], proposal, points)
-        f, base = self._evaluate(proposal)
-        start = self.start[active]
-        if bridge:
-            start = self.within.select(active).log_density(proposal)
-        new = self._log_density(done, power, (f, base, start), bridge=bridge)
-        here = (self.f[active], self.base[active], self.start[active])
-        old = self._log_density(done, power, here, bridge=bridge)
+        values = self._evaluate(proposal, self.within.select(active))
+        new, old = (
+            torch.lerp(*self._ends(power, each), done[:, None])
+            for each in (values, [each[active] for each in self.values])
+        )
         chance = torch.exp((new - old).clamp(max=0.0)).nan_to_num(0.0) * inside
         draw = torch.rand(chance.shape[1:], generator=self.generator, dtype=torch.float64)
         accepted = draw < chance
         self.points[active] = torch.where(accepted[..., None], proposal, points)
-        for values, moved in ((self.f, f), (self.base, base), (self.start, start)):
-            values[active] = torch.where(accepted, moved, values[active])
+        for present, moved in zip(self.values, values, strict=True):
+            present[active] = torch.where(accepted, moved, present[active])
         rate = chance.mean(1)
         self.step[active] = (self.step[active] * torch.exp(rate - _ACCEPTED)).clamp(1e-3, 5.0)
 
 
+def _root(points: Tensor) -> Tensor:
+    """Return Cholesky factors (G, d, d) of the particles' covariances, kept away from singular."""
+    centred = points - points.mean(1, keepdim=True)
+    covariance = centred.mT @ centred / points.shape[1]
+    diagonal = covariance.diagonal(dim1=1, dim2=2)
+    root: Tensor = torch.linalg.cholesky(covariance + torch.diag_embed(0.02 * diagonal + _JITTER))
+    return root
+
+
 def _increments(ratio: Tensor, remaining: Tensor) -> Tensor:
-    """For each region (G,), the largest part of ``remaining`` that keeps the effective size."""
+    """Return for each box (G,) the largest part of ``remaining`` that keeps the effective size."""
 
-    def effective(part: Tensor) -> Tensor:
-        logs = part[:, None] * ratio
+    def enough(part: Array) -> npt.NDArray[np.bool_]:
+        logs = torch.from_numpy(part)[:, None] * ratio
         twice = 2.0 * torch.logsumexp(logs, 1) - torch.logsumexp(2.0 * logs, 1)
-        return torch.exp(twice) / ratio.shape[1]
+        return np.asarray((torch.exp(twice) / ratio.shape[1] >= _ESS).numpy())
 
-    low, high = torch.zeros_like(remaining), remaining.clone()
-    enough = effective(remaining) >= _ESS
-    for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + high)
-        fine = effective(middle) >= _ESS
-        low, high = torch.where(fine, middle, low), torch.where(fine, high, middle)
-    return torch.where(enough, remaining, high.clamp(min=1e-9))
+    most = remaining.numpy()
+    part = bisect(enough, np.zeros_like(most), most, _BISECTIONS).clip(1e-9)
+    return torch.from_numpy(np.where(enough(most), most, part))
 
 
 def _inside(latent: Latent, points: Tensor, boxes: Array) -> Tensor:
-    """Which latent points (G, N, d) lie in their region's box (G, d, 2)."""
+    """Return which latent points (G, N, d) lie in their boxes (G, d, 2)."""
     flat = points.reshape(-1, points.shape[-1]).numpy()
     x = latent.from_latent(flat).reshape(points.shape)
     inside = (x >= boxes[:, None, :, 0]) & (x <= boxes[:, None, :, 1])
@@ -288,17 +284,17 @@ def _inside(latent: Latent, points: Tensor, boxes: Array) -> Tensor:
 
 
 def whole(dimension: int) -> Array:
-    """The box (1, d, 2) of the whole space."""
+    """Return the box (1, d, 2) of the whole space."""
     return np.broadcast_to(np.array([-np.inf, np.inf]), (1, dimension, 2)).copy()
 
 
 def log_grid(low: float, high: float, count: int) -> Array:
-    """``count`` powers from low to high, equally spaced in their logarithm."""
+    """Return ``count`` powers from low to high, equally spaced in their logarithm."""
     return np.exp(np.linspace(math.log(low), math.log(high), count))
 
 
 def unique_boxes(boxes: Sequence[Array]) -> tuple[Array, npt.NDArray[np.intp]]:
-    """Different boxes (G, d, 2) of several arrays (n, d, 2), and each one's number among them."""
+    """Return the distinct boxes (G, d, 2) of several arrays (n, d, 2), and the number of each."""
     every = np.concatenate(boxes)
     flat = every.reshape(len(every), -1)
     unique, index = np.unique(flat, axis=0, return_inverse=True)

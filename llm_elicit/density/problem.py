@@ -1,4 +1,4 @@
-"""What every estimator is given: the judgments in latent coordinates, noise, randomness."""
+"""The input of every estimator: judgments in latent coordinates, noise, random numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,16 @@ from llm_elicit.density.transforms import Latent, make_latent
 
 
 class Problem:
-    """One fit: checked judgments, latent (n, d) winners and losers, and its random numbers."""
+    """The input of one fit.
+
+    Attributes
+    ----------
+    judgments, noise, settings, progress : as given to `llm_elicit.density.fit_belief`, checked.
+    latent : the latent coordinates.
+    winners, losers : (n, d) latent points.
+    weights : (n,) of the comparisons.
+    rng, generator : the random numbers of the fit, from one seed.
+    """
 
     def __init__(
         self,
@@ -41,7 +50,7 @@ class Problem:
         return self.latent.sampling.dimension
 
     def points_of_sampling(self, log2_quasi: int = 12, limit: int = 16_384) -> Tensor:
-        """Draws of λ, latent (m, d): up to ``limit`` compared points and 2^k quasi-random ones."""
+        """Return latent draws (m, d) of λ: ``limit`` compared points at most, 2^k Sobol points."""
         compared = torch.cat([self.winners, self.losers])
         if len(compared) > limit:
             kept = torch.randperm(len(compared), generator=self.generator)[:limit]

@@ -1,9 +1,9 @@
-"""Comparisons of ranges: what they say of a belief's power, and of the judge's coherence.
+"""Comparisons of ranges: the likelihood of a belief's power, and a test of the judge's coherence.
 
-The holder of a density p_k ∝ exp(k f) finds a range R as plausible as its mass, so that its
-log-odds of R over R' are c (L_k(R) − L_k(R')) + noise, L_k(R) = log ∫_R exp(k f), for some response
-scale c. A judge who goes by the values alone and not by how many there are does not: beside
-L_k, the log-width of a range then has a coefficient of its own that cancels that of L_k.
+A judge with density p_k ∝ exp(k f) finds a range R as plausible as its mass. Its log-odds of R over
+R' are c (L_k(R) − L_k(R')) + noise, with L_k(R) = log ∫_R exp(k f) and some response scale c. The
+log-odds of a judge who attends to typical values, and not to the width of ranges, have another
+term: a coefficient of the log-width that cancels the one within L_k.
 """
 
 from __future__ import annotations
@@ -21,27 +21,30 @@ from llm_elicit.density.errors import DensityError, numbers
 from llm_elicit.density.log_odds import LogOdds, pair_contrasts
 from llm_elicit.density.power_path import PowerPath, unique_boxes
 from llm_elicit.density.sampling import SamplingDensity, Uniform
+from llm_elicit.density.summaries import Coherence
 
 Array = npt.NDArray[np.float64]
 Paths = Callable[[Array, Array, int], PowerPath]
 Deviations = Callable[[torch.Tensor], Array]
 
 _PARTICLES = 128
-_AVERAGED = 32  # of them, for means of what varies little within a range
-_SCALE_SD = 1.0  # prior standard deviation of log(c k): a judge of points and ranges alike has 0
-_NOISE_SD = 1.0  # of log(noise of a range's log-odds / that of a point's)
-_ANY_NOISE_SD = 2.0  # where the noise of a point's is not known
+_AVERAGED = 32  # of them, for means of functions that vary little within a range
+_SCALE_SD = 1.0  # prior sd of log(c k), which is 0 if points and ranges are judged alike
+_NOISE_SD = 1.0  # prior sd of log(noise of a range's log-odds / that of a point's)
+_ANY_NOISE_SD = 2.0  # the same if the noise of a point's log-odds is unknown
 _NEWTON, _STEP = 50, 1e-3
-_SHARES = np.array([1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 1e-3, 0.0])  # of a step, that are tried
-_LEVEL = 0.05
+_SHARES = np.array([1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 1e-3, 0.0])  # step lengths of Newton's method
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """n comparisons of two ranges, one row a question; the other order is another row.
+    """n comparisons of two ranges, one row per question; the other order is another row.
 
-    ``first``, ``second`` (n, d, 2): the lower and upper bounds of each feature, natural units; a
-    feature that is left free has (−inf, inf). ``log_odds`` (n,) is log P(first) / P(second).
+    Parameters
+    ----------
+    first, second : (n, d, 2) the lower and upper bounds of each feature, natural units; a free
+        feature has (−inf, inf).
+    log_odds : (n,) log P(first) / P(second), nats.
 
     Raises
     ------
@@ -80,14 +83,8 @@ class Ranges:
             raise DensityError(
                 f"Ranges: log_odds[{bad[0]}] is {value[bad[0]]}; every value must be finite."
             )
-        for name, side in (("first", one), ("second", other)):
-            wrong = np.argwhere(~(side[..., 0] < side[..., 1]))
-            if wrong.size:
-                i, j = wrong[0]
-                raise DensityError(
-                    f"Ranges: {name}[{i}] has the bounds {side[i, j].tolist()} of feature {j}; the "
-                    "lower bound comes first and lies below the upper one."
-                )
+        _check_bounds("first", one)
+        _check_bounds("second", other)
         for name, array in zip(("first", "second", "log_odds"), arrays, strict=True):
             object.__setattr__(self, name, array)
 
@@ -95,31 +92,21 @@ class Ranges:
         return len(self.log_odds)
 
 
-@dataclass(frozen=True)
-class Coherence:
-    """How a judge reacts to the width of ranges.
-
-    ``width`` (value, low, high) is the coefficient of the difference of log-widths in the log-odds,
-    beside the mean density within the ranges, with its 95 % interval; ``expected`` what a holder of
-    a density who answers alike otherwise would have; ``p_value`` of the test that the judge is one.
-    ``coherent`` is False where that is refused at 5 %.
-    """
-
-    width: tuple[float, float, float]
-    expected: float
-    p_value: float
-
-    @property
-    def coherent(self) -> bool:
-        """Whether the answers may be those of the holder of a density."""
-        return self.p_value >= _LEVEL
+def _check_bounds(name: str, side: Array) -> None:
+    wrong = np.argwhere(~(side[..., 0] < side[..., 1]))
+    if wrong.size:
+        i, j = wrong[0]
+        raise DensityError(
+            f"Ranges: {name}[{i}] has the bounds {side[i, j].tolist()} of feature {j}; the "
+            "lower bound comes first and lies below the upper one."
+        )
 
 
 class RangeLikelihood:
     """The likelihood of the log-odds of ranges, at any powers.
 
-    Beside the power it has two parameters, θ = (log c k, log noise), of normal priors; they are
-    integrated out by Laplace's method.
+    It has two more parameters, θ = (log c k, log noise), with normal priors. They are integrated
+    out by Laplace's method.
     """
 
     def __init__(
@@ -135,12 +122,12 @@ class RangeLikelihood:
         pairs = pair_contrasts(rows)
         if len(pairs) < 3:
             raise DensityError(
-                f"fit_power: {len(pairs)} pairs of ranges; at least three different ones tell a "
-                "power; ask more."
+                f"fit_power: {len(pairs)} pairs of ranges; at least three different ones are "
+                "needed; ask more."
             )
         self.paths, self.deviations = paths, deviations
         self._made: dict[tuple[float, ...], list[_Rows]] = {}
-        # Both orders' half differences are free of the position effect; a single order's are not.
+        # Half differences of both orders are free of the position effect; a single order is not.
         self.side, self.share = pairs.side, np.sqrt(2.0 * pairs.share)
         self.value = pairs.value
         boxes = [side.reshape(-1, d, 2) for side in (pairs.a, pairs.b)]
@@ -151,20 +138,20 @@ class RangeLikelihood:
         self.prior = _prior(self.value, belief)
 
     @property
-    def tells_width(self) -> bool:
+    def widths_differ(self) -> bool:
         """Whether widths are finite and differ."""
         return bool(np.isfinite(self.width).all() and float(np.ptp(self.width)) > 1e-9)
 
     def curve(self, powers: Array) -> Array:
-        """log p(log-odds | k) (K,), θ integrated out."""
+        """Return log p(log-odds | k) (K,), with θ integrated out."""
         return np.array([at.maximum(free=False).integral for at in self._rows(powers)])
 
     def coherence(self, powers: Array) -> Coherence | None:
-        """The test of the coefficient of log-width; None where widths are infinite or all alike.
+        """Return the test of the coefficient of log-width; None if widths are infinite or equal.
 
-        ``powers`` hold the likely ones.
+        ``powers`` (K,) must include the likely ones.
         """
-        if not self.tells_width:
+        if not self.widths_differ:
             return None
         rows = self._rows(powers)
         bound = [each.maximum(free=False).value for each in rows]
@@ -181,7 +168,7 @@ class RangeLikelihood:
         return Coherence((width, width - half, width + half), expected, p_value)
 
     def _rows(self, powers: Array) -> list[_Rows]:
-        """The measurements at each of the powers, made once for the same ones."""
+        """Return the measurements at each of the powers, computed once for equal powers."""
         key = tuple(powers.tolist())
         if key not in self._made:
             self._made[key] = self._make_rows(powers)
@@ -200,8 +187,8 @@ class RangeLikelihood:
 
 @dataclass(frozen=True)
 class _Maximum:
-    """The most likely θ (2,), its log-likelihood with the prior, the same with θ integrated out,
-    and the coefficient of log-width with its standard error, 0 where it is not free.
+    """The mode of θ (2,), its log-posterior, the log-likelihood with θ integrated out, and the
+    coefficient of log-width with its standard error, both 0 if it is not free.
     """
 
     theta: Array
@@ -213,10 +200,10 @@ class _Maximum:
 
 @dataclass(frozen=True)
 class _Rows:
-    """n measurements at one power, along the axes on which they are independent.
+    """n measurements at one power, along axes on which they are independent.
 
-    ``value``, ``mass``, ``width``, ``side`` (n,) have unit noise; ``variance`` (n,) is that of
-    what the utility is not known to, for c k = 1.
+    ``value``, ``mass``, ``width``, ``side`` (n,) have unit noise; ``variance`` (n,) comes from the
+    uncertainty of the utility, for c k = 1.
     """
 
     power: float
@@ -237,7 +224,7 @@ class _Rows:
         return cls(power, value, mass, width, side, np.maximum(values, 0.0), of.prior)
 
     def maximum(self, *, free: bool) -> _Maximum:
-        """By Newton's method from a least-squares fit."""
+        """Return the mode, by Newton's method from a least-squares fit."""
         theta = self._start(free=free)
         curvature = np.eye(2)
         for _ in range(_NEWTON):
@@ -258,12 +245,12 @@ class _Rows:
         beta = np.linalg.lstsq(design, self.value, rcond=None)[0]
         rest = self.value - design @ beta
         mean, sd = self.prior
-        # A response in the wrong direction is as good as none.
+        # A negative scale means that the answers do not follow the masses: start from a small one.
         scale = max(float(beta[0]) * self.power, float(np.exp(mean[0] - 2.0 * sd[0])))
         return np.array([np.log(scale), 0.5 * np.log(np.mean(rest**2) + np.exp(2.0 * mean[1] - 6))])
 
     def _slope(self, theta: Array, *, free: bool) -> tuple[Array, Array]:
-        """Gradient (2,) and minus the Hessian (2, 2), made positive definite, by differences."""
+        """Return the gradient (2,) and minus the Hessian (2, 2), made positive definite."""
         moves = np.array([[0, 0], [1, 0], [-1, 0], [0, 1], [0, -1], [1, 1], [-1, -1]])
         at = self._logs(theta + _STEP * moves, free=free)[0]
         slope = np.array([at[1] - at[2], at[3] - at[4]]) / (2.0 * _STEP)
@@ -274,10 +261,9 @@ class _Rows:
         return slope, (vectors * np.maximum(values, 0.1)) @ vectors.T
 
     def _logs(self, theta: Array, *, free: bool) -> tuple[Array, Array, Array]:
-        """Log-likelihoods (m,) with the prior at θ (m, 2).
+        """Return log-posteriors (m,) at θ (m, 2), and the coefficient of log-width and its error.
 
-        With ``free`` a coefficient of log-width is added by generalized least squares: second and
-        third are it and its standard error, (m,).
+        If ``free``, that coefficient is fitted by generalized least squares; otherwise both are 0.
         """
         scale, noise = np.exp(theta[:, :1]), np.exp(theta[:, 1:])
         variance = scale**2 * self.variance + noise**2  # (m, n)
@@ -302,18 +288,18 @@ class _Rows:
 
 
 def _prior(value: Array, belief: BeliefDensity) -> tuple[Array, Array]:
-    """Means and standard deviations (2,) of θ."""
+    """Return the prior means and standard deviations (2,) of θ."""
     size = max(float(np.sqrt(np.mean(value**2))), 1e-12)
     noise, noise_sd = 0.3 * size, _ANY_NOISE_SD
     dispersion = float(belief.diagnostics.get("response", {}).get("dispersion", np.nan))
     if dispersion > 0.0:
-        # What is known is the noise of one log-odds; half differences have 1/√2 of it.
+        # The dispersion is that of one log-odds; half differences have 1/√2 of it.
         noise, noise_sd = dispersion / np.sqrt(2.0), _NOISE_SD
     return np.array([0.0, np.log(noise)]), np.array([_SCALE_SD, noise_sd])
 
 
 def _top(powers: Array, values: list[float]) -> float:
-    """The maximum of a curve over log-powers, by a parabola through its three highest nodes."""
+    """Return the maximum of a curve over log-powers, by a parabola through the highest nodes."""
     at = int(np.clip(np.argmax(values), 1, len(values) - 2))
     near = slice(at - 1, at + 2)
     x = np.log(powers[near] / powers[at])
@@ -324,7 +310,7 @@ def _top(powers: Array, values: list[float]) -> float:
 
 
 def _means(deviations: Deviations, points: torch.Tensor) -> Array:
-    """Mean deviations (S, G) of particles (G, N, d) in each region."""
+    """Return mean deviations (S, G) of particles (G, N, d) in each box."""
     flat = deviations(points.reshape(-1, points.shape[-1]))
     return np.asarray(flat.reshape(len(flat), *points.shape[:2]).mean(-1))
 
@@ -353,7 +339,7 @@ def _check(ranges: Ranges, sampling: SamplingDensity) -> None:
 
 
 def _log_widths(boxes: Array, sampling: SamplingDensity) -> Array:
-    """Log-volumes (G,) of boxes on the features' scales; a free feature has its whole range."""
+    """Return log-volumes (G,) of boxes on the features' scales; a free one has its whole range."""
     low, high = boxes[..., 0], boxes[..., 1]
     if isinstance(sampling, Uniform):
         low, high = (

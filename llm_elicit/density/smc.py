@@ -228,8 +228,8 @@ def _systematic(log_weights: Tensor, generator: torch.Generator) -> Tensor:
     n = len(log_weights)
     edges = torch.softmax(log_weights.double(), 0).cumsum(0)
     offset = torch.rand((), generator=generator, dtype=torch.float64)
-    marks = (torch.arange(n, dtype=torch.float64) + offset) / n
-    return torch.searchsorted(edges, marks).clamp(max=n - 1)
+    positions = (torch.arange(n, dtype=torch.float64) + offset) / n
+    return torch.searchsorted(edges, positions).clamp(max=n - 1)
 
 
 def _langevin_move(

@@ -1,4 +1,4 @@
-"""Summaries of a belief: marginals, quantiles, bands, the mode and credible regions."""
+"""Summaries of a belief: marginals, its power, quantiles, bands, the mode, credible regions."""
 
 from __future__ import annotations
 
@@ -13,30 +13,113 @@ from llm_elicit.density.errors import (
     DensityError,
     finite,
     fraction,
+    number,
     numbers,
 )
 
 Array = npt.NDArray[np.float64]
 LogProb = Callable[[npt.ArrayLike], Array]
+_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _STARTS = 5
 _STEP = 1e-4
 
 
 @dataclass(frozen=True)
 class Marginal:
-    """One feature's belief: mean, standard deviation and quantiles, natural units."""
+    """One feature's mean, standard deviation, and quantiles by level, natural units."""
 
     mean: float
     sd: float
     quantiles: dict[float, float]
 
 
-def band(values: Array, level: float = 0.9) -> tuple[Array, Array]:
-    """Lower and upper ends of the central credible band of values (S, ...), one for each draw.
+@dataclass(frozen=True)
+class Coherence:
+    """How a judge reacts to the width of ranges.
+
+    Parameters
+    ----------
+    width : (value, low, high), the coefficient of the difference of log-widths in the log-odds,
+        beside that of the mean density within the ranges, with its 95 % interval.
+    expected : the coefficient of a judge who has a density and otherwise answers alike.
+    p_value : of the test that the judge is one.
+    """
+
+    width: tuple[float, float, float]
+    expected: float
+    p_value: float
+
+    @property
+    def coherent(self) -> bool:
+        """Whether the answers may come from a density: the test does not reject it at 5 %."""
+        return self.p_value >= 0.05
+
+
+@dataclass(frozen=True)
+class Power:
+    """A power k with its 90 % credible interval, under a prior flat in log k.
+
+    Parameters
+    ----------
+    value, low, high : the median and the ends of the interval.
+    source : what determines it: "points", "quantiles", "ranges", "ratios", joined by " + ".
+    log_sd : the standard deviation of log k.
+    sources : the powers by each source alone.
+    agreement : the p-value of a χ² test that all sources have one k; None for one source.
+    coherence : the judge's reaction to width, if there are ranges.
+    above_flat : by how many nats the maximum of the likelihood exceeds that of the flattest power.
 
     Raises
     ------
-    DensityError : a level that is not between 0 and 1.
+    DensityError : a value that is not finite and > 0, or a log_sd that is not finite.
+    """
+
+    value: float
+    low: float
+    high: float
+    source: str
+    log_sd: float
+    sources: tuple[Power, ...] = ()
+    agreement: float | None = None
+    coherence: Coherence | None = None
+    above_flat: float = 0.0
+
+    def __post_init__(self) -> None:
+        number("Power: log_sd", self.log_sd)
+        if not number("Power: value", self.value) > 0:
+            raise DensityError(
+                f"Power: value {self.value} with log_sd {self.log_sd}; a power is a finite number "
+                "> 0; fit_power makes one."
+            )
+
+
+def summarize(x: Array) -> tuple[Marginal, ...]:
+    """Return the marginal of each feature of draws (m, d).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> (found,) = summarize(np.array([[1.0], [2.0], [3.0]]))
+    >>> found.mean, found.quantiles[0.5]
+    (2.0, 2.0)
+    """
+    quantiles = np.quantile(x, _LEVELS, axis=0)
+    return tuple(
+        Marginal(
+            float(x[:, j].mean()),
+            float(x[:, j].std()),
+            {level: float(value) for level, value in zip(_LEVELS, quantiles[:, j], strict=True)},
+        )
+        for j in range(x.shape[1])
+    )
+
+
+def band(values: Array, level: float = 0.9) -> tuple[Array, Array]:
+    """Return the lower and upper ends of the central credible band of values (S, ...) by draw.
+
+    Raises
+    ------
+    DensityError : no values, or a level that is not between 0 and 1.
 
     Examples
     --------
@@ -50,7 +133,7 @@ def band(values: Array, level: float = 0.9) -> tuple[Array, Array]:
     if not values.ndim or not values.size:
         raise DensityError("band: values has none; one for each draw is needed.")
     tail = 0.5 - 0.5 * level
-    # Of S draws and the truth, every rank of the truth is as likely: no band from too few ranks.
+    # The truth has each of the S + 1 ranks among the draws equally often, as "weibull" assumes.
     low, high = np.quantile(values, [tail, 1.0 - tail], axis=0, method="weibull")
     return np.asarray(low), np.asarray(high)
 
@@ -58,9 +141,9 @@ def band(values: Array, level: float = 0.9) -> tuple[Array, Array]:
 def weighted_quantiles(
     x: Array, weights: Array, levels: Array, order: npt.NDArray[np.intp] | None = None
 ) -> Array:
-    """Quantiles (L, d) of points (m, d) with weights (m,) that sum to one.
+    """Return quantiles (L, d) at levels (L,) of points (m, d) with weights (m,) that sum to one.
 
-    ``order`` (m, d) is that of each column, for many weights of the same points.
+    ``order`` (m, d) sorts each column; it saves time for many weights of the same points.
 
     Examples
     --------
@@ -79,8 +162,14 @@ def weighted_quantiles(
 
 @dataclass(frozen=True)
 class CredibleRegion:
-    """The points of log density ``threshold`` or more: of all regions that hold a share ``level``
-    of the belief, the smallest.
+    """The points of log density ``threshold`` or more: the smallest region of mass ``level``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> region = CredibleRegion(0.68, -0.5, lambda x: -0.5 * np.square(x).sum(1))   # of N(0, 1)
+    >>> region.contains([[0.5], [2.0]]).tolist()
+    [True, False]
     """
 
     level: float
@@ -88,14 +177,15 @@ class CredibleRegion:
     log_prob: LogProb
 
     def contains(self, x: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Whether each of points (n, d), natural units, lies in the region: (n,) bools."""
+        """Return whether each of points (n, d), natural units, lies in the region: (n,) bools."""
         return np.asarray(self.log_prob(x) >= self.threshold)
 
 
 def find_mode(log_prob: LogProb, draws: Array) -> Array:
-    """The point (d,) of highest density near the highest of ``draws`` (n, d).
+    """Return the point (d,) of highest density near ``draws`` (n, d).
 
-    L-BFGS from each of the five highest, in units of the draws' standard deviations.
+    L-BFGS starts from the five draws of highest density, in units of the draws' standard
+    deviations.
 
     Examples
     --------
@@ -112,7 +202,7 @@ def find_mode(log_prob: LogProb, draws: Array) -> Array:
     def downhill(z: Array) -> tuple[float, Array]:
         around = np.concatenate([z[None], z + steps, z - steps]) * scale
         value, up, down = np.split(log_prob(around), [1, 1 + len(steps)])
-        # The bounds of λ's support are a cliff, which a slope must not look over.
+        # Outside λ's support the density is 0, and a difference across its bounds has no meaning.
         inside = np.isfinite(up) & np.isfinite(down)
         slope = np.subtract(up, down, out=np.zeros_like(up), where=inside) / (2.0 * _STEP)
         return (-float(value[0]), -slope) if np.isfinite(value[0]) else (1e10, 0.0 * slope)

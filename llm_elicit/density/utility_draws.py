@@ -16,11 +16,13 @@ _CHUNK = 1024
 
 @dataclass(frozen=True)
 class UtilityDraws:
-    """Utilities that the choices allow: quadratic forms, then mixtures, S in all.
+    """S draws of the posterior over utilities: quadratic forms, then mixtures.
 
-    ``linear`` (Q, d), ``curvature`` (Q, d, d), to each of which the function of the same number of
-    ``fourier`` is added, if there is any; ``stacks`` hold mixtures, each stack those of one number
-    of components.
+    Parameters
+    ----------
+    linear, curvature : (Q, d) and (Q, d, d) coefficients of the quadratic forms.
+    stacks : mixtures; each stack has those with one number of components.
+    fourier : Q functions that are added to the quadratic forms, or None.
 
     Examples
     --------
@@ -48,7 +50,7 @@ class UtilityDraws:
                 yield Utility(flat.linear, flat.curvature, None, (stack.select([at]),))
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Values (S, n) at features (n, d)."""
+        """Return values (S, n) at features (n, d)."""
         parts = [self._values(chunk) for chunk in torch.split(t.to(self.linear), _CHUNK)]
         return torch.cat(parts, 1).to(t)
 
@@ -59,13 +61,13 @@ class UtilityDraws:
         return torch.cat([quadratic, *(stack(t) for stack in self.stacks)])
 
     def scaled(self, factor: float) -> UtilityDraws:
-        """The same utilities times ``factor``."""
+        """Return the utilities times ``factor``."""
         stacks = tuple(stack.scaled(factor) for stack in self.stacks)
         fourier = None if self.fourier is None else self.fourier.scaled(factor)
         return UtilityDraws(factor * self.linear, factor * self.curvature, stacks, fourier)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every array by name."""
+        """Return every array by name."""
         named = {"draws.linear": self.linear, "draws.curvature": self.curvature}
         if self.fourier is not None:
             named |= {"draws.frequencies": self.fourier.frequencies}
@@ -78,7 +80,7 @@ class UtilityDraws:
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> UtilityDraws:
-        """Inverse of `tensors`; other names are left alone."""
+        """Return the inverse of `tensors`; other names are ignored."""
         count = sum(name.startswith("draws.") and name.endswith(".height") for name in tensors)
         stacks = (
             ComponentStack(

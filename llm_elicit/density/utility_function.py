@@ -23,16 +23,21 @@ from torch import Tensor
 from llm_elicit.density.fourier import FourierStack
 
 Array = npt.NDArray[np.float64]
-# What is in flight then fits in the cache: larger chunks took up to three times as long.
+# Chunks that fit in the cache: larger ones took up to three times as long.
 _CHUNK, _CHUNK_GPU = 1024, 65_536
 
 
 @dataclass(frozen=True)
 class ComponentStack:
-    """S mixtures of K forms, evaluated together, times ``share``.
+    """S mixtures of K components, evaluated together, times ``share``.
 
-    ``whiten`` W (S, K, d, d), ``offset`` o (S, K, d), ``height`` h (S, K). Component k has its
-    centre where t W = o, precision W Wᵀ, and log-mass h − log|det W| up to a constant.
+    Component k has its centre where t W = o, precision W Wᵀ, and log-mass h − log|det W| up to a
+    constant.
+
+    Parameters
+    ----------
+    whiten, offset, height : W (S, K, d, d), o (S, K, d) and h (S, K).
+    share : the factor a of the logarithm.
 
     Examples
     --------
@@ -63,25 +68,25 @@ class ComponentStack:
         return [self.whiten, self.offset, self.height]
 
     def select(self, which: Sequence[int]) -> ComponentStack:
-        """The mixtures numbered ``which``, copied."""
+        """Return copies of the mixtures numbered ``which``."""
         whiten, offset, height = (p.detach()[list(which)].clone() for p in self.parameters)
         return ComponentStack(whiten, offset, height, self.share)
 
     def scaled(self, factor: float) -> ComponentStack:
-        """The same mixtures times ``factor``."""
+        """Return the mixtures times ``factor``."""
         return replace(self, share=factor * self.share)
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Values (S, n) at features (n, d)."""
+        """Return values (S, n) at features (n, d)."""
         return self.share * torch.logsumexp(self._forms(t), -1)
 
     def _forms(self, t: Tensor) -> Tensor:
-        """The forms' values (S, n, K): products of features, so one matrix product for all."""
+        """Return the components' values (S, n, K), by one product with `products` of features."""
         s, k, _ = self.offset.shape
         return (products(t) @ self._columns).reshape(-1, s, k).transpose(0, 1)
 
     def rows(self) -> Tensor:
-        """Coefficients (S, K, P) of the forms in `products`."""
+        """Return the components' coefficients (S, K, P) of `products`."""
         d = self.dimension
         i, j = torch.triu_indices(d, d, device=self.whiten.device)
         twice = torch.where(i == j, 0.5, 1.0)
@@ -90,7 +95,7 @@ class ComponentStack:
         return torch.cat([self._linear, squares, constant[..., None]], -1)
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
-        """Features (n, d), double, drawn from the first mixture as if its ``share`` were one."""
+        """Return features (n, d), double, of the first mixture as if its ``share`` were 1."""
         masses = torch.softmax(self._log_masses[0], 0)
         which = torch.multinomial(masses, n, replacement=True, generator=generator)
         white = torch.randn(n, self.dimension, generator=generator, dtype=torch.float64)
@@ -100,20 +105,20 @@ class ComponentStack:
 
     @property
     def log_mass(self) -> Tensor:
-        """log ∫ exp(f) dt (S,), nats, if ``share`` were one."""
+        """log ∫ exp(f) dt (S,), nats, as if ``share`` were 1."""
         masses: Tensor = torch.logsumexp(self._log_masses, 1)
         return masses + 0.5 * self.dimension * math.log(2.0 * math.pi)
 
     @property
     def _log_masses(self) -> Tensor:
-        """Of every form (S, K), up to a constant."""
+        """Log-masses (S, K) of the components, up to a constant."""
         masses: Tensor = self.height - torch.linalg.slogdet(self.whiten).logabsdet
         return masses
 
-    # What does not depend on features is worked out once: samplers ask thousands of times.
+    # Samplers evaluate a stack thousands of times.
     @cached_property
     def _columns(self) -> Tensor:
-        """`rows`, a form a column (P, S·K)."""
+        """`rows`, one component per column (P, S·K)."""
         return self.rows().flatten(0, 1).T
 
     @cached_property
@@ -123,11 +128,11 @@ class ComponentStack:
 
     @cached_property
     def _linear(self) -> Tensor:
-        """W o (S, K, d): each form's slope at 0."""
+        """W o (S, K, d): each component's slope at 0."""
         return (self.whiten @ self.offset[..., None]).squeeze(-1)
 
     def mean_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean over the stack and its gradient: (n,), (n, d)."""
+        """Return the mean over the stack (n,) and its gradient (n, d)."""
         s, k, d = self.offset.shape
         forms = self._forms(t)
         share = torch.softmax(forms, -1) * (self.share / s)
@@ -138,7 +143,7 @@ class ComponentStack:
 
 
 def products(t: Tensor) -> Tensor:
-    """[t_i, t_i t_j, 1] (n, P) of features (n, d), i <= j."""
+    """Return [t_i, t_i t_j, 1] (n, P) of features (n, d), i <= j."""
     i, j = torch.triu_indices(t.shape[1], t.shape[1], device=t.device)
     return torch.cat([t, t[:, i] * t[:, j], torch.ones_like(t[:, :1])], 1)
 
@@ -146,8 +151,8 @@ def products(t: Tensor) -> Tensor:
 class NetworkStack:
     """S networks d -> h -> h -> h -> 1 with SiLU, evaluated together by batched products.
 
-    ``parameters`` holds [W1 (S,d,h), b1 (S,1,h), W2, b2, W3, b3, W4 (S,h,1)]; there is no output
-    bias, since only differences of f are ever observed.
+    ``parameters`` are [W1 (S,d,h), b1 (S,1,h), W2, b2, W3, b3, W4 (S,h,1)]. There is no output
+    bias, because only differences of f are observed.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
@@ -157,7 +162,7 @@ class NetworkStack:
     def create(
         cls, count: int, dimension: int, width: int, generator: torch.Generator
     ) -> NetworkStack:
-        """Fresh networks: hidden layers He-scaled, output layer zero (f starts at 0)."""
+        """Return new networks: He-scaled hidden layers, and an output of zero."""
         parameters: list[Tensor] = []
         fan_in = dimension
         for _ in range(3):
@@ -179,15 +184,15 @@ class NetworkStack:
         return int(self.parameters[0].shape[0])
 
     def select(self, which: Sequence[int]) -> NetworkStack:
-        """The networks numbered ``which``, copied."""
+        """Return copies of the networks numbered ``which``."""
         return NetworkStack([p.detach()[list(which)].clone() for p in self.parameters])
 
     def scaled(self, factor: float) -> NetworkStack:
-        """The same networks times ``factor``."""
+        """Return the networks times ``factor``."""
         return NetworkStack([*self.parameters[:-1], factor * self.parameters[-1]])
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Values (S, n) at features (n, d)."""
+        """Return values (S, n) at features (n, d)."""
         hidden = t.expand(self.count, *t.shape)
         for i in range(3):
             weight, bias = self.parameters[2 * i], self.parameters[2 * i + 1]
@@ -195,7 +200,7 @@ class NetworkStack:
         return torch.bmm(hidden, self.parameters[6]).squeeze(-1)
 
     def mean_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean over the stack and its gradient: (n,), (n, d), by hand-written reverse mode."""
+        """Return the mean over the stack (n,) and its gradient (n, d), without autograd."""
         hidden, slopes = t.expand(self.count, *t.shape), []
         for i in range(3):
             weight, bias = self.parameters[2 * i], self.parameters[2 * i + 1]
@@ -211,7 +216,7 @@ class NetworkStack:
 
 
 def quadratic_features(t: Array) -> Array:
-    """[t_i, t_i t_j for i <= j]: (n, d) -> (n, d + d(d+1)/2).
+    """Return [t_i, t_i t_j for i <= j] (n, d + d(d+1)/2) of features (n, d).
 
     Examples
     --------
@@ -225,10 +230,13 @@ def quadratic_features(t: Array) -> Array:
 
 @dataclass(frozen=True)
 class Utility:
-    """The fitted f = b·t + tᵀA t + means of mixtures, networks and Fourier terms; up to a constant.
+    """f(t) = b·t + tᵀA t + means of mixtures, networks and Fourier terms, up to a constant.
 
-    ``linear`` (d,), ``curvature`` (d, d) symmetric; ``networks`` and ``fourier`` may be None and
-    ``components`` empty.
+    Parameters
+    ----------
+    linear, curvature : b (d,) and A (d, d), symmetric.
+    networks, fourier : None if there are none.
+    components : stacks of mixtures, each of which adds its mean.
 
     Examples
     --------
@@ -246,12 +254,12 @@ class Utility:
 
     @classmethod
     def flat(cls, dimension: int) -> Utility:
-        """f = 0: the utility of a coin."""
+        """Return f = 0, the utility of a judge without preferences."""
         return cls(torch.zeros(dimension), torch.zeros(dimension, dimension))
 
     @classmethod
     def from_coefficients(cls, beta: Array, dimension: int) -> Utility:
-        """A quadratic from the coefficients of `quadratic_features`."""
+        """Return the quadratic form with these coefficients of `quadratic_features`."""
         i, j = np.triu_indices(dimension)
         matrix = np.zeros((dimension, dimension))
         matrix[i, j] = beta[dimension:]
@@ -260,14 +268,14 @@ class Utility:
         return cls(linear, torch.from_numpy(symmetric).float())
 
     def scaled(self, factor: float) -> Utility:
-        """The same utility times ``factor``."""
+        """Return the utility times ``factor``."""
         networks = None if self.networks is None else self.networks.scaled(factor)
         components = tuple(stack.scaled(factor) for stack in self.components)
         fourier = None if self.fourier is None else self.fourier.scaled(factor)
         return Utility(factor * self.linear, factor * self.curvature, networks, components, fourier)
 
     def to(self, like: Tensor) -> Utility:
-        """The same utility on the device and in the precision of ``like``."""
+        """Return the utility on the device and in the precision of ``like``."""
         networks = self.networks
         if networks is not None:
             networks = NetworkStack([p.to(like) for p in networks.parameters])
@@ -311,7 +319,7 @@ class Utility:
         )
 
     def _chunks(self, t: Tensor) -> tuple[Tensor, ...]:
-        """Features in pieces, on the device and in the precision of the coefficients."""
+        """Return features in chunks, on the device and in the precision of the coefficients."""
         moved = t.to(self.linear)
         return torch.split(moved, _CHUNK_GPU if moved.is_cuda else _CHUNK)
 
@@ -320,7 +328,7 @@ class Utility:
         return [*self.components, *(stack for stack in rest if stack is not None)]
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Values (n,) at features (n, d)."""
+        """Return values (n,) at features (n, d)."""
         with torch.no_grad():
             parts = [self._value(chunk) for chunk in self._chunks(t)]
         return torch.cat(parts).to(t)
@@ -332,7 +340,7 @@ class Utility:
         return value
 
     def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Values (n,) and gradients (n, d) at features (n, d)."""
+        """Return values (n,) and gradients (n, d) at features (n, d)."""
         with torch.no_grad():
             parts = [self._value_and_slope(chunk) for chunk in self._chunks(t)]
         values, slopes = zip(*parts, strict=True)
@@ -348,9 +356,9 @@ class Utility:
 
 
 def rounding(utility: Utility, t: Tensor) -> float:
-    """Root mean square of what single precision adds to the values at features (n, d), nats.
+    """Return the root mean square error of single precision at features (n, d), nats.
 
-    A constant is left out: log Z takes it up.
+    A constant error is left out, because it cancels against log Z.
     """
     exact = t.double()
     gap = utility(t) - utility.to(exact)(exact)

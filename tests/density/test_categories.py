@@ -20,7 +20,7 @@ from llm_elicit.density import (
     simulate_choices,
     suggest_pairs,
 )
-from llm_elicit.density.design import _placed
+from llm_elicit.density.design import _coordinates
 from llm_elicit.density.transforms import make_latent
 from tests.density.targets import QUICK
 
@@ -152,10 +152,10 @@ def test_what_pairs_would_tell_does_not_depend_on_codes() -> None:
     points = BOX.sample(60, rng)
     other = points.copy()
     other[:, 0] = np.array([2.0, 0.0, 1.0])[points[:, 0].astype(int)]
-    one, two = (torch.cdist(p, p) for p in (_placed(points, BOX), _placed(other, BOX)))
+    one, two = (torch.cdist(p, p) for p in (_coordinates(points, BOX), _coordinates(other, BOX)))
     np.testing.assert_allclose(one, two, atol=1e-12)
-    kinds = _placed(np.column_stack([[0.0, 1.0, 2.0], [0.0] * 3]), BOX)
+    kinds = _coordinates(np.column_stack([[0.0, 1.0, 2.0], [0.0] * 3]), BOX)
     apart = torch.cdist(kinds, kinds)[~torch.eye(3, dtype=torch.bool)]
     np.testing.assert_allclose(apart, float(apart[0]))
     numbers = Uniform([0.0, -4.0], [2.0, 4.0])
-    np.testing.assert_array_equal(_placed(points, numbers), points / points.std(0))
+    np.testing.assert_array_equal(_coordinates(points, numbers), points / points.std(0))

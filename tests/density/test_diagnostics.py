@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 
@@ -15,10 +16,11 @@ from llm_elicit.density import (
     Empirical,
     GaussianMixture,
     LikelihoodSettings,
+    Noise,
     Uniform,
     fit_belief,
 )
-from llm_elicit.density.diagnostics import effective_size, near_bounds
+from llm_elicit.density.diagnostics import at_level, effective_size, near_bounds
 from llm_elicit.density.score.accuracy import finer
 from tests.density.conftest import QUICK
 from tests.density.targets import Array, anneal_two_modes, ask
@@ -148,3 +150,25 @@ def test_the_stated_error_of_the_flow_likelihood_falls_with_its_tolerance(
         errors.append(found.diagnostics["log_prob_error"]["evaluation"])
     assert errors[1] < 0.1 * errors[0]
     assert finer(LikelihoodSettings(solver="implicit_adams")).solver == "dopri5"
+
+
+def test_at_another_level_the_report_is_rescaled_and_the_original_kept() -> None:
+    """Levels and position effects are in nats; a likelihood that needs the choices is left out."""
+    place = {"place": 0, "nats": 0.4, "se": 0.1}
+    judge = {"level": 0.5, "log_level_se": 0.2, "order_bias": {"2": [place]}}
+    report = {
+        "noise": {"family": "gumbel", "level": 1.0, "ties": 0.0},
+        "held_out_log_likelihood": -0.5,
+        "null_models": {"coin": -0.69, "sampling density": -0.6},
+        "utility": {"judging": {"judges": {"one": judge}, "ties": None}},
+    }
+    original = copy.deepcopy(report)
+    other = at_level(report, Noise(level=2.0), Noise(level=1.0))
+    assert report == original
+    assert other["noise"]["level"] == 2.0
+    assert other["null_models"] == {"coin": -0.69}
+    assert other["held_out_log_likelihood"] == -0.5
+    judged = other["utility"]["judging"]["judges"]["one"]
+    assert judged["level"] == 1.0
+    assert judged["log_level_se"] == 0.2
+    assert judged["order_bias"]["2"] == [{"place": 0, "nats": 0.8, "se": 0.2}]

@@ -29,7 +29,7 @@ from llm_elicit.density import (
     simulate_choices,
     suggest_pairs,
 )
-from llm_elicit.density.belief_draws import from_bumps
+from llm_elicit.density.belief_draws import from_components
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.transforms import make_latent
 from llm_elicit.density.utility import ChoiceData
@@ -209,7 +209,7 @@ def test_a_draw_of_bumps_is_as_by_quadrature(
 ) -> None:
     latent = make_latent(sampling, sampling.sample(50, np.random.default_rng(1)))
     utility = _UTILITIES[form].scaled(share)
-    found = from_bumps(latent, utility, torch.Generator().manual_seed(2))
+    found = from_components(latent, utility, torch.Generator().manual_seed(2))
     assert found is not None
     points, weights, log_z = found
 
@@ -227,12 +227,12 @@ def test_bumps_of_which_little_is_asked_about_are_not_drawn_from() -> None:
     latent, generator = make_latent(Uniform([0.0], [1.0])), torch.Generator().manual_seed(0)
     outside = replace(_BUMPS, offset=torch.tensor([[[-30.0], [20.0]]]))
     utility = replace(Utility.flat(1), components=(outside,))
-    assert from_bumps(latent, utility, generator) is None
+    assert from_components(latent, utility, generator) is None
     corners = make_latent(Uniform([0.0], [1.0], categorical=[True]))
-    assert from_bumps(corners, _UTILITIES["mixture"], generator) is None
-    assert from_bumps(latent, Utility.flat(1), generator) is None
+    assert from_components(corners, _UTILITIES["mixture"], generator) is None
+    assert from_components(latent, Utility.flat(1), generator) is None
     valley = Utility(torch.tensor([1.0]), torch.tensor([[3.0]]))
-    assert from_bumps(latent, valley, generator) is None
+    assert from_components(latent, valley, generator) is None
 
 
 def test_draws_are_the_same_bits_after_a_load(belief: BeliefDensity, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from llm_elicit.density import (
     Empirical,
     fit_belief,
 )
-from llm_elicit.density.belief import sampling_from_dict
+from llm_elicit.density.belief_files import sampling_from_dict
 from llm_elicit.density.transforms import Latent, make_latent
 from llm_elicit.density.utility_density import UtilityDensity, estimate_log_normalizer
 from llm_elicit.density.utility_function import Utility

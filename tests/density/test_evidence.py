@@ -294,7 +294,7 @@ def test_a_judge_who_goes_by_place_alone_has_no_belief() -> None:
         (lambda: Evidence.comparisons([[0.0]], [[1.0], [2.0]]), "shapes must be equal"),
         (lambda: Evidence.comparisons([[0.0]], [[1.0]], [1.5]), "probability"),
         (lambda: Evidence.comparisons([[0.0]], [[1.0]], [np.nan]), "probability"),
-        (lambda: Evidence.comparisons([[0.0]], [[1.0]], [1.0, 0.0]), "one number a row"),
+        (lambda: Evidence.comparisons([[0.0]], [[1.0]], [1.0, 0.0]), "one number per row"),
         (lambda: Evidence.comparisons([0.0], [1.0]), r"must be \(n, d\)"),
         (lambda: Evidence.rankings([[[0.0], [1.0], [2.0]]], [[0, 0, 1]]), "different numbers"),
         (lambda: Evidence.rankings([[[0.0], [1.0], [2.0]]], [[0, 1, 3]]), "different numbers"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from llm_elicit.density import DensityError, GaussianMixture, Uniform
-from llm_elicit.density.belief import sampling_from_dict
+from llm_elicit.density.belief_files import sampling_from_dict
 from llm_elicit.density.transforms import make_latent
 
 MIXTURE = GaussianMixture(
@@ -117,7 +117,7 @@ def test_latent_slopes_match_automatic_differentiation(density: Uniform) -> None
         (lambda: Uniform([0.0, 0.0], [1.0]), "low has 2 features and high 1"),
         (lambda: Uniform([np.nan], [1.0]), r"low\[0\] is nan; every value must be finite"),
         (lambda: Uniform([0.0], [1.0], log=[True]), "needs a positive lower bound"),
-        (lambda: Uniform([1.0], [2.0], log=[True, False]), "one flag a row is needed"),
+        (lambda: Uniform([1.0], [2.0], log=[True, False]), "one flag per row is needed"),
         (lambda: GaussianMixture([0.5], [[0.0]], [[[1.0]]]), "sum to 1"),
         (lambda: GaussianMixture([1.0], [[0.0]], [[[-1.0]]]), "positive definite"),
         (lambda: GaussianMixture([1.0], [[0.0, 1.0]], [[[1.0]]]), "do not fit"),

@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from llm_elicit.density import BeliefDensity
+from llm_elicit.density import BeliefDensity, DensityError
 
 SAVED = Path(__file__).parent / "saved"
 EXPECTED: dict[str, dict[str, Any]] = json.loads((SAVED / "expected.json").read_text())
@@ -84,3 +85,11 @@ def test_a_tempered_mixture_is_read_back_exactly(tmp_path: Path) -> None:
     points = EXPECTED["auto-2d-stack"]["points"]
     again = BeliefDensity.load(tmp_path)
     np.testing.assert_array_equal(again.log_prob(points), tempered.log_prob(points))
+
+
+def test_a_truncated_file_is_an_error_of_the_core(tmp_path: Path) -> None:
+    shutil.copytree(SAVED / "utility-1d", tmp_path, dirs_exist_ok=True)
+    tensors = tmp_path / "belief.safetensors"
+    tensors.write_bytes(tensors.read_bytes()[:500])
+    with pytest.raises(DensityError, match="holds no readable belief"):
+        BeliefDensity.load(tmp_path)

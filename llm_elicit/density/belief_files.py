@@ -1,0 +1,142 @@
+"""The files of a saved belief: ``belief.safetensors`` and ``belief.json``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from llm_elicit.density.density_model import DensityModel
+from llm_elicit.density.empirical import Empirical
+from llm_elicit.density.errors import DensityError
+from llm_elicit.density.gaussian_mixture import GaussianMixture
+from llm_elicit.density.methods import external_method
+from llm_elicit.density.sampling import SamplingDensity, Uniform
+from llm_elicit.density.score.density import ScoreDensity
+from llm_elicit.density.transforms import Latent, make_latent
+from llm_elicit.density.utility_density import UtilityDensity
+from llm_elicit.density.utility_draws import UtilityDraws
+
+_FORMAT = 1
+_RESTORE: dict[str, Callable[[Latent, dict[str, Tensor], dict[str, Any]], DensityModel]] = {
+    "utility": UtilityDensity.restore,
+    "score": ScoreDensity.restore,
+    "score-constant": ScoreDensity.restore,
+}
+
+
+@dataclass(frozen=True)
+class BeliefParts:
+    """All that a belief consists of.
+
+    Parameters
+    ----------
+    latent, model : the coordinates, and the density in them.
+    reference : (m, d) latent draws kept with the fit.
+    diagnostics : the JSON-able report of the fit.
+    draws : draws of the posterior over utilities; None if the belief was fitted without.
+    """
+
+    latent: Latent
+    model: DensityModel
+    reference: Tensor
+    diagnostics: dict[str, Any]
+    draws: UtilityDraws | None = None
+
+
+def write_belief(parts: BeliefParts, folder: object) -> None:
+    """Write both files into ``folder``, which is made if it is missing.
+
+    Raises
+    ------
+    DensityError : ``folder`` is not a path.
+    """
+    target = _folder("save", folder)
+    target.mkdir(parents=True, exist_ok=True)
+    tensors = {**parts.model.tensors(), "reference": parts.reference}
+    if parts.draws is not None:
+        tensors |= parts.draws.tensors()
+    # Draws and utility may share a tensor, which safetensors refuses.
+    own = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
+    save_file(own, target / "belief.safetensors")
+    radius = parts.latent.radius
+    text = {
+        "format": _FORMAT,
+        "model": parts.model.name,
+        "config": parts.model.config(),
+        "sampling": parts.latent.sampling.to_dict(),
+        "radius": radius if math.isfinite(radius) else None,
+        "diagnostics": parts.diagnostics,
+    }
+    text["digest"] = _digest(text, target / "belief.safetensors")
+    (target / "belief.json").write_text(json.dumps(text, indent=2) + "\n", encoding="utf-8")
+
+
+def read_belief(folder: object) -> BeliefParts:
+    """Return what `write_belief` wrote.
+
+    Raises
+    ------
+    DensityError : the folder holds no belief, one of another format, one that was changed since it
+        was written, or one of a method that is not installed.
+    """
+    source = _folder("load", folder)
+    try:
+        text = json.loads((source / "belief.json").read_text(encoding="utf-8"))
+        tensors = load_file(source / "belief.safetensors")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise DensityError(
+            f"load: {source} holds no readable belief ({error}); a belief is the two files "
+            "belief.json and belief.safetensors; give the folder that save wrote."
+        ) from error
+    if text.get("format") != _FORMAT:
+        raise DensityError(
+            f"load: {source} is of format {text.get('format')!r}; this version reads format "
+            f"{_FORMAT}; fit again, or read it with the version that wrote it."
+        )
+    if "digest" in text and text.pop("digest") != _digest(text, source / "belief.safetensors"):
+        raise DensityError(
+            f"load: {source} was changed since save wrote it (its digest differs); restore it or "
+            "fit again."
+        )
+    latent = make_latent(sampling_from_dict(text["sampling"]))
+    latent.radius = math.inf if text["radius"] is None else text["radius"]
+    reference = tensors.pop("reference")
+    name = text["model"]
+    restore = _RESTORE[name] if name in _RESTORE else external_method(name).restore
+    model = restore(latent, tensors, text["config"])
+    draws = UtilityDraws.from_tensors(tensors) if "draws.linear" in tensors else None
+    return BeliefParts(latent, model, reference, text["diagnostics"], draws)
+
+
+def sampling_from_dict(text: dict[str, Any]) -> SamplingDensity:
+    """Return the sampling density that its ``to_dict`` described."""
+    fields = {k: v for k, v in text.items() if k != "kind"}
+    kinds: dict[str, Callable[..., SamplingDensity]] = {
+        "uniform": Uniform,
+        "gaussian_mixture": GaussianMixture,
+        "empirical": Empirical.from_tables,
+    }
+    return kinds[text["kind"]](**fields)
+
+
+def _folder(where: str, folder: object) -> Path:
+    if not isinstance(folder, str | Path):
+        raise DensityError(f"{where}: folder = {folder!r}; it must be a path.")
+    return Path(folder)
+
+
+def _digest(text: dict[str, Any], tensors: Path) -> str:
+    """Return SHA-256 of the contents of both files."""
+    digest = hashlib.sha256(tensors.read_bytes())
+    as_read = json.loads(json.dumps(text))  # JSON turns keys into texts
+    digest.update(json.dumps(as_read, sort_keys=True).encode())
+    return digest.hexdigest()
