@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from llm_elicit.testing.meters import Gate
+from llm_elicit.testing.rate_limits import Gate
 
 
 @dataclass(frozen=True)
@@ -248,6 +248,7 @@ def _tokens(says: Says, body: dict[str, Any]) -> int:
 
 
 def message(says: Says, body: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer in the form of the Messages API."""
     thought = {"type": "thinking", "thinking": says.thinking, "signature": "x"}
     thoughts = [thought] if says.thinking else []
     whole = {
@@ -269,6 +270,7 @@ def message(says: Says, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def completion(says: Says, body: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer in the form of chat completions."""
     logprobs, tags = None, bool(says.thinking) and says.thinking_in == "tags"
     if says.logprobs is not None and body.get("logprobs"):
         top = [{"token": t, "logprob": p, "bytes": None} for t, p in says.logprobs.items()]
@@ -311,6 +313,7 @@ def _with_usage(whole: dict[str, Any], usage: Any) -> dict[str, Any]:
 
 
 def error_body(fails: Fails, anthropic: bool) -> dict[str, Any]:
+    """Return the body of an error response in either form."""
     kinds = {
         400: "invalid_request_error",
         401: "authentication_error",

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.provider import Provider, Says
 from orchestrator.running import campaign, run
 
 from llm_elicit.backends import Reply, Request, open_backend
@@ -15,6 +14,7 @@ from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
 from llm_elicit.errors import InputError
 from llm_elicit.questions import parse
 from llm_elicit.spaces.features import FeatureSpace
+from llm_elicit.testing.provider import Provider, Says
 
 
 @pytest.fixture(autouse=True)

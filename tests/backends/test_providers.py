@@ -7,7 +7,6 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-from fakes.provider import Fails, Hangs, Provider, Says, Sends
 
 from llm_elicit.backends import Reply, Request, open_backend
 from llm_elicit.backends.anthropic import read_message
@@ -17,7 +16,7 @@ from llm_elicit.backends.openai import read_completion
 from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
-from llm_elicit.testing.provider import completion, message
+from llm_elicit.testing.provider import Fails, Hangs, Provider, Says, Sends, completion, message
 
 KEY = "sk-canary-0123456789"
 

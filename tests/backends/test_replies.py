@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from fakes.provider import Fails, Provider, Says, Sends
 
 from llm_elicit.backends import Reply, Request, open_backend
 from llm_elicit.backends.base import AdaptedError
@@ -14,7 +13,7 @@ from llm_elicit.backends.failures import Failure
 from llm_elicit.backends.sdk import LARGEST
 from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
 from llm_elicit.spaces.features import FeatureSpace
-from llm_elicit.testing.provider import completion, message
+from llm_elicit.testing.provider import Fails, Provider, Says, Sends, completion, message
 
 KEY = "sk-canary-0123456789"
 

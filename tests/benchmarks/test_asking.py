@@ -12,14 +12,14 @@ import pytest
 
 from llm_elicit.benchmarks.asking.bars import large_bars, run_client
 from llm_elicit.benchmarks.asking.client import Job
-from llm_elicit.benchmarks.asking.loopback import Faults, Loopback, Rate
 from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.testing.provider_process import Faults, ProviderProcess, Rate
 
 
 # Each client is a process of its own, which takes its time where others work too.
 @pytest.mark.timeout(600)
 def test_a_campaign_beside_the_bare_sdk_and_then_from_the_cache(tmp_path: Path) -> None:
-    with Loopback(0.05) as server:
+    with ProviderProcess(0.05) as server:
         bare = run_client(Job("sdk", server.url, 400, 100))
         assert (bare.answered, server.seen()) == (400, (400, 400))
         first = run_client(Job("campaign", server.url, 400, 100, str(tmp_path / "a")))
@@ -44,7 +44,7 @@ def test_a_client_that_asks_loads_no_numerical_libraries(tmp_path: Path) -> None
     heavy = {"torch", "pandas", "scipy", "sklearn", "pyarrow", "matplotlib"}
 
     def asked(kind: str, provider: str) -> tuple[float, set[str]]:
-        with Loopback(0.0) as server:
+        with ProviderProcess(0.0) as server:
             job = Job(kind, server.url, 50, 10, str(tmp_path / provider / kind), provider)
             done = subprocess.run(
                 [sys.executable, "-c", script, json.dumps(asdict(job))],
@@ -64,7 +64,7 @@ def test_a_client_that_asks_loads_no_numerical_libraries(tmp_path: Path) -> None
 
 @pytest.mark.timeout(600)
 def test_a_large_campaign_is_watched_from_its_first_answer_to_its_export(tmp_path: Path) -> None:
-    with Loopback(0.0) as server:
+    with ProviderProcess(0.0) as server:
         cost = run_client(Job("campaign", server.url, 300, 100, str(tmp_path / "a"), export=True))
     assert (cost.answered, len(cost.tenths)) == (300, 10)
     assert 0.0 < cost.first < cost.seconds
@@ -74,7 +74,7 @@ def test_a_large_campaign_is_watched_from_its_first_answer_to_its_export(tmp_pat
 
 
 def test_the_server_keeps_its_limit_and_says_what_is_left() -> None:
-    with Loopback(0.0, rate=Rate(2, "openai")) as server:
+    with ProviderProcess(0.0, rate=Rate(2, "openai")) as server:
         request = urllib.request.Request(f"{server.url}/v1/chat/completions", b"{}")
         left = []
         for _ in range(2):
@@ -89,7 +89,7 @@ def test_the_server_keeps_its_limit_and_says_what_is_left() -> None:
 
 def test_faults_lose_no_question(tmp_path: Path) -> None:
     faults = Faults(limited=0.02, error=0.05, reset=0.05, malformed=0.05)
-    with Loopback(0.01, faults) as server:
+    with ProviderProcess(0.01, faults) as server:
         cost = run_client(Job("campaign", server.url, 200, 20, str(tmp_path / "a")))
         requests, wrong = server.seen()[0], server.gone_wrong()
     assert cost.answered + cost.quarantined == 200

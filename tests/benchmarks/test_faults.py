@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from llm_elicit.benchmarks.asking.loopback import ServerCounts
 from llm_elicit.benchmarks.faults.process_rows import PROCESS_ROWS
 from llm_elicit.benchmarks.faults.provider_rows import cases, run_case
 from llm_elicit.benchmarks.faults.result_row import COLUMNS, SHORT, ResultRow
 from llm_elicit.benchmarks.faults.table import run_faults
 from llm_elicit.errors import InputError
+from llm_elicit.testing.provider_process import ServerCounts
 
 
 def test_a_row_says_what_was_paid_twice_beside_its_bound() -> None:

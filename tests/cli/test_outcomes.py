@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from fakes.batches import BatchProvider
-from fakes.provider import Fails, Hangs, Provider, Says
 
 from llm_elicit import errors
 from llm_elicit.cli import main as cli
 from llm_elicit.orchestrator.journal import JournalLocation, reading, totals
 from llm_elicit.pipeline import stages
+from llm_elicit.testing.provider import Fails, Hangs, Provider, Says
 
 DOCS = Path(__file__).parents[2] / "docs" / "how-to" / "resume.md"
 ROWS = re.findall(r"^\| (\d+) \| ([a-z ]+) \|", DOCS.read_text(), re.M)

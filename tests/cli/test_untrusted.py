@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 import yaml
 from audit.planted import ask, box, constant
-from fakes.provider import Fails, Provider, Says
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.base_model import read_yaml
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
+from llm_elicit.testing.provider import Fails, Provider, Says
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\u202e"
 FORMULAS = ('=HYPERLINK("http://evil.example","A")', "+1", "-1+1", "@SUM(1)", "\t=1", "'=1", "＝1")

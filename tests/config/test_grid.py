@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from fakes.provider import Fails, Provider, Says
 
 import llm_elicit as le
 from llm_elicit import orchestrator
@@ -22,6 +21,7 @@ from llm_elicit.orchestrator.journal import RunLock
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run, open_runs
 from llm_elicit.questions import Template
+from llm_elicit.testing.provider import Fails, Provider, Says
 
 TEMPLATES = ["v1/zero-shot", "v1/few-shot"]
 KEYS = {"ANTHROPIC_API_KEY": "sk-a", "OPENAI_API_KEY": "sk-b"}

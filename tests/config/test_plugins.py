@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from fakes.plugins import EXAMPLE, install, write
-from fakes.provider import Fails, Provider, Says
 
 from llm_elicit.config import plugins
 from llm_elicit.config.base_model import validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
+from llm_elicit.testing.provider import Fails, Provider, Says
 
 KEY = "sk-canary-plain-987"
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.provider import Action, Provider, Raw, Says
 from hypothesis import strategies as st
 from orchestrator.conftest import KEY, SWIFT, claude, gpt
 from orchestrator.running import campaign, plan_of
@@ -16,7 +15,7 @@ from fuzz.inputs import CALM, HARSH, responses
 from fuzz.oracle import Outcome, attempt, fuzz
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator import AskSummary, ask, status
-from llm_elicit.testing.provider import completion, message
+from llm_elicit.testing.provider import Action, Provider, Raw, Says, completion, message
 
 QUESTIONS = 10
 BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}], "logprobs": True}

@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fakes.provider import Action, Fails, Provider, Resets, Says
-
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CapError
 from llm_elicit.orchestrator.prices import price_of
+from llm_elicit.testing.provider import Action, Fails, Provider, Resets, Says
 from orchestrator.conftest import KEY, claude, gpt
 from orchestrator.running import campaign, run
 

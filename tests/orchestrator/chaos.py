@@ -23,7 +23,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Self
 
-from fakes.provider import Provider, Says
 from sqlalchemy import func, select
 
 from llm_elicit.config.campaign import Campaign
@@ -32,6 +31,7 @@ from llm_elicit.orchestrator import prompts
 from llm_elicit.orchestrator.journal import JournalLocation, reading
 from llm_elicit.orchestrator.journal.schema import answers, questions
 from llm_elicit.questions import Template
+from llm_elicit.testing.provider import Provider, Says
 from orchestrator.conftest import KEY, SWIFT, claude
 from orchestrator.postgres import server
 from orchestrator.running import campaign, plan_of, run

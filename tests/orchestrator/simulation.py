@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from llm_elicit.orchestrator.rate_limit_headers import allowances, retry_after
 from llm_elicit.orchestrator.rate_limiter import RateLimiter
 from llm_elicit.orchestrator.retries import Decision, Patience
-from llm_elicit.testing.meters import Gate, Limit
+from llm_elicit.testing.rate_limits import Gate, Limit
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.provider import Action, Fails, Hangs, Provider, Resets, Says, Sends
 
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import InputError, JudgeError
 from llm_elicit.orchestrator import status
 from llm_elicit.orchestrator.journal import Journal
+from llm_elicit.testing.provider import Action, Fails, Hangs, Provider, Resets, Says, Sends
 from orchestrator.conftest import EXPERT, KEY, claude, gpt
 from orchestrator.running import campaign, plan_of, run, table
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from fakes.batches import BatchProvider
-from fakes.provider import Fails, Provider, Says
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +41,7 @@ from llm_elicit.orchestrator.budget import Amount
 from llm_elicit.orchestrator.journal import Question
 from llm_elicit.orchestrator.prices import price_of
 from llm_elicit.questions import Template
+from llm_elicit.testing.provider import Fails, Provider, Says
 from orchestrator.conftest import EXPERT, claude, gpt
 from orchestrator.running import campaign, plan_of, run, table
 

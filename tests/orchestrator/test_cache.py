@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import rfc8785
-from fakes.provider import Provider, Says
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -20,6 +19,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.cache import Cache, Entry, worth_keeping
 from llm_elicit.orchestrator.request_identity import SCHEMA, Identity, differences, identify
 from llm_elicit.questions import Template, render
+from llm_elicit.testing.provider import Provider, Says
 from orchestrator.conftest import claude, gpt
 from orchestrator.running import campaign, plan_of, run
 

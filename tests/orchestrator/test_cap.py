@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fakes.provider import Provider
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from llm_elicit.config.campaign import Limits
 from llm_elicit.errors import CapError
 from llm_elicit.orchestrator.budget import Amount, Budget, BudgetLedger
+from llm_elicit.testing.provider import Provider
 from orchestrator import cap
 from orchestrator.cap import Till, Trial, small, spend
 from orchestrator.running import run

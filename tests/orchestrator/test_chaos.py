@@ -8,12 +8,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from fakes.provider import Provider, Says
 
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import status
 from llm_elicit.orchestrator.journal import JournalLocation, reading
-from llm_elicit.testing.meters import Gate, Limit
+from llm_elicit.testing.provider import Provider, Says
+from llm_elicit.testing.rate_limits import Gate, Limit
 from orchestrator.chaos import SLOTS, Nursery, study, torment
 from orchestrator.conftest import claude
 from orchestrator.running import campaign, run, table, until

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.provider import Action, Fails, Provider, Says
 
 from llm_elicit.orchestrator import Display, Patience, Silent, Tally, request_builder, status
+from llm_elicit.testing.provider import Action, Fails, Provider, Says
 from orchestrator.conftest import claude
 from orchestrator.running import campaign, run
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from fakes.provider import Fails, Provider, Says
 
 from llm_elicit.audit import AuditSettings, DirectEvidence, Reference
 from llm_elicit.audit.direct_answers import measure_direct
@@ -28,6 +27,7 @@ from llm_elicit.planning.direct_pairs import range_pairs
 from llm_elicit.planning.pairs import direct_queries
 from llm_elicit.questions.numbers import UNREAD
 from llm_elicit.spaces.features import FeatureSpace
+from llm_elicit.testing.provider import Fails, Provider, Says
 from orchestrator.child import study as child_study
 from orchestrator.conftest import EXPERT, claude, gpt
 from orchestrator.running import campaign, plan_of, run, table, until

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from fakes.provider import Provider
 from genai_prices import Usage, calc_price
 from genai_prices.data_snapshot import get_snapshot
 from hypothesis import given
@@ -16,6 +15,7 @@ from llm_elicit.orchestrator import estimate, prompts
 from llm_elicit.orchestrator.prices import Price, price_of
 from llm_elicit.orchestrator.tokens import cached_beginning, counter, most
 from llm_elicit.questions import Message, Prompt, Template
+from llm_elicit.testing.provider import Provider
 from orchestrator.conftest import EXPERT, claude, gpt
 from orchestrator.running import campaign, plan_of, run, table
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from fakes.provider import Provider, Says
 
 from llm_elicit.comparisons.fit_inputs import evidence_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Fit
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import estimate
+from llm_elicit.testing.provider import Provider, Says
 from orchestrator.conftest import EXPERT, claude, gpt
 from orchestrator.running import campaign, plan_of, run, table
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fakes.provider import Provider, Says
 from sqlalchemy import event
 
 from llm_elicit.errors import InputError
@@ -18,6 +17,7 @@ from llm_elicit.orchestrator.journal import (
     full_disk,
     intent,
 )
+from llm_elicit.testing.provider import Provider, Says
 from orchestrator.chaos import Nursery, study
 from orchestrator.conftest import EXPERT
 from orchestrator.running import campaign, plan_of, run, table

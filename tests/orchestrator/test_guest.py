@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from fakes.provider import Provider, Says
 
 from llm_elicit.orchestrator import Silent
 from llm_elicit.pipeline import stages
+from llm_elicit.testing.provider import Provider, Says
 from orchestrator.conftest import gpt
 
 LAG = 0.05

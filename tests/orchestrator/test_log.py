@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.provider import Action, Fails, Provider, Resets, Says, Sends
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from llm_elicit.orchestrator.log import FILE, event, logged
+from llm_elicit.testing.provider import Action, Fails, Provider, Resets, Says, Sends
 from orchestrator.conftest import EXPERT, KEY, claude, gpt
 from orchestrator.running import campaign, run
 

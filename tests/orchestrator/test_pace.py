@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.provider import Action, Fails, Hangs, Provider, Says
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +17,8 @@ from llm_elicit.orchestrator import Patience, status
 from llm_elicit.orchestrator.rate_limit_headers import Allowance, allowances, seconds_until
 from llm_elicit.orchestrator.rate_limiter import RateLimiter
 from llm_elicit.orchestrator.rate_sharing import SharedLimiter
-from llm_elicit.testing.meters import Gate, Limit
+from llm_elicit.testing.provider import Action, Fails, Hangs, Provider, Says
+from llm_elicit.testing.rate_limits import Gate, Limit
 from orchestrator import simulation as sim
 from orchestrator.conftest import claude, gpt
 from orchestrator.running import campaign, run, starved

@@ -12,7 +12,6 @@ import aiohttp
 import httpx
 import numpy as np
 import pytest
-from fakes.provider import Action, Fails, Hangs, Provider, Resets, Says, Sends, Trickles
 
 from llm_elicit.backends import Request, open_backend
 from llm_elicit.backends.failures import Failure, read_failure
@@ -21,6 +20,16 @@ from llm_elicit.errors import InputError, JudgeError
 from llm_elicit.orchestrator import Patience, status
 from llm_elicit.orchestrator.retries import Decision, History, classify, weigh
 from llm_elicit.questions import Template, render
+from llm_elicit.testing.provider import (
+    Action,
+    Fails,
+    Hangs,
+    Provider,
+    Resets,
+    Says,
+    Sends,
+    Trickles,
+)
 from orchestrator.conftest import EXPERT, claude, gpt
 from orchestrator.running import campaign, run, table
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fakes.provider import Provider, Says
 
 from llm_elicit.orchestrator import Silent, Tally
 from llm_elicit.orchestrator.cache import FILE
+from llm_elicit.testing.provider import Provider, Says
 from orchestrator.conftest import claude
 from orchestrator.running import campaign, run, table
 

@@ -10,11 +10,10 @@ from urllib.parse import quote
 
 import pytest
 from fakes.batches import BatchProvider
-from fakes.provider import Action, Fails, Provider, Says, Sends
 
 from llm_elicit.backends import anthropic
 from llm_elicit.orchestrator import Study, ask_in_batches
-from llm_elicit.testing.provider import completion, message
+from llm_elicit.testing.provider import Action, Fails, Provider, Says, Sends, completion, message
 from orchestrator.conftest import KEY, SWIFT, claude, gpt
 from orchestrator.running import Notes, campaign, plan_of, run, table
 

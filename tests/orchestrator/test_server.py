@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fakes.provider import Hangs, Provider, Says
 from sqlalchemy import func, select
 
 from llm_elicit.benchmarks.faults.postgres import PostgreSQL
@@ -27,6 +26,7 @@ from llm_elicit.orchestrator.journal.schema import answers, questions
 from llm_elicit.orchestrator.journal.statements import SPENT, amounts
 from llm_elicit.orchestrator.writer import Writer
 from llm_elicit.planning.pairs import Plan
+from llm_elicit.testing.provider import Hangs, Provider, Says
 from orchestrator.chaos import Nursery, study
 from orchestrator.conftest import EXPERT, claude
 from orchestrator.postgres import running

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fakes.provider import Hangs, Provider, Says
 from sqlalchemy import select
 
 from llm_elicit.config.campaign import Campaign
@@ -20,6 +19,7 @@ from llm_elicit.orchestrator import prompts
 from llm_elicit.orchestrator.journal import JournalLocation, reading
 from llm_elicit.orchestrator.journal.schema import questions
 from llm_elicit.questions import Template
+from llm_elicit.testing.provider import Hangs, Provider, Says
 from orchestrator.child import study
 from orchestrator.running import plan_of, run, table, until
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from fakes.batches import BatchProvider
-from fakes.provider import Action, Provider, Says
 
 from llm_elicit.backends import Reply
 from llm_elicit.errors import CapError
 from llm_elicit.orchestrator.batch_mode import ask_in_batches
 from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.orchestrator.usage import MOST, Tokens, UsageCheck, known
+from llm_elicit.testing.provider import Action, Provider, Says
 from orchestrator.conftest import claude, gpt
 from orchestrator.running import Notes, campaign, plan_of, run, table
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from fakes.provider import Provider, Says
 
 import llm_elicit as le
 from llm_elicit.audit.inference import Interval
@@ -21,6 +20,7 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline import pilot
 from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.testing.provider import Provider, Says
 
 TEMPLATES = ["v1/zero-shot", "v1/few-shot"]
 

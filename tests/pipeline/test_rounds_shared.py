@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.provider import Provider, Says
 from orchestrator.postgres import running
 from orchestrator.test_journal import ANSWER
 from planning.test_rounds import Told, _gpt, _letter, _plan
@@ -22,6 +21,7 @@ from llm_elicit.orchestrator.open_run import Study
 from llm_elicit.pipeline import ask as ask_stage
 from llm_elicit.questions import Template, render
 from llm_elicit.spaces.features import FeatureSpace
+from llm_elicit.testing.provider import Provider, Says
 
 
 @pytest.fixture(autouse=True)

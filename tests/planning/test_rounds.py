@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import yaml
 from fakes.batches import BatchProvider
-from fakes.provider import Fails, Provider, Says
 
 from llm_elicit import density
 from llm_elicit.audit import AuditSettings
@@ -35,6 +34,7 @@ from llm_elicit.pipeline.ask import _answers
 from llm_elicit.planning.rounds import Informative, Pairs, schedule_of
 from llm_elicit.report.caveats import caveats
 from llm_elicit.spaces.features import FeatureSpace
+from llm_elicit.testing.provider import Fails, Provider, Says
 
 SPACE = FeatureSpace.load("penguins")
 EXPERT = {"name": "expert", "backend": "simulated"}

@@ -15,8 +15,8 @@ from statistics import median
 from typing import Literal
 
 from llm_elicit.benchmarks.asking.client import Cost, Job
-from llm_elicit.benchmarks.asking.loopback import Faults, Loopback, Rate
 from llm_elicit.benchmarks.tables import Table
+from llm_elicit.testing.provider_process import Faults, ProviderProcess, Rate
 
 LATENCY = 0.05
 SLOTS = 100
@@ -106,7 +106,7 @@ def _client(job: Job) -> subprocess.Popen[str]:
 def _speed(size: Size, provider: Provider, folder: Path) -> list[Bar]:
     """Questions a second beside the bare SDK, then the same again from the cache."""
     costs: dict[str, list[Cost]] = {kind: [] for kind in (*LOOPS, "campaign")}
-    with Loopback(LATENCY) as server:
+    with ProviderProcess(LATENCY) as server:
         # In turns, so that what else the machine does falls on all of them.
         for number in range(size.rounds):
             for kind, measured in costs.items():
@@ -168,7 +168,7 @@ def _rates(costs: list[Cost]) -> str:
 def _killed(size: Size, folder: Path) -> list[Bar]:
     """SIGKILL at about half, then resumed: what is asked again was in flight."""
     folder.mkdir()
-    with Loopback(LATENCY) as server:
+    with ProviderProcess(LATENCY) as server:
         job = Job("campaign", server.url, size.questions, SLOTS, str(folder / "run"))
         with _client(job) as process:
             while server.seen()[0] < size.questions // 2 and process.poll() is None:
@@ -189,7 +189,7 @@ def _killed(size: Size, folder: Path) -> list[Bar]:
 def _faulty(size: Size, folder: Path) -> list[Bar]:
     """A server that goes wrong: no question is lost, and few are asked twice."""
     folder.mkdir()
-    with Loopback(LATENCY, FAULTS) as server:
+    with ProviderProcess(LATENCY, FAULTS) as server:
         run = str(folder / "run")
         job = Job("campaign", server.url, size.questions, SLOTS, run, timeout=HANGS)
         cost = run_client(job)
@@ -213,7 +213,7 @@ def _limited(size: Size, folder: Path) -> list[Bar]:
     bars: list[Bar] = []
     for dialect in ("openai", "none") if size.limited else ():
         rate = Rate(PER_MINUTE, dialect)
-        with Loopback(LATENCY, rate=rate) as server:
+        with ProviderProcess(LATENCY, rate=rate) as server:
             run = str(folder / dialect / "run")
             cost = run_client(Job("campaign", server.url, size.limited, SLOTS, run))
             requests, refused = server.seen()[0], server.gone_wrong()
@@ -230,7 +230,7 @@ def _limited(size: Size, folder: Path) -> list[Bar]:
 def _large(size: Size, folder: Path) -> list[Bar]:
     """Many questions, answered at once; then with none open, and then from the cache."""
     folder.mkdir()
-    with Loopback(0.0) as server:
+    with ProviderProcess(0.0) as server:
         run, again = (str(folder / name) for name in ("run", "again"))
         job = Job("campaign", server.url, size.many, SLOTS, run, export=True)
         cost, idle = run_client(job), run_client(job)

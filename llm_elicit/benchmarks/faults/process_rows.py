@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from llm_elicit.benchmarks.asking.loopback import Loopback
 from llm_elicit.benchmarks.faults.postgres import PostgreSQL
 from llm_elicit.benchmarks.faults.result_row import ResultRow, Size, add, completed, faults_of
 from llm_elicit.benchmarks.faults.trial import Ended, Trial
 from llm_elicit.orchestrator.cache import FILE as CACHE
 from llm_elicit.orchestrator.journal.full_disk import SIZE as RESERVE
+from llm_elicit.testing.provider_process import ProviderProcess
 
 LATENCY = 0.05
 _SLOTS = 16
@@ -26,7 +26,7 @@ Row = Callable[[Size, Path], ResultRow]
 def killed(size: Size, folder: Path) -> ResultRow:
     """SIGKILL at random moments, from before the journal is there to well into the asking."""
     rng = random.Random(1)
-    with Loopback(LATENCY) as server:
+    with ProviderProcess(LATENCY) as server:
         trial = Trial(folder, server.url, 2 * _SLOTS * size.kills, _SLOTS)
         began, under_way = time.monotonic(), 0
         for _ in range(size.kills):
@@ -51,7 +51,7 @@ def killed(size: Size, folder: Path) -> ResultRow:
 def terminated(size: Size, folder: Path) -> ResultRow:
     """SIGTERM: what is under way is waited for, and kept."""
     rng, said = random.Random(2), []
-    with Loopback(LATENCY) as server:
+    with ProviderProcess(LATENCY) as server:
         trial = Trial(folder, server.url, 4 * _SLOTS * size.signals, _SLOTS)
         began = time.monotonic()
         for number in range(size.signals):
@@ -115,7 +115,7 @@ def full_disk(size: Size, folder: Path) -> ResultRow:
     rng, counts, unmet, began = random.Random(3), [], list[str](), time.monotonic()
     questions, mounted, filled = 400, own_namespaces(), 0
     for number in range(size.points):
-        with Loopback(LATENCY / 5) as server:
+        with ProviderProcess(LATENCY / 5) as server:
             # From too small for the journal's first pages to nearly what the run takes.
             kilobytes = RESERVE // 1024 + 64 + round(1_300 * (number + rng.random()) / size.points)
             trial = Trial(folder / str(number), server.url, questions, _SLOTS)
@@ -161,7 +161,7 @@ def restarted(workers: int) -> Row:
 
     def row(size: Size, folder: Path) -> ResultRow:
         latency, began = 0.2, time.monotonic()
-        with PostgreSQL() as postgres, Loopback(latency) as server:
+        with PostgreSQL() as postgres, ProviderProcess(latency) as server:
             slots = _SLOTS // workers
             # Half a second of questions for each restart, and as many again.
             questions = 2 * round(0.5 * size.restarts * _SLOTS / latency)
@@ -198,7 +198,7 @@ def restarted(workers: int) -> Row:
 def stopped(size: Size, folder: Path) -> ResultRow:
     """SIGSTOP of one of two workers for longer than its lease, then SIGCONT."""
     began = time.monotonic()
-    with PostgreSQL() as postgres, Loopback(LATENCY) as server:
+    with PostgreSQL() as postgres, ProviderProcess(LATENCY) as server:
         rest, patience = {"journal": postgres.address}, {"lease": size.lease}
         questions = round(size.lease * 3 * _SLOTS / LATENCY / 4) * 2
         trial = Trial(folder, server.url, questions, _SLOTS, rest=rest, patience=patience)
@@ -226,7 +226,7 @@ def corrupted_cache(size: Size, folder: Path) -> ResultRow:
     began, counts, unmet = time.monotonic(), [], []
     questions = min(size.questions, 400)
     for number, damage in enumerate((_garbage, _cut, _flipped, _a_folder, _under_way)):
-        with Loopback(LATENCY / 5) as server:
+        with ProviderProcess(LATENCY / 5) as server:
             trial = Trial(folder / str(number), server.url, questions, _SLOTS)
             cache = trial.path.parent / "runs" / CACHE
             if damage in (_cut, _flipped):
@@ -249,7 +249,7 @@ def corrupted_cache(size: Size, folder: Path) -> ResultRow:
 
 def _warm(trial: Trial, cache: Path) -> None:
     """Fill a cache with another campaign's answers."""
-    with Loopback(0.0) as server:
+    with ProviderProcess(0.0) as server:
         other = Trial(trial.folder / "other", server.url, 200, _SLOTS)
         other.run()
         cache.parent.mkdir(parents=True, exist_ok=True)

@@ -8,18 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llm_elicit.benchmarks.asking.loopback import (
+from llm_elicit.benchmarks.faults.result_row import ResultRow, Size, completed, faults_of
+from llm_elicit.benchmarks.faults.trial import Ended, Trial
+from llm_elicit.testing.provider_process import (
     NO_FAULTS,
     NO_RATE,
     TRUE_USAGE,
     Faults,
-    Loopback,
+    ProviderProcess,
     Rate,
     ServerCounts,
     Usage,
 )
-from llm_elicit.benchmarks.faults.result_row import ResultRow, Size, completed, faults_of
-from llm_elicit.benchmarks.faults.trial import Ended, Trial
 
 LATENCY = 0.05
 CAPPED, GIVEN_UP = 4, 3
@@ -194,7 +194,7 @@ def run_case(name: str, case: Case, size: Size, folder: Path, clean: float | Non
     rest = dict(case.rest)
     if case.cap is not None:
         rest["limits"] = {"max_cost": case.cap}
-    with Loopback(LATENCY, case.faults, case.rate, case.usage) as server:
+    with ProviderProcess(LATENCY, case.faults, case.rate, case.usage) as server:
         trial = Trial(
             folder, server.url, size.questions, size.slots, case.judge, rest, case.patience
         )

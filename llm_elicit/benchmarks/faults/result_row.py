@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llm_elicit.benchmarks.asking.loopback import ServerCounts
 from llm_elicit.benchmarks.faults.trial import Ended, Trial
+from llm_elicit.testing.provider_process import ServerCounts
 
 COLUMNS = (
     "fault", "injected", "questions", "requests", "answered once", "paid twice", "over the cap",

@@ -1,8 +1,9 @@
-"""A server for benchmarks: answers on either wire after a fixed latency, in its own process.
+"""The loopback provider in a process of its own, for benchmarks of the client.
 
-It does as little as a server can, so that what is measured is the client. It may go wrong on
-purpose, or enforce a limit. It counts, for each question (a body), the requests and the answers
-that it bills; `GET /seen` tells.
+Every request has the same answer, encoded in advance and sent after a fixed latency, so that the
+client's own costs are measured. Faults can be injected by their share or their number, and a rate
+limit enforced. The server counts requests and billed answers for each question (a request body);
+`GET /seen` returns the counts.
 """
 
 from __future__ import annotations
@@ -19,49 +20,27 @@ from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal, Self, cast, get_args
 
-from llm_elicit.testing.meters import Dialect, Gate, Limit
+from llm_elicit.testing.provider import Says, completion, message
+from llm_elicit.testing.rate_limits import Dialect, Gate, Limit
 
 
-def _completion(usage: Usage) -> bytes:
-    """An answer in OpenAI's words."""
-    body: dict[str, Any] = {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "bench-1",
-        "choices": [
-            {
-                "index": 0,
-                "finish_reason": "stop",
-                "logprobs": None,
-                "message": {"role": "assistant", "content": "A", "refusal": None},
-            }
-        ],
-    }
-    if (said := usage.said()) is not None:
-        prompt, completion = said
-        body["usage"] = {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-        }
-    return json.dumps(body).encode()
-
-
-def _message(usage: Usage) -> bytes:
-    """An answer in Anthropic's words."""
-    body: dict[str, Any] = {
-        "id": "msg_1",
-        "type": "message",
-        "role": "assistant",
-        "model": "bench-1",
-        "content": [{"type": "text", "text": "A"}],
-        "stop_reason": "end_turn",
-        "stop_sequence": None,
-    }
-    if (said := usage.said()) is not None:
-        body["usage"] = {"input_tokens": said[0], "output_tokens": said[1]}
-    return json.dumps(body).encode()
+def _answers(usage: Usage) -> tuple[bytes, bytes]:
+    """Return the answer "A" as a chat completion and as a message, encoded once for all."""
+    tokens = usage.stated()
+    asked = {"model": "bench-1"}
+    counts: tuple[Any, Any] = (None, None)
+    if tokens is not None:
+        prompt, answer = tokens
+        total = prompt + answer
+        counts = (
+            {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": total},
+            {"input_tokens": prompt, "output_tokens": answer},
+        )
+    says = [Says("A", prompt_tokens=0, usage=count) for count in counts]
+    return (
+        json.dumps(completion(says[0], asked)).encode(),
+        json.dumps(message(says[1], asked)).encode(),
+    )
 
 
 _ERROR = json.dumps({"error": {"message": "injected", "type": "injected"}}).encode()
@@ -163,8 +142,8 @@ class Usage:
     completion: int = 1
     states: Literal["truth", "nothing", "negative", "huge"] = "truth"
 
-    def said(self) -> tuple[int, int] | None:
-        """The tokens of prompt and answer that the answer states."""
+    def stated(self) -> tuple[int, int] | None:
+        """Return the tokens of prompt and answer that the response states; None for none."""
         match self.states:
             case "truth":
                 return self.prompt, self.completion
@@ -324,14 +303,14 @@ class _Connection(asyncio.Protocol):
 
 async def _serve(latency: float, faults: Faults, rate: Rate, usage: Usage) -> None:
     loop = asyncio.get_running_loop()
-    state = _Server(latency, faults, rate, rate.gate(), _completion(usage), _message(usage))
+    state = _Server(latency, faults, rate, rate.gate(), *_answers(usage))
     server = await loop.create_server(lambda: _Connection(state), "127.0.0.1", 0)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
     await server.serve_forever()
 
 
-class Loopback:
+class ProviderProcess:
     """The server in a process of its own, while inside `with`.
 
     Args:
@@ -341,7 +320,7 @@ class Loopback:
         usage: the tokens that answers take, and what they say of them.
 
     Example:
-        >>> with Loopback(0.0) as server:
+        >>> with ProviderProcess(0.0) as server:
         ...     server.seen()
         (0, 0)
     """
