@@ -117,11 +117,11 @@ def scales(runs):
         if pinned is None:
             row(run.space.name, judge.name, *["none"] * 5)
             continue
-        width, told = pinned.coherence, ("none", "none", "none")
+        width, shown = pinned.coherence, ("none", "none", "none")
         if width is not None:
-            told = show(width.width, 3), f"{width.expected:.3f}", f"{width.p_value:.4f}"
+            shown = show(width.width, 3), f"{width.expected:.3f}", f"{width.p_value:.4f}"
         power = show((pinned.value, pinned.low, pinned.high), 1)
-        row(run.space.name, judge.name, *told, power, pinned.source)
+        row(run.space.name, judge.name, *shown, power, pinned.source)
 
 
 def agreement(runs):

@@ -1,22 +1,21 @@
 """Many jobs side by side, each in a process of its own: here or on a cluster.
 
-One door, `run_jobs`, for whatever is done many times over: fits of many models, seeds, bootstraps,
-benchmark rows. What it guarantees: **every job is told of exactly once**, whatever becomes of the
-others. A job whose process dies (the out-of-memory killer, a crash) is tried once more and
-then reported as failed; a job that raises is reported with its error. Ctrl-C stops
-everything at once; what was reported before is the caller's to keep.
+`run_jobs` runs fits, seeds, bootstraps and rows of benchmarks. It guarantees that **every job is
+reported exactly once**, whatever happens to the others. A job whose process dies (the out-of-memory
+killer, a crash) is run once more and then reported as failed; a job that raises an exception is
+reported with it. Ctrl-C stops all jobs at once; what was reported before remains valid.
 
-Every job gets a fresh Python interpreter with one numerical thread. That costs the imports (about
-two seconds with PyTorch) and buys: memory that is given back, a peak that belongs to the job, and
-no damage from a crash. `concurrent.futures` and `loky` share one pool, which a dead worker
-breaks for all; `pebble` keeps the others alive, but as every `multiprocessing` spawn it
-imports the calling script again in each child, so the whole command line would count
-into each job's memory.
+Every job gets a fresh Python interpreter with one numerical thread. The price is the time of the
+imports, about two seconds with PyTorch; the gain is that memory is returned, that the peak of the
+memory is the job's own, and that a crash harms no other job. `concurrent.futures` and `loky` share
+one pool, which a dead worker breaks for all jobs. `pebble` keeps the others alive but, like every
+`multiprocessing` spawn, imports the calling script in each child, so the command line's memory
+would count as the job's.
 
 A cluster is a `Dask distributed <https://distributed.dask.org>`_ scheduler, with the ``cluster``
-extra. It was chosen over Ray: pure Python and about 1 MB where Ray's wheel has 79 MB, an object
-store and daemons of its own; a scheduler that gives a lost worker's jobs to the others without
-being asked; and workers that start under SSH, Slurm or Kubernetes by its sister packages.
+extra. Unlike Ray it is pure Python (1 MB; Ray's wheel has 79 MB) and needs no object store or
+daemons; it moves the jobs of a lost worker to others, and its workers start under SSH, Slurm or
+Kubernetes.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ Result = TypeVar("Result")
 # How to submit a packed job, and how to wait for the futures that gives.
 Engine = tuple[Callable[[bytes], Any], Callable[[Iterable[Any]], Iterable[Any]]]
 _ATTEMPTS = 2
-_PATIENCE = "15s"
+_CONNECT_TIMEOUT = "15s"
 _ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
 
 
@@ -55,7 +54,8 @@ class Workers:
         count: jobs side by side on this machine; at least 1.
         cluster: address of a Dask scheduler, ``"tcp://host:8786"``; its workers are used then,
             each started with ``--nthreads 1`` for one job at a time and with this package
-            installed. Whoever reaches a scheduler can run code on it: keep it in a trusted network.
+            installed. Anyone who reaches the scheduler can run code on it: keep it in a trusted
+            network.
 
     Raises:
         InputError: the count is less than 1.
@@ -66,12 +66,12 @@ class Workers:
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise InputError(f"workers = {self.count}; at least one process must work")
+            raise InputError(f"workers = {self.count}; at least 1 is needed")
 
 
 @dataclass(frozen=True)
 class Outcome(Generic[Job, Result]):
-    """What became of a job: its result, or one line that says why there is none."""
+    """The outcome of a job: its result, or the error that prevented it in one line."""
 
     job: Job
     result: Result | None = None
@@ -96,8 +96,8 @@ def run_jobs(
     Raises:
         InputError: the function cannot be imported elsewhere, a job cannot be pickled, or the
             cluster is not there.
-        KeyboardInterrupt: the user stopped it. Local jobs are killed; on a cluster those under way
-            run to their end unheard.
+        KeyboardInterrupt: the user stopped it. Local jobs are killed; on a cluster the running
+            ones end unreported.
 
     Example:
         >>> import math
@@ -107,16 +107,16 @@ def run_jobs(
         [2.0, 3.0]
     """
     workers = workers or Workers()
-    payloads = [(job, _packed(function, job)) for job in jobs]
+    payloads = [(job, _pickled(function, job)) for job in jobs]
     place = _local(workers.count) if workers.cluster is None else _dask(workers.cluster)
-    with place as (submit, in_order_of_end):
+    with place as (submit, as_completed):
         waiting = {submit(payload): job for job, payload in payloads}
-        for future in in_order_of_end(waiting):
-            result, error = _unpacked(future)
+        for future in as_completed(waiting):
+            result, error = _unpickled(future)
             on_result(Outcome(waiting[future], result, error))
 
 
-def _packed(function: Callable[[Job], Result], job: Job) -> bytes:
+def _pickled(function: Callable[[Job], Result], job: Job) -> bytes:
     inner: Any = function
     while isinstance(inner, partial):
         inner = inner.func
@@ -131,16 +131,16 @@ def _packed(function: Callable[[Job], Result], job: Job) -> bytes:
         ) from error
 
 
-def _as_they_end(futures: Iterable[Future[bytes]]) -> Iterator[Future[bytes]]:
-    """Wait in short turns, so that Ctrl-C is heard at once."""
+def _as_completed(futures: Iterable[Future[bytes]]) -> Iterator[Future[bytes]]:
+    """Yield futures as they end; wait in short intervals so that Ctrl-C takes effect at once."""
     pending = set(futures)
     while pending:
         done, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
         yield from done
 
 
-def _unpacked(future: Any) -> tuple[Any, str | None]:
-    """Result and error; an exception here is the cluster's, which gave the job up."""
+def _unpickled(future: Any) -> tuple[Any, str | None]:
+    """Return the result and the error; an exception here means that the cluster lost the job."""
     try:
         return pickle.loads(future.result())  # type: ignore[no-any-return]
     except Exception as error:
@@ -154,11 +154,11 @@ def _one_line(error: BaseException) -> str:
 
 @contextmanager
 def _local(count: int) -> Iterator[Engine]:
-    """Threads that each wait for one child; whatever ends the block ends the children."""
+    """Run jobs in threads that each wait for one child; the children end with the block."""
     children = _Children()
     with ThreadPoolExecutor(count) as threads:
         try:
-            yield lambda payload: threads.submit(children.run, payload), _as_they_end
+            yield lambda payload: threads.submit(children.run, payload), _as_completed
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
             children.kill()
@@ -166,7 +166,7 @@ def _local(count: int) -> Iterator[Engine]:
 
 @contextmanager
 def _dask(address: str) -> Iterator[Engine]:
-    """The workers of a Dask cluster, of which each starts a child for each job."""
+    """Run jobs on the workers of a Dask cluster, each in a child process of its worker."""
     try:
         dask = import_module("distributed")
     except ImportError as error:
@@ -174,7 +174,7 @@ def _dask(address: str) -> Iterator[Engine]:
             "a cluster needs Dask distributed: pip install 'llm-elicit[cluster]'"
         ) from error
     try:
-        client = dask.Client(address, timeout=_PATIENCE, set_as_default=False)
+        client = dask.Client(address, timeout=_CONNECT_TIMEOUT, set_as_default=False)
     except (OSError, ValueError) as error:
         raise InputError(f"no Dask scheduler answers at {address}: {_one_line(error)}") from error
     futures: list[Any] = []
@@ -192,12 +192,12 @@ def _dask(address: str) -> Iterator[Engine]:
 
 
 def run_in_child(payload: bytes) -> bytes:
-    """A packed job's packed (result, error), worked out in a child process of this one."""
+    """Run a pickled job in a child process; return its pickled (result, error)."""
     return _Children().run(payload)
 
 
 class _Children:
-    """Child processes, to be killed together."""
+    """Child processes that are killed together."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -205,7 +205,7 @@ class _Children:
         self._over = False
 
     def run(self, payload: bytes) -> bytes:
-        """A packed job's packed (result, error); a child that dies is replaced once."""
+        """Run a pickled job; return its pickled (result, error). A dead child is replaced once."""
         why = ""
         for _ in range(_ATTEMPTS):
             packed, why = self._attempt(payload)
@@ -216,34 +216,34 @@ class _Children:
         return pickle.dumps((None, why))
 
     def _attempt(self, payload: bytes) -> tuple[bytes, str]:
-        """What one child answers, or nothing and how it died."""
-        with tempfile.TemporaryFile() as said, self._child(said) as child:
+        """Return a child's answer, or nothing and how it died."""
+        with tempfile.TemporaryFile() as errors, self._child(errors) as child:
             assert child.stdin is not None
             assert child.stdout is not None
             with suppress(BrokenPipeError):
                 child.stdin.write(len(payload).to_bytes(8, "big") + payload)
                 child.stdin.flush()
             packed = child.stdout.read()
-            # The child's input stays open until here: when this process dies, the child sees it.
+            # The child's input stays open until here, so that the child ends if this process dies.
             with suppress(BrokenPipeError):
                 child.stdin.close()
             if child.wait() == 0 and packed:
                 return packed, ""
-            said.seek(0)
-            lines = said.read().decode(errors="replace").strip().splitlines()
+            errors.seek(0)
+            lines = errors.read().decode(errors="replace").strip().splitlines()
             return b"", f"{_cause_of_death(child.returncode)}{': ' + lines[-1] if lines else ''}"
 
     @contextmanager
-    def _child(self, said: Any) -> Iterator[subprocess.Popen[bytes]]:
+    def _child(self, errors: Any) -> Iterator[subprocess.Popen[bytes]]:
         environment = {**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(sys.path)}
         with self._lock:
             child = subprocess.Popen(
                 [sys.executable, "-m", "llm_elicit._util.workers"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=said,
+                stderr=errors,
                 env=environment,
-                # Ctrl-C is for the parent, which then ends its children.
+                # Ctrl-C reaches only the parent, which ends its children.
                 start_new_session=True,
             )
             self._running.add(child)
@@ -272,9 +272,9 @@ def _cause_of_death(code: int) -> str:
 
 
 def _serve() -> None:
-    """In the child: read a job, answer, end. End at once if the parent goes away."""
+    """In the child: read a job, answer, end. End at once if the parent dies."""
     channel = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the job prints must not mix with the answer
+    os.dup2(2, 1)  # the job's output must not mix with the answer
     size = int.from_bytes(sys.stdin.buffer.read(8), "big")
     payload = sys.stdin.buffer.read(size)
     threading.Thread(target=_end_with_parent, daemon=True).start()

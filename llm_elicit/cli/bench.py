@@ -13,31 +13,29 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table as RichTable
 
-from llm_elicit._util.console import console
 from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.benchmarks.names import TABLES
+from llm_elicit.cli.options import out as console_out
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from llm_elicit import orchestrator
-    from llm_elicit._util import workers as jobs
-    from llm_elicit.benchmarks import measure as measuring
-    from llm_elicit.benchmarks import run as running
-    from llm_elicit.benchmarks import tables as tabling
-    from llm_elicit.benchmarks.asking import bars as barring
-    from llm_elicit.benchmarks.faults import table as faulting
+    from llm_elicit._util import workers as worker_processes
+    from llm_elicit.benchmarks import measure, run, tables
+    from llm_elicit.benchmarks.asking import bars
+    from llm_elicit.benchmarks.faults import table as fault_table
 else:
-    barring = LazyModule("llm_elicit.benchmarks.asking.bars")
-    faulting = LazyModule("llm_elicit.benchmarks.faults.table")
+    bars = LazyModule("llm_elicit.benchmarks.asking.bars")
+    fault_table = LazyModule("llm_elicit.benchmarks.faults.table")
     jobs, orchestrator = (
         LazyModule("llm_elicit._util.workers"),
         LazyModule("llm_elicit.orchestrator"),
     )
-    measuring = LazyModule("llm_elicit.benchmarks.measure")
-    running = LazyModule("llm_elicit.benchmarks.run")
-    tabling = LazyModule("llm_elicit.benchmarks.tables")
+    measure = LazyModule("llm_elicit.benchmarks.measure")
+    run = LazyModule("llm_elicit.benchmarks.run")
+    tables = LazyModule("llm_elicit.benchmarks.tables")
 
 
 def bench_command(
@@ -83,51 +81,50 @@ def bench_command(
         _print([_bars(full, many)], markdown)
         return
     if table == "faults":
-        _print([_faults(running.parse_names(rows), questions)], markdown)
+        _print([_faults(run.parse_names(rows), questions)], markdown)
         return
-    request = running.Request(
+    request = run.Request(
         table,
-        running.parse_names(targets),
-        running.parse_seeds(seeds),
-        running.parse_names(methods),
-        running.parse_names(variants),
+        run.parse_names(targets),
+        run.parse_seeds(seeds),
+        run.parse_names(methods),
+        run.parse_names(variants),
         comparisons_per_feature,
         points,
     )
     try:
         with orchestrator.Display() as progress:
-            done = running.run_table(request, out, progress, jobs.Workers(workers, cluster))
+            done = run.run_table(request, out, progress, worker_processes.Workers(workers, cluster))
     except KeyboardInterrupt:
         sys.stderr.write(f"stopped; finished rows are in {out}: run again to resume\n")
         raise typer.Exit(130) from None
-    _print(tabling.make_tables(table, done), markdown, _failures(done))
+    _print(tables.make_tables(table, done), markdown, _failures(done))
 
 
-def _bars(full: bool, many: int | None) -> tabling.Table:
-    size = barring.FULL if full else barring.SHORT
+def _bars(full: bool, many: int | None) -> tables.Table:
+    size = bars.FULL if full else bars.SHORT
     size = replace(size, many=many or size.many)
     with orchestrator.Display() as progress:
-        return barring.run_bars(size, partial(progress.note, "orchestrator"))
+        return bars.run_bars(size, partial(progress.note, "orchestrator"))
 
 
-def _faults(rows: Sequence[str], questions: int) -> tabling.Table:
+def _faults(rows: Sequence[str], questions: int) -> tables.Table:
     with orchestrator.Display() as progress:
         note = partial(progress.note, "faults")
-        return faulting.run_faults(faulting.FULL, note, rows, questions)
+        return fault_table.run_faults(fault_table.FULL, note, rows, questions)
 
 
-def _print(tables: list[tabling.Table], markdown: Path | None, lines: Sequence[str] = ()) -> None:
-    out = console()
-    for each in tables:
-        out.print(_shown(each))
+def _print(made: list[tables.Table], markdown: Path | None, lines: Sequence[str] = ()) -> None:
+    for each in made:
+        console_out.print(_shown(each))
     for line in lines:
-        out.print(line)
+        console_out.print(line)
     if markdown:
-        _write_markdown(tables, markdown)
-        out.print(markdown)
+        _write_markdown(made, markdown)
+        console_out.print(markdown)
 
 
-def _shown(table: tabling.Table) -> RichTable:
+def _shown(table: tables.Table) -> RichTable:
     shown = RichTable(title=table.title, box=None, title_justify="left")
     for place, column in enumerate(table.columns):
         shown.add_column(column, no_wrap=place == 0, justify="left" if place < 2 else "right")
@@ -144,13 +141,13 @@ def _failures(rows: pd.DataFrame) -> list[str]:
     ]
 
 
-def _write_markdown(tables: list[tabling.Table], path: Path) -> None:
+def _write_markdown(made: list[tables.Table], path: Path) -> None:
     try:
         command = " ".join(["llm-elicit", *sys.argv[1:]])
         date = datetime.now(UTC).date().isoformat()
-        head = f"`{command}`, {date}, {measuring.machine()}, one thread a job."
+        head = f"`{command}`, {date}, {measure.machine()}, one thread a job."
         path.write_text(
-            "\n\n".join([head, *(t.markdown() for t in tables)]) + "\n", encoding="utf-8"
+            "\n\n".join([head, *(table.markdown() for table in made)]) + "\n", encoding="utf-8"
         )
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error

@@ -12,21 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from llm_elicit._util.console import console
 from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit._util.sanitize import visible
+from llm_elicit.cli.options import out
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
-    from llm_elicit.orchestrator import cache as caching
+    from llm_elicit.orchestrator import cache as answer_cache
     from llm_elicit.orchestrator import request_identity
     from llm_elicit.orchestrator.cache import Cache
 else:
-    caching = LazyModule("llm_elicit.orchestrator.cache")
+    answer_cache = LazyModule("llm_elicit.orchestrator.cache")
     request_identity = LazyModule("llm_elicit.orchestrator.request_identity")
 
 cache_app = typer.Typer(help="The answers kept across runs.", no_args_is_help=True)
-_out = console()
 
 Runs = Annotated[Path, typer.Option(help="The folder of the runs; the cache lies in it.")]
 Key = Annotated[str, typer.Argument(help="A key, or as much of its beginning as is unique.")]
@@ -35,11 +34,11 @@ RUNS = Path("runs")
 
 @contextmanager
 def _opened(runs: Path) -> Iterator[Cache]:
-    if not (runs / caching.FILE).is_file():
+    if not (runs / answer_cache.FILE).is_file():
         raise InputError(
-            f"{runs / caching.FILE}: no answers are kept here; name the folder with --runs"
+            f"{runs / answer_cache.FILE}: no answers are kept here; name the folder with --runs"
         )
-    with closing(caching.Cache(runs / caching.FILE)) as cache:
+    with closing(answer_cache.Cache(runs / answer_cache.FILE)) as cache:
         yield cache
 
 
@@ -51,7 +50,7 @@ def list_command(
 ) -> None:
     """How many answers are kept of which model; with --model, their keys."""
     with _opened(runs) as cache:
-        _out.print(_keys(cache, model, last) if model else _models(cache))
+        out.print(_keys(cache, model, last) if model else _models(cache))
 
 
 def _models(cache: Cache) -> Table:
@@ -86,9 +85,9 @@ def explain_command(one: Key, two: Key, runs: Runs = RUNS) -> None:
     with _opened(runs) as cache:
         found = request_identity.differences(cache.find(one).request, cache.find(two).request)
     for path, a, b in found:
-        _out.print(f"{path}: {_short(a)} | {_short(b)}")
+        out.print(f"{path}: {_short(a)} | {_short(b)}")
     if not found:
-        _out.print("the same request")
+        out.print("the same request")
 
 
 def _short(value: Any) -> str:
@@ -115,7 +114,7 @@ def prune_command(
             if (before is None or entry.kept_at < before)
             and (not model or entry.request["model"] == model)
         ]
-        _out.print(f"{cache.remove(gone):,} answers forgotten")
+        out.print(f"{cache.remove(gone):,} answers forgotten")
 
 
 @cache_app.command("verify")
@@ -131,10 +130,10 @@ def verify_command(runs: Runs = RUNS) -> None:
             fault = entry.fault()
             if fault is not None:
                 faults.append(entry.key)
-                _out.print(f"{entry.key[:16]}: {fault}")
+                out.print(f"{entry.key[:16]}: {fault}")
     if faults:
         raise InputError(
             f"{cache.path}: {len(faults)} of {count} entries cannot be trusted; forget each with "
             f"`llm-elicit cache prune --key {faults[0][:16]}`"
         )
-    _out.print(f"{count:,} answers, every one proven")
+    out.print(f"{count:,} answers, every one proven")

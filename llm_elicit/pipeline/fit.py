@@ -111,13 +111,13 @@ def _fit(result: Run, due: Collection[tuple[str, str]], stage: str, progress: Pr
         methods = [method for method in result.campaign.fit.methods if (judge, method) in due]
         if not methods or not len(comparisons.choices(judge)):
             continue
-        told = evidence_of(comparisons, judge, result.campaign.fit)
-        if told.pairs < result.space.dimension:
+        evidence = evidence_of(comparisons, judge, result.campaign.fit)
+        if evidence.pairs < result.space.dimension:
             continue
         sources = read_sources(result.direct, judge, result.space, result.campaign.seed, first)
-        answers = _Answers(judge, told, sources)
+        answers = _Answers(judge, evidence, sources)
         for method in methods:
-            if len(told.measured) and method not in density.JUDGE_METHODS:
+            if len(evidence.measured) and method not in density.JUDGE_METHODS:
                 progress.note(judge, f"fit: {method} knows no log-odds and is left out")
                 continue
             read = {**shared, "answers": answers.digest}

@@ -271,5 +271,5 @@ def direct_queries(
         for order in PRESENTATIONS["range"]
     )
     ratios = (Query(pair, "ratio", 0) for pair in ratio_pairs(pairs, direct.ratios, seed).tolist())
-    recited = (Query(row, "row", 0) for row in range(rows))
-    return (*quantiles, *samples, *recited, *ranges, *ratios)
+    completions = (Query(row, "row", 0) for row in range(rows))
+    return (*quantiles, *samples, *completions, *ranges, *ratios)

@@ -88,11 +88,11 @@ class Informative:
     def plan(self, round: int, judgments: Sequence[Choices], seed: int, size: int) -> Pairs:
         """The pairs of a round; see `RoundDesign`."""
         rng = np.random.default_rng([seed, 0xADA97, round])
-        told = [one for one in judgments if len(one) >= self.space.dimension]
-        fitted = [self._fit(one, int(rng.integers(2**32))) for one in told]
+        answered = [one for one in judgments if len(one) >= self.space.dimension]
+        fitted = [self._fit(one, int(rng.integers(2**32))) for one in answered]
         open_for: list[density.BeliefDensity | None] = [
             belief
-            for one, belief in zip(told, fitted, strict=True)
+            for one, belief in zip(answered, fitted, strict=True)
             if not self._enough(belief, len(one))
         ]
         if fitted and not open_for:

@@ -65,7 +65,7 @@ class DirectWording:
     Attributes:
         space: what they are about.
         templates: by kind, of the kinds that are asked.
-        completion: the rows to recite, if any are.
+        completion: the rows to complete, if any.
         ranges: the pairs of ranges, `(n, d, 2)` each, if any are compared.
         plan: the campaign's pairs, for the ratios.
 

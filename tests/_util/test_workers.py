@@ -1,4 +1,4 @@
-"""Every job is told of exactly once, whatever dies: a job's process, a cluster's worker, us."""
+"""Every job is reported exactly once, if its process, a cluster's worker or this process dies."""
 
 import os
 import signal

@@ -41,14 +41,14 @@ def test_runs_and_their_judges_are_set_side_by_side(
     """No name is cut where there is no terminal, however long it is."""
     monkeypatch.setenv("COLUMNS", "80")
     first = _run(tmp_path, "first", LONG)
-    coin = {**EXPERT, "name": "coin", "belief": "uniform"}
-    second = _run(tmp_path, "second", {**LONG, "seed": 9}, coin)
+    random = {**EXPERT, "name": "random", "belief": "uniform"}
+    second = _run(tmp_path, "second", {**LONG, "seed": 9}, random)
     record = tmp_path / "compare.json"
     assert _compare(monkeypatch, first, second, "--out", record) == 0
     shown = capsys.readouterr().out
     data = json.loads(record.read_text())
     name = LONG["name"]
-    assert data["judges"] == [f"first/{name}", f"second/{name}", "coin"]
+    assert data["judges"] == [f"first/{name}", f"second/{name}", "random"]
     for judge in data["judges"]:
         assert judge in shown
     alike = {(one["first"], one["second"]): one for one in data["agreements"]}

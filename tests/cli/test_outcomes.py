@@ -141,7 +141,7 @@ def test_batch_mode_is_complete_when_all_is_collected(monkeypatch, capsys):
 
 
 def test_defect(monkeypatch, capsys):
-    """One line; where it happened is to be had."""
+    """One line, and the traceback on request."""
     monkeypatch.setattr(stages, "plan_grid", lambda campaign: 1 / 0)
     path = campaign("http://127.0.0.1:9")
     with pytest.raises(ZeroDivisionError):

@@ -26,16 +26,16 @@ NUMBERS = itertools.count()
 
 
 class Sender:
-    """Answers each question's first request as it is told to, and later ones well."""
+    """Answers each question's first request with the given bytes, and later ones well."""
 
-    def __init__(self, told: list[bytes]) -> None:
-        self._told = iter(told)
+    def __init__(self, given: list[bytes]) -> None:
+        self._given = iter(given)
         self.requests: Counter[str] = Counter()
 
     def __call__(self, _number: int, body: dict[str, Any]) -> Action:
         question = str(body["messages"][-1]["content"])
         self.requests[question] += 1
-        response = next(self._told, None) if self.requests[question] == 1 else None
+        response = next(self._given, None) if self.requests[question] == 1 else None
         return Says("A") if response is None else Raw(response)
 
 
@@ -44,11 +44,11 @@ def test_replies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, KEY)
 
     def tried(value: tuple[list[bytes], str]) -> Outcome:
-        told, backend = value
+        given, backend = value
         folder = tmp_path / f"{next(NUMBERS)}" / "run"
         price = {"input": 1.0, "output": 5.0}
         judge = {"timeout": 1.0, "concurrency": QUESTIONS, "price": price}
-        with Provider(sender := Sender(told)) as provider:
+        with Provider(sender := Sender(given)) as provider:
             one = (claude if backend == "claude" else gpt)(provider.url, **judge)
             limits = {"max_cost": 1.0}
             study = campaign([one], pairs=QUESTIONS // 2, limits=limits)

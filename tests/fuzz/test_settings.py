@@ -18,7 +18,7 @@ CAMPAIGNS = [
     {"name": "small", "space": "penguins", "seed": 1, "design": {"pairs": 24, "replicates": 1},
      "judges": [EXPERT], "fit": {"methods": ["utility"], "samples": 100}, "runs": "runs",
      "limits": {"max_cost": 1.0, "max_tokens": 10_000, "deadline": 60.0}},
-    {"name": "told", "space": "penguins", "design": {"pairs": 20, "template": "v1/zero-shot"},
+    {"name": "soft", "space": "penguins", "design": {"pairs": 20, "template": "v1/zero-shot"},
      "direct": {"quantiles": 2, "samples": 4, "rows": 4}, "judges": [EXPERT],
      "fit": {"method": "utility"}},
     {"name": "rounds", "space": "penguins", "design": {"pairs": 60, "rounds": {"count": 3}},

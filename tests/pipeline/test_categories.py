@@ -57,10 +57,10 @@ def campaign(folder, features, **more):
 
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory):
-    """An expert on kinds and heights, and a coin, both also asked directly."""
+    """An expert on kinds and heights, and a random judge, both also asked directly."""
     judges = [
         {"name": "expert", "backend": "simulated"},
-        {"name": "coin", "backend": "simulated", "belief": "uniform", "seed": 2},
+        {"name": "random", "backend": "simulated", "belief": "uniform", "seed": 2},
     ]
     path = campaign(
         tmp_path_factory.mktemp("trees"), [KIND, HEIGHT],
@@ -183,7 +183,7 @@ def test_words_alone_are_asked_anew_as_often_as_their_pairs_are_drawn(tmp_path):
     """Six points make fifteen pairs: one answer each, looked up again, would tell no share."""
     judges = [
         {"name": "expert", "backend": "simulated"},
-        {"name": "coin", "backend": "simulated", "belief": "uniform", "seed": 2},
+        {"name": "random", "backend": "simulated", "belief": "uniform", "seed": 2},
     ]
     path = campaign(tmp_path, [KIND, SEX], design={"pairs": 400, "triads": 5}, judges=judges)
     run = le.run(path, progress=le.Silent())
@@ -228,11 +228,11 @@ def test_without_a_table_and_with_many_words_there_is_a_report_too(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(yaml.safe_dump({
         "name": "many", "space": str(tmp_path / "many.yaml"), "runs": str(tmp_path / "runs"),
-        "judges": [{"name": "coin", "backend": "simulated", "belief": "uniform"}],
+        "judges": [{"name": "random", "backend": "simulated", "belief": "uniform"}],
         "design": {"pairs": 60}, "fit": {"method": "utility", "samples": 500},
     }))  # fmt: skip
     run = le.run(path, progress=le.Silent())
-    audit = run.audit.of("coin")
+    audit = run.audit.of("random")
     assert audit.boxes is audit.belief_data is None
     assert sum(audit.belief[0].shares.values()) == pytest.approx(1.0)
     assert audit.belief_sampling.features[0].wasserstein is None

@@ -176,8 +176,8 @@ def test_log_odds_without_a_scale_have_one_nat_by_convention(faint: BeliefDensit
 def test_choices_keep_the_assumed_noise_level() -> None:
     rng = np.random.default_rng(1)
     a, b = rng.uniform(-3, 3, (2, 40, 1))
-    told = Evidence.comparisons(a, b, (np.abs(a) < np.abs(b))[:, 0] * 1.0)
-    belief = fit_evidence(told, sampling=LINE, method="utility", seed=0)
+    evidence = Evidence.comparisons(a, b, (np.abs(a) < np.abs(b))[:, 0] * 1.0)
+    belief = fit_evidence(evidence, sampling=LINE, method="utility", seed=0)
     kept = at_stated_power(belief, pin_power(belief, PowerSources(), 0), measured=False, seed=0)
     assert kept.diagnostics["power"] == {
         "value": 1.0, "log_sd": 0.0, "source": "assumed noise level"

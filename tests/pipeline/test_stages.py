@@ -1,4 +1,4 @@
-"""From a script: the doors, the problems of some judges, the messages."""
+"""From a script: the entry points, the problems of some judges, the messages."""
 
 import asyncio
 

@@ -204,21 +204,21 @@ def test_informative_pairs_lie_where_the_belief_may_be() -> None:
     a, b = SPACE.sample(60, rng), SPACE.sample(60, rng)
     middle = 0.5 * (SPACE.low[3] + SPACE.high[3])
     nearer = (abs(a[:, 3] - middle) < abs(b[:, 3] - middle)).astype(float)  # one feature alone
-    told = Choices(a, b, nearer, np.arange(60))
+    answers = Choices(a, b, nearer, np.arange(60))
     design = Informative(SPACE, Noise())
-    pairs, again = (design.plan(2, [told], 7, 100) for _ in range(2))
+    pairs, again = (design.plan(2, [answers], 7, 100) for _ in range(2))
     assert np.array_equal(pairs.a, again.a)
     assert np.array_equal(pairs.b, again.b)
-    untold = design.plan(2, [], 7, 100)
-    for some in (pairs, untold):
+    without = design.plan(2, [], 7, 100)
+    for some in (pairs, without):
         assert SPACE.contains(some.a).all()
         assert np.array_equal(some.a, SPACE.round(some.a)), "as they are worded"
         assert (some.a != some.b).any(axis=1).all()
     far, at_random = (
-        np.abs(np.concatenate([some.a, some.b])[:, 3] - middle).mean() for some in (pairs, untold)
+        np.abs(np.concatenate([some.a, some.b])[:, 3] - middle).mean() for some in (pairs, without)
     )
     assert far < 0.85 * at_random
-    assert not np.array_equal(design.plan(3, [told], 7, 100).a, pairs.a)
+    assert not np.array_equal(design.plan(3, [answers], 7, 100).a, pairs.a)
 
 
 def test_judges_who_share_a_round_each_have_a_part_of_it() -> None:
@@ -231,7 +231,7 @@ def test_judges_who_share_a_round_each_have_a_part_of_it() -> None:
     middle = 0.5 * (SPACE.low[3] + SPACE.high[3])
     share = [
         float((np.concatenate([pairs.a, pairs.b])[:, 3] > middle).mean())
-        for pairs in (design.plan(2, told, 7, 60) for told in ([low], [low, high], [high]))
+        for pairs in (design.plan(2, given, 7, 60) for given in ([low], [low, high], [high]))
     ]
     assert share[0] < share[1] < share[2]
 
@@ -246,7 +246,7 @@ def test_methods_that_take_pairs_for_draws_are_refused() -> None:
         "name": "try", "space": "penguins", "judges": [EXPERT],
         "design": {"pairs": 14, "rounds": {"count": 3}}, "fit": {"methods": ["utility", "score"]},
     }  # fmt: skip
-    with pytest.raises(InputError, match=r"'score' takes pairs for independent draws .* use util"):
+    with pytest.raises(InputError, match=r"'score' needs pairs drawn independently .* use util"):
         validated(Campaign, data, "c.yaml")
     data["fit"] = {"methods": ["auto"]}
     data["design"] = {"pairs": 10, "rounds": {"count": 4}}
@@ -274,23 +274,23 @@ def test_a_round_without_pairs_is_the_last(tmp_path: Path, shared: bool) -> None
         assert len(result.comparisons) == len(result.plan) == 20
 
 
-def _told(preference: Any, a: Any, b: Any) -> list[Choices]:
+def _choices(preference: Any, a: Any, b: Any) -> list[Choices]:
     return [Choices(a, b, np.asarray(preference, dtype=float), np.arange(len(a)))]
 
 
 def test_a_judge_is_not_asked_beyond_what_the_rule_says() -> None:
     rng = np.random.default_rng(3)
     a, b = SPACE.sample(60, rng), SPACE.sample(60, rng)
-    coins = _told(rng.uniform(size=60) < 0.5, a, b)
-    heavy = _told(a[:, 3] > b[:, 3], a, b)
+    random = _choices(rng.uniform(size=60) < 0.5, a, b)
+    heavy = _choices(a[:, 3] > b[:, 3], a, b)
 
-    def size(told: list[Choices], **rule: Any) -> int:
-        return len(Informative(SPACE, Noise(), Stop(**rule)).plan(2, told, 7, 10).a)
+    def size(answers: list[Choices], **rule: Any) -> int:
+        return len(Informative(SPACE, Noise(), Stop(**rule)).plan(2, answers, 7, 10).a)
 
-    assert size(coins, no_signal_after=50) == 0
+    assert size(random, no_signal_after=50) == 0
     assert size(heavy, no_signal_after=50, max_band_width=1e-3) == 10
     assert size(heavy, max_band_width=50.0) == 0
-    assert size(coins + heavy, no_signal_after=50) == 10, "all are for the judge who says something"
+    assert size(random + heavy, no_signal_after=50) == 10, "all are for the judge with a signal"
 
 
 def test_a_rule_that_says_nothing_is_refused() -> None:
@@ -307,13 +307,13 @@ def test_a_rule_that_says_nothing_is_refused() -> None:
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_the_test_of_a_preference_goes_round_by_round(tmp_path: Path, shared: bool) -> None:
-    judges = [EXPERT, {"name": "coin", "backend": "simulated", "noise_level": 1e6}]
+    judges = [EXPERT, {"name": "random", "backend": "simulated", "noise_level": 1e6}]
     result = _ask(tmp_path, judges, shared)
     assert not result.problems
     stages.audit(result)
     stages.report(result)
     audit, settings = result.audit, AuditSettings()
-    whose = {name: schedule_of(name, result.campaign) for name in ("coin", "expert")}
+    whose = {name: schedule_of(name, result.campaign) for name in ("random", "expert")}
     for name, schedule in whose.items():
         choices = result.comparisons.choices(name)
         asked = [len(set(some) & set(choices.pair)) for some in schedule.pairs]
@@ -358,7 +358,7 @@ SOFT = {"name": "soft", "backend": "simulated", "log_odds": {"gain": 0.04, "nois
 
 
 def test_log_odds_and_what_tells_their_scale_reach_the_next_round(tmp_path: Path) -> None:
-    """Read as choices, faint log-odds would be coin tosses."""
+    """Read as choices, faint log-odds would be random choices."""
     judges, direct = [SOFT, {**EXPERT, "name": "hard"}], {"ratios": 6}
     run = _plan(tmp_path, judges, design={"pairs": 40}, direct=direct)
     run = asyncio.run(stages.ask(run))

@@ -85,13 +85,13 @@ def test_a_cut_off_answer_and_a_refusal_say_so() -> None:
 def test_a_point_is_in_natural_units_whatever_the_labels_hold() -> None:
     space = FeatureSpace.load("california_housing")
     point = space.sample(1, np.random.default_rng(0))[0]
-    told = "; ".join(f"{label}: {value}" for label, value in space.word(point))
-    assert read_point(told, space.features) == pytest.approx(point.tolist(), rel=0.01)
+    worded = "; ".join(f"{label}: {value}" for label, value in space.word(point))
+    assert read_point(worded, space.features) == pytest.approx(point.tolist(), rel=0.01)
     cars = FeatureSpace.load("cars")
     point = cars.sample(1, np.random.default_rng(0))[0]
-    told = "\n".join(f"{label} {value}" for label, value in cars.word(point))
-    assert "60" in told
-    assert read_point(told, cars.features) == pytest.approx(point.tolist(), rel=0.01)
+    worded = "\n".join(f"{label} {value}" for label, value in cars.word(point))
+    assert "60" in worded
+    assert read_point(worded, cars.features) == pytest.approx(point.tolist(), rel=0.01)
 
 
 KIND = Feature(name="k", label="kind of tree", kind="categorical", categories=["Oak", "oak x", "4"])

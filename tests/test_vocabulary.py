@@ -1,0 +1,94 @@
+"""Words of the project's own are gone: code, messages and documents use standard terms.
+
+DESIGN.md has the standard term for each. A word counts only where it is used in the private sense,
+so patterns leave ordinary English alone: the stages of the pipeline, a line of a file, a text.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+WORDS = {
+    # roles in the orchestrator
+    r"\b(?:[Cc]lerk|[Dd]esk|[Ee]rrand|[Tt]urnstile|[Pp]urse)s?\b": "RequestBuilder, ...",
+    r"\b(?:class|import|import .*)\s(?:Exchange|Pool|Line|Place|Company)\b": "RequestSender, ...",
+    r"\b[Dd]oors?\b": "interface",
+    r"\bcompany\b": "rate sharing",
+    r"\b[Dd]roughts?\b": "stall timeout",
+    # the density core
+    r"\b_?[Bb]umps?\b|\b_?[Bb]umpy\b": "mixture component",
+    r"\b\w*_?[Ss]pik(?:ed|es?|y)\b": "factor component",
+    r"\b_?[Cc]limb(?:s|ed|ing|er)?\b": "Fisher scoring",
+    r"\b_?[Kk]ick(?:s|ed|ing)?\b": "leapfrog step",
+    r"(?<!random )(?<!random-)\b_?[Ww]alk(?:s|ed|ers?)?\b": "HMC",
+    r"\b_?(?:weakened|freed)\b": "prior scale, correlation prior",
+    r"\bjudged[_ ]rows\b": "validation rows",
+    r"\b_?[Qq]uarrel\w*": "disagreements",
+    r"\bpoison\w*": "set aside",
+    # predictions and what a fit is given
+    r"(?i)\b\w*foret[eo]l\w*": "predict, predictive check",
+    r"\b(?:un)?told\b(?! apart)": "given, assumed, known",
+    r"(?i)\breci(?:tal|te|ted|ter|tes|ting)\b": "row completion",
+    r"(?i)\bby[ _]heart\b": "memorized",
+    r"(?i)\bcoins?\b": "random choices",
+    # wordings
+    r"(?i)where it did not choose": "non-responses",
+    r"(?i)what more pairs would buy": "effect of more pairs",
+    r"(?i)lost without it": "drop when removed",
+    r"(?i)\bp, corrected": "Holm-adjusted p",
+    r"(?i)\bhang together\b": "correlations",
+    r"(?i)\bbelief less(?: the)? data\b": "belief minus data",
+    r"(?i)\b(?:is|are|was|be) had\b": "is present, is available",
+    r"(?i)\banswers leave open\b": "posterior uncertainty",
+    r"(?i)\bspend no more\b": "cap on total USD",
+    r"(?i)\bnobody knows\b": "unknown",
+    r"(?i)\b(?:whoever|whomever|whatsoever)\b": "a plain sentence",
+    r"(?i)\b(?:is|was|were|are) begun with\b": "starts with",
+}
+
+SUFFIXES = {".py", ".md", ".yaml", ".toml", ".jinja", ".css", ".js"}
+FOLDERS = ("llm_elicit", "docs", "prompts", "datasets", "examples", "tests")
+FILES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "pyproject.toml", "Makefile")
+
+TO_DO = (
+    "README.md", "docs/", "llm_elicit/audit/", "llm_elicit/backends/", "llm_elicit/benchmarks/",
+    "llm_elicit/comparisons/", "llm_elicit/config/", "llm_elicit/density/",
+    "llm_elicit/orchestrator/", "llm_elicit/pipeline/", "llm_elicit/report/",
+    "llm_elicit/testing/", "tests/audit/", "tests/backends/", "tests/benchmarks/",
+    "tests/density/", "tests/orchestrator/", "tests/report/", "tests/test_docs.py",
+)  # fmt: skip
+"""Paths that still have such words; this list only ever gets shorter."""
+
+
+def texts() -> list[Path]:
+    """Every text of the project, but for this one."""
+    found = [path for name in FILES if (path := ROOT / name).is_file()]
+    for folder in FOLDERS:
+        found += [path for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES]
+    left_out = {"__pycache__", "_data", "saved"}
+    return sorted(p for p in found if not left_out & set(p.parts) and p != Path(__file__))
+
+
+def faults(path: Path) -> list[str]:
+    """The lines of a file that use such words, and what they could say."""
+    name, found = path.relative_to(ROOT).as_posix(), []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        for word, better in WORDS.items():
+            match = re.search(word, line)
+            if match is not None:
+                found.append(f"{name}:{number}: {match[0]!r}; say {better}")
+    return found
+
+
+@pytest.mark.parametrize("folder", ["", *FOLDERS])
+def test_standard_terms_are_used(folder: str) -> None:
+    found = []
+    for path in texts():
+        name = path.relative_to(ROOT).as_posix()
+        if name.startswith(f"{folder}/" if folder else FILES) and not name.startswith(TO_DO):
+            found += faults(path)
+            found += [f"{name}: the file's name" for word in WORDS if re.search(word, path.stem)]
+    assert not found, "\n".join(found)
