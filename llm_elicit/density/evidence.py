@@ -1,20 +1,10 @@
 """Judgments of all kinds in one table: comparisons with their judge and circumstances, and
 log-odds.
 
-*Rankings* become comparisons exactly. By Plackett–Luce a judge picks the best of m, then
-the best of the rest; the score (the gradient of the log-likelihood) of one pick w among S is
-
-    ∇f_w − Σ_j π_j ∇f_j  =  Σ_{j ≠ w} v_wj · (1 − F(f_w − f_j)) (∇f_w − ∇f_j),   v_wj = π_w + π_j,
-
-π the chances of S, F logistic: that of Bradley–Terry comparisons of w with each of the others,
-weighted by the chance that the pick falls on the two. v is symmetric, so these comparisons
-are unbiased at whatever utility the weights are evaluated. At the true utility they have the score
-of Plackett–Luce and its expected information, since Σ_{j<k} v² (π_j π_k/v²) (∇f_j − ∇f_k)² is the
-variance of ∇f under π. With equal utilities v = 2/m, and 1 for a pick of two.
-
-*Ties* are two comparisons of weight ½; see `llm_elicit.density.likelihood`. *Replicates* are
-repeated rows. *Positions* let a position effect be estimated with the utility, and names give each
-of several *judges* a noise level of its own with one common belief.
+*Rankings* become comparisons; see `llm_elicit.density.rankings`. *Ties* are two comparisons of
+weight ½; see `llm_elicit.density.likelihood`. *Replicates* are repeated rows. *Positions* let a
+position effect be estimated with the utility, and names give each of several *judges* a noise level
+of its own with one common belief.
 
 *Log-odds* and stated probabilities are measurements. `Evidence.log_odds` and
 `Evidence.probabilities` keep them apart from the comparisons, as `LogOdds`, one row per question.
@@ -39,6 +29,7 @@ from llm_elicit.density.errors import (
     same_columns,
 )
 from llm_elicit.density.log_odds import LogOdds
+from llm_elicit.density.rankings import ranking_rows
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -295,14 +286,9 @@ class Evidence:
         n, k = sets.shape[:2]
         if k == 1:
             raise DensityError("Evidence: points has one point per question; a ranking needs two.")
-        order = _check_ranking(ranking, n, k)
-        whole = _completed(order, k)
-        picks = min(order.shape[1], k - 1)
-        best, worse = np.array([(p, j) for p in range(picks) for j in range(p + 1, k)]).T
-        question = np.repeat(np.arange(n), len(best))
-        winner, loser = whole[:, best].ravel(), whole[:, worse].ravel()
+        rows = ranking_rows(ranking, n, k)
+        question, winner, loser = rows.question, rows.winner, rows.loser
         place = np.stack([winner, loser], axis=1)
-        pick = question * picks + np.tile(best, n)
         none = np.full(len(question), UNKNOWN)
         return cls(
             sets[question, winner],
@@ -312,7 +298,7 @@ class Evidence:
             place if positions else np.full_like(place, UNKNOWN),
             np.full(len(question), k),
             np.zeros(len(question), dtype=bool),
-            pick if k > 2 else none,
+            rows.pick if k > 2 else none,
             question if k > 2 else none,
             (judge,),
         )
@@ -400,36 +386,6 @@ def _without_ties(preference: npt.ArrayLike, even: npt.NDArray[np.bool_]) -> Arr
             f"{even.shape}."
         )
     return np.where(even, 0.5, values)
-
-
-def _check_ranking(ranking: npt.ArrayLike, n: int, k: int) -> Index:
-    """Return rankings (n, r) of k points each, as integers."""
-    if np.asarray(ranking).dtype.kind not in "iu":
-        raise DensityError(
-            "Evidence: ranking must be whole numbers, those of a question's points; convert it "
-            "to integers first."
-        )
-    order = numbers("Evidence: ranking", ranking).astype(np.int64)
-    if order.ndim != 2 or len(order) != n or not 1 <= order.shape[1] <= k:
-        raise DensityError(
-            f"Evidence: ranking has shape {order.shape}, expected ({n}, r) with r in 1..{k}: "
-            "the numbers of the points of a question, best first; pass one row per question."
-        )
-    for i, row in enumerate(order.tolist()):
-        if len(set(row)) < len(row) or not set(row) <= set(range(k)):
-            raise DensityError(
-                f"Evidence: ranking[{i}] is {row}; it must be different numbers of "
-                f"0..{k - 1}, best first; drop answers that are not rankings."
-            )
-    return order
-
-
-def _completed(order: Index, k: int) -> Index:
-    """Return rankings (n, r) followed by the points that were not ranked, (n, k)."""
-    ranked = np.zeros((len(order), k), dtype=bool)
-    np.put_along_axis(ranked, order, True, axis=1)
-    rest = np.argsort(ranked, axis=1, kind="stable")[:, : k - order.shape[1]]
-    return np.concatenate([order, rest], axis=1)
 
 
 def _check_judge(judge: object) -> None:
