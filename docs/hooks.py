@@ -37,15 +37,16 @@ def report_terms() -> str:
 
 def commands() -> str:
     """Every command of the command line: its help, arguments and options."""
-    return "\n\n".join(_command(*each) for each in _walk(typer.main.get_command(app), "llm-elicit"))
+    program = typer.main.get_command(app)
+    return "\n\n".join(_command(*each) for each in _nested(program, "llm-elicit"))
 
 
-def _walk(command: Any, name: str) -> Iterator[tuple[Any, str]]:
+def _nested(command: Any, name: str) -> Iterator[tuple[Any, str]]:
     nested = getattr(command, "commands", {})
     if not nested or command.invoke_without_command:
         yield command, name
     for key, each in nested.items():
-        yield from _walk(each, f"{name} {key}")
+        yield from _nested(each, f"{name} {key}")
 
 
 def _command(command: Any, name: str) -> str:

@@ -166,7 +166,7 @@ NUMBER = re.compile(r"\d+(?:\.(\d+))?")
 def alike(printed: str, shown: str) -> bool:
     """The same words, and numbers within a tenth or two of the last digit of those shown.
 
-    Another processor rounds otherwise, and walks then part.
+    Another processor rounds otherwise, and random moves then differ.
     """
     if NUMBER.sub("#", printed).split() != NUMBER.sub("#", shown).split():
         return False
