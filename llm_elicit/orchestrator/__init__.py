@@ -1,4 +1,4 @@
-"""The orchestrator: asks a campaign's questions, keeps every answer, pays for none twice."""
+"""The orchestrator: asks a campaign's questions and records every answer before it counts it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name from its module when it is first asked for: `status` waits for no SDK."""
+    """Import a name from its module on first use, so that `status` imports no SDK."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = import_module(f"{__name__}.{_HOMES[name]}")

@@ -1,4 +1,4 @@
-"""A campaign's caps are never passed: a request's worst case is set aside before it leaves."""
+"""Caps on cost and tokens: the worst case of a request is reserved before it is sent."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from llm_elicit.orchestrator.prices import PICO, Price
 
 @dataclass(frozen=True)
 class Amount:
-    """What a request takes.
+    """The cost of requests.
 
     Attributes:
-        usd: dollars; 0 where no price is known.
-        tokens: of the prompt and the answer together.
+        usd: US dollars; 0 if no price is known.
+        tokens: tokens of prompts and answers together.
     """
 
     usd: float = 0.0
@@ -29,10 +29,10 @@ class Amount:
 
 
 def check_cap(limits: Limits, judges: Mapping[str, Price | None]) -> None:
-    """Refuse a cap that could not be held.
+    """Check that a cap can be held.
 
     Raises:
-        InputError: there is a cap in USD, and a judge whose price is unknown.
+        InputError: there is a cap in USD and a judge whose price is unknown.
     """
     unknown = [name for name, price in judges.items() if price is None]
     if limits.max_cost is not None and unknown:
@@ -43,14 +43,14 @@ def check_cap(limits: Limits, judges: Mapping[str, Price | None]) -> None:
 
 
 class BudgetLedger:
-    """What may still be spent, in whole picodollars and tokens: sums are exact in any order.
+    """What is spent and reserved, in whole picodollars and tokens, so that sums are exact.
 
-    At any moment spent and set aside together are no more than the caps, provided that nothing
-    costs more than was set aside for it.
+    Spent and reserved amounts together never exceed the caps, provided that no request costs
+    more than was reserved for it.
 
     Args:
-        limits: the caps; a cap that is None is no cap.
-        spent: in earlier runs on the same journal.
+        limits: the caps; None for no cap.
+        spent: the amount spent in earlier runs on the same journal.
 
     Example:
         >>> ledger = BudgetLedger(Limits(max_cost=1.0), Amount(usd=0.5))
@@ -67,20 +67,20 @@ class BudgetLedger:
 
     @property
     def spent(self) -> Amount:
-        """Spent so far, in earlier runs too."""
+        """The amount spent, earlier runs included."""
         usd, tokens = self._spent
         return Amount(usd / PICO, tokens)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is set aside, so that nothing more can become free."""
+        """Whether nothing is reserved, so that waiting cannot help."""
         return self._held == (0, 0)
 
     def take(self, worst: Amount) -> bool:
-        """Set `worst` aside; False if a cap has no room for it now."""
+        """Reserve `worst`; return False if a cap has no room for it now."""
         asked = _whole(worst)
         sums = (s + h + a for s, h, a in zip(self._spent, self._held, asked, strict=True))
-        # What takes nothing of a cap's kind is not held up by it: a free judge goes on.
+        # A cap does not hold up requests that cost nothing of its kind, as a free judge's.
         if any(a and cap is not None and total > cap
                for a, cap, total in zip(asked, self._caps, sums, strict=True)):  # fmt: skip
             return False
@@ -88,17 +88,17 @@ class BudgetLedger:
         return True
 
     def settle(self, worst: Amount, paid: Amount) -> None:
-        """Turn what was set aside into what was paid."""
+        """Replace a reservation by what was paid."""
         self._held = _add(self._held, _whole(worst), -1)
         self._spent = _add(self._spent, _whole(paid))
 
 
 class Budget:
-    """A ledger that many requests share: each waits for its turn.
+    """A ledger shared by concurrent requests, which wait for room under the caps.
 
     Args:
         limits: the caps.
-        spent: in earlier runs on the same journal.
+        spent: the amount spent in earlier runs on the same journal.
     """
 
     def __init__(self, limits: Limits, spent: Amount) -> None:
@@ -109,11 +109,11 @@ class Budget:
 
     @property
     def spent(self) -> Amount:
-        """Spent so far, in earlier runs too."""
+        """The amount spent, earlier runs included."""
         return self._ledger.spent
 
     async def reserve(self, worst: Amount) -> None:
-        """Set `worst` aside; waits while answers in flight may still free enough.
+        """Reserve `worst`; wait while requests in flight may still leave enough room.
 
         Raises:
             CapError: a cap leaves no room for this request.
@@ -131,7 +131,7 @@ class Budget:
                 self._waiting -= 1
 
     async def settle(self, worst: Amount, paid: Amount) -> None:
-        """Turn a reservation into what was paid."""
+        """Replace a reservation by what was paid."""
         self._ledger.settle(worst, paid)
         if self._waiting:
             async with self._changed:
@@ -168,16 +168,17 @@ def _add(one: Whole, other: Whole, sign: int = 1) -> Whole:
 
 @contextmanager
 def within_grid_caps(campaign: Campaign, folder: Path) -> Iterator[Campaign]:
-    """The campaign under what its grid's caps leave it; other cells wait outside meanwhile.
+    """Yield a cell's campaign with the part of its grid's caps that other cells leave.
 
-    A campaign that is in no grid, or has no cap, is as it is.
+    While inside, no other cell of the grid can be asked. A campaign without a grid or without a
+    cap is yielded unchanged.
 
     Args:
-        campaign: a cell, with the caps of the whole grid.
-        folder: the cell's run; the others' lie beside it.
+        campaign: the cell's campaign, with the caps of the whole grid.
+        folder: the folder of the cell's run, beside those of the other cells.
 
     Raises:
-        InputError: another process asks for a cell of this grid, or may do so elsewhere.
+        InputError: another process asks a cell of this grid, or might on another machine.
     """
     limits = campaign.limits
     if campaign.part_of is None or (limits.max_cost is None and limits.max_tokens is None):
@@ -198,9 +199,9 @@ def within_grid_caps(campaign: Campaign, folder: Path) -> Iterator[Campaign]:
 
 
 def _spent_beside(grid: str, folder: Path) -> tuple[float, int]:
-    """USD and tokens of a grid's other cells: spent, set aside, and handed in.
+    """Return the USD and tokens that a grid's other cells spent, reserved or submitted.
 
-    Cells that the grid names no more count as well: what they spent is spent.
+    Cells that are no longer in the grid count as well.
     """
     usd, tokens = 0.0, 0
     for journal in sorted(folder.parent.glob(f"{grid}.*/{FILE}")):

@@ -1,4 +1,4 @@
-"""Asking a campaign's questions: all judges at once, nothing paid twice, nothing lost."""
+"""Ask a campaign's questions, all judges at the same time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from llm_elicit.orchestrator.cache import CacheUse
 from llm_elicit.orchestrator.journal import Journal, Totals
 from llm_elicit.orchestrator.judge_runner import JudgeRunner
 from llm_elicit.orchestrator.log import Logged, counted, event, span
-from llm_elicit.orchestrator.open_run import Study, in_thread, open_run
+from llm_elicit.orchestrator.open_run import OpenRun, Study, in_thread, open_run
 from llm_elicit.orchestrator.prices import Price, price_of
 from llm_elicit.orchestrator.progress import Progress, Silent, Tally
 from llm_elicit.orchestrator.rate_sharing import shared
@@ -37,11 +37,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class JudgeSummary:
-    """How asking one judge ended.
+    """The result of asking one judge.
 
     Attributes:
         tally: its counts.
-        stopped: the error that stopped it before the end; None if it went through.
+        stopped: the error that stopped the judge early; None if there was none.
     """
 
     tally: Tally
@@ -49,19 +49,19 @@ class JudgeSummary:
 
     @property
     def complete(self) -> bool:
-        """Whether every question of the judge has its answer."""
+        """Whether every question of the judge is answered."""
         return self.tally.done == self.tally.total
 
 
 @dataclass(frozen=True)
 class AskSummary:
-    """How asking ended.
+    """The result of asking all judges.
 
     Attributes:
         judges: a summary for each judge, in the campaign's order.
-        lost_in_flight: requests that were in flight when an earlier run was cut off.
-        interrupted: whether the user stopped it.
-        spent: USD spent on this run folder, in earlier runs too.
+        lost_in_flight: requests that were in flight when an earlier run was killed.
+        interrupted: whether the user stopped the run.
+        spent: USD spent on this run folder, earlier runs included.
     """
 
     judges: dict[str, JudgeSummary]
@@ -71,7 +71,7 @@ class AskSummary:
 
     @property
     def complete(self) -> bool:
-        """Whether every question has its answer."""
+        """Whether every question is answered."""
         return all(judge.complete for judge in self.judges.values())
 
     @property
@@ -89,28 +89,30 @@ async def ask(
     patience: Patience | None = None,
     reuse: CacheUse = "reuse",
 ) -> AskSummary:
-    """Ask every question of the plan that has no answer yet, of every judge.
+    """Ask every judge every question of the plan that is not answered yet.
 
-    **What is guaranteed:** an answer is on the disk before it is counted, and a question whose
-    answer is on the disk is not asked again, however the process ended. **What is not:** requests
-    in flight when it was killed are asked again; they may have been answered: a cap counts them.
+    **Guaranteed:** an answer is on the disk before it is counted, and a question whose answer is
+    on the disk is not asked again, however the process ended. **Not guaranteed:** requests that
+    were in flight when the process was killed are sent again. They may have been answered, so
+    caps count their worst case.
 
-    A judge that cannot go on (bad key, no credit, no such model, a server that is down) stops
-    by itself; the others go on. Cancelling the task once (as `asyncio.run` does on Ctrl-C) stops
-    sending, waits for the answers in flight and returns, `interrupted`; twice drops them.
+    If a judge cannot continue (bad key, no credit, no such model, server down), it stops and the
+    others continue. Cancelling the task once, as `asyncio.run` does on Ctrl-C, stops sending,
+    waits for the answers in flight and returns with `interrupted` set; cancelling it twice drops
+    them.
 
     Args:
-        campaign: whom to ask, and the limits.
+        campaign: the judges and the limits.
         space: the feature space that words the points.
         plan: the questions.
-        folder: the run's folder; the cache of answers lies beside it.
-        progress: told of every change.
-        patience: pauses between attempts.
-        reuse: what to do with the answers of earlier runs, see `CacheUse`.
+        folder: the run's folder; the cache of answers is in its parent.
+        progress: called with every change of the counts.
+        patience: pauses and ceilings of retries.
+        reuse: how to use the cache of answers, see `CacheUse`.
 
     Raises:
-        InputError: a key is missing, the folder is another campaign's or in use, a cap
-            cannot be held; in these cases nothing was sent.
+        InputError: a key is missing, the folder is in use or holds another campaign's run, or a
+            cap cannot be held. Nothing has been sent.
 
     Example:
         >>> import tempfile
@@ -129,35 +131,43 @@ async def ask(
     patience = patience or Patience()
     study = Study(campaign, space, plan, folder)
     ready = await in_thread(partial(_ready, study, shown))
-    async with open_run(study, ready.template, shown, lease=patience.lease, reuse=reuse) as here:
-        totals = await in_thread(partial(_totals, here.journal, study.judges))
-        budget = Budget(campaign.limits, Amount(*await in_thread(here.journal.spent)))
-        async with Writer(here.journal, here.cache.flush) as writer:
-            context = RunContext(
-                space=space, plan=plan, template=ready.template, direct=study.direct,
-                writer=writer, cache=here.cache, budget=budget, progress=shown, patience=patience,
-                deadline=time.monotonic() + (campaign.limits.deadline or math.inf),
-            )  # fmt: skip
-            runners = {
-                judge.name: JudgeRunner(
-                    judge, ready.backends[judge.name], ready.prices[judge.name], context
-                )
-                for judge in campaign.judges
-            }
-            for name, runner in runners.items():
-                runner.begin(totals[name])
-            async with shared(writer, context.limiters):
-                with span("ask", {"elicit.campaign": campaign.name}):
-                    stops = await _drained(_run(runners, context), context)
-        totals = await in_thread(partial(_totals, here.journal, study.judges))
-        # What is done is what is on the disk.
-        judges = {
-            name: JudgeSummary(replace(runner.tally, done=totals[name].done), stops[name])
-            for name, runner in runners.items()
-        }
-        summary = AskSummary(judges, here.lost, context.stopping.is_set(), budget.spent.usd)
+    async with open_run(study, ready.template, shown, lease=patience.lease, reuse=reuse) as run:
+        summary = await _ask_all(study, ready, run, shown, patience)
         log_end(summary)
     return summary
+
+
+async def _ask_all(
+    study: Study, ready: _Ready, run: OpenRun, progress: Progress, patience: Patience
+) -> AskSummary:
+    """Ask all judges within an open run."""
+    campaign = study.campaign
+    totals = await in_thread(partial(_totals, run.journal, study.judges))
+    budget = Budget(campaign.limits, Amount(*await in_thread(run.journal.spent)))
+    async with Writer(run.journal, run.cache.flush) as writer:
+        context = RunContext(
+            space=study.space, plan=study.plan, template=ready.template, direct=study.direct,
+            writer=writer, cache=run.cache, budget=budget, progress=progress, patience=patience,
+            deadline=time.monotonic() + (campaign.limits.deadline or math.inf),
+        )  # fmt: skip
+        runners = {
+            judge.name: JudgeRunner(
+                judge, ready.backends[judge.name], ready.prices[judge.name], context
+            )
+            for judge in campaign.judges
+        }
+        for name, runner in runners.items():
+            runner.begin(totals[name])
+        async with shared(writer, context.limiters):
+            with span("ask", {"elicit.campaign": campaign.name}):
+                stops = await _drained(_run(runners, context), context)
+    totals = await in_thread(partial(_totals, run.journal, study.judges))
+    # Only what is on the disk counts as done.
+    judges = {
+        name: JudgeSummary(replace(runner.tally, done=totals[name].done), stops[name])
+        for name, runner in runners.items()
+    }
+    return AskSummary(judges, run.lost, context.stopping.is_set(), budget.spent.usd)
 
 
 def _totals(journal: Journal, judges: Sequence[str]) -> dict[str, Totals]:
@@ -166,7 +176,7 @@ def _totals(journal: Journal, judges: Sequence[str]) -> dict[str, Totals]:
 
 @dataclass(frozen=True)
 class _Ready:
-    """What asking needs, once the settings and the caps are known to hold."""
+    """The template, and every judge's price and backend, after all checks."""
 
     template: Template
     prices: dict[str, Price | None]
@@ -174,7 +184,7 @@ class _Ready:
 
 
 def _ready(study: Study, shown: Progress) -> _Ready:
-    """The template, every judge's price and backend; sends nothing.
+    """Check the campaign and return what asking needs; sends nothing.
 
     Raises:
         InputError: a setting cannot be used, a key is missing, a cap cannot be held.
@@ -197,7 +207,7 @@ def _ready(study: Study, shown: Progress) -> _Ready:
 
 
 def log_end(summary: AskSummary) -> None:
-    """Log every judge's counts and how asking ended."""
+    """Log every judge's counts and the result of the run."""
     for name, judge in summary.judges.items():
         counted(name, judge.tally)
     event(
@@ -213,7 +223,7 @@ def log_end(summary: AskSummary) -> None:
 async def _run(
     runners: dict[str, JudgeRunner], context: RunContext
 ) -> dict[str, ElicitError | None]:
-    """All runners at once; a defect in one (not a judge's failure) ends them all."""
+    """Run all judges at the same time; a bug in one (not a judge's failure) ends them all."""
     tasks: dict[str, asyncio.Task[ElicitError | None]] = {}
     async with asyncio.TaskGroup() as group:
         for name, runner in runners.items():
@@ -223,9 +233,9 @@ async def _run(
 
 
 async def _drained(work: Coroutine[Any, Any, T], context: RunContext) -> T:
-    """Return what `work` returns; if cancelled, stop sending and wait for what is in flight.
+    """Return the result of `work`; if cancelled, stop sending and wait for requests in flight.
 
-    A second cancellation drops what is in flight. The first one is the caller's to raise again.
+    A second cancellation drops the requests in flight. The first is not raised again here.
     """
     task = asyncio.ensure_future(work)
     try:

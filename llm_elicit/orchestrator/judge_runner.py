@@ -1,4 +1,4 @@
-"""Asking one judge all its questions."""
+"""Ask one judge all its questions."""
 
 from __future__ import annotations
 
@@ -32,14 +32,13 @@ from llm_elicit.orchestrator.usage import Tokens, UsageCheck
 from llm_elicit.orchestrator.writer import Claims
 
 _TICK = 1.0
-"""Seconds between looks at the clock, and at most between two tellings of the counts."""
+"""Seconds between two checks of the clock, and at most between two reports of the counts."""
 
 
 class JudgeRunner:
-    """One judge's questions, asked by as many workers as it takes at once.
+    """Asks one judge's questions with as many concurrent requests as the judge takes.
 
-    A question that has to wait for its next attempt goes back into the line, and its worker
-    takes another.
+    A question that waits for its next attempt goes back into the queue and takes no slot.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class JudgeRunner:
         )
 
     def begin(self, so_far: Totals) -> None:
-        """Take up the counts of earlier runs."""
+        """Add the counts of earlier runs."""
         self.tally.total, self.tally.done = so_far.total, so_far.done
         self.tally.prompt_tokens = so_far.prompt_tokens
         self.tally.completion_tokens = so_far.completion_tokens
@@ -75,7 +74,7 @@ class JudgeRunner:
             self.tally.cost = so_far.cost
 
     async def run(self, claims: Claims) -> ElicitError | None:
-        """Ask all of them; returns the error that stopped the judge before the end, if any."""
+        """Ask all questions; return the error that stopped the judge early, if any."""
         self._show()
         if self.tally.done == self.tally.total or self._context.stopping.is_set():
             return None
@@ -108,7 +107,7 @@ class JudgeRunner:
             self._queue.close()
 
     async def _watch(self) -> None:
-        """Show how it goes, and halt when the user stops the run, time is over, or it stalls."""
+        """Report the counts, and halt on the user's request, at the deadline, or on a stall."""
         context = self._context
         while not context.stopping.is_set() and self._stopped is None:
             left = context.deadline - context.clock()
@@ -128,14 +127,14 @@ class JudgeRunner:
         self._close()
 
     def _stalled(self) -> str | None:
-        """Why the judge counts as down: for too long requests have failed and none was answered."""
+        """Return why the judge counts as down: requests fail and none was answered for too long."""
         silent = self._context.clock() - self._last_answer
         if self._last_failure is None or silent < self._context.patience.stall_timeout:
             return None
         return f"no answer for {silent:.0f} s: {self._last_failure}"
 
     def _close(self) -> None:
-        """Send nothing more; answers under way are waited for, not thrown away."""
+        """Send nothing more; answers in flight are still waited for."""
         self._halt.set()
         self._queue.close()
         self._sender.wake()
@@ -145,9 +144,9 @@ class JudgeRunner:
             while (queued := await self._queue.take()) is not None:
                 due: float | None = None
                 try:
-                    due = await self._see_to(queued)
+                    due = await self._attempt(queued)
                 except ElicitError as error:
-                    # The other workers' answers are under way: they are waited for.
+                    # The other answers in flight are still waited for.
                     self._stop(error)
                 except Exception as defect:
                     await self._broken(queued.question, defect)
@@ -164,12 +163,12 @@ class JudgeRunner:
             self._stop(self._ended(_said(defect)))
 
     async def _broken(self, question: Question, defect: Exception) -> None:
-        """An exception that nobody expected ends its question, and no other."""
+        """End one question after an unexpected exception; the others continue."""
         event("unexpected error", ERROR, defect, judge=self._judge.name, question=question.id)
         await self._give_up(question, Decision("no", _said(defect)), stop=False)
 
     def _ended(self, reason: str, error: type[ElicitError] = JudgeError) -> ElicitError:
-        """The error that stops the judge."""
+        """Return the error that stops the judge."""
         return error(
             f"judge {self._judge.name!r} ({self._backend.model}): {reason}; "
             "its answers so far are kept: correct this and run again"
@@ -180,8 +179,8 @@ class JudgeRunner:
         self._close()
 
     async def serve(self, questions: list[Question]) -> list[Prepared]:
-        """Answer from the cache what it has, taking no slot; returns the others."""
-        page = await self._worded(questions)
+        """Answer questions from the cache, which takes no slot; return the others."""
+        page = await self._prepared(questions)
         known = self._context.cache.get_all([one.key for one in page if one.key])
         hits = [
             (
@@ -199,8 +198,8 @@ class JudgeRunner:
         self._show()
         return [one for one in page if one.key is None or one.key.key not in known]
 
-    async def _worded(self, questions: list[Question]) -> list[Prepared]:
-        """The questions ready to be put; one that cannot be worded is given up."""
+    async def _prepared(self, questions: list[Question]) -> list[Prepared]:
+        """Return the questions with their requests; give up those that cannot be rendered."""
         page = []
         for question in questions:
             try:
@@ -210,61 +209,61 @@ class JudgeRunner:
             except Exception as defect:
                 await self._broken(question, defect)
             if self._halt.is_set():
-                break  # they stay as they are
+                break  # the others stay open
         return page
 
-    async def _see_to(self, queued: QueuedRequest) -> float | None:
-        """Put a question; returns when it is to be put again, or None when it is over."""
+    async def _attempt(self, queued: QueuedRequest) -> float | None:
+        """Ask a question; return the time of its retry, or None if there is none."""
         try:
-            await self._put(queued)
+            await self._answer(queued)
         except RequestFailedError as error:
             return await self._failed(queued, error)
         except HaltedError:
-            pass  # it was not sent, so it stays as it was
+            pass  # it was not sent and stays open
         return None
 
-    async def _put(self, queued: QueuedRequest) -> None:
-        """Have one question answered: from the cache, from a twin in flight, or by asking."""
+    async def _answer(self, queued: QueuedRequest) -> None:
+        """Answer one question: from the cache, by an equal request in flight, or by asking."""
         while True:
             queued.prepared = prepared = self._builder.renewed(queued.prepared)
             key = prepared.key
-            twin = self._context.flying.get(key) if key else None
-            if twin is not None:
-                reply = await asyncio.shield(twin)
+            equal = self._context.in_flight.get(key) if key else None
+            if equal is not None:
+                reply = await asyncio.shield(equal)
                 if reply is None:
-                    continue  # the twin came to nothing
+                    continue  # that request failed
             else:
                 reply = self._context.cache.get(key) if key else None
             if reply is not None:
                 await self._record(prepared, reply, latency=None)
                 return
             try:
-                await self._fly(queued)
+                await self._send(queued)
             except AdaptedError as change:
                 self._context.progress.note(self._judge.name, str(change))
                 continue
             return
 
-    async def _fly(self, queued: QueuedRequest) -> None:
-        """Ask, record the answer, and let twins have it."""
+    async def _send(self, queued: QueuedRequest) -> None:
+        """Ask, record the answer, and share it with equal requests."""
         prepared, key = queued.prepared, queued.prepared.key
         landed: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
         reply: Reply | None = None
         if key:
-            self._context.flying[key] = landed
+            self._context.in_flight[key] = landed
         try:
             reply, latency = await self._sender.send(queued)
             answer = await self._paid(prepared, reply, latency)
-            # Another request may have made the backend give up a setting meanwhile.
+            # Another request may have made the backend drop a setting meanwhile.
             if key and reply.body == prepared.body and worth_keeping(reply, answer.verdict):
                 self._context.cache.put(key, reply, answer.asked_at)
         finally:
             if key:
-                del self._context.flying[key]
+                del self._context.in_flight[key]
             landed.set_result(reply)
 
     async def _failed(self, queued: QueuedRequest, error: RequestFailedError) -> float | None:
-        """What becomes of the question: the clock of its next attempt, or None for no other."""
+        """Return the time of the question's next attempt, or None if there is none."""
         history, context = queued.history, self._context
         assert history is not None
         history.add(error.decision, error.failure, self.tally.answered)
@@ -273,19 +272,19 @@ class JudgeRunner:
         self._last_failure = decision.reason
         if decision.kind in ("transient", "rate limited"):
             failures = history.refusals or history.attempts
-            # This question waits; whether others leave is for the rate limiter to say.
+            # Only this question waits; the rate limiter decides about others.
             return now + context.patience.pause(decision, max(failures, 1), self._rng)
         if self._halt.is_set() and error.decision.kind in ("transient", "rate limited"):
-            return None  # not given up, only interrupted: the next run asks it
+            return None  # interrupted, not given up: the next run asks it
         refused_from_the_start = error.decision.kind == "no" and self.tally.answered == 0
         await self._give_up(queued.question, decision, refused_from_the_start)
         return None
 
     async def _give_up(self, question: Question, decision: Decision, stop: bool) -> None:
-        poisoned = decision.kind == "question is poisoned"
-        change = journal.quarantined if poisoned else journal.failed
+        set_aside = decision.kind == "question is set aside"
+        change = journal.quarantined if set_aside else journal.failed
         if not await self._context.writer.write(change(question.id, decision.reason)):
-            return  # another worker has its answer, or asks it now
+            return  # another worker has answered it or asks it now
         self.tally.failed += 1
         event("question given up", WARNING, judge=self._judge.name, question=question.id,
               kind=decision.kind, reason=decision.reason)  # fmt: skip
@@ -297,7 +296,7 @@ class JudgeRunner:
             self._stop(self._ended(decision.reason, stops))
 
     async def _paid(self, prepared: Prepared, reply: Reply, latency: float) -> journal.Answer:
-        """Record an answer that was sent for; what cannot be recorded is paid all the same."""
+        """Record an answer that was paid; if it cannot be recorded, record its cost."""
         try:
             return await self._record(prepared, reply, latency)
         except ElicitError:
@@ -311,7 +310,7 @@ class JudgeRunner:
     async def _record(
         self, prepared: Prepared, reply: Reply, latency: float | None
     ) -> journal.Answer:
-        """Commit the answer, then count it. No latency means that nothing was sent for it."""
+        """Commit the answer, then count it; `latency` is None if nothing was sent."""
         question = prepared.question
         answer = self._builder.answer(question, prepared.request, reply, latency)
         await self._context.writer.write(journal.answered(question.id, answer))
@@ -335,6 +334,6 @@ class JudgeRunner:
 
 
 def _said(defect: Exception) -> str:
-    """An exception that nobody expected, in one line."""
+    """Return an unexpected exception on one line."""
     said = " ".join(str(defect).split())[:200]
     return f"unexpected {type(defect).__name__}: {said}" if said else type(defect).__name__

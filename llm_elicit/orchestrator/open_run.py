@@ -1,4 +1,4 @@
-"""Opening a run's folder for asking: its lock, its log, its journal, the cache beside it."""
+"""Open a run for asking: the lock of its folder, its log, its journal and the cache."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def wording_of(campaign: Campaign, space: FeatureSpace, plan: Plan) -> DirectWording:
-    """The wording of a campaign's direct questions.
+    """Return the wording of a campaign's direct questions.
 
     Raises:
         InputError: a template cannot be read.
@@ -40,7 +40,7 @@ def wording_of(campaign: Campaign, space: FeatureSpace, plan: Plan) -> DirectWor
 def worded_identity(
     campaign: Campaign, space: FeatureSpace, template: Template | None = None
 ) -> dict[str, str]:
-    """A campaign's identity with that of its templates; see `llm_elicit.config.provenance`.
+    """Return a campaign's identity with that of its templates; see `llm_elicit.config.provenance`.
 
     Raises:
         InputError: a template cannot be read.
@@ -53,7 +53,7 @@ def worded_identity(
 
 @dataclass(frozen=True)
 class Study:
-    """What is asked, of whom, and where the answers are kept."""
+    """A campaign with its space, its plan and the folder of its run."""
 
     campaign: Campaign
     space: FeatureSpace
@@ -71,11 +71,11 @@ class Study:
         return wording_of(self.campaign, self.space, self.plan)
 
     def identity(self, template: Template) -> dict[str, str]:
-        """What must be the same whenever the run goes on."""
+        """Return what must be equal whenever the run is resumed."""
         plan = self.plan
         shape = f"{plan.orders} {plan.replicates}".encode()
-        # A library that draws other numbers must not mix two plans in a run.
-        # Later rounds are on record themselves.
+        # If a library draws other random numbers, a run must not mix two plans.
+        # Later rounds are recorded in the journal.
         fixed = slice(plan.fixed)
         points = plan.a[fixed].tobytes() + plan.b[fixed].tobytes()
         digest = hashlib.sha256(points + shape).hexdigest()
@@ -84,11 +84,11 @@ class Study:
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A run's folder, open.
+    """An open run.
 
     Attributes:
-        journal, cache: the journal and the answers kept across runs.
-        lost: requests that were in flight when an earlier run was cut off.
+        journal, cache: the journal, and the cache of answers.
+        lost: requests that were in flight when an earlier run was killed.
     """
 
     journal: Journal
@@ -105,20 +105,20 @@ async def open_run(
     lease: float = LEASE,
     reuse: CacheUse = "reuse",
 ) -> AsyncIterator[OpenRun]:
-    """Hold a run's folder while inside, with the plan written down.
+    """Open a run and write its plan to the journal; close it on leaving.
 
-    What takes long runs in a thread, so that the event loop of a host goes on.
+    Slow steps run in a thread, so that they do not block the caller's event loop.
 
     Args:
         study: what is asked.
-        template: its wording.
-        progress: told of trouble with the cache.
-        shared: whether other processes may work on the run too, where its journal allows that.
-        lease: seconds for which this process need not be heard of by others.
-        reuse: what to do with the answers of earlier runs.
+        template: the template of questions about pairs.
+        progress: receives notes about the cache.
+        shared: whether other processes may work on the run as well, if its journal allows it.
+        lease: seconds without a sign of life after which others take over.
+        reuse: how to use the cache of answers.
 
     Raises:
-        InputError: the folder is another campaign's, in use, or cannot be written.
+        InputError: the folder is in use, cannot be written, or holds another campaign's run.
     """
     campaign, folder = study.campaign, study.folder
     location = JournalLocation(folder, campaign.journal)
@@ -139,7 +139,7 @@ async def open_run(
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Return what `work` returns, called in a thread; a cancellation waits for its end."""
+    """Call `work` in a thread and return its result; a cancellation waits for its end."""
     task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(task)

@@ -1,4 +1,4 @@
-"""What is the same for a question however it is sent: its request, its price, its record."""
+"""Build a question's request, its price and its record, whether sent alone or in a batch."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from llm_elicit.spaces.features import FeatureSpace
 
 @dataclass(frozen=True)
 class Prepared:
-    """A question ready to be put.
+    """A question with its request.
 
     Attributes:
-        question: which one.
-        request: it, worded.
-        body: what would be sent for it.
-        key: what its answer is kept under across runs; None where it is not worth keeping.
+        question: the question.
+        request: its rendered request.
+        body: the request body to send.
+        key: the key of its answer in the cache; None if answers are not cached.
     """
 
     question: Question
@@ -41,14 +41,14 @@ class Prepared:
 
 @dataclass(frozen=True)
 class RequestBuilder:
-    """One judge's paperwork.
+    """Builds the requests of one judge.
 
     Attributes:
         space, plan, template: what is asked.
-        backend: who is asked.
-        price: what it costs; None where that is unknown.
-        direct: words the questions that are not about pairs.
-        usage: what its replies may take, and took.
+        backend: the judge's backend.
+        price: the price of its tokens; None if unknown.
+        direct: the wording of direct questions.
+        usage: bounds the tokens of its replies.
     """
 
     space: FeatureSpace
@@ -60,12 +60,12 @@ class RequestBuilder:
     usage: UsageCheck = field(default_factory=UsageCheck)
 
     def prepared(self, question: Question) -> Prepared:
-        """A question, ready to be put."""
+        """Return a question with its request."""
         request = self.request(question)
         return self._prepared(question, request, self.backend.body(request))
 
     def renewed(self, before: Prepared) -> Prepared:
-        """The same question as it would be put now: a backend may have given up a setting."""
+        """Return the question as it would be sent now: the backend may have dropped a setting."""
         body = self.backend.body(before.request)
         if body == before.body:
             return before
@@ -75,7 +75,7 @@ class RequestBuilder:
         return Prepared(question, request, body, self._key(request, body))
 
     def request(self, question: Question) -> Request:
-        """The request for a question."""
+        """Return the request of a question."""
         query = Query(question.pair, question.order, question.replicate)
         if query.direct:
             asked = self.direct.question(query)
@@ -87,8 +87,8 @@ class RequestBuilder:
         first, second = self.plan.shown(query)
         replicate = question.replicate
         if not len(self.space.numeric):
-            # Few points differ in categories alone. A pair that is drawn again is asked anew: one
-            # answer, looked up each time, would count as many.
+            # Categories alone make few distinct points. A pair drawn again is asked again;
+            # otherwise one cached answer would count several times.
             replicate += self.plan.replicates * self.plan.asked_before(query)
         return Request(
             prompt=render(self.space, first, second, self.template),
@@ -100,12 +100,12 @@ class RequestBuilder:
         )
 
     def options(self, question: Question) -> tuple[str, str]:
-        """The letters of a question's options."""
+        """Return the letters of a question's options."""
         kind = Query(question.pair, question.order, question.replicate).kind
         return (self.template if kind is None else self.direct.templates[kind]).options
 
     def key(self, request: Request) -> Identity | None:
-        """What the answer is kept under across runs; None where it is not worth keeping."""
+        """Return the key of the answer in the cache; None if answers are not cached."""
         return self._key(request, self.backend.body(request))
 
     def _key(self, request: Request, body: dict[str, Any]) -> Identity | None:
@@ -114,36 +114,36 @@ class RequestBuilder:
         return identify(self.backend.endpoint, self.backend.model, body, request.replicate)
 
     def worst(self, request: Request, body: dict[str, Any] | None = None) -> Amount:
-        """The most that the request can take; `body` is what it is sent as, if that is known."""
+        """Return the worst case of a request; `body` is its body, if already built."""
         bound = self._bound(request, body or self.backend.body(request))
         if bound is None:
-            return Amount()  # a judge that is no language model
+            return Amount()  # not a language model
         most = self.usage.worst(bound)
         usd = self.price.most(most.prompt, most.completion) if self.price else 0.0
         return Amount(usd, most.prompt + most.completion)
 
     @staticmethod
     def _bound(request: Request, body: dict[str, Any]) -> Tokens | None:
-        """What a request takes at most, if it is counted rightly and its limit kept."""
+        """Return the most tokens, if they are counted correctly and the limit is kept."""
         answer = token_limit(body)
         return None if answer is None else Tokens(tokens.most(request.prompt), answer)
 
     def counted(self, request: Request, reply: Reply) -> Reply:
-        """The reply with the tokens that it is charged, and without the judge's key."""
+        """Return the reply with the tokens charged, without the judge's key."""
         whole = without_key(reply, self.backend.scrub)
         return self.usage.counted(whole, self._bound(request, self._body(request, reply)))
 
     def _body(self, request: Request, reply: Reply) -> dict[str, Any]:
-        """What was sent for a reply; those from batches do not hold it."""
+        """Return the body sent for a reply; replies from batches do not hold it."""
         return reply.body or self.backend.body(request)
 
     def paid(self, reply: Reply) -> Amount:
-        """What the reply took."""
+        """Return what the reply cost."""
         used = reply.prompt_tokens + reply.completion_tokens
         return Amount(self.cost(reply) or 0.0, used)
 
     def cost(self, reply: Reply) -> float | None:
-        """USD of the reply; None where no price is known."""
+        """Return the cost of the reply in USD; None if the price is unknown."""
         if self.price is None:
             return None
         return self.price.cost(reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens)
@@ -151,7 +151,7 @@ class RequestBuilder:
     def answer(
         self, question: Question, request: Request, reply: Reply, latency: float | None
     ) -> Answer:
-        """The row to keep. No latency means that nothing was sent for it."""
+        """Return the row of the journal; `latency` is None if nothing was sent."""
         template = request.direct.template if request.direct else self.template
         judgment = judge_reply(reply, request, question.order)
         cached = latency is None
@@ -182,10 +182,10 @@ class RequestBuilder:
 
 
 def check_worst(limits: Limits, judge: Judge, builder: RequestBuilder) -> None:
-    """Refuse a cap where a plug-in's requests do not say how long an answer may get.
+    """Check that the worst case of a request is known if there is a cap.
 
     Raises:
-        InputError: there is a cap, and the worst case of a request cannot be known.
+        InputError: there is a cap, and a plug-in's requests limit no answer's tokens.
     """
     capped = limits.max_cost is not None or limits.max_tokens is not None
     if not capped or provider_of(judge).free:
@@ -199,10 +199,10 @@ def check_worst(limits: Limits, judge: Judge, builder: RequestBuilder) -> None:
 
 
 def check_direct(plan: Plan, judge: Judge, backend: Backend) -> None:
-    """Refuse direct questions to a backend that knows of pairs alone.
+    """Check that the backend answers direct questions if the plan has any.
 
     Raises:
-        InputError: there are some, and the backend does not say that it answers in words.
+        InputError: it does not declare `capabilities.text`.
     """
     if plan.direct and not backend.capabilities.text:
         raise InputError(

@@ -1,4 +1,4 @@
-"""One request: money set aside, its turn come, intent on the disk, sent, and what came of it."""
+"""Send one request: reserve its worst case, wait for the rate limiter, record, send, settle."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from llm_elicit.questions import DirectWording, Template
 from llm_elicit.spaces.features import FeatureSpace
 
 _ENOUGH, _SLOW, _LATENCIES = 100, 2.0, 500
-"""After so many answers a request is slow that takes longer than so many seconds and than ten times
-the 99th percentile of the last so many."""
+"""A request is slow if it takes longer than `_SLOW` seconds and ten times the 99th percentile of
+the last `_LATENCIES` answers; at least `_ENOUGH` answers are needed to tell."""
 
 
 @dataclass
 class RunContext:
-    """What the judges of a run share. `deadline` is by `clock`, as everything here is."""
+    """What the judges of a run share; `deadline` is a time of `clock`."""
 
     space: FeatureSpace
     plan: Plan
@@ -53,12 +53,12 @@ class RunContext:
     deadline: float = math.inf
     clock: Callable[[], float] = time.monotonic
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    flying: dict[Identity, asyncio.Future[Reply | None]] = field(default_factory=dict)
+    in_flight: dict[Identity, asyncio.Future[Reply | None]] = field(default_factory=dict)
     limiters: RunLimiters = field(default_factory=RunLimiters)
 
 
 class RequestFailedError(Exception):
-    """A request that failed, with what that means by itself."""
+    """A request failed."""
 
     def __init__(self, decision: Decision, failure: Failure) -> None:
         super().__init__(decision.reason)
@@ -67,22 +67,22 @@ class RequestFailedError(Exception):
 
 
 class HaltedError(Exception):
-    """The run, or the judge, was stopped before this request left, or the question is settled."""
+    """The request was not sent: the run or judge stops, or another worker has the question."""
 
 
 class _DearerError(Exception):
-    """While a request waited for its turn, others proved that more must be set aside for it."""
+    """The worst case of a request rose while it waited, so more must be reserved for it."""
 
 
 class RequestSender:
     """Sends one judge's requests, each once.
 
     Args:
-        judge: who is asked.
-        builder: knows the backend and what requests cost.
-        context: what the run shares.
-        tally: counts what is sent and what fails.
-        halt: nothing more leaves once it is set; call `wake` as well.
+        judge: the judge.
+        builder: builds requests and knows their price.
+        context: what the judges of the run share.
+        tally: the judge's counts, updated here.
+        halt: once it is set, nothing more is sent; call `wake` after setting it.
     """
 
     def __init__(
@@ -105,11 +105,11 @@ class RequestSender:
         self._cut = 0
 
     def cut_slow(self) -> None:
-        """Give up first attempts that take far longer than others: a hang costs seconds.
+        """Cancel first attempts that take far longer than others, so that a hang costs seconds.
 
-        They may have been answered, so their worst case counts; the question is asked again, with
-        the whole of the judge's timeout. A small share of requests is cut at most: a provider that
-        has become slow is not asked twice for everything.
+        They may have been answered, so their worst case counts as spent. The question is asked
+        again with the judge's full timeout. Only a small share of requests is cancelled, so that a
+        provider that became slow is not asked everything twice.
         """
         if self._tally.answered < _ENOUGH:
             return
@@ -123,16 +123,16 @@ class RequestSender:
             limit.reschedule(now)
 
     def wake(self) -> None:
-        """Let those who wait for their turn look whether to go on."""
+        """Let requests that wait for the rate limiter check whether to stop."""
         self._limiter.wake()
 
     async def send(self, queued: QueuedRequest) -> tuple[Reply, float]:
-        """Ask once; returns the reply and how long it took, in seconds.
+        """Send a request once; return the reply and its latency in seconds.
 
         Raises:
-            RequestFailedError: it came to nothing.
+            RequestFailedError: the request failed.
             HaltedError: it was not sent.
-            AdaptedError: the server refused a setting that can be done without.
+            AdaptedError: the server refused a setting that can be omitted.
             CapError: the campaign's cap leaves no room for it.
         """
         while True:
@@ -142,7 +142,7 @@ class RequestSender:
                 continue
 
     async def _reserved(self, queued: QueuedRequest) -> tuple[Reply, float]:
-        """Set the worst case aside, send, and turn it into what was paid."""
+        """Reserve the worst case, send, and replace the reservation by what was paid."""
         question, request = queued.question.id, queued.prepared.request
         worst = self._worst(queued)
         await self._context.budget.reserve(worst)
@@ -164,12 +164,12 @@ class RequestSender:
             except (HaltedError, _DearerError, ElicitError):
                 raise
             except Exception:
-                # A defect between sending and reading: it may have been answered.
+                # A bug between sending and reading: the request may have been answered.
                 paid = worst
                 await self._context.writer.write(journal.missed(question, worst.usd, worst.tokens))
                 raise
             except asyncio.CancelledError:
-                # Nobody will know whether it was answered.
+                # The request may have been answered.
                 paid = self._worst(queued)
                 raise
             paid = self._builder.paid(reply)
@@ -178,12 +178,12 @@ class RequestSender:
             await self._context.budget.settle(worst, paid)
 
     def _worst(self, queued: QueuedRequest) -> Amount:
-        """The most that a request can take, by all that is known now."""
+        """Return the worst case of a request, as known now."""
         return self._builder.worst(queued.prepared.request, queued.prepared.body)
 
     async def _under_way(self, queued: QueuedRequest, worst: Amount, sent_at: float) -> Reply:
-        """Send, wait for the answer, and tell the pace how it went."""
-        limiter, told = self._limiter, False
+        """Send, wait for the answer, and report the outcome to the rate limiter."""
+        limiter, reported = self._limiter, False
         question, request = queued.question.id, queued.prepared.request
         try:
             if worst != self._worst(queued):
@@ -196,7 +196,7 @@ class RequestSender:
             reply = await self._asked(request, first=history is not None and not history.attempts)
             self._latencies.append(self._context.clock() - sent_at)
             limiter.answered(sent_at, left=allowances(reply.headers), tokens=known(reply))
-            told = True
+            reported = True
             return await self._counted(request, reply)
         except (AdaptedError, _DearerError):
             raise
@@ -205,15 +205,15 @@ class RequestSender:
             if failure is None:
                 raise
             decision = classify(failure)
-            told = self._refused(sent_at, decision, failure)
+            reported = self._refused(sent_at, decision, failure)
             reason = self._backend.scrub(decision.reason)
             raise RequestFailedError(replace(decision, reason=reason), failure) from None
         finally:
-            if not told:
+            if not reported:
                 limiter.lost()
 
     def _refused(self, sent_at: float, decision: Decision, failure: Failure) -> bool:
-        """Tell the limiter of a failure; returns whether it says anything of the pace."""
+        """Report a failure to the rate limiter; return whether it was about the rate at all."""
         limited = decision.kind == "rate limited"
         if not limited and (decision.kind != "transient" or failure.what == "malformed"):
             return False
@@ -224,7 +224,7 @@ class RequestSender:
         return True
 
     async def _counted(self, request: Request, reply: Reply) -> Reply:
-        """The reply with what it is charged; what that says of further ones is on record."""
+        """Return the reply with the tokens charged; record a worst case that rose."""
         usage = self._builder.usage
         before = usage.raised
         counted = self._builder.counted(request, reply)
@@ -234,14 +234,14 @@ class RequestSender:
         return counted
 
     async def _asked(self, request: Request, first: bool) -> Reply:
-        """One request under its span and its deadline."""
+        """Send the request within its span and its timeout."""
         model = self._backend.model
         with span(f"chat {model}", {
             "gen_ai.operation.name": "chat",
             "gen_ai.request.model": model,
             "elicit.judge": self._judge.name,
         }) as current:  # fmt: skip
-            # The SDK's timeout is for each read; a server that trickles would hold a slot.
+            # The SDK's timeout is for each read: a slow trickle of bytes would never time out.
             async with asyncio.timeout(self._judge.timeout) as limit:
                 if first:
                     self._first_attempts[limit] = asyncio.get_running_loop().time()

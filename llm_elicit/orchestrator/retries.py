@@ -1,4 +1,4 @@
-"""What a failure means, and how long to wait: the one place that decides whether to ask again."""
+"""Retries: whether a failed request is sent again, and after which pause."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tenacity import AsyncRetrying, RetryCallState, wait_exponential
-
 from llm_elicit.backends.failures import Failure
 from llm_elicit.errors import ElicitError, InputError, JudgeError
 from llm_elicit.orchestrator.rate_limit_headers import retry_after
 
-Kind = Literal["no", "transient", "rate limited", "backend is down", "question is poisoned"]
+Kind = Literal["no", "transient", "rate limited", "backend is down", "question is set aside"]
+
+_MOST_DOUBLINGS = 60
+"""More would overflow, far beyond every ceiling."""
 
 _NO_CREDIT = "insufficient_quota"
-"""OpenAI's code, which comes with 429; its message stands in ordinary rate limits too."""
+"""OpenAI's code, sent with status 429; its message also appears in ordinary rate limits."""
 
 _STOPS: dict[int, tuple[type[ElicitError], str]] = {
     **dict.fromkeys(
@@ -27,14 +28,14 @@ _STOPS: dict[int, tuple[type[ElicitError], str]] = {
     **dict.fromkeys((404, 405, 410), (InputError, "no such model or address")),
     407: (InputError, "the proxy wants a login"),
 }
-"""The statuses that stop a judge, with the error and its words."""
+"""The statuses that stop a judge, with the error and its message."""
 
 _TRANSIENT = frozenset({408, 409, 425})
 _LASTING = frozenset({501, 505, 511})
-"""Server errors that another attempt does not mend."""
+"""Server errors that a retry does not resolve."""
 
 _MAYBE_PAID = frozenset({504, 524})
-"""A gateway gave up waiting for a provider that may have answered."""
+"""A gateway timed out; the provider may have answered."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,13 @@ class Decision:
     """What to do about a failure.
 
     Attributes:
-        kind: "no": not to be asked again in this run. "transient": ask again after a
-            growing pause. "rate limited": ask again when the provider allows. "backend is down":
-            nothing more can be had from this judge. "question is poisoned": give this question
-            up and go on with the others.
+        kind: "no": do not ask again in this run. "transient": ask again after a growing pause.
+            "rate limited": ask again when the provider allows. "backend is down": stop this
+            judge. "question is set aside": never ask this question again; continue with others.
         reason: one line, for the journal and the user.
-        wait: seconds the provider asks to wait; None where it says nothing.
-        stops: the error to stop the judge with; None where only this question is concerned.
-        maybe_paid: whether the provider may have answered, and charged, all the same.
+        wait: seconds that the provider asks to wait; None if it does not say.
+        stops: the error to stop the judge with; None if only this question is affected.
+        maybe_paid: whether the provider may have answered, and charged, nevertheless.
     """
 
     kind: Kind
@@ -61,19 +61,19 @@ class Decision:
 
 @dataclass(frozen=True)
 class Patience:
-    """Ceilings of waiting, in seconds, and of trying.
+    """Limits on pauses, in seconds, and on attempts.
 
     Attributes:
         base: the first pause after a transient failure; it doubles with each attempt.
-        longest: the ceiling of those pauses.
-        provider: the ceiling of a wait that a provider asks for.
-        total: how long one question is tried, all waits included.
-        stall_timeout: how long a judge is asked without a single answer before it counts as down.
-        poison: so many equal server errors on one question, others being answered meanwhile,
-            mean that it is the question.
-        down: so many questions given up in a row, with no answer between, mean that the judge
-            is down.
-        lease: how long a worker that shares a journal may be silent before others take over.
+        longest: the longest such pause.
+        provider: the longest wait that a provider may ask for.
+        total: the longest time that one question is tried, pauses included.
+        stall_timeout: the longest time without any answer before the judge counts as down.
+        same_errors: number of equal server errors, while other questions are answered, after
+            which a question is set aside.
+        down: number of questions given up in a row, without an answer between, after which the
+            judge counts as down.
+        lease: time without a sign of life after which other workers take a worker's questions.
     """
 
     base: float = 0.5
@@ -81,25 +81,18 @@ class Patience:
     provider: float = 120.0
     total: float = 1800.0
     stall_timeout: float = 900.0
-    poison: int = 3
+    same_errors: int = 3
     down: int = 5
     lease: float = 120.0
 
     def pause(self, decision: Decision, attempt: int, rng: random.Random) -> float:
-        """Seconds before the next attempt, `attempt` requests having failed so far."""
-        growing = wait_exponential(multiplier=self.base, max=self.longest)(_attempt(attempt))
-        jittered = growing * rng.uniform(0.5, 1.0)
+        """Return the pause before the next attempt, in seconds, after `attempt` failures."""
+        doubled = self.base * 2.0 ** min(attempt - 1, _MOST_DOUBLINGS)
+        jittered = min(doubled, self.longest) * rng.uniform(0.5, 1.0)
         if decision.wait is None:
             return jittered
-        # Jitter on top, so that all do not come back in the same instant.
+        # With jitter, so that the requests do not all return in the same instant.
         return min(decision.wait, self.provider) + min(jittered, self.base)
-
-
-def _attempt(number: int) -> RetryCallState:
-    """The library's record of an attempt; its own loop would keep a waiting question's slot."""
-    state = RetryCallState(AsyncRetrying(), None, (), {})
-    state.attempt_number = number
-    return state
 
 
 @dataclass
@@ -107,35 +100,34 @@ class History:
     """One question's failures in this run.
 
     Attributes:
-        began: the clock at its first request.
-        attempts: requests that failed, those that a rate limit refused left out.
-        refusals: those in a row that a rate limit refused.
-        strikes: how often each server error came (by status: messages name the request) while
-            other questions were answered.
+        began: the time of its first request.
+        attempts: failed requests, without those refused by a rate limit.
+        refusals: consecutive requests refused by a rate limit.
+        server_errors: server errors by status, while other questions were answered.
     """
 
     began: float
     attempts: int = 0
     refusals: int = 0
-    strikes: dict[int, int] = field(default_factory=dict)
+    server_errors: dict[int, int] = field(default_factory=dict)
     _answered: int | None = None
 
     def add(self, decision: Decision, failure: Failure, answered: int) -> None:
-        """One more failure, when so many questions of the judge were answered in this run."""
+        """Add a failure; `answered` is the judge's number of answers in this run."""
         if decision.kind == "rate limited":
             self.refusals += 1
             return
         self.refusals = 0
         self.attempts += 1
-        # A server that is down fails every question: that is no question's fault.
+        # If nothing else was answered meanwhile, the server is at fault, not the question.
         alive = self._answered is None or answered > self._answered
         self._answered = answered
         if alive and failure.status is not None and failure.status >= 500:
-            self.strikes[failure.status] = self.strikes.get(failure.status, 0) + 1
+            self.server_errors[failure.status] = self.server_errors.get(failure.status, 0) + 1
 
 
 def classify(failure: Failure) -> Decision:
-    """What one failed request means, taken by itself.
+    """Return what to do about one failed request, without its history.
 
     Example:
         >>> decision = classify(Failure("status", "slow down", 429, headers={"retry-after": "3"}))
@@ -177,28 +169,28 @@ def _status(failure: Failure) -> Decision:
 def weigh(
     decision: Decision, history: History, attempts: int, patience: Patience, now: float
 ) -> Decision:
-    """The decision in the light of what the question has been through.
+    """Return the decision, given all failures of the question.
 
     Args:
-        decision: what the last failure means by itself.
-        history: the question's failures, the last one included.
-        attempts: the ceiling of requests.
-        patience: the ceilings of time.
-        now: the clock that `history.began` was read from.
+        decision: the decision for the last failure alone.
+        history: the question's failures, including the last one.
+        attempts: the most requests for one question.
+        patience: the limits on time.
+        now: the current time, by the clock of `history.began`.
     """
     if decision.kind not in ("transient", "rate limited"):
         return decision
-    times = max(history.strikes.values(), default=0)
+    times = max(history.server_errors.values(), default=0)
     if history.attempts >= attempts:
         return _given_up(decision, f"given up after {history.attempts} attempts")
-    if times >= patience.poison:
+    if times >= patience.same_errors:
         reason = f"the same error {times} times: {decision.reason}"
-        return replace(decision, kind="question is poisoned", reason=reason)
+        return replace(decision, kind="question is set aside", reason=reason)
     if now - history.began >= patience.total:
         return _given_up(decision, f"given up after {now - history.began:.0f} s")
     return decision
 
 
 def _given_up(decision: Decision, why: str) -> Decision:
-    """Not again in this run; the next one may have more luck."""
+    """Return the decision not to ask again in this run."""
     return replace(decision, kind="no", reason=f"{why}: {decision.reason}")

@@ -1,4 +1,4 @@
-"""A judge's questions in the order they fall due."""
+"""The queue of a judge's requests: retries as they fall due, then new questions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from llm_elicit.orchestrator.writer import Claims
 
 @dataclass(eq=False)
 class QueuedRequest:
-    """A question on its way to an answer.
+    """A question that waits to be asked.
 
     Attributes:
-        prepared: which one, ready to be put.
-        history: its failures so far; None before its first request.
+        prepared: the question and its request.
+        history: its failures so far; None before the first request.
     """
 
     prepared: Prepared
@@ -28,15 +28,15 @@ class QueuedRequest:
 
     @property
     def question(self) -> Question:
-        """Which one."""
+        """The question."""
         return self.prepared.question
 
 
 class RetryQueue:
-    """Hands out questions; one that has to wait goes back and takes nobody's place meanwhile.
+    """Hands out questions; one that waits for its retry takes no slot meanwhile.
 
     Args:
-        claims: questions in the plan's order, which may take a while to come.
+        claims: new questions, in the plan's order.
         clock: monotonic seconds.
     """
 
@@ -57,7 +57,7 @@ class RetryQueue:
         """Return the next request that is due; None when all are done or the queue is closed.
 
         Raises:
-            Exception: what went wrong as more questions were claimed.
+            Exception: claiming more questions failed.
         """
         while not self._closed:
             if self._error is not None:
@@ -84,10 +84,10 @@ class RetryQueue:
         return None
 
     async def _claim(self) -> None:
-        """Wait for more questions beside those that wait for their next attempt."""
+        """Claim new questions while retries wait."""
         try:
             prepared = await self._claims.next()
-        except Exception as error:  # whatever it is, those who wait must learn of it
+        except Exception as error:  # passed on to the callers of `take`
             self._error, prepared = error, None
         if prepared is None:
             self._exhausted = True

@@ -1,4 +1,4 @@
-"""Group commits: all that waits to be written goes into one transaction."""
+"""Group commits: all changes that wait are written in one transaction."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from llm_elicit.orchestrator.request_builder import Prepared
 T = TypeVar("T")
 
 Serve = Callable[[list[Question]], Awaitable[list[Prepared]]]
-"""Answers what it can of some questions without asking, and returns the others."""
+"""Answer some questions without asking, and return the others."""
 
 _PAGE = 256
-"""Questions claimed at once by the only worker."""
+"""Questions claimed at a time by a single worker."""
 
 _SHARED_PAGE = 32
-"""Fewer where workers share: what one holds, another cannot take."""
+"""Fewer if workers share a journal: no worker can take what another holds."""
 
 _CROWD, _LINGER = 8, 0.004
-"""After a commit of so many changes the next waits for so many seconds: where many slots are busy,
-fewer and larger commits leave the processor to them."""
+"""After a commit of `_CROWD` changes the next waits `_LINGER` seconds: fewer and larger commits leave
+more processor time to requests."""
 
 _LOOK_AGAIN = 1.0
-"""Seconds between looks at what other workers hold."""
+"""Seconds between two checks of what other workers hold."""
 
 
 class Writer:
-    """Writes to a journal from one thread, many callers' changes to a commit.
+    """Writes the changes of many callers to a journal, from one thread.
 
-    `await write(change)` returns when it is on the disk; while one commit runs, the changes
-    that arrive wait together for the next.
+    `await write(change)` returns when the change is on the disk. Changes that arrive during a
+    commit are written together in the next.
 
     Args:
-        journal: where to write.
+        journal: the journal.
         after: called in the same thread after each commit.
     """
 
@@ -56,14 +56,14 @@ class Writer:
         self._pulse: asyncio.Task[None] | None = None
 
     async def write(self, change: Change) -> bool:
-        """Make a change durable; an intent waits while the cap is taken by requests in flight.
+        """Write a change; an intent waits while requests in flight take up the cap.
 
         Returns:
-            False where another worker has settled the question, or holds it: nothing may be sent
-            for it, and nothing given up.
+            False if another worker has settled or holds the question: it must be neither sent
+            nor given up.
 
         Raises:
-            InputError: the journal cannot be written any more.
+            InputError: the journal cannot be written.
             CapError: the campaign's cap leaves no room for this intent.
         """
         idle = False
@@ -72,7 +72,7 @@ class Writer:
                 return False
             if self._journal.failure is not None:
                 raise self._journal.failure
-            # What was in flight when it was refused may have landed since: look once more.
+            # Requests in flight at the refusal may have ended since: check once more.
             was_idle, idle = idle, not any(await self._call(self._journal.held))
             if was_idle and idle:
                 raise CapError(
@@ -85,10 +85,10 @@ class Writer:
         return True
 
     async def write_all(self, changes: Sequence[Change]) -> None:
-        """Make changes durable of which none is an intent, all in one commit.
+        """Write changes, none of them an intent, in one commit.
 
         Raises:
-            InputError: the journal cannot be written any more.
+            InputError: the journal cannot be written.
         """
         await asyncio.gather(*map(self._written, changes))
 
@@ -97,7 +97,7 @@ class Writer:
         self._waiting.append((change, done))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._drain())
-        # What waits is written even if its caller is cancelled meanwhile.
+        # Changes are written even if their caller is cancelled meanwhile.
         return done
 
     async def _drain(self) -> None:
@@ -119,40 +119,40 @@ class Writer:
 
     def _commit(self, changes: list[Change]) -> dict[Change, Refusal]:
         refused = self._journal.commit(changes)
-        # The room that a full disk's reserve gave back is for answers.
+        # On a full disk the space of the reserve is for answers.
         if self._after is not None and self._journal.failure is None:
             self._after()
         return refused
 
     async def claim(self, judge: str) -> list[Question]:
-        """The judge's next open questions; empty when nobody is left who might leave one."""
+        """Claim and return the judge's next open questions."""
         page = _SHARED_PAGE if self.shared else _PAGE
         return await self._call(self._journal.claim, judge, page)
 
     @property
     def shared(self) -> bool:
-        """Whether other workers may be there too."""
+        """Whether other workers may share the journal."""
         return self._journal.location.shared
 
     async def workers(self) -> int:
-        """How many workers live, this one among them, as far as the journal could be asked."""
+        """Return the number of live workers, this one included; the last known if unknown."""
         try:
             self._workers = await self._call(self._journal.workers)
         except JournalError as error:
-            # Whoever writes next meets it too, or finds that it has passed.
+            # The next write fails too, or the trouble has passed.
             event("workers not counted", WARNING, reason=str(error))
         return self._workers
 
     async def worst(self, judge: str) -> tuple[int, int]:
-        """What earlier runs found that a judge's requests must reserve at least."""
+        """Return the least tokens to reserve for a judge's requests, as earlier runs found."""
         return await self._call(self._journal.worst, judge)
 
     async def raise_worst(self, judge: str, prompt: int, completion: int) -> None:
-        """Keep for later runs that a judge's requests take more than they ask for."""
+        """Record that a judge's requests take more tokens than their limit."""
         await self._call(self._journal.raise_worst, judge, prompt, completion)
 
     async def held_elsewhere(self, judge: str) -> int:
-        """How many open questions of the judge other workers hold."""
+        """Return how many open questions of the judge other workers hold."""
         return await self._call(self._journal.held_elsewhere, judge)
 
     async def _call(self, work: Callable[..., T], *arguments: object) -> T:
@@ -160,13 +160,13 @@ class Writer:
         return await loop.run_in_executor(self._thread, work, *arguments)
 
     async def _beat(self) -> None:
-        """Keep the lease while nothing is written, however long answers take."""
+        """Renew the lease while nothing is written."""
         while True:
             await asyncio.sleep(self._journal.lease / 4)
             try:
                 await self._call(self._journal.commit, [])
             except ElicitError as error:
-                # Whoever writes next meets it too, or finds that it has passed.
+                # The next write fails too, or the trouble has passed.
                 event("heartbeat failed", WARNING, reason=str(error))
 
     async def __aenter__(self) -> Self:
@@ -175,7 +175,7 @@ class Writer:
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         if error is not None:
-            self._journal.give_up()  # whoever stops this does not wait for a server
+            self._journal.give_up()  # do not wait for an unreachable server
         if self._pulse is not None:
             self._pulse.cancel()
             with contextlib.suppress(BaseException):
@@ -186,11 +186,10 @@ class Writer:
 
 
 class Claims:
-    """A judge's open questions, taken from the journal a page at a time.
+    """A judge's open questions, claimed from the journal a page at a time.
 
-    `await claims.next()` may be called by many at once. It is None when all are settled, or the
-    run is asked to stop. Questions whose answers are known already are served page by page, and
-    never come to one who asks.
+    `next` may be called concurrently; it returns None when all questions are settled or the run
+    stops. Questions answered by the cache are served page by page and never returned.
     """
 
     def __init__(self, writer: Writer, judge: str, serve: Serve, stopping: asyncio.Event) -> None:
@@ -199,22 +198,22 @@ class Claims:
         self._serve = serve
         self._stopping = stopping
         self._page: deque[Prepared] = deque()
-        self._turn = asyncio.Lock()
+        self._claiming = asyncio.Lock()
         self._ended = False
 
     def at_hand(self) -> Prepared | None:
-        """The next question, if no page need be turned for it."""
+        """Return the next question of the current page, if there is one."""
         return self._page.popleft() if self._page else None
 
     async def next(self) -> Prepared | None:
-        """The next question."""
+        """Return the next question, claiming a page if necessary."""
         if not self._page:
-            async with self._turn:
+            async with self._claiming:
                 if not self._page and not self._ended:
-                    await self._turn_over()
+                    await self._claim_page()
         return self._page.popleft() if self._page else None
 
-    async def _turn_over(self) -> None:
+    async def _claim_page(self) -> None:
         while not self._stopping.is_set():
             claimed = await self._writer.claim(self._judge)
             self._page.extend(await self._serve(claimed))
@@ -222,7 +221,7 @@ class Claims:
                 return
             if claimed:
                 continue
-            # Another worker may die with questions in hand: they are ours then.
+            # If another worker dies, its questions become claimable.
             if not await self._writer.held_elsewhere(self._judge):
                 break
             with contextlib.suppress(TimeoutError):

@@ -165,10 +165,10 @@ def test_the_http_clients_own_exceptions_are_read() -> None:
 
 
 def test_the_last_straw() -> None:
-    patience = Patience(total=100.0, poison=3)
+    patience = Patience(total=100.0, same_errors=3)
     server, limit = Failure("status", "boom", 500), Failure("status", "slow", 429)
     history = History(began=0.0)
-    for number, expected in ((1, "transient"), (2, "transient"), (3, "question is poisoned")):
+    for number, expected in ((1, "transient"), (2, "transient"), (3, "question is set aside")):
         history.add(classify(server), server, answered=10 * number)
         decision = weigh(classify(server), history, 6, patience, float(number))
         assert decision.kind == expected

@@ -47,7 +47,7 @@ def test_a_key_in_any_field_of_a_reply_is_kept_nowhere(make: Any, tmp_path: Path
 
     with Provider(behave) as provider:
         study = campaign([make(provider.url, attempts=20)], pairs=10)
-        summary = run(study, tmp_path / "try", patience=replace(SWIFT, poison=100))
+        summary = run(study, tmp_path / "try", patience=replace(SWIFT, same_errors=100))
     assert summary.complete
     kept = table(study, tmp_path / "try", thinking=True)
     kept.write(tmp_path / "try" / "comparisons.parquet")

@@ -154,7 +154,7 @@ def failed(question: int, reason: str) -> Change:
 
 
 def quarantined(question: int, reason: str) -> Change:
-    """The question is poisoned: it is set aside, and no run asks it again."""
+    """The question is set aside: it is set aside, and no run asks it again."""
     return Change("quarantined", question, {"error": storable(reason)})
 
 
