@@ -28,8 +28,8 @@ _SHARED_PAGE = 32
 """Fewer if workers share a journal: no worker can take what another holds."""
 
 _CROWD, _LINGER = 8, 0.004
-"""After a commit of `_CROWD` changes the next waits `_LINGER` seconds: fewer and larger commits leave
-more processor time to requests."""
+"""After a commit of `_CROWD` changes the next waits `_LINGER` seconds: fewer and larger commits
+leave more processor time to requests."""
 
 _LOOK_AGAIN = 1.0
 """Seconds between two checks of what other workers hold."""
