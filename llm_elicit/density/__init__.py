@@ -37,7 +37,7 @@ from llm_elicit.density.utility import (
     MixturePrior,
     MixtureSettings,
     PosteriorSettings,
-    ResidualSettings,
+    SmoothSettings,
     UtilitySettings,
 )
 from llm_elicit.density.work import seconds_of
@@ -64,9 +64,9 @@ __all__ = [
     "Power",
     "Prior",
     "Ranges",
-    "ResidualSettings",
     "SamplingDensity",
     "ScoreSettings",
+    "SmoothSettings",
     "SuggestSettings",
     "TrainingSettings",
     "Uniform",

@@ -46,7 +46,7 @@ from llm_elicit.density.utility_density import (
     sample_given,
     utility_at,
 )
-from llm_elicit.density.utility_draws import UtilityDraws
+from llm_elicit.density.utility_draws import DeferredDraws, UtilityDraws
 
 Array = npt.NDArray[np.float64]
 _UNIT_POINTS = 4096
@@ -99,7 +99,7 @@ class BeliefDensity:
         model: DensityModel,
         reference: Tensor,
         diagnostics: dict[str, Any],
-        draws: UtilityDraws | None = None,
+        draws: UtilityDraws | DeferredDraws | None = None,
     ) -> None:
         self._latent = latent
         self._model = model
@@ -439,13 +439,12 @@ class BeliefDensity:
                 f"draws: this belief ({self._model.name}) was fitted without draws of the "
                 "posterior; fit it by another method than flow, with PosteriorSettings(draws=64)."
             )
-        return self._draws
+        return self._draws.get() if isinstance(self._draws, DeferredDraws) else self._draws
 
     def save(self, folder: str | Path) -> None:
         """Write ``belief.safetensors`` and ``belief.json`` into ``folder`` (made if missing)."""
-        parts = BeliefParts(
-            self._latent, self._model, self._reference, self.diagnostics, self._draws
-        )
+        draws = self.utility_draws() if self.has_draws else None
+        parts = BeliefParts(self._latent, self._model, self._reference, self.diagnostics, draws)
         write_belief(parts, folder)
 
     @classmethod

@@ -42,15 +42,15 @@ from llm_elicit.density.errors import DensityError, instance, integer, number, s
 from llm_elicit.density.sampling import SamplingDensity
 from llm_elicit.density.settings import FitSettings
 from llm_elicit.density.torch_utils import one_thread
-from llm_elicit.density.utility import ResidualSettings, UtilitySettings
+from llm_elicit.density.utility import SmoothSettings, UtilitySettings
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 _POINTS = 512
 _MOST_PAIRS = 10**6
 
-BETWEEN_ROUNDS = FitSettings(utility=UtilitySettings(residual=ResidualSettings(max_steps=0)))
-"""Settings of fits that only choose pairs: without networks, which have no draws."""
+BETWEEN_ROUNDS = FitSettings(utility=UtilitySettings(smooth=SmoothSettings(frequencies=0)))
+"""Settings of the fits that only choose pairs: with mixtures alone beside the quadratic form."""
 
 
 @dataclass(frozen=True)

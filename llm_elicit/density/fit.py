@@ -27,7 +27,7 @@ from llm_elicit.density.settings import FitSettings, Progress
 from llm_elicit.density.torch_utils import one_thread
 from llm_elicit.density.utility import ChoiceData, UtilityFit, fit_measured, fit_utility
 from llm_elicit.density.utility_density import UtilityDensity, estimate_log_normalizer
-from llm_elicit.density.utility_draws import UtilityDraws
+from llm_elicit.density.utility_draws import DeferredDraws, UtilityDraws
 from llm_elicit.density.utility_function import Utility
 from llm_elicit.density.work import check_memory
 
@@ -253,7 +253,9 @@ def _checked(method: str, sampling: SamplingDensity | None, noise: Noise) -> Sam
     return sampling
 
 
-def _fit(problem: Problem, method: str) -> tuple[Fitted, UtilityDraws | None, tuple[float, float]]:
+def _fit(
+    problem: Problem, method: str
+) -> tuple[Fitted, UtilityDraws | DeferredDraws | None, tuple[float, float]]:
     if method not in OWN:
         before = time.perf_counter()
         return external_method(method).fit(problem), None, (before, time.perf_counter())
@@ -279,7 +281,7 @@ def _fit(problem: Problem, method: str) -> tuple[Fitted, UtilityDraws | None, tu
 
 def _fit_measured(
     problem: Problem, method: str
-) -> tuple[Fitted, UtilityDraws | None, tuple[float, float]]:
+) -> tuple[Fitted, UtilityDraws | DeferredDraws | None, tuple[float, float]]:
     """Evidence with log-odds: one form, whatever the evidence."""
     settings = problem.settings.utility.process
     if problem.progress is not None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from llm_elicit.density.fourier import FourierStack
+from llm_elicit.density.torch_utils import one_thread
 from llm_elicit.density.utility_function import ComponentStack, Utility, share_tensor
 
 _CHUNK = 1024
@@ -95,3 +96,51 @@ class UtilityDraws:
         if "draws.weights" in tensors:
             fourier = FourierStack(tensors["draws.frequencies"], tensors["draws.weights"])
         return cls(tensors["draws.linear"], tensors["draws.curvature"], tuple(stacks), fourier)
+
+
+class DeferredDraws:
+    """Draws that are made when they are first asked for.
+
+    Parameters
+    ----------
+    make : returns the draws, the same ones every time it is called.
+    count : their number.
+
+    Examples
+    --------
+    >>> import torch
+    >>> flat = UtilityDraws(torch.zeros(3, 2), torch.zeros(3, 2, 2))
+    >>> draws = DeferredDraws(lambda: flat, 3)
+    >>> len(draws), draws.get() is flat
+    (3, True)
+    """
+
+    def __init__(self, make: Callable[[], UtilityDraws], count: int) -> None:
+        self._make: Callable[[], UtilityDraws] | None = make
+        self._count = count
+        self._draws: UtilityDraws | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def get(self) -> UtilityDraws:
+        """Return the draws."""
+        make = self._make
+        if self._draws is None and make is not None:
+            with one_thread():
+                self._draws = make()
+            self._make = None  # and with it the comparisons
+        assert self._draws is not None
+        return self._draws
+
+    def scaled(self, factor: float) -> DeferredDraws:
+        """Return the same utilities times ``factor``, made when they are asked for."""
+        return DeferredDraws(lambda: self.get().scaled(factor), self._count)
+
+    def __reduce__(self) -> tuple[Callable[[UtilityDraws], DeferredDraws], tuple[UtilityDraws]]:
+        """Pickle the draws, not the comparisons that they are made from."""
+        return _made, (self.get(),)
+
+
+def _made(draws: UtilityDraws) -> DeferredDraws:
+    return DeferredDraws(lambda: draws, len(draws))

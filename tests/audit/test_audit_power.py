@@ -14,7 +14,7 @@ from llm_elicit.density import (
     FitSettings,
     MixtureSettings,
     Noise,
-    ResidualSettings,
+    SmoothSettings,
     Uniform,
     UtilitySettings,
     fit_belief,
@@ -24,7 +24,7 @@ from llm_elicit.density import (
 PLANE, LINE = box(2), box(1)
 QUADRATIC = FitSettings(
     utility=UtilitySettings(
-        mixture=MixtureSettings(counts=()), residual=ResidualSettings(max_steps=0)
+        mixture=MixtureSettings(counts=()), smooth=SmoothSettings(frequencies=0)
     )
 )
 

@@ -24,7 +24,7 @@ from llm_elicit.density import (
     FitSettings,
     MixtureSettings,
     PosteriorSettings,
-    ResidualSettings,
+    SmoothSettings,
     Uniform,
     UtilitySettings,
     fit_belief,
@@ -38,7 +38,7 @@ EXPERT = gaussian_expert(SPACE)
 LEAN = FitSettings(
     utility=UtilitySettings(
         mixture=MixtureSettings(counts=(2,), starts=1, steps=5),
-        residual=ResidualSettings(max_steps=0),
+        smooth=SmoothSettings(frequencies=0),
         posterior=PosteriorSettings(draws=16),
     )
 )

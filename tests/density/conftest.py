@@ -13,8 +13,8 @@ from llm_elicit.density import (
     GaussianMixture,
     MixtureSettings,
     PosteriorSettings,
-    ResidualSettings,
     ScoreSettings,
+    SmoothSettings,
     TrainingSettings,
     Uniform,
     UtilitySettings,
@@ -27,7 +27,7 @@ QUICK = FitSettings(
     utility=UtilitySettings(
         folds=4,
         mixture=MixtureSettings(counts=(2,), starts=4, search_steps=8, steps=10),
-        residual=ResidualSettings(max_steps=160),
+        smooth=SmoothSettings(frequencies=32),
         posterior=PosteriorSettings(draws=0),
     ),
     score=ScoreSettings(training=TrainingSettings(steps=500, width=32, batch=512)),
@@ -37,7 +37,7 @@ QUICK = FitSettings(
 def _fit_moon(method: str) -> BeliefDensity:
     box = Uniform([-3.0, -3.0], [3.0, 3.0])
     winners, losers = ask(onemoon, box, 2000, seed=11)
-    settings = FitSettings(utility=replace(QUICK.utility, residual=ResidualSettings()))
+    settings = FitSettings(utility=replace(QUICK.utility, smooth=SmoothSettings()))
     return fit_belief(winners, losers, sampling=box, method=method, seed=11, settings=settings)
 
 

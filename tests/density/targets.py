@@ -13,8 +13,8 @@ from llm_elicit.density import (
     FitSettings,
     MixtureSettings,
     Noise,
-    ResidualSettings,
     SamplingDensity,
+    SmoothSettings,
     UtilitySettings,
     simulate_choices,
 )
@@ -25,7 +25,7 @@ Array = npt.NDArray[np.float64]
 # For beliefs that are nearly normal: two components at most, and no networks.
 QUICK = FitSettings(
     utility=UtilitySettings(
-        mixture=MixtureSettings(counts=(2,), starts=4), residual=ResidualSettings(max_steps=0)
+        mixture=MixtureSettings(counts=(2,), starts=4), smooth=SmoothSettings(frequencies=0)
     )
 )
 

@@ -163,10 +163,10 @@ def moon() -> tuple[Array, float]:
 def test_onemoon_is_closer_than_published(
     which: str, moon: tuple[Array, float], request: pytest.FixtureRequest
 ) -> None:
-    """The paper prints 0.37 for 2000 comparisons; a perfect estimate scores the floor."""
+    """The paper prints 0.37 for 2000 comparisons; a perfect estimate scores about the floor."""
     belief: BeliefDensity = request.getfixturevalue(which)
     truth, floor = moon
-    assert floor < wasserstein(belief.sample(3000, seed=1), truth) < 0.37
+    assert 0.8 * floor < wasserstein(belief.sample(3000, seed=1), truth) < 0.37
 
 
 HOUSING_LOW = [0.5, 1.0, 1.0, 0.3, 3.0, 0.7, 32.0, -124.0]

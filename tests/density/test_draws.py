@@ -1,4 +1,4 @@
-"""Draws of the posterior: the walk, clustering by pair, and bands against closed forms."""
+"""Draws of the posterior, and bands against closed forms."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from llm_elicit.density import (
     MixtureSettings,
     Noise,
     PosteriorSettings,
-    ResidualSettings,
     SamplingDensity,
+    SmoothSettings,
     SuggestSettings,
     Uniform,
     UtilitySettings,
@@ -33,8 +33,7 @@ from llm_elicit.density.belief_draws import from_components
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.transforms import make_latent
 from llm_elicit.density.utility import ChoiceData
-from llm_elicit.density.utility.clusters import clustered_weights
-from llm_elicit.density.utility.data import Array, CrossValidation, HeldOut
+from llm_elicit.density.utility.folds import Array, CrossValidation
 from llm_elicit.density.utility.quadratic import QuadraticFit, Ridges
 from llm_elicit.density.utility.stacking import halfway
 from llm_elicit.density.utility_density import utility_at
@@ -70,22 +69,6 @@ def test_draws_together_are_the_draws_one_by_one() -> None:
     torch.testing.assert_close(draws.scaled(2.0)(t), 2.0 * one_by_one)
 
 
-def _replicated(correlated: bool, rng: np.random.Generator) -> tuple[CrossValidation, HeldOut]:
-    """1200 pairs judged three times: from memory, or each time anew; and the true differences."""
-    a, b = rng.uniform(-1, 1, (2, 1200, 1))
-    difference = 3.0 * (a - b)[:, 0]
-    noise = rng.logistic(0.0, Noise().level, (1200, 1 if correlated else 3))
-    wins = np.broadcast_to(difference[:, None] + noise > 0, (1200, 3)).sum(1)
-    rows = [(a, b, wins, difference), (b, a, 3 - wins, -difference)]
-    winners, losers = (np.concatenate([row[k] for row in rows]) for k in range(2))
-    weights, known = (np.concatenate([row[k] for row in rows]) for k in (2, 3))
-    kept, pairs = weights > 0, np.tile(np.arange(1200), 2)
-    data = ChoiceData(winners[kept], losers[kept], weights[kept].astype(float), pairs[kept])
-    validation = CrossValidation(data, Response(Noise()), 4, rng)
-    known = known[kept][validation.judged.numpy()]
-    return validation, HeldOut(known, np.zeros(len(known)))
-
-
 def test_halfway_a_form_is_as_good_as_what_it_can_describe() -> None:
     """Features that mean nothing cost held-out choices half a nat a parameter; halfway, nothing."""
     short, apart = [], []
@@ -107,29 +90,11 @@ def _described(winners: Array, losers: Array) -> Array:
     data = ChoiceData(winners, losers, np.ones(len(winners)), np.arange(len(winners)))
     validation = CrossValidation(data, Response(Noise()), 8, np.random.default_rng(0))
     quadratic = QuadraticFit(validation)
-    betas, foretold = quadratic.cross_validate(Ridges(1e-4, 1e-4, 1e-4))
-    best = halfway(validation, foretold, betas @ quadratic.design.T)
-    return np.array([foretold.log_likelihood(validation.response).sum(), best.sum()])
-
-
-def test_judgments_from_memory_count_once_and_new_ones_all() -> None:
-    rng = np.random.default_rng(0)
-    memory, fresh = (_replicated(correlated, rng) for correlated in (True, False))
-    assert float(clustered_weights(*memory).sum()) < 1.15 * 1200
-    assert float(clustered_weights(*fresh).sum()) > 0.9 * 3 * 1200
-
-
-def test_asking_the_same_again_from_memory_leaves_the_bands_as_they_were() -> None:
-    winners, losers = ask(_normal, BOX, 150, np.random.default_rng(1))
-    widths = []
-    for weight in (1.0, 4.0):
-        belief = fit_belief(
-            winners, losers, sampling=BOX, method="utility", settings=QUICK,
-            weights=np.full(150, weight),
-        )  # fmt: skip
-        low, high = band(belief.draws().mean())
-        widths.append(np.log((high - low).mean()))
-    assert abs(widths[1] - widths[0]) < 0.4  # √4 narrower would be 0.69
+    ridges = Ridges(1e-4, 1e-4, 1e-4)
+    held_out = quadratic.cross_validate(ridges)[1]
+    fitted = quadratic.regression(ridges).maximize()[0].numpy()
+    best = halfway(validation, held_out, quadratic.design @ fitted)
+    return np.array([held_out.log_likelihood(validation.response).sum(), best.sum()])
 
 
 def test_new_answers_to_the_same_pairs_narrow_the_bands_without_mixtures_too() -> None:
@@ -295,7 +260,7 @@ def test_at_noise_takes_a_level(belief: BeliefDensity) -> None:
 
 def test_what_has_no_draws_says_so() -> None:
     none = FitSettings(utility=UtilitySettings(
-        mixture=MixtureSettings(counts=()), residual=ResidualSettings(max_steps=0),
+        mixture=MixtureSettings(counts=()), smooth=SmoothSettings(frequencies=0),
         posterior=PosteriorSettings(draws=0),
     ))  # fmt: skip
     belief = _fit(60, settings=none)

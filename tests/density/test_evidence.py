@@ -16,7 +16,7 @@ from llm_elicit.density import (
     MixtureSettings,
     Noise,
     PosteriorSettings,
-    ResidualSettings,
+    SmoothSettings,
     Uniform,
     UtilitySettings,
     fit_belief,
@@ -33,7 +33,7 @@ SQUARE = Uniform([-3.0, -3.0], [3.0, 3.0])
 QUICK = FitSettings(
     utility=UtilitySettings(
         mixture=MixtureSettings(counts=(2,), starts=4),
-        residual=ResidualSettings(max_steps=0),
+        smooth=SmoothSettings(frequencies=0),
         posterior=PosteriorSettings(draws=0),
     )
 )

@@ -12,14 +12,14 @@ from scipy.special import logsumexp
 from llm_elicit.density import (
     GaussianMixture,
     Noise,
-    ResidualSettings,
+    SmoothSettings,
     Uniform,
     fit_belief,
 )
 from llm_elicit.density.judgments import assign_folds, check_judgments
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility import ChoiceData, fit_utility
-from llm_elicit.density.utility.data import CrossValidation
+from llm_elicit.density.utility.folds import CrossValidation
 from llm_elicit.density.utility.quadratic import QuadraticFit, Ridges
 from llm_elicit.density.utility_function import (
     ComponentStack,
@@ -82,7 +82,7 @@ def test_a_quadratic_s_evidence_is_the_integral_over_its_coefficients() -> None:
         prior = 0.5 * (np.log(precision / (2 * np.pi)) - precision * betas**2).sum(0)
         expected = logsumexp(choices + prior) + np.log(0.02**2)
         ridges = Ridges(ridge, 1.0, 1.0)
-        found = quadratic._evidence(quadratic.fit(ridges), ridges)
+        found = quadratic.fit(ridges).evidence
         assert found == pytest.approx(expected, abs=0.02)
 
 
@@ -113,11 +113,11 @@ def test_suited_ridges_have_more_evidence_than_others() -> None:
     )
     quadratic = QuadraticFit(CrossValidation(data, Response(Noise()), 4, rng))
     suited = quadratic.suited()
-    best = quadratic._evidence(quadratic.fit(suited), suited)
+    best = quadratic.fit(suited).evidence
     for kind in suited._fields:
         for times in (0.5, 2.0):
             other = suited._replace(**{kind: times * getattr(suited, kind)})
-            less = best - quadratic._evidence(quadratic.fit(other), other)
+            less = best - quadratic.fit(other).evidence
             # All three features are alike: any large ridge suits what they differ by.
             assert less > (-0.02 if kind == "apart" else 0.1)
 
@@ -153,7 +153,7 @@ def test_a_belief_off_the_middle_is_found_where_features_have_nothing_to_do_with
     assert np.abs(centre - 0.7).max() < 0.3
     assert centre.mean() == pytest.approx(0.7, abs=0.15)
     alike = (Ridges(ridge, ridge, ridge) for ridge in (0.01, 0.1, 1.0, 10.0, 100.0))
-    of_one = max(quadratic._evidence(quadratic.fit(ridges), ridges) for ridges in alike)
+    of_one = max(quadratic.fit(ridges).evidence for ridges in alike)
     assert best.evidence > of_one + (10.0 if d > 1 else -0.5)
     assert d == 1 or best.ridges.linear < 0.1 * min(best.ridges.apart, best.ridges.crossed)
 
@@ -216,7 +216,7 @@ def test_coefficients_of_the_quadratic_are_those_of_its_features(rng: np.random.
 def _fit(winners: Array, losers: Array, weights: Array | None = None, seed: int = 0) -> Utility:
     judgments = check_judgments(winners, losers, weights, Uniform([-1.0, -1.0], [1.0, 1.0]))
     data = ChoiceData(judgments.winners, judgments.losers, judgments.weights, judgments.pairs)
-    settings = replace(QUICK.utility, residual=ResidualSettings(max_steps=80))
+    settings = replace(QUICK.utility, smooth=SmoothSettings(frequencies=0))
     return fit_utility(data, Noise(), np.random.default_rng(seed), settings).utility
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from llm_elicit.density.likelihood import Response
-from llm_elicit.density.utility.data import Array, HeldOut
+from llm_elicit.density.utility.folds import Array, HeldOut
 
 _EDGES = np.array([0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
 

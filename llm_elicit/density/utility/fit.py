@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,24 +21,24 @@ import numpy as np
 from llm_elicit.density.judgments import Context
 from llm_elicit.density.likelihood import Noise, Response
 from llm_elicit.density.utility.calibration import calibration
-from llm_elicit.density.utility.data import Array, ChoiceData, CrossValidation, Folds, HeldOut
+from llm_elicit.density.utility.folds import Array, ChoiceData, CrossValidation, Folds, HeldOut
 from llm_elicit.density.utility.gaussian_process import GaussianProcessSettings
 from llm_elicit.density.utility.judges import JudgeTerms
 from llm_elicit.density.utility.mixture import (
     MixtureFit,
     MixtureSettings,
+    Step,
     averaging_shares,
     fit_mixtures,
 )
 from llm_elicit.density.utility.posterior import PosteriorSettings, draw_posterior
 from llm_elicit.density.utility.quadratic import QuadraticFit
-from llm_elicit.density.utility.residual import ResidualFit, ResidualSettings, fit_residual
-from llm_elicit.density.utility.stacking import stack_weights, stacked
-from llm_elicit.density.utility_draws import UtilityDraws
+from llm_elicit.density.utility.smooth import SmoothFit, SmoothSettings, fit_smooth
+from llm_elicit.density.utility.stacking import cross_fitted_stack, stacked
+from llm_elicit.density.utility_draws import DeferredDraws
 from llm_elicit.density.utility_function import ComponentStack, Utility
 
 Progress = Callable[[str, int, int], None]
-_MIXTURE_STEPS = 200
 _STANDARD_ERRORS = 2.0
 _TURNS = 4
 
@@ -53,25 +54,25 @@ class UtilitySettings:
     with log-odds, and the others for choices alone.
     """
 
-    folds: int = 8
+    folds: int = 5
     ridge_factors: tuple[float, ...] = tuple(10.0 ** (half / 2) for half in range(-6, 7))
     mixture: MixtureSettings = field(default_factory=MixtureSettings)
-    residual: ResidualSettings = field(default_factory=ResidualSettings)
+    smooth: SmoothSettings = field(default_factory=SmoothSettings)
     posterior: PosteriorSettings = field(default_factory=PosteriorSettings)
     process: GaussianProcessSettings = field(default_factory=GaussianProcessSettings)
 
 
 @dataclass(frozen=True)
 class UtilityFit:
-    """The fitted utility, draws of what else it could be, and its diagnostics (JSON-able).
+    """The fitted utility, draws of its posterior, and diagnostics (JSON-able).
 
-    ``foretold`` is what it says of comparisons it never saw, f(winner) − f(loser) of n rows in
-    nats; NaN where not asked.
+    Draws are made when they are asked for. ``predicted`` (n,) is f(winner) − f(loser) of every
+    row by fits that did not see it, in nats; NaN of rows that are not validation rows.
     """
 
     utility: Utility
-    draws: UtilityDraws
-    foretold: Array
+    draws: DeferredDraws
+    predicted: Array
     notes: dict[str, Any]
 
 
@@ -91,7 +92,12 @@ def fit_utility(
     (the share of each number of components), the chosen ``ridges``, ``decay`` and ``steps``, and
     the ``judges``' terms, if the judgments have a context; see `JudgeTerms.notes`.
     """
-    step = _Steps(settings, progress)
+    count = len(settings.mixture.counts)
+
+    def step(done: int) -> None:
+        if progress is not None:
+            progress("utility", done, count)
+
     if data.context is None:
         plain = CrossValidation(data, Response(noise), settings.folds, rng)
         return _describe(plain, settings, step)
@@ -115,7 +121,7 @@ def _judge_terms(
     """
     quick = replace(
         settings,
-        residual=replace(settings.residual, max_steps=0),
+        smooth=replace(settings.smooth, frequencies=0),
         posterior=replace(settings.posterior, draws=0),
     )
     terms = JudgeTerms.neutral(context)
@@ -126,63 +132,87 @@ def _judge_terms(
         if turn < _TURNS - 1:
             quadratic = QuadraticFit(validation)
             ridged = quadratic.fits(settings.ridge_factors)[0]
-            foretold = validation.everywhere(quadratic.cross_validate(ridged.ridges)[1])
+            predicted = validation.everywhere(quadratic.cross_validate(ridged.ridges)[1])
         else:
-            foretold = _describe(validation, quick, _Steps(quick, None)).foretold
-        weighted = terms.weigh(data, noise, foretold)
-        terms = terms.estimate(weighted, noise, foretold)
-    return terms, terms.weigh(data, noise, foretold)
+            predicted = _describe(validation, quick, None).predicted
+        weighted = terms.weigh(data, noise, predicted)
+        terms = terms.estimate(weighted, noise, predicted)
+    return terms, terms.weigh(data, noise, predicted)
 
 
-def _describe(validation: CrossValidation, settings: UtilitySettings, step: _Steps) -> UtilityFit:
+def _describe(
+    validation: CrossValidation, settings: UtilitySettings, step: Step | None
+) -> UtilityFit:
+    """Return the simplest description that is not clearly beaten, with draws and diagnostics."""
     quadratic = QuadraticFit(validation)
     ridged = quadratic.fits(settings.ridge_factors)
-    betas, by_quadratic = quadratic.cross_validate(ridged[0].ridges)
-    first = validation.score(by_quadratic)
-    mixtures = fit_mixtures(validation, settings.mixture, first, step.mixture)
-    base = quadratic.differences(betas)
-    residual = fit_residual(validation, base, settings.residual, step.residual)
+    by_quadratic = quadratic.cross_validate(ridged[0].ridges)[1]
+    smooth = fit_smooth(quadratic, ridged[0].ridges, settings.smooth)
+    mixtures = fit_mixtures(validation, settings.mixture, validation.score(by_quadratic), step)
     averaged = _average(mixtures, settings.mixture.tolerance)
-    parts = {"quadratic": by_quadratic, "networks": residual.held_out}
+    parts = {"quadratic": by_quadratic}
+    if smooth is not None:
+        parts["smooth"] = smooth.held_out
     if mixtures:
-        held_out = stacked([m.held_out for m in mixtures], np.array([m.share for m in averaged]))
-        parts["mixtures"] = held_out
-    weights, foretold = validation.data.weights[validation.judged.numpy()], list(parts.values())
-    response = validation.response.at(validation.judged)
-    shares = stack_weights(foretold, weights, response)
-    nothing = HeldOut(np.zeros(len(weights)), np.zeros(len(weights)))
-    everything = {"constant": nothing, **parts, "stack": stacked(foretold, shares)}
-    scores = {form: held_out.log_likelihood(response) for form, held_out in everything.items()}
-    groups = validation.data.groups[validation.judged.numpy()]
-    form = simplest({k: v for k, v in scores.items() if k != "networks"}, weights, groups)
-    if form == "constant":
+        held_out = [m.held_out for m in mixtures]
+        parts["mixtures"] = stacked(held_out, np.array([m.share for m in averaged]))
+    shares, by_stack = cross_fitted_stack(validation, list(parts.values()))
+    stack = dict(zip(parts, shares.tolist(), strict=True))
+    nothing = HeldOut(np.zeros(len(validation.judged)), np.zeros(len(validation.judged)))
+    choice = _Choice(validation, {"constant": nothing, **parts, "stack": by_stack})
+    if choice.form == "constant":
         utility = Utility.flat(validation.dimension)
-    elif form == "quadratic":
+    elif choice.form == "quadratic":
         utility = Utility.from_coefficients(ridged[0].coefficients, validation.dimension)
-    elif form == "mixtures":
+    elif choice.form == "mixtures":
         utility = replace(Utility.flat(validation.dimension), components=averaged)
     else:
-        utility = _stacked(betas, residual, averaged, shares)
-    means = {k: float(np.average(v, weights=weights)) for k, v in scores.items()}
-    notes = {
-        "form": form,
-        "held_out": means,
-        "gains": {
-            base: _gain(scores[form] - scores[base], weights, groups)
-            for base in ("constant", "quadratic")
-        },
-        "calibration": calibration(everything[form], weights, response),
-        "stack": {k: round(float(a), 4) for k, a in zip(parts, shares, strict=True)},
+        utility = _stacked(ridged[0].coefficients, smooth, averaged, stack, validation.dimension)
+    notes = choice.notes() | {
+        "stack": {k: round(a, 4) for k, a in stack.items()},
         "mixtures": {
             f"mixture of {m.count}": round(c.share, 4)
             for m, c in zip(mixtures, averaged, strict=True)
         },
         "ridges": ridged[0].ridges._asdict(),
-        "decay": residual.decay,
-        "steps": residual.steps,
+        "length_scale": None if smooth is None else smooth.length_scale,
     }
-    draws = draw_posterior(quadratic, ridged, betas, by_quadratic, mixtures, settings.posterior)
-    return UtilityFit(utility, draws, validation.everywhere(everything[form]), notes)
+    seed = int(validation.rng.integers(2**62))
+    posterior = (quadratic, ridged, by_quadratic, mixtures, smooth, settings.posterior, seed)
+    draws = DeferredDraws(partial(draw_posterior, *posterior), settings.posterior.draws)
+    return UtilityFit(utility, draws, validation.everywhere(choice.held_out), notes)
+
+
+class _Choice:
+    """The simplest form that is not clearly beaten on comparisons it did not see.
+
+    ``forms`` holds every form's predictions of the validation rows, the simplest first.
+    """
+
+    def __init__(self, validation: CrossValidation, forms: dict[str, HeldOut]) -> None:
+        rows = validation.judged.numpy()
+        self.weights, self.groups = validation.data.weights[rows], validation.data.groups[rows]
+        self.response = validation.response.at(validation.judged)
+        self.scores = {name: of.log_likelihood(self.response) for name, of in forms.items()}
+        alone = {name: score for name, score in self.scores.items() if name != "smooth"}
+        self.form = simplest(alone, self.weights, self.groups)
+        self.held_out = forms[self.form]
+
+    def notes(self) -> dict[str, Any]:
+        """Return the diagnostics of the choice."""
+        chosen = self.scores[self.form]
+        return {
+            "form": self.form,
+            "held_out": {
+                name: float(np.average(score, weights=self.weights))
+                for name, score in self.scores.items()
+            },
+            "gains": {
+                base: _gain(chosen - self.scores[base], self.weights, self.groups)
+                for base in ("constant", "quadratic")
+            },
+            "calibration": calibration(self.held_out, self.weights, self.response),
+        }
 
 
 def _average(mixtures: list[MixtureFit], tolerance: float) -> tuple[ComponentStack, ...]:
@@ -195,39 +225,23 @@ def _average(mixtures: list[MixtureFit], tolerance: float) -> tuple[ComponentSta
 
 
 def _stacked(
-    betas: Array, residual: ResidualFit, mixtures: tuple[ComponentStack, ...], shares: Array
+    quadratic: Array,
+    smooth: SmoothFit | None,
+    mixtures: tuple[ComponentStack, ...],
+    stack: dict[str, float],
+    d: int,
 ) -> Utility:
-    """The networks sit on the quadratic, so it counts for its own share and for theirs."""
-    quadratic, networks, *rest = (float(a) for a in shares)
-    d = residual.networks.dimension
-    plain = Utility.from_coefficients((quadratic + networks) * betas.mean(axis=0), d)
-    of_mixtures = rest[0] if rest else 0.0
+    """Return the weighted sum of the forms; ``quadratic`` (P,) are coefficients."""
+    coefficients, process = stack["quadratic"] * quadratic, None
+    if smooth is not None and stack["smooth"]:
+        under, process = smooth.split(stack["smooth"] * smooth.mode[None])
+        coefficients = coefficients + under[0].numpy()
+    of_mixtures = stack.get("mixtures", 0.0)
     return replace(
-        plain,
-        networks=residual.networks.scaled(networks) if networks > 0 and residual.steps else None,
+        Utility.from_coefficients(coefficients, d),
+        fourier=process,
         components=tuple(replace(m, share=of_mixtures * m.share) for m in mixtures if of_mixtures),
     )
-
-
-class _Steps:
-    """Reports the fit's progress in training steps; a number of components counts as many."""
-
-    def __init__(self, settings: UtilitySettings, progress: Progress | None) -> None:
-        self.before = len(settings.mixture.counts) * _MIXTURE_STEPS
-        self.total = self.before + settings.residual.max_steps
-        self.progress = progress
-
-    def mixture(self, done: int) -> None:
-        """``done`` numbers of components have been fitted."""
-        self._report(done * _MIXTURE_STEPS)
-
-    def residual(self, done: int) -> None:
-        """``done`` steps of the networks."""
-        self._report(self.before + done)
-
-    def _report(self, done: int) -> None:
-        if self.progress is not None:
-            self.progress("utility", min(done, self.total), self.total)
 
 
 def simplest(scores: dict[str, Array], weights: Array, groups: Folds) -> str:

@@ -20,7 +20,7 @@ from torch import Tensor
 from llm_elicit.density.evidence import UNKNOWN
 from llm_elicit.density.judgments import Context
 from llm_elicit.density.likelihood import Noise, Response
-from llm_elicit.density.utility.data import Array, ChoiceData, Folds
+from llm_elicit.density.utility.folds import Array, ChoiceData, Folds
 
 _BIAS_SD = 3.0  # of an order bias, in units of the noise's scale
 _LEVEL_SD = 1.0  # of the logarithm of a noise level

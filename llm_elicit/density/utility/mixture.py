@@ -1,17 +1,23 @@
-"""A utility that is the logarithm of a mixture, fitted by choice likelihood.
+"""Fit of log-mixture utilities by choice likelihood, one number of components at a time.
 
-The likelihood of a mixture has many local maxima. For each number of components several starts
-are climbed on part of the comparisons, and the one that best foretells the rest is climbed
-again for every fold, under the strength of prior that foretells best: which maximum to climb,
-and how strongly it is held, is all that the folds share. More components are tried until three
-numbers in a row do not help, and mixtures of all numbers are averaged (`averaging_shares`).
+The likelihood of a mixture has many local maxima. For each number of components several starts,
+Gaussian mixtures of the winners, compete by successive halving on part of the comparisons. The
+two that are left are maximized, the one that best predicts the validation rows is kept, and so is
+the prior strength that predicts them best. From there the mixture is fitted to all comparisons,
+and once without each fold for its cross-validated score. More components are tried until three
+numbers in a row do not help, and all numbers are averaged (`averaging_shares`).
 
-What a mixture foretells is moderated by how well its posterior knows it. Judged by its summit
-alone, a mixture is faulted for being sure in the tails, where most comparisons lie and nothing
-depends on it, and a prior that blurs the belief itself seems to foretell better.
+Winners are dense where the belief is, so their clusters resemble its components. They are
+clustered by k-means, which finds separate components, and by the lines through their mean they
+are nearest to, which finds components that cross; every second start is refined by
+expectation-maximization.
 
-Masses of far-apart components are hardly identified, since few comparisons join them. A
-symmetric Dirichlet prior on the masses draws them together unless the data speak against it.
+Predictions are moderated by the posterior's uncertainty. Judged by its mode alone, a mixture is
+penalized for being sure in the tails, where most comparisons lie and nothing depends on it, and a
+prior that blurs the belief seems to predict better.
+
+Masses of distant components are hardly identified, since few comparisons join them. A symmetric
+Dirichlet prior draws them together unless the data speak against it.
 """
 
 from __future__ import annotations
@@ -21,15 +27,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from scipy.cluster.vq import kmeans2
 from torch import Tensor
 
-from llm_elicit.density.utility.data import Array, CrossValidation, HeldOut
-from llm_elicit.density.utility.scoring import Mixture, MixturePosterior, MixturePrior, climb
-from llm_elicit.density.utility.spiked import SpikedMixture
-from llm_elicit.density.utility.starts import draw_starts
+from llm_elicit.density.utility.factor_mixture import FactorMixture
+from llm_elicit.density.utility.fisher_scoring import MixturePosterior, maximize
+from llm_elicit.density.utility.folds import Array, CrossValidation, Folds, HeldOut
+from llm_elicit.density.utility.model import Mixture, MixturePrior
 from llm_elicit.density.utility_function import ComponentStack
 
 _PATIENCE = 3
+_HALVINGS = ((3, 3), (4, 2))  # steps, then the divisor of the number of starts kept
+_CLUSTERED = 1500
+_SWEEPS = 10
+_ISOTROPIC = 0.05  # share of an isotropic covariance in each cluster's, so that none is singular
 Step = Callable[[int], None]
 
 
@@ -37,16 +48,22 @@ Step = Callable[[int], None]
 class MixtureSettings:
     """Settings of the mixtures' fit.
 
-    ``counts`` are the numbers of components tried, each from ``starts`` starts, by at most
-    ``search_steps`` steps on at most ``search_rows`` comparisons, then by ``steps`` under a
-    prior of each of ``strengths``, and by as many for each fold. ``tolerance`` (nats a comparison)
-    is what a number of components may foretell worse and still count; see `averaging_shares`.
+    Parameters
+    ----------
+    counts : numbers of components that are tried.
+    starts : starts for each of them.
+    search_steps : most Newton steps of the starts that are left.
+    search_rows : most comparisons that the starts are compared on.
+    strengths : prior strengths, of which the one that predicts best is kept.
+    steps : most Newton steps of every later fit.
+    tolerance : nats a comparison by which a number of components may predict worse and still
+        count; see `averaging_shares`.
     """
 
     counts: tuple[int, ...] = (2, 3, 4, 6, 8, 12)
-    starts: int = 16
+    starts: int = 12
     search_steps: int = 12
-    search_rows: int = 20_000
+    search_rows: int = 2500
     strengths: tuple[float, ...] = (0.3, 1.0, 3.0)
     steps: int = 30
     tolerance: float = 0.02
@@ -55,21 +72,34 @@ class MixtureSettings:
 
 @dataclass(frozen=True)
 class MixtureFit:
-    """One mixture a fold, the first as it was climbed, what they foretell of the judged rows and
-    how well, their number of components and their prior.
+    """The posterior mode given all comparisons, and how well it predicts.
+
+    Parameters
+    ----------
+    mode : the mixture.
+    fitted : (m,) its f(winner) − f(loser) of the validation rows, which it was fitted to.
+    held_out : predictions of the validation rows by fits that did not see them.
+    score : their mean moderated log-likelihood, nats a comparison.
+    prior : with the strength that was chosen.
     """
 
-    components: ComponentStack
-    first: Mixture
+    mode: Mixture
+    fitted: Array
     held_out: HeldOut
     score: float
-    count: int
     prior: MixturePrior
 
-    def differences(self, validation: CrossValidation) -> Array:
-        """f(winner) − f(loser) of the judged rows by every fold's mixture: (K, m)."""
-        of_winners, of_losers = self.components(validation.sides(validation.judged)).chunk(2, 1)
-        return np.asarray((of_winners - of_losers).detach().double().numpy())
+    @property
+    def count(self) -> int:
+        """Number of components."""
+        return len(self.mode.height)
+
+    @property
+    def components(self) -> ComponentStack:
+        """The mode as a stack of one mixture."""
+        return ComponentStack(
+            self.mode.whiten[None], self.mode.offset[None], self.mode.height[None]
+        )
 
 
 def fit_mixtures(
@@ -80,20 +110,24 @@ def fit_mixtures(
 ) -> list[MixtureFit]:
     """Fit mixtures of each number of components, until three numbers in a row do not help.
 
-    Components too many for the comparisons to tell their shapes are spiked (`SpikedMixture`).
-    ``first`` is the score of one component, the quadratic form. Empty where there are too few
-    comparisons for the smallest number.
+    Components have one factor (`FactorMixture`) where comparisons are too few for free
+    covariances. The list is empty where they are too few for the smallest number.
+
+    Parameters
+    ----------
+    first : the score of one component, the quadratic form.
+    on_step : called with the number of counts that are done.
     """
     fits: list[MixtureFit] = []
     scores = [first]
     for tried, count in enumerate(settings.counts, 1):
-        spiked = not _enough(validation, count * _free(validation.dimension))
-        if spiked and not _enough(validation, count * _spiked(validation.dimension)):
+        one_factor = not _enough(validation, count * _free_parameters(validation.dimension))
+        if one_factor and not _enough(validation, count * (2 * validation.dimension + 2)):
             break
         starts = draw_starts(validation, count, settings.starts)
-        if spiked:
-            starts = [SpikedMixture.nearest(start) for start in starts]
-        fits.append(_fit_folds(validation, *_search(validation, settings, starts), settings.steps))
+        if one_factor:
+            starts = [FactorMixture.nearest(start) for start in starts]
+        fits.append(_fit_count(validation, settings, starts))
         scores.append(fits[-1].score)
         if on_step is not None:
             on_step(tried)
@@ -103,12 +137,15 @@ def fit_mixtures(
 
 
 def averaging_shares(scores: Sequence[float], tolerance: float) -> Array:
-    """Shares (F,), summing to one, of forms that foretell so well (nats a comparison).
+    """Return shares (F,) ∝ exp(score / ``tolerance``), which sum to one.
 
-    Proportional to exp(score / ``tolerance``). Most comparisons lie where the belief is not, and
-    too few components, blurred and cheap, may foretell those best while they miss a bump. A small
-    difference of scores therefore says little about the belief. Bumps that one number misses and
-    another invents are both milder in the average of log f.
+    Most comparisons lie where the belief is not, so too few components may predict them best and
+    yet miss one. A small difference of scores therefore says little about the belief; a
+    component that one number misses and another invents are both milder in the average of log f.
+
+    Parameters
+    ----------
+    scores : nats a comparison of each of F forms.
 
     Examples
     --------
@@ -119,45 +156,58 @@ def averaging_shares(scores: Sequence[float], tolerance: float) -> Array:
     return np.asarray(shares / shares.sum())
 
 
-def _free(d: int) -> int:
-    """Numbers of a component: its height, each coordinate, each entry."""
+def _free_parameters(d: int) -> int:
+    """Return the parameters of a component: its height, centre and covariance."""
     return 1 + d + d * (d + 1) // 2
 
 
-def _spiked(d: int) -> int:
-    """The same where the shape is round but for one direction."""
-    return 2 * d + 2
+def _enough(validation: CrossValidation, parameters: int) -> bool:
+    """Return whether there are five comparisons a parameter."""
+    return validation.size >= 5 * parameters
 
 
-def _enough(validation: CrossValidation, numbers: int) -> bool:
-    """Whether there are five comparisons for each number."""
-    return validation.size >= 5 * numbers
+def _fit_count(
+    validation: CrossValidation, settings: MixtureSettings, starts: Sequence[Mixture]
+) -> MixtureFit:
+    """Return the fit of one number of components."""
+    start = _search(validation, settings, starts)
+    seen = _posterior(validation, torch.nonzero(validation.fold_of != 0)[:, 0], settings.prior)
+    members = []
+    for strength in settings.strengths:
+        posterior = replace(seen, prior=replace(settings.prior, strength=strength))
+        start = maximize(posterior, start, settings.steps)[0]
+        members.append((start, posterior, _predictions(validation, posterior, start, 0)))
+    rows = validation.judged[validation.fold_of[validation.judged] == 0]
+    scores = [_score(validation, rows, predicted) for *_, predicted in members]
+    member, posterior, predicted = members[int(np.argmax(scores))]
+    every = _posterior(validation, torch.arange(validation.size), posterior.prior)
+    mode = maximize(every, member, settings.steps)[0]
+    held_out = _cross_validate(validation, mode, posterior.prior, predicted, settings.steps)
+    winners, losers = mode(validation.sides(validation.judged)).chunk(2)
+    fitted = (winners - losers).double().numpy()
+    return MixtureFit(mode, fitted, held_out, validation.score(held_out), posterior.prior)
 
 
 def _search(
     validation: CrossValidation, settings: MixtureSettings, starts: Sequence[Mixture]
-) -> tuple[Mixture, MixturePrior]:
-    """The climbed start, then the prior, that best foretell comparisons they were not given."""
-    held = validation.fold_of < max(1, validation.count // 4)
-    rows = torch.nonzero(~held)[:, 0]
+) -> Mixture:
+    """Return the start, maximized, that best predicts the first fold, by successive halving."""
+    rows = torch.nonzero(validation.fold_of != 0)[:, 0]
     rows = rows[torch.randperm(len(rows), generator=validation.generator)[: settings.search_rows]]
-    judged = validation.judged[held[validation.judged]]
-    sides, weights = validation.sides(judged), validation.weights[judged]
-    response = validation.response.at(judged)
-
-    def foretells(mixture: Mixture, posterior: MixturePosterior) -> float:
-        expected = response.moderated_log_cdf(*posterior.foretell(mixture, sides))
-        return float((expected * weights).sum() / weights.sum())
-
     posterior = _posterior(validation, rows, settings.prior)
-    climbed = [climb(posterior, start, settings.search_steps)[0] for start in starts]
-    best = max(climbed, key=lambda mixture: foretells(mixture, posterior))
-    priors = [replace(settings.prior, strength=strength) for strength in settings.strengths]
-    posteriors = [replace(posterior, prior=prior) for prior in priors]
-    refits = [climb(held, best, settings.steps)[0] for held in posteriors]
-    scores = [foretells(*refit) for refit in zip(refits, posteriors, strict=True)]
-    chosen = int(np.argmax(scores))
-    return refits[chosen], priors[chosen]
+    left = list(starts)
+    for steps, divisor in _HALVINGS:
+        climbed = [maximize(posterior, start, steps) for start in left]
+        climbed.sort(key=lambda found: -found[1])
+        left = [mixture for mixture, _ in climbed[: max(2, len(climbed) // divisor)]]
+    left = [maximize(posterior, start, settings.search_steps)[0] for start in left]
+    judged = validation.judged[validation.fold_of[validation.judged] == 0]
+    return max(
+        left,
+        key=lambda mixture: _score(
+            validation, judged, _predictions(validation, posterior, mixture, 0)
+        ),
+    )
 
 
 def _posterior(validation: CrossValidation, rows: Tensor, prior: MixturePrior) -> MixturePosterior:
@@ -165,23 +215,100 @@ def _posterior(validation: CrossValidation, rows: Tensor, prior: MixturePrior) -
     return MixturePosterior(validation.sides(rows), validation.weights[rows], response, prior)
 
 
-def _fit_folds(
-    validation: CrossValidation, start: Mixture, prior: MixturePrior, steps: int
-) -> MixtureFit:
-    members, rows = [], validation.judged
+def _predictions(
+    validation: CrossValidation, posterior: MixturePosterior, mixture: Mixture, fold: int
+) -> tuple[Tensor, Tensor]:
+    """Return predicted differences of a fold's validation rows and their spreads."""
+    rows = validation.judged[validation.fold_of[validation.judged] == fold]
+    return posterior.predict(mixture, validation.sides(rows))
+
+
+def _score(validation: CrossValidation, rows: Tensor, predicted: tuple[Tensor, Tensor]) -> float:
+    """Return the mean moderated log-likelihood of rows."""
+    expected = validation.response.at(rows).moderated_log_cdf(*predicted)
+    weights = validation.weights[rows]
+    return float((expected * weights).sum() / weights.sum())
+
+
+def _cross_validate(
+    validation: CrossValidation,
+    mode: Mixture,
+    prior: MixturePrior,
+    predicted: tuple[Tensor, Tensor],
+    steps: int,
+) -> HeldOut:
+    """Return predictions of every validation row; those of the first fold are ``predicted``."""
+    rows = validation.judged
     difference, spread = torch.empty(len(rows)), torch.empty(len(rows))
     for fold in range(validation.count):
-        seen = torch.nonzero(validation.fold_of != fold)[:, 0]
-        posterior = _posterior(validation, seen, prior)
-        members.append(climb(posterior, start, steps)[0])
+        if fold:
+            seen = torch.nonzero(validation.fold_of != fold)[:, 0]
+            posterior = _posterior(validation, seen, prior)
+            member = maximize(posterior, mode, steps)[0]
+            predicted = _predictions(validation, posterior, member, fold)
         unseen = validation.fold_of[rows] == fold
-        sides = validation.sides(rows[unseen])
-        difference[unseen], spread[unseen] = posterior.foretell(members[-1], sides)
-    stack = ComponentStack(
-        torch.stack([m.whiten for m in members]),
-        torch.stack([m.offset for m in members]),
-        torch.stack([m.height for m in members]),
+        difference[unseen], spread[unseen] = predicted
+    return HeldOut(difference.double().numpy(), spread.double().numpy())
+
+
+def draw_starts(validation: CrossValidation, count: int, starts: int) -> list[Mixture]:
+    """Return ``starts`` mixtures of ``count`` components, of all kinds in turn."""
+    data, rng = validation.data, validation.rng
+    share = data.weights / data.weights.sum()
+    size = min(_CLUSTERED, validation.size)
+    found = []
+    for start in range(starts):
+        winners = data.winners[rng.choice(validation.size, size, p=share)]
+        if start % 4 == 3:
+            labels = _nearest_lines(winners, count, rng)
+        else:
+            labels = kmeans2(winners, count, minit="++", rng=rng)[1].astype(np.int64)
+        sweeps = _SWEEPS if start % 2 else 1
+        found.append(_gaussians(winners, np.eye(count)[labels], sweeps))
+    return found
+
+
+def _nearest_lines(points: Array, count: int, rng: np.random.Generator) -> Folds:
+    """Return each point's nearest of ``count`` lines through the mean: (n,)."""
+    centred = points - points.mean(0)
+    lines = rng.normal(size=(count, points.shape[1]))
+    labels = np.zeros(len(points), dtype=np.int64)
+    for _ in range(_SWEEPS):
+        lines /= np.linalg.norm(lines, axis=1, keepdims=True)
+        labels = np.abs(centred @ lines.T).argmax(1)
+        for k in range(count):
+            along = centred[labels == k]
+            if len(along) > 1:
+                lines[k] = np.linalg.eigh(along.T @ along)[1][:, -1]
+    return labels
+
+
+def _gaussians(points: Array, shares: Array, sweeps: int) -> Mixture:
+    """Return a Gaussian mixture by expectation-maximization from responsibilities (n, K)."""
+    n, d = points.shape
+    whole = np.cov(points.T).reshape(d, d)
+    for _ in range(sweeps):
+        mass = shares.sum(0) + 1e-9
+        centres = shares.T @ points / mass[:, None]
+        whiten = []
+        for k, m in enumerate(mass):
+            centred = points - centres[k]
+            # A nearly empty component is given its part of the whole cloud.
+            empty = (2.0 * d) / (2.0 * d + m)
+            scatter = (shares[:, k, None] * centred).T @ centred / m
+            covariance = (1 - empty) * scatter + empty * whole / len(mass) ** (2.0 / d)
+            floor = _ISOTROPIC * np.trace(covariance) / d + 1e-9
+            factor = np.linalg.cholesky((1 - _ISOTROPIC) * covariance + floor * np.eye(d))
+            whiten.append(np.linalg.inv(factor).T)
+        forms = np.stack([
+            np.log(m / n) + np.linalg.slogdet(w)[1] - 0.5 * np.square((points - c) @ w).sum(1)
+            for m, w, c in zip(mass, whiten, centres, strict=True)
+        ], axis=1)  # fmt: skip
+        shares = np.exp(forms - forms.max(1, keepdims=True))
+        shares /= shares.sum(1, keepdims=True)
+    stacked = np.stack(whiten)
+    return Mixture(
+        torch.from_numpy(stacked).float(),
+        torch.from_numpy(np.einsum("kd,kde->ke", centres, stacked)).float(),
+        torch.zeros(len(mass)),
     )
-    held_out = HeldOut(difference.double().numpy(), spread.double().numpy())
-    score, count = validation.score(held_out), len(start.height)
-    return MixtureFit(stack, members[0], held_out, score, count, prior)

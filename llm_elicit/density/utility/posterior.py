@@ -1,17 +1,13 @@
 """Draws of the posterior over utilities: what else the choices could mean.
 
-Each form's posterior is known up to a constant, and near its summit it is nearly normal; each
-draw is the end of a Hamiltonian walk (`walks`) under it.
+The posterior of each form is known up to a constant and nearly normal around its mode; every draw
+is the last position of a Hamiltonian chain under it (`hmc`).
 
-Each number of components is given its share of the draws by how well it can describe the judge
-(`bootstrapped_shares` of `halfway`), the quadratic form counting as one component. Held-out
-choices alone tell how well a form is known too: one with more to learn foretells worse even where
-it is right. Its draws show that doubt themselves, and few components that blur the true ones
-would take all draws and be sure of it. The networks have no posterior; where they belong to the
-utility, the draws stand around what the mixtures say, which is somewhat flatter. The mixtures'
-prior is weaker here than where a single best utility is wanted: a prior that keeps modes' masses
-near each other and bumps round pays on average, but a band must not leave out what the choices
-leave open.
+Each number of components gets its share of the draws by how well it can describe the judge
+(`bootstrapped_shares` of `halfway`), the quadratic form counting as one component. Cross-validated
+likelihood alone also penalizes how badly a form is known, which its draws show themselves. The
+mixtures' prior is weaker here than for the mode: a prior that keeps masses near each other and
+components round pays on average, but a band must not exclude what the choices leave open.
 """
 
 from __future__ import annotations
@@ -26,153 +22,150 @@ from scipy.special import softmax
 from torch import Tensor
 
 from llm_elicit.density.likelihood import Response
-from llm_elicit.density.utility.clusters import clustered_weights
-from llm_elicit.density.utility.data import Array, CrossValidation, HeldOut
+from llm_elicit.density.utility.fisher_scoring import MixturePosterior, inverse_root, maximize
+from llm_elicit.density.utility.folds import Array, CrossValidation, HeldOut
+from llm_elicit.density.utility.hmc import HmcSettings, LogDensity, sample_hmc
 from llm_elicit.density.utility.mixture import MixtureFit
+from llm_elicit.density.utility.model import Mixture
 from llm_elicit.density.utility.quadratic import QuadraticFit, RidgedFit
-from llm_elicit.density.utility.scoring import Mixture, MixturePosterior, climb, scales_of
+from llm_elicit.density.utility.regression import Regression
+from llm_elicit.density.utility.smooth import SmoothFit
 from llm_elicit.density.utility.stacking import bootstrapped_shares, halfway
-from llm_elicit.density.utility.walks import WalkSettings, walk
 from llm_elicit.density.utility_draws import UtilityDraws
 from llm_elicit.density.utility_function import ComponentStack, products
 
-_CLIMB = 30
+_STEPS = 30
 _CHUNK = 1024
-_DOUBT = 1e-4
-_FEW = 2.0  # points a feature leave a shape to the prior
+_UNDECIDED = 1e-3
 
 
 @dataclass(frozen=True)
 class PosteriorSettings:
-    """``draws`` of the posterior, each the end of a ``walk``; 0 draws for none.
+    """Settings of the draws.
 
-    ``concentration`` is that of the mixtures' prior (a half is Jeffreys' Dirichlet), ``sized`` its
-    own, ``weakened`` what their ``strength`` is multiplied by, ``doubt`` that of a width times the
-    entries of a precision. Of the forms' log-likelihoods the share ``counted`` counts; see
-    `bootstrapped_shares`.
+    Parameters
+    ----------
+    draws : number of draws; 0 for none.
+    hmc : effort of the sampler.
+    concentration : that of the mixtures' prior; one half is Jeffreys' Dirichlet prior.
+    prior_scale : what the chosen strength of the mixtures' prior is multiplied by.
+    size_power : see `MixturePrior`.
+    width_doubt : see `MixturePrior`; divided by the number of entries of a precision.
+    likelihood_power : the power of the forms' likelihoods in their shares; choices, most of them
+        between improbable points, are an imperfect judge of a density.
     """
 
     draws: int = 64
-    walk: WalkSettings = field(default_factory=WalkSettings)
+    hmc: HmcSettings = field(default_factory=HmcSettings)
     concentration: float = 0.5
-    sized: float = 2.0
-    weakened: float = 0.3
-    doubt: float = 1.0
-    counted: float = 0.5
+    prior_scale: float = 0.3
+    size_power: float = 2.0
+    width_doubt: float = 1.0
+    likelihood_power: float = 0.5
 
 
 def draw_posterior(
     quadratic: QuadraticFit,
     ridged: list[RidgedFit],
-    betas: Array,
-    foretold: HeldOut,
+    predicted: HeldOut,
     mixtures: list[MixtureFit],
+    smooth: SmoothFit | None,
     settings: PosteriorSettings,
+    seed: int,
 ) -> UtilityDraws:
-    """Draws over all forms; ``ridged``, ``betas`` (K, P) and ``foretold`` are the quadratic's.
+    """Return draws over all forms.
 
-    Judgments of one pair are counted as far as they tell apart beside the form that foretells
-    best; see `clustered_weights`.
+    Parameters
+    ----------
+    ridged : the quadratic form under each multiple of its ridges, the best first.
+    predicted : predictions of the validation rows by the quadratic form.
     """
-    forms = [foretold, *(m.held_out for m in mixtures)]
-    members = [betas @ quadratic.design.T, *(m.differences(quadratic.validation) for m in mixtures)]
-    of_forms = _shares(quadratic.validation, forms, members, settings)
-    shares = np.concatenate([of_forms[0] * _ridge_shares(ridged), of_forms[1:]])
-    # The first n shares get their part of the draws, rounded once: the parts add up.
+    validation, generator = quadratic.validation, torch.Generator().manual_seed(seed)
+    forms = [(predicted, quadratic.design @ ridged[0].coefficients)]
+    forms += [(fit.held_out, fit.fitted) for fit in (smooth,) if fit is not None]
+    forms += [(fit.held_out, fit.fitted) for fit in mixtures]
+    of_forms = _shares(validation, forms, settings, generator)
+    evidence = np.array([fit.evidence for fit in ridged])
+    shares = np.concatenate([of_forms[0] * softmax(evidence), of_forms[1:]])
+    # Rounding the cumulated shares once makes the parts add up.
     edges = np.floor(np.cumsum(shares) * settings.draws + 0.5).astype(int)
     sizes = np.diff(np.concatenate([[0], edges])).tolist()
-    weights = clustered_weights(quadratic.validation, max(forms, key=quadratic.validation.score))
-    drawn = [
-        draw_quadratics(quadratic, fit, weights, replace(settings, draws=size))
-        for fit, size in zip(ridged, sizes, strict=False)
-    ]
-    linear, curvature = (torch.cat(parts) for parts in zip(*drawn, strict=True))
+    drawn = []
+    for fit in ridged:
+        regression = quadratic.regression(fit.ridges)
+        mode = torch.from_numpy(fit.coefficients)
+        drawn.append(_draw_linear(regression, mode, sizes.pop(0), generator, settings))
+    beta, fourier = torch.cat(drawn), None
+    if smooth is not None and (size := sizes.pop(0)):
+        more = _draw_linear(smooth.regression, smooth.mode, size, generator, settings)
+        rest, process = smooth.split(more)
+        none = torch.zeros(len(beta), process.weights.shape[1])
+        fourier = replace(process, weights=torch.cat([none, process.weights]))
+        beta = torch.cat([beta, rest])
     stacks = [
-        draw_mixtures(quadratic.validation, m, weights, replace(settings, draws=size))
-        for m, size in zip(mixtures, sizes[len(ridged) :], strict=True)
+        draw_mixtures(validation, m, replace(settings, draws=size), generator)
+        for m, size in zip(mixtures, sizes, strict=True)
         if size
     ]
-    return UtilityDraws(linear, curvature, tuple(stacks))
-
-
-def _ridge_shares(ridged: list[RidgedFit]) -> Array:
-    """Shares (R,) of the ridges, each as likely as any other before the choices.
-
-    What is shrunk by the ridges is shrunk with the widths of all features: draws under the best
-    ridges alone would be too sure of them.
-    """
-    evidence = np.array([fit.evidence for fit in ridged])
-    return np.asarray(softmax(evidence))
+    return UtilityDraws(*_quadratic_form(beta, validation.dimension), tuple(stacks), fourier)
 
 
 def _shares(
     validation: CrossValidation,
-    foretold: list[HeldOut],
-    members: list[Array],
+    forms: list[tuple[HeldOut, Array]],
     settings: PosteriorSettings,
+    generator: torch.Generator,
 ) -> Array:
-    """Shares (F,) of the forms, by what they foretell and what each fold's members say (K, m)."""
+    """Return shares (F,) of the forms, by what they predict and what they were fitted to."""
     rows = validation.judged.numpy()
     weights, groups = validation.data.weights[rows], validation.data.groups[rows]
-    logs = np.stack([halfway(validation, *of) for of in zip(foretold, members, strict=True)])
-    counted = settings.counted * len(rows) / weights.sum()
-    return bootstrapped_shares(counted * weights * logs, groups, validation.generator)
+    logs = np.stack([halfway(validation, *form) for form in forms])
+    power = settings.likelihood_power * len(rows) / weights.sum()
+    return bootstrapped_shares(power * weights * logs, groups, generator)
 
 
 def draw_mixtures(
-    validation: CrossValidation, fit: MixtureFit, weights: Tensor, settings: PosteriorSettings
+    validation: CrossValidation,
+    fit: MixtureFit,
+    settings: PosteriorSettings,
+    generator: torch.Generator,
 ) -> ComponentStack:
-    """Draws of the posterior of a mixture of one number of components."""
+    """Return draws of the posterior of a mixture of one number of components."""
     d = validation.dimension
     prior = replace(
         fit.prior,
         concentration=settings.concentration,
-        sized=settings.sized,
-        strength=settings.weakened * fit.prior.strength,
-        doubt=2.0 * settings.doubt / (d * (d + 1)),
+        size_power=settings.size_power,
+        strength=settings.prior_scale * fit.prior.strength,
+        width_doubt=2.0 * settings.width_doubt / (d * (d + 1)),
     )
     points = validation.sides(torch.arange(validation.size))
-    posterior = MixturePosterior(points, weights.float(), validation.response, prior)
-    summit = climb(posterior, fit.first, _CLIMB)[0]
-    if summit.directions() is None:
-        posterior, summit = freed(posterior, summit)
-    law = MixtureLaw(posterior, summit)
-    scales = scales_of(posterior.derivatives(summit)[1])
-    ends = walk(law, scales, settings.draws, validation.generator, settings.walk, law.near)
-    drawn = summit.moved(ends)
+    posterior = MixturePosterior(points, validation.weights, validation.response, prior)
+    mode = maximize(posterior, fit.mode, _STEPS)[0]
+    density = MixtureDensity(posterior, mode)
+    root = inverse_root(posterior.derivatives(mode)[1])
+    steps = sample_hmc(density, root, settings.draws, generator, settings.hmc, density.surrogate)
+    drawn = mode.moved(steps)
     return ComponentStack(drawn.whiten, drawn.offset, drawn.height)
 
 
-def freed(posterior: MixturePosterior, summit: Mixture) -> tuple[MixturePosterior, Mixture]:
-    """Correlations freed of the invariant measure by 1 − 2d/n, or not at all, and the new summit.
-
-    A component known as by n points would be about d/n too wide under that measure. Where n is
-    small the prior would be left to say what its shape is, and components that each stand for two
-    bumps, long and thin, would be made round.
-    """
-    share = 1.0 - _FEW * summit.offset.shape[-1] / posterior.told(summit)
-    prior = replace(posterior.prior, uncorrelated=tuple(share.clamp(min=0.0).tolist()))
-    posterior = replace(posterior, prior=prior)
-    return posterior, climb(posterior, summit, _CLIMB)[0]
-
-
 @dataclass(frozen=True)
-class MixtureLaw:
-    """The log-posterior (S,) of steps (S, P) from a summit.
-
-    Its gradient is found chunk by chunk: that of all choices at once would fill the memory.
-    """
+class MixtureDensity:
+    """The log-posterior (S,) of steps (S, P) from a mode."""
 
     posterior: MixturePosterior
-    summit: Mixture
+    mode: Mixture
 
     def __call__(self, steps: Tensor) -> Tensor:
-        moved = self.summit.moved(steps)
+        moved = self.mode.moved(steps)
         beside = self.posterior.prior.value(moved) + moved.log_measure()
         return self.log_likelihood(moved) + beside
 
     def log_likelihood(self, many: Mixture) -> Tensor:
-        """Of the choices by each of S mixtures (S,), with its gradient in their coefficients."""
+        """Return that of the choices by each of S mixtures: (S,), differentiable.
+
+        Gradients are taken chunk by chunk: those of all choices at once would fill the memory.
+        """
         rows = ComponentStack(many.whiten, many.offset, many.height).rows()
         fixed = rows.detach().requires_grad_(rows.requires_grad)
         total, slope = torch.zeros(len(fixed)), torch.zeros_like(fixed)
@@ -183,19 +176,19 @@ class MixtureLaw:
             total += part.detach()
         return total + ((rows - fixed.detach()) * slope).sum((1, 2))
 
-    def near(self, steps: Tensor) -> MixtureLaw:
-        """The same by those choices alone that some of the mixtures at ``steps`` doubts.
+    def surrogate(self, steps: Tensor) -> MixtureDensity:
+        """Return the density given those choices alone that are undecided by a mixture of these.
 
         Most choices are between improbable points far apart, and decided for all of them.
         """
-        moved = self.summit.moved(steps)
+        moved = self.mode.moved(steps)
         rows = ComponentStack(moved.whiten, moved.offset, moved.height).rows()
         least = torch.cat([logs.amin(0) for logs, _ in self._choices(rows)])
-        doubted = torch.nonzero(least < -_DOUBT)[:, 0]
-        return MixtureLaw(self.posterior.only(doubted), self.summit)
+        undecided = torch.nonzero(least < -_UNDECIDED)[:, 0]
+        return MixtureDensity(self.posterior.subset(undecided), self.mode)
 
     def _choices(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Log-likelihoods (S, m) of choices by mixtures of coefficients (S, K, P); weights (m,)."""
+        """Yield log-likelihoods (S, m) of m choices by coefficients (S, K, P), and weights (m,)."""
         columns = rows.flatten(0, 1).T
         for design, mass, response in self._designs:
             forms = (design @ columns).reshape(len(design), *rows.shape[:2])
@@ -213,26 +206,30 @@ class MixtureLaw:
         ]
 
 
-def draw_quadratics(
-    quadratic: QuadraticFit, fit: RidgedFit, weights: Tensor, settings: PosteriorSettings
-) -> tuple[Tensor, Tensor]:
-    """Draws of a quadratic form's posterior under ridges: linear (S, d), curvature (S, d, d)."""
-    response, d = quadratic.response, quadratic.validation.dimension
-    design = torch.from_numpy(quadratic.design)
-    prior = torch.from_numpy(quadratic.prior(fit.ridges))
-    mass = weights[torch.from_numpy(quadratic.rows)].double()
-    centre = torch.from_numpy(fit.coefficients)
+def _draw_linear(
+    regression: Regression,
+    mode: Tensor,
+    count: int,
+    generator: torch.Generator,
+    settings: PosteriorSettings,
+) -> Tensor:
+    """Return draws (S, P) of the coefficients of a linear predictor."""
+    undecided = regression.response.log_cdf(regression.columns @ mode) < -_UNDECIDED
+    few = regression.subset(torch.nonzero(undecided)[:, 0])
+    root = inverse_root(regression.precision(mode))
 
-    def log_posterior(steps: Tensor) -> Tensor:
-        beta = centre + steps.double()
-        likelihood = response.log_cdf(beta @ design.T) @ mass
-        return (likelihood - 0.5 * ((beta @ prior) * beta).sum(1)).float()
+    def density(of: Regression) -> LogDensity:
+        return lambda steps: of.values(mode + steps.double()).float()
 
-    scales = scales_of(torch.from_numpy(quadratic.curvature(fit.coefficients, fit.ridges)))
-    generator = quadratic.validation.generator
-    ends = walk(log_posterior, scales, settings.draws, generator, settings.walk)
-    beta = (centre + ends.double()).float()
+    steps = sample_hmc(
+        density(regression), root, count, generator, settings.hmc, lambda _: density(few)
+    )
+    return mode + steps.double()
+
+
+def _quadratic_form(beta: Tensor, d: int) -> tuple[Tensor, Tensor]:
+    """Return linear terms (S, d) and symmetric curvatures (S, d, d) of coefficients (S, P)."""
     i, j = torch.triu_indices(d, d)
     curvature = torch.zeros(len(beta), d, d)
-    curvature[:, i, j] = beta[:, d:]
-    return beta[:, :d], 0.5 * (curvature + curvature.mT)
+    curvature[:, i, j] = beta[:, d:].float()
+    return beta[:, :d].float(), 0.5 * (curvature + curvature.mT)

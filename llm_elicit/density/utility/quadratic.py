@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.optimize import fmin_l_bfgs_b
 
-from llm_elicit.density.utility.data import Array, CrossValidation, Folds, HeldOut
+from llm_elicit.density.utility.folds import Array, CrossValidation, HeldOut
+from llm_elicit.density.utility.regression import Regression
 from llm_elicit.density.utility_function import quadratic_features
 
-_CHUNK = 8192
-_ROUND = 1e-4
+_ISOTROPIC = 1e-4
 _TURNS = 12
+_SETTLED = 0.05  # of the logarithms of the ridges
 _RIDGES = (1e-6, 1e4)
-_UNTOLD = 1e-6
+_UNDETERMINED = 1e-6
 
 
 class Ridges(NamedTuple):
@@ -45,109 +45,85 @@ class RidgedFit:
 
 
 class QuadraticFit:
-    """Weighted choice likelihood with ridges, L-BFGS on [t_i, t_i t_j].
+    """The choice likelihood of a utility that is linear in [t_i, t_i t_j], with ridges.
 
-    The prior is centred at a round belief: the curvature that all features have in common is
-    nearly free, so that the belief's width is the data's to say, and `Ridges` hold all the rest.
-    Held at zero altogether, few choices give a belief that is open in some directions.
-    A cross term is what all of them have in common, and as much again of its own: features that
-    all go together have many small ones, and each held for itself would have none.
-    Only the judged rows are used: a quadratic form needs no more comparisons than those.
+    The prior is centred at an isotropic belief: the curvature that all features have in common is
+    nearly free, so that the belief's width is the data's to say, and `Ridges` penalize the rest.
+    With that curvature penalized too, few choices leave a belief open in some directions. A cross
+    term is what all of them have in common, and as much again of its own: features that vary
+    together have many small ones. Only the validation rows are used.
     """
 
     def __init__(self, validation: CrossValidation) -> None:
         self.validation = validation
         self.rows = validation.judged.numpy()
-        self.design = self._design(self.rows)
-        self.weights = validation.data.weights[self.rows]
+        data = validation.data
+        winners, losers = data.winners[self.rows], data.losers[self.rows]
+        self.design = quadratic_features(winners) - quadratic_features(losers)
+        self.weights = data.weights[self.rows]
         self.response = validation.response.at(validation.judged)
         self.kinds, self.free = _kinds(validation.dimension)
 
-    def _design(self, rows: slice | Folds) -> Array:
-        data = self.validation.data
-        return quadratic_features(data.winners[rows]) - quadratic_features(data.losers[rows])
-
-    def fit(self, ridges: Ridges, unseen: int | None = None, start: Array | None = None) -> Array:
-        """Coefficients (P,) maximizing Σ w log F(design·β) − βᵀRβ/2 without one fold."""
-        kept = self.validation.folds[self.rows] != unseen
-        design, mass = torch.from_numpy(self.design), torch.from_numpy(self.weights * kept)
-        prior = self.prior(ridges)
-
-        def objective(beta: Array) -> tuple[float, Array]:
-            difference = design @ torch.from_numpy(beta)
-            slope, held = -mass * self.response.slope(difference), prior @ beta
-            gradient = np.asarray((design.T @ slope).numpy()) + held
-            fit = float(self.response.log_cdf(difference) @ mass)
-            return 0.5 * float(beta @ held) - fit, gradient
-
-        first = np.zeros(self.design.shape[1]) if start is None else start
-        found, _, _ = fmin_l_bfgs_b(objective, first, maxiter=200, factr=1e6)
-        return np.asarray(found)
+    def regression(self, ridges: Ridges) -> Regression:
+        """Return the posterior of the coefficients under ridges."""
+        design, weights = torch.from_numpy(self.design), torch.from_numpy(self.weights)
+        return Regression(design, weights, self.response, torch.from_numpy(self.prior(ridges)))
 
     def fits(self, factors: tuple[float, ...]) -> list[RidgedFit]:
-        """The fit under each multiple of `suited` ridges, the one of most evidence first.
+        """Return the fit under each multiple of `suited` ridges, the one of most evidence first.
 
         Evidence is the likelihood of the choices with β integrated out, by Laplace's approximation
-        (MacKay, 1992). Held-out choices would rather have larger ridges: one summit foretells best
-        when it is too flat, however narrow the belief.
+        (MacKay, 1992). Held-out choices would rather have larger ridges: a mode predicts best when
+        it is too flat, however narrow the belief.
         """
         suited, found = self.suited(), list[RidgedFit]()
         for factor in sorted(factors, reverse=True):
-            ridges = suited.times(factor)
-            beta = self.fit(ridges, start=found[-1].coefficients if found else None)
-            found.append(RidgedFit(ridges, beta, self._evidence(beta, ridges)))
+            found.append(self.fit(suited.times(factor), found[-1] if found else None))
         return sorted(found, key=lambda fit: -fit.evidence)
 
-    def suited(self) -> Ridges:
-        """Ridges of most evidence, each kind's γ / βᵀKβ in turns (MacKay, 1992).
+    def fit(self, ridges: Ridges, near: RidgedFit | None = None) -> RidgedFit:
+        """Return the posterior mode under ridges; ``near`` is a fit that it starts from."""
+        regression = self.regression(ridges)
+        beta, root = regression.maximize(None if near is None else torch.tensor(near.coefficients))
+        volume = 0.5 * np.linalg.slogdet(regression.prior.numpy())[1]
+        evidence = regression.value(beta) + volume - float(root.diagonal().log().sum())
+        return RidgedFit(ridges, beta.numpy(), float(evidence))
 
-        γ is how many of a kind's coefficients the choices tell and the ridge does not.
+    def suited(self) -> Ridges:
+        """Return the ridges of most evidence, each kind's γ / βᵀKβ in turns (MacKay, 1992).
+
+        γ is the number of a kind's coefficients that the choices determine, not the ridge.
         """
         ridges, beta = Ridges(1.0, 1.0, 1.0), None
         for _ in range(_TURNS):
-            beta = self.fit(ridges, start=beta)
-            covariance = np.asarray(np.linalg.inv(self.curvature(beta, ridges)), dtype=float)
-            ridges = Ridges(*(
-                _told(kind, ridge, beta, covariance)
+            beta, root = self.regression(ridges).maximize(beta)
+            covariance = torch.cholesky_inverse(root).numpy()
+            before, ridges = ridges, Ridges(*(
+                _suited(kind, ridge, beta.numpy(), covariance)
                 for kind, ridge in zip(self.kinds, ridges, strict=True)
             ))  # fmt: skip
+            if np.allclose(np.log(before), np.log(ridges), atol=_SETTLED):
+                break
         return ridges
 
-    def _evidence(self, beta: Array, ridges: Ridges) -> float:
-        """Log-likelihood of the choices with the coefficients integrated out, up to a constant."""
-        difference = torch.from_numpy(self.design @ beta)
-        fit = self.response.log_cdf(difference) @ torch.from_numpy(self.weights)
-        prior, curvature = self.prior(ridges), self.curvature(beta, ridges)
-        volume = np.linalg.slogdet(prior)[1] - np.linalg.slogdet(curvature)[1]
-        return float(fit - 0.5 * beta @ prior @ beta + 0.5 * volume)
-
     def cross_validate(self, ridges: Ridges) -> tuple[Array, HeldOut]:
-        """Each fold's coefficients (K, P), and what they foretell of the judged rows.
+        """Return each fold's coefficients (K, P), and their predictions of the validation rows.
 
-        Their spread is left out: where choices hardly bound a scale, Laplace's is far too large.
+        The spread is 0: where choices hardly bound a scale, Laplace's is far too large.
         """
-        betas = np.stack([self.fit(ridges, k) for k in range(self.validation.count)])
-        difference = np.empty(len(self.rows))
-        for fold, beta in enumerate(betas):
-            unseen = self.validation.folds[self.rows] == fold
-            difference[unseen] = self.design[unseen] @ beta
-        return betas, HeldOut(difference, np.zeros(len(self.rows)))
+        regression = self.regression(ridges)
+        start, betas, difference = regression.maximize()[0], [], np.empty(len(self.rows))
+        fold_of = self.validation.fold_of[self.validation.judged]
+        for fold in range(self.validation.count):
+            unseen = fold_of == fold
+            betas.append(regression.without(unseen).maximize(start)[0].numpy())
+            difference[unseen.numpy()] = self.design[unseen.numpy()] @ betas[-1]
+        return np.stack(betas), HeldOut(difference, np.zeros(len(self.rows)))
 
     def prior(self, ridges: Ridges) -> Array:
-        """R (P, P), the precision of the coefficients before any choice."""
+        """Return R (P, P), the prior precision of the coefficients."""
         held = sum(r * kind.precision for r, kind in zip(ridges, self.kinds, strict=True))
-        return np.asarray(held + _ROUND * np.outer(self.free, self.free))
-
-    def curvature(self, beta: Array, ridges: Ridges) -> Array:
-        """Fisher information of the choices, and the prior's: Laplace's precision (P, P)."""
-        information = self.response.information(torch.from_numpy(self.design @ beta))
-        scaled = self.design * (self.weights * information.numpy())[:, None]
-        return np.asarray(self.design.T @ scaled + self.prior(ridges))
-
-    def differences(self, betas: Array) -> Array:
-        """f(winner) − f(loser) of every row by every fold's coefficients: (K, n)."""
-        chunks = [slice(i, i + _CHUNK) for i in range(0, self.validation.size, _CHUNK)]
-        return np.concatenate([betas @ self._design(rows).T for rows in chunks], axis=1)
+        return np.asarray(held + _ISOTROPIC * np.outer(self.free, self.free))
 
 
 @dataclass(frozen=True)
@@ -175,14 +151,14 @@ def _kinds(d: int) -> tuple[tuple[_Kind, ...], Array]:
     return (_Kind(np.diag(linear), d), _Kind(apart, d - 1), _Kind(of_crossed, terms)), free
 
 
-def _told(kind: _Kind, ridge: float, beta: Array, covariance: Array) -> float:
+def _suited(kind: _Kind, ridge: float, beta: Array, covariance: Array) -> float:
     """The ridge that suits coefficients β (P,) of this posterior covariance (P, P).
 
     Where the choices tell of no such term, or there is none, any ridge suits and this one stays.
     """
-    told = kind.rank - ridge * float((covariance * kind.precision).sum())
-    if told < _UNTOLD:
+    determined = kind.rank - ridge * float((covariance * kind.precision).sum())
+    if determined < _UNDETERMINED:
         return ridge
     size = float(beta @ kind.precision @ beta)
     least, most = _RIDGES
-    return float(np.clip(told / size, least, most)) if size > told / most else most
+    return float(np.clip(determined / size, least, most)) if size > determined / most else most

@@ -19,7 +19,7 @@ import torch
 from scipy.optimize import fmin_l_bfgs_b
 
 from llm_elicit.density.likelihood import Response
-from llm_elicit.density.utility.data import Array, CrossValidation, Folds, HeldOut
+from llm_elicit.density.utility.folds import Array, CrossValidation, Folds, HeldOut
 
 _HOLD_SUM = 10.0
 _BOOTSTRAPS = 200
@@ -67,19 +67,37 @@ def stack_weights(parts: Sequence[HeldOut], weights: Array, response: Response) 
     return np.asarray(found)
 
 
-def halfway(validation: CrossValidation, foretold: HeldOut, members: Array) -> Array:
-    """About the log-likelihood (m,) of the judged rows by the best that a form could be.
+def cross_fitted_stack(
+    validation: CrossValidation, parts: Sequence[HeldOut]
+) -> tuple[Array, HeldOut]:
+    """Return the stack's weights, and its predictions of the validation rows.
 
-    Halfway between what is said of a row by those who never saw it, ``foretold``, and on average
-    by those who did, of all ``members`` f(winner) − f(loser) (K, m). With P parameters to learn
-    the first falls ½P nats short of the best in all and the second exceeds it by as many (Akaike,
-    1974); where a form is hard to learn and where its prior holds it, as they find.
+    Every fold is predicted with weights chosen on the other folds, so that the score of the stack
+    is of rows that took no part in it.
+    """
+    weights = validation.data.weights[validation.judged.numpy()]
+    response = validation.response.at(validation.judged)
+    fold_of = validation.fold_of[validation.judged].numpy()
+    difference, spread = np.empty(len(weights)), np.empty(len(weights))
+    for fold in range(validation.count):
+        unseen = fold_of == fold
+        seen = [HeldOut(p.difference[~unseen], p.spread[~unseen]) for p in parts]
+        at = response.at(torch.from_numpy(np.flatnonzero(~unseen)))
+        predicted = stacked(parts, stack_weights(seen, weights[~unseen], at))
+        difference[unseen], spread[unseen] = predicted.difference[unseen], predicted.spread[unseen]
+    return stack_weights(parts, weights, response), HeldOut(difference, spread)
+
+
+def halfway(validation: CrossValidation, held_out: HeldOut, fitted: Array) -> Array:
+    """Return about the log-likelihood (m,) of the validation rows by the best a form could be.
+
+    Halfway between the prediction by fits that did not see a row and that by the fit that saw
+    all, ``fitted`` (m,) f(winner) − f(loser). With P parameters to learn the first falls ½P nats
+    short of the best in all and the second exceeds it by as many (Akaike, 1974).
     """
     response = validation.response.at(validation.judged)
-    folds = torch.arange(len(members))[:, None]
-    saw = (folds != validation.fold_of[validation.judged]).double()
-    seen = (response.log_cdf(torch.from_numpy(members)) * saw).sum(0) / (len(members) - 1)
-    return np.asarray(0.5 * (foretold.log_likelihood(response) + seen.numpy()))
+    seen = response.log_cdf(torch.from_numpy(fitted))
+    return np.asarray(0.5 * (held_out.log_likelihood(response) + seen.numpy()))
 
 
 def bootstrapped_shares(logs: Array, groups: Folds, generator: torch.Generator) -> Array:

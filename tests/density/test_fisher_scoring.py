@@ -1,8 +1,6 @@
-"""Fisher scoring of mixtures: derivatives against automatic differentiation, and the climb."""
+"""Fisher scoring of mixtures: derivatives against automatic differentiation, and convergence."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,9 +13,10 @@ from llm_elicit.density import GaussianMixture, MixturePrior, Noise, Uniform
 from llm_elicit.density.judgments import check_judgments
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility import ChoiceData
-from llm_elicit.density.utility.data import CrossValidation
-from llm_elicit.density.utility.scoring import Mixture, MixturePosterior, climb
-from llm_elicit.density.utility.starts import draw_starts
+from llm_elicit.density.utility.fisher_scoring import MixturePosterior, maximize
+from llm_elicit.density.utility.folds import CrossValidation
+from llm_elicit.density.utility.mixture import draw_starts
+from llm_elicit.density.utility.model import Mixture
 from tests.density.targets import ask
 
 
@@ -35,14 +34,12 @@ def _posterior(generator: torch.Generator, noise: Noise, prior: MixturePrior) ->
 
 
 @pytest.mark.parametrize("family", ["gumbel", "exponential", "normal"])
-@pytest.mark.parametrize(
-    ("doubt", "uncorrelated", "sized"), [(0.0, (), 0.0), (0.4, (0.3, 0.0, 1.0), 1.4)]
-)
+@pytest.mark.parametrize(("width_doubt", "size_power"), [(0.0, 0.0), (0.4, 1.4)])
 def test_gradient_is_that_of_the_log_posterior_along_a_step(
-    family: str, doubt: float, uncorrelated: tuple[float, ...], sized: float
+    family: str, width_doubt: float, size_power: float
 ) -> None:
     generator = torch.Generator().manual_seed(0)
-    prior = MixturePrior(1.5, 0.8, 0.6, 0.3, doubt, uncorrelated, sized)
+    prior = MixturePrior(1.5, 0.8, 0.6, 0.3, width_doubt, size_power)
     posterior = _posterior(generator, Noise(family), prior)
     mixture = _mixture(generator)
     gradient, curvature = posterior.derivatives(mixture)
@@ -62,16 +59,16 @@ def test_gradient_is_that_of_the_log_posterior_along_a_step(
     assert lowest[1] > 1e-2
 
 
-@pytest.mark.parametrize("doubt", [1e-4, 0.1, 1.0])
-def test_a_width_in_doubt_is_integrated_out(doubt: float) -> None:
+@pytest.mark.parametrize("width_doubt", [1e-4, 0.1, 1.0])
+def test_a_width_in_doubt_is_integrated_out(width_doubt: float) -> None:
     """Thin against round, by quadrature over the gamma variable that the squared width is given."""
     strength, width, d = 0.8, 0.6, 2
-    prior = MixturePrior(0.0, strength, width, 0.0, doubt)
+    prior = MixturePrior(0.0, strength, width, 0.0, width_doubt)
     whiten = torch.stack([torch.diag(torch.tensor([20.0, 3.0])), torch.eye(2)])
 
     def by_quadrature(w: np.ndarray) -> float:
-        trace, half = width**2 * np.trace(w.T @ w), 0.5 / doubt
-        log_widths = np.linspace(-12 * np.sqrt(doubt), 12 * np.sqrt(doubt), 20_001)
+        trace, half = width**2 * np.trace(w.T @ w), 0.5 / width_doubt
+        log_widths = np.linspace(-12 * np.sqrt(width_doubt), 12 * np.sqrt(width_doubt), 20_001)
         scale = np.exp(log_widths)
         # A gamma's density with respect to its logarithm, the constants left out.
         law = half * (log_widths - scale) + 0.5 * strength * (d * log_widths - scale * trace)
@@ -82,9 +79,9 @@ def test_a_width_in_doubt_is_integrated_out(doubt: float) -> None:
     assert float(found[0] - found[1]) == pytest.approx(thin - round_, rel=1e-3, abs=1e-3)
 
 
-@pytest.mark.parametrize("sized", [0.0, 1.0, 2.0])
-def test_of_two_bumps_the_thin_one_is_expected_to_hold_less_by_its_size_to_a_power(
-    sized: float,
+@pytest.mark.parametrize("size_power", [0.0, 1.0, 2.0])
+def test_the_thinner_of_two_components_is_expected_to_hold_less_mass(
+    size_power: float,
 ) -> None:
     """By quadrature over the ratio of masses: its middle, and that no size becomes less likely."""
     sizes = torch.tensor([0.05, 0.8])
@@ -98,55 +95,11 @@ def test_of_two_bumps_the_thin_one_is_expected_to_hold_less_by_its_size_to_a_pow
         many = Mixture(whiten.expand(4001, 2, 3, 3), torch.zeros(4001, 2, 3), heights)
         return prior.value(many).double().exp()
 
-    of_ratios = density(MixturePrior(0.5, 0.3, 0.5, 0.1, 0.2, (), sized))
+    of_ratios = density(MixturePrior(0.5, 0.3, 0.5, 0.1, 0.2, size_power))
     plain = density(MixturePrior(0.5, 0.3, 0.5, 0.1, 0.2))
     assert float(of_ratios.sum() / plain.sum()) == pytest.approx(1.0, rel=1e-3)
     middle = float(of_ratios @ log_ratios.double() / of_ratios.sum())
-    assert middle == pytest.approx(sized * float((sizes[0] / sizes[1]).log()), abs=0.01)
-
-
-@pytest.mark.parametrize("d", [2, 3])
-def test_freed_of_the_invariant_measure_every_correlation_matrix_is_as_likely(d: int) -> None:
-    """In log σ and R the measure of steps times |R|^((d + 1)/2) is the same all over."""
-    bare, freed = (MixturePrior(0.0, 0.0, 1.0, 0.0, 0.0, share) for share in ((), (1.0,)))
-    i, j = torch.triu_indices(d, d, 1)
-
-    def density(whiten: torch.Tensor) -> float:
-        mixture = Mixture(whiten[None], torch.zeros(1, d), torch.zeros(1))
-
-        def coordinates(shape: torch.Tensor) -> torch.Tensor:
-            moved = mixture.moved(torch.cat([torch.zeros(1 + d), shape])).whiten[0]
-            covariance = torch.linalg.inv(moved @ moved.mT)
-            deviations = covariance.diagonal().sqrt()
-            correlations = (covariance / torch.outer(deviations, deviations))[i, j]
-            return torch.cat([deviations.log(), correlations])
-
-        volume = torch.autograd.functional.jacobian(coordinates, torch.zeros(d * (d + 1) // 2))
-        more = freed.value(mixture) - bare.value(mixture)
-        return float(more - torch.linalg.slogdet(volume).logabsdet)
-
-    generator = torch.Generator().manual_seed(4)
-    found = [density(torch.eye(d) + torch.randn(d, d, generator=generator)) for _ in range(5)]
-    assert np.ptp(found) < 1e-3
-
-
-def test_the_curvature_of_correlations_is_minus_their_second_derivative() -> None:
-    generator = torch.Generator().manual_seed(5)
-    mixture = _mixture(generator)
-    bare, freed = (MixturePrior(0.0, 0.0, 1.0, 0.0, 0.0, share) for share in ((), (0.5, 0.0, 1.0)))
-    step = torch.zeros(len(bare.derivatives(mixture)[0]))
-    expected = -torch.autograd.functional.hessian(lambda s: freed.value(mixture.moved(s)), step)
-    found = freed.derivatives(mixture)[1] - bare.derivatives(mixture)[1]
-    np.testing.assert_allclose(found, expected, atol=1e-3)
-
-
-@pytest.mark.parametrize("degrees", [1.0, 40.0])
-def test_what_a_prior_of_so_many_points_tells_of_a_width_is_so_many_points(degrees: float) -> None:
-    generator = torch.Generator().manual_seed(6)
-    prior = MixturePrior(0.0, degrees, 1.0, 1e-3)
-    untold = replace(_posterior(generator, Noise(), prior), weights=torch.zeros(30))
-    round_ = Mixture(torch.eye(2).repeat(3, 1, 1), torch.zeros(3, 2), torch.zeros(3))
-    np.testing.assert_allclose(untold.told(round_), degrees, rtol=1e-4)
+    assert middle == pytest.approx(size_power * float((sizes[0] / sizes[1]).log()), abs=0.01)
 
 
 def test_curvature_is_the_fisher_information_of_the_choices() -> None:
@@ -167,7 +120,7 @@ def test_curvature_is_the_fisher_information_of_the_choices() -> None:
     np.testing.assert_allclose(posterior.derivatives(mixture)[1], expected, atol=2e-3)
 
 
-def test_what_is_foretold_spreads_as_the_posterior_does() -> None:
+def test_predictions_spread_as_the_posterior_does() -> None:
     """√(∇δ H⁻¹ ∇δᵀ) with ∇δ by differentiation, H without the height that no choice tells."""
     generator = torch.Generator().manual_seed(2)
     posterior, mixture = _posterior(generator, Noise(), MixturePrior()), _mixture(generator)
@@ -181,18 +134,18 @@ def test_what_is_foretold_spreads_as_the_posterior_does() -> None:
     slopes = torch.autograd.functional.jacobian(differences, torch.zeros(len(curvature)))
     inverse = torch.linalg.pinv(curvature.double(), rtol=1e-6)
     expected = (slopes.double() @ inverse * slopes).sum(1).sqrt()
-    difference, spread = posterior.foretell(mixture, points)
+    difference, spread = posterior.predict(mixture, points)
     np.testing.assert_allclose(difference, differences(torch.zeros(len(curvature))), atol=1e-5)
     np.testing.assert_allclose(spread, expected, rtol=1e-2)
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 4))
-def test_a_climb_never_descends(seed: int, steps: int) -> None:
+def test_fisher_scoring_never_descends(seed: int, steps: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     posterior = _posterior(generator, Noise(), MixturePrior())
     start = _mixture(generator)
-    found, value = climb(posterior, start, steps)
+    found, value = maximize(posterior, start, steps)
     assert value >= posterior.value(start)
     assert value == pytest.approx(posterior.value(found))
     assert bool(torch.isfinite(found(posterior.points)).all())
@@ -211,7 +164,7 @@ def test_starts_find_ridges_that_cross() -> None:
     posterior = MixturePosterior(
         validation.points, validation.weights, validation.response, MixturePrior()
     )
-    climbed = [climb(posterior, start, 20) for start in draw_starts(validation, 2, 8)]
+    climbed = [maximize(posterior, start, 20) for start in draw_starts(validation, 2, 8)]
     best = max(climbed, key=lambda found: found[1])[0]
     # The flattest direction of each component is its ridge.
     precision = best.whiten @ best.whiten.transpose(1, 2)

@@ -1,4 +1,4 @@
-"""Mixtures of components that are round but for one direction."""
+"""Mixtures of components with one factor."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from hypothesis import strategies as st
 from llm_elicit.density import GaussianMixture, MixturePrior, MixtureSettings, Noise
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility import ChoiceData
-from llm_elicit.density.utility.data import CrossValidation
+from llm_elicit.density.utility.factor_mixture import FactorMixture
+from llm_elicit.density.utility.fisher_scoring import MixturePosterior, maximize
+from llm_elicit.density.utility.folds import CrossValidation
 from llm_elicit.density.utility.mixture import fit_mixtures
-from llm_elicit.density.utility.scoring import Mixture, MixturePosterior, climb
-from llm_elicit.density.utility.spiked import SpikedMixture
+from llm_elicit.density.utility.model import Mixture
 from tests.density.targets import ask
 
 
-def _mixture(generator: torch.Generator, count: int = 3, d: int = 4) -> SpikedMixture:
-    """Cigars and discs in turn."""
+def _mixture(generator: torch.Generator, count: int = 3, d: int = 4) -> FactorMixture:
+    """Elongated and flattened components in turn."""
     height, log_scale = torch.randn(2, count, generator=generator)
-    centre, spike = torch.randn(2, count, d, generator=generator)
-    return SpikedMixture.of(torch.arange(count) % 2 == 0, height, centre, 0.3 * log_scale, spike)
+    centre, loading = torch.randn(2, count, d, generator=generator)
+    return FactorMixture.of(torch.arange(count) % 2 == 0, height, centre, 0.3 * log_scale, loading)
 
 
-def test_covariances_are_cigars_and_discs() -> None:
+def test_covariances_are_elongated_and_flattened() -> None:
     mixture = _mixture(torch.Generator().manual_seed(0))
-    spike = mixture.spike
-    shape = torch.eye(4) + spike[:, :, None] * spike[:, None]
-    shape = torch.where(mixture.long[:, None, None], shape, torch.linalg.inv(shape))
+    loading = mixture.loading
+    shape = torch.eye(4) + loading[:, :, None] * loading[:, None]
+    shape = torch.where(mixture.elongated[:, None, None], shape, torch.linalg.inv(shape))
     expected = (2.0 * mixture.log_scale).exp()[:, None, None] * shape
     covariance = torch.linalg.inv(mixture.whiten @ mixture.whiten.mT)
     torch.testing.assert_close(covariance, expected, rtol=1e-4, atol=1e-5)
@@ -37,9 +38,9 @@ def test_covariances_are_cigars_and_discs() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.integers(2, 6))
-def test_the_nearest_of_a_spiked_mixture_is_itself(seed: int, d: int) -> None:
+def test_the_nearest_of_a_factor_mixture_is_itself(seed: int, d: int) -> None:
     mixture = _mixture(torch.Generator().manual_seed(seed), d=d)
-    nearest = SpikedMixture.nearest(mixture)
+    nearest = FactorMixture.nearest(mixture)
     points = torch.randn(20, d, generator=torch.Generator().manual_seed(seed))
     torch.testing.assert_close(nearest(points), mixture(points), rtol=2e-3, atol=2e-3)
 
@@ -47,7 +48,7 @@ def test_the_nearest_of_a_spiked_mixture_is_itself(seed: int, d: int) -> None:
 def test_derivatives_are_those_along_its_own_steps() -> None:
     generator = torch.Generator().manual_seed(0)
     mixture, points = _mixture(generator), torch.randn(60, 4, generator=generator)
-    prior = MixturePrior(1.5, 0.8, 0.6, 0.3, 0.4, (), 1.4)
+    prior = MixturePrior(1.5, 0.8, 0.6, 0.3, 0.4, 1.4)
     weights = torch.rand(30, generator=generator) + 0.5
     posterior = MixturePosterior(points, weights, Response(Noise()), prior)
     gradient, curvature = posterior.derivatives(mixture)
@@ -65,7 +66,7 @@ def test_derivatives_are_those_along_its_own_steps() -> None:
     assert abs(float(lowest[0])) < 1e-4 < float(lowest[1])
     slopes = torch.autograd.functional.jacobian(differences, torch.zeros(30)).double()
     inverse = torch.linalg.pinv(curvature.double(), rtol=1e-6)
-    _, spread = posterior.foretell(mixture, points)
+    _, spread = posterior.predict(mixture, points)
     expected = (slopes @ inverse * slopes).sum(1).sqrt().float()
     torch.testing.assert_close(spread, expected, rtol=1e-2, atol=1e-4)
 
@@ -74,7 +75,7 @@ def test_many_steps_at_once_are_as_many_mixtures() -> None:
     generator = torch.Generator().manual_seed(1)
     mixture, steps = _mixture(generator), 0.2 * torch.randn(5, 30, generator=generator)
     many = mixture.moved(steps)
-    assert isinstance(many, SpikedMixture)
+    assert isinstance(many, FactorMixture)
     measures = many.log_measure()
     for number, step in enumerate(steps):
         one = mixture.moved(step)
@@ -85,19 +86,19 @@ def test_many_steps_at_once_are_as_many_mixtures() -> None:
     assert Mixture(many.whiten, many.offset, many.height).log_measure().tolist() == [0.0] * 5
 
 
-def test_a_spike_is_drawn_as_long_as_it_is() -> None:
-    """A spike of ten entries, each seen with normal error: intervals of its length hold it.
+def test_intervals_of_a_loadings_length_cover_it() -> None:
+    """Of a loading of ten entries, each observed with normal error.
 
-    With no measure they lie too high: fewer than three in four do.
+    With a flat measure of its entries fewer than three in four do.
     """
     rng, long, covered = np.random.default_rng(0), np.sqrt(20.0), np.zeros(2)
     truth = np.r_[long, np.zeros(9)]
     one = torch.ones(1, dtype=torch.bool), torch.zeros(1), torch.zeros(1, 10), torch.zeros(1)
     for _ in range(200):
         seen = truth + rng.normal(size=10)
-        spikes = torch.from_numpy(seen + rng.normal(size=(4000, 10))).float()
-        measure = SpikedMixture.of(*one, spikes[:, None]).log_measure().numpy()
-        lengths = spikes.norm(dim=1).numpy()
+        loadings = torch.from_numpy(seen + rng.normal(size=(4000, 10))).float()
+        measure = FactorMixture.of(*one, loadings[:, None]).log_measure().numpy()
+        lengths = loadings.norm(dim=1).numpy()
         order = np.argsort(lengths)
         for number, logs in enumerate((np.zeros(4000), measure[order])):
             share = np.cumsum(np.exp(logs - logs.max()))
@@ -108,8 +109,8 @@ def test_a_spike_is_drawn_as_long_as_it_is() -> None:
     assert measured == pytest.approx(0.9, abs=0.06)
 
 
-def test_few_comparisons_tell_many_simple_bumps() -> None:
-    """Four discs and cigars in eight features by 500 choices, too few for four free shapes."""
+def test_few_comparisons_determine_many_simple_components() -> None:
+    """Four components in eight features by 500 choices, too few for four free shapes."""
     rng = np.random.default_rng(3)
     centres = 0.7 * np.kron(np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]]), np.ones(4)) / 2**0.5
     axes = rng.normal(size=(4, 8))
@@ -121,23 +122,23 @@ def test_few_comparisons_tell_many_simple_bumps() -> None:
     data = ChoiceData(winners, losers, np.ones(500), np.arange(500))
     validation = CrossValidation(data, Response(Noise()), 4, np.random.default_rng(0))
     two, four = fit_mixtures(validation, MixtureSettings(counts=(2, 4)), -np.inf)
-    assert type(two.first) is Mixture
-    assert isinstance(four.first, SpikedMixture)
+    assert type(two.mode) is Mixture
+    assert isinstance(four.mode, FactorMixture)
     assert four.score > two.score + 0.08
-    inverse = torch.linalg.inv(four.first.whiten)
-    found = (four.first.offset[:, None] @ inverse).squeeze(1).numpy()
+    inverse = torch.linalg.inv(four.mode.whiten)
+    found = (four.mode.offset[:, None] @ inverse).squeeze(1).numpy()
     nearest = np.linalg.norm(found[:, None] - centres, axis=2)
     assert sorted(nearest.argmin(1)) == [0, 1, 2, 3]
     assert nearest.min(1).max() < 0.4
 
 
-def test_a_climb_stays_among_them() -> None:
+def test_fisher_scoring_stays_among_factor_mixtures() -> None:
     generator = torch.Generator().manual_seed(2)
     points = torch.randn(200, 4, generator=generator)
     posterior = MixturePosterior(points, torch.ones(100), Response(Noise()), MixturePrior())
     start = _mixture(generator)
-    found, value = climb(posterior, start, 20)
-    assert isinstance(found, SpikedMixture)
+    found, value = maximize(posterior, start, 20)
+    assert isinstance(found, FactorMixture)
     assert value > posterior.value(start)
-    nearest = SpikedMixture.nearest(found)
+    nearest = FactorMixture.nearest(found)
     torch.testing.assert_close(nearest(points), found(points), rtol=2e-3, atol=2e-3)

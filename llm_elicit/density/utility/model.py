@@ -1,0 +1,170 @@
+"""A mixture of quadratic forms as a utility, and its prior."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The utility f(t) = log Σ_k exp(h_k − ½|t W_k − o_k|²), a log-mixture of K Gaussians.
+
+    A step of a component is (η, s, Δ) in its own coordinates y = t W − o: η raises its height,
+    s moves its centre by s standard deviations, and the symmetric Δ reshapes it to W(I + Δ). To
+    first order its form q = h − ½|y|² changes by η + s·y − yᵀΔy. Steps are therefore free of the
+    scales of features and components.
+
+    Parameters
+    ----------
+    whiten : W (K, d, d); W Wᵀ is a component's precision.
+    offset : o (K, d).
+    height : h (K,).
+
+    `moved` by S steps at once, the arrays have a leading axis S.
+    """
+
+    whiten: Tensor
+    offset: Tensor
+    height: Tensor
+
+    def whitened(self, t: Tensor) -> Tensor:
+        """Return y (K, d, n) at features (n, d)."""
+        k, d = self.offset.shape
+        y = self.whiten.mT.reshape(k * d, d) @ t.T
+        return y.reshape(k, d, -1) - self.offset[:, :, None]
+
+    def forms(self, y: Tensor) -> Tensor:
+        """Return q (K, n) at whitened features."""
+        return self.height[:, None] - 0.5 * y.square().sum(1)
+
+    def form_slopes(self, y: Tensor) -> Tensor:
+        """Return the derivatives (K, p, n) of the forms by their own steps, p = 1 + d + d(d+1)/2.
+
+        Features come before rows because the triangle's products are then contiguous.
+        """
+        k, d, n = y.shape
+        slopes = y.new_empty(k, 1 + d + d * (d + 1) // 2, n)
+        slopes[:, 0] = 1.0
+        slopes[:, 1 : 1 + d] = y
+        at, twice = 1 + d, -2.0 * y
+        for i in range(d):
+            torch.mul(twice[:, i : i + 1], y[:, i:], out=slopes[:, at : at + d - i])
+            slopes[:, at] *= 0.5
+            at += d - i
+        return slopes
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Return f (n,) at features (n, d)."""
+        return torch.logsumexp(self.forms(self.whitened(t)), 0)
+
+    def moved(self, step: Tensor) -> Mixture:
+        """Return the mixture after a step (..., K·p)."""
+        k, d = self.offset.shape
+        changes = step.reshape(*step.shape[:-1], k, -1)
+        rise, shift, shape = torch.split(changes, [1, d, d * (d + 1) // 2], -1)
+        i, j = torch.triu_indices(d, d)
+        change = torch.zeros(*shape.shape[:-1], d, d)
+        change[..., i, j] = change[..., j, i] = shape
+        # I + Δ + Δ²/2 is positive definite for every symmetric Δ; I + Δ is not.
+        factor = torch.eye(d) + change + 0.5 * change @ change
+        offset = (self.offset[:, None] @ factor).squeeze(-2) + shift
+        return Mixture(self.whiten @ factor, offset, self.height + rise.squeeze(-1))
+
+    def directions(self) -> Tensor | None:
+        """Return the free mixture's steps (K, p, q) that the q own steps of a subclass are.
+
+        None stands for the identity.
+        """
+        return None
+
+    def log_measure(self) -> Tensor:
+        """Return the log-density of the base measure in the coordinates of the steps."""
+        return torch.zeros(self.height.shape[:-1])
+
+
+@dataclass(frozen=True)
+class MixturePrior:
+    """Prior of a mixture's components; features have variance one under λ.
+
+    Parameters
+    ----------
+    concentration : parameter of the symmetric Dirichlet prior of the masses, as a density of
+        their logarithms (its mode is at equal masses).
+    strength : degrees of freedom of the Wishart-like prior of the precisions.
+    width : standard deviation of the components around which that prior is centred.
+    centring : precision of the normal prior of the centres.
+    width_doubt : each component's squared width is multiplied by a gamma variable of mean 1 and
+        1/``width_doubt`` degrees of freedom, which is integrated out. At 0 thin components are
+        all but excluded.
+    size_power : the Dirichlet prior is of each mass over its component's size (the geometric mean
+        of its standard deviations) to this power, so that thin components are expected to hold
+        less mass.
+    """
+
+    concentration: float = 3.0
+    strength: float = 1.0
+    width: float = 0.5
+    centring: float = 0.1
+    width_doubt: float = 0.0
+    size_power: float = 0.0
+
+    def _scatter(self, whiten: Tensor) -> Tensor:
+        """Return a component's expected covariance in its own coordinates (K, d, d)."""
+        return self.width**2 * whiten.mT @ whiten
+
+    def value(self, mixture: Mixture) -> Tensor:
+        """Return the log-density up to a constant: (), or (S,) of S mixtures."""
+        half_log_precision = torch.linalg.slogdet(mixture.whiten).logabsdet
+        sizing = 1.0 - self.size_power / mixture.offset.shape[-1]
+        log_mass = torch.log_softmax(mixture.height - sizing * half_log_precision, -1)
+        trace = self._scatter(mixture.whiten).diagonal(dim1=-2, dim2=-1).sum(-1)
+        if freedom := self.width_doubt * self.strength:
+            trace = (mixture.offset.shape[-1] + 1.0 / freedom) * torch.log1p(freedom * trace)
+        shape = self.strength * (half_log_precision - 0.5 * trace)
+        # HMC may propose a matrix that is singular in single precision: no error, no density.
+        centre, _ = torch.linalg.solve_ex(mixture.whiten.mT, mixture.offset)
+        total: Tensor = (
+            self.concentration * log_mass.sum(-1)
+            + shape.sum(-1)
+            - 0.5 * self.centring * centre.square().sum((-2, -1))
+        )
+        return total
+
+    def derivatives(self, mixture: Mixture) -> tuple[Tensor, Tensor]:
+        """Return the gradient (K·p,) and minus a curvature (K·p, K·p), positive, by a step."""
+        k, d = mixture.offset.shape
+        i, j = torch.triu_indices(d, d)
+        diagonal, twice = (i == j).float(), torch.where(i == j, 1.0, 2.0)
+        gradient, curvature = torch.zeros(k, 1 + d + len(i)), torch.zeros(k, 1 + d + len(i))
+
+        # Masses over sizes to the power a: h − (1 − a/d) log|W|, and log|W| grows by tr Δ.
+        sizing = 1.0 - self.size_power / d
+        mass = torch.softmax(mixture.height - sizing * torch.linalg.slogdet(mixture.whiten)[1], 0)
+        along = torch.cat([torch.ones(1), torch.zeros(d), -sizing * diagonal])
+        gradient += self.concentration * torch.outer(1.0 - k * mass, along)
+        spread = self.concentration * k * (torch.diag(mass) - torch.outer(mass, mass))
+        together = torch.kron(spread, torch.outer(along, along))
+
+        scatter = self._scatter(mixture.whiten)
+        # The pull of the prior weakens as a component gets thinner, so this bounds its curvature.
+        freedom = self.width_doubt * self.strength
+        trace = scatter.diagonal(dim1=1, dim2=2).sum(1, keepdim=True)[..., None]
+        scatter = scatter * ((1.0 + freedom * d) / (1.0 + freedom * trace))
+        gradient[:, 1 + d :] += self.strength * twice * (torch.eye(d) - scatter)[:, i, j]
+        of_trace = scatter.diagonal(dim1=1, dim2=2)
+        curvature[:, 1 + d :] = (
+            self.strength * twice * (1 + 0.5 * (of_trace[:, i] + of_trace[:, j]))
+        )
+
+        # Centres move by s W⁻¹.
+        inverse = torch.linalg.inv(mixture.whiten)
+        centre = mixture.offset[:, None] @ inverse
+        gradient[:, 1 : 1 + d] -= self.centring * (centre @ inverse.transpose(1, 2)).squeeze(1)
+        together += torch.diag(curvature.flatten())
+        pull = self.centring * inverse @ inverse.transpose(1, 2)
+        own = together.view(k, 1 + d + len(i), k, 1 + d + len(i)).diagonal(dim1=0, dim2=2)
+        own[1 : 1 + d, 1 : 1 + d] += pull.permute(1, 2, 0)
+        return gradient.flatten(), together

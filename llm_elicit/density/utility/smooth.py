@@ -1,0 +1,146 @@
+"""A quadratic form plus a smooth remainder: a Gaussian process by random Fourier features.
+
+f(t) = quadratic form + Σ_m a_m cos(ω_m·t) + b_m sin(ω_m·t), all coefficients normal a priori, a
+process of squared exponential covariance with variance v and length scale ℓ (Rahimi and Recht,
+2007). The posterior mode is found by Newton's method, and v and ℓ maximize Laplace's
+approximation to the evidence (Rasmussen and Williams, 2006, sections 3.4 and 5.5).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from llm_elicit.density.fourier import FourierStack, draw_frequencies, fourier_features
+from llm_elicit.density.utility.folds import Array, CrossValidation, HeldOut
+from llm_elicit.density.utility.quadratic import QuadraticFit, Ridges
+from llm_elicit.density.utility.regression import Regression
+
+_UPDATES = 6
+_FIRST_VARIANCE = 10.0
+_SETTLED = 0.1  # of the logarithm of the variance
+_VARIANCES = (1e-3, 1e4)
+
+
+@dataclass(frozen=True)
+class SmoothSettings:
+    """Settings of the process.
+
+    Parameters
+    ----------
+    frequencies : their number M; 0 for no such form.
+    length_scales : those that are tried, in units of √d features.
+    search_rows : most comparisons that they are compared on.
+    most_features : with more features than these the form is left out: mixtures led it there by
+        .06 nats a comparison and more (docs/benchmarks.md).
+    """
+
+    frequencies: int = 128
+    length_scales: tuple[float, ...] = (0.25, 0.4, 0.65)
+    search_rows: int = 2000
+    most_features: int = 3
+
+
+@dataclass(frozen=True)
+class SmoothFit:
+    """The posterior mode of all coefficients (P + 2M,), and how well it predicts.
+
+    ``held_out`` and ``fitted`` are as in `MixtureFit`.
+    """
+
+    mode: Tensor
+    frequencies: Tensor
+    held_out: HeldOut
+    fitted: Array
+    length_scale: float
+    variance: float
+    regression: Regression
+
+    def split(self, coefficients: Tensor) -> tuple[Tensor, FourierStack]:
+        """Split coefficients (S, P + 2M) into those of the quadratic form (S, P) and processes."""
+        count = 2 * self.frequencies.shape[1]
+        weights = coefficients[:, -count:].float()
+        return coefficients[:, :-count], FourierStack(self.frequencies, weights)
+
+
+def fit_smooth(
+    quadratic: QuadraticFit, ridges: Ridges, settings: SmoothSettings
+) -> SmoothFit | None:
+    """Return the process that makes the choices most likely, or None where it is left out."""
+    validation = quadratic.validation
+    d = validation.dimension
+    if not settings.frequencies or d > settings.most_features:
+        return None
+    unit = draw_frequencies(settings.frequencies, d, validation.generator)
+    rows = torch.randperm(len(quadratic.rows), generator=validation.generator)
+    rows = rows[: settings.search_rows]
+    count, tried = 2 * settings.frequencies, []
+    for length in settings.length_scales:
+        regression = _regression(quadratic, unit / (length * math.sqrt(d)), ridges)
+        tried.append((*_most_likely(regression.subset(rows), count), length))
+    _, variance, start, length = max(tried, key=lambda found: found[0])
+    frequencies = unit / (length * math.sqrt(d))
+    regression = _with_variance(_regression(quadratic, frequencies, ridges), count, variance)
+    mode, _ = regression.maximize(start)
+    return SmoothFit(
+        mode,
+        frequencies.float(),
+        _cross_validate(regression, validation, mode),
+        (regression.columns @ mode).numpy(),
+        length,
+        variance,
+        regression,
+    )
+
+
+def _regression(quadratic: QuadraticFit, frequencies: Tensor, ridges: Ridges) -> Regression:
+    """Return that of the quadratic form and of a process of variance one."""
+    plain = quadratic.regression(ridges)
+    points = quadratic.validation.sides(quadratic.validation.judged).double()
+    winners, losers = fourier_features(points, frequencies).chunk(2)
+    columns = torch.cat([plain.columns, winners - losers], 1)
+    identity = torch.eye(winners.shape[1], dtype=torch.float64)
+    prior: Tensor = torch.block_diag(plain.prior, identity)  # type: ignore[no-untyped-call]
+    return replace(plain, columns=columns, prior=prior)
+
+
+def _with_variance(regression: Regression, count: int, variance: float) -> Regression:
+    """Return the regression with another variance of the process's ``count`` coefficients."""
+    prior = regression.prior.clone()
+    prior.diagonal()[-count:] = 1.0 / variance
+    return replace(regression, prior=prior)
+
+
+def _most_likely(regression: Regression, count: int) -> tuple[float, float, Tensor]:
+    """Return the log-evidence, the variance that maximizes it (MacKay, 1992), and the mode."""
+    variance, mode = _FIRST_VARIANCE, None
+    for _ in range(_UPDATES):
+        varied = _with_variance(regression, count, variance)
+        mode, factor = varied.maximize(mode)
+        evidence = varied.value(mode) - 0.5 * count * math.log(variance)
+        evidence -= float(factor.diagonal().log().sum())
+        covariance = torch.cholesky_inverse(factor).diagonal()[-count:]
+        determined = max(count - float(covariance.sum()) / variance, 1e-9)
+        size = float(mode[-count:].square().sum())
+        before, variance = variance, float(np.clip(size / determined, *_VARIANCES))
+        if abs(math.log(variance / before)) < _SETTLED:
+            break
+    assert mode is not None
+    return evidence, before, mode
+
+
+def _cross_validate(regression: Regression, validation: CrossValidation, mode: Tensor) -> HeldOut:
+    fold_of = validation.fold_of[validation.judged]
+    difference = torch.empty(len(fold_of), dtype=torch.float64)
+    spread = torch.empty_like(difference)
+    for fold in range(validation.count):
+        unseen = fold_of == fold
+        at, factor = regression.without(unseen).maximize(mode)
+        columns = regression.columns[unseen]
+        difference[unseen] = columns @ at
+        spread[unseen] = torch.linalg.solve_triangular(factor, columns.T, upper=False).norm(dim=0)
+    return HeldOut(difference.numpy(), spread.numpy())
