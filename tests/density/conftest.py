@@ -22,7 +22,7 @@ from llm_elicit.density import (
 )
 from tests.density.targets import Array, ask, onemoon
 
-# For beliefs whose bands nobody asks for.
+# For beliefs whose bands are not used.
 QUICK = FitSettings(
     utility=UtilitySettings(
         folds=4,

@@ -60,8 +60,8 @@ def masked(array: Any) -> Any:
 
 
 def fit(winners: Any = W, losers: Any = L, **changes: Any) -> BeliefDensity:
-    told = {"sampling": BOX, "method": "utility", "settings": BETWEEN_ROUNDS} | changes
-    return fit_belief(winners, losers, **told)
+    arguments = {"sampling": BOX, "method": "utility", "settings": BETWEEN_ROUNDS} | changes
+    return fit_belief(winners, losers, **arguments)
 
 
 def evidence(a: Any = ONE, b: Any = OTHER, **changes: Any) -> Evidence:

@@ -1,4 +1,4 @@
-"""Features whose values are categories: by closed forms, and by a judge who knows three."""
+"""Features with categories: closed forms, and a judge of three categories."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_the_density_is_one_per_category(belief: BeliefDensity) -> None:
     np.testing.assert_allclose(np.bincount(drawn.astype(int)) / 20_000, masses, atol=0.03)
 
 
-def test_between_categories_there_is_nothing(belief: BeliefDensity) -> None:
+def test_the_density_is_zero_between_categories(belief: BeliefDensity) -> None:
     assert belief.log_prob([[0.5, 0.0], [1.0, 0.0]])[0] == -np.inf
     assert belief.mode()[0] in (0.0, 1.0, 2.0)
     assert np.isin(np.concatenate(suggest_pairs(belief, 40, seed=1))[:, 0], [0.0, 1.0, 2.0]).all()
@@ -134,7 +134,7 @@ def test_categories_without_whole_numbers_are_refused(arguments: dict, said: str
         Uniform(**arguments, categorical=[True])
 
 
-def test_what_knows_numbers_alone_refuses_categories(belief: BeliefDensity) -> None:
+def test_methods_for_numbers_alone_refuse_categories(belief: BeliefDensity) -> None:
     points = BOX.sample(4, np.random.default_rng(0))
     with pytest.raises(DensityError, match="feature 0 has categories"):
         fit_belief(points[:2], points[2:], sampling=BOX, method="score")
@@ -146,7 +146,7 @@ def test_what_knows_numbers_alone_refuses_categories(belief: BeliefDensity) -> N
         fit_belief(points[:2] + 0.5, points[2:], sampling=BOX, method="utility")
 
 
-def test_what_pairs_would_tell_does_not_depend_on_codes() -> None:
+def test_the_information_of_pairs_does_not_depend_on_codes() -> None:
     """Mass in doubt between categories 0 and 2 is no farther apart than between 0 and 1."""
     rng = np.random.default_rng(0)
     points = BOX.sample(60, rng)

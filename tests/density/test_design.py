@@ -1,4 +1,4 @@
-"""Which pairs to ask next of a judge who answers by log-odds."""
+"""Which pairs to ask next, of a judge who answers by log-odds."""
 
 from __future__ import annotations
 
@@ -53,25 +53,25 @@ def test_the_unit_power_makes_one_nat_of_the_log_density():
     assert faint.unit_power() == pytest.approx(100 * power, rel=0.02)
 
 
-def test_a_belief_without_a_known_power_is_looked_at_by_its_unit_power():
+def test_a_belief_without_a_known_power_is_taken_at_its_unit_power():
     belief, _, _ = first_round()
     assert _at_known_power(belief, 0).power == pytest.approx(belief.unit_power())
     known = belief.tempered(50.0)
     assert _at_known_power(known, 0) is known
 
 
-def test_log_odds_are_as_sure_whatever_they_are():
+def test_log_odds_have_one_variance_whatever_their_size():
     belief = _at_known_power(first_round()[0], 0)
     found = belief.candidates(200, 3.0, seed=1)
     pairs = np.arange(100), np.arange(100, 200)
-    told = _Answers.of(found, pairs, belief)
+    answers = _Answers.of(found, pairs, belief)
     dispersion = belief.diagnostics["response"]["dispersion"] * belief.power
-    assert (told.doubt == told.doubt[0]).all()
-    assert float(told.doubt[0]) == pytest.approx(len(found.values) * dispersion**2)
-    assert told.deviation.mean(0).abs().max() < 1e-9
+    assert (answers.doubt == answers.doubt[0]).all()
+    assert float(answers.doubt[0]) == pytest.approx(len(found.values) * dispersion**2)
+    assert answers.deviation.mean(0).abs().max() < 1e-9
 
 
-def test_the_pairs_are_the_same_however_faint_the_answers():
+def test_the_pairs_do_not_depend_on_the_scale_of_the_answers():
     spread = []
     for factor in (1.0, 0.01):
         belief, _, _ = first_round(factor=factor)
@@ -80,7 +80,7 @@ def test_the_pairs_are_the_same_however_faint_the_answers():
     assert spread[1] == pytest.approx(spread[0], rel=0.15)
 
 
-def test_a_pinned_power_draws_them_closer():
+def test_a_known_power_brings_the_points_closer():
     belief, _, _ = first_round()
     sharp = belief.tempered(333.0)
     means = []
@@ -90,7 +90,7 @@ def test_a_pinned_power_draws_them_closer():
     assert means[1] < 0.8 * means[0]
 
 
-def test_chosen_pairs_tell_more_than_pairs_at_random():
+def test_chosen_pairs_are_more_informative_than_random_ones():
     errors: dict[str, list[float]] = {"chosen": [], "random": []}
     x = SQUARE.sample(2000, np.random.default_rng(4))
     near = x[np.argsort(-hill(x))[:400]]

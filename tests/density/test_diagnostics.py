@@ -1,4 +1,4 @@
-"""What a belief says of itself: its sampler's worth, its bounds, its log-density's error."""
+"""The report of a fit: its sampler, its bounds, and the error of its log-density."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def belief(request: pytest.FixtureRequest, line_judge: tuple[Array, Array]) -> B
     return fit_belief(*line_judge, sampling=LINE, method=method, seed=3, settings=settings)
 
 
-def test_every_method_says_the_same_things_in_plain_json(belief: BeliefDensity) -> None:
+def test_every_method_reports_the_same_keys_as_json(belief: BeliefDensity) -> None:
     notes = json.loads(json.dumps(belief.diagnostics, allow_nan=False))
     assert notes["coin_log_likelihood"] < notes["held_out_log_likelihood"] < 0
     sampler, bounds, error = notes["sampler"], notes["bounds"], notes["log_prob_error"]
@@ -68,7 +68,7 @@ def test_the_density_integrates_to_one_within_the_stated_error(belief: BeliefDen
 
 
 def test_effective_size_of_genealogies_with_a_common_part() -> None:
-    """Families of m with correlation ρ: n/(1 + (m − 1)ρ) effective draws."""
+    """Genealogies of m draws with correlation ρ: n/(1 + (m − 1)ρ) effective draws."""
     generator = torch.Generator().manual_seed(0)
     count, m, rho = 4000, 5, 0.3
     common = torch.randn(count, 1, generator=generator).repeat_interleave(m, 0)
@@ -80,7 +80,7 @@ def test_effective_size_of_genealogies_with_a_common_part() -> None:
     assert effective_size(torch.zeros(20_000), values) == 1.0
 
 
-def test_effective_size_foretells_the_spread_of_a_mode_s_weight_over_runs() -> None:
+def test_effective_size_predicts_the_spread_of_a_mode_s_weight_over_runs() -> None:
     """No move crosses between the modes: the weight's variance is p(1 − p)/effective size."""
     shares, sizes = [], []
     for seed in range(60):
@@ -103,7 +103,7 @@ def test_effective_size_grows_with_the_particles() -> None:
     assert sizes[2] / sizes[0] == pytest.approx(16, rel=0.6)
 
 
-def test_a_belief_that_piles_up_at_a_bound_says_so() -> None:
+def test_mass_at_a_bound_is_reported() -> None:
     """p ∝ exp(6x) on [−1, 1] has 1 − exp(−0.12) of its mass in the last hundredth."""
     winners, losers = ask(lambda x: 6.0 * x[:, 0], LINE, 2000, seed=9)
     found = fit_belief(winners, losers, sampling=LINE, method="utility", settings=QUICK)
@@ -113,7 +113,7 @@ def test_a_belief_that_piles_up_at_a_bound_says_so() -> None:
     assert near_bounds(LINE, x).mean() == pytest.approx(expected, abs=0.025)
 
 
-def test_an_unbounded_belief_says_what_lies_beyond_the_questions() -> None:
+def test_mass_beyond_the_compared_points_is_reported() -> None:
     """A judge who prefers the outskirts of λ; a judge who prefers its middle."""
     sampling = GaussianMixture([1.0], [[0.0, 0.0]], [np.eye(2)])
     beyond = {}

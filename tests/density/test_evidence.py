@@ -1,4 +1,4 @@
-"""Every kind of evidence: each reduces to Bradley–Terry where it should, and is found where not."""
+"""Every kind of evidence reduces to Bradley–Terry where it should, and is recovered otherwise."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _error(belief: BeliefDensity) -> float:
 # --- ties ---------------------------------------------------------------------------------------
 
 
-def test_a_judge_who_calls_equals_has_davidsons_chances() -> None:
+def test_a_judge_with_ties_follows_davidsons_model() -> None:
     gap = torch.linspace(-60, 60, 301, dtype=torch.float64)
     noise, t = Noise(ties=0.7), gap / LEVEL
     parts = torch.stack([0.5 * t, torch.full_like(t, np.log(0.7)), -0.5 * t])
@@ -100,7 +100,7 @@ def test_few_ties_are_bradley_terry() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: Noise(ties=-1.0), lambda: Noise("normal", 1.0, 0.5)])
-def test_ties_that_mean_nothing_are_refused(make: Callable[[], Noise]) -> None:
+def test_ties_without_a_meaning_are_refused(make: Callable[[], Noise]) -> None:
     with pytest.raises(DensityError, match="ties"):
         make()
 
@@ -137,7 +137,7 @@ def _broken(points: Array, ranking: tuple[int, ...], u: Array) -> tuple[ChoiceDa
 
 
 @pytest.mark.parametrize("k", [3, 4, 5])
-def test_a_broken_ranking_has_the_score_of_plackett_luce(k: int) -> None:
+def test_the_comparisons_of_a_ranking_have_the_score_of_plackett_luce(k: int) -> None:
     rng = np.random.default_rng(k)
     points, u = np.arange(k, dtype=np.float64)[:, None], rng.normal(0, 1.5, k)
     ranking = tuple(int(i) for i in rng.permutation(k))
@@ -149,7 +149,7 @@ def test_a_broken_ranking_has_the_score_of_plackett_luce(k: int) -> None:
     assert np.allclose(broken, score.numpy())
 
 
-def test_a_broken_ranking_has_the_information_of_plackett_luce() -> None:
+def test_the_comparisons_of_a_ranking_have_the_information_of_plackett_luce() -> None:
     points, u = np.arange(4.0)[:, None], np.array([0.3, -1.0, 1.2, 0.1])
     exact, broken = np.zeros((4, 4)), np.zeros((4, 4))
     for ranking in itertools.permutations(range(4)):
@@ -178,7 +178,7 @@ def test_rankings_of_two_are_comparisons() -> None:
     assert np.array_equal(ranked.sample(50, seed=1), compared.sample(50, seed=1))
 
 
-def test_rankings_with_a_preference_for_places_give_the_belief_and_the_preference() -> None:
+def test_rankings_with_a_position_effect_give_the_belief_and_the_effect() -> None:
     rng = np.random.default_rng(1)
     sets = rng.uniform(-3, 3, (500, 5, 2))
     places = np.array([2.0, 1.5, 0.0, 0.0, 0.0])
@@ -195,7 +195,7 @@ def test_rankings_with_a_preference_for_places_give_the_belief_and_the_preferenc
     assert _error(belief) < _error(blind) + 0.02
 
 
-def test_the_best_of_a_ranking_alone_is_evidence_too() -> None:
+def test_a_ranking_may_name_the_best_point_alone() -> None:
     rng = np.random.default_rng(2)
     sets = rng.uniform(-3, 3, (400, 4, 2))
     best = np.argmax(_utility(sets) + rng.gumbel(0.0, LEVEL, (400, 4)), axis=1)
@@ -225,7 +225,7 @@ def test_plain_evidence_is_a_plain_fit_bit_for_bit() -> None:
     assert "judging" not in same.diagnostics["utility"]
 
 
-def test_an_order_bias_is_found_and_taken_out() -> None:
+def test_a_position_effect_is_estimated_and_removed() -> None:
     rng = np.random.default_rng(4)
     a, b = _pairs(700, rng)
     first = rng.uniform(size=700) < 0.8  # the presentation is not balanced
@@ -238,8 +238,8 @@ def test_an_order_bias_is_found_and_taken_out() -> None:
     assert abs(found["nats"] - 1.5) < 4.0 * found["se"]
     assert found["se"] < 0.4
     blind = fit_evidence(Evidence.comparisons(a, b, won), sampling=SQUARE, settings=QUICK)
-    told, untold = (each.diagnostics["held_out_log_likelihood"] for each in (belief, blind))
-    assert told > untold + 0.01
+    with_judges, without = (each.diagnostics["held_out_log_likelihood"] for each in (belief, blind))
+    assert with_judges > without + 0.01
     assert _error(belief) < 0.25
 
 
@@ -273,7 +273,7 @@ def test_ties_are_found_with_the_belief() -> None:
     assert _error(belief) < 0.25
 
 
-def test_a_judge_who_goes_by_place_alone_has_no_belief() -> None:
+def test_a_judge_who_chooses_by_position_alone_has_no_belief() -> None:
     rng = np.random.default_rng(7)
     a, b = _pairs(300, rng)
     first = rng.uniform(size=300) < 0.5
@@ -308,7 +308,7 @@ def test_evidence_that_cannot_be_read_is_refused(
         make()
 
 
-def test_what_a_method_does_not_know_is_refused() -> None:
+def test_judgments_that_a_method_does_not_model_are_refused() -> None:
     rng = np.random.default_rng(8)
     sets = rng.uniform(-3, 3, (30, 3, 2))
     evidence = Evidence.rankings(sets, np.argsort(_utility(sets), axis=1))

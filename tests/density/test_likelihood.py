@@ -45,7 +45,7 @@ def test_simulated_choices_have_the_frequency_of_the_cdf(
     assert abs(wins.mean() - expected) < 4 * np.sqrt(expected * (1 - expected) / n)
 
 
-def test_a_coin_scores_log_half() -> None:
+def test_equal_utilities_score_log_half() -> None:
     score = choice_log_likelihood(torch.zeros(3), torch.ones(3), Noise())
     assert float(score) == pytest.approx(np.log(0.5))
 

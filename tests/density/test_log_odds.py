@@ -1,4 +1,4 @@
-"""Measured log-odds: contrasts of pairs, the regression on them, and what it says of the judge."""
+"""Measured log-odds: contrasts of pairs, the regression on them, and the judge's parameters."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class TestFit:
         single = fitted(Evidence.log_odds(first[:half], second[:half], value[:half]))
         assert utility_at(swapped, GRID) == pytest.approx(utility_at(single, GRID), abs=0.1)
 
-    def test_one_order_tells_the_same_with_the_position_effect_estimated(self):
+    def test_one_order_gives_the_same_with_the_position_effect_estimated(self):
         first, second, value = both_orders(150, 3, noise=0.03, position=0.4)
         single = fitted(Evidence.log_odds(first[:150], second[:150], value[:150]))
         both = fitted(Evidence.log_odds(first, second, value))
@@ -180,7 +180,7 @@ class TestFit:
         assert found["position"] == {"mean": pytest.approx(0.7), "sd": pytest.approx(0.0)}
         assert found["held_out_r2"] is None
 
-    def test_bands_hold_the_truth_about_as_often_as_they_say(self):
+    def test_bands_have_about_their_nominal_coverage(self):
         held = []
         for seed in range(20):
             rows = both_orders(30, 100 + seed, noise=0.07)
@@ -225,7 +225,7 @@ class TestJudges:
 
 
 class TestProbabilities:
-    def test_rounded_ones_tell_the_utility(self):
+    def test_rounded_ones_determine_the_utility(self):
         first, second, value = both_orders(100, 11, gain=1.0)
         stated = np.round(1 / (1 + np.exp(-value)), 2)
         belief = fitted(Evidence.probabilities(first, second, stated))
@@ -266,7 +266,7 @@ class TestBadInput:
             ([[0.1, 0.2]], "log_odds has shape"),
         ],
     )
-    def test_log_odds_are_finite_and_one_a_question(self, value, said):
+    def test_log_odds_are_finite_and_one_per_question(self, value, said):
         with pytest.raises(DensityError, match=said) as caught:
             Evidence.log_odds([[0.0], [1.0]], [[1.0], [2.0]], value)
         assert "\n" not in str(caught.value)
@@ -280,7 +280,7 @@ class TestBadInput:
             fit_belief([[0.0]], [[1.0]], log_odds=[0.1], weights=[2.0], sampling=BOX)
 
     @pytest.mark.parametrize("method", ["score", "score-constant", "flow"])
-    def test_methods_that_know_winners_alone_say_so(self, method):
+    def test_methods_for_choices_alone_refuse_log_odds(self, method):
         rows = both_orders(10, 13)
         with pytest.raises(DensityError, match="knows winners and losers alone"):
             fit_evidence(Evidence.log_odds(*rows), sampling=BOX, method=method)

@@ -129,7 +129,7 @@ class TestTruncatedNormal:
             (g[..., 0].numpy() >= boxes[:, 0, :1]) & (g[..., 0].numpy() <= boxes[:, 0, 1:])
         ).all()
 
-    def test_what_lies_outside_is_refused(self):
+    def test_boxes_outside_the_support_are_refused(self):
         latent = make_latent(GaussianMixture([1.0], [[0.0]], [[[1.0]]]))
         with pytest.raises(DensityError, match="holds nothing of the sampling density"):
             TruncatedNormal.of(latent, np.array([[[50.0, 60.0]]]))
@@ -232,7 +232,7 @@ class TestSources:
         power = fit_power(belief, ranges=ranges_of(60, 5, response=0.5 / POWER, noise=0.003))
         assert power.low < POWER < power.high
 
-    def test_ranges_that_pass_over_width_are_incoherent(self, belief):
+    def test_ranges_judged_without_regard_to_width_are_incoherent(self, belief):
         first_and_second = ranges_of(40, 6)
         sides = [first_and_second.first, first_and_second.second]
         middles = [log_p(side.mean(-1)) for side in sides]
@@ -339,7 +339,7 @@ class TestTempered:
         assert np.ptp(gap) < 1e-3
 
     @pytest.mark.parametrize("power", [0.0, -1.0, math.nan, math.inf])
-    def test_no_other_number_is_a_power(self, belief, power):
+    def test_powers_are_positive_and_finite(self, belief, power):
         with pytest.raises(DensityError, match="must be a"):
             belief.tempered(power)
 
@@ -361,7 +361,7 @@ class TestBadInput:
             ({"ratios": ([[0.0]], [[9.0]], [1.0])}, "outside the support"),
         ],
     )
-    def test_one_line_says_what_is_wrong(self, belief, given, said):
+    def test_errors_are_one_line(self, belief, given, said):
         with pytest.raises(DensityError, match=said) as caught:
             fit_power(belief, **given)
         assert "\n" not in str(caught.value)
@@ -399,7 +399,7 @@ class TestBadInput:
         with pytest.raises(DensityError, match="flat"):
             fit_power(flat, points=[[0.0]])
 
-    def test_the_utility_is_known_inside_the_support_alone(self, belief):
+    def test_the_utility_is_defined_only_inside_the_support(self, belief):
         with pytest.raises(DensityError, match="lies outside the support"):
             belief.utility([[0.0], [3.5]])
 

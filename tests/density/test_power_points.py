@@ -1,4 +1,4 @@
-"""The power by points of the belief, of which there are few, and the features many."""
+"""The power by points of the belief when points are few and features many."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def belief() -> BeliefDensity:
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 3.0])
-def test_points_of_a_power_tell_it(belief: BeliefDensity, sharpness: float) -> None:
+def test_points_of_a_power_determine_it(belief: BeliefDensity, sharpness: float) -> None:
     sd = belief.utility(LAMBDA.sample(4096, np.random.default_rng(1))).std()
     points = belief.tempered(sharpness / sd).sample(100, seed=2)
     found = fit_power(belief, points=points)
