@@ -56,7 +56,7 @@ FILES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "pyproject.toml", "Makef
 TO_DO = (
     "llm_elicit/audit/", "llm_elicit/backends/", "llm_elicit/benchmarks/",
     "llm_elicit/comparisons/", "llm_elicit/config/", "llm_elicit/density/",
-    "llm_elicit/orchestrator/", "llm_elicit/pipeline/", "llm_elicit/report/",
+    "llm_elicit/orchestrator/", "llm_elicit/report/",
     "llm_elicit/testing/", "tests/audit/", "tests/backends/", "tests/benchmarks/",
     "tests/density/", "tests/orchestrator/", "tests/report/",
 )  # fmt: skip

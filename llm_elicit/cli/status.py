@@ -45,7 +45,7 @@ def _totals(cell: Run, alone: bool) -> dict[str, orchestrator.Totals]:
     except InputError:
         if alone:
             raise
-        return cell.untouched
+        return cell.empty_totals
 
 
 def export_command(

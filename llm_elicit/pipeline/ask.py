@@ -1,4 +1,4 @@
-"""The stage that asks: what is open, of every judge, now or through batches; and its table."""
+"""The stage that asks: open questions, round by round or in batches, and the table of answers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from llm_elicit import density
 
 _SILENT = Silent()
-_AWAY = 60.0
-"""Seconds that a journal's server may be away between two rounds."""
+_MAX_OUTAGE = 60.0
+"""Seconds that a journal's server may be unreachable between two rounds."""
 
 T = TypeVar("T")
 
@@ -43,15 +43,15 @@ async def ask(
 ) -> Run:
     """Ask what is not answered yet, round by round, and write the table of judgments.
 
-    Cancelling it once stops sending, waits for the answers in flight and writes the table, before
-    it is raised; a second time drops what is in flight.
+    Cancelling it once stops sending, waits for the answers in flight and writes the table before
+    the cancellation is raised; cancelling it again drops what is in flight.
 
     Args:
         result: the run.
         max_cost: a cap in USD that replaces the campaign's own.
-        progress: told of every change.
-        design: plans the rounds after the first, where the campaign has any; by default
-            `llm_elicit.planning.rounds.Informative`.
+        progress: receives every change.
+        design: plans the rounds after the first, if any;
+            `llm_elicit.planning.rounds.Informative` by default.
         cache: "reuse" answers of earlier runs, ask "fresh" and replace them, or leave it "off".
 
     Returns:
@@ -69,12 +69,17 @@ async def ask(
         while True:
             plan = await in_thread(partial(getattr, result, "plan"))
             summary = await ask_questions(
-                _in_time(campaign, began), result.space, plan, result.folder, progress, reuse=cache
+                _with_rest_of_deadline(campaign, began),
+                result.space,
+                plan,
+                result.folder,
+                progress,
+                reuse=cache,
             )
             if summary.interrupted:
                 break
             longer = await in_thread(
-                partial(_there_again, partial(_next_round, result, design, progress))
+                partial(_retried, partial(_next_round, result, design, progress))
             )
             if longer is None:
                 break
@@ -83,23 +88,23 @@ async def ask(
 
 
 def _up_to_date(result: Run) -> Run:
-    """The run with the rounds that are on record now: other workers may be further."""
+    """Return the run with the rounds that are recorded now, by any worker."""
     return result if result.campaign.design.rounds is None else replace(result)
 
 
-def _there_again(work: Callable[[], T]) -> T:
-    """The result of `work`, which may be done again; a server that restarts is waited for."""
+def _retried(work: Callable[[], T]) -> T:
+    """Call `work`, again if the journal's server restarts meanwhile."""
     patient = Retrying(
         retry=retry_if_exception(lambda e: getattr(e, "passes", False)),
-        stop=stop_after_delay(_AWAY),
+        stop=stop_after_delay(_MAX_OUTAGE),
         wait=wait_random_exponential(0.1, max=2.0),
         reraise=True,
     )
     return patient(work)
 
 
-def _in_time(campaign: Campaign, began: float) -> Campaign:
-    """The campaign with what is left of its deadline: it is for all rounds together."""
+def _with_rest_of_deadline(campaign: Campaign, began: float) -> Campaign:
+    """Return the campaign with the rest of its deadline, which covers all rounds together."""
     deadline = campaign.limits.deadline
     if deadline is None:
         return campaign
@@ -109,17 +114,17 @@ def _in_time(campaign: Campaign, began: float) -> Campaign:
 
 
 def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> Run | None:
-    """The run with the rounds that were planned since it was asked; None if there are none.
+    """Return the run with the rounds that were planned since it was asked; None without any.
 
-    A round is planned when all that it depends on is answered or set aside, and not before; by this
-    process, or by another one that works on the run.
+    A round is planned once all questions that it depends on are answered or set aside, by this
+    process or another one that works on the run.
     """
     if result.campaign.design.rounds is None:
         return None
     try:
         planned = _planned(result, design, progress)
     except orchestrator.OldPlanError:
-        planned = {}  # there are answers to another worker's round already
+        planned = {}  # another worker's round has answers already
     if planned:
         orchestrator.record_rounds(result.location, planned)
     longer = replace(result)
@@ -132,7 +137,7 @@ def _next_round(result: Run, design: RoundDesign | None, progress: Progress) -> 
 def _planned(
     result: Run, design: RoundDesign | None, progress: Progress
 ) -> dict[tuple[str, int], Pairs]:
-    """The pairs of every round that can be planned now."""
+    """Plan every round that can be planned now."""
     campaign = result.campaign
     planned: dict[tuple[str, int], Pairs] = {}
     for name, number in _due(result):
@@ -146,12 +151,12 @@ def _planned(
             campaign.design.sizes[number - 1],
         )
         if not len(planned[name, number].a):
-            progress.note(name or "all judges", "asked enough: the rounds to come are left out")
+            progress.note(name or "all judges", "stopping rule met: later rounds are left out")
     return planned
 
 
 def _answers(result: Run, judges: Sequence[str]) -> list[Answers]:
-    """What each judge answered so far."""
+    """Return the answers of each judge so far."""
     campaign, space = result.campaign, result.space
     table = orchestrator.comparisons(result.folder, campaign, space, result.plan)
     direct = orchestrator.direct_answers(result.folder, campaign, space)
@@ -177,13 +182,13 @@ def _answers(result: Run, judges: Sequence[str]) -> list[Answers]:
 def _scaled(
     belief: density.BeliefDensity, sources: PowerSources, measured: bool, seed: int
 ) -> density.BeliefDensity:
-    """A belief at the power that is known of it."""
+    """Scale a belief to the power that a judge's other answers imply."""
     pinned = pin_power(belief, sources, seed)
     return at_stated_power(belief, pinned, measured=measured, seed=seed)
 
 
 def _due(result: Run) -> Iterator[tuple[str, int]]:
-    """The rounds that can be planned now, by judge (or `ALL_JUDGES`) and number."""
+    """Yield the rounds that can be planned now, by judge (or `ALL_JUDGES`) and number."""
     rounds, names = result.campaign.design.rounds, sorted(j.name for j in result.campaign.judges)
     if rounds is None:
         return
@@ -209,15 +214,15 @@ async def ask_in_batches(
     resend: bool = False,
     progress: Progress = _SILENT,
 ) -> Run:
-    """Ask what is not answered yet through the providers' batch endpoints.
+    """Ask the open questions through the providers' batch endpoints.
 
     Args:
         result: the run.
         step: "submit", "collect", or "wait" for both until all is collected.
         max_cost: a cap in USD that replaces the campaign's own.
-        every: seconds between looks at the provider.
-        resend: whether to hand in again what was in batches that the provider does not list.
-        progress: told what could not be done.
+        every: seconds between polls of the provider.
+        resend: whether to submit again the questions of batches that the provider does not list.
+        progress: receives notes of what failed.
 
     Returns:
         The run, with the problems that stopped some judges; after "submit", nothing else is one.
@@ -236,7 +241,7 @@ async def ask_in_batches(
             longer = None
             if step != "collect":
                 longer = await in_thread(
-                    partial(_there_again, partial(_next_round, result, None, progress))
+                    partial(_retried, partial(_next_round, result, None, progress))
                 )
             if longer is None:
                 break
@@ -247,7 +252,7 @@ async def ask_in_batches(
 
 
 def _capped(campaign: Campaign, max_cost: float | None) -> Campaign:
-    """The campaign under another cap, if there is one."""
+    """Return the campaign with another cap, if one is given."""
     if max_cost is None:
         return campaign
     limits = campaign.limits.model_copy(update={"max_cost": max_cost})
@@ -255,17 +260,17 @@ def _capped(campaign: Campaign, max_cost: float | None) -> Campaign:
 
 
 async def _asked(result: Run, summary: orchestrator.AskSummary) -> Run:
-    """The run with its table of judgments, whatever stopped the asking."""
+    """Write the table of judgments, and return the run with the problems of its judges."""
     result = _up_to_date(result)
     broken = next((p for p in summary.problems if isinstance(p, orchestrator.JournalError)), None)
     try:
         write = partial(write_tables, result)
-        await in_thread(write if broken else partial(_there_again, write))
+        await in_thread(write if broken else partial(_retried, write))
     except (ElicitError, OSError):
         if broken is None:
             raise
     if broken is not None:
-        raise broken  # a full disk, say, which the tables would only name once more
+        raise broken  # such as a full disk, which writing the tables would report again
     if summary.interrupted:
         raise asyncio.CancelledError
     if len(summary.problems) == len(summary.judges):
@@ -274,7 +279,7 @@ async def _asked(result: Run, summary: orchestrator.AskSummary) -> Run:
 
 
 def write_tables(result: Run) -> None:
-    """Write the table of judgments, and that of direct answers if there are any, from the journal.
+    """Write the tables of judgments and of direct answers from the journal.
 
     Raises:
         InputError: there is no journal, it holds fewer answers than before, or one in it was
@@ -289,7 +294,7 @@ def write_tables(result: Run) -> None:
 
 
 def _export_direct(result: Run, path: Path) -> None:
-    """Write the answers to direct questions, if there are any."""
+    """Write the answers to direct questions, if any."""
     table = orchestrator.direct_answers(result.folder, result.campaign, result.space)
     if len(table):
         with replacing(path) as beside:
@@ -297,7 +302,7 @@ def _export_direct(result: Run, path: Path) -> None:
 
 
 def _gaps(result: Run, summary: orchestrator.AskSummary) -> list[ElicitError]:
-    """An error for each judge that was asked to the end and left questions unanswered."""
+    """Return an error for each judge that left questions unanswered without being stopped."""
     gaps: dict[str, str] = {}
     asked = result.questions
     for name, judge in summary.judges.items():
@@ -315,7 +320,7 @@ def _gaps(result: Run, summary: orchestrator.AskSummary) -> list[ElicitError]:
 def export(result: Run, path: Path, *, thinking: bool = False) -> Path:
     """Write the judgments in the journal as Parquet, JSONL or CSV.
 
-    With `thinking`, what reasoning models showed of theirs is a column of its own.
+    With `thinking`, the visible reasoning of reasoning models is a column of its own.
     """
     return orchestrator.write_judgments(
         result.folder, result.campaign, result.space, result.plan, path, thinking=thinking

@@ -1,6 +1,6 @@
-"""Before a later stage: is the run the one that was begun, and are its files as they were written?
+"""Checks before a later stage: the campaign is the run's own, and its files are unchanged.
 
-What can be made again is, with one line that says so; what cannot is refused with one.
+A file that can be made again is, with a note; one that cannot is an error.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from llm_elicit.pipeline.run_folder import PLAN, Run
 
 
 def check_files(result: Run, stage: str, progress: Progress) -> None:
-    """Refuse another campaign's run; make the pairs and the tables of answers again if need be.
+    """Check a run's identity and files; write changed pairs and tables of answers again.
 
     Args:
         result: the run.
-        stage: what is about to begin, for messages.
-        progress: told what was made again.
+        stage: the stage that follows, for messages.
+        progress: receives a note for every file that is written again.
 
     Raises:
-        InputError: the campaign, its space or a template was changed, or a table was and there is
-            no journal to make it from, or to read the pairs of later rounds from.
+        InputError: the campaign, its space or a template was changed; a table was changed and
+            there is no journal to make it from; or the pairs of later rounds are lost with it.
     """
     result.check_identity()
     manifest, name = result.manifest, result.campaign.name
@@ -50,8 +50,8 @@ def check_files(result: Run, stage: str, progress: Progress) -> None:
 
 
 def warn_of_gaps(result: Run, stage: str, progress: Progress) -> None:
-    """Say, before a later stage begins, that it rests on a part of the answers."""
+    """Add a note for every judge whose questions are not all answered."""
     asked = result.questions
     for judge, gap in result.missing.items():
         of_all = f"{gap:,} of {asked[judge]:,} questions have no answer"
-        progress.note(judge, f"{stage}: {of_all}; the result rests on the others")
+        progress.note(judge, f"{stage}: {of_all}; the result uses the others")

@@ -1,7 +1,6 @@
-"""The stage that fits: every judge's belief by every method, and its samples, bands and draws.
+"""The stage that fits: every judge's belief by every method, with samples, bands and draws.
 
-A belief whose answers and settings did not change, and whose files are as they were written, is
-not fitted again.
+A belief is not fitted again unless its answers, its settings or its files were changed.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from llm_elicit.pipeline.run_folder import BANDS, BELIEF, DRAWS, POWER, SAMPLES,
 from llm_elicit.planning.pairs import make_plan
 
 if TYPE_CHECKING:
-    from llm_elicit import audit as auditing
+    from llm_elicit import audit as audit_package
     from llm_elicit import density
 else:
-    auditing = LazyModule("llm_elicit.audit")
+    audit_package = LazyModule("llm_elicit.audit")
     density = LazyModule("llm_elicit.density")
 
 _SILENT = Silent()
@@ -42,9 +41,9 @@ _LONG = 60.0  # seconds of a fit that is announced
 def fit(result: Run, progress: Progress = _SILENT) -> None:
     """Estimate every judge's belief by every method of the campaign and draw its samples.
 
-    A judge who answered about fewer pairs than there are features gets no belief; the audit says
-    so. Methods that know winners and losers alone are left out where answers are log-odds. A belief
-    is kept at the power that other answers tell, or at one by convention; its record says which.
+    A judge with fewer answered pairs than features gets no belief, which the audit reports. Methods
+    that use only winners and losers are left out if answers are log-odds. A belief is scaled to the
+    power that direct answers imply, or to one by convention; its diagnostics name the source.
     """
     check_files(result, "fit", progress)
     warn_of_gaps(result, "fit", progress)
@@ -53,14 +52,14 @@ def fit(result: Run, progress: Progress = _SILENT) -> None:
 
 
 def refit_changed(result: Run, stage: str, progress: Progress) -> None:
-    """Fit again what was fitted to other answers, or whose files are gone or were changed.
+    """Fit beliefs again whose answers were changed or whose files are missing or changed.
 
     Beliefs that were never fitted, or by an earlier version, are left as they are.
 
     Args:
         result: the run.
-        stage: what is about to begin, for messages.
-        progress: told of what is fitted again, and why.
+        stage: the stage that follows, for messages.
+        progress: receives a note for every belief that is fitted again.
     """
     manifest, now = result.manifest, _shared(result)
     due = set()
@@ -78,7 +77,7 @@ def refit_changed(result: Run, stage: str, progress: Progress) -> None:
 
 @dataclass(frozen=True)
 class _Answers:
-    """What a judge's belief is fitted to: its answers about pairs, and all others."""
+    """A judge's answers about pairs, which its belief is fitted to, and its direct answers."""
 
     judge: str
     pairs: density.Evidence
@@ -86,7 +85,7 @@ class _Answers:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the answers."""
+        """The SHA-256 of the answers."""
         digest = hashlib.sha256()
         for array in (*self.pairs.arrays(), *self.sources.arrays()):
             digest.update(np.ascontiguousarray(array).tobytes())
@@ -94,7 +93,7 @@ class _Answers:
 
 
 def _shared(result: Run) -> dict[str, str]:
-    """What all beliefs of a run depend on: the tables of answers, the settings, λ."""
+    """Return digests of what all beliefs of a run depend on: answers, settings and λ."""
     fit, space = result.campaign.fit, result.space
     box = [space.names, *(side.tolist() for side in (space.low, space.high, space.log))]
     settings = [fit.recorded(exclude={"methods"}), result.campaign.seed, box]
@@ -102,9 +101,9 @@ def _shared(result: Run) -> dict[str, str]:
 
 
 def _fit(result: Run, due: Collection[tuple[str, str]], stage: str, progress: Progress) -> None:
-    """Fit the beliefs that are due, by judge and method, as far as their answers allow it."""
+    """Fit beliefs by judge and method, of judges with enough answers."""
     comparisons = result.comparisons
-    # Ratios are of pairs of the first round, which follow from the seed: no journal is needed.
+    # Ratios are asked of pairs of the first round, which follow from the seed without the journal.
     first = make_plan(result.space, result.campaign.design, result.campaign.seed)
     shared = _shared(result) | {"version": versions.package_version()}
     for judge in dict.fromkeys(judge.name for judge in result.campaign.judges):
@@ -118,7 +117,7 @@ def _fit(result: Run, due: Collection[tuple[str, str]], stage: str, progress: Pr
         answers = _Answers(judge, evidence, sources)
         for method in methods:
             if len(evidence.measured) and method not in density.JUDGE_METHODS:
-                progress.note(judge, f"fit: {method} knows no log-odds and is left out")
+                progress.note(judge, f"fit: {method} does not support log-odds and is left out")
                 continue
             read = {**shared, "answers": answers.digest}
             if not _is_fitted(result, judge, method, read, stage, progress):
@@ -127,7 +126,7 @@ def _fit(result: Run, due: Collection[tuple[str, str]], stage: str, progress: Pr
 
 
 def _record(result: Run, judge: str, method: str, read: dict[str, str]) -> None:
-    """Write down what a belief was made from, and its files."""
+    """Record the inputs of a belief and its files."""
     folder = result.belief_folder(judge, method)
     result.manifest.record(fit_of(judge, method), read, [folder / name for name in BELIEF])
 
@@ -135,13 +134,13 @@ def _record(result: Run, judge: str, method: str, read: dict[str, str]) -> None:
 def _is_fitted(
     result: Run, judge: str, method: str, read: dict[str, str], stage: str, progress: Progress
 ) -> bool:
-    """Whether the belief on disk came from these answers and settings and is as it was written."""
+    """Whether the belief on disk was made from these inputs and its files are unchanged."""
     name, manifest = fit_of(judge, method), result.manifest
     entry = manifest.entry(name)
     if entry is None:
         return False
     changed = manifest.changed(name)
-    # The tables have other judges' answers besides.
+    # The tables hold other judges' answers, too.
     of_same = entry.read | {"tables": ""} == read | {"tables": ""}
     if of_same and not changed:
         if entry.read != read:
@@ -156,7 +155,7 @@ def _is_fitted(
 
 
 def _fit_one(result: Run, answers: _Answers, method: str, progress: Progress) -> None:
-    """Fit one belief and write it down."""
+    """Fit one belief and write its files."""
     judge, settings, seed = answers.judge, result.campaign.fit, result.campaign.seed
     folder = result.belief_folder(judge, method)
     samples = folder / SAMPLES
@@ -188,8 +187,8 @@ def _fit_one(result: Run, answers: _Answers, method: str, progress: Progress) ->
         (folder / POWER).write_text(text + "\n", encoding="utf-8")
     if belief.has_draws:
         draws = belief.draws(seed=seed, progress=shown)
-        bands = auditing.measure_bands(draws, space)
+        bands = audit_package.measure_bands(draws, space)
         (folder / BANDS).write_text(bands.model_dump_json() + "\n", encoding="utf-8")
-        auditing.write_draws(draws, space, folder / DRAWS)
+        audit_package.write_draws(draws, space, folder / DRAWS)
     shown("done", 1, 1)
     pd.DataFrame(drawn, columns=space.names).to_parquet(samples)

@@ -1,7 +1,7 @@
-"""What the stages of a run read and wrote, by digest: `manifest.json` in the run's folder.
+"""The manifest of a run: digests of what its stages read and wrote, in `manifest.json`.
 
-A stage writes its entry last, so an entry stands for files that were written to their end. What
-has no entry is taken as it is: files of earlier versions, or the user's own.
+A stage writes its entry last, so an entry means that its files are complete. Files without an
+entry, of earlier versions or the user's own, are accepted as they are.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ FILE = "manifest.json"
 
 @dataclass(frozen=True)
 class Entry:
-    """A stage's part of the manifest.
+    """The manifest's entry of a stage.
 
     Attributes:
-        read: what it was given, by name.
-        written: the files that it wrote, by path below the run's folder.
+        read: digests of its inputs, by name.
+        written: digests of the files that it wrote, by path below the run's folder.
     """
 
     read: dict[str, str] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Entry:
 
 
 class Manifest:
-    """The manifest of a run's folder; one that is missing or damaged has no entries.
+    """The manifest of a run's folder; a missing or damaged file has no entries.
 
     Example:
         >>> import tempfile
@@ -53,21 +53,20 @@ class Manifest:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What the run was begun with, see `config.provenance`; empty where nobody knows."""
+        """The identity that the run was started with (`config.provenance`); empty if unknown."""
         return dict(self._read()["identity"])
 
-    def keep_identity(self, identity: Mapping[str, str]) -> None:
-        """Write down what the run was begun with."""
+    def record_identity(self, identity: Mapping[str, str]) -> None:
+        """Record the identity that the run is started with."""
         self._write(self._read() | {"identity": dict(identity)})
 
     def entry(self, stage: str) -> Entry | None:
-        """What a stage read and wrote; None if it is not known."""
+        """Return the entry of a stage; None without one."""
         found = self._read()["stages"].get(stage)
         return None if found is None else Entry(**found)
 
     def record(self, stage: str, read: Mapping[str, str], written: Iterable[Path]) -> None:
-        """Write down what a stage read, and the files that it wrote; those there are not are left
-        out.
+        """Record what a stage read and the files that it wrote, without those that do not exist.
 
         Raises:
             InputError: the folder cannot be written.
@@ -78,12 +77,12 @@ class Manifest:
         self._write(known | {"stages": entries})
 
     def changed(self, stage: str) -> list[str]:
-        """The files of a stage that are gone, or are not as it wrote them."""
+        """Return the files of a stage that are missing or were changed since."""
         written = (self.entry(stage) or Entry()).written.items()
         return [name for name, digest in written if not self._is(name, digest)]
 
     def as_written(self, stage: str, name: str) -> bool:
-        """Whether a file is as a stage wrote it, or it is not known how that was."""
+        """Whether a file is unchanged since a stage wrote it; True for files without a digest."""
         digest = (self.entry(stage) or Entry()).written.get(name)
         return digest is None or self._is(name, digest)
 
@@ -108,7 +107,7 @@ class Manifest:
 
 
 def digest_of(value: Any) -> str:
-    """SHA-256 over a value as JSON.
+    """Return the SHA-256 of a value as JSON.
 
     Example:
         >>> digest_of({"b": 1, "a": 2}) == digest_of({"a": 2, "b": 1})
@@ -119,7 +118,7 @@ def digest_of(value: Any) -> str:
 
 
 def digest_of_file(path: Path) -> str:
-    """SHA-256 over a file; empty where there is none.
+    """Return the SHA-256 of a file; empty if there is none.
 
     Raises:
         InputError: the file cannot be read.
@@ -135,7 +134,7 @@ def digest_of_file(path: Path) -> str:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path beside a file, which takes its place at the end: all of it, or what stood there stays.
+    """Yield a path beside a file, and replace the file by it at the end, or leave it unchanged.
 
     Raises:
         InputError: the file cannot be written.
@@ -154,7 +153,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text file: all of it, or what stood there before stays.
+    """Write a text file completely, or leave the present one unchanged.
 
     Raises:
         InputError: the file cannot be written.

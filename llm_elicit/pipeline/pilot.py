@@ -99,7 +99,7 @@ class Recommendation(StrictModel):
 
     Attributes:
         judge: who is asked.
-        template: the one with the highest rate; None where none can be told from noise.
+        template: the one with the highest rate; None if none differs from noise.
         both_orders: whether to show each pair in both orders.
         reason: the grounds in one sentence.
     """
@@ -193,7 +193,7 @@ def run_pilot(
         campaign: whose judges are asked, and about what.
         pairs: how many.
         max_cost: a cap in USD over the whole pilot, in place of the campaign's own.
-        progress: told of every change.
+        progress: receives every change.
 
     Returns:
         What was found, and the errors that stopped judges or left questions without an answer.
@@ -206,7 +206,9 @@ def run_pilot(
     protocols: list[Protocol] = []
     spent = 0.0
     for planned in pilot_runs(campaign, pairs):
-        run = asyncio.run(stages.ask(stages.planned(planned), max_cost=max_cost, progress=progress))
+        run = asyncio.run(
+            stages.ask(stages.plan_run(planned), max_cost=max_cost, progress=progress)
+        )
         problems.extend(run.problems)
         table = run.comparisons
         spent += float(table.frame["cost"].fillna(0.0).sum())
@@ -345,8 +347,9 @@ def _rate(one: Interval | None, usable: float, tokens: float, cost: float | None
 def recommend(protocols: Sequence[Protocol]) -> Recommendation:
     """Which of one judge's protocols to use: the one of the highest rate.
 
-    A protocol whose reliability cannot be told from zero is not recommended, unless the features
-    predict its answers and no other's orders agree; one that comes near to the best is named.
+    A protocol whose reliability does not differ from zero is recommended only if the features
+    predict its answers and the orders of no other protocol agree. Protocols that are nearly as
+    good as the best are named.
     """
     judge = protocols[0].judge
     ranked = sorted(protocols, key=lambda one: -one.rate)

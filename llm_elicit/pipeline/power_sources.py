@@ -1,9 +1,9 @@
-"""What tells the scale of a judge's belief: its answers about ranges, ratios, quantiles and points.
+"""The power of a judge's belief, from its answers about ranges, ratios, quantiles and points.
 
-Comparisons of points tell the utility f up to a factor, so that the belief is one of
-p_k ∝ exp(k f). The other answers say which (`llm_elicit.density.fit_power`); where they do not, the
-belief is kept at a power that its record names: as fitted for choices, whose noise level is
-assumed, and with a standard deviation of one nat over λ for log-odds, by convention.
+Comparisons of points determine the utility f up to a factor, so the belief is one of
+p_k ∝ exp(k f). Direct answers determine k (`llm_elicit.density.fit_power`). Without them, a belief
+from choices keeps the power of the assumed noise level, and one from log-odds is scaled by
+convention to a standard deviation of f of one nat over λ. The diagnostics name the source.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from llm_elicit.spaces.features import FeatureSpace, Floats
 if TYPE_CHECKING:
     import pandas as pd
 
-    from llm_elicit import audit as auditing
+    from llm_elicit import audit as audit_package
     from llm_elicit import density
 else:
-    auditing, density = LazyModule("llm_elicit.audit"), LazyModule("llm_elicit.density")
+    audit_package, density = LazyModule("llm_elicit.audit"), LazyModule("llm_elicit.density")
 
 ASSUMED, CONVENTION = "assumed noise level", "convention"
-"""Where a belief's power comes from if no answer tells it: of choices, and of log-odds."""
+"""The source of a belief's power without direct answers: of choices, and of log-odds."""
 
 LEAST = 5
-"""Answers of a kind, below which they are left out."""
+"""The least number of answers of a kind that are used."""
 
 _BELOW = 1.92
 _FACTOR = 10.0
@@ -43,11 +43,11 @@ _LEAST_SHARE = 1e-9
 
 @dataclass(frozen=True)
 class PowerSources:
-    """A judge's answers that may tell the power of its belief, as `fit_power` takes them.
+    """A judge's answers that may determine the power of its belief, as arguments of `fit_power`.
 
     Attributes:
-        points: those written down, `(m, d)`, natural units, inside the range asked about.
-        quantiles: the median of what was stated of each feature, by its place and by level.
+        points: the sampled points, `(m, d)`, natural units, inside the range asked about.
+        quantiles: the median of the stated quantiles of each feature, by its index and level.
         ranges: pairs of ranges with their log-odds.
         ratios: two points each and the logarithm of how many times as plausible the first is.
         left_out: a line for each kind of answers that cannot be used.
@@ -61,13 +61,13 @@ class PowerSources:
 
     @property
     def given(self) -> dict[str, Any]:
-        """Those that there are, by the names of `fit_power`'s arguments."""
+        """The sources that are present, by the names of `fit_power`'s arguments."""
         names = ("points", "quantiles", "ranges", "ratios")
         found = {name: getattr(self, name) for name in names}
         return {name: value for name, value in found.items() if value is not None and len(value)}
 
     def arrays(self) -> Iterator[Floats]:
-        """Every number of the answers: equal answers have equal arrays."""
+        """Yield every number of the answers as arrays, for a digest."""
         for name, value in self.given.items():
             yield np.frombuffer(name.encode(), dtype=np.uint8).astype(np.float64)
             if isinstance(value, np.ndarray):
@@ -84,16 +84,16 @@ class PowerSources:
 def read_sources(
     table: pd.DataFrame | None, judge: str, space: FeatureSpace, seed: int, plan: Plan
 ) -> PowerSources:
-    """A judge's answers to direct questions as sources of a power.
+    """Read a judge's direct answers as sources of a power.
 
     Args:
-        table: the run's direct answers; None where none were asked.
+        table: the run's direct answers; None if none were asked.
         judge: the judge's name.
-        space: what was asked about.
+        space: the feature space.
         seed: the campaign's, from which the ranges follow.
-        plan: the campaign's pairs, whose ratios were asked.
+        plan: the campaign's pairs, for the ratios.
     """
-    read = auditing.DirectEvidence.read(table, judge, space, seed)
+    read = audit_package.DirectEvidence.read(table, judge, space, seed)
     if table is None or read is None:
         return PowerSources()
     kept = table[table["judge"] == judge]
@@ -153,7 +153,7 @@ def _points(points: Floats, space: FeatureSpace) -> tuple[Floats | None, str | N
 def _quantiles(
     stated: Floats, space: FeatureSpace
 ) -> tuple[dict[int, dict[float, float]], str | None]:
-    """The features whose stated quantiles increase within the range asked about."""
+    """Return the quantiles of features whose statements increase within their range."""
     found: dict[int, dict[float, float]] = {}
     refused = []
     for j in range(space.dimension):
@@ -172,12 +172,12 @@ def _quantiles(
 
 @dataclass(frozen=True)
 class PinnedPower:
-    """What answers say of a belief's power.
+    """The power of a belief by a judge's direct answers.
 
     Attributes:
-        power: by all that could be used; None where none could.
-        used: whether it tells the scale, see `tells`.
-        notes: a line for each kind of answers left out, and why.
+        power: by all sources that could be used; None without any.
+        used: whether it is precise enough, see `is_identified`.
+        notes: a line for each kind of answers left out, with the reason.
     """
 
     power: density.Power | None = None
@@ -185,8 +185,8 @@ class PinnedPower:
     notes: tuple[str, ...] = ()
 
 
-def tells(power: density.Power) -> bool:
-    """Whether a power is known: its interval excludes the flattest, and is not too wide to use.
+def is_identified(power: density.Power) -> bool:
+    """Whether a power is identified: its interval excludes the flattest and is not too wide.
 
     The likelihood at the flattest power looked at lies at least 1.92 nats below its maximum (the
     5 % point of a likelihood-ratio test of one parameter), and the 90 % interval spans less than a
@@ -196,10 +196,10 @@ def tells(power: density.Power) -> bool:
 
 
 def pin_power(belief: density.BeliefDensity, sources: PowerSources, seed: int) -> PinnedPower:
-    """The power of a belief by a judge's other answers.
+    """Return the power of a belief by a judge's direct answers.
 
-    Ranges of a judge who does not react to width as the holder of a density would tell nothing of
-    its power: their coherence is kept and the power is that of the other sources, if there are any.
+    Ranges determine no power if the judge's answers do not depend on their width as a density
+    would. Their coherence is kept then, and the power is that of the other sources, if any.
     """
     given, notes = sources.given, list(sources.left_out)
     if not given or not belief.has_noise_levels:
@@ -211,21 +211,21 @@ def pin_power(belief: density.BeliefDensity, sources: PowerSources, seed: int) -
     width = power.coherence
     if width is not None and not width.coherent:
         notes.append(
-            "ranges: the judge does not react to width as the holder of a density would, so they "
-            f"tell no power (p = {width.p_value:.2g})"
+            "ranges: the answers do not depend on width as those of a density would, so they "
+            f"determine no power (p = {width.p_value:.2g})"
         )
         others = {name: value for name, value in given.items() if name != "ranges"}
         other, _ = _fitted(belief, others, seed)
         if other is None:
             return PinnedPower(power, False, tuple(notes))
         power = replace(other, coherence=width)
-    return PinnedPower(power, tells(power), tuple(notes))
+    return PinnedPower(power, is_identified(power), tuple(notes))
 
 
 def _fitted(
     belief: density.BeliefDensity, given: Mapping[str, Any], seed: int
 ) -> tuple[density.Power | None, list[str]]:
-    """The power by all sources that can be used, and why others cannot."""
+    """Return the power by all sources that can be used, and a line for each that cannot."""
     if not given:
         return None, []
     try:
@@ -246,11 +246,11 @@ def _fitted(
 def at_stated_power(
     belief: density.BeliefDensity, pinned: PinnedPower, *, measured: bool, seed: int
 ) -> density.BeliefDensity:
-    """A fitted belief at the power that is known of it, which its diagnostics name.
+    """Scale a fitted belief to its power, whose source its diagnostics name.
 
     Args:
         belief: as fitted.
-        pinned: what other answers say.
+        pinned: the power by direct answers.
         measured: whether it was fitted to log-odds.
         seed: of the normalizing constant.
     """

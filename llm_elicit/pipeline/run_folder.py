@@ -1,4 +1,4 @@
-"""A run: a folder, and what its stages left there."""
+"""A run: its folder, and what its stages wrote there."""
 
 from __future__ import annotations
 
@@ -24,9 +24,6 @@ from llm_elicit.planning.pairs import Plan, direct_queries, make_plan
 from llm_elicit.planning.rounds import questions_of, with_rounds
 from llm_elicit.spaces.features import FeatureSpace
 
-FROZEN = "campaign.yaml"
-"""The file of a run's campaign as it was validated."""
-
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -36,8 +33,11 @@ else:
     pd = LazyModule("pandas")
     auditing, density = LazyModule("llm_elicit.audit"), LazyModule("llm_elicit.density")
 
+CAMPAIGN = "campaign.yaml"
+"""The file of the campaign as it was validated."""
+
 COMPARISONS, DIRECT = "comparisons.parquet", "direct.parquet"
-"""The files of what was answered: about pairs, and to direct questions."""
+"""The files of the answers: about pairs, and to direct questions."""
 
 PLAN = "plan.parquet"
 """The file of the pairs."""
@@ -46,40 +46,45 @@ AUDIT = "audit.json"
 """The file of the numbers of the report."""
 
 ANSWERS = "answers"
-"""Under which the manifest says how many answers the journal held when its tables were written."""
+"""The manifest's key for the number of answers in the journal when the tables were written."""
 
 SAMPLES = "samples.parquet"
 """The file of a belief's samples, in its folder."""
 
 BANDS = "bands.json"
-"""The file of a belief's credible bands, in its folder; methods without draws have none."""
+"""The file of a belief's credible bands, in its folder, if its method has posterior draws."""
 
 DRAWS = "draws.parquet"
-"""The file of points of the densities that a belief's answers allow, beside its bands."""
+"""The file of points of posterior draws of the belief, beside its bands."""
 
 POWER = "power.json"
-"""The file of the power that other answers than comparisons of points say, beside the belief."""
+"""The file of the power that direct answers imply, beside the belief."""
 
 POWERS = "powers.parquet"
-"""The file of a belief's points at other powers, which the audit makes."""
+"""The file of a belief's points at other powers, which the audit writes."""
 
 BELIEF = ("belief.json", "belief.safetensors", SAMPLES, BANDS, DRAWS, POWER)
-"""The files that a fit leaves in a belief's folder, those of them that it has."""
+"""The files that a fit may write into a belief's folder."""
 
 
 _OF_DIRECT = ("judge", "kind", "number", "replicate", "template", "reply", "verdict")
-"""The columns of direct answers that later stages look at, in whichever version."""
+"""The columns of direct answers that later stages use, in every version."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run's folder and what its stages left there.
+    """A run: its folder, and what its stages wrote there.
 
     Attributes:
-        folder: where everything is kept.
-        campaign: what is asked, of whom.
+        folder: the folder.
+        campaign: its campaign.
         space: the feature space.
-        problems: why questions have no answer: what stopped a judge, the others going on.
+        problems: errors that left questions without an answer or stopped a judge.
+
+    Example::
+
+        run = le.Run.open("simulated")
+        run.comparisons.frame, run.beliefs["expert"], run.audit, run.report_path
     """
 
     folder: Path
@@ -89,10 +94,10 @@ class Run:
 
     @classmethod
     def open(cls, where: str | Path) -> Run:
-        """A run by its folder, its name under runs/, or its campaign.
+        """Open a run by its folder, its name under runs/, or its campaign.
 
         Raises:
-            InputError: none of the three exists, or it is a grid of several.
+            InputError: none of the three exists, or it is a grid of several runs.
         """
         found = open_runs(where)
         if len(found) > 1:
@@ -104,7 +109,7 @@ class Run:
 
     @cached_property
     def plan(self) -> Plan:
-        """The pairs, drawn anew from the seed: the same every time. Later rounds are on record."""
+        """The pairs: the first round's follow from the seed, later rounds' are in the journal."""
         campaign = self.campaign
         first = make_plan(self.space, campaign.design, campaign.seed)
         direct = direct_queries(campaign.direct, self.space, campaign.seed, len(first.a))
@@ -115,11 +120,11 @@ class Run:
 
     @property
     def location(self) -> orchestrator.JournalLocation:
-        """Where the journal is."""
+        """The location of the journal."""
         return orchestrator.JournalLocation(self.folder, self.campaign.journal)
 
     def write_pairs(self) -> None:
-        """Write the pairs down, a row each."""
+        """Write plan.parquet, a row a pair."""
         columns = [f"{side}_{name}" for side in "ab" for name in self.space.names]
         pairs = np.hstack([self.plan.a, self.plan.b])
         with replacing(self.folder / PLAN) as beside:
@@ -128,14 +133,14 @@ class Run:
 
     @property
     def answered(self) -> dict[str, dict[str, int]]:
-        """How many questions each judge has answered, by presentation; empty before the first."""
+        """Answered questions by judge and presentation; empty before the first answer."""
         if not (self.folder / orchestrator.JOURNAL).is_file():
             return {}
         return orchestrator.answered(self.folder, self.campaign)
 
     @property
-    def untouched(self) -> dict[str, orchestrator.Totals]:
-        """Each judge's counts before the first question is asked."""
+    def empty_totals(self) -> dict[str, orchestrator.Totals]:
+        """The counts of every judge before the first question is asked."""
         questions = self.campaign.design.questions + len(self.plan.direct)
         total = orchestrator.Totals(total=questions)
         return {judge.name: total for judge in self.campaign.judges}
@@ -147,13 +152,13 @@ class Run:
 
     @property
     def direct(self) -> pd.DataFrame | None:
-        """The answers to direct questions, as they came; None where none were asked."""
+        """The answers to direct questions; None if none were asked."""
         path = self._as_written("ask", DIRECT)
         return read_parquet(path, _OF_DIRECT) if path.is_file() else None
 
     @property
     def judgments(self) -> dict[str, int]:
-        """How many judgments the table holds, for judges with any."""
+        """The number of judgments by judge; judges without any are left out."""
         path = self._as_written("ask", COMPARISONS)
         if not path.is_file():
             raise InputError(f"{path}: no such file; run the campaign first")
@@ -162,14 +167,14 @@ class Run:
 
     @property
     def missing(self) -> dict[str, int]:
-        """How many questions of the plan have no answer in the table, for judges with any."""
+        """The number of questions without an answer by judge; zeros are left out."""
         counts = self.judgments
         gaps = {judge: total - counts.get(judge, 0) for judge, total in self.questions.items()}
         return {judge: gap for judge, gap in gaps.items() if gap}
 
     @property
     def questions(self) -> dict[str, int]:
-        """How many questions about pairs each judge is asked; fewer where a rule had enough."""
+        """The number of questions about pairs by judge; a stopping rule may reduce it."""
         rounds = self.campaign.design.rounds
         known = {} if rounds is None else orchestrator.planned_rounds(self.location)
         names = [judge.name for judge in self.campaign.judges]
@@ -177,17 +182,17 @@ class Run:
 
     @property
     def beliefs(self) -> Mapping[str, density.BeliefDensity]:
-        """Each judge's belief, by the campaign's first method; judges without one are left out."""
+        """The belief of each judge by the campaign's first method; judges may have none."""
         return Beliefs(self, self.campaign.fit.methods[0])
 
     @property
     def audit(self) -> auditing.Audit:
-        """The numbers of the report."""
+        """The numbers of the report, audit.json."""
         return auditing.Audit.load(self._as_written("audit", AUDIT))
 
     @property
     def report_path(self) -> Path:
-        """The self-contained page."""
+        """The path of the self-contained report."""
         return self.folder / "report.html"
 
     @property
@@ -197,41 +202,41 @@ class Run:
 
     @property
     def manifest(self) -> Manifest:
-        """What the stages read and wrote."""
+        """The digests of what the stages read and wrote."""
         return Manifest(self.folder)
 
     @property
     def identity(self) -> dict[str, str]:
-        """What must stay the same while the run goes on; see `llm_elicit.config.provenance`."""
+        """The settings that must not change between resumes; see `llm_elicit.config.provenance`."""
         return orchestrator.worded_identity(self.campaign, self.space)
 
     @property
-    def begun_with(self) -> dict[str, str]:
-        """What it was when the run was begun; empty before that, and where nobody knows."""
+    def recorded_identity(self) -> dict[str, str]:
+        """The identity that the run was started with; empty before that, or if unknown."""
         kept = self.manifest.identity
         if kept or not (self.folder / orchestrator.JOURNAL).is_file():
             return kept
         return orchestrator.kept_identity(self.location)
 
     @property
-    def begun(self) -> bool:
-        """Whether anything was asked."""
+    def started(self) -> bool:
+        """Whether any question was asked."""
         files = (orchestrator.JOURNAL, COMPARISONS)
         return self.location.shared or any((self.folder / name).exists() for name in files)
 
     def check_identity(self) -> None:
-        """Refuse to go on with what was begun as another campaign.
+        """Check that the campaign is the one that the run was started with.
 
         Raises:
             InputError: the campaign, its feature space or a template was changed.
         """
-        check_same(self.begun_with, self.identity, self.folder)
+        check_same(self.recorded_identity, self.identity, self.folder)
 
     def check_journal(self) -> None:
-        """Refuse to ask again what was answered, where the journal is gone or an older one.
+        """Check that the journal still holds the answers that the tables were made from.
 
         Raises:
-            InputError: it holds fewer answers than were in it before.
+            InputError: it is missing or holds fewer answers, which would be paid for again.
         """
         before = self._answers_before()
         if not before:
@@ -246,7 +251,7 @@ class Run:
             )
 
     def _answers_before(self) -> int:
-        """How many answers the journal held when its tables were written."""
+        """Return the number of answers in the journal when the tables were written."""
         entry = self.manifest.entry("ask")
         if entry is not None:
             return int(entry.read[ANSWERS])
@@ -254,7 +259,7 @@ class Run:
         return len(Comparisons.read(table)) if table.is_file() else 0
 
     def _as_written(self, stage: str, name: str) -> Path:
-        """A file that is as its stage wrote it, if that is known.
+        """Return the path of a file, which must be unchanged since its stage wrote it.
 
         Raises:
             InputError: it was changed.
@@ -268,29 +273,29 @@ class Run:
         return path
 
     def belief_folder(self, judge: str, method: str) -> Path:
-        """Where one belief is kept."""
+        """Return the folder of a belief."""
         return self.folder / "beliefs" / judge / method
 
 
 def find(where: str | Path) -> tuple[Campaign, Path]:
-    """The campaign that a folder, a name under runs/ or a file stands for, and where it is kept.
+    """Find a campaign by its run's folder or name, its file or its name; return its folder, too.
 
     Raises:
-        InputError: none of the three exists.
+        InputError: nothing of the kind exists.
     """
     for folder in (Path(where), Path("runs") / where):
-        frozen = folder / FROZEN
-        if frozen.is_file():
-            if not Manifest(folder).as_written("plan", FROZEN):
+        copy = folder / CAMPAIGN
+        if copy.is_file():
+            if not Manifest(folder).as_written("plan", CAMPAIGN):
                 raise InputError(
-                    f"{frozen}: changed since it was written; it is the run's copy: change your "
+                    f"{copy}: changed since it was written; it is the run's copy: change your "
                     "own file and name that, or put it back"
                 )
-            data = read_yaml(frozen)
-            return validated(Campaign, data, str(frozen), warn=False), folder
+            data = read_yaml(copy)
+            return validated(Campaign, data, str(copy), warn=False), folder
     if Path(where).is_dir():
         raise InputError(
-            f"{where}: a folder without a run: it has no {FROZEN}; name a run's folder, its name "
+            f"{where}: a folder without a run: it has no {CAMPAIGN}; name a run's folder, its name "
             "under runs/, or a campaign's .yaml file"
         )
     campaign = Campaign.load(where)
@@ -298,10 +303,10 @@ def find(where: str | Path) -> tuple[Campaign, Path]:
 
 
 def open_runs(where: str | Path) -> tuple[Run, ...]:
-    """The run that a folder, a name or a campaign stands for; of a grid, every cell's.
+    """Open a run by its folder, name or campaign; of a grid, the runs of all cells.
 
     Raises:
-        InputError: there is no such thing.
+        InputError: nothing of the kind exists.
     """
     campaign, folder = find(where)
     if campaign.grid is None:
@@ -312,12 +317,12 @@ def open_runs(where: str | Path) -> tuple[Run, ...]:
 
 
 def fit_of(judge: str, method: str) -> str:
-    """The stage that fits a belief, as the manifest calls it."""
+    """Return the manifest's name of the stage that fits a belief."""
     return f"fit {judge} {method}"
 
 
 class Beliefs(Mapping[str, "density.BeliefDensity"]):
-    """The beliefs of a run by judge, loaded when looked at."""
+    """The beliefs of a run by judge; each is loaded when it is looked up."""
 
     def __init__(self, run: Run, method: str) -> None:
         self._run, self._method = run, method

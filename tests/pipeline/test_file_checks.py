@@ -119,8 +119,8 @@ MADE_AGAIN = {
     f"{BELIEF}/draws.parquet": "draws.parquet is gone or was changed; fitted again",
     f"{BELIEF}/belief.json": "belief.json is gone or was changed; fitted again",
     f"{BELIEF}/belief.safetensors": "belief.safetensors is gone or was changed; fitted again",
-    f"{BELIEF}/powers.parquet": "audit.json was changed, or what it rests on",
-    "audit.json": "audit.json was changed, or what it rests on",
+    f"{BELIEF}/powers.parquet": "audit.json or one of its inputs was changed",
+    "audit.json": "audit.json or one of its inputs was changed",
 }
 REFUSED = {"campaign.yaml": "campaign.yaml: changed since it was written"}
 NOT_READ = ("manifest.json", "journal.sqlite", "log.jsonl", "report.html", "figures", "tables")
@@ -258,7 +258,7 @@ def test_what_changes_a_question_is_another_campaign(
     home: Path, file: str, old: str, new: str, line: str
 ) -> None:
     _tell(home / file, old, new)
-    for stage in (stages.planned, stages.fit, stages.audit, stages.report):
+    for stage in (stages.plan_run, stages.fit, stages.audit, stages.report):
         with pytest.raises(InputError, match="run of another campaign") as caught:
             stage(Run.open("c.yaml"))
         assert line in str(caught.value)
@@ -290,7 +290,7 @@ def test_a_judge_may_be_added(home: Path) -> None:
     assert sorted(run.beliefs) == ["expert", "two"]
     assert before.equals(pd.read_parquet(f"runs/tiny/{BELIEF}/samples.parquet"))
     stages.report(run, notes)
-    assert notes.lines == ["tiny: report: audit.json was changed, or what it rests on; it is made "
+    assert notes.lines == ["tiny: report: audit.json or one of its inputs was changed; it is made "
                            "again"]  # fmt: skip
     _tell(home / "c.yaml", "seed: 3", "seed: 5")
     with pytest.raises(InputError, match=r"judge two\.seed differs: 3 before, 5 now"):
@@ -327,7 +327,7 @@ def test_a_run_of_an_earlier_version_goes_on(home: Path) -> None:
         )
     stages.report(Run.open(folder), notes := Notes())
     _tell(home / "datasets/mass.yaml", "unit: g", "unit: kg")
-    for stage in (stages.planned, stages.fit, stages.audit, stages.report):
+    for stage in (stages.plan_run, stages.fit, stages.audit, stages.report):
         with pytest.raises(InputError, match="an earlier version kept no more than that its space"):
             stage(Run.open("c.yaml"))
     _tell(home / "datasets/mass.yaml", "unit: kg", "unit: g")

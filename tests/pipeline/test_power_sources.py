@@ -1,4 +1,4 @@
-"""What tells a belief's scale: answers read back as sources, and the power that a belief is at."""
+"""The power of a belief: direct answers as its sources, and the scale that a belief is kept at."""
 
 import asyncio
 import json
@@ -18,9 +18,9 @@ from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.power_sources import (
     PowerSources,
     at_stated_power,
+    is_identified,
     pin_power,
     read_sources,
-    tells,
 )
 from llm_elicit.pipeline.run_folder import POWER, Run, fit_of
 from llm_elicit.planning.direct_pairs import range_pairs
@@ -130,9 +130,9 @@ def _power(low: float, high: float, above_flat: float) -> Power:
 
 
 def test_a_power_is_known_if_it_excludes_the_flattest_and_is_not_too_wide() -> None:
-    assert tells(_power(2.0, 8.0, 5.0))
-    assert not tells(_power(2.0, 8.0, 1.0))
-    assert not tells(_power(1.0, 11.0, 5.0))
+    assert is_identified(_power(2.0, 8.0, 5.0))
+    assert not is_identified(_power(2.0, 8.0, 1.0))
+    assert not is_identified(_power(1.0, 11.0, 5.0))
 
 
 @pytest.fixture(scope="module")

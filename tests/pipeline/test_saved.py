@@ -35,9 +35,9 @@ def run(request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ru
     monkeypatch.setattr(SimulatedBackend, "ask", refuse)
     monkeypatch.setattr(density, "fit_evidence", refuse)
     found = Run.open(request.param)
-    before = kept_answers(found.place)
+    before = kept_answers(found.location)
     yield found
-    assert kept_answers(found.place) == before == ANSWERS[request.param]
+    assert kept_answers(found.location) == before == ANSWERS[request.param]
 
 
 def test_its_counts_answers_and_beliefs_are_read(run: Run, tmp_path: Path) -> None:

@@ -1,0 +1,236 @@
+"""The stages that compare beliefs with the data (`audit`) and judges (`compare`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.read_files import read_json, read_points
+from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator import Progress, Silent
+from llm_elicit.orchestrator.log import span
+from llm_elicit.pipeline.file_checks import check_files, warn_of_gaps
+from llm_elicit.pipeline.fit import refit_changed
+from llm_elicit.pipeline.manifest import digest_of, digest_of_file
+from llm_elicit.pipeline.run_folder import (
+    AUDIT,
+    BANDS,
+    BELIEF,
+    DRAWS,
+    POWER,
+    POWERS,
+    SAMPLES,
+    Run,
+)  # fmt: skip
+from llm_elicit.planning.rounds import schedule_of
+from llm_elicit.spaces.features import FeatureSpace, Floats
+
+if TYPE_CHECKING:
+    from llm_elicit import audit as audit_package
+    from llm_elicit import density
+    from llm_elicit import report as report_package
+    from llm_elicit.report import Samples
+else:
+    # PyTorch, SciPy and Matplotlib take seconds to import, and asking needs none of them.
+    audit_package = LazyModule("llm_elicit.audit")
+    density = LazyModule("llm_elicit.density")
+    report_package = LazyModule("llm_elicit.report")
+
+_SILENT = Silent()
+
+
+@span("audit")
+def audit(result: Run, progress: Progress = _SILENT) -> None:
+    """Compare each belief with the data and with the sampling density; write audit.json.
+
+    Points of the beliefs at other powers are written beside them.
+    """
+    check_files(result, "audit", progress)
+    refit_changed(result, "audit", progress)
+    warn_of_gaps(result, "audit", progress)
+    write_audit(result, progress)
+
+
+def write_audit(result: Run, progress: Progress) -> None:
+    """Write audit.json; the files that it reads are checked already."""
+    samples = read_samples(result)
+    reference = audit_package.Reference(result.space, samples.sampling, samples.data)
+    table = result.comparisons
+    names = [judge.name for judge in result.campaign.judges if judge.name in table.judges]
+    evidence = [_evidence(result, table, name, samples) for name in names]
+    method = result.campaign.fit.methods[0]
+    written = [result.folder / AUDIT]
+    for one in evidence:
+        if one.powers is not None:
+            written.append(result.belief_folder(one.judge, method) / POWERS)
+            audit_package.write_powers(one.powers, result.space, written[-1])
+    shown = partial(progress.stage, "audit", "distances and tests")
+    numbers = audit_package.audit_run(evidence, reference, result.campaign.seed, shown)
+    numbers.save(written[0])
+    result.manifest.record("audit", _read_by_audit(result), written)
+
+
+def _read_by_audit(result: Run) -> dict[str, str]:
+    """Return digests of all that an audit depends on and that may change between resumes."""
+    judges = [judge.name for judge in result.campaign.judges]
+    settings = [judges, result.campaign.fit.recorded()]
+    beliefs = {
+        f"belief {judge} {method}": digest_of(
+            {name: digest_of_file(result.belief_folder(judge, method) / name) for name in BELIEF}
+        )
+        for judge in judges
+        for method in result.campaign.fit.methods
+    }
+    return {"settings": digest_of(settings), "tables": result.tables_digest, **beliefs}
+
+
+def audit_is_current(result: Run) -> bool:
+    """Whether the audit on disk is unchanged and made from the present files, as far as known."""
+    entry = result.manifest.entry("audit")
+    if entry is None:
+        return True
+    return entry.read == _read_by_audit(result) and not result.manifest.changed("audit")
+
+
+def compare(found: Sequence[Run], progress: Progress = _SILENT) -> audit_package.Versus:
+    """Compare the judges of one or several runs; see `llm_elicit.audit.judge_comparison`.
+
+    A judge is called by its name, or `run/judge` if two runs have judges of that name.
+
+    Raises:
+        InputError: feature spaces that differ, fewer than two beliefs, or a belief that has no
+            draws.
+    """
+    for run in found:
+        check_files(run, "compare", progress)
+        refit_changed(run, "compare", progress)
+    spaces = [run.space for run in found]
+    for run, space in zip(found, spaces, strict=True):
+        if space.features != spaces[0].features:
+            raise InputError(
+                f"compare: {run.folder} asks about {space.name} and {found[0].folder} about "
+                f"{spaces[0].name}; judges are compared over the same features and ranges"
+            )
+    names = [name for run in found for name in run.beliefs]
+    sides = []
+    for run in found:
+        table = run.comparisons
+        for name, belief in run.beliefs.items():
+            full = name if names.count(name) == 1 else f"{run.campaign.name}/{name}"
+            sides.append(audit_package.Side(full, table.choices(name), belief))
+    samples = read_samples(found[0])
+    reference = audit_package.Reference(spaces[0], samples.sampling, samples.data)
+    shown = partial(progress.stage, "compare")
+    return audit_package.compare_judges(sides, reference, found[0].campaign.seed, shown)
+
+
+def read_samples(result: Run) -> Samples:
+    """Read points of the data, of λ and of every judge's belief."""
+    space, count = result.space, result.campaign.fit.samples
+    rng = np.random.default_rng([result.campaign.seed, 0xA0D17])
+    method = result.campaign.fit.methods[0]
+    beliefs = {
+        judge.name: _read_points(result.belief_folder(judge.name, method), space)
+        for judge in result.campaign.judges
+    }
+    return report_package.Samples(
+        space=space,
+        sampling=space.sample(count, rng),
+        data=space.table_points() if space.table else None,
+        beliefs={name: points for name, points in beliefs.items() if points is not None},
+        bands={
+            name: bands
+            for name in beliefs
+            if (bands := _read_bands(result.belief_folder(name, method))) is not None
+        },
+        draws={
+            name: draws
+            for name in beliefs
+            if (draws := audit_package.read_draws(result.belief_folder(name, method) / DRAWS))
+            is not None
+        },
+        at_powers={
+            name: audit_package.read_powers(result.belief_folder(name, method) / POWERS)
+            for name in beliefs
+        },
+    )
+
+
+def _read_points(folder: Path, space: FeatureSpace) -> Floats | None:
+    """Read a belief's samples; None if it was not fitted."""
+    path = folder / SAMPLES
+    return read_points(path, space.names) if path.is_file() else None
+
+
+def _read_bands(folder: Path) -> audit_package.BeliefBands | None:
+    """Read a belief's bands; None if its method has none."""
+    path = folder / BANDS
+    if not path.is_file():
+        return None
+    return read_json(path, audit_package.BeliefBands.model_validate_json)
+
+
+def _read_power(folder: Path) -> density.Power | None:
+    """Read the power that a judge's direct answers imply; None without such answers."""
+    path = folder / POWER
+    if not path.is_file():
+        return None
+    return read_json(path, lambda text: audit_package.power_of(json.loads(text)))
+
+
+def _evidence(
+    result: Run, comparisons: Comparisons, judge: str, samples: Samples
+) -> audit_package.JudgeEvidence:
+    """Gather what the audit of one judge is based on.
+
+    Args:
+        result: the run.
+        comparisons: its judgments.
+        judge: the judge's name.
+        samples: the points of the beliefs by the first method.
+    """
+    seed, space = result.campaign.seed, result.space
+    triads = audit_package.find_triads(comparisons, judge)
+    direct = audit_package.DirectEvidence.read(result.direct, judge, space, seed)
+    schedule = schedule_of(judge, result.campaign)
+    evidence = audit_package.JudgeEvidence(
+        judge, comparisons, triads=triads, direct=direct, schedule=schedule
+    )
+    if judge not in samples.beliefs:
+        return evidence
+    first, *others = result.campaign.fit.methods
+    belief = density.BeliefDensity.load(result.belief_folder(judge, first))
+    points = samples.beliefs[judge]
+    pinned = _read_power(result.belief_folder(judge, first))
+    beliefs: dict[str, Floats] = {first: points}
+    diagnostics: dict[str, dict[str, Any]] = {first: belief.diagnostics}
+    for method in others:
+        folder = result.belief_folder(judge, method)
+        drawn = _read_points(folder, space)
+        if drawn is not None:
+            beliefs[method] = drawn
+            diagnostics[method] = density.BeliefDensity.load(folder).diagnostics
+    return replace(
+        evidence,
+        beliefs=beliefs,
+        diagnostics=diagnostics,
+        bands=samples.bands.get(judge),
+        draws=audit_package.read_draws(result.belief_folder(judge, first) / DRAWS),
+        levels=audit_package.data_levels(belief, space, points),
+        utility=audit_package.utility_of(belief, space, samples.data, seed),
+        powers=audit_package.at_powers(belief, space, points, samples.data, seed, pinned)
+        if belief.has_noise_levels
+        else None,
+        foretold=audit_package.foretell_triads(belief, triads, seed),
+        direct=audit_package.at_noise_levels(direct, belief, space, points, seed)
+        if belief.has_noise_levels
+        else direct,
+    )
