@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from llm_elicit.orchestrator.judgments import (
         OldPlanError,
         answered,
+        check_answers,
         comparisons,
         direct_answers,
         status,
@@ -54,6 +55,7 @@ _HOMES = {
     "Totals": "journal",
     "OldPlanError": "judgments",
     "answered": "judgments",
+    "check_answers": "judgments",
     "comparisons": "judgments",
     "direct_answers": "judgments",
     "status": "judgments",
@@ -95,6 +97,7 @@ __all__ = [
     "ask",
     "ask_in_batches",
     "batch_statuses",
+    "check_answers",
     "comparisons",
     "direct_answers",
     "estimate",

@@ -160,6 +160,18 @@ def comparisons(
     return _with_points(frame, space, plan)
 
 
+def check_answers(folder: Path, campaign: Campaign, space: FeatureSpace) -> None:
+    """Compare every answer in a run's journal with the digest kept beside it.
+
+    Raises:
+        InputError: there is no journal in the folder, it is another campaign's, or an answer in
+            it was changed by hand.
+    """
+    with _reading(folder, campaign, space) as db:
+        for pairs in (True, False):
+            check_digests(db, str(folder), pairs=pairs)
+
+
 def write_judgments(
     folder: Path,
     campaign: Campaign,

@@ -264,7 +264,7 @@ async def _asked(result: Run, summary: orchestrator.AskSummary) -> Run:
     result = _up_to_date(result)
     broken = next((p for p in summary.problems if isinstance(p, orchestrator.JournalError)), None)
     try:
-        write = partial(write_tables, result)
+        write = partial(_update_tables, result)
         await in_thread(write if broken else partial(_retried, write))
     except (ElicitError, OSError):
         if broken is None:
@@ -276,6 +276,16 @@ async def _asked(result: Run, summary: orchestrator.AskSummary) -> Run:
     if len(summary.problems) == len(summary.judges):
         raise summary.problems[0]
     return replace(result, problems=(*summary.problems, *_gaps(result, summary)))
+
+
+def _update_tables(result: Run) -> None:
+    """Write the tables of answers anew, unless they hold what the journal holds already."""
+    entry = result.manifest.entry("ask")
+    if entry is None or result.manifest.changed("ask"):
+        return write_tables(result)
+    if entry.read.get(ANSWERS) != str(orchestrator.kept_answers(result.location)):
+        return write_tables(result)
+    return orchestrator.check_answers(result.folder, result.campaign, result.space)
 
 
 def write_tables(result: Run) -> None:

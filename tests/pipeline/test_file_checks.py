@@ -228,6 +228,13 @@ def test_an_older_copy_of_the_journal_is_refused(home: Path) -> None:
         stages.report(Run.open("tiny"))
 
 
+def test_a_run_with_nothing_open_leaves_its_tables_as_they_are(home: Path) -> None:
+    table = Path("runs/tiny/comparisons.parquet")
+    before = table.stat().st_ino, table.stat().st_mtime_ns
+    le.run("c.yaml", progress=le.Silent())
+    assert (table.stat().st_ino, table.stat().st_mtime_ns) == before
+
+
 def test_an_answer_changed_by_hand_ends_the_run(home: Path) -> None:
     with sqlite3.connect("runs/tiny/journal.sqlite") as db:
         db.execute("UPDATE answers SET probability = 1 - probability WHERE question = 3")
