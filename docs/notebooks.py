@@ -47,7 +47,7 @@ def _written(text: str) -> str:
 
 
 def _run(text: str) -> str:
-    return "\n".join(f"!{line}" for line in text.splitlines() if line.strip())
+    return f"%%bash -e\n{text}"  # not `!`, which has a terminal, and so a display that redraws
 
 
 CODE = {"python": str, "yaml": _written, "bash": _run}
