@@ -1,4 +1,4 @@
-"""What a campaign will take, before anything is sent."""
+"""Estimate the requests, tokens and cost of a campaign before anything is sent."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.spaces.features import FeatureSpace
 
 Answered = Mapping[str, Mapping[str, int]]
-"""How many questions each judge has answered, by presentation."""
+"""Number of questions each judge has answered, by presentation."""
 
 _NOTHING: Answered = {}
 _A_NUMBER = 4
-"""Tokens of a number of an answer in words, with what separates it from the next."""
+"""Tokens of one number in an answer of several, with its separator."""
 
 
 @dataclass(frozen=True)
 class JudgeEstimate:
-    """What asking one judge will take.
+    """The estimate for one judge.
 
     Attributes:
-        judge, model: who is asked.
-        requests: how many questions are still to be asked.
-        prompt_tokens: of all of them.
-        cached_tokens: those of the prompts' tokens that the provider will bill as cached.
-        completion_tokens: of all answers, if the model answers as it is told; one that thinks
-            before it answers takes more.
+        judge, model: the judge's name and its model.
+        requests: number of questions still to be asked.
+        prompt_tokens: tokens of all prompts.
+        cached_tokens: tokens of the prompts that the provider will bill as cached.
+        completion_tokens: tokens of all answers, if the model answers as instructed; a model
+            that thinks first takes more.
         exact: whether the prompts were counted by the provider's own tokenizer.
-        cost: USD for these tokens; None where no price is known.
-        most: USD if each answer used up its token limit and nothing were cached; None where no
-            price is known.
-        batch: what `cost` would be in the provider's batch mode; None where there is none.
+        cost: USD for these tokens; None if the price is unknown.
+        most: USD if every answer reached its token limit and nothing were cached; None if the
+            price is unknown.
+        batch: `cost` in the provider's batch mode; None if it has none.
     """
 
     judge: str
@@ -57,7 +57,7 @@ class JudgeEstimate:
     batch: float | None = None
 
     def __add__(self, other: JudgeEstimate) -> JudgeEstimate:
-        """Both together, of one judge; what is unknown of either is unknown."""
+        """Return the sum of two estimates of one judge; unknown if either is unknown."""
         return replace(
             self,
             requests=self.requests + other.requests,
@@ -75,7 +75,7 @@ def _sum(one: float | None, two: float | None) -> float | None:
 
 
 def examples(campaign: Campaign, space: FeatureSpace, plan: Plan) -> list[Prompt]:
-    """Three questions about pairs and one of each other kind, as they will be sent.
+    """Return three questions about pairs and one of each other kind, as they will be sent.
 
     Raises:
         InputError: a template does not exist or cannot be filled in.
@@ -87,7 +87,7 @@ def examples(campaign: Campaign, space: FeatureSpace, plan: Plan) -> list[Prompt
 
 
 def prompts(space: FeatureSpace, plan: Plan, template: Template, count: int) -> list[Prompt]:
-    """The first `count` questions of the plan as they will be sent.
+    """Return the first `count` questions of the plan, as they will be sent.
 
     Raises:
         InputError: the template cannot be filled in.
@@ -105,11 +105,11 @@ def estimate(
     """Estimate each judge's requests, tokens and cost; sends nothing and needs no key.
 
     Args:
-        campaign: whom to ask.
+        campaign: the judges and the design.
         space: the feature space that words the points.
         plan: the questions.
-        answered: how many questions each judge has answered already, by presentation.
-        samples: how many questions of each kind are rendered to measure their length.
+        answered: number of questions each judge has answered, by presentation.
+        samples: number of questions of each kind that are rendered to measure their length.
 
     Raises:
         InputError: the template does not exist or cannot be filled in.
@@ -142,8 +142,15 @@ def estimate(
 
 @dataclass(frozen=True)
 class _Kind:
-    """Questions of one template: how they are presented, how many, some of them worded, and the
-    tokens of an answer, where it is more than a letter."""
+    """Questions of one template.
+
+    Attributes:
+        presentations: how they are presented.
+        count: number of questions.
+        some: a sample of them, rendered.
+        template: the template.
+        answer: tokens of an answer; None for a letter.
+    """
 
     presentations: tuple[str, ...]
     count: int

@@ -33,22 +33,22 @@ from llm_elicit.orchestrator.progress import Progress, Tally
 FILE = "log.jsonl"
 
 _ROOT = logging.getLogger("llm_elicit")
-_ROOT.addHandler(logging.NullHandler())  # a library is silent unless told otherwise
+_ROOT.addHandler(logging.NullHandler())  # a library logs nowhere by default
 if _ROOT.level == logging.NOTSET:
     _ROOT.setLevel(logging.INFO)
 _FOLDER: ContextVar[Path | None] = ContextVar("run folder", default=None)
-"""The run that the current task works on: two may be asked in one process."""
+"""The run of the current task: one process may ask two campaigns at the same time."""
 
 
 def event(name: str, level: int = logging.INFO, error: BaseException | None = None,
           **fields: Any) -> None:  # fmt: skip
-    """Log an event of the current run with its fields."""
+    """Log an event of the current run."""
     _ROOT.log(level, name, extra={"fields": fields}, exc_info=error)
 
 
 @contextmanager
 def logged(folder: Path, campaign: Campaign) -> Iterator[None]:
-    """Write what is logged inside to the folder's log; what goes wrong is in it, with traceback."""
+    """Write events logged inside to the folder's log; log exceptions with their traceback."""
     handler = _LogFile(folder, _keys(campaign))
     token = _FOLDER.set(folder)
     _ROOT.addHandler(handler)
@@ -64,11 +64,11 @@ def logged(folder: Path, campaign: Campaign) -> Iterator[None]:
 
 
 class Logged:
-    """A progress that is logged too: notes as they come, counts now and then.
+    """A progress that is also logged: every note, and counts at intervals.
 
     Args:
-        shown: the progress that is told as well.
-        every: seconds between two lines of one judge's counts.
+        shown: the progress to pass every call on to.
+        every: seconds between two log lines of one judge's counts.
     """
 
     def __init__(self, shown: Progress, every: float = 30.0) -> None:
@@ -101,13 +101,13 @@ def counted(judge: str, tally: Tally) -> None:
 
 
 def _keys(campaign: Campaign) -> list[str]:
-    """What the judges' key variables hold."""
+    """Return the judges' keys."""
     variables = {getattr(judge, "api_key_env", None) for judge in campaign.judges}
     return [key for name in variables if name and (key := os.environ.get(name, "").strip())]
 
 
 class _LogFile(logging.FileHandler):
-    """One run's records as JSON lines."""
+    """Writes one run's records as JSON lines."""
 
     def __init__(self, folder: Path, keys: Sequence[str]) -> None:
         super().__init__(folder / FILE, encoding="utf-8")
@@ -115,11 +115,11 @@ class _LogFile(logging.FileHandler):
         self._keys = keys
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is this run's."""
+        """Return whether a record is of this run."""
         return _FOLDER.get() == self._folder and bool(super().filter(record))
 
     def format(self, record: logging.LogRecord) -> str:
-        """A record as one line of JSON without keys."""
+        """Return a record as one line of JSON without keys."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -134,7 +134,7 @@ class _LogFile(logging.FileHandler):
         return text
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Go on: a log that cannot be written must not end a paid run; the journal says why."""
+        """Ignore errors: a log that cannot be written must not end a paid run."""
 
 
 Attributes = Mapping[str, str | int | float | bool]
@@ -142,19 +142,19 @@ Attributes = Mapping[str, str | int | float | bool]
 
 @contextmanager
 def span(name: str, attributes: Attributes | None = None) -> Iterator[trace.Span]:
-    """A span around what happens inside; an exception that leaves is recorded by its type alone.
+    """Open a span; an exception is recorded by its type alone.
 
     Args:
-        name: what is done.
-        attributes: facts about it.
+        name: the name of the operation.
+        attributes: attributes of the span.
 
     Example:
         >>> with span("fit", {"elicit.judge": "expert"}) as current:
-        ...     isinstance(current, trace.Span)  # whether or not anybody collects it
+        ...     isinstance(current, trace.Span)
         True
     """
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        yield trace.INVALID_SPAN  # nobody collects spans; each request has one, so this is short
+        yield trace.INVALID_SPAN  # spans are not collected: skip the cost for each request
         return
     with trace.get_tracer("llm_elicit").start_as_current_span(
         name, attributes=attributes, record_exception=False, set_status_on_exception=False

@@ -1,4 +1,4 @@
-"""What tokens cost: from a price list that is bundled with genai-prices, or from the campaign."""
+"""The price of tokens: from the price list of genai-prices, or as stated in the campaign."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from llm_elicit.backends import provider_of
 from llm_elicit.config.judges import Judge, TokenPrice
 
 PICO = 10**12
-"""Money is counted in whole picodollars, in which every listed price of a token is a whole
-number: sums are exact, whatever their order."""
+"""Picodollars in a dollar. Every listed price of a token is a whole number of picodollars, so that
+sums are exact in any order."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Picodollars a token, for prompts of more than `above` tokens.
+    """Prices in picodollars, for prompts of more than `above` tokens.
 
     Attributes:
-        input, output, cached: a token of the prompt, of the answer, of the prompt read from the
-            provider's cache.
-        request: a request, whatever its length.
-        above: these rates hold for the whole of a request whose prompt is longer than this.
+        input, output, cached: price of one token of the prompt, of the answer, and of the prompt
+            if read from the provider's cache.
+        request: price of one request, whatever its length.
+        above: the rates apply to whole requests whose prompt has more tokens than this.
     """
 
     input: int = 0
@@ -34,23 +34,23 @@ class Rates:
     above: int = 0
 
     def cost(self, prompt: int, completion: int, cached: int) -> int:
-        """Picodollars of one request."""
+        """Return the cost of one request in picodollars."""
         fresh = (prompt - cached) * self.input + cached * self.cached
         return self.request + fresh + completion * self.output
 
 
 @dataclass(frozen=True)
 class Price:
-    """What a judge's requests cost, as of the moment it was looked up. By default nothing.
+    """The price of a judge's requests; free by default.
 
     Attributes:
-        tiers: rates by the prompt's length, the shortest first; its `above` is 0.
+        tiers: rates by the prompt's length, the shortest first, whose `above` is 0.
     """
 
     tiers: tuple[Rates, ...] = (Rates(),)
 
     def cost(self, prompt: int, completion: int, cached: int = 0) -> float:
-        """USD of one request; `cached` tokens are a part of the prompt's.
+        """Return the cost of one request in USD; `cached` tokens are part of the prompt's.
 
         Example:
             >>> Price((Rates(input=1_000_000, output=5_000_000),)).cost(1000, 10)
@@ -60,7 +60,7 @@ class Price:
         return rates.cost(prompt, completion, min(cached, prompt)) / PICO
 
     def most(self, prompt: int, completion: int) -> float:
-        """USD of the dearest request with so many tokens or fewer."""
+        """Return the highest cost in USD of a request with at most so many tokens."""
         reached = (r for r in self.tiers if prompt > r.above or r.above == 0)
         return max(r.cost(prompt, completion, 0) for r in reached) / PICO
 
@@ -98,7 +98,7 @@ _ONE = Usage(input_tokens=1, output_tokens=1)
 
 
 def _stated(price: TokenPrice, batch: bool) -> Price:
-    """A campaign's own price: USD per million tokens."""
+    """Return a price stated in the campaign, in USD per million tokens."""
     share = price.batch if batch else 1.0
     cached = price.input if price.cached is None else price.cached
     numbers = (_pico(Decimal(str(v)) * Decimal(str(share))) for v in (price.input, price.output))
@@ -107,7 +107,7 @@ def _stated(price: TokenPrice, batch: bool) -> Price:
 
 
 def _listed(entry: Any) -> Price:
-    """An entry of the price list; each of its prices is a number, or has tiers of its own."""
+    """Return the price of an entry of the price list, whose prices are numbers or tiers."""
     prices = {
         "input": entry.input_mtok,
         "output": entry.output_mtok,
@@ -116,7 +116,7 @@ def _listed(entry: Any) -> Price:
     starts = {0}
     for price in prices.values():
         starts.update(tier.start for tier in getattr(price, "tiers", ()))
-    # A price for a thousand requests is a thousand times as fine as one for a million tokens.
+    # `_pico` expects a price per million; this one is per thousand requests.
     request = _pico(Decimal(entry.requests_kcount or 0) * 1000)
     return Price(
         tuple(
@@ -131,7 +131,7 @@ def _listed(entry: Any) -> Price:
 
 
 def _at(price: Any, start: int) -> Decimal:
-    """A price for prompts just longer than `start`, in USD per million tokens."""
+    """Return a price for prompts just longer than `start`, in USD per million tokens."""
     if price is None:
         return Decimal(0)
     if not hasattr(price, "tiers"):
@@ -141,5 +141,5 @@ def _at(price: Any, start: int) -> Decimal:
 
 
 def _pico(usd_per_million: Decimal) -> int:
-    """Picodollars a token, rounded up."""
+    """Return the price in picodollars a token, rounded up."""
     return int((usd_per_million * 10**6).to_integral_value(ROUND_CEILING))

@@ -1,4 +1,4 @@
-"""What the engine tells while it runs, and a display of it."""
+"""Progress of a run: the interface that the engine calls, and a display."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from rich.progress import Progress as Bars
 from llm_elicit._util.sanitize import visible
 
 _REDRAW = 0.1
-"""Seconds between two changes of a line: drawing takes longer than counting an answer."""
+"""Seconds between two redraws of a line: drawing takes longer than counting an answer."""
 
 _SECOND = 2.0
-"""Seconds from the first plain line to the second; each next comes after twice as long."""
+"""Seconds from the first plain line to the second; the interval then doubles."""
 
 
 @dataclass
@@ -28,15 +28,15 @@ class Tally:
     """One judge's counts.
 
     Attributes:
-        total, done: questions of the campaign, and those answered, in earlier runs too.
-        cached: answers of this run that were served from earlier ones.
+        total, done: questions of the campaign, and those answered, earlier runs included.
+        cached: answers of this run taken from the cache.
         answered: answers of this run.
         failed: questions given up in this run.
         errors: requests of this run that failed.
         requests: requests sent in this run.
-        prompt_tokens, completion_tokens: in earlier runs too.
-        cost: USD, in earlier runs too; None where no price is known.
-        began: the monotonic clock when the judge's first question was put.
+        prompt_tokens, completion_tokens: token counts, earlier runs included.
+        cost: USD, earlier runs included; None if the price is unknown.
+        began: the monotonic clock at the judge's first question.
     """
 
     total: int = 0
@@ -52,24 +52,24 @@ class Tally:
     began: float = 0.0
 
     def rate(self, clock: float) -> float:
-        """Answers a second in this run."""
+        """Return the answers per second in this run."""
         elapsed = clock - self.began
         return self.answered / elapsed if self.began and elapsed > 0 else 0.0
 
 
 class Progress(Protocol):
-    """What the engine calls; every call returns at once."""
+    """The interface that the engine calls; every call returns immediately."""
 
     def tally(self, judge: str, tally: Tally) -> None:
-        """A judge's counts have changed."""
+        """Report a judge's counts."""
         ...
 
     def stage(self, label: str, step: str, done: int, total: int) -> None:
-        """Work other than asking has come so far: `done` of `total` in a step of `label`."""
+        """Report other work: `done` of `total` in a step of `label`."""
         ...
 
     def note(self, judge: str, line: str) -> None:
-        """Something the user should read, in one line."""
+        """Report one line that the user should read."""
         ...
 
 
@@ -87,9 +87,9 @@ class Silent:
 
 
 class Display:
-    """A line a judge: questions, rate, errors, tokens, cost, time left.
+    """One line a judge: questions, rate, errors, tokens, cost, time left.
 
-    On a terminal the lines are live; elsewhere a plain line is written now and then.
+    On a terminal the lines are updated in place; elsewhere a plain line is written occasionally.
 
     Args:
         console: where to write; standard error by default.
@@ -137,7 +137,7 @@ class Display:
         self._bar(judge, tally.done, tally.total, _detail(tally, now))
 
     def stage(self, label: str, step: str, done: int, total: int) -> None:
-        """Show how far a step of other work has come."""
+        """Show the progress of other work."""
         if self._live:
             self._bar(label, done, total, step)
         elif self._due(label, over=False):
@@ -152,8 +152,11 @@ class Display:
         self._bars.update(self._tasks[name], total=total, completed=done, detail=detail)
 
     def _due(self, name: str, over: bool, errors: bool = False) -> bool:
-        """Whether a plain line is due: the first at once, the next ever more rarely, one that
-        tells of the first errors, and one at the end."""
+        """Return whether a plain line is due.
+
+        The first is due at once, later ones at growing intervals, one at the first error, and
+        one at the end.
+        """
         clock = time.monotonic()
         said, wait = self._said.get(name, (-math.inf, 0.0))
         news = errors and name not in self._erred
@@ -182,7 +185,7 @@ class Display:
 
 
 def _detail(tally: Tally, clock: float) -> str:
-    """Rate, errors, tokens and cost in a few words."""
+    """Return rate, errors, tokens and cost in a few words."""
     words = [f"{tally.rate(clock):.1f}/s"]
     if tally.cached:
         words.append(f"{tally.cached} cached")
@@ -196,7 +199,7 @@ def _detail(tally: Tally, clock: float) -> str:
 
 
 def _short(count: int) -> str:
-    """A count in at most five characters or so: 950, 12.3k, 4.56M."""
+    """Return a count in about five characters: 950, 12.3k, 4.56M."""
     for size, suffix in ((1_000_000, "M"), (1_000, "k")):
         if count >= size:
             return f"{count / size:.3g}{suffix}"

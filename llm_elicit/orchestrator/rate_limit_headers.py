@@ -21,20 +21,20 @@ _KINDS: tuple[Kind, ...] = ("requests", "tokens", "input-tokens", "output-tokens
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _EPOCH = 1e9
-"""More seconds than this are no wait but a moment, counted from 1970."""
+"""A larger number of seconds is a time since 1970, not a wait."""
 
 _EPOCH_MS = 1e11
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """What a provider says is left of one of its limits.
+    """The state of one of a provider's limits.
 
     Attributes:
         kind: what is counted.
-        limit: how much there is when nothing is used.
-        remaining: how much is left.
-        reset: seconds until all of it is there again.
+        limit: the limit.
+        remaining: what remains of it.
+        reset: seconds until it is whole again.
     """
 
     kind: Kind
@@ -44,10 +44,10 @@ class Allowance:
 
 
 def seconds_until(text: str, now: datetime) -> float | None:
-    """Seconds from `now` that a header means: every form that providers use.
+    """Return the seconds from `now` that a header states; None if it cannot be read.
 
-    Read are seconds ("7", "0.5"), durations ("6m0s", "12ms"), moments (seconds or milliseconds
-    since 1970, RFC 3339, an HTTP date). None where it is none of them; never negative.
+    Providers send seconds ("7", "0.5"), durations ("6m0s", "12ms"), and times (seconds or
+    milliseconds since 1970, RFC 3339, an HTTP date). The result is never negative.
 
     Example:
         >>> now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -98,10 +98,10 @@ def _moment(text: str, now: datetime) -> float | None:
 
 
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """Seconds that a refusal asks to wait, or None.
+    """Return the seconds that a refusal asks to wait; None if it does not say.
 
-    Retry-After-Ms and Retry-After come first, then a plain reset. What is said of a single
-    limit is an `Allowance`: full again is later than enough again.
+    Retry-After-Ms and Retry-After take precedence over a plain reset. The reset of a single limit
+    is not used: enough of it is available before it is whole again.
 
     Example:
         >>> retry_after({"retry-after": "3"}), retry_after({"retry-after": "soon"})
@@ -117,7 +117,7 @@ def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> floa
 
 
 def allowances(headers: Mapping[str, str], now: datetime | None = None) -> tuple[Allowance, ...]:
-    """What is left of each limit that the headers speak of: x-ratelimit-*, anthropic-ratelimit-*.
+    """Return the state of each limit in the headers: x-ratelimit-*, anthropic-ratelimit-*.
 
     Example:
         >>> allowances({"x-ratelimit-limit-requests": "600",
@@ -157,7 +157,7 @@ def _count(text: str | None) -> float | None:
 
 
 def _clock(headers: Mapping[str, str], now: datetime | None) -> datetime:
-    """The server's clock where it tells it, since its moments are by that clock."""
+    """Return the server's time if stated, since its other times refer to that clock."""
     if now is not None:
         return now
     try:
@@ -168,26 +168,26 @@ def _clock(headers: Mapping[str, str], now: datetime | None) -> datetime:
 
 
 _LOOK = 5.0
-"""Seconds after which a window can be told from a bucket."""
+"""Seconds after which a window can be distinguished from a bucket."""
 
 _GAIN = 19.0
-"""How eagerly what is left is spent: a bucket or sliding window settles at 1 / (1 + gain) left."""
+"""Gain of the control: a bucket or sliding window settles with 1 / (1 + gain) remaining."""
 
 _ROUNDING = 0.5
-"""Seconds at least until a limit is whole of which something is used: moments come rounded."""
+"""Least seconds until a partly used limit is whole, since reset times are rounded."""
 
 
 @dataclass
 class _Left:
-    """What is left of one limit, by the newest word of it and what has left since.
+    """The state of one limit: the newest headers, less the requests sent since.
 
     Attributes:
-        limit, remaining: units; `remaining` may be below zero.
-        full_at: when all of it is there again.
-        as_of: when the request left whose response said so.
-        since, full_then: the clock and `full_at` some time ago, to tell windows from buckets.
-        window: whether the limit starts anew at `full_at`. A bucket's, or a sliding window's,
-            moment of being full recedes while it is used; a window's end stays where it is.
+        limit, remaining: in units of the limit; `remaining` may be negative.
+        full_at: the time when the limit is whole again.
+        as_of: the time when the request of the newest headers was sent.
+        since, full_then: a former time and its `full_at`, to distinguish windows from buckets.
+        window: whether the limit is a fixed window that ends at `full_at`. The `full_at` of a
+            bucket or a sliding window recedes while it is used; that of a fixed window does not.
     """
 
     limit: float
@@ -198,20 +198,20 @@ class _Left:
     full_then: float
     window: bool = False
 
-    def renew(self, now: float, one: Allowance, spoken_for: float, sent_at: float) -> None:
-        """Newer word came, of a request that left at `sent_at`."""
-        self.limit, self.remaining = one.limit, one.remaining - spoken_for
+    def renew(self, now: float, one: Allowance, reserved: float, sent_at: float) -> None:
+        """Update the state from headers of a request that was sent at `sent_at`."""
+        self.limit, self.remaining = one.limit, one.remaining - reserved
         reset = max(one.reset, _ROUNDING) if one.remaining < one.limit else one.reset
         self.full_at, self.as_of = now + reset, sent_at
         elapsed = now - self.since
         if elapsed >= _LOOK:
-            # Moments come rounded to a second.
+            # Reset times are rounded to a second.
             self.window = self.full_at - self.full_then < 1.1 + 0.2 * elapsed
         if now >= self.full_then or (elapsed >= 2.0 * _LOOK and not self.window):
             self.since, self.full_then = now, self.full_at
 
     def gap(self, now: float, cost: float) -> float:
-        """Seconds from one request to the next, at `cost` units each; 0 for no limit."""
+        """Return the seconds between requests of `cost` units each; 0 for no limit."""
         time = self.full_at - now
         if time <= 0.0 or cost <= 0.0:
             return 0.0
@@ -219,16 +219,16 @@ class _Left:
             return time * cost / self.remaining / (1.0 if self.window else _GAIN)
         if self.window:
             return time
-        # There is enough again sooner than all; twice that, to be sure.
+        # Enough is available before all is: wait twice the proportional time, to be safe.
         used = max(self.limit - self.remaining, cost)
         return min(time, 2.0 * time * cost / used)
 
 
 class HeaderLimits:
-    """What is left of each limit that a provider speaks of.
+    """The states of all limits that a provider's headers mention.
 
     Attributes:
-        cost: what a request takes of each kind, as answers tell.
+        cost: mean cost of a request in each kind of unit, as measured from answers.
     """
 
     def __init__(self) -> None:
@@ -236,18 +236,18 @@ class HeaderLimits:
         self.cost: dict[str, float] = {"requests": 1.0}
 
     def gap(self, now: float) -> float:
-        """Seconds between requests, by the strictest limit; 0 where none is known."""
+        """Return the seconds between requests by the strictest limit; 0 if none is known."""
         gaps = (left.gap(now, self.cost.get(kind, 0.0)) for kind, left in self._left.items())
         return max(gaps, default=0.0)
 
     def sent(self, tokens: float) -> None:
-        """A request leaves; `tokens` is a guess, used until answers tell what one takes."""
+        """Count a request that is sent; `tokens` is an estimate, used until the first answer."""
         self.cost.setdefault("tokens", tokens)
         for kind, left in self._left.items():
             left.remaining -= self.cost.get(kind, 0.0)
 
     def used(self, prompt: float, completion: float) -> None:
-        """An answer took so many tokens."""
+        """Update the mean cost by the tokens of an answer."""
         self._weigh("input-tokens", prompt)
         self._weigh("output-tokens", completion)
         self._weigh("tokens", prompt + completion)
@@ -259,15 +259,15 @@ class HeaderLimits:
     def learn(
         self, now: float, sent_at: float, left: tuple[Allowance, ...], in_flight: int
     ) -> None:
-        """A response to a request that left at `sent_at` says what is left."""
+        """Update the limits from the headers of a request that was sent at `sent_at`."""
         for one in left:
             known = self._left.get(one.kind)
             if known is not None and sent_at < known.as_of:
-                continue  # an older word than the one we have
-            # Whether those in flight are counted already is not known: they are taken off.
-            spoken_for = in_flight * self.cost.get(one.kind, 0.0)
+                continue  # older than the newest headers
+            # Requests in flight may not be counted yet: subtract them.
+            reserved = in_flight * self.cost.get(one.kind, 0.0)
             if known is None:
                 full = now + one.reset
                 known = _Left(one.limit, one.remaining, full, sent_at, since=now, full_then=full)
                 self._left[one.kind] = known
-            known.renew(now, one, spoken_for, sent_at)
+            known.renew(now, one, reserved, sent_at)

@@ -1,8 +1,8 @@
-"""How many tokens a question has, before it is sent.
+"""Count the tokens of a prompt before it is sent.
 
-OpenAI's models are counted by their own tokenizer where the extra `tokens` is installed (its
-vocabularies are bundled: nothing is fetched). Anthropic publishes no tokenizer, and a server of
-one's own may run any model: their prompts are estimated, rather too long than too short.
+Prompts to OpenAI's models are counted by their own tokenizer if the extra `tokens` is installed
+(its vocabularies are bundled, nothing is fetched). Anthropic publishes no tokenizer, and a server
+of one's own may run any model: their prompts are estimated, and rather over than under.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from llm_elicit.config.judges import Judge
 from llm_elicit.questions import Prompt
 
 _CHARACTERS_A_TOKEN = 2.7
-"""The templates' questions have 3.5 to 3.7 in OpenAI's newest vocabulary: a third is added."""
+"""The templates' questions have 3.5 to 3.7 in OpenAI's newest vocabulary; this adds a third."""
 
 _TOKENS_A_TURN = 5
 _ROOM_A_TURN = 32
 _CACHED_FROM, _CACHED_STEP = 1024, 128
-"""OpenAI caches the beginning that prompts share by itself, from so many tokens, in such steps."""
+"""OpenAI caches a shared beginning of at least 1024 tokens, in steps of 128."""
 
 Counter = Callable[[Prompt], int]
-"""Tokens of a prompt."""
+"""Return the number of tokens of a prompt."""
 
 
 def counter(judge: Judge) -> tuple[Counter, bool]:
-    """How to count the tokens of a judge's prompts, and whether as the provider counts them.
+    """Return how to count the tokens of a judge's prompts, and whether the count is exact.
 
     Example:
         >>> from llm_elicit.config.judges import SimulatedJudge
@@ -43,19 +43,16 @@ def counter(judge: Judge) -> tuple[Counter, bool]:
 
 
 def most(prompt: Prompt) -> int:
-    """More tokens than any tokenizer makes of a prompt.
+    """Return an upper bound of a prompt's tokens, for any tokenizer.
 
-    A token holds at least a byte of text; each turn has a few tokens of its own.
+    A token holds at least one byte of text; each message has a few tokens of its own.
     """
     texts = sum(len(message.content.encode()) for message in prompt.messages)
     return texts + _ROOM_A_TURN * (len(prompt.messages) + 1)
 
 
 def cached_beginning(prompts: Sequence[Prompt], judge: Judge, count: Counter) -> int:
-    """Tokens at the beginning of every prompt that the provider will bill as cached.
-
-    OpenAI caches by itself what prompts share; Anthropic only on a mark that is not sent here.
-    """
+    """Return the tokens at the beginning of every prompt that the provider bills as cached."""
     if len(prompts) < 2 or not provider_of(judge).caches_prompts(judge):
         return 0
     shared = 0
@@ -73,13 +70,13 @@ def _estimated(prompt: Prompt) -> int:
 
 
 def _chat(prompt: Prompt, encode: Callable[[str], Sequence[int]]) -> int:
-    """As OpenAI counts a chat: three tokens and the role a turn, three for the answer."""
+    """Count a chat as OpenAI does: the role and three tokens a message, three for the answer."""
     turns = (3 + len(encode(m.role)) + len(encode(m.content)) for m in prompt.messages)
     return 3 + sum(turns)
 
 
 def _encoder(judge: Judge) -> Callable[[str], Sequence[int]] | None:
-    """The tokenizer of OpenAI's own models; None for others, or where it is not installed."""
+    """Return the tokenizer of a judge's model; None if unknown or not installed."""
     name = provider_of(judge).vocabulary(judge)
     if name is None:
         return None

@@ -1,8 +1,8 @@
-"""What a reply took: the provider's own count where it can be true, else the worst case.
+"""The tokens charged for a reply: the provider's count if it is plausible, else the worst case.
 
-A cap holds because the worst case of a request is set aside before it leaves. That stands on two
-things that a provider may get wrong: it counts the tokens of its replies, and it keeps to the
-token limit that it was given.
+A cap holds because the worst case of a request is reserved before it is sent. This relies on two
+things that a provider may get wrong: the token counts of its replies, and the token limit of the
+request.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from llm_elicit.backends import Reply
 from llm_elicit.backends.base import silent
 
 MOST = 10_000_000
-"""Tokens: more than any model reads or writes at once. A larger count is no count."""
+"""More tokens than any model reads or writes at once; a larger count is implausible."""
 
 _HEADROOM = 2
-"""The worst case is raised to so many times what a reply took: the next may take a little more."""
+"""The worst case is raised to this multiple of what a reply took, in case the next takes more."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens of a request: of its prompt and of its answer."""
+    """The tokens of a request: of its prompt and of its answer."""
 
     prompt: int = 0
     completion: int = 0
 
     def max(self, other: Tokens) -> Tokens:
-        """The larger of each."""
+        """Return the elementwise maximum."""
         return Tokens(max(self.prompt, other.prompt), max(self.completion, other.completion))
 
 
 class UsageCheck:
-    """Holds what one judge's replies say they took against what their requests may take.
+    """Compares the token counts of one judge's replies with the worst case of their requests.
 
-    **A count that cannot be true** (missing, zero, negative, no whole number, beyond `MOST`) is
-    replaced by the worst case. **One beyond the worst case** is what it is, and raises the worst
-    case of this judge's further requests to twice of it. Requests in flight were reserved for
-    less: all that they take beyond it may pass a cap.
+    **An implausible count** (missing, zero, negative, not a whole number, above `MOST`) is
+    replaced by the worst case. **A count above the worst case** is accepted, and raises the worst
+    case of the judge's further requests to twice its value. Requests already in flight have
+    reserved less, so that what they take beyond it may exceed a cap.
 
     Args:
-        notify: told in a line of counts that cannot be true, once, and of each rise.
-        raised: the least that a request must reserve, as earlier runs found.
+        notify: called with one line on the first implausible count and on each rise.
+        raised: the least to reserve for a request, as earlier runs found.
 
     Example:
         >>> check = UsageCheck()
@@ -62,15 +62,16 @@ class UsageCheck:
         self._noted = False
 
     def worst(self, bound: Tokens) -> Tokens:
-        """The most that a request can take, by its own `bound` and by what others took."""
+        """Return the worst case of a request: its own `bound`, or more if others took more."""
         return bound.max(self.raised)
 
     def counted(self, reply: Reply, bound: Tokens | None) -> Reply:
-        """The reply with the tokens that it is charged.
+        """Return the reply with the tokens charged.
 
         Args:
-            reply: as the provider sent it.
-            bound: what its request may take by itself; None for a judge that is no language model.
+            reply: the reply as the provider sent it.
+            bound: the most that its request should take; None if the judge is not a language
+                model.
         """
         if not _credible(reply):
             charged = self.worst(bound) if bound else Tokens()
@@ -90,7 +91,7 @@ class UsageCheck:
         return replace(reply, cached_tokens=min(cached, reply.prompt_tokens))
 
     def _compare(self, taken: Tokens, worst: Tokens) -> None:
-        """Raise the worst case where a reply took more."""
+        """Raise the worst case if a reply took more."""
         over = Tokens(
             _HEADROOM * taken.prompt if taken.prompt > worst.prompt else 0,
             _HEADROOM * taken.completion if taken.completion > worst.completion else 0,
@@ -107,14 +108,14 @@ class UsageCheck:
 
 
 def known(reply: Reply) -> tuple[float, float]:
-    """Tokens of the prompt and of the answer as the provider counted them; zeros if it did not."""
+    """Return the plausible token counts of prompt and answer; zeros if they are implausible."""
     if not _credible(reply):
         return 0.0, 0.0
     return float(reply.prompt_tokens), float(reply.completion_tokens)
 
 
 def _credible(reply: Reply) -> bool:
-    """Whether a reply's count of tokens can be true."""
+    """Return whether a reply's token counts are plausible."""
     prompt, completion = reply.prompt_tokens, reply.completion_tokens
     if not (_is_count(prompt) and _is_count(completion)) or prompt == 0:
         return False
@@ -122,5 +123,5 @@ def _credible(reply: Reply) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    """Whether a value is a number of tokens; plug-ins may put anything there."""
+    """Return whether a value is a number of tokens; plug-ins may return anything."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
