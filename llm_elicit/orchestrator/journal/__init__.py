@@ -1,4 +1,4 @@
-"""The journal: one database a run, behind one small door, written by SQLAlchemy Core."""
+"""The journal: one database a run, with every question, request and answer."""
 
 from llm_elicit.orchestrator.journal.batches import BatchFate, BatchRow, batch_rows
 from llm_elicit.orchestrator.journal.changes import (

@@ -1,4 +1,4 @@
-"""The journal's account of batches: what was handed in, under which tag, and what became of it."""
+"""Batches in the journal: the tag, provider id and state of each."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class BatchRow:
     """One batch.
 
     Attributes:
-        tag: this side's name for it; its requests' ids begin with it.
-        judge: who is asked.
-        batch: the provider's id; None until it is known.
-        fate: `intended` until it is known that it arrived, then `submitted`, then `collected`;
-            `refused` by the provider; `released` if it never arrived.
+        tag: its tag, with which its requests' custom ids begin.
+        judge: the judge's name.
+        batch: the provider's id; None until known.
+        fate: `intended` until the batch is known to have arrived, then `submitted`, then
+            `collected`; `refused` by the provider; `released` if it never arrived.
         made: seconds since 1970 when it was intended.
-        note: what was said of it.
+        note: a remark, such as the provider's error.
     """
 
     tag: str
@@ -37,20 +37,20 @@ class BatchRow:
 
 
 def add_batch(db: sa.Connection, row: BatchRow) -> None:
-    """Write a new batch down."""
+    """Insert a new batch."""
     db.execute(insert(batches).values(**asdict(row)))
 
 
 def set_batch(
     db: sa.Connection, tag: str, fate: BatchFate, batch: str | None = None, note: str = ""
 ) -> None:
-    """What has become of a batch; its provider's id, once known, stays."""
+    """Update the state of a batch; a known provider id is kept."""
     values = {"fate": fate, "note": note, **({"batch": batch} if batch else {})}
     db.execute(update(batches).where(batches.c.tag == tag).values(**values))
 
 
 def batch_rows(db: sa.Connection, judge: str, fate: BatchFate | None = None) -> list[BatchRow]:
-    """A judge's batches, the oldest first; those of one fate alone, if it is given."""
+    """Return a judge's batches, oldest first, optionally only those of one state."""
     found = select(batches).where(batches.c.judge == judge).order_by(batches.c.made, batches.c.tag)
     if fate is not None:
         found = found.where(batches.c.fate == fate)
@@ -58,7 +58,7 @@ def batch_rows(db: sa.Connection, judge: str, fate: BatchFate | None = None) -> 
 
 
 def batch_questions(db: sa.Connection, tag: str) -> list[Question]:
-    """The questions that wait for a batch, in the plan's order."""
+    """Return the questions that wait for a batch, in the plan's order."""
     c = questions.c
     waiting = (
         select(c.id, c.pair, c.presentation, c.replicate, c.attempts, c.judge)

@@ -1,4 +1,4 @@
-"""What passes through the journal's door: questions out, changes in."""
+"""The values of the journal's interface: questions, and changes of their state."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from llm_elicit.planning.pairs import Presentation
 Kind = Literal["intent", "submitted", "answered", "missed", "failed", "quarantined"]
 
 Refusal = Literal["no room", "settled elsewhere", "journal failed"]
-"""Why a change was not written: a cap leaves no room for an intent now; the question is not this
-worker's any more; or the journal takes no more than what becomes of the requests in flight."""
+"""Why a change was not written: a cap leaves no room for an intent at the moment; another worker
+has the question; or the journal accepts only the outcomes of requests in flight."""
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,10 @@ class Question:
     """A row of the plan in the journal.
 
     Attributes:
-        id: the row's number.
-        pair, order, replicate: which question (see `Query`).
-        attempts: requests already sent for it, in earlier runs too.
-        judge: who is asked.
+        id: the number of the row.
+        pair, order, replicate: the question, see `Query`.
+        attempts: requests already sent for it, earlier runs included.
+        judge: the judge's name.
     """
 
     id: int
@@ -36,9 +36,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is kept of an answer: the columns of the table `answers` after the question.
+    """An answer as stored: the columns of the table `answers` except the question.
 
-    `digest` is over all others, see `digests`.
+    `digest` is over all other columns, see `digests`.
     """
 
     template: str
@@ -67,12 +67,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Totals:
-    """One judge's state in the journal: its questions by state, and what they took.
+    """One judge's questions by state, and what they cost.
 
     Attributes:
-        submitted: questions in batches that are out.
-        lost: USD that may have been charged for requests that came to nothing.
-        last: when the last answer came, ISO 8601; empty before the first.
+        submitted: questions in submitted batches.
+        lost: USD that may have been charged for requests that failed.
+        last: time of the last answer, ISO 8601; empty before the first.
     """
 
     total: int = 0
@@ -91,21 +91,21 @@ class Totals:
 
     @property
     def planned(self) -> int:
-        """Questions that nobody has put yet."""
+        """The number of questions that have not been asked yet."""
         settled = self.done + self.failed + self.quarantined
         return self.total - settled - self.submitted - self.in_flight
 
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """One step of one question.
+    """A state transition of one question.
 
     Attributes:
-        kind: the step.
-        question: the row's number.
-        values: what the step's statement takes besides.
-        answer: the row of `answers`, where there is one.
-        spent, tokens: USD and tokens that this step adds to what is spent.
+        kind: the transition.
+        question: the number of its row.
+        values: further parameters of the transition's statement.
+        answer: the row of `answers`, if there is one.
+        spent, tokens: USD and tokens spent by this transition.
     """
 
     kind: Kind
@@ -117,20 +117,23 @@ class Change:
 
 
 def intent(question: int, reserved: float, tokens: int = 0) -> Change:
-    """A request is about to leave; it may take `reserved` USD and so many tokens at most."""
+    """Return the change before a request is sent; its worst case is `reserved` USD, `tokens`."""
     return Change("intent", question, {"reserved": reserved, "tokens": tokens})
 
 
 def submitted(question: int, reserved: float, tokens: int, batch: str) -> Change:
-    """The question is about to leave in a batch, and is not asked again until it is known how
-    that ended; it may take `reserved` USD and so many tokens at most."""
+    """Return the change before a question is submitted in a batch.
+
+    It is not asked again before the outcome of the batch is known. `reserved` USD and `tokens` are
+    its worst case.
+    """
     values = {"reserved": reserved, "tokens": tokens, "batch": batch}
     return Change("submitted", question, values)
 
 
 def answered(question: int, answer: Answer) -> Change:
-    """The question has its answer."""
-    # The reply is the provider's: no database need take all that a JSON string may hold.
+    """Return the change that stores an answer."""
+    # A JSON string may hold characters that a database does not accept.
     row = vars(answer) | {
         "question": question,
         "cached": int(answer.cached),
@@ -144,22 +147,22 @@ def answered(question: int, answer: Answer) -> Change:
 
 
 def missed(question: int, lost: float, tokens: int = 0) -> Change:
-    """A request came to nothing; `lost` USD and so many tokens may have been charged for it."""
+    """Return the change after a failed request; `lost` USD and `tokens` may have been charged."""
     return Change("missed", question, {"lost": lost, "tokens": tokens}, spent=lost, tokens=tokens)
 
 
 def failed(question: int, reason: str) -> Change:
-    """The question is given up in this run; the next run tries it again."""
+    """Return the change that gives a question up; the next run tries it again."""
     return Change("failed", question, {"error": storable(reason)})
 
 
 def quarantined(question: int, reason: str) -> Change:
-    """The question is set aside: it is set aside, and no run asks it again."""
+    """Return the change that sets a question aside: no run asks it again."""
     return Change("quarantined", question, {"error": storable(reason)})
 
 
 def storable(text: str) -> str:
-    """`text` without what a database refuses: NUL and halves of surrogate pairs.
+    """Return `text` without what a database refuses: NUL and unpaired surrogates.
 
     Example:
         >>> storable("a" + chr(0) + "b") == "a" + chr(0xFFFD) + "b"
@@ -172,5 +175,5 @@ def storable(text: str) -> str:
 
 
 def now() -> str:
-    """The UTC time, ISO 8601, to the millisecond."""
+    """Return the UTC time, ISO 8601, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

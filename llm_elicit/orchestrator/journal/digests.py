@@ -1,4 +1,4 @@
-"""A digest with every answer, by which a row that was changed by hand is told."""
+"""Digests of answers, which reveal rows that were changed by hand."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def digest_of(question: Question, answer: Answer) -> str:
-    """SHA-256 over an answer as it is kept, and over which question of which judge it answers.
+    """Return SHA-256 over an answer as stored, and over its question and judge.
 
-    The rows' numbers have no part in it: they are others in another database.
+    Row numbers are not included, since they differ between databases.
     """
     asked = [question.judge, question.pair, question.order, question.replicate]
     said = vars(answer)
@@ -40,15 +40,15 @@ def digest_of(question: Question, answer: Answer) -> str:
 
 
 def check_digests(db: sa.Connection, where: str, *, pairs: bool) -> None:
-    """Refuse answers that are not as they were written; older ones, without digest, are taken.
+    """Check that answers are as they were written; older answers have no digest and pass.
 
     Args:
         db: an open journal.
-        where: what messages call it.
-        pairs: whether to look at the answers about pairs, or at those to direct questions.
+        where: the name of the journal in messages.
+        pairs: whether to check the answers about pairs, or those to direct questions.
 
     Raises:
-        InputError: an answer, or the question that it belongs to, was changed.
+        InputError: an answer or its question was changed.
     """
     known = {column["name"] for column in sa.inspect(db).get_columns("answers")}
     if "digest" not in known:
@@ -56,8 +56,8 @@ def check_digests(db: sa.Connection, where: str, *, pairs: bool) -> None:
     key = [questions.c[name] for name in _KEY]
     said = [answers.c[name] for name in (*_TEXTS, *_COUNTS, *_NUMBERS)]
     of_pairs = questions.c.presentation.in_(("ab", "ba"))
-    # In the order of the rows, and with a column that no index has: what is looked at must be the
-    # rows, as for the table of comparisons, and not an index, which may differ in a damaged file.
+    # Ordered by row and with a column that no index has, so that the rows are read, as for the
+    # table of comparisons, and not an index, which may differ in a damaged file.
     rows = db.execute(
         sa.select(questions.c.attempts, answers.c.question, answers.c.digest, *key, *said)
         .outerjoin_from(questions, answers, questions.c.id == answers.c.question)
@@ -80,17 +80,17 @@ def check_digests(db: sa.Connection, where: str, *, pairs: bool) -> None:
 
 
 def _is_as_written(question: int | None, digest: str | None, row: Sequence[Any]) -> bool:
-    """Whether an answer is there, and as its digest says; older ones have none."""
+    """Return whether an answer exists and matches its digest, if it has one."""
     if digest is None:
         return question is not None
     try:
         return _digest(row) == digest
     except (TypeError, ValueError, OverflowError):
-        return False  # a text where a number should be, in a damaged file
+        return False  # text in place of a number, in a damaged file
 
 
 def _digest(row: Sequence[Any]) -> str:
-    """SHA-256 over the values of a row, numbers as either database gives them back."""
+    """Return SHA-256 over the values of a row, with numbers as either database returns them."""
     values = list(row)
     for index in range(_FIRST_NUMBER, len(values)):
         value = values[index]

@@ -1,4 +1,4 @@
-"""What a database's errors mean: one plain sentence each, with the way out."""
+"""Explain the errors of a database, each in one sentence with the way out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class JournalError(InputError):
     """A run's journal cannot be used; what was committed before is kept.
 
     Attributes:
-        passes: whether the same may work in a while: the server restarts, say.
+        passes: whether a retry may succeed later, for instance after a restart of the server.
     """
 
     passes = False
@@ -51,12 +51,12 @@ _UNREACHABLE = "check that the server runs and lets this user in (PGPASSWORD, ~/
 
 
 def explained(error: Exception, name: str, *, shared: bool) -> JournalError:
-    """The error in one line.
+    """Return an error of the database, explained in one line.
 
     Args:
-        error: what the database raised.
-        name: what the journal is called.
-        shared: whether it is on a server.
+        error: the database's exception.
+        name: the name of the journal in messages.
+        shared: whether the journal is on a server.
     """
     reason = " ".join(str(getattr(error, "orig", None) or error).split())
     way_out = _of_server(error) if shared else _FILE.get(_code(error), "see the reason")
@@ -69,19 +69,19 @@ def explained(error: Exception, name: str, *, shared: bool) -> JournalError:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether a file had no room to grow."""
+    """Return whether the disk is full."""
     return isinstance(error, DBAPIError) and _code(error) == sqlite3.SQLITE_FULL
 
 
 def passes(error: BaseException) -> bool:
-    """Whether a server may do the same without complaint in a while: it restarts, say."""
+    """Return whether a retry may succeed later, for instance after a restart of the server."""
     if not isinstance(error, DBAPIError) or _state(error) == "53100":
         return False
     return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
 
 
 def _code(error: Exception) -> int:
-    """SQLite's primary result code; 0 where there is none."""
+    """Return SQLite's primary result code; 0 if there is none."""
     if isinstance(error, UnicodeDecodeError) or "Could not decode" in str(error):
         return sqlite3.SQLITE_CORRUPT  # a text with flipped bits
     code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", None)
@@ -89,7 +89,7 @@ def _code(error: Exception) -> int:
 
 
 def _state(error: Exception) -> str:
-    """PostgreSQL's SQLSTATE; empty where there is none."""
+    """Return PostgreSQL's SQLSTATE; empty if there is none."""
     return getattr(getattr(error, "orig", None), "sqlstate", None) or ""
 
 

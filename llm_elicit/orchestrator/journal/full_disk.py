@@ -10,17 +10,17 @@ from llm_elicit.orchestrator.journal.changes import Change
 from llm_elicit.orchestrator.journal.failures import JournalError
 
 SIZE = 8 * 2**20
-"""Bytes: some thousand answers, with what SQLite writes besides."""
+"""Bytes: some thousand answers, with SQLite's overhead."""
 
 
 class Reserve:
-    """A file that takes up room, to be given back when the disk is full.
+    """A file that reserves space on the disk, released when the disk is full.
 
     Args:
-        folder: the run's.
+        folder: the run's folder.
 
     Raises:
-        JournalError: there is not even so much room.
+        JournalError: the disk does not have that much space.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,17 +36,16 @@ class Reserve:
             ) from None
 
     def release(self) -> None:
-        """Give the room back."""
+        """Release the space."""
         self._path.unlink(missing_ok=True)
 
 
 class Unsaved:
-    """A file of answers in the run's folder, a line each.
+    """A file of answers that the journal did not accept, written by the next run.
 
     Args:
-        folder: the run's.
-        journal: the name that the journal was given when it was made: to another one, the
-            numbers of the questions mean nothing.
+        folder: the run's folder.
+        journal: the journal's own id: row numbers are valid for that journal alone.
     """
 
     def __init__(self, folder: Path, journal: str) -> None:
@@ -54,7 +53,7 @@ class Unsaved:
         self._journal = journal
 
     def keep(self, changes: Sequence[Change]) -> int:
-        """Keep the answers among changes; how many could not be kept here either."""
+        """Save the answers among changes; return how many could not be saved either."""
         rows = [change.answer for change in changes if change.answer is not None]
         try:
             with self._path.open("a", encoding="utf-8") as file:
@@ -65,7 +64,7 @@ class Unsaved:
         return 0
 
     def answers(self) -> list[Change]:
-        """What is kept of this journal's answers; a line cut short is left out."""
+        """Return the saved answers of this journal; incomplete lines are skipped."""
         if not self._path.is_file():
             return []
         found = []
@@ -82,5 +81,5 @@ class Unsaved:
         return found
 
     def clear(self) -> None:
-        """Forget them: they are in the journal."""
+        """Delete the file, once its answers are in the journal."""
         self._path.unlink(missing_ok=True)

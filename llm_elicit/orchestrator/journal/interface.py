@@ -26,19 +26,19 @@ from llm_elicit.orchestrator.journal.failures import JournalError, explained
 FILE = "journal.sqlite"
 
 LEASE = 120.0
-"""Seconds after which a worker that has not been heard of is taken for gone."""
+"""Seconds without a sign of life after which a worker counts as dead."""
 
 _BUSY = 30.0
 """Seconds to wait for another process's lock on the file."""
 
 _IDLE = 5.0
-"""Seconds at least that a transaction may pause."""
+"""Least idle timeout of a transaction, in seconds."""
 
 _SILENCE = {
     "connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }  # fmt: skip
-"""A server that is gone without a word is noticed in half a minute."""
+"""Connection settings that detect an unreachable server within half a minute."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class JournalLocation:
     """Where a run's journal is.
 
     Attributes:
-        folder: the run's folder; its name is the run's.
+        folder: the run's folder, whose name is the name of the run.
         address: `postgresql://...` of a server that several machines share; None for the
-            embedded default, a file in the folder.
+            default, a SQLite file in the folder.
     """
 
     folder: Path
@@ -56,29 +56,28 @@ class JournalLocation:
 
     @property
     def shared(self) -> bool:
-        """Whether several processes may work on it at once."""
+        """Whether several processes may work on it at the same time."""
         return self.address is not None
 
     @property
     def name(self) -> str:
-        """What error messages call it; it holds no password."""
+        """The name of the journal in messages, without a password."""
         return (
             str(self.folder / FILE) if self.address is None else f"{self.address} ({self.schema})"
         )
 
     @property
     def schema(self) -> str:
-        """The PostgreSQL schema of this run: its name, cut to what PostgreSQL allows."""
+        """The PostgreSQL schema of this run: its name, shortened to what PostgreSQL allows."""
         name = re.sub(r"[^A-Za-z0-9._-]", "_", self.folder.resolve().name)
         tail = hashlib.sha256(name.encode()).hexdigest()[:8]
         return f"elicit_{name}" if len(name) <= 50 else f"elicit_{name[:40]}_{tail}"
 
     def writable(self, lease: float = LEASE) -> sa.Engine:
-        """An engine that may write; the run's tables may not be there yet.
+        """Return an engine that can write; the run's tables may not exist yet.
 
         Args:
-            lease: seconds; a worker that stops in the middle of a transaction loses its locks
-                after so many.
+            lease: seconds after which a worker that stops within a transaction loses its locks.
         """
         if self.address is not None:
             return _postgresql(self.address, self.schema, lease)
@@ -87,7 +86,7 @@ class JournalLocation:
         )
 
     def readable(self) -> sa.Engine:
-        """An engine that only reads, while another process may be writing.
+        """Return an engine that only reads, possibly while another process writes.
 
         Raises:
             InputError: there is no journal in the folder.
@@ -102,7 +101,7 @@ class JournalLocation:
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Turn whatever the database raises into one clear line.
+        """Turn the database's exceptions into a `JournalError`.
 
         Raises:
             JournalError: the disk is full, it cannot be written or reached, or it is damaged.
@@ -113,12 +112,12 @@ class JournalLocation:
             raise self.explained(error) from None
 
     def explained(self, error: Exception) -> JournalError:
-        """What the database raised, in one clear line."""
+        """Return an exception of the database, explained in one line."""
         return explained(error, self.name, shared=self.shared)
 
 
 def _archived(path: Path) -> bool:
-    """Whether nobody writes a journal, and its folder takes no file that readers would share."""
+    """Return whether a journal is not being written and its folder is read-only."""
     effective = os.access in os.supports_effective_ids
     writable = os.access(path.parent, os.W_OK, effective_ids=effective)
     return not writable and not path.with_name(f"{path.name}-wal").exists()
@@ -148,11 +147,12 @@ def sqlite_engine(
     synchronous: Literal["FULL", "NORMAL"] | None = None,
     busy: float = _BUSY,
 ) -> sa.Engine:
-    """An engine on a file.
+    """Return an engine on a SQLite file.
 
     Args:
         target: a path, or a `file:` URI.
-        begin: what opens a transaction, since the driver's own are lazy; None for none.
+        begin: the statement that starts a transaction, since the driver's own start late; None
+            for none.
         synchronous: how durable a commit is, in WAL mode; None for files that are only read.
         busy: seconds to wait for another process's lock on the file.
     """
@@ -181,18 +181,17 @@ def sqlite_engine(
 
 
 class RunLock:
-    """Holds a run folder while inside `with`.
+    """A lock on a run's folder, held while inside `with`.
 
-    It is the operating system's lock on a file, taken by SQLite, so that it works alike on
-    every system and is gone when the process is, however it ended.
+    It is the operating system's lock on a file, taken by SQLite, so that it behaves alike on every
+    system and is released when the process ends, however it ends.
 
     Args:
-        folder: the run's folder; made if it is not there.
-        shared: the journal is elsewhere and several processes may work at once, so that they
-            hold the folder together.
+        folder: the run's folder; created if necessary.
+        shared: whether the lock is shared, for several processes with one journal on a server.
 
     Raises:
-        InputError: another process is at work on the folder, or it cannot be written.
+        InputError: another process works on the folder, or it cannot be written.
     """
 
     def __init__(self, folder: Path, *, shared: bool = False) -> None:
@@ -203,11 +202,11 @@ class RunLock:
     def __enter__(self) -> Self:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            # SQLite would open a file that it may not write for reading, and "lock" that.
+            # SQLite would open a file without write access for reading, and "lock" that.
             (self._folder / ".lock").open("ab").close()
             self._db = sqlite3.connect(self._folder / ".lock", timeout=0.0, isolation_level=None)
             if self._shared:
-                # A reader's lock: many hold it, and none while one works alone.
+                # A reader's lock: many may hold it, and none while one works alone.
                 self._db.execute("BEGIN").execute("SELECT COUNT(*) FROM sqlite_schema").fetchall()
             else:
                 self._db.execute("BEGIN EXCLUSIVE")

@@ -329,7 +329,7 @@ MIGRATIONS: tuple[Migration, ...] = (
             WHERE state <> 'done' AND id IN (SELECT question FROM answers)
         """,
     ),
-    # By which an answer, or the pairs of a round, changed by hand are told; older rows have none.
+    # Digests reveal answers and rounds that were changed by hand; older rows have none.
     Migration(
         "0011-digests",
         sqlite="""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, bindparam, case, func, literal, select
+from sqlalchemy import BigInteger, bindparam, case, func, literal, select, update
 
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.interface import FILE, JournalLocation, RunLock
@@ -21,7 +21,7 @@ _NEW = {"state": "planned", "attempts": 0, "reserved": 0.0, "lost": 0.0}
 
 
 def write_plan(db: sa.Connection, judge: str, plan: Plan) -> None:
-    """Add those of the judge's questions that are not there yet, in the plan's order."""
+    """Add the judge's questions that are not in the journal yet, in the plan's order."""
     known = select(func.count()).where(questions.c.judge == judge)
     if db.execute(known).scalar() == plan.count(judge):
         return
@@ -39,9 +39,9 @@ def write_plan(db: sa.Connection, judge: str, plan: Plan) -> None:
 
 
 def _rows(plan: Plan) -> sa.Select[tuple[object, ...]]:
-    """The questions about successive pairs: every replicate of one, in every order, then the next.
+    """Return a query of the rows of successive pairs, in every order and replicate.
 
-    Its parameters are the judge, the number of the first pair, and how many rows there are.
+    Its parameters are the judge, the number of the first pair, and the number of rows.
     """
     orders, replicates = len(plan.orders), plan.replicates
     rows = bindparam("rows", type_=BigInteger)
@@ -57,8 +57,25 @@ def _rows(plan: Plan) -> sa.Select[tuple[object, ...]]:
     ).where(row < rows)
 
 
+def withdraw(db: sa.Connection, judge: str, plan: Plan) -> None:
+    """Delete direct questions that are no longer in the plan; set aside those that cost money."""
+    c = questions.c
+    idle = c.state.in_(("planned", "failed")) & c.worker.is_(None)
+    direct = select(c.id, c.lost, c.lost_tokens, c.pair, c.presentation, c.replicate).where(
+        c.judge == judge, c.presentation.not_in(("ab", "ba")), idle
+    )
+    asked = {(q.pair, q.order, q.replicate) for q in plan.direct}
+    gone = [row for row in db.execute(direct).all() if tuple(row[3:]) not in asked]
+    mine = c.id == bindparam("gone")
+    aside = update(questions).where(mine).values(state="quarantined", error="asked no more")
+    for paid, step in ((False, sa.delete(questions).where(mine)), (True, aside)):
+        rows = [{"gone": row.id} for row in gone if bool(row.lost or row.lost_tokens) == paid]
+        if rows:
+            db.execute(step, rows)
+
+
 def planned_rounds(location: JournalLocation) -> dict[tuple[str, int], Pairs]:
-    """The rounds planned so far, by judge and number; none before the first question is asked.
+    """Return the rounds planned so far, by judge and number.
 
     Raises:
         InputError: the journal cannot be read, or a round was changed by hand.
@@ -82,10 +99,10 @@ def planned_rounds(location: JournalLocation) -> dict[tuple[str, int], Pairs]:
 
 
 def record_rounds(location: JournalLocation, planned: Mapping[tuple[str, int], Pairs]) -> None:
-    """Put rounds on record; those that another worker recorded first stay as they are.
+    """Record rounds; those that another worker recorded first are kept.
 
     Raises:
-        InputError: the journal cannot be written, or another process is at work on the run.
+        InputError: the journal cannot be written, or another process works on the run.
     """
     rows = [
         {"judge": judge, "number": number, "pairs": pairs, "digest": _digest(judge, number, pairs)}
@@ -102,11 +119,11 @@ def record_rounds(location: JournalLocation, planned: Mapping[tuple[str, int], P
 
 
 def _digest(judge: str, number: int, pairs: str) -> str:
-    """SHA-256 over a round as it was planned."""
+    """Return SHA-256 over a round."""
     return hashlib.sha256(f"{judge} {number} {pairs}".encode()).hexdigest()
 
 
 def _pairs(text: str) -> Pairs:
-    """Floats come back from JSON as they went in, bit for bit."""
+    """Read the pairs of a round; floats survive JSON exactly."""
     a, b = json.loads(text)
     return Pairs(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))

@@ -1,4 +1,4 @@
-"""Reading a journal, while a run may be writing it."""
+"""Read a journal, possibly while a run writes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llm_elicit.orchestrator.journal.statements import HANDED_IN, HELD, amounts
 
 @contextmanager
 def reading(location: JournalLocation) -> Iterator[sa.Connection]:
-    """A connection to a run's journal that sees one moment of it.
+    """Open a connection to a run's journal, with a consistent view of it.
 
     Raises:
         InputError: there is no journal, or it cannot be read.
@@ -31,7 +31,7 @@ def reading(location: JournalLocation) -> Iterator[sa.Connection]:
 
 
 def totals(db: sa.Connection, judge: str) -> Totals:
-    """Where a judge stands, from an open journal."""
+    """Return a judge's questions by state, and what they cost."""
     sums = {
         "done": _count("done"),
         "failed": _count("failed"),
@@ -60,12 +60,12 @@ def totals(db: sa.Connection, judge: str) -> Totals:
 
 
 def _count(state: str) -> sa.ColumnElement[int]:
-    """One where a question is in a state, to be added up."""
+    """Return an expression that is 1 for questions in a state, else 0."""
     return case((questions.c.state == state, 1), else_=0)
 
 
 def spent(db: sa.Connection) -> tuple[float, int]:
-    """USD and tokens so far, with what may have been charged for requests that came to nothing."""
+    """Return the USD and tokens spent, with what failed requests may have cost."""
     used = answers.c.prompt_tokens + answers.c.completion_tokens
     fresh = case((answers.c.cached == 0, used), else_=0)
     paid = db.execute(select(func.sum(answers.c.cost), func.sum(fresh))).one()
@@ -74,13 +74,13 @@ def spent(db: sa.Connection) -> tuple[float, int]:
 
 
 def committed(db: sa.Connection) -> tuple[float, int]:
-    """USD and tokens that are spent or may still be: for requests in flight and in batches."""
+    """Return the USD and tokens spent or reserved, for requests in flight and in batches."""
     parts = (spent(db), amounts(db, HELD), amounts(db, HANDED_IN))
     return sum(usd for usd, _ in parts), sum(tokens for _, tokens in parts)
 
 
 def open_questions(db: sa.Connection, judge: str) -> int:
-    """How many of a judge's pairs may still be answered: neither done nor set aside."""
+    """Return how many of a judge's pairs are neither done nor set aside."""
     c = questions.c
     waiting = select(func.count()).where(
         c.judge == judge,
@@ -91,26 +91,26 @@ def open_questions(db: sa.Connection, judge: str) -> int:
 
 
 def answered_by_kind(db: sa.Connection, judge: str) -> dict[str, int]:
-    """How many questions of a judge have their answer, by presentation."""
+    """Return how many questions of a judge are answered, by presentation."""
     c = questions.c
     done = select(c.presentation, func.count()).where(c.judge == judge, c.state == "done")
     return {row[0]: int(row[1]) for row in db.execute(done.group_by(c.presentation))}
 
 
 def settled(location: JournalLocation, judge: str) -> bool:
-    """Whether every question of a judge that is planned has its answer, or was set aside."""
+    """Return whether every planned question of a judge is answered or set aside."""
     with reading(location) as db:
         return open_questions(db, judge) == 0
 
 
 def kept_identity(location: JournalLocation) -> dict[str, str]:
-    """What the journal says that its run was begun with."""
+    """Return the identity with which the run was started."""
     with reading(location) as db:
         return {row.key: row.value for row in db.execute(select(meta.c.key, meta.c.value))}
 
 
 def kept_answers(location: JournalLocation) -> int:
-    """How many answers the journal holds, of whichever judges; none where there is no journal."""
+    """Return the number of answers in the journal, of all judges; 0 without a journal."""
     if not location.shared and not (location.folder / FILE).is_file():
         return 0
     done = select(func.count()).where(questions.c.state == "done")

@@ -1,4 +1,4 @@
-"""The journal's tables as the newest migration leaves them."""
+"""The journal's tables after the newest migration."""
 
 from __future__ import annotations
 
@@ -98,8 +98,7 @@ answers = Table(
     Column("digest", Text),
 )
 
-# Written out, not bound: an index over some of the rows is used only where its condition stands
-# in the statement.
+# Literals, not parameters: a partial index is used only if the statement contains its condition.
 PLANNED = literal_column("'planned'", Text)
 IN_FLIGHT = literal_column("'in flight'", Text)
 SUBMITTED = literal_column("'submitted'", Text)
@@ -107,7 +106,7 @@ DONE = literal_column("'done'", Text)
 
 
 class clock(FunctionElement[float]):  # noqa: N801 - a SQL function
-    """The database's own time in seconds: the clocks of several machines differ."""
+    """The database's time in seconds, since the clocks of several machines differ."""
 
     type = Double()
     inherit_cache = True

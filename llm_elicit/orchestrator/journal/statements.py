@@ -1,8 +1,8 @@
-"""The statements by which the journal changes, each for many rows at once.
+"""The SQL statements of the journal's state transitions, each for many rows at once.
 
-Every step names the state that it expects a question in, and who holds it: a worker that slept, or
-whose request came back after another had asked again, cannot undo what has happened since. A
-question that has an answer is done, and stays so.
+Every transition names the state and the worker that it expects, so that a worker that was
+suspended, or whose answer comes after another worker asked again, cannot undo later changes. An
+answered question stays done.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from llm_elicit.orchestrator.journal.schema import (
     SUBMITTED,
     answers,
     clock,
+    meta,
     questions,
     workers,
 )
@@ -33,9 +34,7 @@ from llm_elicit.orchestrator.journal.schema import (
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql
 else:
-    postgresql = LazyModule(
-        "sqlalchemy.dialects.postgresql"
-    )  # of which SQLite's readers need nothing
+    postgresql = LazyModule("sqlalchemy.dialects.postgresql")  # not needed with SQLite
 
 _ME: sa.BindParameter[str] = bindparam("me")
 _columns = questions.c
@@ -69,7 +68,7 @@ _STEPS: dict[Kind, sa.Update] = {
     "submitted": _to(
         _UNSENT, state=SUBMITTED, batch=bindparam("new_batch"), worker=None, **_RESERVED_NOW
     ),
-    # Whoever asked, and whatever has become of the question: what was paid is kept.
+    # Without a condition on the worker: an answer that was paid is always kept.
     "answered": _to(_UNANSWERED, state=DONE, worker=None, error=None, **_NOTHING),
     "missed": _to(_SENT, state=PLANNED, **_LOST, **_NOTHING),
     "failed": _to(
@@ -81,7 +80,7 @@ _STEPS: dict[Kind, sa.Update] = {
 }
 
 _CHARGE = update(questions).where(_columns.id == bindparam("question")).values(**_LOST)
-"""Count money where there is nothing else to change."""
+"""Charge a question without changing its state."""
 
 _lives = workers.c.expires > 0
 
@@ -97,7 +96,7 @@ RENEW = (
     )
     .returning(workers.c.expires)
 )
-"""Say that a worker lives, and count what it spent: of one that was taken for gone, its answers."""
+"""Renew a worker's lease and add what it spent; after its lease, only its late answers count."""
 
 REGISTER = insert(workers).values(
     id=_ME,
@@ -110,7 +109,7 @@ REGISTER = insert(workers).values(
 )
 
 KNOWN = (_columns.pair < bindparam("known")) | _columns.presentation.not_in(("ab", "ba"))
-"""Whether a question is of the plan that the worker holds: pairs of later rounds come after."""
+"""Whether a question belongs to the worker's plan; pairs of later rounds have higher numbers."""
 
 CLAIM = (
     update(questions)
@@ -154,30 +153,46 @@ SPENT = select(func.sum(workers.c.spent), func.sum(workers.c.tokens))
 
 
 def amounts(db: sa.Connection, sums: sa.Select[Any]) -> tuple[float, int]:
-    """USD and tokens by one of the sums."""
+    """Return USD and tokens by one of the sums."""
     usd, tokens = db.execute(sums).one()
     return float(usd or 0.0), int(tokens or 0)
 
 
+def worst_case(db: sa.Connection, judge: str) -> tuple[int, int]:
+    """Return the least tokens of prompt and answer to reserve for a judge's requests."""
+    key = meta.c.key == f"worst case of {judge}"
+    value = db.execute(select(meta.c.value).where(key)).scalar() or "0 0"
+    prompt, completion = map(int, value.split())
+    return prompt, completion
+
+
+def raise_worst_case(db: sa.Connection, judge: str, prompt: int, completion: int) -> None:
+    """Raise the least tokens to reserve for a judge's requests."""
+    known = worst_case(db, judge)
+    value = f"{max(prompt, known[0])} {max(completion, known[1])}"
+    db.execute(sa.delete(meta).where(meta.c.key == f"worst case of {judge}"))
+    db.execute(insert(meta).values(key=f"worst case of {judge}", value=value))
+
+
 def ignoring(table: sa.Table, dialect: str) -> sa.Insert:
-    """An insert that leaves rows as they are which are there already."""
+    """Return an insert that leaves existing rows unchanged."""
     if dialect == "sqlite":
         return sqlite.insert(table).on_conflict_do_nothing()
     return postgresql.insert(table).on_conflict_do_nothing()
 
 
 class UnexpectedError(Exception):
-    """A question is not in the state, or not in the hands, that a change expects."""
+    """A question does not have the state or the worker that a change expects."""
 
 
 def apply(db: sa.Connection, changes: Sequence[Change], me: str) -> list[Change]:
-    """Write changes of different questions; a kind's rows go as one statement.
+    """Write changes of different questions, one statement for each kind.
 
     Returns:
-        Those that did not apply, which is none.
+        An empty list: all changes applied.
 
     Raises:
-        UnexpectedError: some change does not apply; the caller's transaction is to be undone.
+        UnexpectedError: a change does not apply; the caller must roll back.
     """
     rows: dict[Kind, list[dict[str, Any]]] = defaultdict(list)
     for change in changes:
@@ -190,10 +205,10 @@ def apply(db: sa.Connection, changes: Sequence[Change], me: str) -> list[Change]
 
 
 def apply_each(db: sa.Connection, changes: Sequence[Change], me: str) -> list[Change]:
-    """Write changes one by one, in their order.
+    """Write changes one by one, in order.
 
     Returns:
-        Those that did not apply: they changed nothing, but what they cost is counted.
+        The changes that did not apply; only their cost is counted.
     """
     others = []
     for change in changes:
@@ -213,7 +228,7 @@ def _parameters(change: Change, me: str) -> dict[str, Any]:
 
 
 def _keep(db: sa.Connection, changes: Sequence[Change]) -> None:
-    """Write the answers down."""
+    """Write the answers of changes."""
     rows = [change.answer for change in changes if change.answer is not None]
     if rows:
         _execute(db, _KEEP, rows)
@@ -225,10 +240,10 @@ _KEEP = insert(answers)
 def _execute(
     db: sa.Connection, statement: sa.Update | sa.Insert, rows: Sequence[dict[str, Any]]
 ) -> int:
-    """Execute a statement for many rows; returns how many it changed.
+    """Execute a statement for many rows; return how many it changed.
 
-    The driver is handed the rows itself: SQLAlchemy would take each apart anew, for half of the
-    processor time that a commit takes.
+    The rows are passed to the driver directly: SQLAlchemy's own processing of each row would take
+    half of a commit's processor time.
     """
     compiled = _compiled(statement, db.dialect, tuple(rows[0]))
     order, constants = compiled.positiontup, compiled.params

@@ -1,9 +1,9 @@
-"""The journal: where an intent stands before a request leaves and an answer before it is counted.
+"""The journal: intents are written before requests are sent, answers before they are counted.
 
-What a commit returned for is on the disk. Every question in hand belongs to a worker, and a
-worker to a lease that it renews with each commit; when a worker is gone its questions are free
-again. On SQLite there is one worker at a time, so whoever opens the file takes over at once; on
-PostgreSQL a lease must expire first.
+A commit that returned is on the disk. Every claimed question belongs to a worker, and every worker
+has a lease that it renews with each commit; the questions of a dead worker become claimable. With
+SQLite there is one worker at a time, so that the next process takes over immediately; with
+PostgreSQL the lease must expire first.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from llm_elicit.orchestrator.journal.failures import JournalError
 from llm_elicit.orchestrator.journal.full_disk import Unsaved
 from llm_elicit.orchestrator.journal.interface import LEASE, JournalLocation
 from llm_elicit.orchestrator.journal.migrations import migrate
-from llm_elicit.orchestrator.journal.plan import write_plan
+from llm_elicit.orchestrator.journal.plan import withdraw, write_plan
 from llm_elicit.orchestrator.journal.reading import spent, totals
 from llm_elicit.orchestrator.journal.schema import (
     IN_FLIGHT,
@@ -65,6 +65,8 @@ from llm_elicit.orchestrator.journal.statements import (
     apply,
     apply_each,
     ignoring,
+    raise_worst_case,
+    worst_case,
 )
 from llm_elicit.orchestrator.journal.transactions import Transactions
 from llm_elicit.planning.pairs import Plan
@@ -72,20 +74,20 @@ from llm_elicit.planning.pairs import Plan
 _NO_LIMITS = Limits()
 
 Write = Callable[[sa.Connection, Sequence[Change], str], list[Change]]
-"""Writes changes for a worker; returns those that did not apply."""
+"""Write changes for a worker; return those that did not apply."""
 
 
 class Journal:
     """A run's journal, open for writing.
 
     Args:
-        location: where it is; made if it is not there.
-        identity: what must be the same whenever the run goes on.
-        limits: what all workers together may spend.
-        lease: seconds for which this worker need not be heard of.
+        location: where the journal is; created if necessary.
+        identity: what must be equal whenever the run is resumed.
+        limits: the caps for all workers together.
+        lease: the lease of this worker, in seconds.
 
     Raises:
-        InputError: the location cannot be written, or holds the run of another campaign.
+        InputError: the journal cannot be written, or holds the run of another campaign.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class Journal:
     def _set_up(self, identity: dict[str, str]) -> None:
         with self._db.begin():
             if self.location.shared:
-                # Two workers that come at once must not both make the tables.
+                # Two workers that start together must not both create the tables.
                 self._db.execute(
                     select(func.pg_advisory_xact_lock(func.hashtext(self.location.schema)))
                 )
@@ -124,7 +126,7 @@ class Journal:
             worker = {"me": self._me, "new_name": name, "new_began": now(), "lease": self.lease}
             self._db.execute(REGISTER, worker)
         if not self.location.shared:
-            # Off while tables are made anew, and no switch inside a transaction.
+            # Off during migrations, and cannot be switched within a transaction.
             with self._raw() as db:
                 db.execute("PRAGMA foreign_keys = ON")
 
@@ -137,7 +139,7 @@ class Journal:
             cursor.close()
 
     def _name(self) -> str:
-        """What tells this journal from another of the same campaign."""
+        """Return the id of this journal, unique even among journals of one campaign."""
         row = {"key": "journal", "value": uuid.uuid4().hex}
         self._db.execute(ignoring(meta, self._db.dialect.name), row)
         known = select(meta.c.value).where(meta.c.key == "journal")
@@ -150,13 +152,13 @@ class Journal:
         self._db.execute(ignoring(meta, self._db.dialect.name), rows)
 
     def prepare(self, judges: Iterable[str], plan: Plan) -> int:
-        """Write the plan down, and take back what was in flight when a worker was cut off.
+        """Write the plan, and reopen the questions that dead workers had in flight.
 
-        Questions that an earlier run gave up are open again; quarantined ones are not. Only
-        questions of this plan are claimed from then on.
+        Questions that an earlier run gave up are open again; quarantined ones are not. From then
+        on only questions of this plan are claimed.
 
         Returns:
-            How many requests were in flight: their answers, if any, were lost with that worker.
+            The number of requests that were in flight, whose answers are lost.
         """
         names = list(judges)
         self._known = {judge: plan.end(judge) for judge in names}
@@ -167,7 +169,7 @@ class Journal:
     def _prepare(self, judges: Sequence[str], plan: Plan) -> int:
         lost = self._reclaim()
         for judge in judges:
-            self._withdraw(judge, plan)
+            withdraw(self._db, judge, plan)
             write_plan(self._db, judge, plan)
         again = update(questions).where(questions.c.state == "failed")
         self._db.execute(again.values(state=PLANNED))
@@ -176,53 +178,37 @@ class Journal:
         self._renew(sum(change.spent for change in late), sum(change.tokens for change in late))
         return lost
 
-    def _withdraw(self, judge: str, plan: Plan) -> None:
-        """Forget direct questions that the plan has no more; those paid for are set aside."""
-        c = questions.c
-        idle = c.state.in_(("planned", "failed")) & c.worker.is_(None)
-        direct = select(c.id, c.lost, c.lost_tokens, c.pair, c.presentation, c.replicate).where(
-            c.judge == judge, c.presentation.not_in(("ab", "ba")), idle
-        )
-        asked = {(q.pair, q.order, q.replicate) for q in plan.direct}
-        gone = [row for row in self._db.execute(direct).all() if tuple(row[3:]) not in asked]
-        mine = c.id == sa.bindparam("gone")
-        aside = update(questions).where(mine).values(state="quarantined", error="asked no more")
-        for paid, step in ((False, sa.delete(questions).where(mine)), (True, aside)):
-            rows = [{"gone": row.id} for row in gone if bool(row.lost or row.lost_tokens) == paid]
-            if rows:
-                self._db.execute(step, rows)
-
     def _reclaim(self) -> int:
-        """Free the questions of workers that are gone; what they had in flight counts as paid."""
+        """Reopen the questions of dead workers; requests they had in flight count as paid."""
         gone = update(workers).where(workers.c.id != self._me, workers.c.expires > 0)
         if self.location.shared:
             gone = gone.where(workers.c.expires <= clock())
-        # Once its row says so, a worker that was only asleep commits nothing more (see commit).
+        # A worker that was only suspended sees this in its row and commits nothing more.
         ids = list(self._db.execute(gone.values(expires=0).returning(workers.c.id)).scalars())
         if not ids:
             return 0
         c = questions.c
         theirs = c.worker.in_(ids)
-        flying = theirs & (c.state == IN_FLIGHT)
-        # Locked: a late answer may come between the look and the change.
-        held = select(c.reserved, c.reserved_tokens).where(flying).with_for_update()
+        in_flight = theirs & (c.state == IN_FLIGHT)
+        # Locked, since a late answer may come between this query and the update.
+        held = select(c.reserved, c.reserved_tokens).where(in_flight).with_for_update()
         rows = self._db.execute(held).all()
         lost = {"lost": c.lost + c.reserved, "lost_tokens": c.lost_tokens + c.reserved_tokens}
-        back = update(questions).where(flying)
+        back = update(questions).where(in_flight)
         self._db.execute(back.values(state=PLANNED, reserved=0.0, reserved_tokens=0, **lost))
         self._db.execute(update(questions).where(theirs, c.state == PLANNED).values(worker=None))
         self._renew(sum(row.reserved for row in rows), sum(row.reserved_tokens for row in rows))
         return len(rows)
 
     def _renew(self, spent: float = 0.0, tokens: int = 0, late: Sequence[Change] = ()) -> bool:
-        """Say that this worker lives, and count what it spent.
+        """Renew this worker's lease and add what it spent.
 
         Args:
             spent, tokens: USD and tokens.
-            late: what counts instead, if another has taken its questions.
+            late: what counts instead if the lease has expired.
 
         Returns:
-            Whether none has.
+            Whether the lease had not expired.
         """
         values = {
             "me": self._me, "lease": self.lease, "number": self._transactions.number,
@@ -233,9 +219,9 @@ class Journal:
         return bool(self._db.execute(RENEW, values).scalar_one() > 0)
 
     def claim(self, judge: str, count: int) -> list[Question]:
-        """Take up to `count` open questions of a judge, in the plan's order, for this worker.
+        """Claim up to `count` open questions of a judge for this worker, in the plan's order.
 
-        Of a round that another worker has planned since, this one knows no pair: it takes none.
+        Questions of rounds that other workers planned since are not claimed.
         """
         self._must_take_more()
         return self._transactions.once(partial(self._claim, judge, count))
@@ -251,10 +237,7 @@ class Journal:
             raise self._transactions.failure
 
     def held_elsewhere(self, judge: str) -> int:
-        """How many open questions of its plan this worker does not hold.
-
-        Frees those of workers that are gone first.
-        """
+        """Reopen the questions of dead workers; return how many other workers hold."""
         return self._transactions.once(partial(self._held_elsewhere, judge))
 
     def _held_elsewhere(self, judge: str) -> int:
@@ -268,19 +251,18 @@ class Journal:
         return int(self._db.execute(others, {"known": self._known[judge]}).scalar_one())
 
     def commit(self, changes: Sequence[Change]) -> dict[Change, Refusal]:
-        """Make changes of different questions durable, all of them or none.
+        """Write changes of different questions, all of them or none.
 
-        A change that does not apply any more, since another worker took the question over, changes
-        nothing; what it cost is counted.
+        A change that no longer applies, since another worker took the question over, changes
+        nothing; only its cost is counted.
 
         Returns:
-            The changes that were not written, and why; answers and money are in any case.
+            The changes that were not written, with the reason; answers and costs always are.
 
         Raises:
-            JournalError: the disk is full, the journal cannot be written, or it is damaged. Answers
-                that were to be written are in a file beside it, for the next run.
-            InputError: this worker was not heard of for so long that another took over its
-                questions; its answers were kept all the same.
+            JournalError: the disk is full, or the journal is damaged or cannot be written. The
+                answers are saved in a file beside it, for the next run.
+            InputError: the lease expired and another worker took over; answers were kept.
         """
         try:
             try:
@@ -294,11 +276,11 @@ class Journal:
         return done
 
     def _commit(self, changes: Sequence[Change], write: Write) -> dict[Change, Refusal] | None:
-        """Write all at once, or each by itself; None if this worker was taken for gone."""
+        """Write changes with `write`; return None if this worker's lease has expired."""
         spent, tokens = sum(c.spent for c in changes), sum(c.tokens for c in changes)
         late = [change for change in changes if change.answer is not None]
         if not self._renew(spent, tokens, late):
-            # Answers that were paid are worth keeping whoever asked; nothing else is ours.
+            # Only answers are still written: they are paid, whichever worker asked.
             write(self._db, late, self._me)
             return None
         intents = [change for change in changes if change.kind in ("intent", "submitted")]
@@ -314,25 +296,25 @@ class Journal:
         return refused
 
     def _set_aside(self, changes: Sequence[Change], error: JournalError) -> JournalError:
-        """Keep the answers that could not be written; the error says so where that failed too."""
+        """Save the answers that could not be written; the error says if that failed as well."""
         lost = self._unsaved.keep(changes) if any(c.answer for c in changes) else 0
         return error if not lost else JournalError(f"{error}; {lost:,} answers could not be kept")
 
     @property
     def failure(self) -> JournalError | None:
-        """Why nothing more may be sent, if the disk is full."""
+        """Why nothing more may be sent; None unless the disk is full."""
         return self._transactions.failure
 
     def give_up(self) -> None:
-        """Wait for a server that is away no longer; may be called from another thread."""
+        """Stop waiting for an unreachable server; may be called from another thread."""
         self._transactions.give_up()
 
     def _over_the_cap(self, intents: Sequence[Change]) -> list[Change]:
-        """The intents that do not fit under the cap with what all workers hold and spent."""
+        """Return the intents for which the caps leave no room beside what is spent and reserved."""
         caps = (self._limits.max_cost, self._limits.max_tokens)
         if caps == (None, None):
             return []
-        # One worker at a time looks and takes, or two could take the same rest.
+        # One worker at a time, or two could take the same remainder.
         self._db.execute(select(meta.c.key).with_for_update())
         sums = (amounts(self._db, part) for part in (SPENT, HELD, HANDED_IN))
         taken = [sum(kind) for kind in zip(*sums, strict=True)]
@@ -346,24 +328,24 @@ class Journal:
         return refused
 
     def workers(self) -> int:
-        """How many workers live, this one among them."""
+        """Return the number of live workers, this one included."""
         living = select(func.count()).where(
             or_(workers.c.id == self._me, workers.c.expires > clock())
         )
         return self._transactions.once(lambda: int(self._db.execute(living).scalar_one()))
 
     def held(self) -> tuple[float, int]:
-        """USD and tokens set aside for requests in flight, all workers together."""
+        """Return the USD and tokens reserved for requests in flight, of all workers."""
         return self._transactions.once(lambda: amounts(self._db, HELD))
 
     def open_batch(self, row: BatchRow) -> None:
-        """Write a new batch down."""
+        """Insert a new batch."""
         self._changed(partial(add_batch, self._db, row))
 
     def set_batch(
         self, tag: str, fate: BatchFate, batch: str | None = None, note: str = ""
     ) -> None:
-        """What has become of a batch."""
+        """Update the state of a batch."""
         self._changed(partial(set_batch, self._db, tag, fate, batch, storable(note)))
 
     def _changed(self, work: Callable[[], None]) -> None:
@@ -374,48 +356,39 @@ class Journal:
         self._transactions.once(numbered)
 
     def batches(self, judge: str, fate: BatchFate | None = None) -> list[BatchRow]:
-        """A judge's batches, the oldest first; those of one fate alone, if it is given."""
+        """Return a judge's batches, oldest first, optionally only those of one state."""
         return self._transactions.once(partial(batch_rows, self._db, judge, fate))
 
     def in_batch(self, tag: str) -> list[Question]:
-        """The questions that wait for a batch, in the plan's order."""
+        """Return the questions that wait for a batch, in the plan's order."""
         return self._transactions.once(partial(batch_questions, self._db, tag))
 
     def totals(self, judge: str) -> Totals:
-        """Where the judge stands."""
+        """Return a judge's questions by state, and what they cost."""
         return self._transactions.once(partial(totals, self._db, judge))
 
     def worst(self, judge: str) -> tuple[int, int]:
-        """Tokens of prompt and answer that a request must reserve at least (`raise_worst`)."""
+        """Return the least tokens of prompt and answer to reserve for a request."""
         with self.location.guarded(), self._db.begin():
-            return self._worst(judge)
+            return worst_case(self._db, judge)
 
     def raise_worst(self, judge: str, prompt: int, completion: int) -> None:
-        """Keep for later runs that a judge's requests take more than they ask for."""
+        """Record that a judge's requests take more tokens than their limit."""
         with self.location.guarded(), self._db.begin():
-            known = self._worst(judge)
-            value = f"{max(prompt, known[0])} {max(completion, known[1])}"
-            self._db.execute(sa.delete(meta).where(meta.c.key == f"worst case of {judge}"))
-            self._db.execute(sa.insert(meta).values(key=f"worst case of {judge}", value=value))
-
-    def _worst(self, judge: str) -> tuple[int, int]:
-        key = meta.c.key == f"worst case of {judge}"
-        value = self._db.execute(select(meta.c.value).where(key)).scalar() or "0 0"
-        prompt, completion = map(int, value.split())
-        return prompt, completion
+            raise_worst_case(self._db, judge, prompt, completion)
 
     def spent(self) -> tuple[float, int]:
-        """USD and tokens so far, with what may have been charged for nothing."""
+        """Return the USD and tokens spent, with what failed requests may have cost."""
         return self._transactions.once(partial(spent, self._db))
 
     def close(self) -> None:
-        """Let go of what was not sent, and close; what was committed is on the disk already."""
+        """Release claimed questions that were not sent, and close."""
         mine = workers.c.id == self._me
         unsent = (questions.c.worker == self._me) & (questions.c.state == PLANNED)
-        # A disk that is full has said so before; then the next run takes these questions back.
+        # If the disk is full, the next run reopens these questions.
         with contextlib.suppress(ElicitError), self.location.guarded(), self._db.begin():
             self._db.execute(update(questions).where(unsent).values(worker=None))
-            # Not 0: what is still in flight is for the next worker to take back.
+            # Not 0: the next worker reopens what is still in flight.
             self._db.execute(update(workers).where(mine, workers.c.expires > 0).values(expires=1))
         self._transactions.close()
 
@@ -427,5 +400,5 @@ class Journal:
 
 
 def _fits(taken: float, asked: float, cap: float | None) -> bool:
-    """Whether a cap has room, but for the rounding of sums; what asks for nothing always fits."""
+    """Return whether a cap has room, up to rounding; a request for nothing always fits."""
     return cap is None or not asked or taken + asked <= cap * (1.0 + 1e-12)

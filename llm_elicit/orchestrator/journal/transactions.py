@@ -1,4 +1,4 @@
-"""Transactions that happen once, whatever becomes of the database meanwhile."""
+"""Transactions that are committed exactly once, even if the connection is lost."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from llm_elicit.orchestrator.journal.schema import workers
 T = TypeVar("T")
 
 _TIMES = 3
-"""So often is a transaction tried on a full disk: as it is, with the reserve, and to see whether
-what was reported as failed (a checkpoint after it, say) is there all the same."""
+"""Attempts of a transaction on a full disk: the first, one after the reserve is released, and one
+to check whether a commit reported as failed (by a checkpoint, say) is there after all."""
 
 
 class Transactions:
     """One worker's transactions on a journal.
 
-    Each has a number, which it leaves with the worker's row. If the connection is lost on the way,
-    so that nobody knows whether it was committed, the number tells.
+    Each writes its number to the worker's row. If the connection is lost during a commit, the
+    number shows whether it was committed.
 
-    A server that is away is waited for as long as the worker's lease lasts, counted from its last
-    commit; after that each transaction is tried once. On a disk that is full the reserve is given
-    back and the transaction tried again; `failure` says from then on why nothing more may be sent.
+    An unreachable server is retried until the worker's lease expires, counted from its last commit;
+    after that each transaction is tried once. On a full disk the reserve is released and the
+    transaction retried; from then on `failure` says why nothing more may be sent.
 
     Args:
         location: where the journal is.
-        me: the worker.
-        lease: seconds for which it need not be heard of.
+        me: the worker's id.
+        lease: the worker's lease, in seconds.
     """
 
     def __init__(self, location: JournalLocation, me: str, lease: float) -> None:
@@ -70,13 +70,13 @@ class Transactions:
 
     @property
     def number(self) -> int:
-        """The running transaction's."""
+        """The number of the current transaction."""
         return self._number
 
     def once(self, work: Callable[[], T]) -> T:
-        """The result of `work`, done in one transaction and committed once.
+        """Return the result of `work`, committed exactly once in one transaction.
 
-        Where the work changes anything, it writes the number to the worker's row as well.
+        If the work changes anything, it must write the number to the worker's row as well.
 
         Raises:
             JournalError: the database cannot be used.
@@ -115,7 +115,7 @@ class Transactions:
         return self._given_up.is_set() or time.monotonic() > self._heard + self._lease
 
     def give_up(self) -> None:
-        """Wait for nothing any more; may be called from another thread."""
+        """Stop retrying; may be called from another thread."""
         self._given_up.set()
 
     def _release(self) -> None:
@@ -123,6 +123,6 @@ class Transactions:
             self._reserve.release()
 
     def close(self) -> None:
-        """Let go of the connection and of the reserve."""
+        """Close the connection and release the reserve."""
         self.db.close()
         self._release()
