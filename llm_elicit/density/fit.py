@@ -75,7 +75,7 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
         are evaluated.
     progress : called as progress(stage, done, total).
 
-    What the fit says of itself is in ``diagnostics``; see `BeliefDensity`.
+    Diagnostics of the fit are in ``diagnostics``; see `BeliefDensity`.
 
     Raises
     ------
@@ -93,8 +93,8 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
     >>> bool(abs(belief.sample(1000, seed=1).mean() - 1) < 0.5)
     True
     """
-    told = _told(noise, seed, settings, progress)
-    density = _checked(method, sampling, told)
+    assumed = _checked_noise(noise, seed, settings, progress)
+    density = _checked(method, sampling, assumed)
     if log_odds is not None:
         if weights is not None:
             raise DensityError(
@@ -102,11 +102,11 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
                 "answer; repeat the row where a question was asked again."
             )
         judgments = check_evidence(Evidence.log_odds(winners, losers, log_odds), density)
-        _check_context(judgments, method, told)
+        _check_context(judgments, method, assumed)
     else:
         judgments = check_judgments(winners, losers, weights, density)
     _check_work(judgments, density, method)
-    problem = Problem(judgments, density, told, seed, settings or FitSettings(), progress)
+    problem = Problem(judgments, density, assumed, seed, settings or FitSettings(), progress)
     return _belief(problem, method, seed)
 
 
@@ -120,18 +120,17 @@ def fit_evidence(
     settings: FitSettings | None = None,
     progress: Progress | None = None,
 ) -> BeliefDensity:
-    """Estimate a belief density from judgments of every kind, with what they tell of the judges.
+    """Estimate a belief density from judgments of every kind, and the judges' own parameters.
 
-    Beside the belief, ``diagnostics["utility"]["judging"]`` has what was estimated with it: for
-    each judge a noise ``level`` and what each place shown is worth (``order_bias``, nats over the
-    last place), and Davidson's ν (``ties``). The level of the first of ``evidence.judges`` is that
-    of ``noise``: choices tell levels apart from each other but no level from the belief's scale.
-    Plain comparisons by one judge are `fit_belief`'s, bit for bit.
+    ``diagnostics["utility"]["judging"]`` has each judge's noise ``level``, the effect of each place
+    shown (``order_bias``, nats over the last place), and Davidson's ν (``ties``). The level of the
+    first of ``evidence.judges`` is that of ``noise``, because choices determine only ratios of
+    levels. With plain comparisons by one judge the result is that of `fit_belief`, bit for bit.
 
     Log-odds and stated probabilities are measurements of the utility, with the position effect and
     the dispersion estimated from them, judge by judge: ``diagnostics["response"]``, see
     `llm_elicit.density.utility.measured.fit_measured`. Without choices beside them the utility is
-    in units of the log-odds, and so says nothing of how sharp the belief is: `fit_power` does.
+    in units of the log-odds and leaves the belief's sharpness open; see `fit_power`.
 
     Parameters
     ----------
@@ -157,18 +156,18 @@ def fit_evidence(
     >>> bool(abs(belief.sample(1000, seed=1).mean() - 1) < 0.5)
     True
     """
-    told = _told(noise, seed, settings, progress)
-    density = _checked(method, sampling, told)
+    assumed = _checked_noise(noise, seed, settings, progress)
+    density = _checked(method, sampling, assumed)
     instance("fit_evidence: evidence", evidence, Evidence, "make it by Evidence.comparisons")
     judgments = check_evidence(evidence, density)
-    _check_context(judgments, method, told)
+    _check_context(judgments, method, assumed)
     _check_work(judgments, density, method)
-    problem = Problem(judgments, density, told, seed, settings or FitSettings(), progress)
+    problem = Problem(judgments, density, assumed, seed, settings or FitSettings(), progress)
     return _belief(problem, method, seed)
 
 
-def _told(noise: object, seed: object, settings: object, progress: object) -> Noise:
-    """The noise, once what stands beside the comparisons is known to be of the right kinds."""
+def _checked_noise(noise: object, seed: object, settings: object, progress: object) -> Noise:
+    """Return the noise, and refuse arguments of the wrong types."""
     seed_of("seed", seed)
     if settings is not None:
         instance("settings", settings, FitSettings, "pass FitSettings(...)")
@@ -202,7 +201,7 @@ def _check_context(judgments: Judgments, method: str, noise: Noise) -> None:
 
 
 def _check_work(judgments: Judgments, sampling: SamplingDensity, method: str) -> None:
-    """Nothing, if the memory that the utility of choices takes is there."""
+    """Raise unless there is enough memory for the fit of a utility to choices."""
     if method in OWN and not len(judgments.measured):
         check_memory(judgments.size, sampling)
 
@@ -223,7 +222,7 @@ def _belief(problem: Problem, method: str, seed: int) -> BeliefDensity:
 
 
 def _checked(method: str, sampling: SamplingDensity | None, noise: Noise) -> SamplingDensity:
-    """λ itself, once it, the method's name and the noise are known to go together."""
+    """Return λ, and refuse it, a method or noise that do not go together."""
     known = known_methods()
     if not isinstance(method, str) or method not in known:
         raise DensityError(
@@ -282,7 +281,7 @@ def _fit(
 def _fit_measured(
     problem: Problem, method: str
 ) -> tuple[Fitted, UtilityDraws | DeferredDraws | None, tuple[float, float]]:
-    """Evidence with log-odds: one form, whatever the evidence."""
+    """Fit evidence with log-odds, for which there is one form."""
     settings = problem.settings.utility.process
     if problem.progress is not None:
         problem.progress("utility", 0, 1)
@@ -318,10 +317,10 @@ def _fit_utility(problem: Problem) -> UtilityFit:
 
 
 def _null_models(problem: Problem, held_out: dict[str, float]) -> dict[str, float]:
-    """Log-likelihoods, nats a comparison, that a belief worth having must beat.
+    """Return log-likelihoods, nats a comparison, of models that a belief should exceed.
 
-    A coin; λ itself for a belief; places alone, where they are known; and the best quadratic
-    form, on comparisons it never saw. None of the first three was fitted to anything but places.
+    They are random choices, λ taken for the belief, places alone where these are known, and the
+    quadratic form, cross-validated.
     """
     judgments, sampling = problem.judgments, problem.latent.sampling
     log_density = [
@@ -339,12 +338,12 @@ def _null_models(problem: Problem, held_out: dict[str, float]) -> dict[str, floa
 
 
 def _reason(notes: dict[str, Any]) -> str:
-    """Why ``auto`` returns what it does, in one sentence."""
+    """Return why ``auto`` uses the form it does."""
     scores = ", ".join(f"{form} {value:.4f}" for form, value in notes["held_out"].items())
     return (
         f"The utility as {notes['form']}: the simplest description that no other clearly beats on "
         f"held-out comparisons (nats a comparison: {scores}). Scores and flows are left to their "
-        "own methods: they take longer and were not shown to foretell comparisons better."
+        "own methods: they take longer and were not shown to predict comparisons better."
     )
 
 

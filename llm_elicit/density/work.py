@@ -1,4 +1,4 @@
-"""What a fit will take, known before it begins: time to be announced, memory that must be there.
+"""Time and memory that a fit will take, estimated beforehand.
 
 The utility's quadratic form over p features has P = p + p (p + 1)/2 coefficients. Its fit holds
 their design (n, P) and about eight matrices (P, P), in double precision. A category of K words is
@@ -17,7 +17,7 @@ _GIB = 2**30
 
 
 def features_of(sampling: SamplingDensity) -> int:
-    """How many features p the utility is a function of.
+    """Return the number of features p of the utility.
 
     Examples
     --------
@@ -31,7 +31,7 @@ def features_of(sampling: SamplingDensity) -> int:
 
 
 def memory_of(n: int, features: int) -> int:
-    """Bytes that the fit of a utility to n comparisons holds at once, about.
+    """Return about how many bytes the fit of a utility to n comparisons holds at once.
 
     Examples
     --------
@@ -43,10 +43,9 @@ def memory_of(n: int, features: int) -> int:
 
 
 def seconds_of(n: int, sampling: SamplingDensity) -> float:
-    """Seconds of one processor core that the fit of a utility to n comparisons takes, about.
+    """Return about how many seconds of one core the fit of a utility to n comparisons takes.
 
-    By what was measured of the default settings: 7 s for 200 comparisons of two features, 24 s for
-    1,000 and 53 s for 5,000; 18 s for 300 of forty. A score takes more.
+    With its draws. A score takes more.
 
     Examples
     --------
@@ -56,15 +55,15 @@ def seconds_of(n: int, sampling: SamplingDensity) -> float:
     """
     features = features_of(sampling)
     terms = features + features * (features + 1) // 2
-    return float(7.0 * (n / 200.0) ** 0.65 + 1.3e-8 * terms**3)
+    return float(3.0 * (n / 200.0) ** 0.6 + 1.3e-8 * terms**3)
 
 
 def check_memory(n: int, sampling: SamplingDensity) -> None:
-    """Nothing, if the fit of a utility to n comparisons fits this machine's free memory.
+    """Raise unless the fit of a utility to n comparisons fits into free memory.
 
     Raises
     ------
-    DensityError : it does not; the message says what it would take, and what there is.
+    DensityError : with the memory that it would take and what is free.
     """
     features = features_of(sampling)
     wanted, free = memory_of(n, features), free_memory()
@@ -77,7 +76,7 @@ def check_memory(n: int, sampling: SamplingDensity) -> None:
 
 
 def free_memory() -> int | None:
-    """Bytes that this process may still take; None where the system does not say."""
+    """Return the bytes that this process may still allocate; None where that is unknown."""
     try:
         text = Path("/proc/meminfo").read_text(encoding="ascii")
         free = next(line for line in text.splitlines() if line.startswith("MemAvailable:"))

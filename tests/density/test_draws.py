@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,7 +38,7 @@ from llm_elicit.density.utility.folds import Array, CrossValidation
 from llm_elicit.density.utility.quadratic import QuadraticFit, Ridges
 from llm_elicit.density.utility.stacking import halfway
 from llm_elicit.density.utility_density import utility_at
-from llm_elicit.density.utility_draws import UtilityDraws
+from llm_elicit.density.utility_draws import DeferredDraws, UtilityDraws
 from llm_elicit.density.utility_function import ComponentStack, Utility
 from tests.density.targets import QUICK, ask
 
@@ -323,3 +324,28 @@ def test_a_noise_level_in_doubt_widens_the_draws_by_as_much(belief: BeliefDensit
     np.testing.assert_allclose(mass, 1.0, atol=0.05)
     with pytest.raises(DensityError, match="log_level_sd = -1"):
         belief.draws(log_level_sd=-1.0)
+
+
+def test_draws_are_made_when_they_are_asked_for_and_once(
+    belief: BeliefDensity, tmp_path: Path
+) -> None:
+    made = []
+
+    def make() -> UtilityDraws:
+        made.append(1)
+        return belief.utility_draws()
+
+    draws = DeferredDraws(make, 64)
+    twice = draws.scaled(2.0)
+    assert len(draws) == len(twice) == 64
+    assert not made
+    t = torch.zeros(3, 2)
+    torch.testing.assert_close(twice.get()(t), 2.0 * draws.get()(t))
+    torch.testing.assert_close(pickle.loads(pickle.dumps(twice)).get()(t), twice.get()(t))
+    assert made == [1]
+    # Whether they are first asked for before or after a save makes no difference.
+    early, late = _fit(60, 3), _fit(60, 3)
+    mean = early.draws(seed=1).mean()
+    late.save(tmp_path)
+    assert (BeliefDensity.load(tmp_path).draws(seed=1).mean() == mean).all()
+    assert (late.draws(seed=1).mean() == mean).all()

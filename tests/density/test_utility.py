@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,17 +11,24 @@ import torch
 from scipy.special import logsumexp
 
 from llm_elicit.density import (
+    DensityError,
     GaussianMixture,
+    MixtureSettings,
     Noise,
+    PosteriorSettings,
     SmoothSettings,
     Uniform,
+    UtilitySettings,
     fit_belief,
+    simulate_choices,
 )
 from llm_elicit.density.judgments import assign_folds, check_judgments
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility import ChoiceData, fit_utility
-from llm_elicit.density.utility.folds import CrossValidation
+from llm_elicit.density.utility.folds import CrossValidation, HeldOut
 from llm_elicit.density.utility.quadratic import QuadraticFit, Ridges
+from llm_elicit.density.utility.smooth import fit_smooth
+from llm_elicit.density.utility.stacking import cross_fitted_stack
 from llm_elicit.density.utility_function import (
     ComponentStack,
     NetworkStack,
@@ -302,3 +310,56 @@ def test_a_belief_wider_than_an_unbounded_sampling_density_stays_proper() -> Non
     points = np.stack(np.meshgrid(grid, grid, indexing="ij"), -1).reshape(-1, 2)
     total = np.exp(belief.log_prob(points)).sum() * (grid[1] - grid[0]) ** 2
     assert total == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PosteriorSettings(draws=-3), "draws = -3"),
+        (lambda: MixtureSettings(starts=0), "starts = 0"),
+        (lambda: MixtureSettings(counts=(1,)), "counts = 1"),
+        (lambda: SmoothSettings(frequencies=-1), "frequencies = -1"),
+        (lambda: UtilitySettings(folds=1), "folds = 1"),
+    ],
+)
+def test_settings_out_of_range_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(DensityError, match=message):
+        make()
+
+
+def test_the_score_of_the_stack_is_of_rows_that_did_not_choose_its_weights() -> None:
+    """One fold is predicted well, the others are not: their choices alone set its weight."""
+    rng = np.random.default_rng(0)
+    data = ChoiceData(*rng.normal(size=(2, 600, 1)), np.ones(600), np.arange(600))
+    validation = CrossValidation(data, Response(Noise()), 3, rng)
+    assert len(validation.rows) == 600
+    random = HeldOut(rng.normal(size=600), np.zeros(600))
+    first = validation.fold_of[validation.rows].numpy() == 0
+    known = HeldOut(np.where(first, 3.0, random.difference), np.zeros(600))
+    weights, held_out = cross_fitted_stack(validation, [known])
+    assert held_out.difference[first].max() < 0.8 * 3.0 * weights[0]
+
+
+def test_the_smooth_remainder_finds_what_is_no_quadratic_form() -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.uniform(-2.0, 2.0, (2, 1500, 1))
+
+    def utility(x: Array) -> Array:
+        return 4.0 * np.sin(2.0 * x[:, 0])
+
+    wins = simulate_choices(utility(a), utility(b), Noise(), rng)[:, None]
+    data = ChoiceData(np.where(wins, a, b), np.where(wins, b, a), np.ones(1500), np.arange(1500))
+    validation = CrossValidation(data, Response(Noise()), 4, rng)
+    quadratic = QuadraticFit(validation)
+    smooth = fit_smooth(quadratic, Ridges(1.0, 1.0, 1.0), SmoothSettings(frequencies=32))
+    assert smooth is not None
+    of_quadratic = quadratic.cross_validate(Ridges(1.0, 1.0, 1.0))[1]
+    assert validation.score(smooth.held_out) > validation.score(of_quadratic) + 0.1
+    coefficients, process = smooth.split(smooth.mode[None])
+    x = np.linspace(-1.8, 1.8, 50)[:, None]
+    t = torch.from_numpy(x).float()
+    found = process(t)[0].numpy() + quadratic_features(x) @ coefficients[0].numpy()
+    gap = found - utility(x)
+    assert np.std(gap) < 0.8
+    none = fit_smooth(quadratic, Ridges(1.0, 1.0, 1.0), SmoothSettings(most_features=0))
+    assert none is None

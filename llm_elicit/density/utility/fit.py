@@ -1,12 +1,11 @@
-"""Fit the utility f by choice likelihood, every decision taken by held-out likelihood.
+"""Fit the utility f by choice likelihood; all decisions are by cross-validated likelihood.
 
-The compared points are drawn from λ independently of the belief p, so all the data say about
-p is in Π F(f(winner) − f(loser)): the choice likelihood of f = log p is sufficient. The judge
-is described as a constant (a coin), as a quadratic form with ridge (a Gaussian belief on the
-feature scale), as the logarithm of a mixture, averaged over numbers of components, and as a
-quadratic form with an ensemble of small networks on top; the last three are stacked. Of the
-constant, the quadratic form, the mixtures and the stack the simplest that is not clearly beaten
-on held-out comparisons is kept.
+The compared points are drawn from λ independently of the belief p, so the choice likelihood
+Π F(f(winner) − f(loser)) of f = log p is sufficient. The forms of f are a constant (random
+choices), a quadratic form (a Gaussian belief on the feature scale), the logarithm of a mixture,
+averaged over numbers of components, and a quadratic form with a smooth remainder; the last three
+are stacked. Of the constant, the quadratic form, the mixtures and the stack, the simplest that is
+not clearly beaten on rows it did not see is used.
 """
 
 from __future__ import annotations
@@ -18,10 +17,17 @@ from typing import Any
 
 import numpy as np
 
+from llm_elicit.density.errors import integer
 from llm_elicit.density.judgments import Context
 from llm_elicit.density.likelihood import Noise, Response
-from llm_elicit.density.utility.calibration import calibration
-from llm_elicit.density.utility.folds import Array, ChoiceData, CrossValidation, Folds, HeldOut
+from llm_elicit.density.utility.folds import (
+    Array,
+    ChoiceData,
+    CrossValidation,
+    Folds,
+    HeldOut,
+    calibration,
+)
 from llm_elicit.density.utility.gaussian_process import GaussianProcessSettings
 from llm_elicit.density.utility.judges import JudgeTerms
 from llm_elicit.density.utility.mixture import (
@@ -47,11 +53,18 @@ _TURNS = 4
 class UtilitySettings:
     """Settings of the utility fit.
 
-    ``folds`` is also the size of the ensembles: member k never sees fold k. ``ridge_factors`` is
-    what the suited prior precisions of the quadratic's coefficients are multiplied by: by half
-    decades, for the draws share them by their evidence, and a coarser grid leaves them between
-    two of which one makes the belief too narrow, the other too wide. ``process`` is for evidence
-    with log-odds, and the others for choices alone.
+    Parameters
+    ----------
+    folds : of the cross-validation.
+    ridge_factors : multiples of the quadratic form's ridges of most evidence that its draws are
+        divided among. Half decades: a coarser grid leaves them between two of which one makes the
+        belief too narrow, the other too wide.
+    mixture, smooth, posterior : of the forms and the draws.
+    process : of the fit to log-odds; the others are for choices alone.
+
+    Raises
+    ------
+    DensityError : a number of folds below two.
     """
 
     folds: int = 5
@@ -60,6 +73,9 @@ class UtilitySettings:
     smooth: SmoothSettings = field(default_factory=SmoothSettings)
     posterior: PosteriorSettings = field(default_factory=PosteriorSettings)
     process: GaussianProcessSettings = field(default_factory=GaussianProcessSettings)
+
+    def __post_init__(self) -> None:
+        integer("UtilitySettings: folds", self.folds, least=2)
 
 
 @dataclass(frozen=True)
@@ -83,14 +99,14 @@ def fit_utility(
     settings: UtilitySettings,
     progress: Progress | None = None,
 ) -> UtilityFit:
-    """Fit f, and the judges' terms with it where there are any, and say how.
+    """Fit f, and the judges' terms where the judgments have a context.
 
-    Diagnostics: ``form`` ("constant", "quadratic", "mixtures" or "stack"), ``held_out`` (mean
-    moderated log-likelihood of each description on comparisons it never saw, nats per comparison;
-    a coin scores −log 2), ``gains`` of the chosen one over the constant and the quadratic with
-    their standard errors, its ``calibration``, ``stack`` (the weights), ``mixtures``
-    (the share of each number of components), the chosen ``ridges``, ``decay`` and ``steps``, and
-    the ``judges``' terms, if the judgments have a context; see `JudgeTerms.notes`.
+    The diagnostics are ``form`` ("constant", "quadratic", "mixtures" or "stack"), ``held_out``
+    (cross-validated moderated log-likelihood of each form, nats a comparison; random choices have
+    −log 2), ``gains`` of the chosen form over the constant and the quadratic form with their
+    standard errors, its ``calibration``, ``stack`` (the weights), ``mixtures`` (the share of each
+    number of components), ``ridges``, the smooth remainder's ``length_scale``, and ``judging``, the
+    judges' terms; see `JudgeTerms.notes`.
     """
     count = len(settings.mixture.counts)
 
@@ -114,10 +130,11 @@ def _judge_terms(
     rng: np.random.Generator,
     settings: UtilitySettings,
 ) -> tuple[JudgeTerms, ChoiceData]:
-    """The judges' terms, and the judgments as they weigh under them.
+    """Return the judges' terms, and the judgments weighted by them.
 
-    In turns with the quadratic form, which is quickly fitted, then once with the best description
-    but the networks: against a utility that is too simple a bias looks smaller than it is.
+    They are estimated in turns with the quadratic form, which is quickly fitted, then once with
+    the best form without a smooth remainder: beside a utility that is too simple a bias is
+    underestimated.
     """
     quick = replace(
         settings,
@@ -158,7 +175,7 @@ def _describe(
         parts["mixtures"] = stacked(held_out, np.array([m.share for m in averaged]))
     shares, by_stack = cross_fitted_stack(validation, list(parts.values()))
     stack = dict(zip(parts, shares.tolist(), strict=True))
-    nothing = HeldOut(np.zeros(len(validation.judged)), np.zeros(len(validation.judged)))
+    nothing = HeldOut(np.zeros(len(validation.rows)), np.zeros(len(validation.rows)))
     choice = _Choice(validation, {"constant": nothing, **parts, "stack": by_stack})
     if choice.form == "constant":
         utility = Utility.flat(validation.dimension)
@@ -184,15 +201,15 @@ def _describe(
 
 
 class _Choice:
-    """The simplest form that is not clearly beaten on comparisons it did not see.
+    """The simplest form that is not clearly beaten on rows it did not see.
 
     ``forms`` holds every form's predictions of the validation rows, the simplest first.
     """
 
     def __init__(self, validation: CrossValidation, forms: dict[str, HeldOut]) -> None:
-        rows = validation.judged.numpy()
+        rows = validation.rows.numpy()
         self.weights, self.groups = validation.data.weights[rows], validation.data.groups[rows]
-        self.response = validation.response.at(validation.judged)
+        self.response = validation.response.at(validation.rows)
         self.scores = {name: of.log_likelihood(self.response) for name, of in forms.items()}
         alone = {name: score for name, score in self.scores.items() if name != "smooth"}
         self.form = simplest(alone, self.weights, self.groups)
@@ -216,7 +233,7 @@ class _Choice:
 
 
 def _average(mixtures: list[MixtureFit], tolerance: float) -> tuple[ComponentStack, ...]:
-    """The mixtures of each number of components, with their shares in the average."""
+    """Return the mixtures of each number of components, with their shares in the average."""
     if not mixtures:
         return ()
     shares = averaging_shares([m.score for m in mixtures], tolerance)
@@ -245,12 +262,15 @@ def _stacked(
 
 
 def simplest(scores: dict[str, Array], weights: Array, groups: Folds) -> str:
-    """The first form that no later one beats by more than two standard errors.
+    """Return the first form that no later one beats by more than two standard errors.
 
-    ``scores`` holds the log-likelihood of every judged row by each form, simplest form first;
-    rows of one of ``groups`` hang together. Held-out choices, most of them between improbable
-    points, hardly feel the width a needless freedom adds where the belief is: a richer form must
-    win clearly.
+    Held-out choices, most of them between improbable points, hardly depend on the width that a
+    needless degree of freedom adds where the belief is, so a richer form must win clearly.
+
+    Parameters
+    ----------
+    scores : log-likelihood (m,) of every validation row by each form, the simplest form first.
+    groups : (m,) numbers of rows that are not independent.
     """
     names = list(scores)
     for at, form in enumerate(names):
@@ -262,10 +282,7 @@ def simplest(scores: dict[str, Array], weights: Array, groups: Folds) -> str:
 
 
 def _gain(gain: Array, weights: Array, groups: Folds) -> dict[str, float]:
-    """Mean of what rows gain (m,), nats a comparison, and its standard error over groups.
-
-    Judgments of one pair hang together.
-    """
+    """Return the mean of gains (m,), nats a comparison, and its standard error over groups."""
     mean = float(np.average(gain, weights=weights))
     together = np.bincount(groups, weights * (gain - mean))
     return {"mean": mean, "se": float(np.sqrt((together**2).sum()) / weights.sum())}

@@ -11,7 +11,7 @@ Choices and censored answers enter by their local normal approximations, found t
 (penalized quasi-likelihood; Breslow and Clayton, 1993).
 
 *Scale.* Comparisons know f times κ only. If there are choices, those of the first judge set the
-unit of f: nats at the noise level that the fit was told. Otherwise the log-odds of the first judge
+unit of f: nats at the assumed noise level. Otherwise the log-odds of the first judge
 do: κ = 1.
 """
 
@@ -229,11 +229,11 @@ class _Process:
 
     def _search(self) -> None:
         """Maximize the marginal likelihood of at most `rows` rows."""
-        told = torch.nonzero(self.exact | self.fixed_variance.isfinite())[:, 0]
-        if len(told) > self.settings.rows:
-            mixed = torch.randperm(len(told), generator=self.generator)
-            told = told[mixed[: self.settings.rows]]
-        grams = _Grams(self, told)
+        kept = torch.nonzero(self.exact | self.fixed_variance.isfinite())[:, 0]
+        if len(kept) > self.settings.rows:
+            mixed = torch.randperm(len(kept), generator=self.generator)
+            kept = kept[mixed[: self.settings.rows]]
+        grams = _Grams(self, kept)
 
         def objective(values: Array) -> tuple[float, Array]:
             theta = torch.from_numpy(values).requires_grad_()
@@ -342,32 +342,32 @@ class _Process:
 class _Grams:
     """Inner products of the rows under each part of the prior, and the marginal likelihood."""
 
-    def __init__(self, process: _Process, told: Tensor) -> None:
-        self.process, self.told = process, told
+    def __init__(self, process: _Process, kept: Tensor) -> None:
+        self.process, self.kept = process, kept
         rows = process.rows
-        quadratic = process.quadratic[told]
+        quadratic = process.quadratic[kept]
         self.parts = [(quadratic @ block) @ (quadratic @ block).T for block in process.blocks]
-        first, second = rows.first.double()[told], rows.second.double()[told]
+        first, second = rows.first.double()[kept], rows.second.double()[kept]
         pairs = ((first, first), (second, second), (first, second), (second, first))
         self.distances = [torch.cdist(x, y).square() for x, y in pairs]
-        effects = process.effects[told]
+        effects = process.effects[kept]
         self.effects = (effects * process.effect_variance) @ effects.T
 
     def loss(self, theta: Tensor) -> Tensor:
         """Minus the log marginal likelihood and log prior, up to a constant."""
-        process, told = self.process, self.told
+        process, kept = self.process, self.kept
         variances, length, gain, variance = process._parts(theta)
-        variance = torch.where(process.exact, variance, process.fixed_variance)[told]
+        variance = torch.where(process.exact, variance, process.fixed_variance)[kept]
         near = [torch.exp(-0.5 * distance / length**2) for distance in self.distances]
         covariance = variances[-1] * (near[0] + near[1] - near[2] - near[3])
         for part, scale in zip(self.parts, variances[: _VARIANCES - 1], strict=True):
             covariance = covariance + scale * part
-        gains = gain[told]
+        gains = gain[kept]
         covariance = gains[:, None] * covariance * gains + self.effects + torch.diag(variance)
         factor, failed = torch.linalg.cholesky_ex(covariance)
         if failed:
             return torch.full((), 1e12, dtype=torch.float64) + 0.0 * theta.sum()
-        white = torch.linalg.solve_triangular(factor, process.target[told][:, None], upper=False)
+        white = torch.linalg.solve_triangular(factor, process.target[kept][:, None], upper=False)
         sd = torch.full_like(theta, _LOG_SD)
         sd[_VARIANCES] = _LENGTH_SD
         prior = ((theta - torch.from_numpy(process.centre)) / sd).square().sum()

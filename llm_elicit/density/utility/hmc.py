@@ -1,7 +1,7 @@
 """Hamiltonian Monte Carlo for densities that are nearly normal, many chains at once.
 
 In coordinates z in which the normal approximation is N(0, I) the density is exp(−½|z|² − Φ(z)).
-Between leapfrog kicks by −∇Φ, positions and velocities rotate as under N(0, I) (Beskos,
+Between leapfrog steps by −∇Φ, positions and velocities rotate as under N(0, I) (Beskos,
 Pinski, Sanz-Serna and Stuart, 2011), so that only what is not normal causes rejections.
 
 Where choices are nearly all decided the curvature at the mode may be wrong by a factor of ten in
@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from llm_elicit.density.errors import integer
 
 LogDensity = Callable[[Tensor], Tensor]
 Surrogate = Callable[[Tensor], LogDensity]
@@ -43,6 +45,10 @@ class HmcSettings:
     windows: int = 5
     trajectories: int = 6
     leapfrog_steps: int = 12
+
+    def __post_init__(self) -> None:
+        for name in ("windows", "trajectories", "leapfrog_steps"):
+            integer(f"HmcSettings: {name}", getattr(self, name), least=1)
 
 
 def sample_hmc(

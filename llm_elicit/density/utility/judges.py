@@ -1,9 +1,9 @@
-"""What is estimated of the judges beside their belief: order bias, noise levels, ties.
+"""Terms of the judges beside their belief: order bias, noise levels, ties.
 
-Given the differences of utility that a description foretells of comparisons it never saw, the
-terms are few and their likelihood is smooth: they are its maximum under weak normal priors. Held
-out, because differences that were fitted to the very choices are too large, and a bias measured
-against them too. Terms and utility are found in turns.
+Given predicted differences of utility, the terms are few and their likelihood is smooth: they
+maximize it under weak normal priors. The differences are cross-validated, because those fitted to
+the choices themselves are too large, and a bias estimated beside them would be too. Terms and
+utility are estimated in turns.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class JudgeTerms:
 
     @classmethod
     def neutral(cls, context: Context) -> JudgeTerms:
-        """No bias, equal levels, and ties as likely as wins between equals, if there are any."""
+        """Return no bias, equal levels and, if there are ties, ν = 1."""
         count = len(context.places) + len(context.judges) - 1 + bool(context.tie.any())
         start = 0.0 if context.tie.any() else None
         return cls(
@@ -53,14 +53,14 @@ class JudgeTerms:
         )
 
     def response(self, context: Context, noise: Noise) -> Response:
-        """The noise of every judgment under these terms."""
+        """Return the noise of every judgment under these terms."""
         ties = 0.0 if self.log_ties is None else math.exp(self.log_ties)
         gain = torch.from_numpy(np.exp(self.log_gain)[context.judge])
         offset = torch.from_numpy(context.order @ self.order)
         return Response(replace(noise, ties=ties), gain, offset)
 
     def weigh(self, data: ChoiceData, noise: Noise, difference: Array | None = None) -> ChoiceData:
-        """Rows of rankings weighted as `llm_elicit.density.evidence` says, at these differences.
+        """Return the rows, those of rankings weighted as in `llm_elicit.density.evidence`.
 
         ``difference`` (n,) is f(winner) − f(loser), NaN or None where not known: equal utilities.
         """
@@ -81,7 +81,7 @@ class JudgeTerms:
         return replace(data, weights=weights)
 
     def estimate(self, data: ChoiceData, noise: Noise, difference: Array) -> JudgeTerms:
-        """The most likely terms where ``difference`` (n,) is known; NaN elsewhere."""
+        """Return the most likely terms where ``difference`` (n,) is known; NaN elsewhere."""
         context = data.context
         known = ~np.isnan(difference)
         if context is None or not len(self.errors) or not known.any():
@@ -100,14 +100,8 @@ class JudgeTerms:
         ties = None if self.log_ties is None else float(values[-1])
         return JudgeTerms(values[:b], gains, ties, errors)
 
-    def moved(self, before: JudgeTerms) -> float:
-        """By how many standard errors the term that differs most has moved."""
-        if not len(self.errors):
-            return 0.0
-        return float(np.max(np.abs(self._packed() - before._packed()) / self.errors))
-
     def notes(self, context: Context, noise: Noise) -> dict[str, Any]:
-        """JSON-able: for each judge the noise ``level`` and ``order_bias``, and ``ties``.
+        """Return each judge's noise ``level`` and ``order_bias``, and ``ties`` (JSON-able).
 
         ``order_bias`` is a list for each number of places that were shown: how many nats a place
         is worth over the last one, and its standard error.
@@ -149,7 +143,7 @@ class _Terms:
         self.precision = torch.tensor(spread, dtype=torch.float64) ** -2
 
     def loss(self, values: Tensor) -> Tensor:
-        """Minus the log-posterior (one number) of packed terms."""
+        """Return minus the log-posterior () of packed terms."""
         b, j = self.order.shape[1], self.judge.shape[1]
         bias, log_gain = values[:b], values[b : b + j]
         seen = torch.exp(self.judge @ log_gain) * self.difference + self.order @ bias
@@ -162,7 +156,7 @@ class _Terms:
         return prior - fit
 
     def maximize(self, start: Array) -> Array:
-        """The packed terms of most posterior."""
+        """Return the packed terms that maximize the posterior."""
 
         def objective(values: Array) -> tuple[float, Array]:
             at = torch.from_numpy(values).requires_grad_()
@@ -174,7 +168,7 @@ class _Terms:
         return np.asarray(found)
 
     def errors(self, values: Array) -> Array:
-        """Standard errors of the packed terms, from the curvature at them."""
+        """Return the standard errors of the packed terms, from the curvature at them."""
         at = torch.from_numpy(values).requires_grad_()
         (slope,) = torch.autograd.grad(self.loss(at), [at], create_graph=True)
         rows = [torch.autograd.grad(part, [at], retain_graph=True)[0] for part in slope]

@@ -30,6 +30,7 @@ import torch
 from scipy.cluster.vq import kmeans2
 from torch import Tensor
 
+from llm_elicit.density.errors import integer
 from llm_elicit.density.utility.factor_mixture import FactorMixture
 from llm_elicit.density.utility.fisher_scoring import MixturePosterior, maximize
 from llm_elicit.density.utility.folds import Array, CrossValidation, Folds, HeldOut
@@ -68,6 +69,12 @@ class MixtureSettings:
     steps: int = 30
     tolerance: float = 0.02
     prior: MixturePrior = field(default_factory=MixturePrior)
+
+    def __post_init__(self) -> None:
+        for name in ("starts", "search_steps", "search_rows", "steps"):
+            integer(f"MixtureSettings: {name}", getattr(self, name), least=1)
+        for count in self.counts:
+            integer("MixtureSettings: counts", count, least=2)
 
 
 @dataclass(frozen=True)
@@ -177,13 +184,13 @@ def _fit_count(
         posterior = replace(seen, prior=replace(settings.prior, strength=strength))
         start = maximize(posterior, start, settings.steps)[0]
         members.append((start, posterior, _predictions(validation, posterior, start, 0)))
-    rows = validation.judged[validation.fold_of[validation.judged] == 0]
+    rows = validation.rows[validation.fold_of[validation.rows] == 0]
     scores = [_score(validation, rows, predicted) for *_, predicted in members]
     member, posterior, predicted = members[int(np.argmax(scores))]
     every = _posterior(validation, torch.arange(validation.size), posterior.prior)
     mode = maximize(every, member, settings.steps)[0]
     held_out = _cross_validate(validation, mode, posterior.prior, predicted, settings.steps)
-    winners, losers = mode(validation.sides(validation.judged)).chunk(2)
+    winners, losers = mode(validation.sides(validation.rows)).chunk(2)
     fitted = (winners - losers).double().numpy()
     return MixtureFit(mode, fitted, held_out, validation.score(held_out), posterior.prior)
 
@@ -201,11 +208,11 @@ def _search(
         climbed.sort(key=lambda found: -found[1])
         left = [mixture for mixture, _ in climbed[: max(2, len(climbed) // divisor)]]
     left = [maximize(posterior, start, settings.search_steps)[0] for start in left]
-    judged = validation.judged[validation.fold_of[validation.judged] == 0]
+    unseen = validation.rows[validation.fold_of[validation.rows] == 0]
     return max(
         left,
         key=lambda mixture: _score(
-            validation, judged, _predictions(validation, posterior, mixture, 0)
+            validation, unseen, _predictions(validation, posterior, mixture, 0)
         ),
     )
 
@@ -219,7 +226,7 @@ def _predictions(
     validation: CrossValidation, posterior: MixturePosterior, mixture: Mixture, fold: int
 ) -> tuple[Tensor, Tensor]:
     """Return predicted differences of a fold's validation rows and their spreads."""
-    rows = validation.judged[validation.fold_of[validation.judged] == fold]
+    rows = validation.rows[validation.fold_of[validation.rows] == fold]
     return posterior.predict(mixture, validation.sides(rows))
 
 
@@ -238,7 +245,7 @@ def _cross_validate(
     steps: int,
 ) -> HeldOut:
     """Return predictions of every validation row; those of the first fold are ``predicted``."""
-    rows = validation.judged
+    rows = validation.rows
     difference, spread = torch.empty(len(rows)), torch.empty(len(rows))
     for fold in range(validation.count):
         if fold:

@@ -21,6 +21,7 @@ import torch
 from scipy.special import softmax
 from torch import Tensor
 
+from llm_elicit.density.errors import integer
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility.fisher_scoring import MixturePosterior, inverse_root, maximize
 from llm_elicit.density.utility.folds import Array, CrossValidation, HeldOut
@@ -46,7 +47,8 @@ class PosteriorSettings:
     Parameters
     ----------
     draws : number of draws; 0 for none.
-    hmc : effort of the sampler.
+    hmc : effort of the sampler for mixtures.
+    hmc_linear : the same for linear predictors, whose posterior is log-concave.
     concentration : that of the mixtures' prior; one half is Jeffreys' Dirichlet prior.
     prior_scale : what the chosen strength of the mixtures' prior is multiplied by.
     size_power : see `MixturePrior`.
@@ -57,11 +59,15 @@ class PosteriorSettings:
 
     draws: int = 64
     hmc: HmcSettings = field(default_factory=HmcSettings)
+    hmc_linear: HmcSettings = field(default_factory=lambda: HmcSettings(4, 4, 8))
     concentration: float = 0.5
     prior_scale: float = 0.3
     size_power: float = 2.0
     width_doubt: float = 1.0
     likelihood_power: float = 0.5
+
+    def __post_init__(self) -> None:
+        integer("PosteriorSettings: draws", self.draws)
 
 
 def draw_posterior(
@@ -117,7 +123,7 @@ def _shares(
     generator: torch.Generator,
 ) -> Array:
     """Return shares (F,) of the forms, by what they predict and what they were fitted to."""
-    rows = validation.judged.numpy()
+    rows = validation.rows.numpy()
     weights, groups = validation.data.weights[rows], validation.data.groups[rows]
     logs = np.stack([halfway(validation, *form) for form in forms])
     power = settings.likelihood_power * len(rows) / weights.sum()
@@ -222,7 +228,7 @@ def _draw_linear(
         return lambda steps: of.values(mode + steps.double()).float()
 
     steps = sample_hmc(
-        density(regression), root, count, generator, settings.hmc, lambda _: density(few)
+        density(regression), root, count, generator, settings.hmc_linear, lambda _: density(few)
     )
     return mode + steps.double()
 

@@ -56,12 +56,12 @@ class QuadraticFit:
 
     def __init__(self, validation: CrossValidation) -> None:
         self.validation = validation
-        self.rows = validation.judged.numpy()
+        self.rows = validation.rows.numpy()
         data = validation.data
         winners, losers = data.winners[self.rows], data.losers[self.rows]
         self.design = quadratic_features(winners) - quadratic_features(losers)
         self.weights = data.weights[self.rows]
-        self.response = validation.response.at(validation.judged)
+        self.response = validation.response.at(validation.rows)
         self.kinds, self.free = _kinds(validation.dimension)
 
     def regression(self, ridges: Ridges) -> Regression:
@@ -113,7 +113,7 @@ class QuadraticFit:
         """
         regression = self.regression(ridges)
         start, betas, difference = regression.maximize()[0], [], np.empty(len(self.rows))
-        fold_of = self.validation.fold_of[self.validation.judged]
+        fold_of = self.validation.fold_of[self.validation.rows]
         for fold in range(self.validation.count):
             unseen = fold_of == fold
             betas.append(regression.without(unseen).maximize(start)[0].numpy())
@@ -154,7 +154,7 @@ def _kinds(d: int) -> tuple[tuple[_Kind, ...], Array]:
 def _suited(kind: _Kind, ridge: float, beta: Array, covariance: Array) -> float:
     """The ridge that suits coefficients β (P,) of this posterior covariance (P, P).
 
-    Where the choices tell of no such term, or there is none, any ridge suits and this one stays.
+    Where the choices determine no such term, or there is none, the ridge stays as it is.
     """
     determined = kind.rank - ridge * float((covariance * kind.precision).sum())
     if determined < _UNDETERMINED:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from llm_elicit.density.errors import integer
 from llm_elicit.density.fourier import FourierStack, draw_frequencies, fourier_features
 from llm_elicit.density.utility.folds import Array, CrossValidation, HeldOut
 from llm_elicit.density.utility.quadratic import QuadraticFit, Ridges
@@ -43,6 +44,10 @@ class SmoothSettings:
     length_scales: tuple[float, ...] = (0.25, 0.4, 0.65)
     search_rows: int = 2000
     most_features: int = 3
+
+    def __post_init__(self) -> None:
+        integer("SmoothSettings: frequencies", self.frequencies)
+        integer("SmoothSettings: search_rows", self.search_rows, least=1)
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ def fit_smooth(
 def _regression(quadratic: QuadraticFit, frequencies: Tensor, ridges: Ridges) -> Regression:
     """Return that of the quadratic form and of a process of variance one."""
     plain = quadratic.regression(ridges)
-    points = quadratic.validation.sides(quadratic.validation.judged).double()
+    points = quadratic.validation.sides(quadratic.validation.rows).double()
     winners, losers = fourier_features(points, frequencies).chunk(2)
     columns = torch.cat([plain.columns, winners - losers], 1)
     identity = torch.eye(winners.shape[1], dtype=torch.float64)
@@ -134,7 +139,7 @@ def _most_likely(regression: Regression, count: int) -> tuple[float, float, Tens
 
 
 def _cross_validate(regression: Regression, validation: CrossValidation, mode: Tensor) -> HeldOut:
-    fold_of = validation.fold_of[validation.judged]
+    fold_of = validation.fold_of[validation.rows]
     difference = torch.empty(len(fold_of), dtype=torch.float64)
     spread = torch.empty_like(difference)
     for fold in range(validation.count):

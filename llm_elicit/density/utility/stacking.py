@@ -1,13 +1,13 @@
-"""Several descriptions of one utility, stacked by how well they foretell held-out choices.
+"""Stacking: a weighted sum of several forms of one utility, by how well they predict.
 
-The stack f = Σ_i a_i f_i, a_i >= 0, maximizes the likelihood of the choices that the parts never
-saw (Wolpert, 1992). The weights need not sum to one: a sum above one sharpens a belief whose
-parts came out too flat, a sum below one flattens one that came out too steep. The parts' spreads
-stay out of the weights, since the stack is used as it is, not averaged over its posterior: with
-them the sum came out too large. What the stack foretells is moderated like any other form.
+The stack f = Σ_i a_i f_i, a_i >= 0, maximizes the likelihood of choices that the forms did not see
+(Wolpert, 1992). The weights need not sum to one: a sum above one sharpens a belief whose forms are
+too flat, a sum below one flattens one whose forms are too steep. The forms' spreads do not enter
+the weights, because the stack is not averaged over its posterior; with them the sum is too large.
+The stack's own predictions are moderated like those of any other form.
 
-Draws of a posterior are shared out among forms by `bootstrapped_shares` instead: those weights
-are chances that a form is the best, not parts of a sum.
+Draws of a posterior are divided among forms by `bootstrapped_shares` instead, which are
+probabilities that a form is the best.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from scipy.optimize import fmin_l_bfgs_b
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility.folds import Array, CrossValidation, Folds, HeldOut
 
-_HOLD_SUM = 10.0
+_SUM_PENALTY = 10.0
 _BOOTSTRAPS = 200
 
 
 def stacked(parts: Sequence[HeldOut], shares: Array) -> HeldOut:
-    """What Σ_i a_i f_i foretells, shares a (F,), if the parts' errors go together."""
+    """Return the predictions of Σ_i a_i f_i, shares a (F,), for perfectly correlated errors."""
     return HeldOut(
         shares @ np.stack([p.difference for p in parts]),
         shares @ np.stack([p.spread for p in parts]),
@@ -34,10 +34,14 @@ def stacked(parts: Sequence[HeldOut], shares: Array) -> HeldOut:
 
 
 def stack_weights(parts: Sequence[HeldOut], weights: Array, response: Response) -> Array:
-    """Weights a (F,) from what F parts foretell of the same rows, and the rows' weights (m,).
+    """Return stacking weights a (F,) of F forms' predictions of the same rows.
 
-    A weak pull of the weights' sum towards one keeps them finite when every held-out choice
-    is foretold.
+    A weak penalty draws the sum of the weights towards one, which keeps them finite when every
+    held-out choice is predicted.
+
+    Parameters
+    ----------
+    weights : (m,) of the rows.
 
     Examples
     --------
@@ -56,8 +60,8 @@ def stack_weights(parts: Sequence[HeldOut], weights: Array, response: Response) 
 
     def objective(shares: Array) -> tuple[float, Array]:
         a = torch.from_numpy(shares).requires_grad_()
-        foretold = response.log_cdf(a @ difference) @ mass
-        loss = 0.5 * _HOLD_SUM * (a.sum() - 1.0) ** 2 - foretold
+        fit = response.log_cdf(a @ difference) @ mass
+        loss = 0.5 * _SUM_PENALTY * (a.sum() - 1.0) ** 2 - fit
         (slope,) = torch.autograd.grad(loss, [a])
         return float(loss.detach()), np.asarray(slope.numpy())
 
@@ -75,9 +79,9 @@ def cross_fitted_stack(
     Every fold is predicted with weights chosen on the other folds, so that the score of the stack
     is of rows that took no part in it.
     """
-    weights = validation.data.weights[validation.judged.numpy()]
-    response = validation.response.at(validation.judged)
-    fold_of = validation.fold_of[validation.judged].numpy()
+    weights = validation.data.weights[validation.rows.numpy()]
+    response = validation.response.at(validation.rows)
+    fold_of = validation.fold_of[validation.rows].numpy()
     difference, spread = np.empty(len(weights)), np.empty(len(weights))
     for fold in range(validation.count):
         unseen = fold_of == fold
@@ -95,17 +99,17 @@ def halfway(validation: CrossValidation, held_out: HeldOut, fitted: Array) -> Ar
     all, ``fitted`` (m,) f(winner) − f(loser). With P parameters to learn the first falls ½P nats
     short of the best in all and the second exceeds it by as many (Akaike, 1974).
     """
-    response = validation.response.at(validation.judged)
+    response = validation.response.at(validation.rows)
     seen = response.log_cdf(torch.from_numpy(fitted))
     return np.asarray(0.5 * (held_out.log_likelihood(response) + seen.numpy()))
 
 
 def bootstrapped_shares(logs: Array, groups: Folds, generator: torch.Generator) -> Array:
-    """Shares (F,), summing to one, of forms by their log-likelihoods (F, m) of the judged rows.
+    """Return shares (F,), summing to one, of forms by their log-likelihoods (F, m).
 
-    Each share is the mean of exp(total) over all forms' over Bayesian bootstraps of the rows'
-    ``groups`` (m,): a form only seemingly ahead does not take all (pseudo-BMA+; Yao, Vehtari,
-    Simpson and Gelman, 2018).
+    Each share is exp(total log-likelihood) over the sum of all forms', averaged over Bayesian
+    bootstraps of the rows' ``groups`` (m,), so that a form that leads by chance does not take all
+    (pseudo-BMA+; Yao, Vehtari, Simpson and Gelman, 2018).
 
     Examples
     --------
@@ -118,8 +122,8 @@ def bootstrapped_shares(logs: Array, groups: Folds, generator: torch.Generator) 
     (True, True)
     """
     of_group = np.stack([np.bincount(groups, row) for row in logs])
-    lots = torch.empty(_BOOTSTRAPS, of_group.shape[1], dtype=torch.float64)
-    lots = lots.exponential_(generator=generator)
-    lots = lots * (lots.shape[1] / lots.sum(1, keepdim=True))
-    shares = torch.softmax(lots @ torch.from_numpy(of_group).T, 1)
+    multiples = torch.empty(_BOOTSTRAPS, of_group.shape[1], dtype=torch.float64)
+    multiples = multiples.exponential_(generator=generator)
+    multiples = multiples * (multiples.shape[1] / multiples.sum(1, keepdim=True))
+    shares = torch.softmax(multiples @ torch.from_numpy(of_group).T, 1)
     return np.asarray(shares.mean(0).numpy())
