@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 TUTORIALS = Path(__file__).parent / "tutorials"
+PLAIN = "%env FORCE_COLOR="
+"""Jupyter has programs write as to a terminal, where the display redraws itself."""
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```\n?", re.S | re.M)
 
 
@@ -35,6 +37,7 @@ def notebook(markdown: str) -> dict[str, Any]:
         place = block.end()
     if rest := markdown[place:].strip():
         cells.append(_cell("markdown", rest))
+    cells.insert(1, _cell("code", PLAIN))
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number}"
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -47,7 +50,7 @@ def _written(text: str) -> str:
 
 
 def _run(text: str) -> str:
-    return f"%%bash -e\n{text}"  # not `!`, which has a terminal, and so a display that redraws
+    return f"%%bash -e\n{text}"  # `!` would give commands a terminal
 
 
 CODE = {"python": str, "yaml": _written, "bash": _run}

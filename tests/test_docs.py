@@ -149,6 +149,8 @@ def test_a_tutorial_can_be_followed_from_an_empty_folder(
         if source.startswith("%%writefile "):
             name, _, text = source.partition("\n")
             (tmp_path / name.removeprefix("%%writefile ")).write_text(text)
+        elif source.startswith("%env "):
+            monkeypatch.setenv(*source.removeprefix("%env ").split("="))
         elif source.startswith("%%bash -e\n"):
             for command in commands_of(source.partition("\n")[2]):
                 assert_runs(shlex.split(command))
