@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 else:
     bars = LazyModule("llm_elicit.benchmarks.asking.bars")
     fault_table = LazyModule("llm_elicit.benchmarks.faults.table")
-    jobs, orchestrator = (
-        LazyModule("llm_elicit._util.workers"),
-        LazyModule("llm_elicit.orchestrator"),
-    )
+    orchestrator = LazyModule("llm_elicit.orchestrator")
+    worker_processes = LazyModule("llm_elicit._util.workers")
     measure = LazyModule("llm_elicit.benchmarks.measure")
     run = LazyModule("llm_elicit.benchmarks.run")
     tables = LazyModule("llm_elicit.benchmarks.tables")
