@@ -1,10 +1,11 @@
-"""What of an audit depends on the power of the utility that the belief is.
+"""The power of the utility that the belief is, and what of an audit depends on it.
 
-Comparisons tell the utility f up to a power, and the belief is one of p_k ∝ exp(k f). Ranges,
-ratios, quantiles or points may say which (`llm_elicit.density.fit_power`); where nothing does, the
-saved belief has a power by convention, and what depends on it is measured from a quarter to four
-times that power. The power at which the data are most likely is shown beside, as that: it bounds
-what any belief of this shape can say of the data and is no property of the judge.
+Comparisons identify the utility f up to a power: the belief is one of p_k ∝ exp(k f). Ranges,
+ratios, quantiles or points may identify k (`llm_elicit.density.fit_power`). If nothing does, the
+saved belief has a power by convention, and quantities that depend on it are evaluated from a
+quarter to four times that power. The power at which the data are most likely is reported
+separately: it bounds how well any belief of this shape can agree with the data and is not a
+property of the judge.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 FACTORS = tuple(2.0 ** (k / 2) for k in range(-4, 5))
-"""Powers looked at, over the saved belief's."""
-UNPINNED = ("assumed noise level", "convention")
-"""What a saved belief's power comes from where nothing says it."""
+"""Powers evaluated, as multiples of the saved belief's."""
+UNIDENTIFIED = ("assumed noise level", "convention")
+"""Sources of a saved belief's power if no other answers identify it."""
 
-_SHARPEST = 64.0
+_LARGEST = 64.0
 _COUNT = 4000
-_ENOUGH = 400
+_LEAST_EFFECTIVE = 400
 _SIZE, _REPEATS = 500, 3
-_FINE = 2001
+_GRID = 2001
 
 
 class SourcePower(StrictModel):
-    """The power by one source, over the fitted utility's own; 90 % interval."""
+    """The power by one source, relative to the fitted utility's own; 90 % interval."""
 
     source: str
     value: float
@@ -50,25 +51,25 @@ class SourcePower(StrictModel):
 
 
 class DataPower(SourcePower):
-    """The power at which the data are most likely; 0 where no power is likelier than λ.
+    """The power at which the data are most likely; 0 if no power is likelier than λ.
 
-    The interval is over rows, the utility taken as it is.
+    The interval is over rows, for the fitted utility.
 
     Attributes:
-        bounded: whether the best lies within the powers looked at.
+        bounded: whether the maximum lies within the powers evaluated.
     """
 
     bounded: bool
 
 
 class WidthResponse(StrictModel):
-    """How the judge reacts to the width of ranges.
+    """The judge's response to the width of ranges.
 
     Attributes:
-        width: the coefficient of log-width in the log-odds, 95 % interval.
-        expected: what the holder of a density who answers alike otherwise would have.
-        p_value: of the test that the judge is one.
-        coherent: whether that is not refused at 5 %.
+        width: coefficient of log width in the log-odds, 95 % interval.
+        expected: its value for the holder of a density who otherwise answers alike.
+        p_value: of the test that the judge holds a density.
+        coherent: whether that is not rejected at 5 %.
     """
 
     width: Interval
@@ -77,16 +78,16 @@ class WidthResponse(StrictModel):
     coherent: bool
 
 
-class PinnedPower(StrictModel):
-    """The power that other answers than comparisons of points say.
+class IdentifiedPower(StrictModel):
+    """The power identified by answers other than comparisons of points.
 
     Attributes:
-        value, low, high: over the fitted utility's own; 90 % interval.
+        value, low, high: relative to the fitted utility's own; 90 % interval.
         source: the sources, joined by " + ".
         sources: the powers by each alone.
-        agreement: p-value of a test that they have one power in common; None of one source.
-        coherence: how the judge reacts to width, where ranges were compared.
-        used: whether the saved belief has this power: not where the interval excludes no power.
+        agreement: p-value of the test that they share one power; None for one source.
+        coherence: the judge's response to width, if ranges were compared.
+        used: whether the saved belief has this power: not if the interval excludes no power.
     """
 
     value: float
@@ -103,14 +104,14 @@ class AtPower(StrictModel):
     """A judge's belief at one power.
 
     Attributes:
-        factor: the power over the saved belief's.
+        factor: the power relative to the saved belief's.
         belief_data: Wasserstein-1 to the data; None without data.
         log_density: mean log density of the data's rows, nats a row, per unit of every feature's
             scale (standard deviations of the data; one a category); None without data.
-        shifts: each feature's mean less the data's (λ's without data), in its standard
-            deviations, on the feature's scale, in the order of the space; None of a categorical
+        shifts: each feature's mean minus the data's (λ's without data), in its standard
+            deviations, on the feature's scale, in the order of the space; None for a categorical
             feature.
-        widths: each feature's standard deviation over the data's (λ's without data), likewise.
+        widths: each feature's standard deviation relative to the data's (λ's without data).
     """
 
     factor: float
@@ -120,25 +121,25 @@ class AtPower(StrictModel):
     widths: list[float | None]
 
 
-class Powers(StrictModel):
+class BeliefPowers(StrictModel):
     """A judge's belief over a range of powers.
 
     Attributes:
-        saved: the saved belief's power, over the fitted utility's own.
-        source: where that comes from; "assumed noise level" or "convention" where nothing says.
-        pinned: the power by other answers than comparisons of points, if there are any.
+        saved: the saved belief's power, relative to the fitted utility's own.
+        source: what it comes from; "assumed noise level" or "convention" if it is not identified.
+        identified: the power by answers other than comparisons of points, if there are any.
         data: the power at which the data are most likely; None without data.
-        rows: from the flattest belief to the sharpest.
+        rows: in increasing order of the power.
         size: points on each side of the distances here.
         sampling_data: Wasserstein-1 of λ from the data at that size; None without data.
-        sampling_log_density: log density of λ, in the unit of the rows'; None without data.
+        sampling_log_density: log density of λ, in the same unit as the rows'; None without data.
         nearer: whether the belief is nearer to the data than λ at every power (true), at none
-            (false), or depends on the power (None); None without data, too.
+            (false), or depending on the power (None); also None without data.
     """
 
     saved: float
     source: str
-    pinned: PinnedPower | None
+    identified: IdentifiedPower | None
     data: DataPower | None
     rows: list[AtPower]
     size: int
@@ -148,13 +149,13 @@ class Powers(StrictModel):
 
     @property
     def scale(self) -> str | None:
-        """What says the belief's power; None where nothing does."""
-        if self.pinned is None or not self.pinned.used:
+        """The sources that identify the belief's power; None if nothing does."""
+        if self.identified is None or not self.identified.used:
             return None
-        width = self.pinned.coherence
-        if width is not None and not width.coherent and self.pinned.source == "ranges":
+        width = self.identified.coherence
+        if width is not None and not width.coherent and self.identified.source == "ranges":
             return None
-        return self.pinned.source
+        return self.identified.source
 
 
 @dataclass(frozen=True)
@@ -163,17 +164,17 @@ class PowerEvidence:
 
     Attributes:
         saved: the belief's own power.
-        source: where that comes from.
-        pinned: the power by other answers; None where there are none.
+        source: what that comes from.
+        identified: the power by other answers; None if there are none.
         points: draws `(m, d)`, natural units, by factor.
-        log_normalizers: log of the mean of exp(factor · utility) over λ, by factor, those above
-            `FACTORS` up to where the data are most likely among them.
-        data: the utility `(n,)` at the data's rows; None without a table. Its mean over λ is 0.
+        log_normalizers: log of the mean of exp(factor · utility) over λ, by factor, including
+            factors above `FACTORS` up to where the data are most likely.
+        data: the utility `(n,)` at the data's rows, with mean 0 over λ; None without a table.
     """
 
     saved: float
     source: str
-    pinned: density.Power | None
+    identified: density.Power | None
     points: Mapping[float, Floats]
     log_normalizers: Mapping[float, float]
     data: Floats | None
@@ -185,12 +186,12 @@ def at_powers(
     points: Floats,
     data: Floats | None,
     seed: int,
-    pinned: density.Power | None = None,
+    identified: density.Power | None = None,
 ) -> PowerEvidence:
-    """A belief, with `points` `(m, d)` its own draws, at other powers.
+    """Evaluate a belief, with `points` `(m, d)` its own draws, at other powers.
 
-    These and as many from λ are weighted into each, and only where too few would count is the
-    belief drawn anew.
+    These points and as many from λ are importance-weighted to each power; only if too few of them
+    have weight is the belief sampled anew.
     """
     rng = np.random.default_rng([seed, 0x5CA1E])
     some = points[rng.permutation(len(points))[: 2 * _COUNT]]
@@ -200,35 +201,34 @@ def at_powers(
     centre = float(utility[len(some) :].mean())
     # λ is uniform on the scales; densities are relative to it.
     flat = float((belief.sampling.log_prob(both) - slope)[0])
-    drawn = np.logaddexp(belief.log_prob(both) - slope - flat, 0.0) - math.log(2.0)
-    found, logs = {}, {}
+    proposal = np.logaddexp(belief.log_prob(both) - slope - flat, 0.0) - math.log(2.0)
+    drawn, logs = {}, {}
     for factor in FACTORS:
-        exponents = factor * (utility - centre) - drawn
+        exponents = factor * (utility - centre) - proposal
         weights = np.exp(exponents - exponents.max())
-        if factor != 1.0 and weights.sum() ** 2 / (weights**2).sum() < _ENOUGH:
+        if factor != 1.0 and weights.sum() ** 2 / (weights**2).sum() < _LEAST_EFFECTIVE:
             other = belief.tempered(factor, seed=seed)
-            found[factor] = other.sample(_COUNT, seed=seed)
+            drawn[factor] = other.sample(_COUNT, seed=seed)
             logs[factor] = _log_normalizer(belief, other, factor, centre, flat)
             continue
         logs[factor] = float(logsumexp(exponents) - math.log(len(both)))
         rows = rng.choice(len(both), _COUNT, p=weights / weights.sum())
-        found[factor] = some[:_COUNT] if factor == 1.0 else both[rows]
-    stated = belief.diagnostics.get("power", {})
-    of_data = None if data is None else belief.utility(data) - centre
-    if of_data is not None:
-        # Up to where the data are less likely than before.
+        drawn[factor] = some[:_COUNT] if factor == 1.0 else both[rows]
+    at_data = None if data is None else belief.utility(data) - centre
+    if at_data is not None:
+        # Beyond the range, until the data are less likely than at the power before.
         last, factor = FACTORS[-2], FACTORS[-1]
-        while (factor - last) * of_data.mean() > logs[factor] - logs[last] and factor < _SHARPEST:
+        while (factor - last) * at_data.mean() > logs[factor] - logs[last] and factor < _LARGEST:
             last, factor = factor, 2.0 * factor
             other = belief.tempered(factor, seed=seed)
             logs[factor] = _log_normalizer(belief, other, factor, centre, flat)
     return PowerEvidence(
         saved=belief.power,
-        source=str(stated.get("source", UNPINNED[0])),
-        pinned=pinned,
-        points=found,
+        source=str(belief.diagnostics.get("power", {}).get("source", UNIDENTIFIED[0])),
+        identified=identified,
+        points=drawn,
         log_normalizers=logs,
-        data=of_data,
+        data=at_data,
     )
 
 
@@ -239,7 +239,7 @@ def _log_normalizer(
     centre: float,
     flat: float,
 ) -> float:
-    """log Z of a tempered belief, from its density at one point."""
+    """Return log Z of a tempered belief, from its density at one point."""
     at = other.sample(1)
     per_scale = other.log_prob(at) - other.sampling.log_scale_slope(at) - flat
     return float((factor * (belief.utility(at) - centre) - per_scale)[0])
@@ -255,7 +255,7 @@ def write_powers(evidence: PowerEvidence, space: FeatureSpace, path: Path) -> No
 
 
 def read_powers(path: Path) -> dict[float, Floats]:
-    """The points by factor that `write_powers` wrote; empty where there is no such file."""
+    """Return the points by factor that `write_powers` wrote; empty if there is no such file."""
     if not path.is_file():
         return {}
     table = read_points(path)
@@ -265,24 +265,26 @@ def read_powers(path: Path) -> dict[float, Floats]:
 
 def measure_powers(
     evidence: PowerEvidence, reference: Reference, rng: np.random.Generator
-) -> Powers:
-    """From a belief at several powers; see `at_powers`."""
+) -> BeliefPowers:
+    """Measure a belief at several powers; see `at_powers`."""
     space, data = reference.space, reference.data
     sampling = space.round(reference.sampling)
-    centre = sampling if data is None else space.round(data)
-    standard = reference.standard
-    size = common_size(_SIZE, centre, *evidence.points.values())
-    numbers = standard.numbers(centre)
+    compared = sampling if data is None else space.round(data)
+    standardizer = reference.standardizer
+    size = common_size(_SIZE, compared, *evidence.points.values())
+    numbers = standardizer.numbers(compared)
+    sd = numbers.std(axis=0)
 
-    def apart(points: Floats) -> Estimate | None:
-        return None if data is None else _apart(standard(points), standard(centre), size, rng)
+    def to_data(points: Floats) -> Estimate | None:
+        if data is None:
+            return None
+        return _distance(standardizer(points), standardizer(compared), size, rng)
 
     flat = _log_flat(reference)
     rows = []
     for factor, drawn in sorted(evidence.points.items()):
         points = space.round(drawn)
-        at = standard.numbers(points)
-        spread = numbers.std(axis=0)
+        at = standardizer.numbers(points)
         log_density = None
         if evidence.data is not None:
             gain = factor * float(evidence.data.mean()) - evidence.log_normalizers[factor]
@@ -290,29 +292,32 @@ def measure_powers(
         rows.append(
             AtPower(
                 factor=factor,
-                belief_data=apart(points),
+                belief_data=to_data(points),
                 log_density=log_density,
-                shifts=_listed(at.mean(axis=0) - numbers.mean(axis=0)),
-                widths=_listed(at.std(axis=0) / np.where(spread > 0, spread, 1.0)),
+                shifts=_finite(at.mean(axis=0) - numbers.mean(axis=0)),
+                widths=_finite(at.std(axis=0) / np.where(sd > 0, sd, 1.0)),
             )
         )
-    of_sampling = apart(sampling)
-    return Powers(
+    sampling_data = to_data(sampling)
+    return BeliefPowers(
         saved=evidence.saved,
         source=evidence.source,
-        pinned=None if evidence.pinned is None else _pinned(evidence.pinned, evidence.source),
+        identified=_identified(evidence),
         data=None if evidence.data is None else _data_power(evidence, evidence.data),
         rows=rows,
         size=size,
-        sampling_data=of_sampling,
+        sampling_data=sampling_data,
         sampling_log_density=None if evidence.data is None else flat,
-        nearer=_nearer(rows, of_sampling),
+        nearer=_nearer(rows, sampling_data),
     )
 
 
-def _pinned(power: density.Power, source: str) -> PinnedPower:
+def _identified(evidence: PowerEvidence) -> IdentifiedPower | None:
+    power = evidence.identified
+    if power is None:
+        return None
     width = power.coherence
-    return PinnedPower(
+    return IdentifiedPower(
         value=power.value,
         low=power.low,
         high=power.high,
@@ -330,21 +335,21 @@ def _pinned(power: density.Power, source: str) -> PinnedPower:
             p_value=width.p_value,
             coherent=width.coherent,
         ),
-        used=source not in UNPINNED,
+        used=evidence.source not in UNIDENTIFIED,
     )
 
 
 def _data_power(evidence: PowerEvidence, data: Floats) -> DataPower:
-    """Where the mean of k u − log Z(k) over rows is highest, log Z a spline through the powers.
+    """Maximize the mean of k u − log Z(k) over rows, with a spline of log Z through the powers.
 
-    The interval is the score's: the standard error of the rows' mean utility over the variance of
-    the utility under the belief, log Z's curvature.
+    The interval's standard error is that of the rows' mean utility over the variance of the utility
+    under the belief, the curvature of log Z.
     """
     factors = np.array([0.0, *sorted(evidence.log_normalizers)])
     logs = np.array([0.0, *(evidence.log_normalizers[f] for f in factors[1:])])
     spline = CubicSpline(factors, logs)
-    at = np.linspace(0.0, factors[-1], _FINE)
-    best = float(at[int((at * data.mean() - spline(at)).argmax())])
+    grid = np.linspace(0.0, factors[-1], _GRID)
+    best = float(grid[int((grid * data.mean() - spline(grid)).argmax())])
     curvature = max(float(spline(best, 2)), 1e-12)
     error = 1.645 * float(data.std(ddof=1)) / math.sqrt(len(data)) / curvature
     return DataPower(
@@ -357,45 +362,45 @@ def _data_power(evidence: PowerEvidence, data: Floats) -> DataPower:
 
 
 def _log_flat(reference: Reference) -> float:
-    """Log density of λ per unit of every feature's scale: standard deviations, or categories."""
-    space, standard = reference.space, reference.standard
+    """Return log density of λ per unit of every feature's scale (sd, or category)."""
+    space, standardizer = reference.space, reference.standardizer
     low, high = space.to_scale(np.stack([space.low, space.high]))
-    widths = np.where(space.categorical, high - low + 1.0, (high - low) / standard.sd)
+    widths = np.where(space.categorical, high - low + 1.0, (high - low) / standardizer.sd)
     return -float(np.log(widths).sum())
 
 
-def _listed(values: Floats) -> list[float | None]:
+def _finite(values: Floats) -> list[float | None]:
     return [None if np.isnan(each) else float(each) for each in values]
 
 
-def _apart(x: Floats, y: Floats, size: int, rng: np.random.Generator) -> Estimate:
+def _distance(x: Floats, y: Floats, size: int, rng: np.random.Generator) -> Estimate:
     def some(points: Floats) -> Floats:
         return points[rng.choice(len(points), size, replace=False)]
 
     return estimate_of([wasserstein(some(x), some(y)) for _ in range(_REPEATS)])
 
 
-def _nearer(rows: list[AtPower], of_sampling: Estimate | None) -> bool | None:
-    """Whether all, or none, of the powers' beliefs are nearer to the data than λ."""
-    if of_sampling is None:
+def _nearer(rows: list[AtPower], sampling_data: Estimate | None) -> bool | None:
+    """Return whether the belief is nearer to the data than λ at all powers, or at none."""
+    if sampling_data is None:
         return None
     nearer = {
-        each.belief_data.mean < of_sampling.mean for each in rows if each.belief_data is not None
+        each.belief_data.mean < sampling_data.mean for each in rows if each.belief_data is not None
     }
     return nearer.pop() if len(nearer) == 1 else None
 
 
-def power_of(text: Mapping[str, Any]) -> density.Power:
-    """A power as `dataclasses.asdict` of it left it, with its sources and coherence."""
-    coherence = text.get("coherence")
+def power_of(stored: Mapping[str, Any]) -> density.Power:
+    """Return a power from its stored fields, with its sources and coherence."""
+    coherence = stored.get("coherence")
     return density.Power(
-        value=text["value"],
-        low=text["low"],
-        high=text["high"],
-        source=text["source"],
-        log_sd=text["log_sd"],
-        sources=tuple(power_of(each) for each in text.get("sources", ())),
-        agreement=text.get("agreement"),
+        value=stored["value"],
+        low=stored["low"],
+        high=stored["high"],
+        source=stored["source"],
+        log_sd=stored["log_sd"],
+        sources=tuple(power_of(each) for each in stored.get("sources", ())),
+        agreement=stored.get("agreement"),
         coherence=None
         if coherence is None
         else density.Coherence(

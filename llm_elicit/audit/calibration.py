@@ -1,11 +1,12 @@
-"""Does the belief's densest region of mass q hold a share q of the data?
+"""Two calibration checks: of the belief against the data, and of its predictions of choices.
 
-The *level* of a row of the data is the belief's mass that is denser than the row. Were the data
-drawn from the belief, levels would be even over 0..1, whatever the dimension: a curve of the share
-of rows within each region against its mass is the diagonal. Below it the belief is too narrow or in
-the wrong place, above it too wide.
+*Data coverage.* The level of a row of the data is the belief's mass in the highest-density region
+that ends at the row. If the data were drawn from the belief, levels would be uniform on [0, 1],
+whatever the dimension: the share of rows within each region against its mass is the diagonal. Below
+it the belief is too narrow or in the wrong place, above it too wide.
 
-What a fit foretells of choices it never saw, beside what it must beat.
+*Predictive check.* Choices that were held out of the fit, against the predicted probabilities and
+against simpler models.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from scipy.stats import kstwo
 
 from llm_elicit import density
-from llm_elicit.audit.inference import Interval, wilson
+from llm_elicit.audit.inference import Interval, normal_interval, wilson
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
@@ -28,22 +29,22 @@ _ROWS = 4000
 
 
 class Region(StrictModel):
-    """The densest region of a mass, and the share of the data it holds, with Wilson's interval."""
+    """The highest-density region of a mass, and the share of the data in it (Wilson's interval)."""
 
     mass: float
-    holds: Interval
+    data_share: Interval
 
 
 class DataCoverage(StrictModel):
-    """The data against the belief's densest regions.
+    """The data against the belief's highest-density regions.
 
     Attributes:
-        rows: how many rows of the data were looked at.
+        rows: number of rows of the data used.
         regions: some of the regions.
-        curve: the share held by regions of mass 0, 0.02, ..., 1.
-        error: mean |share held - mass| over the curve; 0 for a perfect belief.
-        p_value: that levels are even, by Kolmogorov and Smirnov's test of two samples: the belief
-            is known by its draws alone.
+        curve: the share of the data in regions of mass 0, 0.02, ..., 1.
+        error: mean |share − mass| over the curve; 0 for a perfect belief.
+        p_value: that levels are uniform, by the two-sample Kolmogorov–Smirnov test: the belief is
+            known by its draws only.
     """
 
     rows: int
@@ -55,7 +56,7 @@ class DataCoverage(StrictModel):
 
 @dataclass(frozen=True)
 class DataLevels:
-    """Levels `(n,)` of rows of the data, by so many draws of the belief."""
+    """Levels `(n,)` of rows of the data, from this number of draws of the belief."""
 
     values: Floats
     draws: int
@@ -64,7 +65,7 @@ class DataLevels:
 def data_levels(
     belief: density.BeliefDensity, space: FeatureSpace, points: Floats
 ) -> DataLevels | None:
-    """Levels of the table's rows, at most 4000, under a belief with these samples `(m, d)`.
+    """Return levels of at most 4000 of the table's rows under a belief with samples `(m, d)`.
 
     Densities are per unit of each feature's scale. None for a space without a table.
     """
@@ -78,54 +79,58 @@ def data_levels(
         return belief.log_prob(kept) - slope(kept)
 
     drawn = log_density(points)
-    return DataLevels(levels_of(log_density(space.table_points()), drawn, rng), len(drawn))
+    values = density_levels(log_density(space.table_points()), drawn, rng)
+    return DataLevels(values, len(drawn))
 
 
-def levels_of(
-    log_density_of_data: Floats, log_density_of_belief: Floats, rng: np.random.Generator
-) -> Floats:
-    """Each row's level `(n,)`: the share of belief draws that are denser than it.
+def density_levels(data: Floats, belief: Floats, rng: np.random.Generator) -> Floats:
+    """Return each row's level `(n,)`: the share of belief draws with a higher density.
 
-    Among draws as dense as it, to five decimals, its place is drawn: a flat belief has no
-    densest region, and any region of its mass will do.
+    Among draws of the same density, to five decimals, the row's rank is drawn at random: in a flat
+    belief the highest-density region is not unique.
+
+    Args:
+        data, belief: log densities of the belief at rows of the data `(n,)` and at its own draws.
+        rng: breaks ties.
 
     Example:
         >>> rng = np.random.default_rng(0)
-        >>> levels_of(np.array([0.0, -9.0]), np.array([-1.0, -2.0, 1.0, -3.0]), rng).tolist()
+        >>> density_levels(np.array([0.0, -9.0]), np.array([-1.0, -2.0, 1.0, -3.0]), rng).tolist()
         [0.25, 1.0]
     """
-    data, ranked = (np.round(some, 5) for some in (log_density_of_data, log_density_of_belief))
+    data, ranked = (np.round(some, 5) for some in (data, belief))
     ranked = np.sort(ranked)
     most, least = (len(ranked) - np.searchsorted(ranked, data, side=s) for s in ("left", "right"))
     return np.asarray((least + rng.uniform(size=len(data)) * (most - least)) / len(ranked))
 
 
 def measure_data_coverage(levels: DataLevels) -> DataCoverage:
-    """From the levels of the data's rows.
+    """Measure coverage from the levels of the data's rows.
 
     Example:
-        >>> even = measure_data_coverage(DataLevels((np.arange(400) + 0.5) / 400, 4000))
+        >>> uniform = measure_data_coverage(DataLevels((np.arange(400) + 0.5) / 400, 4000))
         >>> narrow = measure_data_coverage(DataLevels(np.full(400, 0.97), 4000))
-        >>> even.error < 0.01, narrow.error > 0.4
+        >>> uniform.error < 0.01, narrow.error > 0.4
         (True, True)
     """
     masses, values, rows = np.linspace(0.0, 1.0, _CURVE), levels.values, len(levels.values)
-    held = np.searchsorted(np.sort(values), masses, side="right") / rows
+    shares = np.searchsorted(np.sort(values), masses, side="right") / rows
     return DataCoverage(
         rows=rows,
         regions=[
-            Region(mass=mass, holds=wilson(float((values <= mass).mean()), rows)) for mass in MASSES
+            Region(mass=mass, data_share=wilson(float((values <= mass).mean()), rows))
+            for mass in MASSES
         ],
-        curve=held.tolist(),
-        error=float(np.abs(held - masses).mean()),
-        p_value=_p_value(levels),
+        curve=shares.tolist(),
+        error=float(np.abs(shares - masses).mean()),
+        p_value=_uniformity_p_value(levels),
     )
 
 
-def _p_value(levels: DataLevels) -> float:
-    """Of two samples: the greatest distance of the levels from even ones, by the effective size.
+def _uniformity_p_value(levels: DataLevels) -> float:
+    """Return p of the Kolmogorov–Smirnov test with the effective size n m / (n + m).
 
-    Rows and draws scatter both, as one sample of n m / (n + m) does alone.
+    Rows and draws both vary, as much as one sample of that size does alone.
     """
     ranked, n = np.sort(levels.values), len(levels.values)
     above, below = np.arange(1, n + 1) / n - ranked, ranked - np.arange(n) / n
@@ -134,14 +139,14 @@ def _p_value(levels: DataLevels) -> float:
 
 
 class NullModel(StrictModel):
-    """A model to beat: its log-likelihood, and by how much the belief beats it.
+    """A simpler model: its log-likelihood, and the belief's gain over it.
 
     Attributes:
-        name: "coin"; "sampling density" (λ for a belief), where that is no coin; "places", where
-            they were told; "quadratic".
+        name: "random choices"; "sampling density" (λ as the belief), if that differs; "position",
+            if the fit knew positions; "quadratic".
         log_likelihood: nats a comparison.
-        gain: the belief's less this one's, with its 95 % interval over pairs; None where the two
-            were not paired, or are the same.
+        gain: the belief's minus this one's, with its 95 % interval over pairs; None if the two
+            were not compared by pairs, or are the same.
     """
 
     name: str
@@ -150,63 +155,71 @@ class NullModel(StrictModel):
 
 
 class CalibrationBin(StrictModel):
-    """Held-out choices whose likelier side was foretold with about the same probability.
+    """Held-out choices whose likelier side was predicted with about the same probability.
 
     Attributes:
         share: of all held-out choices.
-        foretold: the mean probability.
-        found: how often that side was chosen.
+        predicted: the mean predicted probability.
+        observed: how often that side was chosen.
     """
 
     share: float
-    foretold: float
-    found: float
+    predicted: float
+    observed: float
 
 
-class Foretold(StrictModel):
-    """How well choices held out of the fit are foretold.
+class PredictiveCheck(StrictModel):
+    """How well choices held out of the fit are predicted.
 
     Attributes:
         log_likelihood: the belief's, nats a comparison.
-        nulls: what it must beat.
-        calibration: how often choices foretold with a probability came true.
-        calibration_error: mean |found - foretold|.
+        null_models: simpler models.
+        calibration: predicted and observed frequencies, by bins of the predicted probability.
+        calibration_error: mean |observed − predicted|.
     """
 
     log_likelihood: float
-    nulls: list[NullModel]
+    null_models: list[NullModel]
     calibration: list[CalibrationBin]
     calibration_error: float
 
 
-def read_foretold(diagnostics: Mapping[str, Any]) -> Foretold | None:
-    """From what a fit says of itself; None where it says nothing of it (a flow)."""
+NULL_MODELS = {"coin": "random choices", "places": "position"}
+"""Names of null models in the diagnostics of older fits, and what they are called here."""
+
+
+def read_predictive_check(diagnostics: Mapping[str, Any]) -> PredictiveCheck | None:
+    """Return the predictive check in a fit's diagnostics; None if they have none (a flow)."""
     utility, nulls = diagnostics.get("utility"), diagnostics.get("null_models")
     if not utility or not nulls or "calibration" not in utility:
         return None
-    told = "judging" in utility
-    gains = {"places" if told else "coin": utility["gains"]["constant"]}
+    nulls = {NULL_MODELS.get(name, name): value for name, value in nulls.items()}
+    has_positions = "judging" in utility
+    constant = "position" if has_positions else "random choices"
+    gains = {constant: utility["gains"]["constant"]}
     if utility["form"] != "quadratic":
         gains["quadratic"] = utility["gains"]["quadratic"]
-    coin, table = nulls["coin"], utility["calibration"]
-    shown = {
-        name: value
-        for name, value in nulls.items()
-        if (name != "places" or told) and (name != "sampling density" or abs(value - coin) > 1e-9)
-    }
-    return Foretold(
+    if not has_positions:
+        nulls.pop("position", None)
+    if abs(nulls.get("sampling density", np.inf) - nulls["random choices"]) <= 1e-9:
+        del nulls["sampling density"]
+    return PredictiveCheck(
         log_likelihood=diagnostics["held_out_log_likelihood"],
-        nulls=[
-            NullModel(name=name, log_likelihood=value, gain=_interval(gains.get(name)))
-            for name, value in shown.items()
+        null_models=[
+            NullModel(name=name, log_likelihood=value, gain=_gain(gains.get(name)))
+            for name, value in nulls.items()
         ],
-        calibration=[CalibrationBin(**row) for row in table["bins"]],
-        calibration_error=table["error"],
+        calibration=[_bin(row) for row in utility["calibration"]["bins"]],
+        calibration_error=utility["calibration"]["error"],
     )
 
 
-def _interval(gain: Mapping[str, float] | None) -> Interval | None:
-    if gain is None:
-        return None
-    mean, half = gain["mean"], 1.96 * gain["se"]
-    return Interval(value=mean, low=mean - half, high=mean + half)
+def _bin(row: Mapping[str, float]) -> CalibrationBin:
+    """Return a bin; older fits call its probability "foretold" and its frequency "found"."""
+    predicted = row["predicted"] if "predicted" in row else row["foretold"]
+    observed = row["observed"] if "observed" in row else row["found"]
+    return CalibrationBin(share=row["share"], predicted=predicted, observed=observed)
+
+
+def _gain(gain: Mapping[str, float] | None) -> Interval | None:
+    return None if gain is None else normal_interval(gain["mean"], gain["se"])

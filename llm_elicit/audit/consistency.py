@@ -1,7 +1,7 @@
-"""How a judge answers, whatever it believes: verdicts, order bias, agreement under swap.
+"""The consistency of a judge's answers: order bias, agreement under swap, test–retest agreement.
 
-A judge with no preference for a position chooses option A half the time over both orders of
-the same pairs, and picks the same point whichever is shown first.
+A judge with no preference for a position chooses option A half the time over both orders of the
+same pairs, and picks the same point whichever is shown first.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from llm_elicit.spaces.features import Floats
 
 
 class Consistency(StrictModel):
-    """One judge's manner of answering. None: not measurable from what was asked.
+    """One judge's consistency. None: not measurable from what was asked.
 
     Attributes:
-        judgments: how many answers there are.
-        verdicts: how many of each verdict.
-        pairs: how many pairs have at least one choice.
-        soft_share: share of the choices that carry a probability from token log-probabilities.
-        order_bias: P(option A chosen) - 1/2 from the verdicts A and B, in [-1/2, 1/2].
-        soft_order_bias: the mean probability of option A, less 1/2, from soft judgments.
-        agreement: share of pairs, asked in both orders, where both verdicts pick one point;
-            1/2 for a coin, 0 for a judge who always says A.
-        retest: share of times that a question asked again in the same order picked the same
-            point, over all two answers to it; 1/2 for a coin, 1 for a judge who never varies.
+        judgments: number of answers.
+        verdicts: number of answers by how they were read.
+        pairs: number of pairs with at least one choice.
+        soft_share: share of the choices that have a probability from token log-probabilities.
+        order_bias: P(option A chosen) − 1/2 from the verdicts A and B, in [−1/2, 1/2].
+        soft_order_bias: the mean probability of option A, minus 1/2, from soft judgments.
+        agreement: share of pairs, asked in both orders, of which both verdicts pick the same point;
+            1/2 for random choices, 0 for a judge who always says A.
+        retest: share of pairs of answers to the same question in the same order that pick the same
+            point; 1/2 for random choices, 1 for a judge who never varies.
         soft_agreement: share of the choices with a probability from token log-probabilities whose
             reply is the likelier letter.
-        swap_difference: mean |P(a preferred | a first) - P(a preferred | b first)|; 0 when the
-            order does not matter.
-        decisiveness: mean |preference - 1/2| over pairs; 1/2 for a judge always sure.
+        swap_difference: mean |P(a preferred | a first) − P(a preferred | b first)|; 0 if the order
+            does not matter.
+        decisiveness: mean |preference − 1/2| over pairs; 1/2 for a judge who is always certain.
     """
 
     judgments: int
@@ -53,7 +53,7 @@ class Consistency(StrictModel):
 def measure_consistency(comparisons: Comparisons, judge: str, choices: Choices) -> Consistency:
     """Measure one judge. Order bias and agreement need pairs asked in both orders.
 
-    Over one order alone, a preference for a point and one for a position look alike.
+    With one order only, a preference for a point and one for a position cannot be distinguished.
     """
     rows = comparisons.of(judge)
     counts = rows["verdict"].value_counts()
@@ -72,15 +72,15 @@ def measure_consistency(comparisons: Comparisons, judge: str, choices: Choices) 
         }
     )
     both = table[table.groupby("pair")["first"].transform("nunique") == 2]
-    said = both[both["hard"]]
+    letters = both[both["hard"]]
     return Consistency(
         judgments=len(rows),
         verdicts={verdict: int(counts.get(verdict, 0)) for verdict in VERDICTS},
         pairs=len(choices),
         soft_share=float(table["soft"].mean()) if len(table) else None,
-        order_bias=_balanced_share(said),
+        order_bias=_balanced_share(letters),
         soft_order_bias=_soft_bias(both[both["soft"]]),
-        agreement=_agreement(said),
+        agreement=_agreement(letters),
         retest=_retest(table[table["hard"]]),
         soft_agreement=_soft_agreement(table[table["hard"] & table["soft"]]),
         swap_difference=_swap_difference(both),
@@ -88,32 +88,32 @@ def measure_consistency(comparisons: Comparisons, judge: str, choices: Choices) 
     )
 
 
-def _balanced_share(said: pd.DataFrame) -> Interval | None:
-    """Hard order bias: each pair's two orders count alike; Wilson's interval, less 1/2.
+def _balanced_share(letters: pd.DataFrame) -> Interval | None:
+    """Return the order bias of verdicts, with the two orders of a pair weighted equally.
 
-    Answers to one pair hang together, so the interval is Wilson's at the effective number
-    of answers, share (1 - share) / Var(share) with the variance between pairs, but never
-    more than were given: a judge without any variation is not thereby known exactly.
+    Answers to one pair are correlated, so the interval is Wilson's at the effective sample size
+    share (1 − share) / Var(share), with the variance between pairs, but at most the number of
+    answers: zero observed variance does not mean zero uncertainty.
     """
-    said = said[said.groupby("pair")["first"].transform("nunique") == 2]
-    if said.empty:
+    letters = letters[letters.groupby("pair")["first"].transform("nunique") == 2]
+    if letters.empty:
         return None
-    by_pair = _pair_means(said, "said_a")
+    by_pair = _pair_means(letters, "said_a")
     share, n = float(by_pair.mean()), len(by_pair)
     variance = float(by_pair.var(ddof=1)) / n if n > 1 else 0.0
-    spread = share * (1 - share)
-    if spread == 0:
+    binomial = share * (1 - share)
+    if binomial == 0:
         effective = float(n)
     elif variance == 0:
-        effective = float(len(said))
+        effective = float(len(letters))
     else:
-        effective = min(spread / variance, float(len(said)))
+        effective = min(binomial / variance, float(len(letters)))
     interval = wilson(share, effective)
     return _shifted(interval, -0.5)
 
 
 def _soft_bias(soft: pd.DataFrame) -> Interval | None:
-    """Soft order bias: mean over pairs with Student's t interval over pairs."""
+    """Return the order bias of probabilities, with Student's interval over pairs."""
     soft = soft[soft.groupby("pair")["first"].transform("nunique") == 2]
     if soft.empty:
         return None
@@ -126,10 +126,10 @@ def _soft_bias(soft: pd.DataFrame) -> Interval | None:
     return _shifted(interval, -0.5)
 
 
-def _agreement(said: pd.DataFrame) -> Interval | None:
-    """Share of pairs where both orders pick the same point, replicates averaged."""
-    picked_a = (said["said_a"] == 1) == said["first"]
-    by_order = said.assign(picked_a=picked_a.astype(float)).pivot_table(
+def _agreement(letters: pd.DataFrame) -> Interval | None:
+    """Return the share of pairs where both orders pick the same point, replicates averaged."""
+    picked_a = (letters["said_a"] == 1) == letters["first"]
+    by_order = letters.assign(picked_a=picked_a.astype(float)).pivot_table(
         index="pair", columns="first", values="picked_a", aggfunc="mean"
     )
     if by_order.shape[1] < 2:
@@ -141,31 +141,29 @@ def _agreement(said: pd.DataFrame) -> Interval | None:
     return wilson(float(same.mean()), len(same))
 
 
-def _retest(said: pd.DataFrame) -> Interval | None:
-    """Agreement of the answers to one question, each question counting alike within its pair."""
-    asked = said.groupby(["pair", "first"])["said_a"].agg(["sum", "count"])
+def _retest(letters: pd.DataFrame) -> Interval | None:
+    """Return the agreement of repeated answers, questions weighted equally within a pair."""
+    asked = letters.groupby(["pair", "first"])["said_a"].agg(["sum", "count"])
     asked = asked[asked["count"] > 1]
     if asked.empty:
         return None
     said_a, count = asked["sum"].to_numpy(np.float64), asked["count"].to_numpy(np.float64)
-    alike = (said_a * (said_a - 1) + (count - said_a) * (count - said_a - 1)) / (
-        count * (count - 1)
-    )
-    by_pair = pd.Series(alike, index=asked.index).groupby(level="pair").mean()
+    same = (said_a * (said_a - 1) + (count - said_a) * (count - said_a - 1)) / (count * (count - 1))
+    by_pair = pd.Series(same, index=asked.index).groupby(level="pair").mean()
     return wilson(float(by_pair.mean()), len(by_pair))
 
 
 def _soft_agreement(soft: pd.DataFrame) -> Interval | None:
-    """Share of replies that are the likelier letter, over pairs."""
+    """Return the share of replies that are the likelier letter, over pairs."""
     if soft.empty:
         return None
-    alike = (soft["option_a"] > 0.5) == (soft["said_a"] == 1)
-    by_pair = alike.groupby(soft["pair"]).mean()
+    likelier = (soft["option_a"] > 0.5) == (soft["said_a"] == 1)
+    by_pair = likelier.groupby(soft["pair"]).mean()
     return wilson(float(by_pair.mean()), len(by_pair))
 
 
 def _swap_difference(both: pd.DataFrame) -> float | None:
-    """Mean |P(a preferred | a first) - P(a preferred | b first)| over pairs."""
+    """Return mean |P(a preferred | a first) − P(a preferred | b first)| over pairs."""
     if both.empty:
         return None
     means = both.groupby(["pair", "first"])["a_preferred"].mean().unstack()
@@ -173,7 +171,7 @@ def _swap_difference(both: pd.DataFrame) -> float | None:
 
 
 def _pair_means(table: pd.DataFrame, column: str) -> Floats:
-    """Each pair's mean of `column`, its two orders counting alike."""
+    """Return each pair's mean of `column`, its two orders weighted equally."""
     by_order = table.groupby(["pair", "first"])[column].mean()
     return by_order.groupby(level="pair").mean().to_numpy(np.float64)
 

@@ -1,10 +1,8 @@
-"""A judge's answers to direct questions, set beside its belief and the data.
+"""A judge's answers to direct questions, compared with its belief and the data.
 
-Comparisons ask a judge nothing but which of two it finds likelier. Here it speaks for itself: it
-states quantiles (`stated`), writes points down (`generated`), and is asked to go on with rows of
-the table that it may have by heart (`recited`). What cannot be read is counted, never guessed.
-
-Answers to direct questions as numbers: what could be read, and how much could not and why.
+Besides comparisons, a judge may state quantiles (`stated_quantiles`), generate points
+(`generated_points`), and complete rows of the reference table (`row_completion`). Answers that
+cannot be parsed are counted and not used.
 """
 
 from __future__ import annotations
@@ -12,54 +10,157 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from llm_elicit import density
-from llm_elicit.audit.generated_points import Generated, measure_generated
+from llm_elicit.audit.generated_points import GeneratedPoints, measure_generated
 from llm_elicit.audit.reference import AuditSettings, Reference
-from llm_elicit.audit.row_completion import Recited, measure_recited
-from llm_elicit.audit.stated_quantiles import Stated, measure_stated, quantiles_at_levels
+from llm_elicit.audit.row_completion import RowCompletionTest, measure_row_completion
+from llm_elicit.audit.stated_quantiles import StatedQuantiles, measure_stated, quantiles_by_noise
 from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.questions.numbers import UNREAD, Unread, read_numbers, read_point, read_quantiles
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
+KINDS = ("quantiles", "sample", "row", "range", "ratio")
+"""The kinds of direct questions."""
 
-class DirectAnswers(StrictModel):
-    """How the answers of one kind could be used.
+
+@dataclass(frozen=True)
+class DirectEvidence:
+    """A judge's parsed answers to direct questions.
+
+    Attributes:
+        quantiles: `(t, d, 5)`, natural units: each feature's statements; NaN if there was none, or
+            it could not be parsed.
+        points: generated points, `(n, d)`, natural units, inside the range or not.
+        completion: the rows to complete; None if none were asked.
+        rows: which of them were asked, and `completed`, the values given; NaN if unparsed.
+        answers: number of answers by kind, and `unparsed`, how many could not be parsed, by reason.
+        quantiles_by_level: of the belief at other noise levels, from `quantiles_by_noise`; None for
+            a belief with a single level.
+    """
+
+    quantiles: Floats
+    points: Floats
+    completion: RowCompletion | None
+    rows: tuple[int, ...]
+    completed: Floats
+    answers: Mapping[str, int]
+    unparsed: Mapping[str, Mapping[Unread, int]]
+    quantiles_by_level: Floats | None = None
+
+    @classmethod
+    def read(
+        cls, table: pd.DataFrame | None, judge: str, space: FeatureSpace, seed: int
+    ) -> DirectEvidence | None:
+        """Parse a run's table of direct answers; None if it has none by this judge.
+
+        Args:
+            table: with the columns judge, kind, number, replicate, reply and finish.
+            judge: the judge's name.
+            space: the space that was asked about.
+            seed: the campaign's.
+        """
+        if table is None or not (table["judge"] == judge).any():
+            return None
+        kept = table[table["judge"] == judge]
+        unparsed: dict[str, Counter[Unread]] = {kind: Counter() for kind in KINDS}
+        times = 1 + max(kept["replicate"][kept["kind"] == "quantiles"], default=-1)
+        quantiles = np.full((times, space.dimension, 5), np.nan)
+        points, completed = [], {}
+        columns = ("kind", "number", "replicate", "reply", "finish")
+        for kind, number, time, reply, finish in zip(*(kept[c] for c in columns), strict=True):
+            found: list[float] | Unread
+            if kind == "quantiles":
+                found = read_quantiles(reply, space.features[number], finish)
+            elif kind == "sample":
+                found = read_point(reply, space.features, finish)
+            elif kind in ("range", "ratio"):
+                continue  # parsed with the question; see `llm_elicit.pipeline.power_sources`
+            else:
+                found = read_numbers(reply, 1, finish)
+            if isinstance(found, str):
+                unparsed[kind][found] += 1
+            elif kind == "quantiles":
+                quantiles[time, number] = found
+            elif kind == "sample":
+                points.append(found)
+            if kind == "row":
+                completed[number] = np.nan if isinstance(found, str) else found[0]
+        return cls(
+            quantiles=quantiles,
+            points=np.array(points, dtype=np.float64).reshape(-1, space.dimension),
+            completion=RowCompletion.of(space, seed) if completed else None,
+            rows=tuple(completed),
+            completed=np.array(list(completed.values()), dtype=np.float64),
+            answers={kind: int((kept["kind"] == kind).sum()) for kind in KINDS},
+            unparsed=unparsed | _without_choice(kept),
+        )
+
+    def with_noise_levels(
+        self, belief: density.BeliefDensity, space: FeatureSpace, points: Floats, seed: int
+    ) -> DirectEvidence:
+        """Return the evidence with the belief's quantiles at other levels, if any were stated.
+
+        Args:
+            belief: a belief that has other noise levels.
+            space: the features.
+            points: the belief's own draws, `(m, d)`, natural units.
+            seed: of the posterior draws.
+        """
+        if not np.isfinite(self.quantiles).any():
+            return self
+        by_level = quantiles_by_noise(belief, space, points, seed)
+        return replace(self, quantiles_by_level=by_level)
+
+
+def _without_choice(kept: pd.DataFrame) -> dict[str, Counter[Unread]]:
+    """Count answers about ranges and ratios that state no choice or number, by reason."""
+    found: dict[str, Counter[Unread]] = {}
+    for kind in ("range", "ratio"):
+        rows = kept[kept["kind"] == kind]
+        # Runs that are older than these kinds have no column of verdicts.
+        verdicts = rows["verdict"].tolist() if len(rows) else []
+        found[kind] = Counter(each for each in verdicts if each not in ("A", "B", "tie"))
+    return found
+
+
+class AnswerCounts(StrictModel):
+    """How many answers of one kind could be used.
 
     Attributes:
         kind: "quantiles", "sample", "row", "range" or "ratio".
-        answers: how many came.
-        unread: how many of these could not be read, by the reason.
+        answers: their number.
+        unparsed: how many of these could not be parsed, by reason.
     """
 
     kind: str
     answers: int
-    unread: dict[str, int]
+    unparsed: dict[str, int]
 
     @property
-    def read(self) -> int:
-        """How many were read."""
-        return self.answers - sum(self.unread.values())
+    def parsed(self) -> int:
+        """How many were parsed."""
+        return self.answers - sum(self.unparsed.values())
 
 
 class DirectAudit(StrictModel):
-    """What a judge's answers to direct questions say.
+    """A judge's answers to direct questions.
 
     Attributes:
-        answers: how they could be used, by kind, of the kinds that were asked.
-        stated: its quantiles; None where none could be read.
-        generated: its points; None where fewer than two could be used.
-        recited: the rows it went on with; None where none were asked.
+        answers: how many could be used, by kind, of the kinds that were asked.
+        stated: its quantiles; None if none could be parsed.
+        generated: its points; None if fewer than two could be used.
+        row_completion: the rows it completed; None if none were asked.
     """
 
-    answers: list[DirectAnswers]
-    stated: Stated | None
-    generated: Generated | None
-    recited: Recited | None
+    answers: list[AnswerCounts]
+    stated: StatedQuantiles | None
+    generated: GeneratedPoints | None
+    row_completion: RowCompletionTest | None
 
 
 def measure_direct(
@@ -69,142 +170,32 @@ def measure_direct(
     settings: AuditSettings,
     rng: np.random.Generator,
 ) -> DirectAudit:
-    """A judge's answers beside its belief and the data.
+    """Compare a judge's answers with its belief and the data.
 
     Args:
         evidence: the answers.
         reference: the data and λ.
-        belief: the belief's draws, `(m, d)`, natural units; None where none was fitted.
+        belief: the belief's draws, `(m, d)`, natural units; None if none was fitted.
         settings: of the audit.
-        rng: draws what the floors and tests need.
+        rng: for floors and tests.
     """
-    recited = None
+    row_completion = None
     if evidence.completion is not None:
-        recited = measure_recited(
-            evidence.completion, evidence.rows, evidence.recited, settings.flips, rng
+        row_completion = measure_row_completion(
+            evidence.completion, evidence.rows, evidence.completed, settings.flips, rng
         )
+    by_level = evidence.quantiles_by_level
     return DirectAudit(
         answers=[
-            DirectAnswers(
+            AnswerCounts(
                 kind=kind,
                 answers=evidence.answers[kind],
-                unread={why: evidence.unread[kind].get(why, 0) for why in UNREAD},
+                unparsed={reason: evidence.unparsed[kind].get(reason, 0) for reason in UNREAD},
             )
             for kind in KINDS
             if evidence.answers.get(kind)
         ],
-        stated=measure_stated(evidence.quantiles, reference, belief, evidence.at_levels, rng),
+        stated=measure_stated(evidence.quantiles, reference, belief, by_level, rng),
         generated=measure_generated(evidence.points, reference, belief, settings, rng),
-        recited=recited,
+        row_completion=row_completion,
     )
-
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-KINDS = ("quantiles", "sample", "row", "range", "ratio")
-"""The kinds of direct questions."""
-
-
-@dataclass(frozen=True)
-class DirectEvidence:
-    """A judge's answers to direct questions, read.
-
-    Attributes:
-        quantiles: `(t, d, 5)`, natural units: how each feature's were stated each time; NaN where
-            they were not, or could not be read.
-        points: those that were written down, `(n, d)`, natural units, wherever they lie.
-        completion: the rows that are asked for; None where none are.
-        rows: which of them were, and `recited`, what the judge went on with; NaN where unread.
-        answers: how many answers of each kind came, and `unread`, why so many were not read.
-        at_levels: quantiles of the belief at other noise levels, from `quantiles_at_levels`; None
-            for a belief that has but one.
-    """
-
-    quantiles: Floats
-    points: Floats
-    completion: RowCompletion | None
-    rows: tuple[int, ...]
-    recited: Floats
-    answers: Mapping[str, int]
-    unread: Mapping[str, Mapping[Unread, int]]
-    at_levels: Floats | None = None
-
-    @classmethod
-    def read(
-        cls, table: pd.DataFrame | None, judge: str, space: FeatureSpace, seed: int
-    ) -> DirectEvidence | None:
-        """From the run's table of direct answers; None without one by this judge.
-
-        Args:
-            table: with the columns judge, kind, number, replicate, reply and finish.
-            judge: the judge's name.
-            space: what was asked about.
-            seed: the campaign's.
-        """
-        if table is None or not (table["judge"] == judge).any():
-            return None
-        kept = table[table["judge"] == judge]
-        unread: dict[str, Counter[Unread]] = {kind: Counter() for kind in KINDS}
-        times = 1 + max(kept["replicate"][kept["kind"] == "quantiles"], default=-1)
-        quantiles = np.full((times, space.dimension, 5), np.nan)
-        points, recited = [], {}
-        columns = ("kind", "number", "replicate", "reply", "finish")
-        for kind, number, time, reply, finish in zip(*(kept[c] for c in columns), strict=True):
-            found: list[float] | Unread
-            if kind == "quantiles":
-                found = read_quantiles(reply, space.features[number], finish)
-            elif kind == "sample":
-                found = read_point(reply, space.features, finish)
-            elif kind in ("range", "ratio"):
-                continue  # read with the question; see `llm_elicit.pipeline.power_sources`
-            else:
-                found = read_numbers(reply, 1, finish)
-            if isinstance(found, str):
-                unread[kind][found] += 1
-            elif kind == "quantiles":
-                quantiles[time, number] = found
-            elif kind == "sample":
-                points.append(found)
-            if kind == "row":
-                recited[number] = np.nan if isinstance(found, str) else found[0]
-        return cls(
-            quantiles=quantiles,
-            points=np.array(points, dtype=np.float64).reshape(-1, space.dimension),
-            completion=RowCompletion.of(space, seed) if recited else None,
-            rows=tuple(recited),
-            recited=np.array(list(recited.values()), dtype=np.float64),
-            answers={kind: int((kept["kind"] == kind).sum()) for kind in KINDS},
-            unread=unread | _without_choice(kept),
-        )
-
-
-def _without_choice(kept: pd.DataFrame) -> dict[str, Counter[Unread]]:
-    """How many answers about ranges and ratios state no choice or number, and why."""
-    found: dict[str, Counter[Unread]] = {}
-    for kind in ("range", "ratio"):
-        rows = kept[kept["kind"] == kind]
-        # Runs that are older than these kinds have no column of verdicts.
-        verdicts = rows["verdict"].tolist() if len(rows) else []
-        found[kind] = Counter(said for said in verdicts if said not in ("A", "B", "tie"))
-    return found
-
-
-def at_noise_levels(
-    evidence: DirectEvidence | None,
-    belief: density.BeliefDensity,
-    space: FeatureSpace,
-    points: Floats,
-    seed: int,
-) -> DirectEvidence | None:
-    """The evidence with the belief's quantiles at other noise levels, where quantiles were stated.
-
-    Args:
-        evidence: a judge's answers, if there are any.
-        belief: a belief that has other noise levels, and `points` `(m, d)`, its own draws.
-        space: the features.
-        seed: of the draws.
-    """
-    if evidence is None or not np.isfinite(evidence.quantiles).any():
-        return evidence
-    return replace(evidence, at_levels=quantiles_at_levels(belief, space, points, seed))

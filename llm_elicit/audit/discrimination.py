@@ -1,29 +1,28 @@
-"""Does what a judge prefers follow the data? Numbers that depend on the order of points alone.
+"""Whether a judge's preference agrees with the data, by measures that do not depend on the power.
 
-The utility's order of points says nothing of its power, so none of these does. The *ceiling* is
-what the data's own density reaches, estimated by normal kernels from the other rows (Parzen 1962)
-with the bandwidth that predicts left-out rows best. Intervals are over draws of the utility's
-posterior, each with the rows of the data and the draws from λ sampled anew (bootstrap).
+The utility's order of points is the same at every power. The *ceiling* is what the data's own
+density reaches, estimated by normal kernels from the other rows (Parzen 1962) with the bandwidth
+that best predicts left-out rows. Intervals are over draws of the utility's posterior, each with the
+rows of the data and the draws from λ resampled (bootstrap).
 """
 
 from __future__ import annotations
 
 import numpy as np
+from scipy import stats
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
-from scipy.stats import rankdata
 
-from llm_elicit import density
-from llm_elicit.audit.inference import Interval
+from llm_elicit.audit.inference import Interval, posterior_interval
 from llm_elicit.audit.reference import Reference
-from llm_elicit.audit.scales import Standard
+from llm_elicit.audit.scales import Standardizer
 from llm_elicit.audit.utility import Utility
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Floats
 
-_TENTH = 0.1
+_VOLUME = 0.1
 _BANDWIDTHS = (0.25, 0.4, 0.6, 0.8, 1.0, 1.3)
-"""Bandwidths tried, over Scott's (1992)."""
+"""Bandwidths tried, as multiples of Scott's (1992)."""
 _FEWEST_DRAWS = 100
 _ROUNDING = 1e-9
 
@@ -32,14 +31,14 @@ class Discrimination(StrictModel):
     """A judge's utility against the data; 95 % intervals over rows and draws of the posterior.
 
     Attributes:
-        rows: how many rows of the data were looked at.
-        auc: how often the utility of a row of the data is higher than that of a draw from λ (the
-            area under the curve); 1/2 if the utility says nothing of which is which.
-        ceiling: the same of the data's own density.
+        rows: number of rows of the data used.
+        auc: probability that the utility of a row of the data is higher than that of a draw from
+            λ (area under the ROC curve); 1/2 if the utility does not separate them.
+        ceiling: the same for the data's own density.
         rank_correlation: Spearman's, of the utility with the logarithm of that density, over draws
             from λ.
-        level_set: the share of the data within the tenth of λ that the utility puts highest.
-        level_set_ceiling: the same of the data's own density.
+        level_set: the share of the data within the tenth of λ with the highest utility.
+        level_set_ceiling: the same for the data's own density.
     """
 
     rows: int
@@ -53,66 +52,66 @@ class Discrimination(StrictModel):
 def measure_discrimination(
     utility: Utility, reference: Reference, rng: np.random.Generator
 ) -> Discrimination | None:
-    """From a utility at rows of the data and draws from λ; None without a table."""
+    """Measure from a utility at rows of the data and draws from λ; None without a table."""
     if utility.rows is None or utility.row_points is None:
         return None
     of_rows, of_sampling = utility.rows.draws, utility.sampling.draws
-    own = _Kernels(reference.standard, utility.row_points, utility.sampling_points)
+    kernels = _KernelDensity(reference.standardizer, utility.row_points, utility.sampling_points)
     count = max(_FEWEST_DRAWS, len(of_rows))
     found = np.empty((count, 3))
-    for at in range(count):
-        draw = at % len(of_rows)
+    for i in range(count):
+        draw = i % len(of_rows)
         row, drawn = (rng.integers(n, size=n) for n in (of_rows.shape[1], of_sampling.shape[1]))
         rows, sampling = of_rows[draw, row], of_sampling[draw, drawn]
-        weights = np.bincount(row, minlength=len(own.rows)).astype(np.float64)
-        dense = own.at_sampling(weights)[drawn]
-        found[at] = auc(rows, sampling), spearman(sampling, dense), level_set(rows, sampling)
-    area, correlation, share = (_interval(column) for column in found.T)
+        weights = np.bincount(row, minlength=len(kernels.rows)).astype(np.float64)
+        dense = kernels.at_sampling(weights)[drawn]
+        found[i] = auc(rows, sampling), spearman(sampling, dense), level_set(rows, sampling)
+    area, correlation, share = (posterior_interval(column, 0.95) for column in found.T)
     return Discrimination(
         rows=of_rows.shape[1],
         auc=area,
-        ceiling=auc(own.rows, own.sampling),
+        ceiling=auc(kernels.rows, kernels.sampling),
         rank_correlation=correlation,
         level_set=share,
-        level_set_ceiling=level_set(own.rows, own.sampling),
+        level_set_ceiling=level_set(kernels.rows, kernels.sampling),
     )
 
 
 def auc(rows: Floats, sampling: Floats) -> float:
-    """P(row > draw) + P(row = draw) / 2: Mann and Whitney's (1947) statistic as a share.
+    """Return P(row > draw) + P(row = draw) / 2: Mann and Whitney's (1947) U as a share.
 
     Example:
         >>> auc(np.array([1.0, 3.0]), np.array([0.0, 1.0]))
         0.875
     """
-    n = len(rows)
-    ranks = rankdata(_levelled(np.concatenate([rows, sampling])))
-    return float((ranks[:n].sum() - n * (n + 1) / 2) / (n * len(sampling)))
+    n, values = len(rows), _rounded(np.concatenate([rows, sampling]))
+    u = stats.mannwhitneyu(values[:n], values[n:], method="asymptotic").statistic
+    return float(u / (n * len(sampling)))
 
 
 def spearman(x: Floats, y: Floats) -> float:
-    """Spearman's rank correlation; 0 where either does not vary.
+    """Return Spearman's rank correlation; 0 if either does not vary.
 
     Example:
         >>> round(spearman(np.array([1.0, 2.0, 3.0]), np.array([0.0, 10.0, 11.0])), 6)
         1.0
     """
-    one, other = (rankdata(_levelled(each)) for each in (x, y))
-    one, other = one - one.mean(), other - other.mean()
-    scale = float(np.sqrt((one @ one) * (other @ other)))
-    return float(one @ other) / scale if scale > 0 else 0.0
+    x, y = _rounded(x), _rounded(y)
+    if not x.any() or not y.any():
+        return 0.0
+    return float(stats.spearmanr(x, y).statistic)
 
 
-def level_set(rows: Floats, sampling: Floats, volume: float = _TENTH) -> float:
-    """The share of rows in the part of λ of this volume where values are highest.
+def level_set(rows: Floats, sampling: Floats, volume: float = _VOLUME) -> float:
+    """Return the share of rows in the part of λ of this volume with the highest values.
 
-    Where values tie at its edge, as many of the tied as make up the volume count.
+    If values tie at its edge, as many of the tied as complete the volume count.
 
     Example:
         >>> level_set(np.array([9.0, 0.0]), np.arange(10.0)), level_set(np.zeros(4), np.zeros(9))
         (0.5, 0.1)
     """
-    both = _levelled(np.concatenate([rows, sampling]))
+    both = _rounded(np.concatenate([rows, sampling]))
     rows, sampling = both[: len(rows)], both[len(rows) :]
     edge = np.sort(sampling)[::-1][max(int(np.ceil(volume * len(sampling))) - 1, 0)]
     above, tied = float((sampling > edge).mean()), float((sampling == edge).mean())
@@ -120,25 +119,26 @@ def level_set(rows: Floats, sampling: Floats, volume: float = _TENTH) -> float:
     return float((rows > edge).mean() + part * (rows == edge).mean())
 
 
-def _levelled(values: Floats) -> Floats:
-    """Values without the rounding that makes equal ones differ."""
-    spread = float(np.ptp(values))
-    if spread <= _ROUNDING * max(1.0, float(np.abs(values).max())):
+def _rounded(values: Floats) -> Floats:
+    """Return values, from 0 up, in steps that absorb rounding error: equal ones are equal."""
+    extent = float(np.ptp(values))
+    if extent <= _ROUNDING * max(1.0, float(np.abs(values).max())):
         return np.zeros(len(values))
-    return np.asarray(np.round((values - values.min()) / spread / _ROUNDING))
+    return np.asarray(np.round((values - values.min()) / extent / _ROUNDING))
 
 
-class _Kernels:
-    """The log density of the data `(n, d)` by kernels: at its rows, each left out, and at λ."""
+class _KernelDensity:
+    """Log density of the data `(n, d)` by normal kernels: at its rows, each left out, and at λ."""
 
-    def __init__(self, standard: Standard, rows: Floats, sampling: Floats) -> None:
-        x, y = standard(standard.space.round(rows)), standard(standard.space.round(sampling))
+    def __init__(self, standardizer: Standardizer, rows: Floats, sampling: Floats) -> None:
+        space = standardizer.space
+        x, y = standardizer(space.round(rows)), standardizer(space.round(sampling))
         n, d = x.shape
-        # Rounded values and categories may leave a direction without any spread.
+        # Rounded values and categories may leave a direction without any variance.
         covariance = np.cov(x, rowvar=False).reshape(d, d) + 1e-3 * np.eye(d)
-        turn = np.linalg.inv(np.linalg.cholesky(covariance)).T
+        whitening = np.linalg.inv(np.linalg.cholesky(covariance)).T
         scott = n ** (-1.0 / (d + 4))
-        within = cdist(x @ turn, x @ turn, "sqeuclidean")
+        within = cdist(x @ whitening, x @ whitening, "sqeuclidean")
         np.fill_diagonal(within, np.inf)
         tried = {
             scale: logsumexp(-0.5 * within / scale**2, axis=1) - d * np.log(scale)
@@ -146,20 +146,14 @@ class _Kernels:
         }
         best = max(tried, key=lambda scale: float(tried[scale].mean()))
         self.rows = tried[best] + np.log(n / (n - 1))  # one kernel fewer than at a draw from λ
-        logs = -0.5 * cdist(y @ turn, x @ turn, "sqeuclidean") / best**2
+        logs = -0.5 * cdist(y @ whitening, x @ whitening, "sqeuclidean") / best**2
         self._highest = logs.max(axis=1)
         self._kernels = np.exp(logs - self._highest[:, None])
         self.sampling = self.at_sampling(np.ones(n)) - d * np.log(best)
 
     def at_sampling(self, weights: Floats) -> Floats:
-        """Log density at the draws from λ, up to a constant, rows counted `weights` (n,) times."""
+        """Return log density at the draws from λ, up to a constant, with row weights (n,)."""
         with np.errstate(divide="ignore"):
             logs = self._highest + np.log(self._kernels @ weights)
         least = float(np.min(logs[np.isfinite(logs)], initial=0.0))
         return np.asarray(np.maximum(logs, least - 1.0))
-
-
-def _interval(values: Floats) -> Interval:
-    """Median and central 95 % of values (S,)."""
-    low, high = density.band(values, 0.95)
-    return Interval(value=float(np.median(values)), low=float(low), high=float(high))

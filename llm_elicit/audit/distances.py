@@ -1,13 +1,13 @@
-"""How far two samples are apart, each distance beside the one that chance alone produces.
+"""Distances between two samples, each with its floor, the distance that chance alone produces.
 
-Wasserstein-1 is the mean distance that points must be moved to turn one sample into the
-other. Total variation of a marginal is ½∫|p - q|, from histograms on common bins; MMTV is its
-mean over the features (Acerbi 2020, "Variational Bayesian Monte Carlo with noisy likelihoods").
-Of a categorical feature it is that of the shares, and the only distance of its marginal; over all
-features together categories are the corners that `llm_elicit.audit.scales` makes of them.
-Four more distances over all features together are those of `llm_elicit.audit.two_sample`.
-Between finite samples of one density neither is 0, so a distance is read beside its *floor*:
-the same distance between two disjoint draws of the same density, of the same size.
+Wasserstein-1 is the least mean distance that points must be moved to turn one sample into the
+other. Total variation of a marginal is ½∫|p − q|, from histograms on common bins; MMTV is its mean
+over the features (Acerbi 2020, "Variational Bayesian Monte Carlo with noisy likelihoods"). For a
+categorical feature it is that of the shares, and the only distance of its marginal; over all
+features jointly, categories are vertices of a simplex (`llm_elicit.audit.scales`). Further joint
+distances are in `llm_elicit.audit.two_sample`. Between finite samples of one density no distance is
+0, so each is read relative to its *floor*: the same distance between two disjoint samples of the
+same density, of the same size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scipy.stats import wasserstein_distance
 
 from llm_elicit import density
 from llm_elicit.audit.reference import AuditSettings
-from llm_elicit.audit.scales import Standard, bin_edges
+from llm_elicit.audit.scales import Standardizer, bin_edges
 from llm_elicit.audit.summaries import Band
 from llm_elicit.audit.two_sample import joint_of_draws, measure_joint
 from llm_elicit.config.base_model import StrictModel
@@ -32,20 +32,20 @@ _ITERATIONS = 10_000_000
 
 
 class Estimate(StrictModel):
-    """A number over repeated subsamples: mean and standard deviation."""
+    """Mean and standard deviation of a number over repeated subsamples."""
 
     mean: float
     sd: float
 
 
 class FeatureDistance(StrictModel):
-    """Two marginals of one feature.
+    """The distance between two marginals of one feature.
 
     Attributes:
         name: the feature.
         wasserstein: Wasserstein-1 in standard deviations of the data, on the feature's scale; None
-            of a categorical one.
-        total_variation: ½∫|p - q|, from 0 (equal) to 1 (apart); of shares ½Σ|p - q|.
+            for a categorical one.
+        total_variation: ½∫|p − q|, from 0 (equal) to 1 (disjoint); for shares ½Σ|p − q|.
     """
 
     name: str
@@ -54,13 +54,13 @@ class FeatureDistance(StrictModel):
 
 
 class JointDistance(StrictModel):
-    """Two samples over all features together, on the points of the Wasserstein distance.
+    """Joint distances of two samples, on the points of the Wasserstein distance.
 
     Attributes:
         sliced: Wasserstein-1 of projections, averaged over random directions.
         energy: the energy distance, at most the root of twice Wasserstein-1.
-        classifier: how often nearest neighbours tell the samples apart, held out; 1/2 when equal.
-        pqmass: χ² a degree of freedom of counts in random cells; 1 when equal.
+        classifier: held-out accuracy of a nearest-neighbour classifier; 1/2 for equal densities.
+        pqmass: χ² per degree of freedom of counts in random cells; 1 for equal densities.
     """
 
     sliced: Estimate
@@ -70,9 +70,9 @@ class JointDistance(StrictModel):
 
 
 class JointBands(StrictModel):
-    """90 % credible intervals of distances of a belief, over draws of its posterior.
+    """90 % credible intervals of a belief's distances, over draws of its posterior.
 
-    They hold the chance of the subsamples, too, which two samples of one size always have.
+    They include the sampling variation of the subsamples.
 
     Attributes:
         sliced, energy: as in `JointDistance`.
@@ -87,8 +87,8 @@ class Distance(StrictModel):
 
     Attributes:
         wasserstein: Wasserstein-1, Euclidean, between standardized features.
-        joint: other distances of the same points; None in audits made before there were any.
-        bands: what the answers leave open of these, where the belief has draws.
+        joint: other joint distances of the same points; None in audits made before there were any.
+        bands: posterior uncertainty of these, if the belief has draws.
         size: points on each side of these.
         mmtv: mean marginal total variation, in [0, 1].
         marginal_size: points on each side of the one-dimensional distances.
@@ -105,11 +105,11 @@ class Distance(StrictModel):
 
 
 def wasserstein(x: Floats, y: Floats, iterations: int = _ITERATIONS) -> float:
-    """Wasserstein-1 with Euclidean cost between two samples of equal size, `(n, d)` each.
+    """Return Wasserstein-1 with Euclidean cost between samples of equal size, `(n, d)` each.
 
-    POT's network simplex, whose convergence is checked (it only warns when it stops early);
-    if it has not converged, the assignment problem is solved instead, which for equal sizes
-    has the same optimum, no limit, and takes about twice as long.
+    By POT's network simplex, whose convergence is checked (it only warns if it stops early). If it
+    has not converged, the assignment problem is solved instead: for equal sizes it has the same
+    optimum and no iteration limit, and takes about twice as long.
 
     Example:
         >>> points = np.random.default_rng(0).normal(size=(100, 2))
@@ -124,7 +124,7 @@ def wasserstein(x: Floats, y: Floats, iterations: int = _ITERATIONS) -> float:
 
 
 def total_variation(x: Floats, y: Floats, edges: Floats) -> float:
-    """½∫|p - q| between histograms of two one-dimensional samples, in [0, 1].
+    """Return ½∫|p − q| between histograms of two one-dimensional samples, in [0, 1].
 
     Values beyond the edges count in the outermost bins.
 
@@ -140,30 +140,30 @@ def total_variation(x: Floats, y: Floats, edges: Floats) -> float:
 
 
 def common_size(wanted: int, *samples: Floats) -> int:
-    """The size all distances of an audit share: at most half of the smallest sample.
+    """Return the size that all distances of an audit share: at most half of the smallest sample.
 
-    Half, so that every floor can be measured between two disjoint draws of that size.
+    Half, so that every floor can be measured between two disjoint samples of that size.
     """
     return max(1, min(wanted, *(len(points) // 2 for points in samples)))
 
 
-class Ruler:
-    """Measures distances between samples of one space, always with the same sizes.
+class DistanceEstimator:
+    """Estimates distances between samples of one space, always with the same sizes.
 
-    Points are compared as they would be asked, rounded as they are worded: a table of whole
-    numbers and a continuous belief would otherwise differ by the roundness alone.
+    Points are compared as they would be asked, rounded as they are worded: otherwise a table of
+    whole numbers and a continuous belief would differ by the rounding alone.
 
     Args:
-        standard: how features are standardized.
+        standardizer: standardizes the features.
         settings: repeats and bins.
         size: points on each side of a Wasserstein distance.
         marginal_size: points on each side of a one-dimensional distance.
     """
 
     def __init__(
-        self, standard: Standard, settings: AuditSettings, size: int, marginal_size: int
+        self, standardizer: Standardizer, settings: AuditSettings, size: int, marginal_size: int
     ) -> None:
-        self.standard = standard
+        self.standardizer = standardizer
         self.settings = settings
         self.size = size
         self.marginal_size = marginal_size
@@ -171,15 +171,15 @@ class Ruler:
 
     @property
     def space(self) -> FeatureSpace:
-        return self.standard.space
+        return self.standardizer.space
 
     def between(
         self, x: Floats, y: Floats, rng: np.random.Generator, draws: Floats | None = None
     ) -> Distance:
-        """The distance between two samples, `(n, d)` and `(m, d)`, natural units.
+        """Estimate the distance between samples `(n, d)` and `(m, d)`, natural units.
 
-        `draws` `(S, k, d)` are points of what else x could be, draws of a belief's posterior;
-        there are no intervals without, or where k is below the size of the distances.
+        `draws` `(S, k, d)` are samples of the posterior's draws of x. There are no intervals
+        without them, or if k is below the size of the distances.
         """
         x, y = self.space.round(x), self.space.round(y)
 
@@ -192,13 +192,13 @@ class Ruler:
         distance = self._measure(pick, rng)
         if draws is None or draws.shape[1] < self.size:
             return distance
-        (aside,) = rng.spawn(1)
-        return distance.model_copy(update={"bands": self._bands(draws, y, aside)})
+        (child,) = rng.spawn(1)
+        return distance.model_copy(update={"bands": self._bands(draws, y, child)})
 
     def _bands(self, draws: Floats, y: Floats, rng: np.random.Generator) -> JointBands:
         def some(points: Floats) -> Floats:
             rows = rng.choice(len(points), self.size, replace=False)
-            return self.standard(self.space.round(points[rows]))
+            return self.standardizer(self.space.round(points[rows]))
 
         others = [some(y) for _ in range(self.settings.repeats)]
         found = joint_of_draws(map(some, draws), others, rng)
@@ -206,7 +206,7 @@ class Ruler:
         return JointBands(**{name: (float(a), float(b)) for name, (a, b) in ends.items()})
 
     def floor(self, x: Floats, rng: np.random.Generator) -> Distance:
-        """The distance between disjoint draws of one sample: what chance alone produces."""
+        """Estimate the distance between disjoint subsamples of one sample."""
         x = self.space.round(x)
 
         def pick(size: int) -> tuple[Floats, Floats]:
@@ -218,17 +218,18 @@ class Ruler:
     def _measure(
         self, pick: Callable[[int], tuple[Floats, Floats]], rng: np.random.Generator
     ) -> Distance:
-        # A child's draws leave those of `rng`, and so the subsamples, as they are.
-        (aside,) = rng.spawn(1)
+        # A child generator leaves the subsamples that `rng` draws as they are.
+        (child,) = rng.spawn(1)
         joint_w, joint, marginal_w, marginal_tv = [], [], [], []
         for _ in range(self.settings.repeats):
-            x, y = (self.standard(side) for side in pick(self.size))
+            x, y = (self.standardizer(side) for side in pick(self.size))
             joint_w.append(wasserstein(x, y))
-            joint.append(measure_joint(x, y, aside))
+            joint.append(measure_joint(x, y, child))
             x, y = pick(self.marginal_size)
             columns = zip(x.T, y.T, self.edges, strict=True)
             marginal_tv.append([total_variation(*column) for column in columns])
-            pairs = zip(self.standard.numbers(x).T, self.standard.numbers(y).T, strict=True)
+            numbers = self.standardizer.numbers
+            pairs = zip(numbers(x).T, numbers(y).T, strict=True)
             marginal_w.append([
                 np.nan if feature.categories else wasserstein_distance(*pair)
                 for feature, pair in zip(self.space.features, pairs, strict=True)
@@ -254,5 +255,5 @@ class Ruler:
 
 
 def estimate_of(values: list[float] | Floats) -> Estimate:
-    """Mean and standard deviation of a number over repeats."""
+    """Return mean and standard deviation of a number over repeats."""
     return Estimate(mean=float(np.mean(values)), sd=float(np.std(values, ddof=1)))

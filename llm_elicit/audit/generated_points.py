@@ -1,34 +1,35 @@
-"""Points that a judge wrote down, one at a time: how far they lie from the data and the belief.
+"""Points that a judge generated one at a time: their distances from the data and the belief.
 
-Each is asked for by itself, so they are independent draws of what the judge generates, as in
-Requeima et al. 2024, "LLM Processes: numerical predictive distributions conditioned on natural
-language", where a model's samples are its predictive distribution. There are few of them, so every
-distance stands beside what as many true draws give.
+Each is asked for separately, so they are independent draws of the judge's predictive distribution,
+as in Requeima et al. 2024, "LLM Processes: numerical predictive distributions conditioned on
+natural language". There are few of them, so every distance is compared with those of as many true
+draws.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
-from scipy.spatial.distance import cdist
 from scipy.stats import wasserstein_distance
 
 from llm_elicit.audit.reference import AuditSettings, Reference
-from llm_elicit.audit.scales import Standard, shares_of
-from llm_elicit.audit.two_sample import mean_distance
+from llm_elicit.audit.scales import Standardizer, category_shares
+from llm_elicit.audit.two_sample import energy_between, mean_distance
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Floats
 
 _REPEATS = 99
-_OTHERS = 1000
+_MOST_COMPARED = 1000
 
 
-class Beside(StrictModel):
-    """A distance of the written points, and the same of as many true draws.
+class DistanceTest(StrictModel):
+    """A distance of the generated points, against those of as many true draws.
 
     Attributes:
         distance: of the points.
         floor: its mean over true draws.
-        p_value: how often true draws are as far or farther.
+        p_value: how often true draws are at least as far.
     """
 
     distance: float
@@ -37,33 +38,33 @@ class Beside(StrictModel):
 
 
 class GeneratedFeature(StrictModel):
-    """One feature: W1 in standard deviations of the data, on its scale; None without the other.
+    """One feature: W1 in standard deviations of the data, on its scale; None without data, belief.
 
-    Of a categorical feature, the total variation between shares.
+    For a categorical feature, the total variation between shares.
     """
 
     name: str
-    data: Beside | None
-    belief: Beside | None
+    data: DistanceTest | None
+    belief: DistanceTest | None
 
 
-class Generated(StrictModel):
-    """The points a judge wrote down.
+class GeneratedPoints(StrictModel):
+    """The points a judge generated.
 
     Attributes:
-        points: how many lie in the range asked about, which the distances are of.
+        points: how many lie in the range asked about; distances are of these.
         outside: how many do not.
         distinct: how many of the points are different.
         features: by feature, in the order of the space.
-        data, belief: the energy distance over all features together.
+        data, belief: the energy distance over all features jointly.
     """
 
     points: int
     outside: int
     distinct: int
     features: list[GeneratedFeature]
-    data: Beside | None
-    belief: Beside | None
+    data: DistanceTest | None
+    belief: DistanceTest | None
 
 
 def measure_generated(
@@ -72,64 +73,67 @@ def measure_generated(
     belief: Floats | None,
     settings: AuditSettings,
     rng: np.random.Generator,
-) -> Generated | None:
-    """From written points `(n, d)`, natural units; None with fewer than two in the range."""
+) -> GeneratedPoints | None:
+    """Measure generated points `(n, d)`, natural units; None with fewer than two in the range."""
     space = reference.space
     inside = space.contains(points) if len(points) else np.zeros(0, dtype=bool)
     if inside.sum() < 2:
         return None
     kept = space.round(points[inside])
-    standard = reference.standard
-    sides: dict[str, list[Beside] | None] = {"data": None, "belief": None}
+    standardizer = reference.standardizer
+    found: dict[str, list[DistanceTest] | None] = {"data": None, "belief": None}
     for name, other in (("data", reference.data), ("belief", belief)):
         if other is not None:
-            sides[name] = _beside(kept, space.round(other), standard, settings.size, rng)
-    return Generated(
+            found[name] = _tested(kept, space.round(other), standardizer, settings.size, rng)
+    return GeneratedPoints(
         points=len(kept),
         outside=int((~inside).sum()),
         distinct=len(np.unique(kept, axis=0)),
         features=[
             GeneratedFeature(
-                name=feature, **{name: None if s is None else s[j] for name, s in sides.items()}
+                name=feature, **{name: None if s is None else s[j] for name, s in found.items()}
             )
             for j, feature in enumerate(space.names)
         ],
-        **{name: None if s is None else s[-1] for name, s in sides.items()},
+        **{name: None if s is None else s[-1] for name, s in found.items()},
     )
 
 
-def _beside(
-    x: Floats, y: Floats, standard: Standard, most: int, rng: np.random.Generator
-) -> list[Beside]:
-    """Each feature's distance and the energy distance last, of x from y and of draws of y from y.
+def _tested(
+    x: Floats, y: Floats, standardizer: Standardizer, most: int, rng: np.random.Generator
+) -> list[DistanceTest]:
+    """Return each feature's distance of x from y, and the energy distance last, with floors.
 
-    One part of y stands for it, and the true draws are from the other.
+    y is split: one part represents it, and true draws come from the other.
     """
     y = y[rng.permutation(len(y))]
-    kept = y[: min(_OTHERS, (len(y) + 1) // 2)]
+    kept = y[: min(_MOST_COMPARED, (len(y) + 1) // 2)]
     others = y[len(kept) :]
     size = min(most, len(x), len(others))
-    placed, numbers = standard(kept), standard.numbers(kept)
-    within, space = mean_distance(placed), standard.space
-    words = [j for j, feature in enumerate(space.features) if feature.categories]
-    shares = {j: shares_of(kept[:, j], space.features[j]) for j in words}
-
-    def distances(some: Floats) -> list[float]:
-        place = standard(some)
-        squared = 2.0 * float(cdist(place, placed).mean()) - mean_distance(place) - within
-        each = [
-            0.5 * float(np.abs(shares_of(some[:, j], space.features[j]) - shares[j]).sum())
-            if j in shares
-            else float(wasserstein_distance(column, numbers[:, j]))
-            for j, column in enumerate(standard.numbers(some).T)
-        ]
-        return [*each, max(squared, 0.0) ** 0.5]
-
+    distances = _distances_to(kept, standardizer)
     own = distances(x[rng.permutation(len(x))[:size]])
     draws = (others[rng.choice(len(others), size, replace=False)] for _ in range(_REPEATS))
     drawn = np.array([distances(some) for some in draws])
     reached = (drawn >= np.array(own)).sum(axis=0)
     return [
-        Beside(distance=d, floor=float(f), p_value=float((1 + r) / (1 + _REPEATS)))
+        DistanceTest(distance=d, floor=float(f), p_value=float((1 + r) / (1 + _REPEATS)))
         for d, f, r in zip(own, drawn.mean(axis=0), reached, strict=True)
     ]
+
+
+def _distances_to(y: Floats, standardizer: Standardizer) -> Callable[[Floats], list[float]]:
+    """Return a function for a sample's distances from y: by feature, and the energy distance."""
+    columns, numbers = standardizer(y), standardizer.numbers(y)
+    within, features = mean_distance(columns), standardizer.space.features
+    shares = {j: category_shares(y[:, j], f) for j, f in enumerate(features) if f.categories}
+
+    def distances(some: Floats) -> list[float]:
+        found = [
+            0.5 * float(np.abs(category_shares(some[:, j], features[j]) - shares[j]).sum())
+            if j in shares
+            else float(wasserstein_distance(column, numbers[:, j]))
+            for j, column in enumerate(standardizer.numbers(some).T)
+        ]
+        return [*found, energy_between(standardizer(some), columns, within)]
+
+    return distances

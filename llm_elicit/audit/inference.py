@@ -1,42 +1,19 @@
-"""p-values of many tests at once, and of simulated ones."""
+"""Interval estimates and p-values that several parts of the audit share."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from scipy import stats
 
 from llm_elicit.config.base_model import StrictModel
+from llm_elicit.density import band
 from llm_elicit.spaces.features import Floats
 
 
-def holm(p_values: Floats) -> Floats:
-    """Holm's step-down adjustment of p-values `(m,)` for looking at all of them.
-
-    Example:
-        >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
-        [0.03, 0.06, 0.06]
-    """
-    order = np.argsort(p_values)
-    stepped = (len(p_values) - np.arange(len(p_values))) * p_values[order]
-    adjusted = np.empty_like(p_values)
-    adjusted[order] = np.minimum(np.maximum.accumulate(stepped), 1.0)
-    return adjusted
-
-
-def p_words(p_value: float, at_floor: bool) -> str:
-    """A p-value in words; one that a simulation could not have found smaller is a bound.
-
-    Example:
-        >>> p_words(0.0005, True), p_words(0.0312, False), p_words(1e-9, False)
-        ('p ≤ 0.0005', 'p = 0.031', 'p < 0.0001')
-    """
-    if p_value < 1e-4:
-        return "p < 0.0001"
-    return f"p {'≤' if at_floor else '='} {p_value:.2g}"
-
-
 class Interval(StrictModel):
-    """An estimate with its interval, of 95 % where nothing else is said."""
+    """An estimate with its interval, of 95 % unless stated otherwise."""
 
     value: float
     low: float
@@ -44,7 +21,7 @@ class Interval(StrictModel):
 
 
 def wilson(share: float, n: float) -> Interval:
-    """Wilson's 95 % score interval of a share out of `n` (Wilson 1927).
+    """Return Wilson's (1927) 95 % score interval of a share out of `n`.
 
     Example:
         >>> interval = wilson(0.5, 100)
@@ -59,3 +36,50 @@ def wilson(share: float, n: float) -> Interval:
         low=float(min(max(0.0, centre - half), share)),
         high=float(max(min(1.0, centre + half), share)),
     )
+
+
+def t_interval(values: Floats) -> Interval:
+    """Return the mean of values `(n,)` with Student's 95 % interval; of no width for one value."""
+    mean, n = float(values.mean()), len(values)
+    half = 0.0
+    if n > 1:
+        half = float(stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / math.sqrt(n))
+    return Interval(value=mean, low=mean - half, high=mean + half)
+
+
+def normal_interval(mean: float, se: float) -> Interval:
+    """Return a mean with its normal 95 % interval."""
+    half = 1.96 * se
+    return Interval(value=mean, low=mean - half, high=mean + half)
+
+
+def posterior_interval(draws: Floats, level: float) -> Interval:
+    """Return the median of draws `(S,)` with their central interval of this level."""
+    low, high = band(draws, level)
+    return Interval(value=float(np.median(draws)), low=float(low), high=float(high))
+
+
+def holm(p_values: Floats) -> Floats:
+    """Return p-values `(m,)` adjusted for multiple testing by Holm's (1979) step-down method.
+
+    Example:
+        >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
+        [0.03, 0.06, 0.06]
+    """
+    order = np.argsort(p_values)
+    stepped = (len(p_values) - np.arange(len(p_values))) * p_values[order]
+    adjusted = np.empty_like(p_values)
+    adjusted[order] = np.minimum(np.maximum.accumulate(stepped), 1.0)
+    return adjusted
+
+
+def p_text(p_value: float, at_floor: bool) -> str:
+    """Return a p-value as text; an upper bound where it is the smallest a simulation can give.
+
+    Example:
+        >>> p_text(0.0005, True), p_text(0.0312, False), p_text(1e-9, False)
+        ('p ≤ 0.0005', 'p = 0.031', 'p < 0.0001')
+    """
+    if p_value < 1e-4:
+        return "p < 0.0001"
+    return f"p {'≤' if at_floor else '='} {p_value:.2g}"

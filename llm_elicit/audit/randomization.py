@@ -1,41 +1,37 @@
-"""Do a judge's answers depend on the points? An exact randomization test of its responses.
+"""Randomization tests of whether a judge's answers depend on the points.
 
-If they do not, exchanging the points of any pair leaves the joint law of points and answers as it
-was: because both presentation orders were asked, or, where one was, because the two points of a
-pair are exchangeable. That turns the sign of the pair's response (`llm_elicit.audit.responses`), so
-the observed statistic is one of equally likely values under random sign flips, whatever the
-position effect and the noise.
+*One round.* Under the null hypothesis, exchanging the points of any pair leaves the joint
+distribution of points and answers unchanged: because both presentation orders were asked, or,
+where only one was, because the two points of a pair are exchangeable. An exchange flips the sign of
+the pair's response (`llm_elicit.audit.responses`), so the observed statistic is one of equally
+likely values under random sign flips, whatever the position effect and the noise.
 
-The statistic is the largest leave-one-out gain, over a fixed grid of ridge penalties, of a
-linear prediction of the responses from differences of linear and quadratic features: the log
-density of a Gaussian belief is such a function. Taking the largest inside the statistic makes the
-choice of penalty part of what is randomized. A gain is a share of the responses' mean square, so
-multiplying all of them by a constant changes neither it nor p. A judge whose utility has no linear
-or quadratic trend at all over the range asked (two equal modes placed symmetrically, say) can
-escape the test.
+The statistic is the largest leave-one-out gain, over a fixed grid of ridge penalties, of a linear
+prediction of the responses from differences of linear and quadratic features: the log density of a
+Gaussian belief is such a function. Maximizing within the statistic makes the choice of penalty part
+of what is randomized. A gain is a share of the responses' mean square, so multiplying all of them
+by a constant changes neither it nor p. A utility with no linear or quadratic trend at all over the
+range asked (two equal, symmetric modes, for example) can escape the test.
 
-*Rounds.* Pairs that were chosen from earlier answers carry these with them: exchanging the points
-of all rounds at once does not leave the joint law of points and answers as it was. Exchanging those
-of one round does, given all that was asked and answered before it. So there is a test a round. Its
-statistic is the same, learned from the answers up to the round's end, on columns scaled by these
-alone, and measured on the round's own pairs, whose signs are flipped. With ties among flips broken
-at random, p is uniform if the answers ignore the points, whatever was said before, so the p of
-several rounds are independent.
+*Several rounds.* Pairs that were chosen from earlier answers depend on them, so the points of all
+rounds cannot be exchanged at once. Those of one round can, given all that was asked and answered
+before. Hence one test per round, with the same statistic: the prediction is fitted to the answers
+up to the round's end, on columns scaled by these, and evaluated on the round's own pairs, whose
+signs are flipped. With ties among flips broken at random, p is uniform under the null hypothesis
+given the earlier answers, so the p-values of several rounds are independent.
 
-Their normal scores are added (Stouffer and others 1949), weighted by w_r² = E_r² - E_(r-1)², where
-E_r is the sum of squared responses up to round r: if the answers ignore the points, how decided
-they are says nothing about which side they take, so weights may depend on it. A quadratic form in
-all answers, which the plain test's statistic about is, has these variances round by round, and no
-sum of scores comes nearer to it. Where the plain test finds a weak judge in 44, 84, 43 and 88 of
-100 studies (five rounds of 40 pairs of two features, of 100 pairs of five, two strengths each, all
-pairs from λ), this finds it in 44, 82, 43 and 85, Fisher's sum of logarithms in 38, 76, 38 and 81
-(400 simulated judges each). Of coins asked so as to keep what trend chance has made, the plain test
-finds a preference in 25 of 100, this in 5 (800 coins, `tests/audit/test_audit_rounds.py`).
+Their normal scores are added (Stouffer et al. 1949), with weights w_r² = E_r² − E_(r−1)², where E_r
+is the sum of squared responses up to round r. The weights may depend on these sums because under
+the null hypothesis they are independent of the signs. Power in 400 simulated judges each (five
+rounds of 40 pairs of two features or 100 pairs of five, two strengths, all pairs from λ): 44, 82,
+43 and 85 %, where the test of all rounds at once has 44, 84, 43 and 88 % and Fisher's sum of
+logarithms 38, 76, 38 and 81 %. Of judges that choose at random, with pairs chosen to keep a chance
+trend, the test of all rounds at once finds a preference in 25 %, this one in 5 % (800 judges,
+`tests/audit/test_audit_rounds.py`).
 
-Where a rule may end the rounds early, when they end depends on the answers. Half of the level is
-then for a judge who is asked all rounds, the other half is divided among the earlier ends:
-Bonferroni's bound over the ends there might have been. It costs: of the judges above 31, 71, 32
-and 76 are found.
+*Early stopping.* Where a rule may end the rounds early, the number of rounds depends on the
+answers. Half of the level is then used for a judge who is asked all rounds; the other half is
+divided among the earlier ends (Bonferroni). Power of the judges above: 31, 71, 32 and 76 %.
 """
 
 from __future__ import annotations
@@ -49,47 +45,47 @@ import numpy.typing as npt
 from scipy.stats import norm
 
 from llm_elicit.audit.responses import Response
-from llm_elicit.audit.scales import Standard
+from llm_elicit.audit.scales import Standardizer
 from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 Index = npt.NDArray[np.int64]
 
-# Ridge penalty a column: noise variance over the variance that all columns together explain.
+# Ridge penalty per column: noise variance over the variance that all columns explain together.
 _PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0)
 _CHUNK = 256
-_ENOUGH = 3  # pairs a column of the other features, to take these out
+_PAIRS_PER_COLUMN = 3
+"""Pairs per column of the other features that a partial test needs."""
 
 
 @dataclass(frozen=True)
-class Exchanges:
-    """A randomization test.
+class Randomization:
+    """An observed statistic and its values under randomization.
 
     Attributes:
-        gain: leave-one-out share of the mean square of the responses that is predicted.
-        by_chance: the same after points were exchanged at random, `(flips,)`.
+        gain: the observed statistic.
+        null: the statistic after each randomization, `(flips,)`.
 
     Example:
-        >>> test = Exchanges(0.1, np.array([-0.2, 0.1, 0.3]))
+        >>> test = Randomization(0.1, np.array([-0.2, 0.1, 0.3]))
         >>> test.p_value, 0.25 < test.exact_p_value(np.random.default_rng(0)) < 0.75
         (0.75, True)
     """
 
     gain: float
-    by_chance: Floats
+    null: Floats
 
     @property
     def p_value(self) -> float:
-        """(1 + number of flips with at least the observed gain) / (1 + flips)."""
-        return (1 + int(np.sum(self.by_chance >= self.gain - self._rounding))) / (
-            1 + len(self.by_chance)
-        )
+        """(1 + number of randomizations with at least the observed gain) / (1 + their number)."""
+        reached = int(np.sum(self.null >= self.gain - self._rounding))
+        return (1 + reached) / (1 + len(self.null))
 
     def exact_p_value(self, rng: np.random.Generator) -> float:
-        """The same, ties with the observed gain broken at random: uniform if answers are chance."""
-        above = int(np.sum(self.by_chance > self.gain + self._rounding))
-        alike = 1 + int(np.sum(np.abs(self.by_chance - self.gain) <= self._rounding))
-        return float((above + alike * (1.0 - rng.random())) / (1 + len(self.by_chance)))
+        """Return p with ties broken at random, which is uniform under the null hypothesis."""
+        above = int(np.sum(self.null > self.gain + self._rounding))
+        tied = 1 + int(np.sum(np.abs(self.null - self.gain) <= self._rounding))
+        return float((above + tied * (1.0 - rng.random())) / (1 + len(self.null)))
 
     @property
     def _rounding(self) -> float:
@@ -97,48 +93,87 @@ class Exchanges:
         return 1e-9 * max(1.0, abs(self.gain))
 
 
-def exchange(
+def sign_flip_test(
     design: Floats, response: Floats, flips: int, rng: np.random.Generator, start: int = 0
-) -> Exchanges:
-    """The test of columns `(n, p)` that should predict responses `(n,)`.
+) -> Randomization:
+    """Test whether columns `(n, p)` predict responses `(n,)`.
 
-    Only the rows from `start` on are exchanged and measured; those before it stay as they were
-    answered, and the prediction learns from them.
+    Only rows from `start` on are flipped and evaluated; earlier rows keep their signs, and the
+    prediction is fitted to them too.
     """
     before, own = np.split(response, [start])
     if not own.any():
-        return Exchanges(0.0, np.zeros(flips))
+        return Randomization(0.0, np.zeros(flips))
     left, singular, _ = np.linalg.svd(design, full_matrices=False)
     known, left = left[:start].T @ before, left[start:]
     observed = float(_gains(left, singular, own[:, None], known)[0])
-    by_chance = np.empty(flips)
+    null = np.empty(flips)
     for first in range(0, flips, _CHUNK):
         count = min(_CHUNK, flips - first)
         signs = rng.choice((-1.0, 1.0), size=(len(own), count))
         flipped = own[:, None] * signs
-        by_chance[first : first + count] = _gains(left, singular, flipped, known)
-    return Exchanges(observed, by_chance)
+        null[first : first + count] = _gains(left, singular, flipped, known)
+    return Randomization(observed, null)
+
+
+def partial_sign_flip_test(
+    own: Floats, others: Floats, response: Floats, flips: int, rng: np.random.Generator
+) -> Randomization:
+    """Test whether columns `(n, p)` predict responses `(n,)` given other columns `(n, q)`.
+
+    The statistic is the partial R² of `own` in the least-squares fit. Signs of the residuals given
+    the others are flipped, and the others projected out again (Freedman and Lane 1983; with signs:
+    Winkler et al. 2014): exact up to the error of the others' coefficients.
+    """
+    basis = _basis(others)
+    residual = response - basis @ (basis.T @ response)
+    directions = _basis(own - basis @ (basis.T @ own))
+    if not directions.size or float(residual @ residual) <= 1e-18 * float(response @ response):
+        return Randomization(0.0, np.zeros(flips))
+    signs = rng.choice((-1.0, 1.0), size=(len(residual), flips))
+    drawn = np.column_stack([residual, residual[:, None] * signs])
+    explained = np.square(directions.T @ drawn).sum(axis=0)
+    left = np.square(drawn).sum(axis=0) - np.square(basis.T @ drawn).sum(axis=0)
+    shares = explained / np.maximum(left, 1e-12 * float(residual @ residual))
+    return Randomization(float(shares[0]), shares[1:])
+
+
+def permutation_test(
+    design: Floats, response: Floats, permutations: int, rng: np.random.Generator
+) -> Randomization:
+    """Test whether columns `(n, p)` predict a response that is symmetric in a pair's points.
+
+    Both are centred, and responses are permuted over pairs.
+    """
+    design, own = design - design.mean(axis=0), response - response.mean()
+    if float(own @ own) <= 1e-18 * float(response @ response):
+        return Randomization(0.0, np.zeros(permutations))
+    left, singular, _ = np.linalg.svd(design, full_matrices=False)
+    nothing = np.zeros(left.shape[1])
+    shuffled = np.stack([rng.permutation(own) for _ in range(permutations)], axis=1)
+    gains = _gains(left, singular, np.column_stack([own, shuffled]), nothing)
+    return Randomization(float(gains[0]), gains[1:])
 
 
 @dataclass(frozen=True)
 class Significance:
-    """What a randomization test found.
+    """The result of a randomization test of a judge.
 
     Attributes:
-        p_value: with one round at least `floor`; 1 where nothing was preferred.
-        gain: leave-one-out gain over all responses; 0 where nothing was preferred.
-        floor: the smallest p that this many flips of one round can show.
-        by_chance: the gain after random exchanges, `(flips,)`; None with rounds.
+        p_value: with one round at least `floor`; 1 if the judge preferred nothing.
+        gain: leave-one-out gain over all responses; 0 if the judge preferred nothing.
+        floor: the smallest p that this number of flips of one round can give.
+        null: the gain after random exchanges, `(flips,)`; None with several rounds.
     """
 
     p_value: float
     gain: float
     floor: float
-    by_chance: Floats | None = None
+    null: Floats | None = None
 
     @property
     def at_floor(self) -> bool:
-        """Whether p may be smaller than the number of flips can show."""
+        """Whether p is the smallest that the number of flips can give."""
         return self.p_value <= self.floor * (1.0 + 1e-12)
 
 
@@ -147,7 +182,7 @@ class RandomizationTest:
     """The test of a judge's responses, by all features or by one.
 
     Attributes:
-        response: by rising numbers of pairs.
+        response: in the order of the pairs' numbers.
         space: the feature space.
         schedule: which pairs belong to which round; None for one round.
 
@@ -158,8 +193,8 @@ class RandomizationTest:
         >>> a, b = space.sample(80, rng), space.sample(80, rng)
         >>> heavier = (a[:, 3] > b[:, 3]).astype(float)
         >>> schedule = Schedule((range(40), range(40, 60), range(60, 80)))
-        >>> told = Response.of_choices(Choices(a, b, heavier, np.arange(80)))
-        >>> RandomizationTest(told, space, schedule).run(199, rng).p_value < 1e-4
+        >>> response = Response.of_choices(Choices(a, b, heavier, np.arange(80)))
+        >>> RandomizationTest(response, space, schedule).run(199, rng).p_value < 1e-4
         True
     """
 
@@ -167,50 +202,50 @@ class RandomizationTest:
     space: FeatureSpace
     schedule: Schedule | None = None
 
-    def beside(self, flips: int, rng: np.random.Generator, feature: int) -> Significance:
-        """One feature beside the others; alone with rounds, or where pairs are few for the others.
-
-        What a judge weighs up against other features is not noise then. The columns are linear and
-        square, without products of features.
-        """
-        n = len(self.response)
-        if self._rounds or n < 2:
-            return self.run(flips, rng, feature=feature)
-        design, owners = self.designs[n]
-        others = design[:, (owners >= 0) & (owners != feature)]
-        if n < _ENOUGH * others.shape[1]:
-            return self.run(flips, rng, feature=feature)
-        own = design[:, owners == feature]
-        found = exchange_beside(own, others, self.response.value, flips, rng)
-        gain = exchange(own, self.response.value, 0, rng).gain
-        return Significance(found.p_value, gain, 1.0 / (1 + flips))
-
-    @property
-    def _rounds(self) -> bool:
-        """Whether pairs were chosen in rounds."""
-        return self.schedule is not None and len(self.schedule.pairs) > 1
-
     def run(self, flips: int, rng: np.random.Generator, feature: int | None = None) -> Significance:
-        """By all features, or by one alone; `flips` are of each round."""
+        """Test all features, or one alone; `flips` is the number for each round."""
         if len(self.response) < 2:
             return Significance(1.0, 0.0, 1.0 / (1 + flips), np.zeros(flips))
-        tests = [self._exchange(span, flips, rng, feature) for span in self.spans]
+        tests = [self._test(span, flips, rng, feature) for span in self.spans]
         whole = 0, len(self.response)
-        alone = tests[0] if self.spans == [whole] else self._exchange(whole, 0, rng, feature)
+        overall = tests[0] if self.spans == [whole] else self._test(whole, 0, rng, feature)
         if len(tests) < 2:
             p_value = tests[0].p_value if tests else 1.0
         else:
-            p_value = combine([test.exact_p_value(rng) for test in tests], self._squares)
-        by_chance = alone.by_chance if self.spans == [whole] and self.share == 1.0 else None
-        floor = min(1.0, 1.0 / (1 + flips) / self.share)
-        return Significance(min(1.0, p_value / self.share), alone.gain, floor, by_chance)
+            p_values = [test.exact_p_value(rng) for test in tests]
+            p_value = combine_p_values(p_values, self._squared_weights)
+        share = self.level_share
+        null = overall.null if self.spans == [whole] and share == 1.0 else None
+        floor = min(1.0, 1.0 / (1 + flips) / share)
+        return Significance(min(1.0, p_value / share), overall.gain, floor, null)
+
+    def run_partial(self, flips: int, rng: np.random.Generator, feature: int) -> Significance:
+        """Test one feature given the others, by linear and quadratic columns without products.
+
+        With several rounds, or too few pairs for the others' columns, the feature is tested alone.
+        """
+        n = len(self.response)
+        if self._several_rounds or n < 2:
+            return self.run(flips, rng, feature=feature)
+        design, owners = self.designs[n]
+        others = design[:, (owners >= 0) & (owners != feature)]
+        if n < _PAIRS_PER_COLUMN * others.shape[1]:
+            return self.run(flips, rng, feature=feature)
+        own = design[:, owners == feature]
+        found = partial_sign_flip_test(own, others, self.response.value, flips, rng)
+        gain = sign_flip_test(own, self.response.value, 0, rng).gain
+        return Significance(found.p_value, gain, 1.0 / (1 + flips))
+
+    @property
+    def _several_rounds(self) -> bool:
+        return self.schedule is not None and len(self.schedule.pairs) > 1
 
     @cached_property
     def spans(self) -> list[tuple[int, int]]:
-        """First row and end of each round; those in which nothing is preferred join the next.
+        """First row and end of each round; a round in which nothing is preferred joins the next.
 
-        Such rounds at the end are left out: their points depend on the answers before, which are
-        exchanged, and they have none themselves.
+        Such rounds at the end are left out: their points depend on answers that are exchanged, and
+        they have no preferences of their own to test.
         """
         ends = self._ends
         if len(ends) < 2:
@@ -224,13 +259,13 @@ class RandomizationTest:
         return spans
 
     @property
-    def share(self) -> float:
-        """The share of the level that the rounds' end has; 1 where no rule ends them."""
+    def level_share(self) -> float:
+        """The share of the level available for this number of rounds; 1 without a stopping rule."""
         ends = self._ends
         if self.schedule is None or not self.schedule.may_end or len(ends) < 2:
             return 1.0
-        whole = ends[-1] > ends[-2]
-        return 0.5 if whole else 0.5 / (len(ends) - 1)
+        complete = ends[-1] > ends[-2]
+        return 0.5 if complete else 0.5 / (len(ends) - 1)
 
     @cached_property
     def designs(self) -> dict[int, tuple[Floats, Index]]:
@@ -245,43 +280,43 @@ class RandomizationTest:
         ends: list[int] = np.searchsorted(self.response.pair, stops).tolist()
         return ends
 
-    def _exchange(
+    def _test(
         self, span: tuple[int, int], flips: int, rng: np.random.Generator, feature: int | None
-    ) -> Exchanges:
+    ) -> Randomization:
         start, end = span
         columns, owners = self.designs[end]
         if feature is not None:
             columns = columns[:, owners == feature]
-        return exchange(columns, self.response.value[:end], flips, rng, start)
+        return sign_flip_test(columns, self.response.value[:end], flips, rng, start)
 
     @property
-    def _squares(self) -> Floats:
-        """w_r² of each span, of responses with a mean square of one."""
+    def _squared_weights(self) -> Floats:
+        """w_r² of each span, for responses with a mean square of one."""
         energy = np.square(self.response.value).cumsum() / np.square(self.response.value).sum()
         return np.diff([energy[end - 1] ** 2 for _, end in self.spans], prepend=0.0)
 
 
-def combine(p_values: Sequence[float], squares: Floats) -> float:
-    """One p from independent ones, their normal scores weighted by the roots of `squares` `(R,)`.
+def combine_p_values(p_values: Sequence[float], squared_weights: Floats) -> float:
+    """Return Stouffer's combined p-value, with squared weights `(R,)`.
 
     Example:
-        >>> round(combine([0.05, 0.05], np.ones(2)), 3), round(combine([0.3], np.ones(1)), 9)
-        (0.01, 0.3)
+        >>> round(combine_p_values([0.05, 0.05], np.ones(2)), 3)
+        0.01
     """
     scores = norm.isf(np.asarray(p_values))
-    return float(norm.sf(np.sqrt(squares) @ scores / np.sqrt(squares.sum())))
+    return float(norm.sf(np.sqrt(squared_weights) @ scores / np.sqrt(squared_weights.sum())))
 
 
 def feature_differences(pairs: Response, space: FeatureSpace) -> tuple[Floats, Index]:
-    """φ(a) - φ(b), `(n, p)`, columns scaled to unit mean square, and the feature of each, `(p,)`.
+    """Return φ(a) − φ(b), `(n, p)`, scaled to unit mean square, and each column's feature, `(p,)`.
 
-    φ is the linear terms, which of a categorical feature are its corners' coordinates, the squares
-    of numbers, then products of two features (-1) where there are pairs enough for them (n at least
-    twice the number of columns).
+    φ consists of the linear terms (for a categorical feature, the coordinates of its simplex), the
+    squares of numbers, and products of two features (−1) if n is at least twice the number of
+    columns.
     """
-    standard = Standard.of(space, np.concatenate([pairs.a, pairs.b]))
-    a, b = standard(pairs.a), standard(pairs.b)
-    owner = standard.owners
+    standardizer = Standardizer.of(space, np.concatenate([pairs.a, pairs.b]))
+    a, b = standardizer(pairs.a), standardizer(pairs.b)
+    owner = standardizer.owners
     number = ~space.categorical[owner]
     columns, owners = [a - b, (a**2 - b**2)[:, number]], [owner, owner[number]]
     i, j = np.triu_indices(a.shape[1], k=1)
@@ -294,8 +329,16 @@ def feature_differences(pairs: Response, space: FeatureSpace) -> tuple[Floats, I
     return design / np.where(scale > 0, scale, 1.0), np.concatenate(owners)
 
 
+def leave_one_out_residuals(design: Floats, response: Floats) -> Floats:
+    """Return leave-one-out residuals `(n,)` of the ridge regression with the best penalty."""
+    left, singular, _ = np.linalg.svd(design, full_matrices=False)
+    known = np.zeros(left.shape[1])
+    found = [_residuals(left, singular, response[:, None], known, p)[:, 0] for p in _PENALTIES]
+    return min(found, key=lambda each: float(each @ each))
+
+
 def _gains(left: Floats, singular: Floats, responses: Floats, known: Floats) -> Floats:
-    """Largest leave-one-out gain over the ridge penalties, for each column of `responses`."""
+    """Return the largest leave-one-out gain over penalties, for each column of `responses`."""
     total = (responses**2).sum(axis=0)
     best = np.full(responses.shape[1], -np.inf)
     for penalty in _PENALTIES:
@@ -307,11 +350,11 @@ def _gains(left: Floats, singular: Floats, responses: Floats, known: Floats) -> 
 def _residuals(
     left: Floats, singular: Floats, responses: Floats, known: Floats, penalty: float
 ) -> Floats:
-    """Leave-one-out residuals of each column of `responses`.
+    """Return leave-one-out residuals of each column of `responses`.
 
-    That of a linear smoother H is (z - Hz)_i / (1 - H_ii); H depends on the points alone, so the
-    columns share it. `known` `(p,)` is what rows that are not measured add to the rotated
-    responses.
+    For a linear smoother H they are (z − Hz)_i / (1 − H_ii); H depends on the points only, so the
+    columns share it. `known` `(p,)` is the contribution of rows that are not evaluated to the
+    rotated responses.
     """
     shrink = singular**2 / (singular**2 + penalty * len(singular))
     fitted = left @ (shrink[:, None] * (left.T @ responses + known[:, None]))
@@ -319,56 +362,8 @@ def _residuals(
     return np.asarray((responses - fitted) / (1.0 - leverage)[:, None])
 
 
-def exchange_beside(
-    own: Floats, others: Floats, response: Floats, flips: int, rng: np.random.Generator
-) -> Exchanges:
-    """Whether columns `(n, p)` predict responses `(n,)` beside other columns `(n, q)`.
-
-    The statistic is the share of what the others leave that `own` explains in the least-squares
-    fit. Signs of the residuals by the others are flipped, and the others taken out again (Freedman
-    and Lane 1983; with signs: Winkler and others 2014): exact but for the error of the others'
-    coefficients.
-    """
-    basis = _basis(others)
-    residual = response - basis @ (basis.T @ response)
-    directions = _basis(own - basis @ (basis.T @ own))
-    if not directions.size or float(residual @ residual) <= 1e-18 * float(response @ response):
-        return Exchanges(0.0, np.zeros(flips))
-    signs = rng.choice((-1.0, 1.0), size=(len(residual), flips))
-    drawn = np.column_stack([residual, residual[:, None] * signs])
-    explained = np.square(directions.T @ drawn).sum(axis=0)
-    left = np.square(drawn).sum(axis=0) - np.square(basis.T @ drawn).sum(axis=0)
-    shares = explained / np.maximum(left, 1e-12 * float(residual @ residual))
-    return Exchanges(float(shares[0]), shares[1:])
-
-
 def _basis(columns: Floats) -> Floats:
-    """An orthonormal basis `(n, r)` of what columns `(n, p)` span."""
+    """Return an orthonormal basis `(n, r)` of the span of columns `(n, p)`."""
     left, singular, _ = np.linalg.svd(columns, full_matrices=False)
     least = 1e-9 * max(1.0, float(singular.max(initial=0.0)))
     return np.asarray(left[:, singular > least])
-
-
-def left_out(design: Floats, response: Floats) -> Floats:
-    """Leave-one-out residuals `(n,)` of the rule whose penalty predicts best."""
-    left, singular, _ = np.linalg.svd(design, full_matrices=False)
-    known = np.zeros(left.shape[1])
-    found = [_residuals(left, singular, response[:, None], known, p)[:, 0] for p in _PENALTIES]
-    return min(found, key=lambda each: float(each @ each))
-
-
-def permute(
-    design: Floats, response: Floats, permutations: int, rng: np.random.Generator
-) -> Exchanges:
-    """Whether columns `(n, p)` predict a response that is the same of both points of a pair.
-
-    Both are centred, and responses are permuted over pairs.
-    """
-    design, own = design - design.mean(axis=0), response - response.mean()
-    if float(own @ own) <= 1e-18 * float(response @ response):
-        return Exchanges(0.0, np.zeros(permutations))
-    left, singular, _ = np.linalg.svd(design, full_matrices=False)
-    nothing = np.zeros(left.shape[1])
-    shuffled = np.stack([rng.permutation(own) for _ in range(permutations)], axis=1)
-    gains = _gains(left, singular, np.column_stack([own, shuffled]), nothing)
-    return Exchanges(float(gains[0]), gains[1:])

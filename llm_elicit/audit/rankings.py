@@ -1,13 +1,14 @@
-"""Rankings of several points: does the judge go by the points, by their places, or by neither?
+"""Rankings of several points: whether the judge uses the points, their positions, or neither.
 
-The answers are set beside Plackett–Luce models of growing content: every order equally likely;
-places alone; places and points. Two tests are exact because they exchange what the null says may
-be exchanged, question by question, and nothing else:
+The answers are compared with nested Plackett–Luce models: all orders equally likely; positions
+only; positions and points. Two tests are exact, because they exchange within each question only
+what their null hypothesis makes exchangeable:
 
-* *places*: if places do not matter, the order in which the points were shown does not;
-* *points*: if only places matter, it does not matter which point stood at which place.
+* *places*: if the position in the list does not matter, neither does the order of presentation;
+* *points*: if only positions matter, it does not matter which point was at which position.
 
-Both compare the score of the next richer model, in units of its covariance under exchanges.
+Both use the score statistic of the next larger model, standardized by its covariance under the
+exchanges.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy.typing as npt
 import torch
 from scipy.optimize import minimize
 
-from llm_elicit.audit.inference import Interval, holm
+from llm_elicit.audit.inference import Interval, holm, normal_interval
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import Floats
@@ -33,7 +34,7 @@ _NOTHING = Interval(value=0.0, low=0.0, high=0.0)
 
 
 class PlaceEffect(StrictModel):
-    """What a place is worth over the last one, nats, and how often its point was ranked first."""
+    """Effect of a position relative to the last one, nats, and how often it was ranked first."""
 
     place: int
     nats: Interval
@@ -41,17 +42,17 @@ class PlaceEffect(StrictModel):
 
 
 class FeatureEffect(StrictModel):
-    """What a feature is worth, beside the places and the other features.
+    """Effect of a feature given the positions and the other features.
 
-    By a Plackett–Luce regression on z and z² − 1 of all features, z in standard deviations of the
+    By Plackett–Luce regression on z and z² − 1 of all features, z in standard deviations of the
     points shown; intervals by bootstrap over questions.
 
     Attributes:
         name: the feature.
-        slope: nats a standard deviation.
-        curvature: nats of z² − 1; below 0 where the middle is preferred to both ends.
+        slope: nats per standard deviation.
+        curvature: nats per unit of z² − 1; below 0 if the middle is preferred to both ends.
         p_value: of the exchange of points, for both terms of this feature.
-        p_holm: the same, for looking at all features at once (Holm 1979).
+        p_holm: the same, Holm-adjusted over all features.
     """
 
     name: str
@@ -62,15 +63,15 @@ class FeatureEffect(StrictModel):
 
 
 class RankingAudit(StrictModel):
-    """What rankings say of a judge. Log-likelihoods are nats a ranking; intervals are 95 %.
+    """The audit of a judge's rankings. Log-likelihoods are nats a ranking; intervals are 95 %.
 
     Attributes:
-        questions, alternatives: how many, of how many points each.
-        chance: log-likelihood of an order drawn at random, −log k!.
-        by_places: gain of places over chance on questions held out.
-        by_points: gain of points (linear and square terms) over places alone, held out.
-        places_p, points_p: the two exact tests.
-        places, features: what each is worth.
+        questions, alternatives: number of questions, and of points in each.
+        chance: log-likelihood of random orders, −log k!.
+        by_places: held-out gain of positions over random orders.
+        by_points: held-out gain of points (linear and square terms) over positions only.
+        places_p, points_p: p-values of the two exact tests.
+        places, features: the effects.
     """
 
     questions: int
@@ -96,15 +97,16 @@ def audit_rankings(
     """Audit complete rankings.
 
     Args:
-        points: `(n, k, d)`, each question's points in the order they were shown.
-        ranking: `(n, k)`, their numbers, best first.
+        points: `(n, k, d)`, each question's points in the order of presentation.
+        ranking: `(n, k)`, their indices, best first.
         names: the features' names.
         exchanges: of each exact test.
         resamples: of the bootstrap.
         seed: of exchanges, folds and resamples.
 
     Raises:
-        InputError: shapes that do not match, a row that is no ranking, or fewer than 20 questions.
+        InputError: if shapes do not match, a row is not a ranking, or there are fewer than 20
+            questions.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -114,32 +116,32 @@ def audit_rankings(
         >>> audit.points_p, audit.features[0].p_holm < 0.05 < audit.features[1].p_holm
         (0.005, True)
     """
-    told = _Rankings.checked(points, ranking, names)
+    rankings = _Rankings.checked(points, ranking, names)
     rng = np.random.default_rng(seed)
-    by_place = told.fit(np.arange(told.n), features=False)
-    effects = _effects(told, resamples, rng)
-    places_p = _exchange_places(told, exchanges, rng)
-    points_p, each_p = _exchange_points(told, told.residual(by_place), exchanges, rng)
+    by_place = rankings.fit(np.arange(rankings.n), features=False)
+    effects = _effects(rankings, resamples, rng)
+    places_p = _exchange_places(rankings, exchanges, rng)
+    points_p, each_p = _exchange_points(rankings, rankings.residual(by_place), exchanges, rng)
     adjusted = holm(each_p)
-    gains = _held_out(told, rng)
-    first = np.bincount(told.ranking[:, 0], minlength=told.k)
+    gains = _held_out(rankings, rng)
+    first = np.bincount(rankings.ranking[:, 0], minlength=rankings.k)
     return RankingAudit(
-        questions=told.n,
-        alternatives=told.k,
-        chance=-lgamma(told.k + 1),
-        by_places=_mean_interval(gains[0]),
-        by_points=_mean_interval(gains[1]),
+        questions=rankings.n,
+        alternatives=rankings.k,
+        chance=-lgamma(rankings.k + 1),
+        by_places=_mean_gain(gains[0]),
+        by_points=_mean_gain(gains[1]),
         places_p=places_p,
         points_p=points_p,
         places=[
             PlaceEffect(place=i, nats=effect, first=int(first[i]))
-            for i, effect in enumerate([*effects[: told.k - 1], _NOTHING])
+            for i, effect in enumerate([*effects[: rankings.k - 1], _NOTHING])
         ],
         features=[
             FeatureEffect(
                 name=name,
-                slope=effects[told.k - 1 + j],
-                curvature=effects[told.k - 1 + told.d + j],
+                slope=effects[rankings.k - 1 + j],
+                curvature=effects[rankings.k - 1 + rankings.d + j],
                 p_value=float(each_p[j]),
                 p_holm=float(adjusted[j]),
             )
@@ -150,10 +152,10 @@ def audit_rankings(
 
 @dataclass(frozen=True)
 class _Rankings:
-    """Rankings as the models see them.
+    """Rankings with the covariates of the models.
 
-    ``terms`` (n, k, k − 1 + 2 d): indicators of all places but the last, features in standard
-    deviations, and their squares; in the order of places shown.
+    ``terms`` (n, k, k − 1 + 2 d): indicators of all positions but the last, features in standard
+    deviations, and their squares; in the order of presentation.
     """
 
     terms: Floats
@@ -190,11 +192,11 @@ class _Rankings:
         return int(self.ranking.shape[1])
 
     def ordered(self, rows: Index) -> Floats:
-        """Terms of these questions, best first (m, k, p)."""
+        """Return the terms of some questions, best first (m, k, p)."""
         return np.take_along_axis(self.terms[rows], self.ranking[rows][..., None], axis=1)
 
     def fit(self, rows: Index, *, features: bool) -> Floats:
-        """Coefficients (p,) of most posterior, those of features zero where there are none."""
+        """Return maximum a posteriori coefficients (p,); without features, theirs are zero."""
         count = self.terms.shape[2] if features else self.k - 1
         terms = torch.from_numpy(self.ordered(rows)[..., :count])
         held = (torch.arange(count) >= self.k - 1).double()
@@ -211,12 +213,12 @@ class _Rankings:
         return found
 
     def log_likelihood(self, rows: Index, coefficients: Floats) -> Floats:
-        """Of each of these questions (m,)."""
+        """Return the log-likelihood of each of some questions (m,)."""
         values = torch.from_numpy(self.ordered(rows) @ coefficients)
         return np.asarray(plackett_luce(values).numpy())
 
     def residual(self, coefficients: Floats) -> Floats:
-        """Score of every alternative's utility (n, k), in the order of places."""
+        """Return the score of every alternative's utility (n, k), in the order of presentation."""
         values = torch.from_numpy(self.ordered(np.arange(self.n)) @ coefficients).requires_grad_()
         (slope,) = torch.autograd.grad(plackett_luce(values).sum(), [values])
         shown = np.empty((self.n, self.k))
@@ -225,17 +227,17 @@ class _Rankings:
 
 
 def plackett_luce(utilities: torch.Tensor) -> torch.Tensor:
-    """Log-likelihood (n,) of rankings with these utilities (n, k), best first (Plackett 1975)."""
+    """Return the log-likelihood (n,) of utilities (n, k), best first (Plackett 1975)."""
     total = torch.logcumsumexp(utilities.flip(-1), -1).flip(-1)
     return (utilities - total).sum(-1)
 
 
-def _exchange_places(told: _Rankings, exchanges: int, rng: np.random.Generator) -> float:
-    """p-value of the score of places, by reordering the places of every question."""
-    score = told.residual(np.zeros(told.terms.shape[2]))
+def _exchange_places(rankings: _Rankings, exchanges: int, rng: np.random.Generator) -> float:
+    """Return the p-value of the score of positions, by permuting positions within questions."""
+    score = rankings.residual(np.zeros(rankings.terms.shape[2]))
 
     def statistic(shown: Floats) -> float:
-        # Scores of a question sum to zero, and all places have one variance under exchanges.
+        # Scores of a question sum to zero, and all positions have one variance under exchanges.
         return float(np.square(shown.sum(0)).sum())
 
     observed = statistic(score) - 1e-9
@@ -244,14 +246,14 @@ def _exchange_places(told: _Rankings, exchanges: int, rng: np.random.Generator) 
 
 
 def _exchange_points(
-    told: _Rankings, residual: Floats, exchanges: int, rng: np.random.Generator
+    rankings: _Rankings, residual: Floats, exchanges: int, rng: np.random.Generator
 ) -> tuple[float, Floats]:
-    """p-values of the score of all features' terms together, and of each feature's two."""
-    terms = told.terms[..., told.k - 1 :]
+    """Return p-values of the score of all features' terms jointly, and of each feature's two."""
+    terms = rankings.terms[..., rankings.k - 1 :]
     centred = terms - terms.mean(1, keepdims=True)
-    mass = (residual**2).sum(1) / (told.k - 1)
+    mass = (residual**2).sum(1) / (rankings.k - 1)
     covariance = np.einsum("n,nki,nkj->ij", mass, centred, centred)
-    own = [np.arange(len(covariance)), *(np.array([j, told.d + j]) for j in range(told.d))]
+    own = [np.arange(len(covariance)), *(np.array([j, rankings.d + j]) for j in range(rankings.d))]
     inverses = [np.linalg.pinv(covariance[np.ix_(at, at)], hermitian=True) for at in own]
     design = centred.reshape(-1, len(covariance))
 
@@ -261,7 +263,7 @@ def _exchange_points(
         return np.array([score[at] @ inverse @ score[at] for at, inverse in both])
 
     observed = statistics(residual)
-    # Exchanging scores between places is exchanging points between them.
+    # Exchanging scores between positions is equivalent to exchanging points.
     reached = np.zeros(len(observed))
     for _ in range(exchanges):
         reached += statistics(rng.permuted(residual, axis=1)) >= observed - 1e-9
@@ -269,11 +271,11 @@ def _exchange_points(
     return float(p_values[0]), np.asarray(p_values[1:])
 
 
-def _effects(told: _Rankings, count: int, rng: np.random.Generator) -> list[Interval]:
-    """Each coefficient of places and features with the central 95 % of a bootstrap."""
-    value = told.fit(np.arange(told.n), features=True)
-    resamples = (rng.integers(told.n, size=told.n) for _ in range(count))
-    drawn = np.stack([told.fit(rows, features=True) for rows in resamples])
+def _effects(rankings: _Rankings, count: int, rng: np.random.Generator) -> list[Interval]:
+    """Return each coefficient with its central 95 % interval by bootstrap."""
+    value = rankings.fit(np.arange(rankings.n), features=True)
+    resamples = (rng.integers(rankings.n, size=rankings.n) for _ in range(count))
+    drawn = np.stack([rankings.fit(rows, features=True) for rows in resamples])
     low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
     return [
         Interval(value=float(v), low=float(a), high=float(b))
@@ -281,20 +283,19 @@ def _effects(told: _Rankings, count: int, rng: np.random.Generator) -> list[Inte
     ]
 
 
-def _held_out(told: _Rankings, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Gains (n,) of places over chance, and of points over places, on questions never seen."""
-    fold = rng.permutation(np.arange(told.n) % _FOLDS)
-    by_places, by_points = np.empty(told.n), np.empty(told.n)
+def _held_out(rankings: _Rankings, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Return held-out gains (n,) of positions over chance, and of points over positions."""
+    fold = rng.permutation(np.arange(rankings.n) % _FOLDS)
+    by_places, by_points = np.empty(rankings.n), np.empty(rankings.n)
     for unseen in range(_FOLDS):
         seen, rows = np.flatnonzero(fold != unseen), np.flatnonzero(fold == unseen)
-        alone = told.log_likelihood(rows, told.fit(seen, features=False))
-        both = told.fit(seen, features=True)
-        by_places[rows] = alone + lgamma(told.k + 1)
-        by_points[rows] = told.log_likelihood(rows, both) - alone
+        alone = rankings.log_likelihood(rows, rankings.fit(seen, features=False))
+        both = rankings.fit(seen, features=True)
+        by_places[rows] = alone + lgamma(rankings.k + 1)
+        by_points[rows] = rankings.log_likelihood(rows, both) - alone
     return by_places, by_points
 
 
-def _mean_interval(values: Floats) -> Interval:
-    """Mean with the normal 95 % interval over questions."""
-    mean, half = float(values.mean()), 1.96 * float(values.std(ddof=1)) / np.sqrt(len(values))
-    return Interval(value=mean, low=mean - half, high=mean + half)
+def _mean_gain(values: Floats) -> Interval:
+    """Return the mean with its normal 95 % interval over questions."""
+    return normal_interval(float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values)))

@@ -1,32 +1,29 @@
-"""What an audit is given: points, samples and judgments, checked before anything is computed."""
+"""The data and λ that every judge of a run is compared with, and how finely an audit measures."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from llm_elicit.audit.scales import Standard
+from llm_elicit.audit.scales import Standardizer
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
-if TYPE_CHECKING:
-    pass
-
 
 class AuditSettings(StrictModel):
-    """How finely an audit measures. The defaults take some ten seconds a judge.
+    """How finely an audit measures. The defaults take about ten seconds a judge.
 
     Attributes:
         size: points on each side of a Wasserstein distance.
         marginal_size: points on each side of a one-dimensional distance.
         repeats: how often each distance is measured, on fresh subsamples.
         bins: histogram bins a feature, for total variation.
-        flips: sign flips of the randomization test.
+        flips: random sign flips of each randomization test.
         level: size of the tests that verdicts rest on.
     """
 
@@ -40,7 +37,7 @@ class AuditSettings(StrictModel):
 
 @dataclass(frozen=True)
 class Reference:
-    """What every judge of a run is set beside.
+    """What every judge of a run is compared with.
 
     Attributes:
         space: the feature space.
@@ -48,8 +45,8 @@ class Reference:
         data: the reference table's points, `(n, d)`; None for a space without a table.
 
     Raises:
-        InputError: a wrong shape, fewer than two points, NaN, a value not positive on a
-            logarithmic scale, or one that is no code of a category.
+        InputError: if points have the wrong shape, number fewer than two, are NaN, are not
+            positive on a logarithmic scale, or are not the code of a category.
     """
 
     space: FeatureSpace
@@ -62,18 +59,18 @@ class Reference:
             _replace(self, "data", checked_points(self.data, self.space, "reference data"))
 
     @property
-    def standard(self) -> Standard:
-        """Standardization by the data, or by λ where there are none."""
-        return Standard.of(self.space, self.sampling if self.data is None else self.data)
+    def standardizer(self) -> Standardizer:
+        """Standardization by the data, or by λ if there are none."""
+        return Standardizer.of(self.space, self.sampling if self.data is None else self.data)
 
 
 def checked_points(points: ArrayLike, space: FeatureSpace, what: str) -> Floats:
-    """`points` as finite `(n, d)` floats that can be put on the space's scale, n at least 2.
+    """Return `points` as finite `(n, d)` floats that fit the space's scales, n at least 2.
 
     Categories are given by their codes.
 
     Raises:
-        InputError: they are not; the message names `what`, the row and the feature.
+        InputError: if they do not; the message names `what`, the row and the feature.
     """
     array = np.asarray(points, dtype=np.float64)
     if array.ndim != 2 or array.shape[1] != space.dimension:

@@ -1,10 +1,10 @@
-"""Does the judge have the table by heart? Rows whose beginning it is shown, and how it goes on.
+"""Whether the judge has memorized the table: rows of which it sees the beginning and continues.
 
 The row-completion test of Bordt et al. 2024, "Elephants never forget: memorization and learning of
-tabular data in large language models". A belief that agrees with a table which the judge can recite
-is no evidence of calibration. A judge that knows the subject but not the table is right by chance
-now and then, the more often the better it knows it; so what it said is also held against the rows
-whose beginnings are most like the one it was shown.
+tabular data in large language models". Agreement of a belief with a table that the judge has
+memorized is no evidence of calibration. A judge that knows the subject but not the table is right
+by chance now and then, more often the better it knows the subject; so its answers are also compared
+with the rows whose beginnings are most similar to the one it was shown.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 from scipy.spatial import cKDTree
 from scipy.stats import rankdata
 
@@ -21,81 +22,82 @@ from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Floats
 
 NEIGHBOURS = 20
-"""Rows that an answer is held against besides its own."""
+"""Similar rows that an answer is compared with besides its own."""
 
 _DIGITS = 4
 _LEVEL = 0.01
 
 
-class Recited(StrictModel):
-    """What a judge knows of the table by heart.
+class RowCompletionTest(StrictModel):
+    """The result of the row-completion test.
 
     Attributes:
-        feature: the place in the space of the feature whose values were asked for.
-        rows: how many rows were asked for and answered, readably or not.
-        read: how many of the answers could be read.
-        share: how many of them were recited exactly, with Wilson's interval: at the precision the
-            table prints, or at four digits where it prints more.
-        chance: the same of the rows with the most similar beginnings.
-        p_value: how often as many are right if the row's own value is put among those of its
-            neighbours at random.
-        found: whether that is less than 1 %: one lucky answer is never enough.
+        feature: the index of the feature whose values were asked for.
+        rows: number of rows asked for and answered, parsable or not.
+        parsed: number of answers that could be parsed.
+        share: the share of rows completed exactly, with Wilson's interval: at the precision the
+            table prints, or to four digits if it prints more.
+        chance: the same for the rows with the most similar beginnings.
+        p_value: probability of as many exact completions if the row's own value is exchanged at
+            random with those of its neighbours.
+        memorized: whether that is below 1 %, which one lucky answer never is.
     """
 
     feature: int
     rows: int
-    read: int
+    parsed: int
     share: Interval
     chance: float
     p_value: float
-    found: bool
+    memorized: bool
 
 
-def measure_recited(
+def measure_row_completion(
     completion: RowCompletion,
     rows: Sequence[int],
-    recited: Floats,
+    answers: Floats,
     draws: int,
     rng: np.random.Generator,
-) -> Recited:
-    """From the values `(m,)` that the judge went on with; NaN for what could not be read."""
+) -> RowCompletionTest:
+    """Test the values `(m,)` with which the judge completed rows; NaN for unparsable ones."""
     cells = completion.hidden
     decimals = max(len(cell.partition(".")[2]) if "." in cell else 0 for cell in cells)
     values = np.array([float(cell) for cell in cells])
     asked = np.array(rows, dtype=np.int64)
-    others = _neighbours(completion.shown, asked)
-    hits = same(recited, values[asked], decimals)
-    beside = same(recited[:, None], values[others], decimals)
-    # The row's own value is one of those in a bag with its neighbours'; any may be drawn.
-    odds = (hits + beside.sum(axis=1)) / (1 + others.shape[1])
-    drawn = (rng.random((draws, len(asked))) < odds).sum(axis=1)
+    neighbours = _neighbours(completion.shown, asked)
+    hits = same_number(answers, values[asked], decimals)
+    by_neighbour = same_number(answers[:, None], values[neighbours], decimals)
+    # Under the null hypothesis the row's value is drawn at random from its own and its neighbours'.
+    probability = (hits + by_neighbour.sum(axis=1)) / (1 + neighbours.shape[1])
+    drawn = (rng.random((draws, len(asked))) < probability).sum(axis=1)
     p_value = float((1 + (drawn >= hits.sum()).sum()) / (1 + draws))
-    return Recited(
+    return RowCompletionTest(
         feature=completion.feature,
         rows=len(asked),
-        read=int(np.isfinite(recited).sum()),
+        parsed=int(np.isfinite(answers).sum()),
         share=wilson(float(hits.mean()), len(asked)),
-        chance=float(beside.mean()),
+        chance=float(by_neighbour.mean()),
         p_value=p_value,
-        found=p_value < _LEVEL,
+        memorized=p_value < _LEVEL,
     )
 
 
-def same(said: Floats, printed: Floats, decimals: int) -> np.ndarray:
-    """Whether numbers are those of a table that prints so many decimals, to four digits at most.
+def same_number(answers: Floats, printed: Floats, decimals: int) -> npt.NDArray[np.bool_]:
+    """Return whether answers equal numbers printed to some decimals, to four digits at most.
 
     Example:
-        >>> same(np.array([3.46, 3.5, np.nan, 98761.0]), np.array([3.5, 3.5, 3.5, 98765.0]), 1)
+        >>> answers = np.array([3.46, 3.5, np.nan, 98761.0])
+        >>> same_number(answers, np.array([3.5, 3.5, 3.5, 98765.0]), 1)
         array([ True,  True, False,  True])
     """
     leading = np.floor(np.log10(np.maximum(np.abs(printed), 1e-300)))
     grid = 10.0 ** np.minimum(decimals, _DIGITS - 1 - leading)
     with np.errstate(invalid="ignore", over="ignore"):
-        return np.asarray(np.rint(said * grid) == np.rint(printed * grid))
+        return np.asarray(np.rint(answers * grid) == np.rint(printed * grid))
 
 
-def _neighbours(shown: Floats, asked: np.ndarray) -> np.ndarray:
-    """For each row `asked` those with the most similar beginnings, by the ranks of their values."""
+def _neighbours(shown: Floats, asked: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the rows with the most similar beginnings, by the ranks of their values, `(m, 20)`."""
     n, columns = shown.shape
     count = min(NEIGHBOURS, n - 1)
     if not columns:
@@ -103,6 +105,6 @@ def _neighbours(shown: Floats, asked: np.ndarray) -> np.ndarray:
     ranks = np.stack([rankdata(column, nan_policy="omit") for column in shown.T], axis=1) / n
     ranks = np.where(np.isfinite(ranks), ranks, 0.5)
     found = cKDTree(ranks).query(ranks[asked], k=range(1, count + 2))[1]
-    # A row with twins is not always its own nearest.
+    # With identical beginnings, a row is not always its own nearest neighbour.
     rows = zip(asked, np.atleast_2d(found), strict=True)
     return np.array([[j for j in row if j != i][:count] for i, row in rows], dtype=np.int64)

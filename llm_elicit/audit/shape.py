@@ -1,18 +1,16 @@
-"""Is a belief shaped like the data: do features hang together alike, are the tails as heavy?
+"""Differences between the joint shape of a belief and of the data: correlations, tails, boxes.
 
-Correlations are Pearson's, each feature on its scale; of a categorical feature, of having each of
-its categories, 1 or 0. Tails are of numbers alone. The belief's stand beside their credible band,
-which is of its posterior, the data's beside an interval for the sampling error of the rows. One
-pair in ten lies outside its band by chance, even where the judge believes what is so.
+*Correlations* are Pearson's, each feature on its scale, categories dummy-coded. *Tails* are of
+numbers only. The belief's values have credible bands, from its posterior; the data's have intervals
+for the sampling error of the rows. One pair in ten lies outside its band by chance, even if the
+belief is right.
 
-Where belief and data differ most: boxes with equal shares of the data, and the belief's in each.
-
-All rows are halved at the median of the feature that scatters most among them, each half again in
-the same way: a k-d tree (Bentley 1975, "Multidimensional binary search trees used for associative
-searching"). At a categorical feature the most frequent categories make one half, as many as come
-nearest to it, the others the other; it is passed over where one of them had less than a quarter of
-the rows, or less than 50. Which boxes there are follows from the data alone, so beliefs can be
-compared by them.
+*Boxes* have nearly equal shares of the data: all rows are split at the median of the feature with
+the largest variance, each half again in the same way, as in a k-d tree (Bentley 1975,
+"Multidimensional binary search trees used for associative searching"). A categorical feature is
+split into its most frequent categories, as near to half of the rows as possible, and the others; it
+is skipped if one side had less than a quarter of the rows, or fewer than 50. The boxes depend on
+the data only, so different beliefs can be compared on them.
 """
 
 from __future__ import annotations
@@ -27,34 +25,38 @@ from scipy.stats import norm
 
 from llm_elicit.audit.inference import Interval, wilson
 from llm_elicit.audit.reference import Reference
-from llm_elicit.audit.scales import Standard, shares_of
+from llm_elicit.audit.scales import Standardizer, category_shares
 from llm_elicit.audit.summaries import (
     Band,
     BeliefBands,
     CategoryBands,
     FeatureBands,
-    Pair,
-    associable,
+    FeaturePair,
+    correlation_columns,
     correlation_matrix,
-    pairs_of,
+    correlation_pairs,
     standardized,
 )
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.density import band
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
+_DEPTH = 4
+_ROWS = 50
+_LEAST_SHARE = 0.25
 
-class Correlation(Pair):
+
+class Correlation(FeaturePair):
     """The correlation of two features in the belief, the data and λ.
 
     Attributes:
         belief: of the belief's samples.
-        band: the belief's 90 % credible band, where its method has one.
+        band: the belief's 90 % credible band, if its method has one.
         data: with its 95 % interval over rows; None without data.
         sampling: of λ's samples.
         outside: whether the data's lies outside the belief's band; None without either.
-        difference: the belief's less the data's, with a 90 % interval for what both leave open;
-            see `correlation_difference`. None without a band or data.
+        difference: belief minus data, with a 90 % interval for the uncertainty of both; see
+            `correlation_difference`. None without a band or data.
     """
 
     belief: float
@@ -66,16 +68,16 @@ class Correlation(Pair):
 
     @property
     def gap(self) -> float:
-        """How far belief and data are apart; from 0, without data."""
+        """The absolute difference of belief and data; from 0 without data."""
         return abs(self.belief - (0.0 if self.data is None else self.data.value))
 
 
 class Tails(StrictModel):
-    """Shares of the data's rows in the tails of the belief, 5 % each if the two were equal.
+    """Shares of the data's rows in the tails of the belief; 5 % each if the two were equal.
 
     Attributes:
         name: the feature.
-        below, above: the share under the belief's 5 % quantile, and over its 95 % quantile, with
+        below, above: the share below the belief's 5 % quantile and above its 95 % quantile, with
             Wilson's 95 % interval over rows.
         below_band, above_band: the same at the ends of the quantile's 90 % credible band.
     """
@@ -88,12 +90,11 @@ class Tails(StrictModel):
 
 
 class Shape(StrictModel):
-    """A belief's shape beside the data's.
+    """A belief's correlations and tails against the data's.
 
     Attributes:
-        correlations: every two features once, in the order of the space, those of categories
-            once a category.
-        tails: number by number; None without data.
+        correlations: one per pair of columns of `correlation_columns`.
+        tails: one per number; None without data.
     """
 
     correlations: list[Correlation]
@@ -104,53 +105,54 @@ class Shape(StrictModel):
         """The pairs whose correlation in the data lies outside the belief's band."""
         return [pair for pair in self.correlations if pair.outside]
 
-    def furthest(self, count: int) -> list[Correlation]:
-        """At most `count` pairs, those where belief and data differ most first."""
+    def largest_gaps(self, count: int) -> list[Correlation]:
+        """Return at most `count` pairs, those where belief and data differ most first."""
         return sorted(self.correlations, key=lambda pair: -pair.gap)[:count]
 
 
 def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | None) -> Shape:
-    """A belief's samples `(m, d)`, natural units, and its bands beside the data and λ."""
+    """Compare a belief's samples `(m, d)`, natural units, and its bands with the data and λ."""
     space, data = reference.space, reference.data
-    drawn, sampling = (
-        correlation_matrix(associable(space, points)) for points in (belief, reference.sampling)
+    of_belief, of_sampling = (
+        correlation_matrix(correlation_columns(space, points))
+        for points in (belief, reference.sampling)
     )
-    rows = None if data is None else associable(space, data)
-    known = {} if bands is None else {b.sides: b.correlation for b in bands.correlations}
+    rows = None if data is None else correlation_columns(space, data)
+    bands_by_pair = {} if bands is None else {b.sides: b.correlation for b in bands.correlations}
     correlations = []
-    for i, j, pair in pairs_of(space):
-        band = known.get(pair.sides)
-        found = None if rows is None else correlation_interval(rows[:, i], rows[:, j])
+    for i, j, pair in correlation_pairs(space):
+        ends, of_data, difference = bands_by_pair.get(pair.sides), None, None
+        if rows is not None:
+            of_data = correlation_interval(rows[:, i], rows[:, j])
+            if ends is not None:
+                same_level = correlation_interval(rows[:, i], rows[:, j], 0.9)
+                difference = correlation_difference(float(of_belief[i, j]), ends, same_level)
         correlations.append(
             Correlation(
                 **pair.model_dump(),
-                belief=float(drawn[i, j]),
-                band=band,
-                data=found,
-                sampling=float(sampling[i, j]),
-                outside=outside_band(band, found),
-                difference=None
-                if rows is None or band is None
-                else correlation_difference(
-                    float(drawn[i, j]), band, correlation_interval(rows[:, i], rows[:, j], 0.9)
-                ),
+                belief=float(of_belief[i, j]),
+                band=ends,
+                data=of_data,
+                sampling=float(of_sampling[i, j]),
+                outside=outside_band(ends, of_data),
+                difference=difference,
             )
         )
     tails = None
     if data is not None:
         tails = [
-            _tails(belief[:, j], data[:, j], space.names[j], _of_number(bands, j))
+            _tails(belief[:, j], data[:, j], space.names[j], _number_bands(bands, j))
             for j in space.numeric
         ]
     return Shape(correlations=correlations, tails=tails)
 
 
 def correlation_difference(belief: float, band: Band, data: Interval) -> Interval:
-    """A belief's correlation less the data's, from the intervals of both, of one level.
+    """Return belief minus data, from the intervals of both, of the same level.
 
-    Each end is as far from the difference as the two ends that make it are from theirs, by
-    Pythagoras (Zou 2007, "Toward using confidence intervals to compare correlations"): the
-    belief and the rows do not depend on each other, and neither interval need be symmetric.
+    The distance of each end from the difference is the root of the sum of squared distances of the
+    corresponding ends (Zou 2007, "Toward using confidence intervals to compare correlations"): the
+    belief and the rows are independent, and neither interval needs to be symmetric.
 
     Example:
         >>> found = correlation_difference(0.5, (0.2, 0.7), Interval(value=0.1, low=-0.3, high=0.5))
@@ -158,18 +160,18 @@ def correlation_difference(belief: float, band: Band, data: Interval) -> Interva
         [-0.1, 0.4, 0.847]
     """
     value = belief - data.value
-    # A belief that leans on networks may lie outside the band, which knows none.
+    # A belief may lie outside its band if it includes parts that the posterior does not.
     low = math.hypot(max(belief - band[0], 0.0), data.high - data.value)
     high = math.hypot(max(band[1] - belief, 0.0), data.value - data.low)
     return Interval(value=value, low=value - low, high=value + high)
 
 
 def correlation_interval(x: Floats, y: Floats, level: float = 0.95) -> Interval:
-    """Pearson's correlation of two columns `(n,)` with an interval, of whatever law.
+    """Return Pearson's correlation of columns `(n,)` with a distribution-free interval.
 
-    Fisher's z, its standard error from the rows' influences instead of normal theory's 1/√n,
-    which is too small where tails are heavy (Hawkins 1989, "Using U statistics to derive the
-    asymptotic distribution of Fisher's Z statistic"). Of normal columns the two agree.
+    By Fisher's z, with the standard error from the rows' influence functions: that of normal
+    theory, 1/√n, is too small for heavy tails (Hawkins 1989, "Using U statistics to derive the
+    asymptotic distribution of Fisher's Z statistic"). For normal columns the two agree.
 
     Example:
         >>> x, noise = np.random.default_rng(0).normal(size=(2, 400))
@@ -188,12 +190,12 @@ def correlation_interval(x: Floats, y: Floats, level: float = 0.95) -> Interval:
     return Interval(value=r, low=float(low), high=float(high))
 
 
-def outside_band(band: Band | None, found: Interval | None) -> bool | None:
-    """Whether what was found in the data lies outside a belief's band; None without either."""
-    return None if band is None or found is None else not band[0] <= found.value <= band[1]
+def outside_band(band: Band | None, data: Interval | None) -> bool | None:
+    """Return whether the data's value lies outside a belief's band; None without either."""
+    return None if band is None or data is None else not band[0] <= data.value <= band[1]
 
 
-def _of_number(bands: BeliefBands | None, column: int) -> FeatureBands | None:
+def _number_bands(bands: BeliefBands | None, column: int) -> FeatureBands | None:
     found = None if bands is None else bands.features[column]
     assert not isinstance(found, CategoryBands)
     return found
@@ -217,15 +219,10 @@ def _tails(belief: Floats, data: Floats, name: str, bands: FeatureBands | None) 
     )
 
 
-_DEEPEST = 4
-_ROWS = 50
-_LEAST = 0.25
+class BoxBound(StrictModel):
+    """A box's range of one feature, natural units: above `low`, up to `high`; None if unbounded.
 
-
-class Side(StrictModel):
-    """A box's range of one feature, natural units: over `low`, up to `high`; None where open.
-
-    Of a categorical feature, the words of the `categories` in it; None of a number.
+    For a categorical feature, its `categories` in the box; None for a number.
     """
 
     name: str
@@ -235,17 +232,17 @@ class Side(StrictModel):
 
 
 class Box(StrictModel):
-    """A box, and how much of data and belief it holds.
+    """A box and the shares of data and belief in it.
 
     Attributes:
-        sides: the features that bound it; the others are free.
+        bounds: of the features that bound it; the others are unrestricted.
         data: the share of the rows, with Wilson's 95 % interval over rows.
         belief: the share of the belief.
-        band: its 90 % credible band, where the belief has draws.
+        band: its 90 % credible band, if the belief has draws.
         outside: whether the data's share lies outside the band; None without one.
     """
 
-    sides: list[Side]
+    bounds: list[BoxBound]
     data: Interval
     belief: float
     band: Band | None
@@ -253,19 +250,19 @@ class Box(StrictModel):
 
     @property
     def gap(self) -> float:
-        """How far belief and data are apart."""
+        """The absolute difference of belief and data."""
         return abs(self.belief - self.data.value)
 
 
 def measure_boxes(
     belief: Floats, reference: Reference, draws: Floats | None = None
 ) -> list[Box] | None:
-    """At most 16 boxes of 50 rows or more, those first where belief and data differ most.
+    """Return at most 16 boxes of 50 rows or more, those where belief and data differ most first.
 
     Args:
         belief: its samples, `(m, d)`, natural units.
         reference: the space and the data.
-        draws: points of what else the answers allow, `(S, k, d)`.
+        draws: samples of the posterior's draws, `(S, k, d)`.
 
     Returns:
         The boxes; None without data, or with fewer than 100 rows.
@@ -282,26 +279,26 @@ def measure_boxes(
     data, space = reference.data, reference.space
     if data is None or len(data) < 2 * _ROWS:
         return None
-    depth = min(_DEEPEST, int(np.log2(len(data) / _ROWS)))
-    found = []
-    for cell in _halved(data, reference.standard, _Cell.whole(space), depth):
-        held = wilson(float(cell.holds(data).mean()), len(data))
-        ends = None if draws is None else _band(cell.holds(draws).mean(axis=1))
-        found.append(
+    depth = min(_DEPTH, int(np.log2(len(data) / _ROWS)))
+    boxes = []
+    for cell in _split(data, reference.standardizer, _Cell.whole(space), depth):
+        share = wilson(float(cell.contains(data).mean()), len(data))
+        ends = None if draws is None else _share_band(cell.contains(draws).mean(axis=1))
+        boxes.append(
             Box(
-                sides=cell.sides(space),
-                data=held,
-                belief=float(cell.holds(belief).mean()),
+                bounds=cell.bounds(space),
+                data=share,
+                belief=float(cell.contains(belief).mean()),
                 band=ends,
-                outside=outside_band(ends, held),
+                outside=outside_band(ends, share),
             )
         )
-    return sorted(found, key=lambda box: -box.gap)
+    return sorted(boxes, key=lambda box: -box.gap)
 
 
 @dataclass(frozen=True)
 class _Cell:
-    """A box: over `low`, up to `high`, `(d,)` each; and which codes of categories are in it."""
+    """A box: above `low`, up to `high`, `(d,)` each, and the codes of categories in it."""
 
     low: Floats
     high: Floats
@@ -309,39 +306,34 @@ class _Cell:
 
     @classmethod
     def whole(cls, space: FeatureSpace) -> _Cell:
-        """All there is."""
         return cls(np.full(space.dimension, -np.inf), np.full(space.dimension, np.inf), {})
 
-    def up_to(self, feature: int, at: float) -> _Cell:
-        """The part with a number at most `at`."""
+    def below(self, feature: int, at: float) -> _Cell:
         high = self.high.copy()
         high[feature] = min(high[feature], at)
         return replace(self, high=high)
 
-    def over(self, feature: int, at: float) -> _Cell:
-        """The other part."""
+    def above(self, feature: int, at: float) -> _Cell:
         low = self.low.copy()
         low[feature] = max(low[feature], at)
         return replace(self, low=low)
 
-    def of(self, feature: int, codes: frozenset[int]) -> _Cell:
-        """The part with one of some categories."""
+    def with_codes(self, feature: int, codes: frozenset[int]) -> _Cell:
         return replace(self, codes={**self.codes, feature: codes})
 
-    def holds(self, points: Floats) -> NDArray[np.bool_]:
-        """Whether points (..., d) lie in it."""
+    def contains(self, points: Floats) -> NDArray[np.bool_]:
+        """Return whether points (..., d) lie in it."""
         inside = ((points > self.low) & (points <= self.high)).all(axis=-1)
         for feature, codes in self.codes.items():
             inside &= np.isin(points[..., feature], list(codes))
         return np.asarray(inside)
 
-    def sides(self, space: FeatureSpace) -> list[Side]:
-        """The features that bound it."""
+    def bounds(self, space: FeatureSpace) -> list[BoxBound]:
         return [
-            Side(
+            BoxBound(
                 name=feature.name,
-                low=_end(self.low[j]),
-                high=_end(self.high[j]),
+                low=_finite(self.low[j]),
+                high=_finite(self.high[j]),
                 categories=[feature.categories[code] for code in sorted(self.codes[j])]
                 if j in self.codes
                 else None,
@@ -351,60 +343,61 @@ class _Cell:
         ]
 
 
-def _halved(data: Floats, standard: Standard, cell: _Cell, depth: int) -> Iterator[_Cell]:
-    """The boxes that the rows `(n, d)` of a box fall into."""
-    # Categories may make halves of unequal size, so that the smaller is no more to be halved.
+def _split(data: Floats, standardizer: Standardizer, cell: _Cell, depth: int) -> Iterator[_Cell]:
+    """Yield the boxes that a cell with rows `(n, d)` is split into."""
+    # Categories may give unequal halves, so that the smaller one has too few rows to split.
     enough = len(data) >= 2 * _ROWS or not cell.codes
-    parts = _cut(data, standard, cell) if depth and enough else None
-    if parts is None:
+    halves = _halves(data, standardizer, cell) if depth and enough else None
+    if halves is None:
         yield cell
         return
-    for part in parts:
-        yield from _halved(data[part.holds(data)], standard, part, depth - 1)
+    for half in halves:
+        yield from _split(data[half.contains(data)], standardizer, half, depth - 1)
 
 
-def _cut(data: Floats, standard: Standard, cell: _Cell) -> tuple[_Cell, _Cell] | None:
-    """Halves, as nearly as can be, at the feature that scatters most."""
-    spreads = [np.sqrt(part.var(axis=0).sum()) for part in standard.parts(data)]
-    for feature in np.argsort(-np.array(spreads), kind="stable").tolist():
+def _halves(data: Floats, standardizer: Standardizer, cell: _Cell) -> tuple[_Cell, _Cell] | None:
+    """Return two halves, as equal as possible, split at the feature with the largest variance."""
+    sds = [np.sqrt(columns.var(axis=0).sum()) for columns in standardizer.by_feature(data)]
+    for feature in np.argsort(-np.array(sds), kind="stable").tolist():
         found = (
-            _by_category(data[:, feature], standard.space, cell, feature)
-            if standard.space.categorical[feature]
-            else _by_number(data[:, feature], cell, feature)
+            _halves_by_category(data[:, feature], standardizer.space, cell, feature)
+            if standardizer.space.categorical[feature]
+            else _halves_by_number(data[:, feature], cell, feature)
         )
         if found is not None:
             return found
     return None
 
 
-def _by_number(values: Floats, cell: _Cell, feature: int) -> tuple[_Cell, _Cell] | None:
+def _halves_by_number(values: Floats, cell: _Cell, feature: int) -> tuple[_Cell, _Cell] | None:
     values = np.sort(values)
     steps = np.flatnonzero(np.diff(values))
     if not len(steps):
         return None
     step = steps[np.abs(steps + 1 - len(values) / 2).argmin()]
     at = float(values[step : step + 2].mean())
-    return cell.up_to(feature, at), cell.over(feature, at)
+    return cell.below(feature, at), cell.above(feature, at)
 
 
-def _by_category(
+def _halves_by_category(
     values: Floats, space: FeatureSpace, cell: _Cell, feature: int
 ) -> tuple[_Cell, _Cell] | None:
-    shares = shares_of(values, space.features[feature])
+    shares = category_shares(values, space.features[feature])
     order = np.argsort(-shares, kind="stable")
-    held = np.cumsum(shares[order])
-    count = 1 + int(np.abs(held - 0.5).argmin())
-    if min(held[count - 1], 1.0 - held[count - 1]) < max(_LEAST, _ROWS / len(values)):
+    cumulative = np.cumsum(shares[order])
+    count = 1 + int(np.abs(cumulative - 0.5).argmin())
+    smaller = min(cumulative[count - 1], 1.0 - cumulative[count - 1])
+    if smaller < max(_LEAST_SHARE, _ROWS / len(values)):
         return None
     frequent = frozenset(order[:count].tolist())
     others = cell.codes.get(feature, frozenset(range(len(shares)))) - frequent
-    return cell.of(feature, frequent), cell.of(feature, others)
+    return cell.with_codes(feature, frequent), cell.with_codes(feature, others)
 
 
-def _band(shares: Floats) -> Band:
+def _share_band(shares: Floats) -> Band:
     low, high = band(shares)
     return float(low), float(high)
 
 
-def _end(value: float) -> float | None:
+def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None

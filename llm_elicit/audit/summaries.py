@@ -1,9 +1,7 @@
-"""Marginal summaries of samples and beliefs: means, quantiles, shares of categories; bands.
+"""Marginal summaries and correlations of samples, with credible bands over a posterior.
 
-How sure a belief is of its own numbers: credible bands over draws of its posterior.
-
-A band holds the middle of what the same answers allow (`llm_elicit.density.BeliefDraws`), feature
-by feature and for every two of them; many bands together hold the truth less often than each.
+A band holds the central part of the posterior (`llm_elicit.density.BeliefDraws`) of one number at a
+time; all bands together hold the truth less often than each does.
 """
 
 from __future__ import annotations
@@ -21,12 +19,19 @@ from scipy.ndimage import gaussian_filter1d
 
 from llm_elicit import density
 from llm_elicit._util.read_files import read_points
-from llm_elicit.audit.scales import bin_edges, bin_widths, shares_of
+from llm_elicit.audit.scales import bin_edges, bin_widths, category_shares
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+Index = npt.NDArray[np.int64]
 Band = tuple[float, float]
+_Column = tuple[int, str | None]
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+BINS = 60
+"""Bins of a plotted marginal."""
+KEPT = 1000
+"""Points stored of each draw: as many as distances between densities are measured on."""
 
 
 class FeatureSummary(StrictModel):
@@ -43,7 +48,7 @@ class FeatureSummary(StrictModel):
 
 
 class CategorySummary(StrictModel):
-    """The shares of a categorical feature's words in one sample."""
+    """The shares of a feature's categories in one sample."""
 
     name: str
     shares: dict[str, float]
@@ -53,7 +58,7 @@ Summary = FeatureSummary | CategorySummary
 
 
 class FeatureBands(StrictModel):
-    """One feature's bands, natural units: its mean and its quantiles."""
+    """Bands of one feature's mean and quantiles, natural units."""
 
     name: str
     mean: Band
@@ -65,7 +70,7 @@ class FeatureBands(StrictModel):
 
 
 class CategoryBands(StrictModel):
-    """The bands of the shares of a categorical feature's words."""
+    """Bands of the shares of a feature's categories."""
 
     name: str
     shares: dict[str, Band]
@@ -75,9 +80,9 @@ Bands = FeatureBands | CategoryBands
 
 
 class MarginalBand(StrictModel):
-    """The band of one feature's density, per unit of its scale, at `at` (natural units).
+    """Band of one feature's density, per unit of its scale, at `at` (natural units).
 
-    Of a categorical feature, of its shares, at the codes.
+    For a categorical feature, band of its shares, at the codes.
     """
 
     name: str
@@ -86,12 +91,12 @@ class MarginalBand(StrictModel):
     high: list[float]
 
 
-class Pair(StrictModel):
-    """Two features that may hang together: a number on its scale, or whether it is a category.
+class FeaturePair(StrictModel):
+    """Two columns of `correlation_columns`: numbers on their scale, or indicators of categories.
 
     Attributes:
         first, second: the features.
-        first_category, second_category: the category that is or is not had; None of a number.
+        first_category, second_category: the category indicated; None for a number.
     """
 
     first: str
@@ -105,17 +110,21 @@ class Pair(StrictModel):
         return (self.first, self.first_category), (self.second, self.second_category)
 
 
-class CorrelationBand(Pair):
-    """The band of the correlation of two features."""
+class CorrelationBand(FeaturePair):
+    """Band of the correlation of two features."""
 
     correlation: Band
 
 
 class BeliefBands(StrictModel):
-    """A belief's bands of one level over so many draws.
+    """A belief's bands.
 
-    `correlations` has every two features once, in the order of the space, those of categories
-    once a category; none in bands that were measured before there were any.
+    Attributes:
+        level: probability that each band holds.
+        draws: number of posterior draws they were measured on.
+        features, marginals: one per feature, in the order of the space.
+        correlations: one per pair of columns (see `correlation_columns`); empty in files that were
+            written before correlations were measured.
     """
 
     level: Annotated[float, Field(gt=0, lt=1)]
@@ -126,36 +135,38 @@ class BeliefBands(StrictModel):
 
 
 def summarize(points: Floats, space: FeatureSpace) -> list[Summary]:
-    """Each feature of a sample `(n, d)`, in the order of the space."""
+    """Summarize each feature of a sample `(n, d)`, in the order of the space."""
     quantiles = np.quantile(points, QUANTILES, axis=0)
-    return [
-        CategorySummary(
-            name=feature.name, shares=by_word(feature, shares_of(points[:, column], feature))
+    summaries: list[Summary] = []
+    for column, feature in enumerate(space.features):
+        values = points[:, column]
+        if feature.categories:
+            shares = _by_category(feature, category_shares(values, feature))
+            summaries.append(CategorySummary(name=feature.name, shares=shares))
+            continue
+        summaries.append(
+            FeatureSummary(
+                name=feature.name,
+                mean=float(values.mean()),
+                sd=float(values.std(ddof=1)),
+                **dict(zip(_QUANTILE_KEYS, quantiles[:, column].tolist(), strict=True)),
+            )
         )
-        if feature.categories
-        else FeatureSummary(
-            name=feature.name,
-            mean=float(points[:, column].mean()),
-            sd=float(points[:, column].std(ddof=1)),
-            **{
-                f"q{round(100 * q):02d}": float(quantiles[k, column])
-                for k, q in enumerate(QUANTILES)
-            },
-        )
-        for column, feature in enumerate(space.features)
-    ]
+    return summaries
 
 
-def by_word(feature: Feature, shares: Floats) -> dict[str, float]:
-    """Shares `(K,)` by the categories' words."""
+_QUANTILE_KEYS = [f"q{round(100 * q):02d}" for q in QUANTILES]
+
+
+def _by_category(feature: Feature, shares: Floats) -> dict[str, float]:
     return dict(zip(feature.categories, shares.tolist(), strict=True))
 
 
-def side_by_side(summaries: Mapping[str, list[Summary]]) -> pd.DataFrame:
-    """A tidy table: a row a feature and sample, columns feature, sample, mean, sd, q05 ... q95.
+def summary_table(summaries: Mapping[str, list[Summary]]) -> pd.DataFrame:
+    """Return a tidy table with columns feature, sample, mean, sd, q05 ... q95.
 
-    Of a categorical feature there is a row a category and sample, with columns category and share
-    in place of these.
+    There is one row per feature and sample. A categorical feature has one row per category and
+    sample instead, with columns category and share.
 
     Args:
         summaries: by the sample's name ("data", "belief", ...).
@@ -163,35 +174,25 @@ def side_by_side(summaries: Mapping[str, list[Summary]]) -> pd.DataFrame:
     records: list[dict[str, object]] = []
     for sample, rows in summaries.items():
         for row in rows:
-            of = {"feature": row.name, "sample": sample}
+            key = {"feature": row.name, "sample": sample}
             if isinstance(row, CategorySummary):
-                records += [of | {"category": k, "share": p} for k, p in row.shares.items()]
+                records += [key | {"category": k, "share": p} for k, p in row.shares.items()]
             else:
-                records.append(of | row.model_dump(exclude={"name"}))
+                records.append(key | row.model_dump(exclude={"name"}))
     frame = pd.DataFrame(records)
-    order = {name: place for place, name in enumerate(dict.fromkeys(frame["feature"]))}
+    order = {name: i for i, name in enumerate(dict.fromkeys(frame["feature"]))}
     return frame.sort_values(
         "feature", key=lambda column: column.map(order), kind="stable", ignore_index=True
     )
 
 
-Index = npt.NDArray[np.int64]
-BINS = 60
-"""Bins of a drawn marginal."""
-KEPT = 1000
-"""Points kept of each draw: as many as distances between densities are measured on."""
-
-
 def measure_bands(
     draws: density.BeliefDraws, space: FeatureSpace, level: float = 0.9
 ) -> BeliefBands:
-    """Bands of means, quantiles, marginals and correlations, in the order of the space.
-
-    Of categorical features, of the shares.
-    """
+    """Measure bands of means, quantiles, marginals and correlations; of shares for categories."""
     marginals = [_marginal(draws, space, column, level) for column in range(space.dimension)]
-    means = density.band(draws.mean(), level)
-    quantiles = density.band(draws.quantile(QUANTILES), level)
+    means = np.stack(density.band(draws.mean(), level))
+    quantiles = np.stack(density.band(draws.quantile(QUANTILES), level))
     features: list[Bands] = []
     for column, (feature, marginal) in enumerate(zip(space.features, marginals, strict=True)):
         if feature.categories:
@@ -199,15 +200,13 @@ def measure_bands(
             shares = dict(zip(feature.categories, ends, strict=True))
             features.append(CategoryBands(name=feature.name, shares=shares))
             continue
-        each = {
-            f"q{round(100 * q):02d}": (
-                float(quantiles[0][k, column]),
-                float(quantiles[1][k, column]),
+        features.append(
+            FeatureBands(
+                name=feature.name,
+                mean=_as_band(means[:, column]),
+                **{key: _as_band(quantiles[:, k, column]) for k, key in enumerate(_QUANTILE_KEYS)},
             )
-            for k, q in enumerate(QUANTILES)
-        }
-        mean = (float(means[0][column]), float(means[1][column]))
-        features.append(FeatureBands(name=feature.name, mean=mean, **each))
+        )
     return BeliefBands(
         level=level,
         draws=len(draws),
@@ -217,33 +216,8 @@ def measure_bands(
     )
 
 
-def write_draws(draws: density.BeliefDraws, space: FeatureSpace, path: Path) -> None:
-    """Write `KEPT` points of each draw, one after the other, as Parquet; see `read_draws`."""
-    both = zip(draws.points, draws.weights, strict=True)
-    points = np.concatenate([x[_evenly(weights, KEPT)] for x, weights in both])
-    pd.DataFrame(points.astype(np.float32), columns=space.names).to_parquet(path)
-
-
-def read_draws(path: Path) -> Floats | None:
-    """Points `(S, KEPT, d)`, natural units, of the densities that the answers allow.
-
-    None where there is no such file: of a method without draws, or of an older fit.
-    """
-    if not path.is_file():
-        return None
-    points = read_points(path, multiple=KEPT)
-    return points.reshape(-1, KEPT, points.shape[1])
-
-
-def _evenly(weights: Floats, count: int) -> Index:
-    """Rows (count,) of points with weights (m,) that sum to one, each about its share of times."""
-    cuts = (np.arange(count) + 0.5) / count
-    return np.searchsorted(np.cumsum(weights), cuts).clip(max=len(weights) - 1)
-
-
-def smoothed(densities: Floats) -> Floats:
-    """Histogram densities (..., bins) as lines are drawn, no mass leaking out of the range."""
-    return np.asarray(gaussian_filter1d(densities, 1.5, mode="reflect"))
+def _as_band(ends: Floats) -> Band:
+    return float(ends[0]), float(ends[1])
 
 
 def _marginal(
@@ -252,7 +226,7 @@ def _marginal(
     feature = space.features[column]
     edges = bin_edges(feature, BINS)
     curves = draws.marginal(column, edges) / bin_widths(feature, edges)
-    if not feature.categories:  # which have no neighbours
+    if not feature.categories:
         curves = smoothed(curves)
     low, high = density.band(curves, level)
     centres = (edges[:-1] + edges[1:]) / 2
@@ -261,44 +235,70 @@ def _marginal(
     )
 
 
-def _correlations(
-    draws: density.BeliefDraws, space: FeatureSpace, level: float
-) -> tuple[CorrelationBand, ...]:
-    both = zip(draws.points, draws.weights, strict=True)
-    drawn = np.stack([correlation_matrix(associable(space, x), w) for x, w in both])
-    low, high = density.band(drawn, level)
-    return tuple(
-        CorrelationBand(**pair.model_dump(), correlation=(float(low[i, j]), float(high[i, j])))
-        for i, j, pair in pairs_of(space)
-    )
+def smoothed(densities: Floats) -> Floats:
+    """Smooth histogram densities (..., bins) for plotting, reflected at the range's ends."""
+    return np.asarray(gaussian_filter1d(densities, 1.5, mode="reflect"))
 
 
-def pairs_of(space: FeatureSpace) -> list[tuple[int, int, Pair]]:
-    """Every two of the columns of `associable` that are of different features, and their names."""
+def write_draws(draws: density.BeliefDraws, space: FeatureSpace, path: Path) -> None:
+    """Write `KEPT` points of each posterior draw as Parquet; see `read_draws`."""
+    weighted = zip(draws.points, draws.weights, strict=True)
+    points = np.concatenate([x[_systematic(weights, KEPT)] for x, weights in weighted])
+    pd.DataFrame(points.astype(np.float32), columns=space.names).to_parquet(path)
+
+
+def read_draws(path: Path) -> Floats | None:
+    """Return points `(S, KEPT, d)`, natural units, of the posterior's draws.
+
+    None if there is no such file: the method has no draws, or the fit is older than they are.
+    """
+    if not path.is_file():
+        return None
+    points = read_points(path, multiple=KEPT)
+    return points.reshape(-1, KEPT, points.shape[1])
+
+
+def _systematic(weights: Floats, count: int) -> Index:
+    """Return rows (count,) by systematic resampling with weights (m,) that sum to one."""
+    cuts = (np.arange(count) + 0.5) / count
+    return np.searchsorted(np.cumsum(weights), cuts).clip(max=len(weights) - 1)
+
+
+def correlation_columns(space: FeatureSpace, points: Floats) -> Floats:
+    """Return columns `(n, c)` of points `(n, d)`: numbers on their scale, categories dummy-coded.
+
+    A feature with two categories has one column, the indicator of the second.
+    """
+    scaled = space.to_scale(points)
+    return np.column_stack([
+        scaled[:, index]
+        if category is None
+        else (points[:, index] == space.features[index].code(category)).astype(np.float64)
+        for index, category in _columns(space)
+    ])  # fmt: skip
+
+
+def correlation_pairs(space: FeatureSpace) -> list[tuple[int, int, FeaturePair]]:
+    """Return all pairs of columns of `correlation_columns` that belong to different features."""
     return [
-        (i, j, _pair(space, one, other))
+        (i, j, _feature_pair(space, one, other))
         for (i, one), (j, other) in combinations(enumerate(_columns(space)), 2)
         if one[0] != other[0]
     ]
 
 
-def associable(space: FeatureSpace, points: Floats) -> Floats:
-    """Columns `(n, c)` of points `(n, d)`: numbers on their scale, 1 or 0 for each category.
-
-    Two categories have one column, of the second: the first is had where it is not.
-    """
-    scaled = space.to_scale(points)
-    return np.column_stack([
-        scaled[:, place]
-        if category is None
-        else (points[:, place] == space.features[place].code(category)).astype(np.float64)
-        for place, category in _columns(space)
-    ])  # fmt: skip
+def _columns(space: FeatureSpace) -> list[_Column]:
+    """Return the feature's index and the category (None for a number) of each column."""
+    return [
+        (index, category)
+        for index, feature in enumerate(space.features)
+        for category in feature.categories[len(feature.categories) == 2 :] or (None,)
+    ]
 
 
-def _pair(space: FeatureSpace, one: _Column, other: _Column) -> Pair:
+def _feature_pair(space: FeatureSpace, one: _Column, other: _Column) -> FeaturePair:
     (first, first_category), (second, second_category) = one, other
-    return Pair(
+    return FeaturePair(
         first=space.names[first],
         first_category=first_category,
         second=space.names[second],
@@ -306,19 +306,10 @@ def _pair(space: FeatureSpace, one: _Column, other: _Column) -> Pair:
     )
 
 
-def _columns(space: FeatureSpace) -> list[_Column]:
-    """The place of the feature, and the category if it has them, of each column."""
-    return [
-        (place, category)
-        for place, feature in enumerate(space.features)
-        for category in feature.categories[len(feature.categories) == 2 :] or (None,)
-    ]
-
-
 def correlation_matrix(points: Floats, weights: Floats | None = None) -> Floats:
-    """Pearson's correlations `(d, d)` of points `(m, d)` with weights `(m,)` that sum to one.
+    """Return Pearson's correlations `(d, d)` of points `(m, d)`; weights `(m,)` sum to one.
 
-    A feature that never varies hangs together with none: its correlations are 0.
+    The correlations of a feature that never varies are 0.
 
     Example:
         >>> points = np.array([[0.0, 0.0, 7.0], [1.0, 2.0, 7.0], [5.0, -4.0, 7.0]])
@@ -331,15 +322,21 @@ def correlation_matrix(points: Floats, weights: Floats | None = None) -> Floats:
 
 
 def standardized(points: Floats, weights: Floats) -> Floats:
-    """Columns of mean 0 and variance 1, or of zeros where they never vary."""
+    """Return columns of mean 0 and variance 1, or of zeros where they never vary."""
     mean = weights @ points
     centred = points - mean
     sd = np.sqrt(weights @ centred**2)
-    # Rounding leaves a constant column a sd of some ulps, not 0.
-    return np.asarray(centred / np.where(sd > _TINY * np.maximum(1.0, np.abs(mean)), sd, np.inf))
+    # Rounding leaves a constant column a sd of a few ulps instead of 0.
+    return np.asarray(centred / np.where(sd > 1e-12 * np.maximum(1.0, np.abs(mean)), sd, np.inf))
 
 
-_Column = tuple[int, str | None]
-
-
-_TINY = 1e-12
+def _correlations(
+    draws: density.BeliefDraws, space: FeatureSpace, level: float
+) -> tuple[CorrelationBand, ...]:
+    weighted = zip(draws.points, draws.weights, strict=True)
+    drawn = np.stack([correlation_matrix(correlation_columns(space, x), w) for x, w in weighted])
+    low, high = density.band(drawn, level)
+    return tuple(
+        CorrelationBand(**pair.model_dump(), correlation=(float(low[i, j]), float(high[i, j])))
+        for i, j, pair in correlation_pairs(space)
+    )

@@ -1,21 +1,22 @@
-"""Do the choices go round in circles, more than noise makes a judge with a utility do?
+"""Whether a judge's choices are transitive, beyond what noise explains.
 
-Three pairs that join the same three points are a *triad*. Where a is preferred to b, b to c and
-c to a, no utility can say why: the choices are a cycle, a circular triad of Kendall and Babington
-Smith (1940). A coin makes one in a quarter of all triads, and a Bradley–Terry judge makes some,
-wherever the points are near in utility.
+Three pairs that join the same three points are a *triad*. If a is preferred to b, b to c and c to
+a, the choices form a *cycle*, the circular triad of Kendall and Babington Smith (1940), which no
+utility explains. Random choices give a cycle in a quarter of all triads, and a Bradley–Terry judge
+gives some where the points are close in utility.
 
-*How many cycles there are cannot tell a circle from noise.* Over points drawn from λ the chance of
-one is 1/4 - 3/4 E[m²], with m the mean over λ of 2 P(the point is preferred) - 1: nothing counts
-but how often each point is preferred in general, and the Bradley–Terry judge that fits best has
-the same m. A judge whose preferences run round a circle makes the 1/4 of a coin. What tells the
-two apart is to ask again, as Tversky (1969) did: noise seldom repeats itself. So the test counts
-*firm* cycles, made in both presentation orders. If answers are independent given the points, and a
-pair's preference averaged over orders is p, both say so with a chance of at most p², whatever the
-order bias; a coin makes a firm cycle in 1/32 of triads.
+*The number of cycles cannot separate cyclic preferences from noise.* Over points drawn from λ the
+probability of a cycle is 1/4 − 3/4 E[m²], with m the mean over λ of 2 P(point preferred) − 1: it
+depends only on how often each point is preferred overall, and the best-fitting Bradley–Terry
+judge has the same m. A judge with cyclic preferences gives the 1/4 of random choices. Repeating the
+questions does separate them (Tversky 1969), because independent noise seldom repeats itself. So the
+test counts *repeated* cycles, which occur in both presentation orders. If answers are independent
+given the points, and a pair's preference averaged over orders is p, both orders agree on it with
+probability at most p², whatever the order bias; random choices give a repeated cycle in 1/32 of
+triads.
 
-A judge whose noise is the same whenever it sees a pair (a model at temperature 0) makes firm
-cycles too: its preferences do run in circles, though only because it errs about a pair for good.
+A judge whose noise is the same whenever it sees a pair (a model at temperature 0) gives repeated
+cycles too: its preferences are cyclic, though only because its errors are fixed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import Floats
 
 Index = npt.NDArray[np.int64]
-_COIN = 0.25
+_RANDOM_RATE = 0.25
 _ROUNDING = 1e-9
 
 
@@ -46,23 +47,23 @@ class Transitivity(StrictModel):
     """Cycles among a judge's triads. None: not measurable from what was asked, or no belief.
 
     Attributes:
-        triads: how many there are; no two share a pair.
-        cycles: the share that are cycles, one answer drawn for each pair; soft judgments and
-            pairs whose answers differ count by the chance of a cycle. 1/4 for a coin.
-        expected: the same as the belief foretells it.
-        p_coin: how probable it is that a coin makes as few cycles.
-        firm: the share that are cycles in both presentation orders, over triads of which all
-            pairs were answered in both. At most 1/32 for a coin.
-        firm_expected: at most how large that is as the belief foretells it.
-        p_value: how probable it is that a Bradley–Terry judge makes as many firm cycles.
+        triads: their number; no two share a pair.
+        cycles: the share that are cycles, with one answer drawn for each pair; soft judgments and
+            pairs whose answers differ count by the probability of a cycle. 1/4 for random choices.
+        expected: the same as the belief predicts it.
+        p_random: probability that random choices give as few cycles.
+        repeated: the share that are cycles in both presentation orders, over triads of which all
+            pairs were answered in both. At most 1/32 for random choices.
+        repeated_expected: upper bound of the same as the belief predicts it.
+        p_value: probability that a Bradley–Terry judge gives as many repeated cycles.
     """
 
     triads: int
     cycles: Interval
     expected: float | None
-    p_coin: float
-    firm: Interval | None
-    firm_expected: float | None
+    p_random: float
+    repeated: Interval | None
+    repeated_expected: float | None
     p_value: float | None
 
 
@@ -84,59 +85,59 @@ class Triads:
 
 
 def find_triads(comparisons: Comparisons, judge: str) -> Triads:
-    """Triads of which no two share a pair, found from the points alone.
+    """Find triads of which no two share a pair, from the points alone.
 
-    Choices on different pairs are independent given the utility, so cycles of such triads are
-    too. Where more triads could be made of the pairs, those of earlier pairs are taken. Of two
-    pairs of the same two points the first counts.
+    Choices on different pairs are independent given the utility, so cycles of such triads are too.
+    If the pairs allow more triads, those of earlier pairs are taken. Of two pairs of the same two
+    points the first counts.
     """
     choices = comparisons.choices(judge)
     points = np.stack([choices.a, choices.b], axis=1).reshape(-1, len(comparisons.features))
     number = pd.DataFrame(points).groupby(list(range(points.shape[1])), sort=False).ngroup()
     ends: Index = np.asarray(number, dtype=np.int64).reshape(-1, 2)
-    corners, pairs, turned = _corners(ends)
+    corners, pairs, reversed_ = _disjoint_triangles(ends)
     rows = comparisons.of(judge)
     means = rows.groupby(["pair", "order"])["probability"].mean().unstack()
     by_order = means.reindex(index=choices.pair, columns=["ab", "ba"]).to_numpy(np.float64)
-    said = by_order[pairs]
+    answers = by_order[pairs]
     _, first = np.unique(ends, return_index=True)
-    return Triads(points[first][corners], np.where(turned[..., None], 1.0 - said, said))
+    return Triads(points[first][corners], np.where(reversed_[..., None], 1.0 - answers, answers))
 
 
-def _corners(ends: Index) -> tuple[Index, Index, npt.NDArray[np.bool_]]:
-    """Triads among pairs of points (n, 2), by their numbers 0, 1, ...
+def _disjoint_triangles(ends: Index) -> tuple[Index, Index, npt.NDArray[np.bool_]]:
+    """Find triangles in the graph whose edges are pairs of points (n, 2), numbered from 0.
 
     Returns:
         The three points of each, the pairs (rows of `ends`) from each to the next and from the
-        last to the first, and whether such a pair was asked about the other way round, `(t, 3)`.
+        last to the first, and whether such a pair was asked in the reverse direction, `(t, 3)`.
     """
     found: list[tuple[int, int, int]] = []
     pair_of: dict[tuple[int, int], int] = {}
-    beside: defaultdict[int, set[int]] = defaultdict(set)
+    neighbours: defaultdict[int, set[int]] = defaultdict(set)
     for pair in np.flatnonzero(_in_triangles(ends)).tolist():
         i, j = ends[pair].tolist()
-        if j not in beside[i]:
+        if j not in neighbours[i]:
             pair_of[i, j] = pair_of[j, i] = pair
-            beside[i].add(j)
-            beside[j].add(i)
+            neighbours[i].add(j)
+            neighbours[j].add(i)
     for i, j in pair_of:
-        shared = beside[i] & beside[j] if j in beside[i] else set()
+        shared = neighbours[i] & neighbours[j] if j in neighbours[i] else set()
         if shared:
             k = min(shared)
             found.append((i, j, k))
             for one, other in ((i, j), (j, k), (k, i)):
-                beside[one].remove(other)
-                beside[other].remove(one)
+                neighbours[one].remove(other)
+                neighbours[other].remove(one)
     corners = np.array(found, dtype=np.int64).reshape(-1, 3)
-    around = [[pair_of[i, j], pair_of[j, k], pair_of[k, i]] for i, j, k in found]
-    pairs = np.array(around, dtype=np.int64).reshape(-1, 3)
+    edges = [[pair_of[i, j], pair_of[j, k], pair_of[k, i]] for i, j, k in found]
+    pairs = np.array(edges, dtype=np.int64).reshape(-1, 3)
     return corners, pairs, ends[pairs, 0] != corners
 
 
 def _in_triangles(ends: Index) -> npt.NDArray[np.bool_]:
-    """Whether the two points of each pair `(n, 2)` are both compared with some third one.
+    """Return whether the two points of each pair `(n, 2)` are both compared with some third one.
 
-    Where no point is in two pairs, as in pairs drawn from λ, none are, and no more is looked at.
+    If no point is in two pairs, as in pairs drawn from λ, there is nothing to search.
     """
     count = 1 + int(ends.max(initial=-1))
     if count == ends.size:
@@ -148,12 +149,12 @@ def _in_triangles(ends: Index) -> npt.NDArray[np.bool_]:
     return np.asarray(apart & ((joined @ joined)[i, j] > 0))
 
 
-def foretell_triads(belief: density.BeliefDensity, triads: Triads, seed: int = 0) -> Floats | None:
-    """What a belief foretells of its judge's triads: a row for every draw of its posterior.
+def predict_triads(belief: density.BeliefDensity, triads: Triads, seed: int = 0) -> Floats | None:
+    """Predict a judge's triads by each draw of its belief's posterior.
 
-    The belief was fitted to the same answers. Taken for certain it would foretell too well what
-    was said, and so too few cycles; the draws say what the answers leave open. A belief without
-    draws (a flow) is all that there is of it.
+    The belief was fitted to the same answers. Its point estimate would predict them too well, and
+    so too few cycles; the draws account for posterior uncertainty. A belief without draws (a flow)
+    is used as it is.
 
     Returns:
         Preferences of a over b, b over c and c over a, averaged over both orders, `(S, t, 3)`;
@@ -162,89 +163,94 @@ def foretell_triads(belief: density.BeliefDensity, triads: Triads, seed: int = 0
     if not len(triads):
         return None
     points = triads.corners.reshape(-1, triads.corners.shape[-1])
-    held = belief.draws(seed=seed) if belief.has_draws else belief
-    utility = held.log_prob(points) - belief.sampling.log_scale_slope(points)
+    predictive = belief.draws(seed=seed) if belief.has_draws else belief
+    utility = predictive.log_prob(points) - belief.sampling.log_scale_slope(points)
     utility = utility.reshape(-1, len(triads), 3)
     difference = torch.from_numpy(utility - np.roll(utility, -1, axis=-1))
-    noise, bias = _told(belief)
+    noise, bias = _fitted_noise(belief)
     shifted = torch.stack([difference + bias, difference - bias])
     win, lose = (torch.exp(noise.log_cdf(sign * shifted)) for sign in (1.0, -1.0))
     return np.asarray((0.5 + 0.5 * (win - lose)).mean(0).numpy())
 
 
-def _told(belief: density.BeliefDensity) -> tuple[density.Noise, float]:
-    """The judge's noise and its order bias in nats, with what was estimated of them."""
+def _fitted_noise(belief: density.BeliefDensity) -> tuple[density.Noise, float]:
+    """Return the judge's noise, with the fitted ties, and its fitted order bias in nats."""
     unknown: dict[str, Any] = {"judges": {}, "ties": None}
     judging = belief.diagnostics.get("utility", {}).get("judging", unknown)
-    places = [judge["order_bias"].get("2", []) for judge in judging["judges"].values()]
-    bias = sum(place["nats"] for judge in places for place in judge)
+    positions = [judge["order_bias"].get("2", []) for judge in judging["judges"].values()]
+    bias = sum(position["nats"] for judge in positions for position in judge)
     return replace(belief.noise, ties=judging["ties"] or 0.0), bias
 
 
-def measure_transitivity(triads: Triads, foretold: Floats | None = None) -> Transitivity | None:
-    """Cycles, beside those of a coin and of the belief; None without triads.
+def measure_transitivity(triads: Triads, predictions: Floats | None = None) -> Transitivity | None:
+    """Count cycles, against random choices and the belief's predictions; None without triads.
 
-    The second p-value is the posterior predictive one (Rubin, 1984): the chance of as many firm
-    cycles by each draw of the belief, Poisson-binomial, averaged. Its draws have seen the answers,
-    so it errs on the side of no finding (Meng, 1994); so does rounding their number down, where
-    soft judgments and ties make parts of cycles.
+    `p_value` is a posterior predictive p-value (Rubin 1984): the Poisson-binomial probability of as
+    many repeated cycles by each draw of the belief, averaged. The draws have seen the answers, so
+    it is conservative (Meng 1994); so is rounding the number of cycles down where soft judgments
+    and ties make it fractional.
 
     Args:
         triads: from `find_triads`.
-        foretold: from `foretell_triads`, for the same triads; None without a belief.
+        predictions: from `predict_triads`, for the same triads; None without a belief.
 
     Raises:
-        InputError: `foretold` is for another number of triads.
+        InputError: if `predictions` is for another number of triads.
 
     Example:
         >>> corners = np.random.default_rng(0).uniform(size=(40, 3, 2))
-        >>> circle = Triads(corners, np.ones((40, 3, 2)))   # a before b before c before a
-        >>> found = measure_transitivity(circle, np.full((1, 40, 3), 0.5))
-        >>> found.firm.value, found.firm_expected, found.p_value < 1e-9
+        >>> cyclic = Triads(corners, np.ones((40, 3, 2)))   # a before b before c before a
+        >>> found = measure_transitivity(cyclic, np.full((1, 40, 3), 0.5))
+        >>> found.repeated.value, found.repeated_expected, found.p_value < 1e-9
         (1.0, 0.03125, True)
     """
     if not len(triads):
         return None
-    if foretold is not None and foretold.shape[1:] != (len(triads), 3):
+    if predictions is not None and predictions.shape[1:] != (len(triads), 3):
         raise InputError(
-            f"transitivity: foretold has shape {foretold.shape}, expected (draws, {len(triads)}, 3)"
+            f"transitivity: predictions have shape {predictions.shape}, expected "
+            f"(draws, {len(triads)}, 3)"
         )
-    drawn = _cycle(np.nanmean(triads.preference, axis=2))
+    drawn = _cycle_probability(np.nanmean(triads.preference, axis=2))
     both = ~np.isnan(triads.preference).any(axis=(1, 2))
-    firm = _cycle(triads.preference[both].reshape(-1, 6))
-    by_belief = None
-    if foretold is not None and len(firm):
-        by_belief = _cycle(np.repeat(foretold[:, both], 2, axis=2))
-    few = int(np.ceil(drawn.sum() - _ROUNDING))
+    repeated = _cycle_probability(triads.preference[both].reshape(-1, 6))
+    predicted = None
+    if predictions is not None and len(repeated):
+        predicted = _cycle_probability(np.repeat(predictions[:, both], 2, axis=2))
+    count = int(np.ceil(drawn.sum() - _ROUNDING))
     return Transitivity(
         triads=len(triads),
         cycles=wilson(float(drawn.mean()), len(drawn)),
-        expected=None if foretold is None else float(_cycle(foretold).mean()),
-        p_coin=float(stats.binom.cdf(few, len(drawn), _COIN)),
-        firm=wilson(float(firm.mean()), len(firm)) if len(firm) else None,
-        firm_expected=None if by_belief is None else float(by_belief.mean()),
-        p_value=None if by_belief is None else chance_of_as_many(float(firm.sum()), by_belief),
+        expected=None if predictions is None else float(_cycle_probability(predictions).mean()),
+        p_random=float(stats.binom.cdf(count, len(drawn), _RANDOM_RATE)),
+        repeated=wilson(float(repeated.mean()), len(repeated)) if len(repeated) else None,
+        repeated_expected=None if predicted is None else float(predicted.mean()),
+        p_value=None
+        if predicted is None
+        else poisson_binomial_tail(float(repeated.sum()), predicted),
     )
 
 
-def chance_of_as_many(count: float, chances: Floats) -> float:
-    """P(at least `count` of t independent events happen), their chances `(S, t)`, mean over S.
+def poisson_binomial_tail(count: float, probabilities: Floats) -> float:
+    """Return P(at least `count` of t independent events), averaged over S sets of probabilities.
 
-    The distribution is the Poisson-binomial, by convolution; a `count` is rounded down.
+    Args:
+        count: rounded down to a whole number.
+        probabilities: of the events, `(S, t)`.
 
     Example:
-        >>> round(chance_of_as_many(2, np.array([[0.5, 0.5, 0.5]])), 6)
+        >>> round(poisson_binomial_tail(2, np.array([[0.5, 0.5, 0.5]])), 6)
         0.5
     """
-    ways = np.zeros((len(chances), chances.shape[1] + 1))
-    ways[:, 0] = 1.0
-    for chance in chances.T[:, :, None]:
-        ways[:, 1:] = (1.0 - chance) * ways[:, 1:] + chance * ways[:, :-1]
-        ways[:, :1] *= 1.0 - chance
+    mass = np.zeros((len(probabilities), probabilities.shape[1] + 1))
+    mass[:, 0] = 1.0
+    for probability in probabilities.T[:, :, None]:
+        mass[:, 1:] = (1.0 - probability) * mass[:, 1:] + probability * mass[:, :-1]
+        mass[:, :1] *= 1.0 - probability
     least = int(np.floor(count + _ROUNDING))
-    return float(np.minimum(1.0, ways[:, least:].sum(axis=1)).mean())
+    return float(np.minimum(1.0, mass[:, least:].sum(axis=1)).mean())
 
 
-def _cycle(preference: Floats) -> Floats:
-    """The chance that answers of these chances `(..., k)` all go one way round the triad."""
+def _cycle_probability(preference: Floats) -> Floats:
+    """Return the probability that answers with probabilities `(..., k)` form a cycle."""
     return np.asarray(preference.prod(axis=-1) + (1.0 - preference).prod(axis=-1))

@@ -1,7 +1,7 @@
-"""How far two samples are apart over all features together, four ways beside Wasserstein-1.
+"""Two-sample distances over all features jointly, besides Wasserstein-1.
 
-Each is a pure function of two samples of one size, `(n, d)` each, of standardized features. They
-see what marginals hide: two densities of equal marginals can differ in every one of them.
+Each is a pure function of two samples of equal size, `(n, d)` each, of standardized features. They
+detect differences that marginals do not show.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _REFERENCES = 50
 
 
 def measure_joint(x: Floats, y: Floats, rng: np.random.Generator) -> dict[str, float]:
-    """All four by name: sliced, energy, classifier, pqmass.
+    """Return all four by name: sliced, energy, classifier, pqmass.
 
     Args:
-        x, y: samples of one size, rows in random order.
+        x, y: samples of equal size, rows in random order.
         rng: draws the projections.
     """
     return {
@@ -37,11 +37,11 @@ def measure_joint(x: Floats, y: Floats, rng: np.random.Generator) -> dict[str, f
 def joint_of_draws(
     draws: Iterable[Floats], others: Sequence[Floats], rng: np.random.Generator
 ) -> dict[str, Floats]:
-    """Sliced Wasserstein-1 and energy distance of many samples, one by one: each `(S,)`.
+    """Return sliced Wasserstein-1 and energy distance of each of many samples, `(S,)` each.
 
     Args:
         draws: S samples `(n, d)`.
-        others: samples `(n, d)`, which stand beside the draws in turn.
+        others: samples `(n, d)` that the draws are compared with in turn.
         rng: draws the projections, the same for all.
 
     Example:
@@ -54,31 +54,30 @@ def joint_of_draws(
     projected = [_projected(other, directions) for other in others]
     within = [mean_distance(other) for other in others]
     sliced, energy = [], []
-    for place, drawn in enumerate(draws):
-        at = place % len(others)
-        sliced.append(float(np.abs(_projected(drawn, directions) - projected[at]).mean()))
-        squared = 2.0 * float(cdist(drawn, others[at]).mean()) - mean_distance(drawn) - within[at]
-        energy.append(math.sqrt(max(squared, 0.0)))
+    for i, drawn in enumerate(draws):
+        j = i % len(others)
+        sliced.append(float(np.abs(_projected(drawn, directions) - projected[j]).mean()))
+        energy.append(energy_between(drawn, others[j], within[j]))
     return {"sliced": np.array(sliced), "energy": np.array(energy)}
 
 
 def _directions(d: int, rng: np.random.Generator) -> Floats:
-    """Random unit vectors `(d, 256)`."""
+    """Return random unit vectors `(d, 256)`."""
     directions = rng.normal(size=(d, _PROJECTIONS))
     return np.asarray(directions / np.linalg.norm(directions, axis=0))
 
 
 def _projected(points: Floats, directions: Floats) -> Floats:
-    """The sorted projections `(256, n)` of points `(n, d)`."""
+    """Return the sorted projections `(256, n)` of points `(n, d)`."""
     return np.sort(directions.T @ points.T, axis=1)
 
 
 def sliced_wasserstein(x: Floats, y: Floats, rng: np.random.Generator) -> float:
-    """Wasserstein-1 of the samples' projections, averaged over 256 random directions.
+    """Return Wasserstein-1 of the samples' projections, averaged over 256 random directions.
 
-    Never more than Wasserstein-1 itself (Bonneel et al. 2015, "Sliced and Radon Wasserstein
-    barycenters of measures"). The same as POT's `ot.sliced`, which for samples of equal sizes
-    takes ten times as long as the two sorts that do.
+    It never exceeds Wasserstein-1 (Bonneel et al. 2015, "Sliced and Radon Wasserstein barycenters
+    of measures"). POT's `ot.sliced` gives the same and takes ten times as long for samples of equal
+    size.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -91,7 +90,7 @@ def sliced_wasserstein(x: Floats, y: Floats, rng: np.random.Generator) -> float:
 
 
 def energy_distance(x: Floats, y: Floats) -> float:
-    """√(2 E|X - Y| - E|X - X'| - E|Y - Y'|), a metric of the two samples as measures.
+    """Return √(2 E|X − Y| − E|X − X'| − E|Y − Y'|), the energy distance of two samples.
 
     Székely and Rizzo 2013, "Energy statistics: a class of statistics based on distances".
 
@@ -99,12 +98,17 @@ def energy_distance(x: Floats, y: Floats) -> float:
         >>> energy_distance(np.zeros((4, 2)), np.full((4, 2), [2.0, 0.0]))
         2.0
     """
-    squared = 2.0 * float(cdist(x, y).mean()) - mean_distance(x) - mean_distance(y)
+    return energy_between(x, y, mean_distance(y))
+
+
+def energy_between(x: Floats, y: Floats, within_y: float) -> float:
+    """Return the energy distance, with `mean_distance(y)` known."""
+    squared = 2.0 * float(cdist(x, y).mean()) - mean_distance(x) - within_y
     return math.sqrt(max(squared, 0.0))
 
 
 def mean_distance(x: Floats) -> float:
-    """E|X - X'| within a sample `(n, d)`, with X = X' counted, as for a measure.
+    """Return E|X − X'| within a sample `(n, d)`, including X = X'.
 
     Example:
         >>> mean_distance(np.array([[0.0], [1.0]]))
@@ -114,16 +118,16 @@ def mean_distance(x: Floats) -> float:
 
 
 def classifier_accuracy(x: Floats, y: Floats) -> float:
-    """How often the nearest neighbours of a point tell which sample it came from.
+    """Return the accuracy of a nearest-neighbour classifier that separates two samples.
 
     A classifier two-sample test (Lopez-Paz and Oquab 2017, "Revisiting classifier two-sample
-    tests"). Half of both samples votes on the other half and the other way round, an odd number
-    of neighbours near the root of theirs: equal densities give 1/2 on average, equal samples 1/2
-    exactly, samples apart 1. Leaving out one point at a time would not: a point's own sample
-    has one vote fewer, which pulls the accuracy of equal densities below 1/2.
+    tests"), two-fold cross-validated: each half of both samples classifies the other, with an odd
+    number of neighbours near the root of its size. Equal densities give 1/2 on average, identical
+    samples exactly 1/2, disjoint samples 1. Leave-one-out would not: a point's own sample has one
+    vote fewer, which biases the accuracy of equal densities below 1/2.
 
     Args:
-        x, y: samples of one size, rows in random order: the halves are the first and the last.
+        x, y: samples of equal size, rows in random order: the halves are the first and the last.
 
     Example:
         >>> points = np.random.default_rng(0).normal(size=(100, 2))
@@ -134,30 +138,30 @@ def classifier_accuracy(x: Floats, y: Floats) -> float:
     if half == 0:
         return 0.5
     first, last = (x[:half], y[:half]), (x[half:], y[half:])
-    return (_hits(first, last) + _hits(last, first)) / (2 * len(x))
+    return (_correct(first, last) + _correct(last, first)) / (2 * len(x))
 
 
-def _hits(told: tuple[Floats, Floats], asked: tuple[Floats, Floats]) -> int:
-    """How many points of `asked` the neighbours among `told` put into the right sample."""
-    points, voters = np.concatenate(told), len(told[0])
+def _correct(train: tuple[Floats, Floats], test: tuple[Floats, Floats]) -> int:
+    """Return how many points of `test` the neighbours in `train` assign to the right sample."""
+    points, first = np.concatenate(train), len(train[0])
     neighbours = int(np.sqrt(len(points))) | 1
-    _, found = cKDTree(points).query(np.concatenate(asked), k=range(1, neighbours + 1))
-    says_second = (found >= voters).sum(axis=1) > neighbours // 2
-    is_second = np.repeat([False, True], [len(side) for side in asked])
-    return int((says_second == is_second).sum())
+    _, found = cKDTree(points).query(np.concatenate(test), k=range(1, neighbours + 1))
+    assigned_second = (found >= first).sum(axis=1) > neighbours // 2
+    is_second = np.repeat([False, True], [len(side) for side in test])
+    return int((assigned_second == is_second).sum())
 
 
 def pqmass(x: Floats, y: Floats) -> float:
-    """Do the samples fill space alike? χ² a degree of freedom of their counts in random cells.
+    """Return χ² per degree of freedom of the samples' counts in random cells.
 
-    The first rows of both, one in twenty and at most 50 of each, are reference points; each other
-    point counts into the cell of the reference nearest to it (Lemos et al. 2024, "PQMass:
-    probabilistic assessment of the quality of generative models using probability mass
-    estimation"). Equal densities give 1 on average, equal samples 0; the farther apart and the
-    larger the samples, the larger.
+    The first rows of both, one in twenty and at most 50 of each, are reference points; every other
+    point is counted in the cell of its nearest reference (Lemos et al. 2024, "PQMass: probabilistic
+    assessment of the quality of generative models using probability mass estimation"). Equal
+    densities give 1 on average, identical samples 0; the value grows with the distance and the
+    sample size.
 
     Args:
-        x, y: samples of one size, rows in random order. Of samples too small to count: 1.
+        x, y: samples of equal size, rows in random order. If they are too small, 1 is returned.
 
     Example:
         >>> x, y = np.random.default_rng(0).normal(size=(2, 1000, 2))

@@ -1,7 +1,7 @@
-"""A belief's utility at the points that the audit asks of it, with draws of its posterior.
+"""A belief's utility at the points that the audit uses, with draws of its posterior.
 
 The utility is the logarithm of the density per unit of every feature's scale, up to a constant and
-a power. Here it is in log-odds: what the judge's own answers about two points differ by.
+a power. Here it is in log-odds: the difference between two points is that of the judge's answers.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy as np
 from llm_elicit import density
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
-QUARTILES = np.array([0.05, 0.15, 0.25, 0.35, 0.45, 0.5, 0.55, 0.65, 0.75, 0.85, 0.95])
-"""Shares of a number's range, on its scale, at which its effect is looked at."""
+GRID = np.array([0.05, 0.15, 0.25, 0.35, 0.45, 0.5, 0.55, 0.65, 0.75, 0.85, 0.95])
+"""Positions in a number's range, on its scale from 0 to 1, at which its effect is evaluated."""
 
-_ROWS, _DRAWN, _AVERAGED = 1000, 2000, 200
+_ROWS, _SAMPLING, _AVERAGED = 1000, 2000, 200
 
 
 @dataclass(frozen=True)
 class Values:
-    """A utility at n points, `(n,)`, and by S draws of its posterior, `(S, n)`."""
+    """A utility at n points, `(n,)`, and of S draws of its posterior, `(S, n)`."""
 
     mean: Floats
     draws: Floats
@@ -36,8 +36,8 @@ class Utility:
         rows: at rows of the data; None without a table.
         sampling: at draws from λ.
         row_points, sampling_points: the points of these, natural units.
-        effects: of each feature at `QUARTILES` of its range, or at each of its categories, averaged
-            over the others as λ has them.
+        effects: of each feature at `GRID` over its range, or at each of its categories, averaged
+            over λ in the other features.
     """
 
     rows: Values | None
@@ -50,9 +50,9 @@ class Utility:
 def utility_of(
     belief: density.BeliefDensity, space: FeatureSpace, data: Floats | None, seed: int
 ) -> Utility:
-    """Evaluate a belief's utility; data `(n, d)` in natural units, of which at most 1000 rows."""
+    """Evaluate a belief's utility; data `(n, d)` in natural units, at most 1000 rows of them."""
     rng = np.random.default_rng([seed, 0x071])
-    sampling = space.round(space.sample(_DRAWN, rng))
+    sampling = space.round(space.sample(_SAMPLING, rng))
     rows = None if data is None else data[rng.permutation(len(data))[:_ROWS]]
     unit = belief.power * _unit(belief)
 
@@ -61,18 +61,18 @@ def utility_of(
         draws = belief.utilities(points) / unit if belief.has_draws else mean[None]
         return Values(mean, draws)
 
-    base, places = space.sample(_AVERAGED, rng), _places(space)
+    base, grids = space.sample(_AVERAGED, rng), _grids(space)
     return Utility(
         rows=None if rows is None else values(rows),
         sampling=values(sampling),
         row_points=rows,
         sampling_points=sampling,
-        effects=tuple(_averaged(values, base, feature, at) for feature, at in enumerate(places)),
+        effects=tuple(_averaged(values, base, feature, grid) for feature, grid in enumerate(grids)),
     )
 
 
 def _unit(belief: density.BeliefDensity) -> float:
-    """Nats of log-density a nat of log-odds, at power 1."""
+    """Return nats of log density per nat of log-odds, at power 1."""
     response = belief.diagnostics.get("response")
     if response is not None and response.get("scale") == "log-odds":
         return 1.0
@@ -85,10 +85,10 @@ def _mean(belief: density.BeliefDensity, points: Floats) -> Floats:
     return belief.log_prob(points) - belief.sampling.log_scale_slope(points)
 
 
-def _places(space: FeatureSpace) -> list[Floats]:
-    """Each feature's values, natural units."""
+def _grids(space: FeatureSpace) -> list[Floats]:
+    """Return the values at which each feature is evaluated, natural units."""
     ends = space.to_scale(np.stack([space.low, space.high]))
-    at = space.from_scale(ends[0] + QUARTILES[:, None] * (ends[1] - ends[0]))
+    at = space.from_scale(ends[0] + GRID[:, None] * (ends[1] - ends[0]))
     return [
         np.arange(len(feature.categories), dtype=np.float64) if feature.categories else at[:, j]
         for j, feature in enumerate(space.features)
@@ -96,12 +96,12 @@ def _places(space: FeatureSpace) -> list[Floats]:
 
 
 def _averaged(
-    values: Callable[[Floats], Values], base: Floats, feature: int, places: Floats
+    values: Callable[[Floats], Values], base: Floats, feature: int, grid: Floats
 ) -> Values:
-    """The mean over base points `(m, d)` with one feature set to each of T places: `(T,)`."""
-    points = np.repeat(base[None], len(places), axis=0)
-    points[:, :, feature] = places[:, None]
+    """Return the mean over base points `(m, d)` with one feature set to each of T values."""
+    points = np.repeat(base[None], len(grid), axis=0)
+    points[:, :, feature] = grid[:, None]
     found = values(points.reshape(-1, base.shape[1]))
-    shape = (len(places), len(base))
+    shape = (len(grid), len(base))
     draws = found.draws.reshape(len(found.draws), *shape).mean(axis=2)
     return Values(found.mean.reshape(shape).mean(axis=1), draws)

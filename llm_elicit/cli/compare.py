@@ -15,7 +15,7 @@ from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
     from llm_elicit import orchestrator
-    from llm_elicit.audit import Versus
+    from llm_elicit.audit import JudgeComparison
     from llm_elicit.pipeline import run_folder, stages
 else:
     orchestrator = LazyModule("llm_elicit.orchestrator")
@@ -34,18 +34,18 @@ def compare_command(where: Where, out: Out = None) -> None:
         raise InputError(f"--out {out}: there is no folder {out.parent}; make it first")
     found = [cell for name in where for cell in run_folder.open_runs(name)]
     with orchestrator.Display() as progress:
-        versus = stages.compare(found, progress)
-    _show(versus)
+        comparison = stages.compare(found, progress)
+    _show(comparison)
     if out is not None:
-        out.write_text(versus.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        out.write_text(comparison.model_dump_json(indent=1) + "\n", encoding="utf-8")
         console_out.print(f"record: {out}")
 
 
-def _show(versus: Versus) -> None:
+def _show(comparison: JudgeComparison) -> None:
     table = Table(
         "judge", "judge", "rank correlation", "at most", "pairs", "choose alike", box=None
     )
-    for pair in versus.agreements:
+    for pair in comparison.agreements:
         alike = "-" if pair.share is None else interval(pair.share, 3)
         ranks = interval(pair.rank_correlation, 3), f"{pair.rank_ceiling:.3f}"
         table.add_row(pair.first, pair.second, *ranks, str(pair.pairs), alike)
@@ -55,21 +55,21 @@ def _show(versus: Versus) -> None:
         "one judge's own. None of this depends on how sharp a belief is; what follows does."
     )
     table = Table("judge", "judge", "apart", "floor", "differ in", box=None)
-    for gap in versus.gaps:
-        named = ", ".join(gap.separated_by) or "nothing shown at 5 %"
-        apart = interval(gap.distance, 3)
-        table.add_row(gap.first, gap.second, apart, f"{gap.floor:.3f}", named)
+    for difference in comparison.differences:
+        named = ", ".join(difference.differing_features) or "nothing shown at 5 %"
+        apart = interval(difference.distance, 3)
+        table.add_row(difference.first, difference.second, apart, f"{difference.floor:.3f}", named)
     console_out.print(table)
-    if versus.standings is None:
+    if comparison.ranking is None:
         console_out.print("The space has no table: there are no data to be near to.")
         return
     table = Table("place", "judge", "from the data", box=None)
-    for standing in versus.standings:
-        tied = standing.best != standing.worst
-        place = f"{standing.best}-{standing.worst}" if tied else f"{standing.best}"
-        table.add_row(place, standing.judge, interval(standing.distance, 3))
-    table.add_row("", "λ", f"{versus.sampling:.3f}")
-    table.add_row("", "half of the data", f"{versus.data_floor:.3f}")
+    for rank in comparison.ranking:
+        tied = rank.best != rank.worst
+        place = f"{rank.best}-{rank.worst}" if tied else f"{rank.best}"
+        table.add_row(place, rank.judge, interval(rank.distance, 3))
+    table.add_row("", "λ", f"{comparison.sampling:.3f}")
+    table.add_row("", "half of the data", f"{comparison.data_floor:.3f}")
     console_out.print(table)
     console_out.print(
         "Distances are Wasserstein-1 of the marginals in standard deviations of the data, averaged "

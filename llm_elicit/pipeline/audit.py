@@ -100,7 +100,7 @@ def audit_is_current(result: Run) -> bool:
     return entry.read == _read_by_audit(result) and not result.manifest.changed("audit")
 
 
-def compare(found: Sequence[Run], progress: Progress = _SILENT) -> audit_package.Versus:
+def compare(found: Sequence[Run], progress: Progress = _SILENT) -> audit_package.JudgeComparison:
     """Compare the judges of one or several runs; see `llm_elicit.audit.judge_comparison`.
 
     A judge is called by its name, or `run/judge` if two runs have judges of that name.
@@ -125,7 +125,7 @@ def compare(found: Sequence[Run], progress: Progress = _SILENT) -> audit_package
         table = run.comparisons
         for name, belief in run.beliefs.items():
             full = name if names.count(name) == 1 else f"{run.campaign.name}/{name}"
-            sides.append(audit_package.Side(full, table.choices(name), belief))
+            sides.append(audit_package.JudgeBelief(full, table.choices(name), belief))
     samples = read_samples(found[0])
     reference = audit_package.Reference(spaces[0], samples.sampling, samples.data)
     shown = partial(progress.stage, "compare")
@@ -229,8 +229,8 @@ def _evidence(
         powers=audit_package.at_powers(belief, space, points, samples.data, seed, pinned)
         if belief.has_noise_levels
         else None,
-        foretold=audit_package.foretell_triads(belief, triads, seed),
-        direct=audit_package.at_noise_levels(direct, belief, space, points, seed)
-        if belief.has_noise_levels
+        triad_predictions=audit_package.predict_triads(belief, triads, seed),
+        direct=direct.with_noise_levels(belief, space, points, seed)
+        if direct is not None and belief.has_noise_levels
         else direct,
     )

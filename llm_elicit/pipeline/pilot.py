@@ -28,7 +28,7 @@ from scipy import stats
 
 from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.preference import share_explained
-from llm_elicit.audit.randomization import feature_differences, left_out
+from llm_elicit.audit.randomization import feature_differences, leave_one_out_residuals
 from llm_elicit.audit.responses import Kind, Response, response_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.base_model import StrictModel, validated
@@ -282,7 +282,7 @@ def _orders(response: Response) -> tuple[Floats, Floats] | None:
 def _predicted(response: Response, space: FeatureSpace) -> Interval | None:
     if len(response) < FEWEST or not response.value.any():
         return None
-    residual = left_out(feature_differences(response, space)[0], response.value)
+    residual = leave_one_out_residuals(feature_differences(response, space)[0], response.value)
     return share_explained(np.square(residual), np.square(response.value))
 
 

@@ -1,11 +1,13 @@
-"""What a reader must know before believing a number of this run, generated from the run."""
+"""Methods and caveats of a run, generated from its campaign and audit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from llm_elicit.audit.judge_audit import is_cross_check
 from llm_elicit.audit.record import Audit
 from llm_elicit.config.campaign import Campaign
+from llm_elicit.report.formatting import listed
 from llm_elicit.spaces.features import Feature
 
 _NOISE = {
@@ -18,32 +20,34 @@ _NOISE = {
 def caveats(
     audit: Audit, campaign: Campaign, missing: Mapping[str, int], questions: Mapping[str, int]
 ) -> list[tuple[str, str]]:
-    """(heading, paragraph) pairs, the most consequential first.
+    """Return (heading, paragraph) pairs, the most consequential first.
 
     Args:
         audit: the numbers.
-        campaign: what was asked.
-        missing: how many questions have no answer, for judges with any.
-        questions: how many each of those judges is asked in all; fewer than planned where a
-            stopping rule had enough.
+        campaign: the questions.
+        missing: number of unanswered questions, for judges with any.
+        questions: total number of questions of each of those judges; fewer than planned if a
+            stopping rule ended the rounds.
     """
-    gaps = [("Answers are missing", _gaps(missing, questions))] if missing else []
+    incomplete = [("Answers are missing", _missing(missing, questions))] if missing else []
     return [
-        *gaps,
-        ("Only up to a power", _power(audit, campaign)),
-        ("A density per unit of each feature's scale", _scale(audit)),
-        ("Within the range asked", _range(audit)),
-        ("How the questions were put", _design(audit, campaign)),
-        ("When a preference is called consistent", _verdicts(audit, campaign)),
-        ("How distances are measured", _distances(audit)),
+        *incomplete,
+        ("The belief is identified up to a power", _power(audit, campaign)),
+        ("The density is per unit of each feature's scale", _scales(audit) + _categories(audit)),
+        ("The belief is limited to the range asked about", _range(audit)),
+        ("Design of the questions", _design(audit, campaign)),
+        ("Test of a consistent preference", _verdicts(audit, campaign)),
+        ("Distances", _distances(audit)),
     ]
 
 
-def _gaps(missing: Mapping[str, int], questions: Mapping[str, int]) -> str:
-    judges = "; ".join(f"{name}: {gap:,} of {questions[name]:,}" for name, gap in missing.items())
+def _missing(missing: Mapping[str, int], questions: Mapping[str, int]) -> str:
+    judges = "; ".join(
+        f"{name}: {count:,} of {questions[name]:,}" for name, count in missing.items()
+    )
     return (
-        f"The campaign is not complete. Questions without an answer: {judges}. Every number of "
-        "this page rests on the others; run the campaign again to ask what is missing."
+        f"The campaign is not complete. Unanswered questions: {judges}. All numbers on this page "
+        "are from the other answers; run the campaign again to ask the missing questions."
     )
 
 
@@ -51,29 +55,43 @@ def _power(audit: Audit, campaign: Campaign) -> str:
     kinds = _kinds(audit)
     parts = [
         "Comparisons identify a belief only up to a power: p and p^k, renormalized, order all "
-        "points alike, and differ in how sharp they are."
+        "points in the same way and differ in sharpness."
     ]
     if "choices" in kinds:
         level = campaign.fit.noise_level
         stated = "at its standard level" if level is None else f"at level {level:g}"
         parts.append(
-            "Choices fix the power only together with how noisy they are: "
-            f"{_exchange(campaign.fit.noise)}. A judge who chooses more consistently than assumed "
-            "gets a belief that is too narrow, one who chooses less consistently a belief that is "
-            f"too wide; where its peak lies stays. The noise assumed is "
-            f"{_NOISE[campaign.fit.noise]} {stated}."
+            f"Choices identify the power only together with the noise level: "
+            f"{_equivalence(campaign.fit.noise)}. If a judge chooses more consistently than "
+            "assumed, its belief is too narrow; if less consistently, too wide; the location of "
+            f"the mode does not change. The assumed noise is {_NOISE[campaign.fit.noise]} {stated}."
         )
     if "log-odds" in kinds:
         parts.append(
-            "Log-odds of the answers are measurements of a utility in a unit of the judge's own, "
-            "so they fix no power at all; their noise is estimated from them."
+            "Log-odds of the answers measure a utility in a unit of the judge's own, so they do "
+            "not identify the power; their noise is estimated."
         )
-    parts.append(f"The belief is estimated by {', cross-checked by '.join(campaign.fit.methods)}.")
+    parts.append(_methods(audit, campaign))
     return " ".join(parts)
 
 
-def _exchange(family: str) -> str:
-    """Which beliefs predict the same choices at different levels of noise."""
+def _methods(audit: Audit, campaign: Campaign) -> str:
+    """Return the method of the belief, and which of the other methods check it."""
+    first, *others = campaign.fit.methods
+    fits = next((judge.diagnostics for judge in audit.judges if judge.diagnostics), {})
+    checks = [other for other in others if is_cross_check(first, other, fits)]
+    shared = [other for other in others if other not in checks]
+    text = f"The belief is estimated by {first}"
+    if checks:
+        text += f" and cross-checked by {listed(checks)}"
+    if shared:
+        verb = "shares" if len(shared) == 1 else "share"
+        text += f"; {listed(shared)} {verb} fitted parts with it, so agreement is no cross-check"
+    return text + "."
+
+
+def _equivalence(family: str) -> str:
+    """Return which beliefs predict the same choices at different noise levels."""
     if family == "exponential":  # whose level is a rate
         return (
             "a belief p with noise of rate s predicts the same choices as p^s, renormalized, with "
@@ -86,21 +104,17 @@ def _exchange(family: str) -> str:
 
 
 def _kinds(audit: Audit) -> set[str]:
-    """What the judges' answers are fitted as: "log-odds", "choices" or both."""
+    """Return the kinds of answers that were fitted: "log-odds", "choices" or both."""
     return {judge.preference.response for judge in audit.judges}
 
 
-def _scale(audit: Audit) -> str:
-    return _scales(audit) + _categories(audit)
-
-
 def _categories(audit: Audit) -> str:
-    words = [f.label for f in audit.space.features if f.categories]
-    if not words:
+    labels = [f.label for f in audit.space.features if f.categories]
+    if not labels:
         return ""
     return (
-        f" These features have categories: {', '.join(words)}. Candidates were drawn from all of "
-        "them alike, the density is one per category, and no order among them is assumed."
+        f" These features are categorical: {', '.join(labels)}. Candidates were drawn uniformly "
+        "over the categories, the density is per category, and no order is assumed."
     )
 
 
@@ -113,9 +127,8 @@ def _scales(audit: Audit) -> str:
         )
     return (
         f"These features have a logarithmic scale: {', '.join(log)}. Candidates were drawn "
-        "uniformly in the logarithm and the density is per unit of the logarithm, so that a "
-        "doubling weighs the same everywhere; per unit of the feature itself the curves would "
-        "have another shape."
+        "uniformly in the logarithm and the density is per unit of the logarithm; per unit of the "
+        "feature the curves would have another shape."
     )
 
 
@@ -124,15 +137,18 @@ def _range(audit: Audit) -> str:
     reason = f" ({audit.space.ranges})" if audit.space.ranges else ""
     rows = audit.reference.rows
     data = "" if rows is None else f" The data are the {rows:,} complete rows inside these ranges."
-    return f"Nothing was asked, so nothing is known, outside these ranges{reason}: {ranges}.{data}"
+    return (
+        f"The questions cover these ranges{reason}: {ranges}. The belief is not defined outside."
+        f"{data}"
+    )
 
 
-def _corners(audit: Audit) -> str:
+def _simplex_text(audit: Audit) -> str:
     if not audit.space.categorical.any():
         return ""
     return (
-        "; categories are the corners of a regular simplex, all as far from each other, of which "
-        "rows scatter as much as in a number"
+        "; categories are vertices of a regular simplex, equally far apart, with the same total "
+        "variance over the rows as a number"
     )
 
 
@@ -149,36 +165,37 @@ def _design(audit: Audit, campaign: Campaign) -> str:
     triads = ""
     if design.triads:
         triads = (
-            f"{3 * design.triads:,} of them join {design.triads:,} times three points, each point "
-            "in two pairs, so that cycles can be counted. "
+            f"{3 * design.triads:,} of them form {design.triads:,} triads (three points compared "
+            "in all pairs), so that cycles can be counted. "
         )
     return (
-        f"{most}{design.pairs:,} pairs were put {_orders(audit, campaign)}. {_points(campaign)} "
-        f"{triads}Wording: template {design.template}; another wording may give another belief. "
+        f"{most}{design.pairs:,} pairs were asked {_orders(audit, campaign)}. {_points(campaign)} "
+        f"{triads}The wording is template {design.template}; another wording may give another "
+        f"belief. "
         f"Campaign seed {campaign.seed}."
     )
 
 
 def _points(campaign: Campaign) -> str:
-    """Where the points of the pairs come from."""
+    """Return how the points of the pairs were chosen."""
     sizes = campaign.design.sizes
     if len(sizes) == 1:
         return "Both points of a pair were drawn independently from the sampling density λ."
     return (
         f"They were asked in {len(sizes)} rounds: the points of the {sizes[0]:,} pairs of the "
-        "first were drawn independently from the sampling density λ, most pairs of the others "
-        "were chosen by what had been answered before, so pairs are not independent."
+        "first were drawn independently from the sampling density λ; most later pairs were chosen "
+        "from earlier answers, so pairs are not independent."
     )
 
 
 def _orders(audit: Audit, campaign: Campaign) -> str:
-    """In which orders, how often, and what is made of a preference for a position."""
+    """Return the orders, the number of replicates, and the treatment of the position effect."""
     design, kinds = campaign.design, _kinds(audit)
     times = "once" if design.replicates == 1 else f"{design.replicates} times"
     if not design.both_orders:
         return (
             f"in one order, {times}, so that agreement between the orders cannot be measured and "
-            "the position effect is known only where the belief explains the rest"
+            "the position effect is identified only through the fitted belief"
         )
     parts = [f"in both orders, {times} each"]
     if "log-odds" in kinds:
@@ -191,8 +208,8 @@ def _orders(audit: Audit, campaign: Campaign) -> str:
     elif "choices" in kinds:
         parts.append("choices in the two orders are averaged")
     return (
-        f"{'; '.join(parts)}. That removes an order bias as far as it is the same for all pairs: "
-        "what an option gains by its own content when it is shown first stays in the belief"
+        f"{'; '.join(parts)}. This removes an order bias as far as it is the same for all pairs; "
+        "what an option gains by its own content when it is shown first remains in the belief"
     )
 
 
@@ -201,49 +218,47 @@ def _verdicts(audit: Audit, campaign: Campaign) -> str:
     by_round = ending = ""
     if rounds is not None:
         by_round = (
-            " That was done round by round, since later pairs depend on earlier answers, and the "
-            "rounds' p-values were combined."
+            " This was done round by round, because later pairs depend on earlier answers, and "
+            "the rounds' p-values were combined."
         )
         if rounds.stop is not None:
             ending = (
-                " A rule could end the rounds early, so half of the level was for a judge who was "
-                "asked all of them and half was divided among the earlier ends."
+                " A rule could end the rounds early, so half of the level was used for judges who "
+                "were asked all rounds and half was divided among the earlier ends."
             )
     several = ""
     if len(audit.judges) > 1:
         several = (
-            f" The p-values are corrected for {len(audit.judges)} judges by Holm's method, so that "
-            f"among judges without a preference a consistent one is found in at most "
-            f"{settings.level:.0%} of such runs."
+            f" p-values are Holm-adjusted for {len(audit.judges)} judges: if no judge has a "
+            f"preference, one is found in at most {settings.level:.0%} of such runs."
         )
     return (
-        "A preference is called consistent where the answers depend on the points: the points of "
+        "A preference is called consistent if the answers depend on the points: the points of "
         f"every pair were exchanged at random {settings.flips:,} times, and in fewer than "
-        f"{settings.level:.0%} of these did a ridge regression on linear and quadratic features "
-        f"predict answers left out as well as with the real ones.{by_round}{ending}{several} "
+        f"{settings.level:.0%} of these a ridge regression on linear and quadratic features "
+        f"predicted held-out answers as well as for the real ones.{by_round}{ending}{several} "
         "A preference without any linear or quadratic trend over the range can escape the test. "
-        "Multiplying all log-odds of a judge by a constant changes neither the verdict nor its "
-        "reliability, its AUC or the order of its effects."
+        "Multiplying all log-odds of a judge by a constant changes neither the verdict, the "
+        "reliability, the AUC nor the order of the effects."
     )
 
 
 def _distances(audit: Audit) -> str:
     settings, floor = audit.settings, audit.reference.sampling_floor
-    yard = "λ's" if audit.reference.data is None else "the data's"
+    standard = "λ's" if audit.reference.data is None else "the data's"
     half = (
-        " The table is too small for the size asked for, so its halves are set against each other."
+        " The table is too small for the requested size, so its halves are compared."
         if audit.reference.half_split
         else ""
     )
     return (
-        f"Features are put on their scale and standardized by {yard} mean and standard deviation"
-        f"{_corners(audit)}. "
-        f"Wasserstein-1 and the other distances over all features together are between "
-        f"{floor.size:,} points on each side, total variation between "
-        f"{floor.marginal_size:,} in {settings.bins} bins a feature, each on {settings.repeats} "
-        f"fresh subsamples (mean ± standard deviation; the subsamples share the belief's own "
-        "points, so this is not the uncertainty of the belief; where its method has draws of the "
-        "posterior, the 90 % interval over them is in brackets). Two samples of one "
-        f"density are not 0 apart: read each distance beside its floor.{half} Audit seed "
+        f"Features are on their scale, standardized by {standard} mean and standard deviation"
+        f"{_simplex_text(audit)}. "
+        f"Wasserstein-1 and the other joint distances are between {floor.size:,} points on each "
+        f"side, total variation between {floor.marginal_size:,} in {settings.bins} bins per "
+        f"feature, each on {settings.repeats} fresh subsamples (mean ± standard deviation; the "
+        "subsamples share one belief, so this is not the uncertainty of the belief, which is the "
+        "90 % interval over posterior draws in brackets, if available). The distance between two "
+        f"samples of the same density is not 0: compare each with its floor.{half} Audit seed "
         f"{audit.seed}."
     )

@@ -18,8 +18,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.ndimage import gaussian_filter
 
-from llm_elicit.audit.calibration import DataCoverage, Foretold
-from llm_elicit.audit.record import JudgeAudit
+from llm_elicit.audit.calibration import DataCoverage, PredictiveCheck
+from llm_elicit.audit.judge_audit import JudgeAudit
 from llm_elicit.audit.scales import bin_edges
 from llm_elicit.audit.summaries import BINS, BeliefBands
 from llm_elicit.report.corner import MOST, corner_figure, corner_layers
@@ -183,24 +183,26 @@ _SIDE = 3.1
 
 def draw_curves(judge: JudgeAudit) -> Picture | None:
     """Both curves of one judge beside each other, those that there are."""
-    parts = [part for part in (judge.coverage, judge.foretold) if part is not None]
+    parts = [part for part in (judge.coverage, judge.predictive_check) if part is not None]
     if not parts:
         return None
     alt = " ".join(_words(part) for part in parts)
     return draw_picture(curves_figure(judge, LIGHT), f"Calibration of {judge.name}", alt)
 
 
-def _words(part: DataCoverage | Foretold) -> str:
+def _words(part: DataCoverage | PredictiveCheck) -> str:
     if isinstance(part, DataCoverage):
-        held = ", ".join(f"{r.holds.value:.0%} in its densest {r.mass:.0%}" for r in part.regions)
+        held = ", ".join(
+            f"{r.data_share.value:.0%} in its densest {r.mass:.0%}" for r in part.regions
+        )
         return f"Share of the data within the belief's densest regions: {held}."
-    found = ", ".join(f"{b.found:.0%} where {b.foretold:.0%}" for b in part.calibration)
+    found = ", ".join(f"{b.observed:.0%} where {b.predicted:.0%}" for b in part.calibration)
     return f"Held-out choices that came out as predicted: {found}."
 
 
 def curves_figure(judge: JudgeAudit, theme: Theme) -> Figure:
     """The curves of one judge in one theme."""
-    drawn = [part for part in (judge.coverage, judge.foretold) if part is not None]
+    drawn = [part for part in (judge.coverage, judge.predictive_check) if part is not None]
     figure = blank(_SIDE * len(drawn), _SIDE, theme)
     for place, part in enumerate(drawn, start=1):
         axes = figure.add_subplot(1, len(drawn), place)
@@ -223,9 +225,9 @@ def _draw_coverage(axes: Axes, coverage: DataCoverage, theme: Theme) -> None:
     axes.set_title("the data within the belief", fontsize=9)
 
 
-def _draw_calibration(axes: Axes, foretold: Foretold, theme: Theme) -> None:
+def _draw_calibration(axes: Axes, foretold: PredictiveCheck, theme: Theme) -> None:
     bins = foretold.calibration
-    at, found = ([getattr(b, side) for b in bins] for side in ("foretold", "found"))
+    at, found = ([getattr(b, side) for b in bins] for side in ("predicted", "observed"))
     axes.plot([0.5, 1], [0.5, 1], color=theme.data, linewidth=1, linestyle="--")
     axes.plot(at, found, color=theme.belief, linewidth=0.8)
     sizes = [12 + 150 * b.share for b in bins]

@@ -1,4 +1,4 @@
-"""Numbers and verdicts in words: how a report says what the audit measured."""
+"""Numbers of the audit as text."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from collections.abc import Sequence
 from llm_elicit._util.sanitize import visible
 from llm_elicit.audit.direct_answers import DirectAudit
 from llm_elicit.audit.distances import Estimate
-from llm_elicit.audit.inference import Interval, p_words
-from llm_elicit.audit.record import JudgeAudit
-from llm_elicit.audit.row_completion import Recited
+from llm_elicit.audit.inference import Interval, p_text
+from llm_elicit.audit.judge_audit import JudgeAudit
+from llm_elicit.audit.row_completion import RowCompletionTest
 from llm_elicit.audit.shape import Box
 from llm_elicit.spaces.features import Feature, FeatureSpace
 
 __all__ = [
-    "between", "cell", "estimate", "interval", "level_words", "listed", "no_belief_sentence",
-    "number", "p_cell", "recited_sentence", "share", "sides", "signed",
+    "between", "box_text", "cell", "estimate", "interval", "listed", "no_belief_sentence",
+    "noise_level_text", "number", "p_cell", "row_completion_sentence", "share", "signed",
     "times_saved", "visible", "worded",
 ]  # fmt: skip
 
 NOT_MEASURED = "not measurable"
 NULL_NAMES = {
-    "coin": "one half for every choice",
+    "random choices": "random choices (probability one half)",
     "sampling density": "λ as the belief",
-    "places": "the position effect alone",
-    "quadratic": "the best quadratic rule",
+    "position": "position effect only",
+    "quadratic": "quadratic utility",
 }
-"""What null models are called on the page."""
+"""Names of null models on the page."""
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number to `digits` significant digits, with a true minus sign.
+    """Return a number to `digits` significant digits, with a typographic minus sign.
 
     Example:
         >>> number(-0.01234), number(1234.5), number(None)
@@ -44,7 +44,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def estimate(value: Estimate | None, decimals: int = 2, percent: bool = False) -> str:
-    """Mean and standard deviation over repeats, as numbers or as percentages.
+    """Return mean and standard deviation over repeats, as numbers or as percentages.
 
     Example:
         >>> estimate(Estimate(mean=1.2345, sd=0.0123))
@@ -60,7 +60,7 @@ def estimate(value: Estimate | None, decimals: int = 2, percent: bool = False) -
 
 
 def interval(value: Interval | None, percent: bool = False, decimals: int = 0) -> str:
-    """An estimate with its interval, as numbers or as percentages to so many decimals.
+    """Return an estimate with its interval, as numbers or as percentages.
 
     Example:
         >>> interval(Interval(value=0.02, low=-0.05, high=0.09))
@@ -75,7 +75,7 @@ def interval(value: Interval | None, percent: bool = False, decimals: int = 0) -
 
 
 def signed(value: float) -> str:
-    """A number with its sign, to two decimals.
+    """Return a number with its sign, to two decimals.
 
     Example:
         >>> signed(0.25), signed(-0.3), signed(-0.001)
@@ -85,7 +85,7 @@ def signed(value: float) -> str:
 
 
 def share(value: float | None, decimals: int = 0) -> str:
-    """A share as a percentage.
+    """Return a share as a percentage.
 
     Example:
         >>> share(0.05), share(0.0512, 1)
@@ -95,7 +95,7 @@ def share(value: float | None, decimals: int = 0) -> str:
 
 
 def cell(value: float, kind: str) -> str:
-    """A number in a cell: a "share" of 0 at least, a "correlation", or a number of two digits.
+    """Return a number for a cell: a "share" of at least 0, a "correlation", or two digits.
 
     Example:
         >>> cell(0.771, "share"), cell(-1.35, "share"), cell(-0.2, "correlation"), cell(0.0123, "")
@@ -107,17 +107,17 @@ def cell(value: float, kind: str) -> str:
 
 
 def p_cell(value: float, at_floor: bool = False) -> str:
-    """A p-value in a table's cell; one that a simulation could not have found smaller is a bound.
+    """Return a p-value for a table's cell; a bound if it is the smallest a simulation can give.
 
     Example:
         >>> p_cell(0.0005, at_floor=True), p_cell(0.2134)
         ('≤ 0.0005', '0.21')
     """
-    return p_words(value, at_floor).removeprefix("p ").removeprefix("= ")
+    return p_text(value, at_floor).removeprefix("p ").removeprefix("= ")
 
 
 def times_saved(factor: float) -> str:
-    """A power, by its factor of the saved belief's.
+    """Return a power as a multiple of the saved belief's.
 
     Example:
         >>> times_saved(0.5**0.5), times_saved(1.0)
@@ -127,7 +127,7 @@ def times_saved(factor: float) -> str:
 
 
 def between(feature: Feature, band: tuple[float, float]) -> str:
-    """The two ends of a band, as `worded`.
+    """Return the two ends of a band, formatted by `worded`.
 
     Example:
         >>> between(Feature(name="x", label="x", unit="m", low=0, high=100), (1.0, 22.0))
@@ -137,9 +137,9 @@ def between(feature: Feature, band: tuple[float, float]) -> str:
 
 
 def worded(feature: Feature, value: float) -> str:
-    """A mean, sd or quantile with about the digits a question would give, without the unit.
+    """Return a mean, sd or quantile with about as many digits as in a question, without the unit.
 
-    Unlike the values in a question it may lie outside the range: a standard deviation does.
+    Unlike the values in a question it may lie outside the range, as a standard deviation does.
 
     Example:
         >>> feature = Feature(name="x", label="x", unit="USD", factor=1000, low=0, high=100)
@@ -157,44 +157,44 @@ def worded(feature: Feature, value: float) -> str:
 
 
 def no_belief_sentence(judge: JudgeAudit, space: FeatureSpace) -> str:
-    """Why a judge has no belief: too few answers to fit one to, or no fit was run."""
+    """Return why a judge has no belief: too few answers, or no fit was run."""
     pairs, least = judge.preference.pairs, space.dimension
     if pairs < least:
         return (
             f"No belief was fitted: {pairs} pairs have an answer, and {least} features need at "
             f"least {least}."
         )
-    return "No belief was fitted: the stage fit has not been run; llm-elicit fit does it."
+    return "No belief was fitted: the stage fit has not been run; run llm-elicit fit."
 
 
-def sides(box: Box, space: FeatureSpace) -> str:
-    """The features that bound a box, each in its unit, or with its categories.
+def box_text(box: Box, space: FeatureSpace) -> str:
+    """Return the bounds of a box, each in its feature's unit, or with its categories.
 
     Example:
         >>> x, y = ({"name": n, "label": n, "unit": "m", "low": 0, "high": 9} for n in "xy")
         >>> space = FeatureSpace(name="xy", title="xy", subject="xy", features=[x, y])
-        >>> held = {"value": 0.5, "low": 0.4, "high": 0.6}
+        >>> share = {"value": 0.5, "low": 0.4, "high": 0.6}
         >>> ends = [{"name": "x", "low": None, "high": 2}, {"name": "y", "low": 1, "high": 2}]
-        >>> sides(Box(sides=ends, data=held, belief=0.1, band=None, outside=None), space)
+        >>> box_text(Box(bounds=ends, data=share, belief=0.1, band=None, outside=None), space)
         'x up to 2.00 m, y 1.00 m to 2.00 m'
     """
-    features, said = dict(zip(space.names, space.features, strict=True)), []
-    for side in box.sides:
-        feature = features[side.name]
-        if side.categories is not None:
-            said.append(f"{feature.label} {listed(side.categories, 'or')}")
+    features, parts = dict(zip(space.names, space.features, strict=True)), []
+    for bound in box.bounds:
+        feature = features[bound.name]
+        if bound.categories is not None:
+            parts.append(f"{feature.label} {listed(bound.categories, 'or')}")
             continue
-        low, high = (None if end is None else feature.word(end) for end in (side.low, side.high))
+        low, high = (None if end is None else feature.word(end) for end in (bound.low, bound.high))
         if low is None or high is None:
-            bounds = f"up to {high}" if low is None else f"over {low}"
+            limits = f"up to {high}" if low is None else f"above {low}"
         else:
-            bounds = f"{low} to {high}"
-        said.append(f"{feature.label} {bounds}")
-    return ", ".join(said)
+            limits = f"{low} to {high}"
+        parts.append(f"{feature.label} {limits}")
+    return ", ".join(parts)
 
 
-def level_words(direct: DirectAudit) -> str:
-    """The noise level that agrees best with stated quantiles, over the assumed one."""
+def noise_level_text(direct: DirectAudit) -> str:
+    """Return the noise level that agrees best with stated quantiles, relative to the assumed."""
     level = None if direct.stated is None else direct.stated.level
     if level is None:
         return NOT_MEASURED
@@ -202,42 +202,42 @@ def level_words(direct: DirectAudit) -> str:
     return interval if level.identified else f"not identified: {interval}"
 
 
-def recited_sentence(recited: Recited, judge: str) -> str:
-    """Whether a judge has memorized the table, and what follows.
+def row_completion_sentence(test: RowCompletionTest, judge: str) -> str:
+    """Return whether a judge has memorized the table, and what that implies.
 
     Example:
         >>> from llm_elicit.audit.inference import wilson
         >>> share = wilson(0, 20)
-        >>> none = Recited(feature=0, rows=20, read=18, share=share, chance=0, p_value=1,
-        ...                found=False)
-        >>> recited_sentence(none, "x")
-        'x completed no row of 20 exactly: no sign that it has memorized the table.'
-        >>> recited_sentence(none.model_copy(update={"read": 0}), "x").partition(":")[0]
-        "None of x's answers to 20 rows could be read"
+        >>> none = RowCompletionTest(
+        ...     feature=0, rows=20, parsed=18, share=share, chance=0, p_value=1, memorized=False)
+        >>> row_completion_sentence(none, "x")
+        'x completed no row of 20 exactly: no evidence that it has memorized the table.'
+        >>> row_completion_sentence(none.model_copy(update={"parsed": 0}), "x").partition(":")[0]
+        "None of x's answers to 20 rows could be parsed"
     """
-    share, rows = recited.share, recited.rows
-    if not recited.read:
+    share, rows = test.share, test.rows
+    if not test.parsed:
         return (
-            f"None of {judge}'s answers to {rows:,} rows could be read: whether it has memorized "
-            "the table is not known."
+            f"None of {judge}'s answers to {rows:,} rows could be parsed: whether it has "
+            "memorized the table is unknown."
         )
     count = "no row" if not share.value else f"{round(share.value * rows):,} rows"
     exactly = f"{judge} completed {count} of {rows:,} exactly"
-    if not recited.found:
-        return f"{exactly}: no sign that it has memorized the table."
+    if not test.memorized:
+        return f"{exactly}: no evidence that it has memorized the table."
     return (
-        f"{exactly}, where a judge that knows the subject but not the table would complete "
-        f"{recited.chance:.1%}. It has memorized at least a part of the table, so its belief's "
-        "agreement with the data says little about how well it judges what it has not read."
+        f"{exactly}; {test.chance:.1%} are expected of a judge that knows the subject but not the "
+        "table. It has memorized at least part of the table, so agreement of its belief with the "
+        "data is no evidence of calibration on data that it has not seen."
     )
 
 
-def listed(names: Sequence[str], joint: str = "and") -> str:
-    """Names in one phrase.
+def listed(names: Sequence[str], conjunction: str = "and") -> str:
+    """Return names as one phrase.
 
     Example:
         >>> listed(["a", "b", "c"]), listed(["a", "b"], "or")
         ('a, b and c', 'a or b')
     """
     *most, last = names
-    return f"{', '.join(most)} {joint} {last}" if most else last
+    return f"{', '.join(most)} {conjunction} {last}" if most else last

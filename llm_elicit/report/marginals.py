@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from llm_elicit.audit.scales import bin_edges, bin_widths, shares_of
+from llm_elicit.audit.scales import bin_edges, bin_widths, category_shares
 from llm_elicit.audit.summaries import BINS, BeliefBands, CategoryBands, FeatureBands, smoothed
 from llm_elicit.report.formatting import between, share
 from llm_elicit.report.layers import (
@@ -179,7 +179,7 @@ def _draw_line(
 def _bars(feature: Feature, values: Floats) -> Floats:
     """Return the histogram density per unit of the feature's scale; of categories, shares."""
     if feature.categories:
-        return shares_of(values, feature)
+        return category_shares(values, feature)
     edges = bin_edges(feature, BINS)
     counts = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0]
     return np.asarray(counts / (counts.sum() * bin_widths(feature, edges)), dtype=np.float64)
@@ -208,8 +208,8 @@ def _median_words(samples: Samples, belief: Floats, column: int, bands: BeliefBa
 
 def _share_words(samples: Samples, belief: Floats, column: int, bands: BeliefBands | None) -> str:
     feature, parts = samples.space.features[column], []
-    data = None if samples.data is None else shares_of(samples.data[:, column], feature)
-    shares = shares_of(belief[:, column], feature)
+    data = None if samples.data is None else category_shares(samples.data[:, column], feature)
+    shares = category_shares(belief[:, column], feature)
     band = None if bands is None else bands.features[column]
     for code, word in enumerate(feature.categories):
         part = f"belief {share(float(shares[code]))}"

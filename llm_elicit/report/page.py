@@ -1,4 +1,4 @@
-"""One self-contained HTML page from a study: no network, nothing run from a reply."""
+"""The report as one self-contained HTML page: it loads nothing and runs nothing from a reply."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from llm_elicit.audit.record import Audit, JudgeAudit
+from llm_elicit.audit.judge_audit import JudgeAudit
+from llm_elicit.audit.record import Audit
 from llm_elicit.comparisons.table import VERDICTS, Comparisons
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
@@ -23,24 +24,24 @@ from llm_elicit.report.caveats import caveats
 from llm_elicit.report.figures import Portrait, draw_curves, draw_portrait, save_figures
 from llm_elicit.report.glossary import GLOSSARY
 from llm_elicit.report.marginals import Samples
-from llm_elicit.report.powers import Mark, marks_of
+from llm_elicit.report.powers import PowerLabel, power_labels
 from llm_elicit.report.rendering import Picture, axis_label
 
 
 @dataclass(frozen=True)
 class Study:
-    """All that a report is made from.
+    """The inputs of a report.
 
     Attributes:
         audit: the numbers.
-        campaign: what was asked, of whom.
+        campaign: the questions and the judges.
         comparisons: the judgments.
         samples: points to draw: data, λ, and each judge's belief.
         versions: software versions by name.
         prompts: rendered questions by their hash, for those that can be shown.
         created: when, as text.
-        missing: how many questions have no answer, for judges with any.
-        questions: how many questions each judge is asked in all; those in `missing` are here.
+        missing: number of unanswered questions, for judges with any.
+        questions: total number of questions of each judge in `missing`.
     """
 
     audit: Audit
@@ -56,7 +57,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a judge's answers took. `cost` is None where a price is unknown."""
+    """Requests, tokens, cost (None if a price is unknown) and median seconds of a judge."""
 
     requests: int
     cached: int
@@ -74,9 +75,9 @@ class JudgeView:
     anchor: str
     settings: str
     sentence: str
-    notes: tuple[str, ...]
-    search: str
-    marks: tuple[Mark, ...]
+    remarks: tuple[str, ...]
+    sample_size: str
+    power_labels: tuple[PowerLabel, ...]
     portrait: Portrait | None
     curves: Picture | None
     shown: Shown
@@ -102,7 +103,39 @@ def write_report(study: Study, folder: Path) -> Path:
 
 
 def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
-    """The page as HTML; everything from outside is escaped."""
+    """Return the page as HTML; all external text is escaped."""
+    judges = [
+        _judge_view(study, number, item, portraits.get(item.name))
+        for number, item in enumerate(study.audit.judges, start=1)
+    ]
+    has_slider = any(len(portrait.factors) > 1 for portrait in portraits.values())
+    script = _script() if has_slider else ""
+    page = _environment().get_template("page.html.jinja")
+    return page.render(
+        study=study,
+        audit=study.audit,
+        reference=study.audit.reference,
+        space=study.audit.space,
+        judges=judges,
+        labels={feature.name: feature.label for feature in study.audit.space.features},
+        direct=[judge for judge in judges if judge.audit.direct is not None],
+        with_data=[judge for judge in judges if judge.audit.discrimination is not None],
+        ranges=any(powers.coherence_of(judge.audit.powers) for judge in judges),
+        with_triads=[judge for judge in judges if judge.audit.transitivity is not None],
+        no_belief=formatting.no_belief_sentence,
+        null_names=formatting.NULL_NAMES,
+        glossary=GLOSSARY,
+        filters=filters([(judge.audit.name, judge.shown) for judge in judges]),
+        verdicts=VERDICTS,
+        orders=ORDERS,
+        script=Markup(script),
+        script_hash=_hash(script),
+        caveats=caveats(study.audit, study.campaign, study.missing, study.questions),
+    )
+
+
+def _environment() -> jinja2.Environment:
+    """Return the environment of the templates, with the functions they use as filters."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("llm_elicit.report"),
         autoescape=True,
@@ -121,10 +154,10 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         verdicts.effect_cell,
         verdicts.direction_cell,
         verdicts.shown_ceiling,
-        formatting.level_words,
-        formatting.recited_sentence,
+        formatting.noise_level_text,
+        formatting.row_completion_sentence,
         formatting.share,
-        formatting.sides,
+        formatting.box_text,
         formatting.signed,
         formatting.p_cell,
         formatting.visible,
@@ -135,66 +168,40 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
         data_uri,
     ):
         environment.filters[function.__name__] = function
-    judges = [
-        _judge_view(study, place, item, portraits.get(item.name))
-        for place, item in enumerate(study.audit.judges, start=1)
-    ]
-    script = _script() if any(len(portrait.factors) > 1 for portrait in portraits.values()) else ""
-    page = environment.get_template("page.html.jinja")
-    return page.render(
-        study=study,
-        audit=study.audit,
-        reference=study.audit.reference,
-        space=study.audit.space,
-        judges=judges,
-        labels={feature.name: feature.label for feature in study.audit.space.features},
-        direct=[judge for judge in judges if judge.audit.direct is not None],
-        followed=[judge for judge in judges if judge.audit.discrimination is not None],
-        ranges=any(powers.coherence_of(judge.audit.powers) for judge in judges),
-        circular=[judge for judge in judges if judge.audit.transitivity is not None],
-        no_belief=formatting.no_belief_sentence,
-        null_names=formatting.NULL_NAMES,
-        glossary=GLOSSARY,
-        filters=filters([(judge.audit.name, judge.shown) for judge in judges]),
-        verdicts=VERDICTS,
-        orders=ORDERS,
-        script=Markup(script),
-        script_hash=_hash(script),
-        caveats=caveats(study.audit, study.campaign, study.missing, study.questions),
-    )
+    return environment
 
 
 def _script() -> str:
-    """The page's one script: it moves the powers, and nothing of it comes from outside."""
+    """Return the page's only script, which moves the slider; it contains no external text."""
     return (resources.files("llm_elicit.report") / "templates" / "slider.js").read_text(
         encoding="utf-8"
     )
 
 
 def _hash(script: str) -> str:
-    """A script's hash as a content policy names it."""
+    """Return a script's hash in the form of a content security policy."""
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest())
     return f"sha256-{digest.decode('ascii')}"
 
 
 def data_uri(content: bytes, media: str) -> str:
-    """Bytes as a `data:` address."""
+    """Return bytes as a `data:` URI."""
     return f"data:{media};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def _judge_view(
-    study: Study, place: int, audited: JudgeAudit, portrait: Portrait | None
+    study: Study, number: int, audited: JudgeAudit, portrait: Portrait | None
 ) -> JudgeView:
     rows = study.comparisons.of(audited.name)
     prompts = (study.prompts[h] for h in rows["prompt_hash"] if h in study.prompts)
     return JudgeView(
         audit=audited,
-        anchor=f"judge-{place}",
+        anchor=f"judge-{number}",
         settings=_settings(study.campaign, audited.name),
         sentence=verdicts.verdict_sentence(audited, study.audit),
-        notes=verdicts.notes(audited, study.audit.settings.level),
-        search=verdicts.search_sentence(audited.preference),
-        marks=() if portrait is None else marks_of(audited.powers, portrait.factors),
+        remarks=verdicts.remarks(audited, study.audit.settings.level),
+        sample_size=verdicts.sample_size_sentence(audited.preference),
+        power_labels=() if portrait is None else power_labels(audited.powers, portrait.factors),
         portrait=portrait,
         curves=draw_curves(audited),
         shown=choose_answers(rows, study.audit.space),
@@ -204,7 +211,7 @@ def _judge_view(
 
 
 def _settings(campaign: Campaign, judge: str) -> str:
-    """The judge's settings that shape its answers; no address, which may hold a secret."""
+    """Return the settings that affect a judge's answers; no address, which may hold a secret."""
     chosen: list[Judge] = [item for item in campaign.judges if item.name == judge]
     if not chosen:
         return "not in the campaign"
@@ -214,7 +221,7 @@ def _settings(campaign: Campaign, judge: str) -> str:
 
 
 def _setting(value: object) -> str:
-    """A setting's value; those of a group in brackets."""
+    """Return a setting's value; a group's values in brackets."""
     if isinstance(value, Mapping):
         parts = (f"{key.replace('_', ' ')} {_setting(part)}" for key, part in value.items())
         return f"({', '.join(parts)})"

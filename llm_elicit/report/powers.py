@@ -1,4 +1,4 @@
-"""Powers that are known from somewhere, as marks on the slider and on the columns of a table."""
+"""The power of a belief: in sentences, and as labels on the slider and the columns of a table."""
 
 from __future__ import annotations
 
@@ -7,24 +7,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 
-from llm_elicit.audit.belief_power import DataPower, PinnedPower, Powers, SourcePower, WidthResponse
-from llm_elicit.audit.inference import p_words
+from llm_elicit.audit.belief_power import (
+    BeliefPowers,
+    DataPower,
+    IdentifiedPower,
+    SourcePower,
+    WidthResponse,
+)
+from llm_elicit.audit.inference import p_text
 from llm_elicit.report.formatting import listed, number, times_saved
 
 _LEVEL = 0.05
-"""Sources of a power whose common power is rejected at this level are said to disagree."""
+"""Level of the test that the sources of a power agree."""
 
 
 @dataclass(frozen=True)
-class Mark:
+class PowerLabel:
     """One power on the slider.
 
     Attributes:
-        letter: what it is called.
-        at, low, high: where the power and its interval are, from 0 to 1 along the slider; those
-            beyond its ends are at its ends.
-        nearest: place of the nearest of the slider's powers; None where it is beyond its ends.
-        text: where the power comes from, and what it is.
+        letter: the label.
+        at, low, high: positions of the power and its interval along the slider, from 0 to 1,
+            clipped to its ends.
+        nearest: index of the nearest of the slider's powers; None if it is beyond its ends.
+        text: the source of the power and its value.
     """
 
     letter: str
@@ -35,142 +41,150 @@ class Mark:
     text: str
 
 
-def marks_of(powers: Powers | None, factors: Sequence[float]) -> tuple[Mark, ...]:
-    """Return the marks on a slider of factors of the saved power: what pins it, and the data."""
+def power_labels(powers: BeliefPowers | None, factors: Sequence[float]) -> tuple[PowerLabel, ...]:
+    """Return labels for a slider over multiples of the saved power: by source, and of the data."""
     if powers is None or len(factors) < 2:
         return ()
     found: list[tuple[str, SourcePower]] = []
-    if powers.pinned is not None:
-        alone = powers.pinned.sources
-        if len(alone) > 1:
-            found.append(("all sources together", _whole(powers.pinned)))
-        found += [(f"{one.source} alone" if len(alone) > 1 else one.source, one) for one in alone]
+    if powers.identified is not None:
+        sources = powers.identified.sources
+        several = len(sources) > 1
+        if several:
+            found.append(("all sources combined", _combined(powers.identified)))
+        found += [(f"{one.source} alone" if several else one.source, one) for one in sources]
     if powers.data is not None and powers.data.value > 0.0:
-        found.append((_data(powers.data), powers.data))
+        found.append((_data_text(powers.data), powers.data))
     return tuple(
-        _mark(letter, name, power, powers.saved, factors)
+        _label(letter, name, power, powers.saved, factors)
         for letter, (name, power) in zip(ascii_uppercase, found, strict=False)
     )
 
 
-def _data(power: DataPower) -> str:
-    beyond = "" if power.bounded else ", the sharpest that was tried"
-    return f"where the data are most likely{beyond}, which is no property of the judge"
+def _data_text(power: DataPower) -> str:
+    beyond = "" if power.bounded else ", the largest evaluated"
+    return f"maximum likelihood of the data{beyond} (not a property of the judge)"
 
 
-def _whole(pinned: PinnedPower) -> SourcePower:
-    return SourcePower(source=pinned.source, value=pinned.value, low=pinned.low, high=pinned.high)
+def _combined(power: IdentifiedPower) -> SourcePower:
+    return SourcePower(source=power.source, value=power.value, low=power.low, high=power.high)
 
 
-def _mark(
+def _label(
     letter: str, name: str, power: SourcePower, saved: float, factors: Sequence[float]
-) -> Mark:
+) -> PowerLabel:
     value, low, high = (each / saved for each in (power.value, power.low, power.high))
-    at = _along(value, factors)
+    at = _position(value, factors)
     step = round(at * (len(factors) - 1))
     inside = factors[0] / 2**0.25 <= value <= factors[-1] * 2**0.25
-    return Mark(
+    return PowerLabel(
         letter=letter,
         at=at,
-        low=_along(low, factors),
-        high=_along(high, factors),
+        low=_position(low, factors),
+        high=_position(high, factors),
         nearest=step if inside else None,
         text=f"{name}: {times_saved(round(value, 2))} ({number(low, 2)} to {number(high, 2)})",
     )
 
 
-def _along(factor: float, factors: Sequence[float]) -> float:
-    """Return where a factor is from 0 to 1; factors are equally spaced in the logarithm."""
+def _position(factor: float, factors: Sequence[float]) -> float:
+    """Return a factor's position from 0 to 1; factors are equally spaced in the logarithm."""
     first, last = math.log(factors[0]), math.log(factors[-1])
     return min(max((math.log(max(factor, 1e-9)) - first) / (last - first), 0.0), 1.0)
 
 
-def power_sentence(powers: Powers) -> str:
-    """Return where the saved power comes from, and whether what says it agrees."""
-    pinned = powers.pinned
-    if pinned is None:
-        return f"Nothing says how sharp the belief is. {_saved(powers)}"
-    source = sources_text(pinned.source)
-    ends = (number(end / powers.saved, 2) for end in (pinned.low, pinned.high))
+def power_sentence(powers: BeliefPowers) -> str:
+    """Return the source of the saved power, and whether several sources agree."""
+    identified = powers.identified
+    if identified is None:
+        return f"The sharpness of the belief is not identified. {_saved(powers)}"
+    source = sources_text(identified.source)
+    ends = (number(end / powers.saved, 2) for end in (identified.low, identified.high))
     interval = f"90 % interval {' to '.join(ends)} times the saved power"
-    if not pinned.used:
-        return f"Answers about {source} leave open how sharp the belief is ({interval}). " + (
-            _saved(powers)
+    if not identified.used:
+        return (
+            f"Answers about {source} do not identify the sharpness of the belief ({interval}). "
+            f"{_saved(powers)}"
         )
     if powers.scale is None:
         known = (
-            f"The saved power is the one that answers about {source} would give ({interval}), but "
-            "they are not those of the holder of a density, so the scale is not known."
+            f"The saved power is the one implied by answers about {source} ({interval}), but they "
+            "are not coherent with a density, so the scale is not identified."
         )
     else:
-        known = f"The saved power is known from {source} ({interval})."
-    if pinned.agreement is None:
+        known = f"The saved power is identified by {source} ({interval})."
+    if identified.agreement is None:
         return known
-    p = p_words(pinned.agreement, False)
-    if disagree(powers):
-        return f"{known} The sources do not agree ({p}), so read each by itself."
+    p = p_text(identified.agreement, False)
+    if sources_disagree(powers):
+        return f"{known} The sources disagree ({p}); each is listed separately."
     return f"{known} The sources agree ({p})."
 
 
-def nearer_sentence(powers: Powers) -> str:
-    """Return whether a belief is nearer to the data than λ is, whatever its power."""
+def nearer_sentence(powers: BeliefPowers) -> str:
+    """Return whether a belief is nearer to the data than λ is, over the powers evaluated."""
     if powers.sampling_data is None:
         return ""
     first, last = (powers.rows[end].factor for end in (0, -1))
-    looked = f"from {first:g} to {last:g} times the saved one"
+    evaluated = f"from {first:g} to {last:g} times the saved one"
     if powers.nearer is None:
-        return f"Whether the belief is nearer to the data than λ depends on the power, {looked}."
+        return f"Whether the belief is nearer to the data than λ depends on the power, {evaluated}."
     every = "every power" if powers.nearer else "no power"
-    return f"The belief is nearer to the data than λ at {every} {looked}."
+    return f"The belief is nearer to the data than λ at {every} {evaluated}."
 
 
-def coherence_of(powers: Powers | None) -> WidthResponse | None:
-    """Return the reaction to the width of ranges; None where none were asked about."""
-    return None if powers is None or powers.pinned is None else powers.pinned.coherence
+def coherence_of(powers: BeliefPowers | None) -> WidthResponse | None:
+    """Return the response to the width of ranges; None if none were asked about."""
+    return None if powers is None or powers.identified is None else powers.identified.coherence
 
 
-def coherence_sentence(powers: Powers | None) -> str:
-    """Return what pairs of ranges say of a judge's coherence; empty where none were asked."""
+def coherence_sentence(powers: BeliefPowers | None) -> str:
+    """Return whether answers about ranges are coherent with a density; empty without any."""
     found = coherence_of(powers)
     if found is None:
         return ""
     numbers = (
         f"coefficient of log width {number(found.width.value, 2)}, 95 % interval "
-        f"{number(found.width.low, 2)} to {number(found.width.high, 2)}, where "
-        f"{number(found.expected, 2)} is expected of the holder of a density; "
-        f"{p_words(found.p_value, False)}"
+        f"{number(found.width.low, 2)} to {number(found.width.high, 2)}; "
+        f"{number(found.expected, 2)} expected for the holder of a density, "
+        f"{p_text(found.p_value, False)}"
     )
-    unseen = found.width.low <= 0.0 <= found.width.high
-    if found.coherent and unseen:
+    includes_zero = found.width.low <= 0.0 <= found.width.high
+    if found.coherent and includes_zero:
         return (
-            f"Asked about ranges, it shows no reaction to their width ({numbers}), as only a very "
-            "sharp density would."
+            f"Its answers about ranges show no effect of their width ({numbers}), which is "
+            "coherent only with a very sharp density."
         )
     if found.coherent:
-        return f"Asked about ranges, it reacts to their width as a density would ({numbers})."
-    if unseen:
-        return f"Asked about ranges, it does not react to their width ({numbers})."
-    return f"Asked about ranges, it reacts to their width unlike a density ({numbers})."
+        return f"Its answers about ranges are coherent with a density ({numbers})."
+    if includes_zero:
+        return (
+            f"Its answers about ranges are not coherent with a density: their width has no effect "
+            f"({numbers})."
+        )
+    return f"Its answers about ranges are not coherent with a density ({numbers})."
 
 
-def disagree(powers: Powers) -> bool:
-    """Return whether the sources of a power have no power in common."""
-    pinned = powers.pinned
-    return pinned is not None and pinned.agreement is not None and pinned.agreement < _LEVEL
+def sources_disagree(powers: BeliefPowers) -> bool:
+    """Return whether the test that all sources share one power rejects."""
+    identified = powers.identified
+    if identified is None or identified.agreement is None:
+        return False
+    return identified.agreement < _LEVEL
 
 
 def sources_text(source: str) -> str:
+    """Return the sources of a power as a phrase."""
     return listed(source.split(" + "))
 
 
-def _saved(powers: Powers) -> str:
-    """Return what the saved power is where nothing says it."""
+def _saved(powers: BeliefPowers) -> str:
+    """Return what the saved power is if it is not identified."""
     return {
         "convention": (
-            "The figures start at a power by convention, at which the log-density has a standard "
+            "By convention, the figures show the power at which the log density has a standard "
             "deviation of one nat over λ."
         ),
         "assumed noise level": (
-            "The figures start at the power that follows from the noise level assumed for choices."
+            "The figures show the power that follows from the noise level assumed for choices."
         ),
-    }.get(powers.source, f"The figures start at a power by {sources_text(powers.source)}.")
+    }.get(powers.source, f"The figures show the power by {sources_text(powers.source)}.")

@@ -14,7 +14,8 @@ import pandas as pd
 from llm_elicit._util.sanitize import guard, latex, markdown
 from llm_elicit.audit.distances import Distance
 from llm_elicit.audit.inference import Interval
-from llm_elicit.audit.record import Audit, JudgeAudit
+from llm_elicit.audit.judge_audit import JudgeAudit
+from llm_elicit.audit.record import Audit
 from llm_elicit.audit.summaries import CategoryBands, CategorySummary, Summary
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.report import formatting
@@ -252,7 +253,7 @@ def direct_numbers(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
     direct = judge.direct
     assert direct is not None
     level = direct.stated.level if direct.stated else None
-    recited = direct.recited
+    recited = direct.row_completion
     whole = {
         "level": level.best if level else None,
         "level_low": level.low if level else None,

@@ -1,25 +1,31 @@
-"""What was found about a judge, in sentences for a reader who knows none of the methods."""
+"""The findings about a judge in sentences, for a reader who knows none of the methods."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from llm_elicit.audit.belief_power import Powers
+from llm_elicit.audit.belief_power import BeliefPowers
 from llm_elicit.audit.discrimination import Discrimination
 from llm_elicit.audit.effects import Effect
-from llm_elicit.audit.inference import p_words
+from llm_elicit.audit.inference import p_text
+from llm_elicit.audit.judge_audit import JudgeAudit
 from llm_elicit.audit.position_effect import PositionEffect
 from llm_elicit.audit.preference import Ceiling, Preference
-from llm_elicit.audit.record import Audit, JudgeAudit
+from llm_elicit.audit.record import Audit
 from llm_elicit.report.formatting import NOT_MEASURED, listed, share, signed
-from llm_elicit.report.powers import coherence_of, coherence_sentence, disagree, sources_text
+from llm_elicit.report.powers import (
+    coherence_of,
+    coherence_sentence,
+    sources_disagree,
+    sources_text,
+)
 from llm_elicit.spaces.features import FeatureSpace
 
 _MOST_NAMED = 4
 _STRONG = 0.25
 _CHANCE = 0.5
-# Where the name of a thing ends and what narrows it down begins.
+# The end of the noun phrase that names the subject.
 _NARROWED = re.compile(
     r"[,(;:]|\s(?:in|near|of|sold|between|with|from|for|at|on|by|that|who|which|made|built)\s"
 )
@@ -27,11 +33,11 @@ _MOST_WORDS = 4
 
 
 def verdict_sentence(judge: JudgeAudit, audit: Audit) -> str:
-    """Return what a judge prefers, how reliably, whether the data are so, and at which scale."""
+    """Return what a judge prefers, how reliably, whether the data agree, and the scale."""
     preference, level = judge.preference, audit.settings.level
     if preference.pairs == 0:
-        return f"{judge.name} never chose."
-    p = p_words(preference.p_holm, preference.at_floor)
+        return f"{judge.name} gave no choice."
+    p = p_text(preference.p_holm, preference.at_floor)
     if not preference.consistent:
         return _no_preference(judge.name, preference, p)
     parts = [
@@ -44,22 +50,18 @@ def verdict_sentence(judge: JudgeAudit, audit: Audit) -> str:
 
 
 def preferred(effects: Sequence[Effect], space: FeatureSpace, level: float) -> str:
-    """Return the features that drive a preference, the largest effect first, with direction."""
+    """Return the features with significant effects, the largest first, with direction."""
     labels = {feature.name: feature.label for feature in space.features}
-    clear = sorted(driving(effects, level), key=lambda effect: -(effect.size or 0.0))
-    if not clear:
-        return "some combinations of features to others, no feature by itself"
+    significant = [effect for effect in effects if effect.p_holm < level]
+    significant.sort(key=lambda effect: -(effect.size or 0.0))
+    if not significant:
+        return "some combinations of features to others; no single feature is significant"
     named: dict[str, list[str]] = {}
-    for effect in clear[:_MOST_NAMED]:
+    for effect in significant[:_MOST_NAMED]:
         named.setdefault(_direction(effect), []).append(_name(effect, labels[effect.name]))
     phrases = [f"{direction}{listed(names)}" for direction, names in named.items()]
-    rest = len(clear) - _MOST_NAMED
+    rest = len(significant) - _MOST_NAMED
     return listed([*phrases, f"{rest} more"] if rest > 0 else phrases)
-
-
-def driving(effects: Sequence[Effect], level: float) -> list[Effect]:
-    """Return the effects that are clear beside the others, for looking at all features."""
-    return [effect for effect in effects if effect.p_holm < level]
 
 
 def _direction(effect: Effect) -> str:
@@ -75,7 +77,7 @@ def _direction(effect: Effect) -> str:
 
 
 def _name(effect: Effect, label: str) -> str:
-    """Return a feature's label without what it says in brackets, or its preferred category."""
+    """Return a feature's label without the part in brackets, or its preferred category."""
     short = label.split(" (", maxsplit=1)[0]
     if effect.categories is None:
         return short
@@ -90,17 +92,17 @@ def _reliably(preference: Preference, p: str) -> str:
         return f" ({p})"
     reached, ceiling = preference.reliability.value, shown_ceiling(preference)
     if reached <= 0.0:
-        return f", though what was fitted predicts none of its held-out {kind} ({p})"
+        return f", though the fit predicts none of the variation of held-out {kind} ({p})"
     known = ceiling is not None and ceiling.value >= reached
     most = f", of at most {share(ceiling.value)}" if known and ceiling is not None else ""
-    return f" ({share(reached)} of the variation of its held-out {kind} is predicted{most}; {p})"
+    return f" ({share(reached)} of the variation of held-out {kind} is predicted{most}; {p})"
 
 
 def shown_ceiling(preference: Preference) -> Ceiling | None:
-    """Return the ceiling of the reliability; None where it lies below what was reached.
+    """Return the ceiling of the reliability; None if its interval lies below the reliability.
 
-    From the orders it counts what the position effect varies between pairs as noise, and from few
-    pairs it is noisy itself.
+    Estimated from the orders, it counts variation of the position effect as noise; estimated from
+    few pairs, it is noisy itself.
     """
     reached, ceiling = preference.reliability, preference.ceiling
     if reached is None or ceiling is None or ceiling.high < reached.value:
@@ -109,20 +111,19 @@ def shown_ceiling(preference: Preference) -> Ceiling | None:
 
 
 def data_clause(found: Discrimination | None, subject: str) -> str:
-    """Return whether a preference follows the data; empty without data."""
+    """Return whether a preference agrees with the data; empty without data."""
     if found is None:
         return ""
     auc, real = found.auc, thing(subject)
     if auc.low > _CHANCE:
-        follows = "this follows the data"
+        agrees = "this agrees with the data"
     elif auc.high < _CHANCE:
-        follows = "this goes against the data"
+        agrees = "this is opposite to the data"
     else:
-        follows = "this does not follow the data"
+        agrees = "this is unrelated to the data"
     return (
-        f"{follows}, for it finds a real {real} more plausible than a made-up one "
-        f"{share(auc.value)} of the time ({share(auc.low)} to {share(auc.high)}, where the data's "
-        f"own density does {share(found.ceiling)})"
+        f"{agrees}: it ranks a real {real} above a random one {share(auc.value)} of the time "
+        f"(95 % interval {share(auc.low)} to {share(auc.high)}; ceiling {share(found.ceiling)})"
     )
 
 
@@ -142,74 +143,76 @@ def thing(subject: str) -> str:
     return name if 0 < len(name.split()) <= _MOST_WORDS else "case"
 
 
-def _scale_clause(preference: Preference, powers: Powers | None) -> str:
+def _scale_clause(preference: Preference, powers: BeliefPowers | None) -> str:
     if preference.verdict != "belief with a scale" or powers is None or powers.scale is None:
-        return "the scale of its belief is not known"
+        return "the scale of its belief is not identified"
     doubt, width = "", coherence_of(powers)
     if width is not None and not width.coherent:
-        doubt = ", though its answers to ranges are not those of the holder of a density"
-    elif disagree(powers):
-        doubt = ", though these do not agree"
-    return f"the scale of its belief is known from {sources_text(powers.scale)}{doubt}"
+        doubt = ", though its answers about ranges are not coherent with a density"
+    elif sources_disagree(powers):
+        doubt = ", though these disagree"
+    return f"the scale of its belief is identified by {sources_text(powers.scale)}{doubt}"
 
 
 def _no_preference(name: str, preference: Preference, p: str) -> str:
-    ignores = f"{name}'s answers cannot be distinguished from ones that ignore what is shown ({p})"
+    ignores = f"{name}'s answers cannot be distinguished from ones that ignore the content ({p})"
     if preference.verdict == "position only" and preference.position is not None:
         position = preference.position
-        place = p_words(position.p_holm, position.at_floor)
+        p_position = p_text(position.p_holm, position.at_floor)
         side = "first" if position.mean.value > 0 else "second"
         return (
-            f"{ignores}; they depend on the position alone: it prefers the option shown {side} "
-            f"({place}), which makes up {share(position.share)} of the variation of its answers."
+            f"{ignores}; they depend on the position only: it prefers the option shown {side} "
+            f"({p_position}), which accounts for {share(position.share)} of the variation of its "
+            "answers."
         )
     return f"{ignores}, nor do they depend on which option is shown first."
 
 
 def position_sentence(position: PositionEffect | None, level: float) -> str:
-    """Return how much of the answers is position, and whether it depends on the content.
+    """Return the size of the position effect, and whether it depends on the content.
 
-    Empty where it is less than a quarter of their variation and the same for all pairs.
+    Empty if it is less than a quarter of the answers' variation and the same for all pairs.
     """
     if position is None:
         return ""
     parts = []
     if position.share >= _STRONG:
         parts.append(
-            f"The position effect makes up {share(position.share)} of the variation of its answers."
+            f"The position effect accounts for {share(position.share)} of the variation of its "
+            "answers."
         )
     content = position.content
     if content is not None and content.p_value < level:
         parts.append(
-            f"Its position effect depends on what is shown "
-            f"({p_words(content.p_value, content.at_floor)}): asking both orders removes its mean "
-            "alone, and what an option gains by its own content when it is shown first counts as "
+            f"Its position effect depends on the content "
+            f"({p_text(content.p_value, content.at_floor)}): asking both orders removes only its "
+            "mean, and what an option gains by its own content when it is shown first counts as "
             "preference."
         )
     return " ".join(parts)
 
 
-def notes(judge: JudgeAudit, level: float) -> tuple[str, ...]:
-    """Return what the first screen says of a judge beside its verdict."""
+def remarks(judge: JudgeAudit, level: float) -> tuple[str, ...]:
+    """Return sentences that qualify a judge's verdict."""
     if not judge.preference.consistent:
-        return ()  # neither its ranges nor its position effect bear on a preference
+        return ()  # its ranges and its position effect qualify a preference only
     found = coherence_sentence(judge.powers), position_sentence(judge.preference.position, level)
-    return tuple(note for note in found if note)
+    return tuple(remark for remark in found if remark)
 
 
-def search_sentence(preference: Preference) -> str:
-    """Return how many pairs would find a preference where none was found; empty where unknown."""
-    search, pairs = preference.search, preference.pairs
-    if search is None or preference.consistent or pairs == 0:
+def sample_size_sentence(preference: Preference) -> str:
+    """Return how many pairs would find a preference if none was found; empty if not estimated."""
+    required, pairs = preference.sample_size, preference.pairs
+    if required is None or preference.consistent or pairs == 0:
         return ""
-    if search.pairs is None:
+    if required.pairs is None:
         return (
-            "What was measured is less than one standard error above chance, so no number of "
-            "pairs that would find a preference can be stated."
+            "The dependence measured is less than one standard error above chance, so the number "
+            "of pairs needed to find a preference cannot be estimated."
         )
     return (
-        f"If what was measured is a preference, about {search.pairs:,} pairs in all would find "
-        f"it: {search.pairs - pairs:,} more."
+        f"A preference as strong as the dependence measured would be found with about "
+        f"{required.pairs:,} pairs in total ({required.pairs - pairs:,} more)."
     )
 
 
@@ -221,17 +224,17 @@ def effect_cell(effect: Effect) -> str:
 
 
 def direction_cell(effect: Effect) -> str:
-    """Return what is preferred of a feature."""
+    """Return the preferred values of a feature."""
     if effect.categories is not None:
         return " over ".join(effect.categories)
     return effect.direction or ""
 
 
 def level_set_sentence(found: Discrimination) -> str:
-    """Return how much of the data lies where a judge finds points most plausible."""
+    """Return the share of the data in the tenth of λ with the highest utility."""
     level = found.level_set
     return (
-        f"{share(level.value)} of the data ({share(level.low)} to {share(level.high)}) lie in the "
-        "tenth of the range that it finds most plausible: 10% would by chance, "
-        f"{share(found.level_set_ceiling)} in that of the data's own density."
+        f"{share(level.value)} of the data (95 % interval {share(level.low)} to "
+        f"{share(level.high)}) lie in the tenth of the range that it finds most plausible; 10% are "
+        f"expected by chance, and the ceiling is {share(found.level_set_ceiling)}."
     )

@@ -1,10 +1,7 @@
-"""CSV files: checked tables, columns of numbers, and columns of words as codes."""
+"""A CSV's columns as numbers: those of numbers as they stand, those of words as codes."""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -24,24 +21,23 @@ else:
 
 
 _BITS = 1000
-"""Bits of a whole number that a float can nearly hold."""
+"""The longest whole number that a float holds, nearly."""
 
 
 def read_csv(path: Path, **options: Any) -> pd.DataFrame:
-    """Read a CSV with a header line.
+    """A CSV with its header line.
 
     Args:
         path: the file, also gzipped.
-        options: passed to `pandas.read_csv`.
+        options: further ones of `pandas.read_csv`.
 
     Raises:
-        InputError: it cannot be read, a row has more or fewer cells than the header line, two
+        InputError: it cannot be read, a row has more cells than the header line has names, two
             columns have one name, or cells are not separated by commas.
     """
     try:
         frame: pd.DataFrame = pd.read_csv(path, **options)
         header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False)
-        short = _first_short_row(path, header.shape[1])
     except UnicodeDecodeError:
         raise InputError(f"{path}: is not in UTF-8; save it again in that encoding") from None
     except (ValueError, OSError, EOFError, zlib.error) as error:
@@ -63,13 +59,8 @@ def read_csv(path: Path, **options: Any) -> pd.DataFrame:
         raise InputError(
             f"{path}: one column, {visible(names[0], 100)!r}; save it with commas between cells"
         )
-    if short is not None:
-        raise InputError(
-            f"{path}: line {short[0]} has {short[1]} cells, where the header line has "
-            f"{len(names)} names; add the missing cells, which may be empty"
-        )
     for name in frame.columns[frame.dtypes == np.dtype("O")]:
-        # pandas keeps whole numbers of hundreds of digits as Python's, which no float can hold.
+        # Whole numbers of hundreds of digits stay Python's own, which no float holds.
         huge = frame[name].map(lambda cell: type(cell) is int and cell.bit_length() > _BITS)
         if huge.any():
             raise InputError(
@@ -79,54 +70,25 @@ def read_csv(path: Path, **options: Any) -> pd.DataFrame:
     return frame
 
 
-def read_cells(path: Path) -> list[list[str]]:
-    """Read a CSV's cells as they are printed, the header line first, without blank lines.
-
-    Args:
-        path: the file, also gzipped.
-    """
-    return [row for _, row in _rows(path)]
-
-
-def _rows(path: Path) -> list[tuple[int, list[str]]]:
-    """Read the rows of a CSV, each with the number of its last line."""
-    content = path.read_bytes()
-    if path.suffix == ".gz":
-        content = gzip.decompress(content)
-    reader = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""))
-    return [(reader.line_num, row) for row in reader if row]
-
-
-def _first_short_row(path: Path, width: int) -> tuple[int, int] | None:
-    """Return the line and the length of the first row with fewer cells than `width`."""
-    if path.suffix not in (".csv", ".gz"):
-        return None
-    try:
-        rows = _rows(path)
-    except csv.Error:
-        return None  # a cell longer than the module's limit; pandas has read it
-    return next(((line, len(row)) for line, row in rows if len(row) < width), None)
-
-
 def read_columns(path: Path, columns: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-    """Read columns of a CSV as floats; empty cells are NaN.
+    """Columns of a CSV as floats, NaN where a cell is empty.
 
     Args:
         path: the file, also gzipped.
-        columns: the words that each column may hold, by its name; the index of a word is its
-            code. Columns of numbers have none.
+        columns: the words that each column may hold, by its name; a word's place among them is
+            its code. Of a column of numbers there are none.
 
     Raises:
-        InputError: a column is missing, a column of numbers holds text, or a column of words
-            holds another word; the message names column and line.
+        InputError: a column is missing, a cell of a column of numbers holds text, or one of a
+            column of words another word; the message names column and line.
     """
     frame = read_csv(path)
     numbers = [name for name, words in columns.items() if not words]
     found = numeric_columns(frame, numbers, str(path))
     words = {name: some for name, some in columns.items() if some}
-    _check_present(frame, list(words), str(path))
+    _all_there(frame, list(words), str(path))
     if words:
-        # As text: "4" must not become 4.0, and "NA" may stand for North America.
+        # As they are written: "4" is no 4.0, and "NA" may stand for North America.
         written = read_csv(path, usecols=list(words), dtype=str, keep_default_na=False)
         for name, some in words.items():
             found[name] = word_codes(written[name], frame[name].isna(), some, str(path))
@@ -134,12 +96,12 @@ def read_columns(path: Path, columns: Mapping[str, Sequence[str]]) -> pd.DataFra
 
 
 def numeric_columns(frame: pd.DataFrame, names: list[str], where: str) -> pd.DataFrame:
-    """Return the columns `names` as floats.
+    """The columns `names` as floats.
 
     Raises:
         InputError: a column is missing, or a cell holds text; the message names column and line.
     """
-    _check_present(frame, names, where)
+    _all_there(frame, names, where)
     out = {}
     for name in names:
         column = pd.to_numeric(frame[name], errors="coerce")
@@ -157,7 +119,7 @@ def numeric_columns(frame: pd.DataFrame, names: list[str], where: str) -> pd.Dat
 def word_codes(
     written: pd.Series[str], empty: pd.Series[bool], words: Sequence[str], where: str
 ) -> pd.Series[float]:
-    """Return the index of each cell among `words`, ignoring blanks around it; NaN if `empty`.
+    """Each cell's place among `words`, blanks around it aside; NaN where it is `empty`.
 
     Raises:
         InputError: a cell that is not empty holds no such word; the message names column and line.
@@ -173,13 +135,13 @@ def word_codes(
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise InputError(
-            f"{where}: column {written.name!r}, line {row + 2}: {stripped.iloc[row]!r} is none "
-            f"of its categories; known: {', '.join(words)}"
+            f"{where}: column {written.name!r}, line {row + 2}: {stripped.iloc[row]!r} is none of "
+            f"its categories; known: {', '.join(words)}"
         )
     return codes.astype(float)
 
 
-def _check_present(frame: pd.DataFrame, names: list[str], where: str) -> None:
+def _all_there(frame: pd.DataFrame, names: list[str], where: str) -> None:
     missing = [name for name in names if name not in frame.columns]
     if missing:
         raise InputError(f"{where}: no column {missing[0]!r}; it has {', '.join(frame.columns)}")

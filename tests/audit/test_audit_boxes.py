@@ -46,7 +46,7 @@ def test_a_hole_in_the_belief_is_the_first_box():
     assert empty.outside
     assert empty.belief < 0.01
     assert empty.data.low > 0.05
-    assert {side.name: side.low > -0.1 for side in empty.sides} == dict.fromkeys(SPACE.names, True)
+    assert {side.name: side.low > -0.1 for side in empty.bounds} == dict.fromkeys(SPACE.names, True)
     assert boxes[0].belief > boxes[0].data.high  # where it was moved to
     assert boxes[0].outside
 

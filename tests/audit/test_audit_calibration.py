@@ -1,4 +1,4 @@
-"""What is foretold of choices, and the data within the belief."""
+"""Predictive checks of choices, and coverage of the data by the belief."""
 
 import numpy as np
 import pytest
@@ -8,9 +8,9 @@ from audit.planted import box
 from llm_elicit.audit.calibration import (
     DataLevels,
     data_levels,
-    levels_of,
+    density_levels,
     measure_data_coverage,
-    read_foretold,
+    read_predictive_check,
 )
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.density import (
@@ -30,7 +30,7 @@ def _levels(
     belief_sd: float, d: int, rng: np.random.Generator, rows: int = 2000, draws: int = 4000
 ) -> DataLevels:
     data, drawn = rng.normal(0, 1, (rows, d)), rng.normal(0, belief_sd, (draws, d))
-    values = levels_of(_normal(data, belief_sd), _normal(drawn, belief_sd), rng)
+    values = density_levels(_normal(data, belief_sd), _normal(drawn, belief_sd), rng)
     return DataLevels(values, draws)
 
 
@@ -40,7 +40,7 @@ def test_data_drawn_from_the_belief_lie_evenly_in_it(d: int) -> None:
     assert coverage.p_value > 1e-3
     assert coverage.error < 0.03
     for region in coverage.regions:
-        assert region.holds.low - 0.02 < region.mass < region.holds.high + 0.02
+        assert region.data_share.low - 0.02 < region.mass < region.data_share.high + 0.02
 
 
 @pytest.mark.parametrize(("rows", "draws"), [(4000, 4000), (500, 4000), (400, 200)])
@@ -61,15 +61,15 @@ def test_a_wide_belief_holds_too_much_of_the_data_and_a_narrow_one_too_little() 
     rng = np.random.default_rng(0)
     wide, narrow = (measure_data_coverage(_levels(sd, 2, rng)) for sd in (2.0, 0.5))
     for one, other in zip(wide.regions, narrow.regions, strict=True):
-        assert one.holds.low > one.mass
-        assert other.holds.high < other.mass
+        assert one.data_share.low > one.mass
+        assert other.data_share.high < other.mass
     # The densest half of N(0, 4 I) in two dimensions reaches to the radius 2 √(2 ln 2).
-    assert wide.regions[2].holds.value == pytest.approx(1 - 0.5**4, abs=0.02)
+    assert wide.regions[2].data_share.value == pytest.approx(1 - 0.5**4, abs=0.02)
     assert wide.p_value < 1e-6
 
 
 def test_a_flat_belief_has_no_densest_region() -> None:
-    values = levels_of(np.zeros(2000), np.zeros(1000), np.random.default_rng(0))
+    values = density_levels(np.zeros(2000), np.zeros(1000), np.random.default_rng(0))
     levels = DataLevels(values, 1000)
     assert measure_data_coverage(levels).p_value > 1e-3
 
@@ -95,20 +95,20 @@ def _judge(seed: int, n: int = 150) -> Choices:
     return Choices(a, b, won, np.arange(n))
 
 
-def test_a_fit_says_what_it_foretells_beside_what_it_must_beat() -> None:
+def test_a_fit_reports_its_predictions_and_simpler_models() -> None:
     choices, space = _judge(1, 300), box(3)
     evidence = Evidence.comparisons(choices.a, choices.b, choices.preference)
     fitted = fit_evidence(
         evidence, sampling=Uniform(space.low, space.high), settings=QUICK
     ).diagnostics
-    found = read_foretold(fitted)
+    found = read_predictive_check(fitted)
     assert found is not None
-    nulls = {null.name: null for null in found.nulls}
-    assert set(nulls) == {"coin", "quadratic"}, "λ is a coin here, and no places were told"
-    coin = nulls["coin"]
-    assert coin.gain is not None
-    assert coin.gain.value == pytest.approx(found.log_likelihood - coin.log_likelihood)
-    assert 0 < coin.gain.low < coin.gain.value
+    nulls = {null.name: null for null in found.null_models}
+    assert set(nulls) == {"random choices", "quadratic"}, "λ equals random choices here"
+    chance = nulls["random choices"]
+    assert chance.gain is not None
+    assert chance.gain.value == pytest.approx(found.log_likelihood - chance.log_likelihood)
+    assert 0 < chance.gain.low < chance.gain.value
     assert sum(b.share for b in found.calibration) == pytest.approx(1.0)
     assert found.calibration_error < 0.1
-    assert read_foretold({}) is None
+    assert read_predictive_check({}) is None

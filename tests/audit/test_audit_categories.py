@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
 from audit.planted import ask, constant
-from llm_elicit.audit.distances import Ruler
+from llm_elicit.audit.distances import DistanceEstimator
 from llm_elicit.audit.effects import measure_effects
 from llm_elicit.audit.generated_points import measure_generated
-from llm_elicit.audit.nonresponse import measure_unanswered
+from llm_elicit.audit.nonresponse import measure_nonresponse
 from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.audit.responses import Response
-from llm_elicit.audit.scales import Standard
+from llm_elicit.audit.scales import Standardizer
 from llm_elicit.audit.shape import measure_boxes
 from llm_elicit.comparisons.table import Choices, Comparisons
 from llm_elicit.errors import InputError
@@ -52,12 +52,12 @@ def recoded(points, order):
 def test_a_category_scatters_as_a_number_and_all_are_as_far_from_each_other(counts):
     space = space_of(tuple(map(str, range(len(counts)))))
     rows = np.column_stack([np.repeat(np.arange(len(counts)), counts), np.zeros(sum(counts))])
-    standard = Standard.of(space, rows)
-    columns = standard.parts(rows)[0]
+    standard = Standardizer.of(space, rows)
+    columns = standard.by_feature(rows)[0]
     assert columns.shape == (sum(counts), len(counts) - 1)
     np.testing.assert_allclose(columns.mean(axis=0), 0.0, atol=1e-9)
     assert columns.var(axis=0).sum() == pytest.approx(1.0)
-    apart = cdist(standard.corners[0], standard.corners[0])
+    apart = cdist(standard.vertices[0], standard.vertices[0])
     expected = standard.edge(0) * (1 - np.eye(len(counts)))
     np.testing.assert_allclose(apart, expected, atol=1e-9)
     assert np.isnan(standard.numbers(rows)[:, 0]).all()
@@ -66,7 +66,7 @@ def test_a_category_scatters_as_a_number_and_all_are_as_far_from_each_other(coun
 def test_two_categories_are_one_standardized_column_of_noughts_and_ones():
     space = space_of(("a", "b"))
     rows = np.column_stack([np.arange(50) % 5 == 0, np.zeros(50)]).astype(float)
-    found = Standard.of(space, rows)(rows)[:, 0]
+    found = Standardizer.of(space, rows)(rows)[:, 0]
     plain = (rows[:, 0] - rows[:, 0].mean()) / rows[:, 0].std()
     np.testing.assert_allclose(np.abs(found), np.abs(plain))
 
@@ -77,8 +77,8 @@ def test_distances_do_not_depend_on_the_order_of_the_categories(order):
     x, y = trees(300, 1), trees(300, 2, (0.1, 0.2, 0.3, 0.4))
 
     def measured(space, x, y):
-        ruler = Ruler(Standard.of(space, y), AuditSettings(repeats=2), 100, 300)
-        return ruler.between(x, y, np.random.default_rng(0))
+        estimator = DistanceEstimator(Standardizer.of(space, y), AuditSettings(repeats=2), 100, 300)
+        return estimator.between(x, y, np.random.default_rng(0))
 
     one = measured(SPACE, x, y)
     other = measured(space_of([WORDS[i] for i in order]), recoded(x, order), recoded(y, order))
@@ -100,10 +100,10 @@ def test_boxes_are_of_some_categories_and_share_out_everything():
     assert sum(box.data.value for box in boxes) == pytest.approx(1.0)
     assert sum(box.belief for box in boxes) == pytest.approx(1.0)
     assert min(box.data.value for box in boxes) * len(data) >= 25
-    words = {w for box in boxes for side in box.sides for w in side.categories or ()}
+    words = {w for box in boxes for side in box.bounds for w in side.categories or ()}
     assert words == set(WORDS)
     for box in boxes:
-        for side in box.sides:
+        for side in box.bounds:
             assert (side.categories is None) == (side.name == "x")
             assert side.name == "x" or side.low is side.high is None
 
@@ -127,7 +127,7 @@ def test_refusals_of_one_category_are_found_there():
     frame.loc[refused, ["verdict", "reply"]] = ["refusal", "I cannot."]
     frame.loc[refused, "probability"] = np.nan
     log = Comparisons(frame, SPACE.names)
-    kind, x = measure_unanswered(log, "judge", SPACE, 199, rng).features
+    kind, x = measure_nonresponse(log, "judge", SPACE, 199, rng).features
     assert kind.thirds is None
     assert x.categories is None
     assert max(kind.categories, key=kind.categories.get) == "fir"
@@ -139,7 +139,7 @@ def test_a_category_that_no_pair_has_is_said_nothing_of():
     frame[["a_kind", "b_kind"]] = 1.0
     frame.loc[::3, ["verdict", "probability"]] = ["refusal", np.nan]
     log = Comparisons(frame, SPACE.names)
-    kind, _ = measure_unanswered(log, "judge", SPACE, 99, np.random.default_rng(0)).features
+    kind, _ = measure_nonresponse(log, "judge", SPACE, 99, np.random.default_rng(0)).features
     assert kind.p_value == 1.0
     assert kind.categories["oak"] is None
 

@@ -1,4 +1,4 @@
-"""What a judge says of itself, set beside a known truth: found where planted, and not elsewhere."""
+"""Direct answers of judges whose truth is known."""
 
 import numpy as np
 import pandas as pd
@@ -10,12 +10,12 @@ from scipy.spatial import cKDTree
 from llm_elicit.audit import AuditSettings, DirectEvidence, Reference
 from llm_elicit.audit.direct_answers import measure_direct
 from llm_elicit.audit.generated_points import measure_generated
-from llm_elicit.audit.row_completion import measure_recited, same
+from llm_elicit.audit.row_completion import measure_row_completion, same_number
 from llm_elicit.audit.stated_quantiles import (
-    LEVEL_FACTORS,
-    apart,
+    NOISE_FACTORS,
     measure_stated,
-    quantiles_at_levels,
+    quantile_distance,
+    quantiles_by_noise,
 )
 from llm_elicit.comparisons.fit_inputs import sampling_of
 from llm_elicit.comparisons.row_completion import RowCompletion
@@ -37,14 +37,14 @@ def world(features: int = 6) -> FeatureSpace:
 
 
 def draw(space: FeatureSpace, n: int, rng: np.random.Generator, wide=1.0, at=0.0) -> np.ndarray:
-    """Standard normal on each feature's scale, or as wide and where else it is told."""
+    """Standardizer normal on each feature's scale, or as wide and where else it is told."""
     return space.from_scale(at + wide * rng.normal(size=(n, space.dimension)))
 
 
 def levels(space: FeatureSpace, rng: np.random.Generator, wide) -> np.ndarray:
     """Quantiles of a belief and of five that its answers allow, as wide as told at each level."""
     return np.stack([
-        [np.quantile(draw(space, 1000, rng, wide(c), at), SHARES, axis=0).T for c in LEVEL_FACTORS]
+        [np.quantile(draw(space, 1000, rng, wide(c), at), SHARES, axis=0).T for c in NOISE_FACTORS]
         for at in np.r_[0.0, rng.normal(0, 0.05, 5)]
     ])  # fmt: skip
 
@@ -60,7 +60,7 @@ def reference() -> Reference:
 def test_the_distance_of_quantile_functions_is_the_integral(x, y) -> None:
     at = (np.arange(20_000) + 0.5) / 20_000
     gap = np.abs(np.interp(at, NODES, x) - np.interp(at, NODES, y)).mean()
-    assert apart(np.array(x), np.array(y)) == pytest.approx(gap, abs=1e-4)
+    assert quantile_distance(np.array(x), np.array(y)) == pytest.approx(gap, abs=1e-4)
 
 
 def test_stated_quantiles_are_as_far_off_as_they_were_planted(reference: Reference) -> None:
@@ -95,11 +95,11 @@ def test_numbers_outside_the_range_and_missing_statements_are_counted(reference)
 def test_the_planted_noise_level_is_found(reference: Reference, planted: float) -> None:
     """At c times the level a normal belief is 1 / sqrt(c) times as wide."""
     space, rng = reference.space, np.random.default_rng(3)
-    at_levels = levels(space, rng, lambda c: c**-0.5)
+    by_level = levels(space, rng, lambda c: c**-0.5)
     jitter = rng.normal(0, 0.1, size=(3, 1, 6))
     told = [np.quantile(draw(space, 500, rng, planted**-0.5, at), SHARES, axis=0).T
             for at in jitter]  # fmt: skip
-    level = measure_stated(np.stack(told), reference, None, at_levels, rng).level
+    level = measure_stated(np.stack(told), reference, None, by_level, rng).level
     assert level.best == pytest.approx(planted)
     assert level.low <= planted <= level.high
     assert level.high <= 3 * planted
@@ -117,14 +117,14 @@ def test_quantiles_at_another_level_are_those_of_the_belief_there() -> None:
         np.where(nearer, a, b), np.where(nearer, b, a), sampling=sampling_of(space),
         method="utility", settings=BETWEEN_ROUNDS,
     )  # fmt: skip
-    found = quantiles_at_levels(belief, space, belief.sample(4000, seed=0), seed=1)
-    assert found.shape == (1 + len(belief.draws()), len(LEVEL_FACTORS), 3, 5)
+    found = quantiles_by_noise(belief, space, belief.sample(4000, seed=0), seed=1)
+    assert found.shape == (1 + len(belief.draws()), len(NOISE_FACTORS), 3, 5)
     for factor in (0.5, 2.0):
         other = belief.at_noise(factor * belief.noise.level).sample(4000, seed=2)
-        there = found[0, LEVEL_FACTORS.index(factor)]
+        there = found[0, NOISE_FACTORS.index(factor)]
         assert there == pytest.approx(np.quantile(other, SHARES, axis=0).T, abs=0.15)
     # Draws of the posterior lie around the belief; 150 choices leave tails open.
-    drawn = found[1:, LEVEL_FACTORS.index(1.0)]
+    drawn = found[1:, NOISE_FACTORS.index(1.0)]
     assert (np.abs(drawn.mean(axis=0) - found[0, 6]) < drawn.std(axis=0)).all()
     assert (np.abs(np.median(drawn, axis=0) - found[0, 6]) < 0.5).all()
     assert 0.01 < drawn.std(axis=0).min() < 0.5
@@ -137,9 +137,9 @@ def test_a_noise_level_that_statements_do_not_tell_is_not_identified(reference) 
     assert not measure_stated(told, reference, None, flat, rng).level.identified
     # Sharper than the belief is at any level looked at: the end of the range is no finding.
     sharp = np.quantile(draw(space, 500, rng, 0.1), SHARES, axis=0).T[None]
-    at_levels = levels(space, rng, lambda c: c**-0.5)
-    level = measure_stated(sharp, reference, None, at_levels, rng).level
-    assert (level.best, level.identified) == (LEVEL_FACTORS[-1], False)
+    by_level = levels(space, rng, lambda c: c**-0.5)
+    level = measure_stated(sharp, reference, None, by_level, rng).level
+    assert (level.best, level.identified) == (NOISE_FACTORS[-1], False)
 
 
 def test_true_draws_pass_and_shifted_ones_are_found(reference: Reference) -> None:
@@ -199,26 +199,30 @@ def test_a_planted_reciter_is_found_and_a_knowing_judge_is_not(completion: RowCo
         ignorant = near(completion, rows, rng)
         planted = np.where(rng.random(20) < 0.4, hidden[rows], ignorant)
         for who, said in (("reciter", planted), ("knowing", ignorant)):
-            found[who] += measure_recited(completion, rows.tolist(), said, 999, rng).found
+            found[who] += measure_row_completion(
+                completion, rows.tolist(), said, 999, rng
+            ).memorized
     assert found["reciter"] >= 38
     assert found["knowing"] <= 2
 
 
-def test_one_lucky_answer_is_no_finding_and_unread_ones_are_not_right(
+def test_one_lucky_answer_is_no_finding_and_unparsed_ones_are_not_right(
     completion: RowCompletion,
 ) -> None:
     said = np.full(20, np.nan)
     said[0] = float(completion.hidden[0])
-    result = measure_recited(completion, list(range(20)), said, 999, np.random.default_rng(0))
+    result = measure_row_completion(
+        completion, list(range(20)), said, 999, np.random.default_rng(0)
+    )
     assert result.share.value == 0.05
-    assert not result.found
+    assert not result.memorized
     assert result.p_value > 0.01
 
 
-def test_a_row_is_recited_at_the_precision_of_the_table_or_four_digits() -> None:
+def test_a_row_is_completed_at_the_precision_of_the_table_or_four_digits() -> None:
     said, printed = np.array([6.9841, 6.98, 7.0, 5_499_000.0]), np.array([6.984127] * 3 + [5498955])
-    assert same(said[:3], printed[:3], 6).tolist() == [True, False, False]
-    assert same(said[3:], printed[3:], 0).tolist() == [True]
+    assert same_number(said[:3], printed[:3], 6).tolist() == [True, False, False]
+    assert same_number(said[3:], printed[3:], 0).tolist() == [True]
 
 
 def test_a_rows_value_is_not_in_its_beginning(completion: RowCompletion) -> None:
@@ -252,12 +256,12 @@ def test_replies_of_any_kind_are_read_or_counted() -> None:
     data = space.table_points()
     reference = Reference(space, space.sample(500, np.random.default_rng(0)), data)
     audit = measure_direct(evidence, reference, data, SETTINGS, np.random.default_rng(0))
-    assert [(a.kind, a.answers, a.read) for a in audit.answers] == [
+    assert [(a.kind, a.answers, a.parsed) for a in audit.answers] == [
         ("quantiles", 3, 1), ("sample", 4, 2), ("row", 3, 1)
     ]  # fmt: skip
-    assert audit.answers[0].unread == dict.fromkeys(UNREAD, 0) | {
+    assert audit.answers[0].unparsed == dict.fromkeys(UNREAD, 0) | {
         "no numbers": 1,
         "not in order": 1,
     }
     assert audit.generated is None
-    assert audit.recited.rows == 3
+    assert audit.row_completion.rows == 3

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from audit.planted import box
-from llm_elicit.audit.distances import Ruler, common_size, total_variation, wasserstein
-from llm_elicit.audit.reference import AuditSettings, Standard
+from llm_elicit.audit.distances import DistanceEstimator, common_size, total_variation, wasserstein
+from llm_elicit.audit.reference import AuditSettings, Standardizer
 from llm_elicit.audit.scales import bin_edges, bin_widths
 from llm_elicit.spaces.features import Feature
 
@@ -16,8 +16,8 @@ EDGES = np.linspace(0, 1, 9)
 columns = arrays(np.float64, st.integers(1, 30), elements=st.floats(0, 1))
 
 
-def ruler(space, data, size=300, marginal=2000):
-    return Ruler(Standard.of(space, data), AuditSettings(repeats=3), size, marginal)
+def estimator(space, data, size=300, marginal=2000):
+    return DistanceEstimator(Standardizer.of(space, data), AuditSettings(repeats=3), size, marginal)
 
 
 def normal(rng, shift=0.0, n=4000):
@@ -35,8 +35,8 @@ def test_bins_of_whole_numbers_are_as_wide_as_the_values_they_hold():
 def test_two_halves_of_one_gaussian_lie_at_the_floor():
     rng, space = np.random.default_rng(0), box(2, 8.0)
     data = normal(rng)
-    measured = ruler(space, data).between(normal(rng), data, rng)
-    floor = ruler(space, data).floor(data, rng)
+    measured = estimator(space, data).between(normal(rng), data, rng)
+    floor = estimator(space, data).floor(data, rng)
     assert measured.wasserstein.mean == pytest.approx(floor.wasserstein.mean, rel=0.4)
     assert measured.mmtv.mean == pytest.approx(floor.mmtv.mean, rel=0.4)
 
@@ -44,7 +44,7 @@ def test_two_halves_of_one_gaussian_lie_at_the_floor():
 def test_a_shift_of_one_sd_is_one_sd_away():
     rng, space = np.random.default_rng(1), box(2, 8.0)
     data = normal(rng)
-    measured = ruler(space, data).between(normal(rng, 1.0), data, rng)
+    measured = estimator(space, data).between(normal(rng, 1.0), data, rng)
     assert measured.wasserstein.mean == pytest.approx(1.0, abs=0.15)
     moved, still = measured.features
     assert moved.wasserstein.mean == pytest.approx(1.0, abs=0.08)
@@ -68,7 +68,7 @@ def test_a_log_feature_is_measured_in_its_logarithm():
     space = box(1).model_copy(update={"features": (feature,)})
     rng = np.random.default_rng(3)
     data = np.exp(rng.normal(6, 0.5, size=(4000, 1)))
-    measured = ruler(space, data).between(data * np.exp(0.5), data, rng)
+    measured = estimator(space, data).between(data * np.exp(0.5), data, rng)
     assert measured.wasserstein.mean == pytest.approx(1.0, abs=0.15)
 
 
@@ -99,8 +99,8 @@ def test_rounding_alone_is_no_difference():
     space = box(1).model_copy(update={"features": (feature,)})
     rng = np.random.default_rng(4)
     continuous = rng.uniform(0, 20, size=(4000, 1))
-    measured = ruler(space, continuous).between(continuous, np.round(continuous), rng)
-    floor = ruler(space, continuous).floor(np.round(continuous), rng)
+    measured = estimator(space, continuous).between(continuous, np.round(continuous), rng)
+    floor = estimator(space, continuous).floor(np.round(continuous), rng)
     assert measured.mmtv.mean < 1.5 * floor.mmtv.mean
 
 
@@ -109,7 +109,7 @@ def test_tiny_and_constant_tables_are_measured(n):
     space = box(2)
     data = np.column_stack([np.arange(n) / n, np.ones(n)])
     size = common_size(1000, data)
-    measured = ruler(space, data, size, size).floor(data, np.random.default_rng(0))
+    measured = estimator(space, data, size, size).floor(data, np.random.default_rng(0))
     assert measured.size == size == n // 2
     assert np.isfinite(measured.wasserstein.mean)
     assert measured.features[1].wasserstein.mean == 0

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from audit.planted import ask, box, constant, gaussian_expert
-from llm_elicit.audit.preference import measure_preference, settle, share_explained
+from llm_elicit.audit.preference import decide_verdicts, measure_preference, share_explained
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import Response, response_of
@@ -39,7 +39,7 @@ def preference_of(log, seed=0, settings=SETTINGS, **more):
     """Of one judge asked alone."""
     response = response_of(log, "judge")
     one = measure_preference(response, SPACE, settings, np.random.default_rng(seed), **more)
-    return settle([one], [None], settings.level)[0]
+    return decide_verdicts([one], [None], settings.level)[0]
 
 
 @pytest.mark.parametrize(
@@ -212,9 +212,9 @@ def test_verdicts_allow_for_the_number_of_judges():
     """One p of .03 is enough for a judge asked alone, and for none of three."""
     log = ask(SPACE, faint(np.random.default_rng(0)), np.random.default_rng(0), 40, soft=True)
     one = preference_of(log).model_copy(update={"p_value": 0.03, "at_floor": False})
-    assert settle([one], [None], 0.05)[0].verdict == "consistent preference"
-    assert settle([one], ["ranges"], 0.05)[0].verdict == "belief with a scale"
-    three = settle([one] * 3, [None] * 3, 0.05)
+    assert decide_verdicts([one], [None], 0.05)[0].verdict == "consistent preference"
+    assert decide_verdicts([one], ["ranges"], 0.05)[0].verdict == "belief with a scale"
+    three = decide_verdicts([one] * 3, [None] * 3, 0.05)
     assert [each.p_holm for each in three] == pytest.approx([0.09] * 3)
     assert {each.verdict for each in three} == {"position only"}
 

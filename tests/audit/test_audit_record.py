@@ -16,6 +16,7 @@ from llm_elicit.audit import (
     Reference,
     audit_run,
     find_triads,
+    is_cross_check,
     utility_of,
 )
 from llm_elicit.comparisons.table import Comparisons
@@ -61,7 +62,7 @@ def test_an_expert_has_a_preference_and_is_near_the_data(audit):
     assert expert.belief_data.wasserstein.mean < 1.5 * floor
     assert expert.belief_sampling.wasserstein.mean > 2 * floor
     assert audit.reference.sampling_data.wasserstein.mean > 2 * floor
-    assert set(expert.cross_checks) == {"score"}
+    assert set(expert.method_distances) == {"score"}
 
 
 def test_a_judge_stuck_on_a_has_none(audit):
@@ -96,7 +97,7 @@ def test_a_contrarian_has_a_preference_and_lies_farther_from_the_data_than_lambd
         away = audit.reference.sampling_data.wasserstein.mean
         assert judge.belief_data.wasserstein.mean > 1.2 * away
         assert judge.discrimination.auc.high < 0.3
-        assert "goes against the data" in verdict_sentence(judge, audit)
+        assert "is opposite to the data" in verdict_sentence(judge, audit)
 
 
 def test_an_audit_survives_its_file(audit, tmp_path):
@@ -152,7 +153,7 @@ def test_cycles_are_on_record_where_pairs_make_triads(audit, tmp_path):
     assert audit.of("expert").transitivity is None
     log = ask(SPACE, circle(), np.random.default_rng(1), 90, triads=30)
     half = JudgeEvidence(
-        "judge", log, triads=find_triads(log, "judge"), foretold=np.full((4, 30, 3), 0.5)
+        "judge", log, triads=find_triads(log, "judge"), triad_predictions=np.full((4, 30, 3), 0.5)
     )
     _, reference = evidence_and_reference()
     made = audit_run([half], reference, settings=SMALL)
@@ -231,3 +232,84 @@ def test_the_published_schema_is_that_of_the_record() -> None:
     published = Path(__file__).parents[2] / "docs" / "audit.schema.json"
     schema = Audit.model_json_schema(mode="serialization")
     assert json.loads(published.read_text(encoding="utf-8")) == schema
+
+
+def test_methods_check_each_other_only_without_a_shared_fitted_part(audit):
+    """A score that was added to a fitted utility contains it."""
+    added = {"score": {"network_share": 0.3}}
+    for one, other, diagnostics, expected in (
+        ("auto", "score", {}, True),
+        ("utility", "score-constant", {}, True),
+        ("auto", "flow", {}, True),
+        ("auto", "utility", {}, False),
+        ("score", "score-constant", {}, False),
+        ("auto", "score", added, False),
+        ("score", "utility", added, False),
+    ):
+        assert is_cross_check(one, other, diagnostics) is expected
+        assert is_cross_check(other, one, diagnostics) is expected
+    expert = audit.of("expert")
+    assert expert.cross_checks == ("score",)
+    assert expert.model_copy(update={"diagnostics": added}).cross_checks == ()
+
+
+OLD_JUDGE = {
+    "unanswered": None,
+    "foretold": {
+        "log_likelihood": -0.5,
+        "nulls": [{"name": "coin", "log_likelihood": -0.69, "gain": None}],
+        "calibration": [{"share": 1.0, "foretold": 0.8, "found": 0.7}],
+        "calibration_error": 0.1,
+    },
+    "transitivity": {
+        "triads": 4, "cycles": {"value": 0.25, "low": 0.0, "high": 0.6}, "expected": None,
+        "p_coin": 0.7, "firm": None, "firm_expected": None, "p_value": None,
+    },
+    "band_power": {"pairs": 9, "more": 27, "lean": True, "widths": [], "shares": []},
+    "boxes": [{
+        "sides": [{"name": "x0", "low": None, "high": 1.0, "categories": None}],
+        "data": {"value": 0.5, "low": 0.4, "high": 0.6}, "belief": 0.4, "band": None,
+        "outside": None,
+    }],
+    "coverage": {
+        "rows": 9, "regions": [{"mass": 0.5, "holds": {"value": 0.5, "low": 0.4, "high": 0.6}}],
+        "curve": [0.0, 1.0], "error": 0.1, "p_value": 0.5,
+    },
+    "direct": {
+        "answers": [{"kind": "row", "answers": 3, "unread": {"refusal": 1}}], "stated": None,
+        "generated": None,
+        "recited": {
+            "feature": 0, "rows": 3, "read": 2, "share": {"value": 0.0, "low": 0.0, "high": 0.6},
+            "chance": 0.1, "p_value": 1.0, "found": False,
+        },
+    },
+    "powers": {
+        "saved": 1.0, "source": "convention", "pinned": None, "data": None, "rows": [],
+        "size": 9, "sampling_data": None, "sampling_log_density": None, "nearer": None,
+    },
+}  # fmt: skip
+"""Parts of a judge's record with the keys of version 1."""
+
+
+def test_an_audit_of_version_1_is_read(audit, tmp_path):
+    record = json.loads(audit.model_dump_json())
+    record["version"] = 1
+    judge = record["judges"][0]
+    for name in ("nonresponse", "predictive_check", "band_precision", "method_distances"):
+        del judge[name]
+    judge |= OLD_JUDGE
+    judge["cross_checks"] = {"score": judge["belief_data"]}
+    judge["preference"]["search"] = judge["preference"].pop("sample_size")
+    (tmp_path / "audit.json").write_text(json.dumps(record))
+    loaded = Audit.load(tmp_path / "audit.json").of("expert")
+    assert loaded.preference == audit.of("expert").preference
+    assert set(loaded.method_distances) == {"score"}
+    assert loaded.predictive_check.null_models[0].name == "random choices"
+    assert loaded.predictive_check.calibration[0].observed == 0.7
+    assert (loaded.transitivity.p_random, loaded.transitivity.repeated) == (0.7, None)
+    assert (loaded.band_precision.more_pairs, loaded.band_precision.prior_dominated) == (27, True)
+    assert loaded.boxes[0].bounds[0].high == 1.0
+    assert loaded.coverage.regions[0].data_share.value == 0.5
+    assert loaded.direct.answers[0].parsed == 2
+    assert not loaded.direct.row_completion.memorized
+    assert loaded.powers.identified is None

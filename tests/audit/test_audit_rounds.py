@@ -7,7 +7,7 @@ from scipy import stats
 from audit.planted import ask, box, constant, gaussian_expert
 from llm_elicit.audit import AuditSettings
 from llm_elicit.audit.effects import measure_effects
-from llm_elicit.audit.randomization import RandomizationTest, combine
+from llm_elicit.audit.randomization import RandomizationTest, combine_p_values
 from llm_elicit.audit.responses import Response, response_of
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.planning.rounds import Schedule
@@ -54,7 +54,7 @@ def test_of_one_round_it_gives_what_it_gave_before_there_were_rounds():
     found = RandomizationTest(told, PLANE).run(399, np.random.default_rng(5))
     assert found.p_value == 0.2575
     assert found.gain == pytest.approx(0.008868933082477937, abs=1e-12)
-    assert float(found.by_chance.mean()) == pytest.approx(0.003268258916487057, abs=1e-12)
+    assert float(found.null.mean()) == pytest.approx(0.003268258916487057, abs=1e-12)
 
 
 SIZES = (10,) * 14
@@ -171,10 +171,12 @@ def test_of_rounds_that_a_rule_may_end_each_end_has_its_share(asked, share):
     points = np.zeros((asked, 1))
     told = _told(points, points, np.ones(asked))
     sizes = (5,) * 5
-    assert RandomizationTest(told, LINE, _schedule(*sizes, may_end=True)).share == share
-    assert RandomizationTest(told, LINE, _schedule(*sizes)).share == 1.0
+    assert RandomizationTest(told, LINE, _schedule(*sizes, may_end=True)).level_share == share
+    assert RandomizationTest(told, LINE, _schedule(*sizes)).level_share == 1.0
 
 
 def test_scores_are_weighted():
-    assert combine([0.04, 0.5], np.array([1.0, 0.0])) == pytest.approx(0.04)
-    assert combine([0.04, 0.5], np.array([4.0, 1.0])) < combine([0.04, 0.5], np.ones(2))
+    assert combine_p_values([0.04, 0.5], np.array([1.0, 0.0])) == pytest.approx(0.04)
+    assert combine_p_values([0.04, 0.5], np.array([4.0, 1.0])) < combine_p_values(
+        [0.04, 0.5], np.ones(2)
+    )

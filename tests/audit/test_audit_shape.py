@@ -81,8 +81,8 @@ def test_data_outside_the_band_are_flagged(planted, outside):
     assert pair.data.low < planted < pair.data.high
     assert pair.belief == pytest.approx(0.3, abs=0.05)
     assert abs(pair.sampling) < 0.05
-    assert shape.furthest(2)[0] == pair
-    assert len(shape.furthest(2)) == 2
+    assert shape.largest_gaps(2)[0] == pair
+    assert len(shape.largest_gaps(2)) == 2
 
 
 def test_tails_of_normals_of_other_widths():
@@ -115,7 +115,7 @@ def test_without_data_and_of_one_feature():
     bare = measure_shape(normal(rng, 0.8), Reference(SPACE, SPACE.sample(99, rng)), drawn_bands())
     assert bare.tails is None
     assert [pair.outside for pair in bare.correlations] == [None] * 3
-    assert bare.furthest(1) == bare.correlations[:1]
+    assert bare.largest_gaps(1) == bare.correlations[:1]
     line = box(1)
     points = line.sample(50, rng)
     assert measure_shape(points, Reference(line, points, points), None).correlations == []

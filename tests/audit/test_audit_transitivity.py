@@ -12,10 +12,10 @@ from scipy import stats
 from audit.planted import ask, box, circle, constant, gaussian_expert
 from llm_elicit.audit.transitivity import (
     Triads,
-    chance_of_as_many,
     find_triads,
-    foretell_triads,
     measure_transitivity,
+    poisson_binomial_tail,
+    predict_triads,
 )
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.density import (
@@ -35,7 +35,7 @@ from llm_elicit.errors import InputError
 SPACE = box(2)
 LAMBDA = Uniform(SPACE.low, SPACE.high)
 EXPERT = gaussian_expert(SPACE)
-LEAN = FitSettings(
+FEW_PAIRS = FitSettings(
     utility=UtilitySettings(
         mixture=MixtureSettings(counts=(2,), starts=1, steps=5),
         smooth=SmoothSettings(frequencies=0),
@@ -63,7 +63,7 @@ def _answered(choose, seed: int, triads: int) -> Triads:
     return Triads(corners, (rng.random(chances.shape) < chances) * 1.0)
 
 
-def _foretold(triads: Triads, choose) -> np.ndarray:
+def _predicted(triads: Triads, choose) -> np.ndarray:
     """What a belief that is right would foretell: a row of one draw."""
     both = [_chances(triads.corners, each) for each in (choose, _turned(choose))]
     return np.mean(both, axis=0)[None]
@@ -96,7 +96,7 @@ def test_triads_are_found_among_other_pairs_whatever_their_numbers_and_order():
     }
     one, other = measure_transitivity(found), measure_transitivity(again)
     assert one.cycles == other.cycles
-    assert one.firm == other.firm
+    assert one.repeated == other.repeated
 
 
 @given(st.integers(3, 9), st.integers(0, 2**31))
@@ -128,9 +128,9 @@ def test_preferences_run_round_the_corners():
     expected = (log.corners[..., 0] > on[..., 0]) * 1.0
     np.testing.assert_array_equal(log.preference, np.stack([expected, expected], -1))
     found = measure_transitivity(log)
-    assert (found.cycles.value, found.firm.value) == (0.0, 0.0)
-    assert found.p_coin == pytest.approx(0.75**50)
-    assert found.expected is found.firm_expected is found.p_value is None
+    assert (found.cycles.value, found.repeated.value) == (0.0, 0.0)
+    assert found.p_random == pytest.approx(0.75**50)
+    assert found.expected is found.repeated_expected is found.p_value is None
 
 
 @given(arrays(np.float64, (5, 5), elements=st.floats(0, 1)))
@@ -150,14 +150,14 @@ def test_the_rate_of_cycles_says_no_more_than_how_often_each_point_is_preferred(
 def test_a_coin_makes_a_quarter_and_a_thirty_second():
     found = measure_transitivity(_answered(constant(0.5), 3, 2000))
     assert found.cycles.low < 0.25 < found.cycles.high
-    assert found.firm.low < 1 / 32 < found.firm.high
-    assert found.p_coin > 0.01
+    assert found.repeated.low < 1 / 32 < found.repeated.high
+    assert found.p_random > 0.01
 
 
 def test_a_judge_who_goes_round_in_circles_is_found():
-    """By 30 triads in both orders beside a flat belief: in 96 % of studies, as is foretold.
+    """By 30 triads in both orders beside a flat belief: in 96 % of studies, as is predicted.
 
-    Its cycles are as many as a coin's (Wendel's theorem), which is why firm ones are counted.
+    Its cycles are as many as a coin's (Wendel's theorem), which is why repeated ones are counted.
     """
     least = stats.binom.isf(0.05, 30, 1 / 32) + 1
     power = stats.binom.sf(least - 1, 30, 0.25)
@@ -178,20 +178,20 @@ def test_an_expert_is_called_cyclic_no_more_often_than_the_level(bias):
         return 1.0 / (1.0 + np.exp(-np.log(chance / (1 - chance)) / 3 - bias))
 
     found = [_answered(choose, seed, 60) for seed in range(200)]
-    measured = [measure_transitivity(each, _foretold(each, choose)) for each in found]
+    measured = [measure_transitivity(each, _predicted(each, choose)) for each in found]
     # Were it 5 %, 20 or more of 200 would be a chance of 0.3 %.
     assert sum(each.p_value < 0.05 for each in measured) < 20
     gap = np.array([each.cycles.value - each.expected for each in measured])
     assert abs(gap.mean()) < 4 * gap.std() / 14
-    firm = np.array([each.firm.value - each.firm_expected for each in measured])
-    assert firm.mean() < 4 * firm.std() / 14
+    repeated = np.array([each.repeated.value - each.repeated_expected for each in measured])
+    assert repeated.mean() < 4 * repeated.std() / 14
 
 
 def test_soft_judgments_count_by_their_chances():
     triads = _asked(EXPERT, 5, 40, soft=True)
-    found = measure_transitivity(triads, _foretold(triads, EXPERT))
+    found = measure_transitivity(triads, _predicted(triads, EXPERT))
     assert found.cycles.value == pytest.approx(found.expected)
-    assert found.firm.value == pytest.approx(found.firm_expected)
+    assert found.repeated.value == pytest.approx(found.repeated_expected)
     assert found.p_value > 0.4
 
 
@@ -200,10 +200,10 @@ def test_over_one_order_a_circle_and_noise_look_alike():
     found = measure_transitivity(triads, np.full((1, 40, 3), 0.5))
     assert found.triads == 40
     assert found.expected == 0.25
-    assert found.firm is found.firm_expected is found.p_value is None
+    assert found.repeated is found.repeated_expected is found.p_value is None
 
 
-def test_a_pair_that_lost_an_order_leaves_its_triad_out_of_the_firm_ones():
+def test_a_pair_that_lost_an_order_leaves_its_triad_out_of_the_repeated_ones():
     rng = np.random.default_rng(7)
     frame = ask(SPACE, circle(), rng, 60, triads=20).frame
     lost = (frame["pair"] == 0) & (frame["order"] == "ab") | (frame["pair"] == 3)
@@ -213,7 +213,7 @@ def test_a_pair_that_lost_an_order_leaves_its_triad_out_of_the_firm_ones():
     found = measure_transitivity(triads, np.full((1, 19, 3), 0.5))
     kept = ~np.isnan(triads.preference).any(axis=(1, 2))
     assert kept.sum() == 18
-    assert found.firm.value == pytest.approx(np.mean(
+    assert found.repeated.value == pytest.approx(np.mean(
         (triads.preference[kept] == 1).all(axis=(1, 2))
         | (triads.preference[kept] == 0).all(axis=(1, 2))
     ))  # fmt: skip
@@ -236,39 +236,39 @@ def test_the_chance_of_as_many_is_that_of_all_ways(chances, count):
     every = np.array(list(itertools.product([0, 1], repeat=6)))
     ways = np.where(every[:, None], chances, 1 - chances).prod(-1)
     expected = ways[every.sum(1) >= count].sum(0).mean()
-    assert chance_of_as_many(count, chances) == pytest.approx(expected, abs=1e-12)
-    assert chance_of_as_many(count + 0.75, chances) == chance_of_as_many(count, chances)
+    assert poisson_binomial_tail(count, chances) == pytest.approx(expected, abs=1e-12)
+    assert poisson_binomial_tail(count + 0.75, chances) == poisson_binomial_tail(count, chances)
 
 
 def _fit(log: Comparisons) -> BeliefDensity:
     winners, losers, weights = log.choices("judge").weighted()
     return fit_belief(
-        winners, losers, weights=weights, sampling=LAMBDA, method="utility", settings=LEAN
+        winners, losers, weights=weights, sampling=LAMBDA, method="utility", settings=FEW_PAIRS
     )
 
 
 def test_an_expert_beside_its_fitted_belief():
     log = ask(SPACE, EXPERT, np.random.default_rng(8), 150, triads=40)
     belief, triads = _fit(log), find_triads(log, "judge")
-    foretold = foretell_triads(belief, triads, seed=1)
-    assert np.abs(foretold.mean(0) - _foretold(triads, EXPERT)[0]).mean() < 0.1
-    found = measure_transitivity(triads, foretold)
+    predicted = predict_triads(belief, triads, seed=1)
+    assert np.abs(predicted.mean(0) - _predicted(triads, EXPERT)[0]).mean() < 0.1
+    found = measure_transitivity(triads, predicted)
     assert found.p_value > 0.05
-    assert found.p_coin < 0.01
+    assert found.p_random < 0.01
     assert found.cycles.low < found.expected < found.cycles.high
-    assert foretell_triads(belief, Triads(triads.corners[:0], triads.preference[:0])) is None
+    assert predict_triads(belief, Triads(triads.corners[:0], triads.preference[:0])) is None
 
 
 def test_a_circle_beside_its_fitted_belief():
     log = ask(SPACE, circle(), np.random.default_rng(8), 120, triads=40)
     triads = find_triads(log, "judge")
-    found = measure_transitivity(triads, foretell_triads(_fit(log), triads, seed=1))
+    found = measure_transitivity(triads, predict_triads(_fit(log), triads, seed=1))
     assert found.p_value < 1e-4
-    assert found.firm.low > 2 * found.firm_expected
+    assert found.repeated.low > 2 * found.repeated_expected
     assert found.cycles.low < found.expected < found.cycles.high
 
 
-def test_an_order_bias_and_ties_that_were_estimated_are_foretold():
+def test_an_order_bias_and_ties_that_were_estimated_are_predicted():
     """A judge of four nats for the first option, a fifth ties, says less over both orders."""
 
     def choose(first, second):
@@ -283,8 +283,8 @@ def test_an_order_bias_and_ties_that_were_estimated_are_foretold():
     evidence = Evidence.comparisons(
         said.a, said.b, said.preference, tie=said.tie, first=said.first, judge="judge"
     )
-    belief = fit_evidence(evidence, sampling=LAMBDA, settings=LEAN)
+    belief = fit_evidence(evidence, sampling=LAMBDA, settings=FEW_PAIRS)
     triads = find_triads(log, "judge")
-    foretold = foretell_triads(belief, triads).mean(0) - 0.5
-    toward, seen = np.sign(foretold), triads.preference.mean(-1) - 0.5
-    assert np.sum(toward * seen) / np.abs(foretold).sum() == pytest.approx(1.0, abs=0.12)
+    predicted = predict_triads(belief, triads).mean(0) - 0.5
+    toward, seen = np.sign(predicted), triads.preference.mean(-1) - 0.5
+    assert np.sum(toward * seen) / np.abs(predicted).sum() == pytest.approx(1.0, abs=0.12)

@@ -19,7 +19,7 @@ from llm_elicit.audit import (
     audit_run,
     utility_of,
 )
-from llm_elicit.audit.preference import measure_preference, settle
+from llm_elicit.audit.preference import decide_verdicts, measure_preference
 from llm_elicit.audit.responses import response_of
 from llm_elicit.comparisons.fit_inputs import evidence_of, sampling_of
 from llm_elicit.config.campaign import Fit
@@ -62,7 +62,7 @@ def _verdict(log, seed, flips):
     settings = AuditSettings(flips=flips)
     response = response_of(log, "judge")
     one = measure_preference(response, SPACE, settings, np.random.default_rng(seed))
-    return settle([one], [None], settings.level)[0].verdict
+    return decide_verdicts([one], [None], settings.level)[0].verdict
 
 
 def test_of_400_campaigns_without_content_few_are_called_consistent():

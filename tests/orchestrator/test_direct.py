@@ -247,10 +247,10 @@ def test_a_planted_reciter_is_found_through_refusals_and_garbage(tmp_path: Path)
     data = space.table_points()
     reference = Reference(space, space.sample(500, np.random.default_rng(0)), data)
     audit = measure_direct(evidence, reference, None, AuditSettings(), np.random.default_rng(0))
-    assert audit.recited.found
-    assert audit.recited.share.value == 0.5
-    assert audit.recited.chance < 0.1
-    unread = {some.kind: some.unread for some in audit.answers}
+    assert audit.row_completion.memorized
+    assert audit.row_completion.share.value == 0.5
+    assert audit.row_completion.chance < 0.1
+    unread = {some.kind: some.unparsed for some in audit.answers}
     assert unread["row"]["no numbers"] == 12
     assert unread["sample"] == {**dict.fromkeys(UNREAD, 0), "refusal": 4, "not finite": 8}
     assert audit.generated is None
@@ -308,8 +308,8 @@ def test_answers_about_ranges_that_state_nothing_are_counted(tmp_path: Path) -> 
         told(study, tmp_path / "try"), "claude", study.load_space(), study.seed
     )
     assert evidence.answers["range"] == 12
-    assert evidence.unread["range"] == {"refusal": 3, "unparsable": 3}
-    assert evidence.unread["ratio"] == {"refusal": 1, "unparsable": 3}
+    assert evidence.unparsed["range"] == {"refusal": 3, "unparsable": 3}
+    assert evidence.unparsed["ratio"] == {"refusal": 1, "unparsable": 3}
 
 
 def test_more_ranges_and_ratios_leave_those_asked_as_they_were(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import llm_elicit as le
-from llm_elicit.audit.summaries import associable, pairs_of
+from llm_elicit.audit.summaries import correlation_columns, correlation_pairs
 from llm_elicit.config.base_model import validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.design import Design, Direct
@@ -130,8 +130,10 @@ def test_correlations_are_of_having_a_category(trees):
 def test_of_two_categories_one_is_shown():
     space = space_of([SEX, HEIGHT])
     points = np.array([[0.0, 3.0], [1.0, 4.0]])
-    assert associable(space, points).tolist() == [[0.0, 3.0], [1.0, 4.0]]
-    assert [pair.sides for _, _, pair in pairs_of(space)] == [(("sex", "m"), ("height", None))]
+    assert correlation_columns(space, points).tolist() == [[0.0, 3.0], [1.0, 4.0]]
+    assert [pair.sides for _, _, pair in correlation_pairs(space)] == [
+        (("sex", "m"), ("height", None))
+    ]
 
 
 def test_questions_and_the_page_have_words(trees):
@@ -161,7 +163,7 @@ def test_the_marginal_is_bars_labelled_by_words(trees):
 def test_direct_answers_are_words_and_quantiles_of_numbers(trees):
     direct = trees.audit.of("expert").direct
     assert [each.name for each in direct.stated.features] == ["height"]
-    assert all(each.read == each.answers for each in direct.answers)
+    assert all(each.parsed == each.answers for each in direct.answers)
     kind, height = direct.generated.features
     assert 0 <= kind.data.distance <= 1
     assert height.data is not None
@@ -170,7 +172,7 @@ def test_direct_answers_are_words_and_quantiles_of_numbers(trees):
 
 
 def test_judges_are_compared_by_shares(trees):
-    (gap,) = le.compare([trees]).gaps
+    (gap,) = le.compare([trees]).differences
     kind, height = sorted(gap.features, key=lambda feature: feature.mean is not None)
     assert list(kind.shares) == WORDS
     assert kind.mean is kind.log_sd is None
@@ -195,8 +197,8 @@ def test_words_alone_are_asked_anew_as_often_as_their_pairs_are_drawn(tmp_path):
     for word, share in run.audit.reference.data[0].shares.items():
         assert belief[word] == pytest.approx(share, abs=0.12)
     assert run.report_path.is_file()
-    (gap,) = le.compare([run]).gaps
-    assert "sex" in gap.separated_by
+    (gap,) = le.compare([run]).differences
+    assert "sex" in gap.differing_features
 
 
 def test_methods_and_questions_that_know_no_words_are_refused_before_any_is_asked(tmp_path):

@@ -321,7 +321,7 @@ def test_the_test_of_a_preference_goes_round_by_round(tmp_path: Path, shared: bo
         rng = np.random.default_rng([audit.seed, 2, zlib.crc32(name.encode())])
         test = RandomizationTest(response_of(result.comparisons, name), SPACE, schedule)
         assert audit.of(name).preference.p_value == test.run(settings.flips, rng).p_value
-        assert audit.of(name).preference.search is None
+        assert audit.of(name).preference.sample_size is None
     page = " ".join(result.report_path.read_text(encoding="utf-8").split())
     assert "approximate" not in page
     assert "done round by round" in page

@@ -15,9 +15,9 @@ from llm_elicit.audit import (
 )
 from llm_elicit.audit.belief_power import (
     AtPower,
+    BeliefPowers,
     DataPower,
-    PinnedPower,
-    Powers,
+    IdentifiedPower,
     SourcePower,
     WidthResponse,
 )
@@ -26,8 +26,8 @@ from llm_elicit.audit.discrimination import Discrimination
 from llm_elicit.audit.distances import Estimate
 from llm_elicit.audit.effects import Effect
 from llm_elicit.audit.inference import Interval
-from llm_elicit.audit.record import JudgeAudit
-from llm_elicit.audit.stated_quantiles import LEVEL_FACTORS
+from llm_elicit.audit.judge_audit import JudgeAudit
+from llm_elicit.audit.stated_quantiles import NOISE_FACTORS
 from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign
@@ -60,7 +60,7 @@ def world() -> FeatureSpace:
 
 
 def direct_evidence(draw, rng) -> DirectEvidence:
-    """An expert that states what it believes, says so of two features, and recites all it may."""
+    """An expert that states what it believes, says so of two features, and completes all rows."""
     stated = np.quantile(draw(900), np.array(LEVELS) / 100, axis=0).T[None].repeat(2, axis=0)
     stated[:, 2:] = np.nan
     cells = tuple(f"{value:.1f}" for value in rng.uniform(-124, -114, 60))
@@ -68,9 +68,9 @@ def direct_evidence(draw, rng) -> DirectEvidence:
     counts = {"quantiles": 8, "sample": 12, "row": 9}
     return DirectEvidence(
         quantiles=stated, points=draw(10), completion=completion, rows=tuple(range(9)),
-        recited=np.array([float(cell) for cell in cells[:9]]), answers=counts,
-        unread={"quantiles": {"other count": 4}, "sample": {"refusal": 2}, "row": {}},
-        at_levels=np.stack([stated[:1].repeat(len(LEVEL_FACTORS), axis=0)] * 3),
+        completed=np.array([float(cell) for cell in cells[:9]]), answers=counts,
+        unparsed={"quantiles": {"other count": 4}, "sample": {"refusal": 2}, "row": {}},
+        quantiles_by_level=np.stack([stated[:1].repeat(len(NOISE_FACTORS), axis=0)] * 3),
     )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def _measured(judge: JudgeAudit) -> JudgeAudit:
         for name, value in (("ranges", 2.4), ("ratios", 1.7))
     )
     width = WidthResponse(width=band(0.9, 0.2), expected=1.0, p_value=0.4, coherent=True)
-    pinned = PinnedPower(
+    identified = IdentifiedPower(
         value=2.0, low=1.5, high=2.7, source="ranges + ratios", sources=sources, agreement=0.3,
         coherence=width,
     )  # fmt: skip
@@ -96,8 +96,8 @@ def _measured(judge: JudgeAudit) -> JudgeAudit:
         )
         for factor in (0.25, 0.5, 1.0, 2.0, 4.0)
     ]  # fmt: skip
-    powers = Powers(
-        saved=2.0, source="ranges + ratios", pinned=pinned,
+    powers = BeliefPowers(
+        saved=2.0, source="ranges + ratios", identified=identified,
         data=DataPower(source="data", value=9.0, low=8.0, high=10.0, bounded=True), rows=rows,
         size=400, sampling_data=Estimate(mean=2.0, sd=0.01), sampling_log_density=-7.0,
     )  # fmt: skip
@@ -153,17 +153,17 @@ def study() -> Study:
     )  # fmt: skip
     calibration = {"bins": [{"share": 1.0, "foretold": 0.8, "found": 0.7}], "error": 0.1}
     gains = {"constant": {"mean": 0.3, "se": 0.05}}
-    told = {
+    diagnostics = {
         "held_out_log_likelihood": -0.4,
         "note": HOSTILE,
         "utility": {"form": "quadratic", "gains": gains, "calibration": calibration},
         "null_models": {"coin": -0.693, "quadratic": -0.41},
     }
-    diagnostics = {"utility": told}
+    fits = {"utility": diagnostics}
     beliefs = {"utility": belief, "score": draw(900)}
     evidence = [
         JudgeEvidence(
-            "expert", log, beliefs, diagnostics, bands, DataLevels(rng.uniform(size=900), 4000),
+            "expert", log, beliefs, fits, bands, DataLevels(rng.uniform(size=900), 4000),
             draws=np.stack([draw(150) for _ in range(24)]),
             direct=direct_evidence(draw, np.random.default_rng(1)),
         ),

@@ -6,6 +6,8 @@ from llm_elicit.config.campaign import Fit
 from llm_elicit.config.design import Design, Rounds, Stop
 from llm_elicit.report.caveats import caveats
 
+POWER = "The belief is identified up to a power"
+
 
 def said(study, heading, **changes):
     """A caveat of the study, of a campaign with these changes."""
@@ -24,7 +26,9 @@ def of_one(study, name):
 )
 def test_a_level_that_is_a_rate_acts_the_other_way_round(study, noise, shape):
     text = said(
-        study, "Only up to a power", fit=Fit(methods=("utility",), noise=noise, noise_level=2)
+        study,
+        POWER,
+        fit=Fit(methods=("utility",), noise=noise, noise_level=2),
     )
     assert f"the same choices as {shape}, renormalized" in text
     assert "at level 2" in text
@@ -32,14 +36,14 @@ def test_a_level_that_is_a_rate_acts_the_other_way_round(study, noise, shape):
 
 def test_log_odds_are_no_choices_at_an_assumed_noise_level(study):
     choices, log_odds = of_one(study, "expert"), of_one(study, "stuck <b>judge</b>")
-    assert "they fix no power at all" not in said(choices, "Only up to a power")
-    text = said(log_odds, "Only up to a power")
-    assert "they fix no power at all" in text
-    assert "The noise assumed" not in text
+    assert "do not identify the power" not in said(choices, POWER)
+    text = said(log_odds, POWER)
+    assert "do not identify the power" in text
+    assert "The assumed noise" not in text
 
 
 def test_orders_are_averaged_only_where_they_are(study):
-    heading, expert = "How the questions were put", of_one(study, "expert")
+    heading, expert = "Design of the questions", of_one(study, "expert")
     averaged = said(expert, heading, fit=Fit(methods=("utility",)))
     assert "choices in the two orders are averaged" in averaged
     estimated = said(expert, heading, fit=Fit(methods=("utility",), position_effect="estimated"))
@@ -52,16 +56,16 @@ def test_orders_are_averaged_only_where_they_are(study):
 
 def test_no_more_order_bias_is_removed_than_what_is_the_same_for_all_pairs(study):
     for text in (
-        said(study, "How the questions were put"),
-        said(study, "How the questions were put", fit=Fit(methods=("auto",))),
+        said(study, "Design of the questions"),
+        said(study, "Design of the questions", fit=Fit(methods=("auto",))),
     ):
         assert "as far as it is the same for all pairs" in text
-    alone = said(study, "How the questions were put", design=Design(pairs=60, both_orders=False))
+    alone = said(study, "Design of the questions", design=Design(pairs=60, both_orders=False))
     assert "removes" not in alone
 
 
 def test_chosen_pairs_are_not_called_drawn(study):
-    heading = "How the questions were put"
+    heading = "Design of the questions"
     assert "Both points of a pair were drawn independently" in said(study, heading)
     text = said(study, heading, design=Design(pairs=100, rounds=Rounds(count=4)))
     assert "Both points" not in text

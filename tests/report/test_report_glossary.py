@@ -9,7 +9,17 @@ from llm_elicit.comparisons.table import VERDICTS
 from llm_elicit.report.glossary import GLOSSARY
 
 # Columns that name something and hold no number.
-NAMES = {"Box", "Judge", "Feature", "Features", "Of", "Between", "Model", "option A", "option B"}
+NAMES = {
+    "Box",
+    "Judge",
+    "Feature",
+    "Features",
+    "Sample",
+    "Between",
+    "Model",
+    "option A",
+    "option B",
+}
 
 
 def plain(text: str) -> str:
@@ -34,4 +44,4 @@ def test_a_definition_is_shown_on_hover_and_written_once(reader):
             assert reference in text
     unused = {k for k in GLOSSARY if not [a for a in reader.all("a") if a["href"] == f"#term-{k}"]}
     # No triads were asked here: test_report_page.py has them; nor are there categories.
-    assert unused <= {"cycles", "firm", "shares"}
+    assert unused <= {"cycles", "repeated-cycles", "shares"}

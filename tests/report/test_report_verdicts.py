@@ -6,7 +6,7 @@ from llm_elicit.audit.effects import Effect
 from llm_elicit.audit.position_effect import PositionContent, PositionEffect
 from llm_elicit.audit.preference import Ceiling, Reliability
 from llm_elicit.report import powers, verdicts
-from llm_elicit.report.powers import marks_of
+from llm_elicit.report.powers import power_labels
 from report.conftest import band
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -21,9 +21,9 @@ def changed(judge, **preference):
     return judge.model_copy(update={"preference": judge.preference.model_copy(update=preference)})
 
 
-def pinned(judge, **changes):
-    of = judge.powers.pinned.model_copy(update=changes)
-    return judge.model_copy(update={"powers": judge.powers.model_copy(update={"pinned": of})})
+def identified(judge, **changes):
+    of = judge.powers.identified.model_copy(update=changes)
+    return judge.model_copy(update={"powers": judge.powers.model_copy(update={"identified": of})})
 
 
 def reliable(judge, value, ceiling):
@@ -34,12 +34,12 @@ def reliable(judge, value, ceiling):
 
 def test_a_ceiling_below_what_is_reached_is_left_out(study, expert):
     said = verdicts.verdict_sentence(reliable(expert, 0.77, 0.93), study.audit)
-    assert "(77% of the variation of its held-out choices is predicted, of at most 93%; p" in said
+    assert "(77% of the variation of held-out choices is predicted, of at most 93%; p" in said
     low = verdicts.verdict_sentence(reliable(expert, 0.06, -1.35), study.audit)
     assert "at most" not in low
     assert "6% of the variation" in low
     none = verdicts.verdict_sentence(reliable(expert, -0.2, 0.5), study.audit)
-    assert "predicts none of its held-out choices" in none
+    assert "predicts none of the variation of held-out choices" in none
     assert "-20%" not in none
 
 
@@ -49,20 +49,20 @@ def test_the_table_shows_no_ceiling_far_below_what_is_reached(expert):
 
 
 def test_ranges_without_a_reaction_to_width_are_not_said_to_show_one(expert):
-    unsure = expert.powers.pinned.coherence.model_copy(update={"width": band(-0.002, 0.006)})
-    said = powers.coherence_sentence(pinned(expert, coherence=unsure).powers)
-    assert "shows no reaction to their width" in said
-    assert said.endswith(", as only a very sharp density would.")
+    unsure = expert.powers.identified.coherence.model_copy(update={"width": band(-0.002, 0.006)})
+    said = powers.coherence_sentence(identified(expert, coherence=unsure).powers)
+    assert "show no effect of their width" in said
+    assert said.endswith("coherent only with a very sharp density.")
 
 
 def test_large_powers_have_no_exponent(expert):
-    open_ = pinned(expert, low=26.0, high=660.0, used=False)
+    open_ = identified(expert, low=26.0, high=660.0, used=False)
     assert "13 to 330 times the saved power" in powers.power_sentence(open_.powers)
 
 
 @pytest.mark.parametrize(
     ("auc", "said"),
-    [(0.63, "this follows the data"), (0.5, "this does not follow"), (0.4, "this goes against")],
+    [(0.63, "this agrees with the data"), (0.5, "is unrelated to"), (0.4, "is opposite to")],
 )
 def test_what_is_said_of_the_data_is_what_the_interval_says(study, expert, auc, said):
     found = expert.discrimination.model_copy(update={"auc": band(auc, 0.02)})
@@ -70,45 +70,45 @@ def test_what_is_said_of_the_data_is_what_the_interval_says(study, expert, auc, 
         expert.model_copy(update={"discrimination": found}), study.audit
     )
     assert said in text
-    assert f"more plausible than a made-up one {auc:.0%} of the time" in text
+    assert f"ranks a real place above a random one {auc:.0%} of the time" in text
 
 
 def test_a_scale_that_nothing_says_is_not_claimed(study, expert):
     known = verdicts.verdict_sentence(expert, study.audit)
-    assert known.endswith("the scale of its belief is known from ranges and ratios.")
+    assert known.endswith("the scale of its belief is identified by ranges and ratios.")
     unknown = changed(expert, verdict="consistent preference")
-    assert verdicts.verdict_sentence(unknown, study.audit).endswith("belief is not known.")
+    assert verdicts.verdict_sentence(unknown, study.audit).endswith("belief is not identified.")
 
 
 def test_ranges_that_no_density_answers_pin_nothing(study, expert):
-    width = expert.powers.pinned.coherence.model_copy(
+    width = expert.powers.identified.coherence.model_copy(
         update={"width": band(0.0, 0.02), "coherent": False, "p_value": 1e-6}
     )
-    alone = pinned(expert, source="ranges", sources=(), agreement=None, coherence=width)
-    assert "so the scale is not known" in powers.power_sentence(alone.powers)
-    assert "does not react to their width" in verdicts.notes(alone, 0.05)[0]
-    with_ratios = pinned(expert, coherence=width)
+    alone = identified(expert, source="ranges", sources=(), agreement=None, coherence=width)
+    assert "so the scale is not identified" in powers.power_sentence(alone.powers)
+    assert "their width has no effect" in verdicts.remarks(alone, 0.05)[0]
+    with_ratios = identified(expert, coherence=width)
     said = verdicts.verdict_sentence(with_ratios, study.audit)
-    assert "known from ranges and ratios, though its answers to ranges are not those of" in said
+    assert "by ranges and ratios, though its answers about ranges are not coherent" in said
 
 
 def test_a_source_that_leaves_the_power_open_is_said_to(expert):
-    said = powers.power_sentence(pinned(expert, used=False).powers)
-    assert "leave open how sharp the belief is (90 % interval 0.75 to 1.4" in said
-    assert "known from" not in said
-    odd = pinned(expert, agreement=0.01).powers
-    assert "The sources do not agree (p = 0.01)" in powers.power_sentence(odd)
+    said = powers.power_sentence(identified(expert, used=False).powers)
+    assert "do not identify the sharpness of the belief (90 % interval 0.75 to 1.4" in said
+    assert "identified by" not in said
+    odd = identified(expert, agreement=0.01).powers
+    assert "The sources disagree (p = 0.01)" in powers.power_sentence(odd)
 
 
 def test_sources_that_do_not_agree_are_not_a_scale_without_a_word(study, expert):
-    said = verdicts.verdict_sentence(pinned(expert, agreement=0.001), study.audit)
-    assert said.endswith("known from ranges and ratios, though these do not agree.")
+    said = verdicts.verdict_sentence(identified(expert, agreement=0.001), study.audit)
+    assert said.endswith("identified by ranges and ratios, though these disagree.")
 
 
 def test_ranges_say_nothing_of_a_judge_without_a_preference(study, expert):
     lost = changed(expert, verdict="no consistent preference")
-    assert verdicts.notes(lost, 0.05) == ()
-    assert len(verdicts.notes(expert, 0.05)) == 1
+    assert verdicts.remarks(lost, 0.05) == ()
+    assert len(verdicts.remarks(expert, 0.05)) == 1
 
 
 def effect(name, value, half, p_holm):
@@ -126,7 +126,9 @@ def test_features_that_are_clear_for_looking_at_all_are_named(study):
         effect("Longitude", 0.1, 0.3, 0.8),
     ]
     assert verdicts.preferred(effects, study.audit.space, 0.05) == "lower age and higher income"
-    assert "no feature by itself" in verdicts.preferred(effects[2:], study.audit.space, 0.01)
+    assert "no single feature is significant" in verdicts.preferred(
+        effects[2:], study.audit.space, 0.01
+    )
 
 
 def test_five_drivers_are_four_and_a_number(study):
@@ -142,21 +144,21 @@ def test_a_position_effect_that_depends_on_the_content_is_not_said_to_be_removed
         p_holm=0.001, at_floor=True, content=content,
     )  # fmt: skip
     said = verdicts.position_sentence(position, 0.05)
-    assert "removes its mean alone" in said
+    assert "removes only its mean" in said
     even = position.model_copy(update={"content": None})
     assert verdicts.position_sentence(even, 0.05) == ""
     assert "40%" in verdicts.position_sentence(even.model_copy(update={"share": 0.4}), 0.05)
 
 
-def test_marks_beyond_the_slider_stand_at_its_end_and_on_no_column(expert):
+def test_labels_beyond_the_slider_are_at_its_end_and_on_no_column(expert):
     data = expert.powers.data.model_copy(update={"value": 30.0, "low": 28.0, "high": 32.0})
     powers = expert.powers.model_copy(update={"data": data})
-    *_, last = marks_of(powers, FACTORS)
+    *_, last = power_labels(powers, FACTORS)
     assert (last.at, last.nearest) == (1.0, None)
     assert "15 times the saved power" in last.text
-    first, *_ = marks_of(powers, FACTORS)
+    first, *_ = power_labels(powers, FACTORS)
     assert (first.at, first.nearest) == (0.5, 2)
     none = expert.powers.data.model_copy(update={"value": 0.0, "low": 0.0})
     powers = expert.powers.model_copy(update={"data": none})
-    assert not any("data" in mark.text for mark in marks_of(powers, FACTORS))
-    assert marks_of(None, FACTORS) == marks_of(powers, (1.0,)) == ()
+    assert not any("data" in label.text for label in power_labels(powers, FACTORS))
+    assert power_labels(None, FACTORS) == power_labels(powers, (1.0,)) == ()

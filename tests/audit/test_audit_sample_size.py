@@ -1,4 +1,4 @@
-"""What more pairs are foretold to buy, beside what they do."""
+"""The predicted effect of more pairs against the real one."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,12 @@ from audit.planted import box
 from llm_elicit.audit import measure_bands
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.responses import Response
-from llm_elicit.audit.sample_size import LEAN, BandPower, measure_band_power, measure_search_power
+from llm_elicit.audit.sample_size import (
+    FEW_PAIRS,
+    BandPrecision,
+    measure_band_precision,
+    required_pairs,
+)
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.density import (
     FitSettings,
@@ -29,7 +34,7 @@ QUADRATIC = FitSettings(
 )
 
 
-def _power(n: int, seed: int) -> BandPower:
+def _power(n: int, seed: int) -> BandPrecision:
     """Of a standard normal belief's bands after n comparisons."""
     rng = np.random.default_rng([seed, n])
     a, b = PLANE.sample(n, rng), PLANE.sample(n, rng)
@@ -38,19 +43,19 @@ def _power(n: int, seed: int) -> BandPower:
         np.where(wins, a, b), np.where(wins, b, a), method="utility", settings=QUADRATIC,
         sampling=Uniform(PLANE.low, PLANE.high),
     )  # fmt: skip
-    return measure_band_power(
+    return measure_band_precision(
         measure_bands(belief.draws(), PLANE), belief.sample(2000), PLANE, pairs=n
     )
 
 
-def test_bands_are_about_as_narrow_as_was_foretold():
+def test_bands_are_about_as_narrow_as_predicted():
     """Within a factor of 1.5, in the geometric mean over two judges."""
-    n = 2 * LEAN
+    n = 2 * FEW_PAIRS
     ratios = []
     for seed in range(2):
         now = _power(n, seed)
-        assert not now.lean
-        later = _power(n + now.more, seed)
+        assert not now.prior_dominated
+        later = _power(n + now.more_pairs, seed)
         assert later.pairs == 4 * n
         ratios += [
             getattr(after, which) / getattr(before, which)
@@ -69,7 +74,7 @@ def test_the_pairs_of_a_search_are_those_of_the_chi_squared_test(freedom, square
     critical = stats.chi2.ppf(0.95, freedom)
     enough = np.linspace(1, 100, 10_000)
     noncentral = enough[np.argmax(stats.ncx2.sf(critical, freedom, enough) >= 0.8)]
-    found = measure_search_power(null.mean() + squared, null, n)
+    found = required_pairs(null.mean() + squared, null, n)
     if squared <= found.se:
         assert found.pairs is None
     else:
@@ -89,11 +94,11 @@ def _test_of(a, b, preference) -> RandomizationTest:
     return RandomizationTest(Response.of_choices(choices), LINE)
 
 
-def test_as_many_pairs_as_foretold_find_the_signal_in_four_of_five_studies():
+def test_as_many_pairs_as_predicted_find_the_signal_in_four_of_five_studies():
     rng = np.random.default_rng(0)
     few = [_weak(150, rng).run(99, rng) for _ in range(150)]
     gain = np.mean([each.gain for each in few])
-    found = measure_search_power(gain, np.concatenate([each.by_chance for each in few]), 150)
+    found = required_pairs(gain, np.concatenate([each.null for each in few]), 150)
     assert np.mean([each.p_value <= 0.05 for each in few]) < 0.5
     tests = (_weak(found.pairs, rng).run(99, rng) for _ in range(150))
     assert np.mean([each.p_value <= 0.05 for each in tests]) == pytest.approx(0.8, abs=0.12)
@@ -103,9 +108,9 @@ def test_a_judge_who_says_nothing_gives_no_number():
     rng = np.random.default_rng(0)
     a, b = LINE.sample(50, rng), LINE.sample(50, rng)
     same = _test_of(a, b, np.full(50, 0.5)).run(99, rng)
-    assert measure_search_power(same.gain, same.by_chance, 50).pairs is None
+    assert required_pairs(same.gain, same.null, 50).pairs is None
 
 
 def test_a_signal_that_is_there_already_takes_no_more_pairs():
     null = (np.random.default_rng(0).chisquare(2, 2000) - 2) / 100
-    assert measure_search_power(0.5, null, 100).pairs == 100
+    assert required_pairs(0.5, null, 100).pairs == 100

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from audit.planted import ask, box, constant
-from llm_elicit.audit.nonresponse import measure_unanswered
+from llm_elicit.audit.nonresponse import measure_nonresponse
 from llm_elicit.comparisons.table import Comparisons
 
 SPACE = box(3)
@@ -22,7 +22,7 @@ def refusing(chance, seed: int) -> Comparisons:
 
 
 def measure(log: Comparisons, seed: int = 0):
-    return measure_unanswered(log, "judge", SPACE, 199, np.random.default_rng(seed))
+    return measure_nonresponse(log, "judge", SPACE, 199, np.random.default_rng(seed))
 
 
 def test_a_judge_who_refuses_in_one_region_is_found_there() -> None:
@@ -30,10 +30,10 @@ def test_a_judge_who_refuses_in_one_region_is_found_there() -> None:
     found = 0
     for seed in range(20):
         log = refusing(lambda a, b: 0.5 * ((a[:, 1] > 2) | (b[:, 1] > 2)), seed)
-        unanswered = measure(log)
-        guilty = [each.name for each in unanswered.features if each.p_holm < 0.05]
+        nonresponse = measure(log)
+        guilty = [each.name for each in nonresponse.features if each.p_holm < 0.05]
         found += "x1" in guilty
-        low, _, high = unanswered.features[1].thirds
+        low, _, high = nonresponse.features[1].thirds
         assert high > low
     assert found >= 19
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from audit.planted import box
-from llm_elicit.audit import Reference, Side, Versus, compare_judges
+from llm_elicit.audit import JudgeBelief, JudgeComparison, Reference, compare_judges
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.density import (
     Uniform,
@@ -17,7 +17,9 @@ from tests.density.targets import QUICK
 SPACE = box(2)
 
 
-def _side(name: str, centre: float, seed: int, pairs: int = 600, against: bool = False) -> Side:
+def _side(
+    name: str, centre: float, seed: int, pairs: int = 600, against: bool = False
+) -> JudgeBelief:
     """A judge who believes in N((centre, 0), 0.8²), or in the contrary of it."""
     asked, answers = np.random.default_rng(0), np.random.default_rng(seed)
     a, b = SPACE.sample(pairs, asked), SPACE.sample(pairs, asked)
@@ -33,63 +35,65 @@ def _side(name: str, centre: float, seed: int, pairs: int = 600, against: bool =
         settings=QUICK,
         seed=seed,
     )
-    return Side(name, Choices(a, b, won, np.arange(pairs)), belief)
+    return JudgeBelief(name, Choices(a, b, won, np.arange(pairs)), belief)
 
 
 @pytest.fixture(scope="module")
-def versus() -> Versus:
+def comparison() -> JudgeComparison:
     rng = np.random.default_rng(1)
     sides = [_side("one", 0.0, 1), _side("two", 0.0, 2), _side("right", 1.2, 3)]
     data = rng.normal([0.0, 0.0], 0.8, (2000, 2))
     return compare_judges(sides, Reference(SPACE, SPACE.sample(2000, rng), data))
 
 
-def _gap(versus: Versus, first: str, second: str):
-    (found,) = [gap for gap in versus.gaps if (gap.first, gap.second) == (first, second)]
+def _gap(comparison: JudgeComparison, first: str, second: str):
+    (found,) = [gap for gap in comparison.differences if (gap.first, gap.second) == (first, second)]
     return found
 
 
-def test_equal_beliefs_are_not_told_apart(versus: Versus) -> None:
-    gap = _gap(versus, "one", "two")
-    assert gap.separated_by == []
+def test_equal_beliefs_are_not_told_apart(comparison: JudgeComparison) -> None:
+    gap = _gap(comparison, "one", "two")
+    assert gap.differing_features == []
     assert gap.distance.value < 3 * gap.floor
 
 
-def test_what_separates_two_beliefs_is_named(versus: Versus) -> None:
+def test_what_separates_two_beliefs_is_named(comparison: JudgeComparison) -> None:
     for first in ("one", "two"):
-        gap = _gap(versus, first, "right")
-        assert gap.separated_by == ["x0"]
+        gap = _gap(comparison, first, "right")
+        assert gap.differing_features == ["x0"]
         shift = gap.features[0]
         assert shift.mean.low < -1.2 / 0.8 < shift.mean.high, "in standard deviations of the data"
         assert gap.distance.low > gap.floor
 
 
-def test_the_nearest_to_the_data_come_first_and_ties_are_ties(versus: Versus) -> None:
-    assert versus.standings is not None
-    places = {each.judge: (each.best, each.worst) for each in versus.standings}
+def test_the_nearest_to_the_data_come_first_and_ties_are_ties(comparison: JudgeComparison) -> None:
+    assert comparison.ranking is not None
+    places = {each.judge: (each.best, each.worst) for each in comparison.ranking}
     assert places == {"one": (1, 2), "two": (1, 2), "right": (3, 3)}
-    assert versus.sampling is not None
-    assert versus.data_floor is not None
-    near, far = versus.standings[0].distance, versus.standings[2].distance
+    assert comparison.sampling is not None
+    assert comparison.data_floor is not None
+    near, far = comparison.ranking[0].distance, comparison.ranking[2].distance
     # A belief as near as it can be lies about the floor, which is measured over fewer points.
-    assert 0.5 * versus.data_floor < near.value < 2.0 * versus.data_floor < versus.sampling
+    assert (
+        0.5 * comparison.data_floor < near.value < 2.0 * comparison.data_floor < comparison.sampling
+    )
     assert near.high < far.low
 
 
 def test_judges_of_one_mind_choose_alike_and_a_contrarian_does_not() -> None:
     sides = [_side("one", 0.0, 1), _side("two", 0.0, 2), _side("no", 0.0, 4, against=True)]
     rng = np.random.default_rng(1)
-    versus = compare_judges(sides, Reference(SPACE, SPACE.sample(500, rng)))
-    alike = {(each.first, each.second): each.share for each in versus.agreements}
+    comparison = compare_judges(sides, Reference(SPACE, SPACE.sample(500, rng)))
+    alike = {(each.first, each.second): each.share for each in comparison.agreements}
     assert alike["one", "two"].low > 0.7
     assert alike["one", "no"].high < 0.3
-    ranks = {(each.first, each.second): each for each in versus.agreements}
+    ranks = {(each.first, each.second): each for each in comparison.agreements}
     same = ranks["one", "two"]
     assert same.rank_correlation.low > 0.8
     assert same.rank_correlation.value == pytest.approx(same.rank_ceiling, abs=0.1)
     assert ranks["one", "no"].rank_correlation.high < -0.8
-    assert versus.standings is None
-    flipped = Side("flipped", _flipped(sides[0].choices), sides[0].belief)
+    assert comparison.ranking is None
+    flipped = JudgeBelief("flipped", _flipped(sides[0].choices), sides[0].belief)
     again = compare_judges([flipped, sides[1]], Reference(SPACE, SPACE.sample(500, rng)))
     assert again.agreements[0].share == alike["one", "two"], "whichever point was called a"
 
@@ -98,7 +102,7 @@ def test_rank_correlations_do_not_depend_on_the_power_of_a_belief() -> None:
     one, right = _side("one", 0.0, 1, pairs=200), _side("right", 1.2, 3, pairs=200)
     reference = Reference(SPACE, SPACE.sample(500, np.random.default_rng(1)))
     (base,) = compare_judges([one, right], reference).agreements
-    sharper = Side("one", one.choices, one.belief.tempered(3.0))
+    sharper = JudgeBelief("one", one.choices, one.belief.tempered(3.0))
     (other,) = compare_judges([sharper, right], reference).agreements
     for name in ("value", "low", "high"):
         here, there = (getattr(each.rank_correlation, name) for each in (base, other))

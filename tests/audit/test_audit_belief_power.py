@@ -103,14 +103,14 @@ def test_a_pinned_power_is_on_record_and_says_the_scale(plane, belief) -> None:
     evidence = at_powers(belief, plane, belief.sample(4000, seed=1), None, 0, power)
     reference = Reference(plane, plane.sample(3000, rng))
     said = measure_powers(replace(evidence, source=power.source), reference, rng)
-    assert said.pinned.used
+    assert said.identified.used
     assert said.scale == "ranges + ratios"
-    assert [one.source for one in said.pinned.sources] == ["ranges", "ratios"]
-    assert not said.pinned.coherence.coherent
+    assert [one.source for one in said.identified.sources] == ["ranges", "ratios"]
+    assert not said.identified.coherence.coherent
     unused = measure_powers(replace(evidence, source="convention"), reference, rng)
     assert unused.scale is None
     # Ranges alone, answered as no holder of a density would, say nothing of its power.
-    alone = replace(evidence, pinned=ranges, source="ranges")
+    alone = replace(evidence, identified=ranges, source="ranges")
     assert measure_powers(alone, reference, rng).scale is None
 
 

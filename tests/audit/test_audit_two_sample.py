@@ -9,8 +9,8 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import norm
 
 from audit.planted import box
-from llm_elicit.audit.distances import Ruler, wasserstein
-from llm_elicit.audit.reference import AuditSettings, Standard
+from llm_elicit.audit.distances import DistanceEstimator, wasserstein
+from llm_elicit.audit.reference import AuditSettings, Standardizer
 from llm_elicit.audit.two_sample import (
     classifier_accuracy,
     energy_distance,
@@ -107,16 +107,16 @@ def test_new_distances_leave_the_subsamples_as_they_were():
     """Numbers of earlier audits stay: the stream of the subsamples is used for nothing else."""
     space, rng = box(2, 8.0), np.random.default_rng(4)
     x, y = space.round(rng.normal(size=(2, 200, 2)))
-    ruler = Ruler(Standard.of(space, y), AuditSettings(repeats=2), 50, 80)
-    measured = ruler.between(x, y, np.random.default_rng(5))
+    estimator = DistanceEstimator(Standardizer.of(space, y), AuditSettings(repeats=2), 50, 80)
+    measured = estimator.between(x, y, np.random.default_rng(5))
     rng, expected = np.random.default_rng(5), []
     for _ in range(2):
         a, b = (p[rng.choice(200, 50, replace=False)] for p in (x, y))
-        expected.append(wasserstein(ruler.standard(a), ruler.standard(b)))
+        expected.append(wasserstein(estimator.standardizer(a), estimator.standardizer(b)))
         for _ in (x, y):
             rng.choice(200, 80, replace=False)
     assert measured.wasserstein.mean == pytest.approx(np.mean(expected), rel=1e-12)
-    assert measured == ruler.between(x, y, np.random.default_rng(5))
+    assert measured == estimator.between(x, y, np.random.default_rng(5))
 
 
 @pytest.fixture(scope="module")
@@ -124,20 +124,20 @@ def housing():
     space = FeatureSpace.load("california_housing")
     rng = np.random.default_rng(6)
     data = rng.permutation(space.table_points())
-    ruler = Ruler(Standard.of(space, data), AuditSettings(repeats=3), 600, 600)
-    return data, ruler, ruler.floor(data, rng), rng
+    estimator = DistanceEstimator(Standardizer.of(space, data), AuditSettings(repeats=3), 600, 600)
+    return data, estimator, estimator.floor(data, rng), rng
 
 
 def test_two_halves_of_real_data_pass_against_each_other(housing):
-    data, ruler, floor, rng = housing
+    data, estimator, floor, rng = housing
     seen_alike(floor, floor)
     half = len(data) // 2
-    seen_alike(ruler.between(data[:half], data[half:], rng), floor)
+    seen_alike(estimator.between(data[:half], data[half:], rng), floor)
 
 
 def test_features_that_no_longer_hang_together_fail_where_marginals_pass(housing):
-    data, ruler, floor, rng = housing
-    torn = ruler.between(rng.permuted(data, axis=0), data, rng)
+    data, estimator, floor, rng = housing
+    torn = estimator.between(rng.permuted(data, axis=0), data, rng)
     assert torn.mmtv.mean == pytest.approx(floor.mmtv.mean, rel=0.3)
     assert torn.wasserstein.mean > 1.3 * floor.wasserstein.mean
     assert torn.joint.sliced.mean > 1.5 * floor.joint.sliced.mean
@@ -162,12 +162,12 @@ def test_intervals_are_of_the_distances_that_the_draws_have():
     data = rng.normal(size=(4000, 2))
     shifts = np.linspace(0.5, 1.5, 41)
     draws = rng.normal(size=(41, 800, 2)) + shifts[:, None, None] * [1.0, 0.0]
-    ruler = Ruler(Standard.of(space, data), AuditSettings(repeats=3), 600, 600)
-    found = ruler.between(rng.normal([1.0, 0.0], 1.0, (4000, 2)), data, rng, draws)
+    estimator = DistanceEstimator(Standardizer.of(space, data), AuditSettings(repeats=3), 600, 600)
+    found = estimator.between(rng.normal([1.0, 0.0], 1.0, (4000, 2)), data, rng, draws)
     # A shift s is seen as 2 s/π on average over directions; the band cuts off a twentieth.
     seen = np.array(found.bands.sliced) * np.pi / 2
     np.testing.assert_allclose(seen, [0.55, 1.45], atol=0.1)
     assert found.bands.sliced[0] < found.joint.sliced.mean < found.bands.sliced[1]
     assert found.bands.energy[0] < found.joint.energy.mean < found.bands.energy[1]
-    few = ruler.between(data, data, rng, draws[:, :599])
+    few = estimator.between(data, data, rng, draws[:, :599])
     assert few.bands is None
