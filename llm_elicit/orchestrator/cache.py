@@ -54,28 +54,28 @@ _ONE = str(
     .where(_entries.c.key == sa.bindparam("key"), _entries.c.kept_at >= sa.bindparam("since"))
     .compile(dialect=sqlite.dialect(paramstyle="qmark"))
 )
-"""One answer by its key. It is looked for before each request, so the driver is asked itself."""
+"""Select one answer by key; used before each request, and so without SQLAlchemy's overhead."""
 
 _BUSY = 2.0
-"""Seconds to wait for another process's lock: savings are not worth more."""
+"""Seconds to wait for another process's lock; savings are not worth more."""
 
 CacheUse = Literal["reuse", "fresh", "off"]
-"""What a run does with the cache: read and write it, ask anew and replace, or neither."""
+"""How a run uses the cache: read and write, replace every answer, or not at all."""
 
 
 def worth_keeping(reply: Reply, verdict: str) -> bool:
-    """Whether an answer may stand in for asking again: it holds a verdict, or is complete."""
+    """Return whether an answer may be reused: it has a verdict, or is complete."""
     return verdict in ("A", "B", "tie", "refusal") or reply.finish == "stop"
 
 
 class Cache:
-    """The answers kept in one SQLite file, shared by the runs beside it.
+    """A SQLite file of answers, shared by the runs beside it.
 
-    `put` may be called in one thread and `flush` in another.
+    `put` and `flush` may be called in different threads.
 
     Args:
-        path: the file; made if it is not there.
-        since: answers that were kept before this time (ISO 8601) are not read, and are replaced.
+        path: the file; created if necessary.
+        since: answers stored before this time (ISO 8601) are not read, and are replaced.
 
     Raises:
         InputError: the file cannot be opened or written.
@@ -99,7 +99,7 @@ class Cache:
             self._open = stack.pop_all()
 
     def get(self, identity: Identity) -> Reply | None:
-        """The answer kept for a request."""
+        """Return the answer stored for a request; None if there is none."""
         with self._lock:
             waiting = self._waiting.get(identity.key)
         if waiting is not None:
@@ -109,7 +109,7 @@ class Cache:
         return None if found is None else self._proven(*found)
 
     def get_all(self, identities: Sequence[Identity]) -> dict[str, Reply]:
-        """The answers kept for many requests, by key."""
+        """Return the answers stored for requests, by key."""
         keys = [identity.key for identity in identities]
         with self._lock:
             found = {key: self._waiting[key]["reply"] for key in keys if key in self._waiting}
@@ -122,21 +122,21 @@ class Cache:
         return replies | {key: _reply(text) for key, text in found.items()}
 
     def _proven(self, text: str, digest: str) -> Reply:
-        """The reply that was kept; one that was changed since is no answer.
+        """Return a stored reply after checking its digest.
 
         Raises:
-            InputError: it was changed.
+            InputError: the reply was changed.
         """
         if _digest(text) != digest:
             raise InputError(f"{self.path}: an answer is not the one that was kept; {_VERIFY}")
         return _reply(text)
 
     def put(self, identity: Identity, reply: Reply, kept_at: str) -> None:
-        """Keep an answer from the next flush on; until then it is served from memory.
+        """Store an answer at the next flush; until then it is served from memory.
 
-        The journal has it already, so a crash here costs a saving at most.
+        The journal has it already, so that a crash loses only a saving.
         """
-        # The body is in the identity; its text is not kept twice.
+        # The identity contains the body already.
         text = storable(json.dumps({**vars(reply), "body": {}}, ensure_ascii=False))
         row = {
             "key": identity.key,
@@ -149,13 +149,13 @@ class Cache:
             self._waiting.setdefault(identity.key, row)
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write waiting answers."""
         with self._lock:
             if not self._waiting:
                 return
             add = insert(_entries)
             new = {name: add.excluded[name] for name in ("identity", "reply", "digest", "kept_at")}
-            # An answer stays as it is, unless it is older than what is read.
+            # Replace only answers older than `since`.
             add = add.on_conflict_do_update(
                 index_elements=["key"], set_=new, where=_entries.c.kept_at < self._since
             )
@@ -164,7 +164,7 @@ class Cache:
             self._waiting = {}
 
     def close(self) -> None:
-        """Write what waits and close the file."""
+        """Write waiting answers and close the file."""
         try:
             self.flush()
         finally:
@@ -172,7 +172,7 @@ class Cache:
                 self._open.close()
 
     def entries(self, prefix: str = "") -> Iterator[Entry]:
-        """What is kept, in the order it came; of the keys that begin with `prefix`."""
+        """Yield the entries whose keys begin with `prefix`, in order of insertion."""
         begins = _entries.c.key.startswith(prefix, autoescape=True)
         query = select(_entries).where(begins).order_by(sa.text("rowid"))
         with self._guarded():
@@ -181,7 +181,7 @@ class Cache:
                 yield Entry(**row._mapping)
 
     def find(self, prefix: str) -> Entry:
-        """The one entry whose key begins with `prefix`.
+        """Return the only entry whose key begins with `prefix`.
 
         Raises:
             InputError: there is none, or more than one.
@@ -195,7 +195,7 @@ class Cache:
         return found[0]
 
     def remove(self, keys: Iterable[str]) -> int:
-        """Forget entries, and answers of earlier formats; give the space back. How many went."""
+        """Delete entries and the tables of earlier formats; return the number of entries."""
         gone = [{"gone": key} for key in keys]
         with self._guarded():
             with self._writing.begin():
@@ -207,7 +207,7 @@ class Cache:
         return len(gone)
 
     def damage(self) -> str | None:
-        """What SQLite itself finds wrong with the file; None for nothing."""
+        """Return what SQLite's integrity check finds; None if nothing."""
         with self._guarded():
             said = self._reading.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
         return None if said == "ok" else " ".join(str(said).split())
@@ -225,12 +225,12 @@ class Cache:
 
 
 class RunCache:
-    """The cache as a run uses it: trouble with it is said once, and the run goes on without it.
+    """The cache of a run: on the first error it warns once, and the run continues without it.
 
     Args:
         path: the file.
-        use: whether it is read and written.
-        warn: told of the trouble.
+        use: how to use it.
+        warn: called with the error.
     """
 
     def __init__(self, path: Path, use: CacheUse, warn: Callable[[str], None]) -> None:
@@ -245,23 +245,23 @@ class RunCache:
             self._give_up(error)
 
     def get(self, identity: Identity) -> Reply | None:
-        """Return the answer kept for a request, if there is one."""
+        """Return the answer stored for a request, if there is one."""
         return self._tried(lambda cache: cache.get(identity), None)
 
     def get_all(self, identities: Sequence[Identity]) -> dict[str, Reply]:
-        """Return the answers kept for many requests, by key."""
+        """Return the answers stored for requests, by key."""
         return self._tried(lambda cache: cache.get_all(identities), {})
 
     def put(self, identity: Identity, reply: Reply, kept_at: str) -> None:
-        """Keep an answer from the next flush on."""
+        """Store an answer at the next flush."""
         self._tried(lambda cache: cache.put(identity, reply, kept_at), None)
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write waiting answers."""
         self._tried(Cache.flush, None)
 
     def close(self) -> None:
-        """Write what waits and close the file."""
+        """Write waiting answers and close the file."""
         self._tried(Cache.flush, None)
         if self._cache is not None:
             with suppress(InputError):
@@ -277,7 +277,7 @@ class RunCache:
             return otherwise
 
     def _give_up(self, error: InputError) -> None:
-        # The thread that reads and the one that writes may both meet the same trouble.
+        # The reading and the writing thread may both meet the same error.
         if not self._broken:
             self._broken = True
             self._warn(f"{error}; the run goes on without it")
@@ -285,13 +285,13 @@ class RunCache:
 
 @dataclass(frozen=True)
 class Entry:
-    """One answer as it is kept.
+    """One stored answer.
 
     Attributes:
         key: SHA-256 of `identity`.
         identity: the request's canonical JSON.
         reply: the answer, as JSON; `digest` is its SHA-256.
-        kept_at: UTC time, ISO 8601.
+        kept_at: the time it was stored, UTC, ISO 8601.
     """
 
     key: str
@@ -316,7 +316,7 @@ class Entry:
         return fields
 
     def fault(self) -> str | None:
-        """Why the entry cannot be trusted; None if it proves right."""
+        """Return why the entry is invalid; None if it is valid."""
         if _digest(self.identity) != self.key:
             return _OTHER_KEY
         if _digest(self.reply) != self.digest:

@@ -38,26 +38,26 @@ else:
 
 
 AT_ONCE = 50_000
-"""Rows of the table that are in memory at once while it is written."""
+"""Rows of the table held in memory while it is written."""
 
 _encode = json.JSONEncoder(sort_keys=True).encode
 
 TEXT = "text"
-"""The verdict that stands with the answer to a direct question: it is read later, and anew."""
+"""The verdict of answers to direct questions, which are parsed later."""
 
 
 class OldPlanError(InputError):
-    """A journal has answers to pairs of a round that is not in the plan at hand."""
+    """The journal has answers to pairs of a round that the plan does not have."""
 
 
 @dataclass(frozen=True)
 class Judgment:
-    """What a reply says, the presentation order undone.
+    """The judgment in a reply.
 
     Attributes:
-        verdict: the option chosen or why there is none; `TEXT` for words that are read later.
-        first: P(first shown) as it was measured, from log-probabilities or stated; None otherwise.
-        probability: P(a preferred to b); None without a choice.
+        verdict: the option chosen, or why there is none; `TEXT` for a direct question.
+        first: P(first shown) from log-probabilities, or as stated; None otherwise.
+        probability: P(a preferred to b), whatever the order shown; None without a choice.
     """
 
     verdict: str
@@ -66,10 +66,10 @@ class Judgment:
 
 
 def judge_reply(reply: Reply, request: Request, order: Presentation) -> Judgment:
-    """Read a reply as a judgment.
+    """Parse a reply into a judgment.
 
-    A choice counts with P from log-probabilities or as stated where there is one, and with
-    certainty otherwise; a tie is one half; whatever is no choice has no probability.
+    A choice has the probability from log-probabilities or as stated, if there is one, and is
+    certain otherwise. A tie has probability one half. Anything else has none.
     """
     if request.answer == "text":
         return Judgment(TEXT, None, None)
@@ -82,13 +82,13 @@ def judge_reply(reply: Reply, request: Request, order: Presentation) -> Judgment
 
 
 def settings_of(body: dict[str, Any]) -> str:
-    """The request body without its texts, which the prompt's hash stands for, as JSON."""
+    """Return the request body without its prompt, as JSON."""
     texts = ("messages", "system", "prompt")
     return _encode({k: v for k, v in body.items() if k not in texts})
 
 
 def _table(db: sa.Connection, thinking: bool) -> sa.Select[Any]:
-    """The journal's part of the table of comparisons."""
+    """Return the query of the table of comparisons."""
     q, a = questions.c, answers.c
     form = _format(db)
     soft = a.first.is_not(None) & (a.verdict.in_(("A", "B")) | (form != "letter"))
@@ -106,13 +106,13 @@ def _table(db: sa.Connection, thinking: bool) -> sa.Select[Any]:
 
 
 def _format(db: sa.Connection) -> sa.ColumnElement[str]:
-    """What form of answer was asked for; a letter in journals that are older than the column."""
+    """Return the column of the answer's format; 'letter' in journals older than the column."""
     known = {column["name"] for column in sa.inspect(db).get_columns("answers")}
     return answers.c.format if "format" in known else sa.literal("letter")
 
 
 def status(folder: Path, campaign: Campaign) -> dict[str, Totals]:
-    """How far each judge of a run is; may be called while the run goes on.
+    """Return the state of each judge of a run, possibly while it runs.
 
     Raises:
         InputError: there is no journal in the folder.
@@ -122,7 +122,7 @@ def status(folder: Path, campaign: Campaign) -> dict[str, Totals]:
 
 
 def answered(folder: Path, campaign: Campaign) -> dict[str, dict[str, int]]:
-    """How many questions each judge has answered, by presentation ("ab", ..., "row").
+    """Return how many questions each judge has answered, by presentation ("ab", ..., "row").
 
     Raises:
         InputError: there is no journal in the folder.
@@ -139,20 +139,20 @@ def comparisons(
     *,
     thinking: bool = False,
 ) -> Comparisons:
-    """The judgments that a run's journal holds, a row an answered question.
+    """Return the judgments in a run's journal, one row for each answered question.
 
-    It may be called while the run goes on; failed and open questions are not in the table.
+    It may be called while the run continues.
 
     Args:
-        folder: the run's.
+        folder: the run's folder.
         campaign, space, plan: what was asked.
-        thinking: whether to add what reasoning models showed of their thinking, which may be
-            a thousand times as long as their answers.
+        thinking: whether to add the thinking that reasoning models showed, which may be a
+            thousand times as long as their answers.
 
     Raises:
         InputError: there is no journal in the folder, it is another campaign's, or an answer in
             it was changed by hand.
-        OldPlanError: it has answers to pairs of which the plan knows no points.
+        OldPlanError: it has answers to pairs that are not in the plan.
     """
     with _reading(folder, campaign, space) as db:
         check_digests(db, str(folder), pairs=True)
@@ -181,8 +181,7 @@ def write_judgments(
     *,
     thinking: bool = False,
 ) -> Path:
-    """Write what `comparisons` returns to a file; no more of it is in memory than some thousand
-    rows.
+    """Write the table of `comparisons` to a file, a limited number of rows at a time.
 
     Raises:
         InputError: as `comparisons` and `Comparisons.write`.
@@ -195,7 +194,7 @@ def write_judgments(
 
 
 def _with_points(frame: pd.DataFrame, space: FeatureSpace, plan: Plan) -> Comparisons:
-    """Rows of the journal with the points that they are about."""
+    """Add the points of each pair to rows of the journal."""
     frame["cost"] = frame["cost"].astype(float)
     frame["probability"] = frame["probability"].astype(float)
     pairs = frame["pair"].to_numpy(dtype=np.int64)
@@ -214,7 +213,7 @@ def _with_points(frame: pd.DataFrame, space: FeatureSpace, plan: Plan) -> Compar
 
 
 def direct_answers(folder: Path, campaign: Campaign, space: FeatureSpace) -> pd.DataFrame:
-    """The answers to direct questions that a run's journal holds, a row each, as they came.
+    """Return the answers to direct questions in a run's journal, one row each, unparsed.
 
     Columns: judge, kind, number (of the feature, the row, the pair or the pair of ranges), order
     ("ab" or "ba" for ranges, else empty), replicate, template, prompt_hash, model_answered, reply,
@@ -246,7 +245,7 @@ def direct_answers(folder: Path, campaign: Campaign, space: FeatureSpace) -> pd.
 
 @contextmanager
 def _reading(folder: Path, campaign: Campaign, space: FeatureSpace) -> Iterator[sa.Connection]:
-    """The journal of a run that is this campaign's."""
+    """Open the journal of a run after checking that it is of this campaign."""
     with reading(JournalLocation(folder, campaign.journal)) as db:
         kept = dict(db.execute(sa.select(meta.c.key, meta.c.value)).all())
         check_same(kept, identity_of(campaign, space), folder)

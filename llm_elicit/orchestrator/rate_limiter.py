@@ -1,20 +1,20 @@
-"""How fast one account may ask one model: a pure state machine over the clock it is given.
+"""The rate at which one account may ask one model: a pure state machine, with time as an argument.
 
-The strictest of three things holds a request back: fixed limits, what the provider's headers say
-is left, and a rate and a window of its own, which follow from what is refused:
+A request waits for the strictest of three limits: fixed limits, the remaining amounts in the
+provider's headers, and a measured rate and window, which follow from refused requests:
 
-- **Refusals by chance are no limit.** Congestion is declared by a test (Page's CUSUM) of the
-  refused share against the share that is refused at any rate. One refusal tells nothing.
-- **On congestion the goodput just measured is the provider's rate.** A little less than that is
-  asked for, and at most as many requests are in flight as goodput times latency (Little's law),
-  so that a limit on rate and one on concurrency are met alike, and a false alarm costs little.
-- **Then the rate grows as CUBIC does:** it approaches the measured rate, stays there a while, and
-  looks beyond it faster and faster. Growth counts answers, not seconds, so that looking costs the
+- **A few random refusals are not a limit.** Congestion is declared by a test (Page's CUSUM) of the
+  share of refused requests against the background share, which is refused at any rate.
+- **At congestion the measured goodput is taken as the provider's rate.** The limiter then asks for
+  slightly less, and keeps at most goodput times latency requests in flight (Little's law), so that
+  limits on rate and on concurrency are handled alike, and a false alarm costs little.
+- **The rate then grows as in CUBIC:** it approaches the measured rate, stays near it, and probes
+  beyond it at an increasing pace. Growth counts answers, not seconds, so that probing costs the
   same share of refusals at any rate.
-- **Where nothing gets through, probes follow one by one**, ever rarer; the first answer brings the
-  former rate back, over a slow start. If a provider refuses everything for a second time, the rate
-  is what it let through from the first time to the second, pauses included: so is a quota an hour
-  or a minute met.
+- **If every request is refused, single probes follow**, at growing intervals; the first answer
+  restores the former rate with a slow start. If a provider refuses everything a second time, the
+  rate is what it accepted between the two, pauses included, so that quotas per minute or hour are
+  met as well.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from collections import deque
 from llm_elicit.orchestrator.rate_limit_headers import Allowance, HeaderLimits
 
 _SLACK = 0.25
-"""Seconds of lateness that may be caught up with: timers are not exact."""
+"""Seconds of delay that may be made up for, since timers are not exact."""
 
 _BELOW = 0.95
-"""The share of the measured rate that is asked for after congestion."""
+"""The share of the measured rate used after congestion."""
 
 _HOLD = 500
-"""After so many answers the measured rate is reached again, and growth turns upwards."""
+"""Number of answers after which the measured rate is reached again and growth accelerates."""
 
 _BACKGROUND, _MEMORY, _CALM = 0.02, 100.0, 0.25
-"""The share refused at any rate: its first value, over how many outcomes it is averaged, and for
-which part of the hold, while the rate is clearly below the measured one."""
+"""The background share: its initial value, the number of outcomes it is averaged over, and the part
+of the hold, where the rate is clearly below the measured one, in which it is updated."""
 
 _MOST_BACKGROUND = 0.08
-"""More than this is a limit: refusals just after a burst, at a rate still too high, are many."""
+"""Largest background share; just after a burst, at a rate still too high, many are refused."""
 
 _LOWER = 0.8
-"""A congestion that lowers the measured rate to less than this part of it shows that the rate was
-too high until then, and that its refusals were no background."""
+"""If congestion lowers the measured rate below this part of it, the rate was too high until then,
+and its refusals do not count as background."""
 
 _MORE, _EVIDENCE = 0.1, 6.0
-"""The test: so much more than is refused anyway; odds of e to this against chance."""
+"""The test: the additional refused share to detect, and the log of the likelihood ratio needed."""
 
 _MEASURED = 128
-"""Goodput is measured over so many answers."""
+"""Number of answers over which goodput is measured."""
 
 _FEW = 16
 """Fewer answers than this measure nothing over a pause."""
@@ -105,7 +105,7 @@ class RateLimiter:
 
     @property
     def rate(self) -> float:
-        """Requests a second that may leave by what was found; infinite until there is a limit."""
+        """The measured rate in requests per second; infinite until there is a limit."""
         if self._closed:
             first = min(self._found_rate, _PROBE)
             return max(first * _RARER ** (self._closed - 1), 1.0 / _RAREST)
@@ -113,50 +113,50 @@ class RateLimiter:
 
     @property
     def in_flight(self) -> int:
-        """Requests that are under way."""
+        """The number of requests in flight."""
         return self._in_flight
 
     def _growth(self) -> float:
-        """CUBIC: from a little below what was found, along it, and beyond."""
+        """Return the factor of CUBIC: slightly below 1, then near it, then above."""
         return 1.0 + (1.0 - _BELOW) * (self._grown / self._hold - 1.0) ** 3
 
     def _window(self) -> float:
-        """Requests that may be in flight; one at a time where nothing gets through."""
+        """Return how many requests may be in flight; 1 while every request is refused."""
         if self._closed:
             return 1.0
         found = self._found_flight * self._growth()
         return max(min(self._start, math.ceil(found) if math.isfinite(found) else found), 1.0)
 
     def scale(self, factor: float) -> None:
-        """From now on this part of what was found is ours: others joined, or left."""
+        """Scale the measured rate and window, when other workers join or leave."""
         self._found_rate *= factor
         self._found_flight *= factor
 
     def fix(self, requests: float | None, tokens: float | None) -> None:
-        """Keep to so many requests and tokens a second; None for no fixed limit."""
+        """Set fixed limits on requests and tokens per second; None for none."""
         self._most = requests or math.inf
         self._most_tokens = tokens or math.inf
 
     def hold(self, until: float) -> None:
-        """Nothing leaves before that."""
+        """Send nothing before a time."""
         self._resume_at = max(self._resume_at, until)
 
     def delay(self, now: float) -> float:
-        """Seconds until the next request may leave; 0 for now, infinity for after an answer."""
+        """Return the seconds until a request may be sent; infinity if it waits for an answer."""
         if self._in_flight >= self._window():
             return math.inf
         return max(self._free_at(now) - now, 0.0)
 
     def _free_at(self, now: float) -> float:
-        """The clock when a request may leave, by all but the window."""
+        """Return the time when a request may be sent, apart from the window."""
         by_headers = self._last_at + self._headers.gap(now)
         return max(self._resume_at, self._next_at, by_headers)
 
     def sent(self, now: float, tokens: float = 0.0) -> None:
-        """A request leaves; `tokens` is a guess, used until answers tell what one takes."""
+        """Count a request that is sent; `tokens` is an estimate, used until the first answer."""
         idle = now - max(self._last_at, self._free_at(now))
         if idle > _IDLE and not self._in_flight:
-            # Nobody asked meanwhile: that is no pace of the provider's.
+            # Nothing was sent meanwhile: this is not the provider's rate.
             self._answers.clear()
             self._shut_at += idle
         self._headers.sent(tokens)
@@ -173,12 +173,12 @@ class RateLimiter:
         left: tuple[Allowance, ...] = (),
         tokens: tuple[float, float] = (0.0, 0.0),
     ) -> None:
-        """An answer came.
+        """Count an answer.
 
         Args:
-            now, sent_at: when it came and when its request left.
-            left: what the provider says is left.
-            tokens: of the prompt and of the answer.
+            now, sent_at: the times of the answer and of its request.
+            left: the limits in its headers.
+            tokens: tokens of the prompt and of the answer.
         """
         self._in_flight -= 1
         self._headers.used(*tokens)
@@ -186,7 +186,7 @@ class RateLimiter:
         self._since_shut += 1
         self._start += 1.0
         if sent_at < self._cut_at:
-            return  # it left before the last congestion: it tells nothing new
+            return  # sent before the last congestion
         if self._closed:
             self._open(now)
         self._answers.append(now)
@@ -203,13 +203,13 @@ class RateLimiter:
         left: tuple[Allowance, ...] = (),
         limit: bool = True,
     ) -> None:
-        """The provider refused a request, or could not serve it.
+        """Count a request that the provider refused or could not serve.
 
         Args:
-            now, sent_at: when that was known and when the request left.
-            wait: seconds that the provider asks for; they count while nothing gets through.
-            left: what it says is left.
-            limit: whether it says that a limit was passed.
+            now, sent_at: the times of the refusal and of its request.
+            wait: seconds that the provider asks to wait, used while every request is refused.
+            left: the limits in its headers.
+            limit: whether the refusal names a rate limit.
         """
         self._in_flight -= 1
         self._headers.learn(now, sent_at, left, self._in_flight)
@@ -222,11 +222,11 @@ class RateLimiter:
             self.hold(now + wait)
 
     def lost(self) -> None:
-        """A request came to nothing in a way that tells nothing of the pace."""
+        """Count a request that failed for reasons other than the rate."""
         self._in_flight -= 1
 
     def _weigh(self, refused: bool) -> None:
-        """One more outcome for the test, and for what is refused at any rate."""
+        """Update the test and the background share by one outcome."""
         usual = min(self._background + 0.01, 0.5)
         more = 2.0 * usual + _MORE
         change = math.log(more / usual) if refused else math.log((1 - more) / (1 - usual))
@@ -240,7 +240,7 @@ class RateLimiter:
             self._background = min(found, _MOST_BACKGROUND)
 
     def _congested(self, now: float, limit: bool) -> None:
-        """The test declares congestion: learn the rate, or probe where nothing gets through."""
+        """Handle congestion: measure the rate, or probe if every request is refused."""
         early, before = self._grown <= _CALM * self._hold, self._found_rate
         if self._closed:
             self._closed += 1
@@ -249,7 +249,7 @@ class RateLimiter:
         else:
             self._cut(now)
         if early and self._found_rate < _LOWER * before:
-            # The rate was still too high: what was refused meanwhile was refused for the limit.
+            # The rate was still too high: the limit caused the refusals meanwhile.
             self._background = self._earlier_background
         self._earlier_background = self._background
         self._cut_at, self._score, self._grown = now, 0.0, 0.0
@@ -257,7 +257,7 @@ class RateLimiter:
         self._next_at = max(self._next_at, now + 1.0 / self.rate)
 
     def _cut(self, now: float) -> None:
-        """Take what is let through for the provider's rate."""
+        """Take the measured goodput as the provider's rate."""
         count, span = len(self._answers), now - self._answers[0]
         goodput = (count - 1) / span if count > 1 else 1.0 / (span + self._latency)
         share = 1.0 - min(self._background, 1.0 - _BELOW)
@@ -266,7 +266,7 @@ class RateLimiter:
         self._found_flight = goodput * self._latency / share
 
     def _shut(self, now: float, limit: bool) -> None:
-        """Nothing gets through."""
+        """Start probing: every request is refused."""
         if limit:
             count, span = self._since_shut, max(now - self._shut_at, 1e-3)
             if count >= _FEW:
@@ -276,12 +276,12 @@ class RateLimiter:
         self._closed = 1
 
     def _open(self, now: float) -> None:
-        """Something gets through again: back to the former rate, over a slow start."""
+        """Return to the former rate with a slow start."""
         self._closed = 0
         self._start = 2.0
         self._next_at = now
 
 
 def _hold(count: int) -> float:
-    """A rate that few answers measured is soon looked beyond."""
+    """Return the hold: a rate measured from few answers is exceeded soon."""
     return min(8.0 * count, float(_HOLD))

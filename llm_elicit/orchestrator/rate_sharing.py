@@ -1,8 +1,12 @@
-"""Rate limiters that all runs of the process share, whatever thread or event loop they are in.
+"""Rate sharing: limiters shared by the runs of a process, and limits shared by workers.
 
-There is one for each endpoint, account and model. It lives as long as a run uses it, and a minute
-more, so that the next run starts at the pace that was found. Of the fixed limits that runs were
-given the strictest holds for all of them.
+All runs of a process share one limiter for each endpoint, account and model, in whichever thread or
+event loop they are. It is kept for a minute after its last run, so that the next run starts at the
+measured rate. If runs have different fixed limits, the strictest applies to all.
+
+Workers that share a journal divide every limit evenly. They read the number of live workers from
+the journal every other second. A worker that joins sends nothing at a fixed limit until the others
+had time to see it; a dead worker keeps its share until its lease expires.
 """
 
 from __future__ import annotations
@@ -22,17 +26,17 @@ from llm_elicit.orchestrator.rate_limiter import RateLimiter
 from llm_elicit.orchestrator.writer import Writer
 
 LOW_START, START = 8.0, 32.0
-"""Requests in flight at first: fewer at a server on this machine or network, which may be small."""
+"""Initial requests in flight: fewer for a server on this machine or network, which may be small."""
 
 KEPT = 60.0
-"""Seconds for which a limiter is kept that no run uses."""
+"""Seconds for which an unused limiter is kept."""
 
 Key = tuple[str, str, str]
 """Endpoint, account and model."""
 
 
 class _Queue:
-    """The requests of one event loop, in the order they came."""
+    """The waiting requests of one event loop, in order of arrival."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -40,7 +44,7 @@ class _Queue:
         self.changed = asyncio.Event()
 
     def wake(self) -> None:
-        """Let the first look again; may be called in any thread."""
+        """Let the first request check again; may be called in any thread."""
         try:
             here = asyncio.get_running_loop() is self.loop
         except RuntimeError:
@@ -48,12 +52,12 @@ class _Queue:
         if here:
             self.changed.set()
         else:
-            with contextlib.suppress(RuntimeError):  # that loop is closed
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(self.changed.set)
 
 
 class SharedLimiter:
-    """A rate limiter at which requests of many runs wait for their turn.
+    """A rate limiter for the requests of many runs.
 
     Args:
         limiter: decides how long to wait.
@@ -68,18 +72,19 @@ class SharedLimiter:
 
     @property
     def unused(self) -> bool:
-        """Whether no run uses it."""
+        """Whether no run uses the limiter."""
         return not self._fixed
 
     async def enter(self, halt: asyncio.Event, tokens: float) -> float | None:
-        """Wait for a turn; None if `halt` was set first.
+        """Wait until a request may be sent, or until `halt` is set.
 
         Args:
-            halt: whoever sets it calls `wake` as well.
-            tokens: what the request may take, by a guess.
+            halt: stops waiting; call `wake` after setting it.
+            tokens: an estimate of the tokens of the request.
 
         Returns:
-            The clock when the request may leave; whoever gets it must tell how it ended.
+            The time at which the request may be sent, after which `answered`, `refused` or `lost`
+            must be called; None if `halt` was set.
         """
         queue = self._queue()
         async with queue.turn:
@@ -103,26 +108,26 @@ class SharedLimiter:
                 self._queues[loop] = _Queue()
             return self._queues[loop]
 
-    def answered(self, sent_at: float, **told: Any) -> None:
-        """An answer came; see `RateLimiter.answered`."""
+    def answered(self, sent_at: float, **outcome: Any) -> None:
+        """Count an answer, see `RateLimiter.answered`."""
         with self._lock:
-            self._limiter.answered(time.monotonic(), sent_at, **told)
+            self._limiter.answered(time.monotonic(), sent_at, **outcome)
         self.wake()
 
-    def refused(self, sent_at: float, **told: Any) -> None:
-        """The request was refused; see `RateLimiter.refused`."""
+    def refused(self, sent_at: float, **outcome: Any) -> None:
+        """Count a refusal, see `RateLimiter.refused`."""
         with self._lock:
-            self._limiter.refused(time.monotonic(), sent_at, **told)
+            self._limiter.refused(time.monotonic(), sent_at, **outcome)
         self.wake()
 
     def lost(self) -> None:
-        """The request came to nothing in a way that tells nothing of the pace."""
+        """Count a request that failed for reasons other than the rate."""
         with self._lock:
             self._limiter.lost()
         self.wake()
 
     def wake(self) -> None:
-        """Look again: a request ended, or whoever waits should stop."""
+        """Let waiting requests check again: one ended, or they should stop."""
         with self._lock:
             queues = list(self._queues.values())
         for queue in queues:
@@ -131,12 +136,12 @@ class SharedLimiter:
     def fix(
         self, run: object, requests: float | None, tokens: float | None, hold: float = 0.0
     ) -> None:
-        """A run uses this limiter, with fixed limits a second or without.
+        """Register a run that uses this limiter, and its fixed limits per second.
 
         Args:
-            run: tells one from another.
+            run: identifies the run.
             requests, tokens: its limits; None for none.
-            hold: nothing leaves for so many seconds, if there is a limit to keep.
+            hold: seconds in which nothing is sent if there is a fixed limit.
         """
         with self._lock:
             self._fixed[run] = (requests, tokens)
@@ -146,12 +151,12 @@ class SharedLimiter:
         self.wake()
 
     def scale(self, factor: float) -> None:
-        """This part of the pace that was found is ours from now on."""
+        """Scale the measured rate, when workers join or leave."""
         with self._lock:
             self._limiter.scale(factor)
 
     def leave(self, run: object) -> None:
-        """A run has ended."""
+        """Unregister a run."""
         with self._lock:
             self._fixed.pop(run, None)
             self._strictest()
@@ -177,7 +182,7 @@ class _Registry:
     def of(
         self, key: Key, run: object, requests: float | None, tokens: float | None, hold: float
     ) -> SharedLimiter:
-        """The limiter of an endpoint, account and model, which the run uses from now on."""
+        """Return the limiter of an endpoint, account and model, and register the run."""
         now = time.monotonic()
         with self._lock:
             self._made = {k: one for k, one in self._made.items() if not _stale(one, now)}
@@ -188,7 +193,7 @@ class _Registry:
             return self._made[key]
 
     def clear(self) -> None:
-        """Forget the limiters that no run uses."""
+        """Delete unused limiters."""
         with self._lock:
             self._made = {key: one for key, one in self._made.items() if not one.unused}
 
@@ -201,7 +206,7 @@ REGISTRY = _Registry()
 
 
 class RunLimiters:
-    """The limiters that one run uses; `close` when it ends."""
+    """The limiters of one run; call `close` when it ends."""
 
     def __init__(self) -> None:
         self._workers = 1
@@ -209,10 +214,10 @@ class RunLimiters:
         self._used: dict[Key, tuple[SharedLimiter, float | None, float | None]] = {}
 
     def of(self, judge: Judge, backend: Backend) -> SharedLimiter:
-        """The limiter of a judge's endpoint, account and model."""
+        """Return the limiter of a judge's endpoint, account and model."""
         key = (backend.endpoint, backend.account, backend.model)
         own = (_a_second(judge, "requests_per_minute"), _a_second(judge, "tokens_per_minute"))
-        # Judges of one account keep to the strictest of their limits.
+        # The strictest limit of an account's judges applies to all of them.
         others = self._used[key][1:] if key in self._used else (None, None)
         requests, tokens = map(_smaller, own, others)
         hold = max(self._open_at - time.monotonic(), 0.0)
@@ -221,7 +226,7 @@ class RunLimiters:
         return limiter
 
     def share(self, workers: int) -> None:
-        """So many workers keep to the limits together, this run to its part."""
+        """Divide the limits by the number of workers that share them."""
         if workers == self._workers:
             return
         before, self._workers = self._workers, workers
@@ -230,14 +235,14 @@ class RunLimiters:
             limiter.fix(self, self._part(requests), self._part(tokens))
 
     def hold(self, seconds: float) -> None:
-        """Nothing leaves for so long where there is a fixed limit."""
+        """Send nothing for some seconds if there is a fixed limit."""
         self._open_at = time.monotonic() + seconds
 
     def _part(self, limit: float | None) -> float | None:
         return None if limit is None else limit / self._workers
 
     def close(self) -> None:
-        """The run has ended."""
+        """Unregister the run from all limiters."""
         for limiter, _, _ in self._used.values():
             limiter.leave(self)
 
@@ -253,12 +258,12 @@ def _smaller(one: float | None, other: float | None) -> float | None:
 
 
 LOOK = 2.0
-"""Seconds between looks at who else is there."""
+"""Seconds between two counts of the workers."""
 
 
 @contextlib.asynccontextmanager
 async def shared(writer: Writer, limiters: RunLimiters) -> AsyncIterator[None]:
-    """Keep the limiters to this worker's part of every limit while inside."""
+    """Keep this worker's share of every limit up to date while inside."""
     try:
         if writer.shared:
             async with _watched(writer, limiters):

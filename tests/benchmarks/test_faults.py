@@ -20,11 +20,11 @@ def test_a_row_says_what_was_paid_twice_beside_its_bound() -> None:
     line = ResultRow(
         "429", "some", 1_000, counts, 5.0, "≤ 2 × clean", clean=4.0, bound=16, over=0.0
     )
-    told = dict(zip(COLUMNS, line.cells, strict=True))
-    assert told["answered once"] == "984"
-    assert told["paid twice"] == "16 (at most 16)"
-    assert (told["over the cap"], told["against clean"]) == ("0.00", "1.25 ×")
-    assert told["reached"] == "yes"
+    cells = dict(zip(COLUMNS, line.cells, strict=True))
+    assert cells["answered once"] == "984"
+    assert cells["paid twice"] == "16 (at most 16)"
+    assert (cells["over the cap"], cells["against clean"]) == ("0.00", "1.25 ×")
+    assert cells["reached"] == "yes"
 
 
 def test_a_row_that_is_not_known_is_named() -> None:

@@ -38,7 +38,7 @@ from orchestrator.running import campaign, plan_of, run
 
 SLOTS = 16
 LEASE = 0.5
-"""Seconds; short, so that whoever comes after a kill need not wait for long."""
+"""Seconds; short, so that the next process need not wait long after a kill."""
 
 
 def study(url: str, pairs: int, address: str | None = None, **rest: object) -> Campaign:

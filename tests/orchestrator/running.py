@@ -18,7 +18,7 @@ from orchestrator.conftest import SWIFT
 
 
 class Notes(Silent):
-    """A progress that keeps what it is told."""
+    """A progress that stores what it receives."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -45,7 +45,7 @@ def test_all_judges_answer_all_questions(tmp_path: Path) -> None:
     assert frame.groupby("judge").size().to_dict() == {"claude": 20, "expert": 20, "gpt": 20}
     always_second = frame[frame["judge"] == "claude"]
     assert (always_second["verdict"] == "B").all()
-    # The order is undone: whoever always says B prefers b in "ab" and a in "ba".
+    # The order is undone: a judge that always says B prefers b in "ab" and a in "ba".
     expected = (always_second["order"] == "ba").astype(float)
     assert (always_second["probability"].to_numpy() == expected.to_numpy()).all()
     assert (frame[frame["judge"] == "gpt"]["model_answered"] == "gpt-4o-mini-2026-01-01").all()
@@ -175,25 +175,25 @@ def test_the_provider_says_how_long_to_wait(tmp_path: Path) -> None:
 
 def test_attempts_have_a_ceiling_and_the_next_run_tries_again(tmp_path: Path) -> None:
     broken = True
-    poisoned = ""
+    failing = ""
 
     def behave(number: int, body: dict[str, Any]) -> Action:
-        nonlocal poisoned
+        nonlocal failing
         question = body["messages"][-1]["content"]
-        poisoned = poisoned or question
-        return Fails(500, "boom") if broken and question == poisoned else Says()
+        failing = failing or question
+        return Fails(500, "boom") if broken and question == failing else Says()
 
     with Provider(behave) as provider:
         study = campaign([claude(provider.url, attempts=3)])
         summary = run(study, tmp_path / "try")
         assert not summary.complete
         assert not summary.problems
-        assert sum(seen.question == poisoned for seen in provider.seen) == 3
+        assert sum(seen.question == failing for seen in provider.seen) == 3
         line = status(tmp_path / "try", study)["claude"]
         assert (line.done, line.failed, line.total) == (19, 1, 20)
         broken = False
         assert run(study, tmp_path / "try").complete
-        assert sum(seen.question == poisoned for seen in provider.seen) == 4
+        assert sum(seen.question == failing for seen in provider.seen) == 4
     with sqlite3.connect(tmp_path / "try" / "journal.sqlite") as db:
         assert db.execute("SELECT MAX(attempts) FROM questions").fetchone() == (4,)
 
@@ -234,7 +234,7 @@ def test_a_journal_without_answers_is_an_empty_table(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full_is_one_line_and_keeps_what_was_paid(tmp_path: Path) -> None:
-    """SQLite itself is told that the file may not grow: the error is the real one."""
+    """SQLite limits the size of the file itself, so that the error is real."""
     with Provider(lambda n, body: Says("A")) as provider:
         study = campaign([claude(provider.url, concurrency=2)], pairs=60)
         journal = tmp_path / "try" / "journal.sqlite"

@@ -76,7 +76,7 @@ def _do(
 
 
 class Notes(Silent):
-    """A progress that remembers what it was told."""
+    """A progress that stores its notes."""
 
     said = ""
 
@@ -115,9 +115,9 @@ def test_direct_questions_go_in_batches_too(judge: Any, tmp_path: Path) -> None:
         )
         assert _do("wait", study, tmp_path / "try").complete
         assert len(provider.batches) == 1
-    told = direct_answers(tmp_path / "try", study, study.load_space())
-    assert told["kind"].tolist() == ["quantiles"] * 4 + ["sample"] * 3
-    assert set(told["reply"]) == {"34; 36; 40; 44; 50"}
+    answers = direct_answers(tmp_path / "try", study, study.load_space())
+    assert answers["kind"].tolist() == ["quantiles"] * 4 + ["sample"] * 3
+    assert set(answers["reply"]) == {"34; 36; 40; 44; 50"}
 
 
 @WIRES
@@ -262,7 +262,7 @@ def test_one_malformed_answer_keeps_no_other_back(judge: Any, tmp_path: Path) ->
 
 @WIRES
 def test_lines_that_cannot_be_read_keep_no_other_back(judge: Any, tmp_path: Path) -> None:
-    """Nobody knows whose they were: as many as they are of those left over count as charged."""
+    """It is unknown whose they were: as many of the remaining questions count as charged."""
     odd = [b"[" * 100_000, b'{"half": ', b"\xff\xfe", b"[7]", b'{"custom_id": 7}']
 
     class Broken(BatchProvider):

@@ -65,7 +65,7 @@ def test_a_cap_holds_over_workers(postgres: str, tmp_path: Path) -> None:
 
 
 def test_a_fixed_limit_holds_over_workers(postgres: str, tmp_path: Path) -> None:
-    """Each by itself would ask 20 a second; together they must, whoever comes first."""
+    """Each by itself would ask 20 a second; together they must, in any order."""
     gate = Gate(Limit(1200, burst=12), dialect="none")
     says = Says("A", delay=0.02)
     with Nursery() as nursery, Provider(lambda n, body: says, gate) as provider:

@@ -1,4 +1,4 @@
-"""Answers and rounds that were changed by hand are told; what older versions wrote is taken."""
+"""Answers and rounds changed by hand are detected; those of older versions are accepted."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_damaged_journal_is_read_as_it_was_or_refused(tmp_path: Path) -> None:
         except InputError as error:
             lines.append(str(error))
         else:
-            # Rows that are gone are told by their number, see test_file_checks.
+            # Missing rows are detected by their number, see test_file_checks.
             assert len(after) < len(before) or after.equals(before), f"byte {offset}"
     assert len(lines) > 10
     assert not any("\n" in line for line in lines)

@@ -50,7 +50,7 @@ def _question(body: dict[str, Any]) -> str:
     return str(body["messages"][-1]["content"])
 
 
-def told(study: Campaign, folder: Path) -> pd.DataFrame:
+def answers_of(study: Campaign, folder: Path) -> pd.DataFrame:
     return direct_answers(folder, study, study.load_space())
 
 
@@ -62,7 +62,7 @@ def test_direct_questions_are_asked_beside_the_pairs(tmp_path: Path) -> None:
         assert run(study, tmp_path / "try").complete
         bodies = [seen.body for seen in provider.seen]
     assert len(table(study, tmp_path / "try")) == 2 * 10
-    frame = told(study, tmp_path / "try")
+    frame = answers_of(study, tmp_path / "try")
     kinds = frame.groupby(["judge", "kind"]).size().to_dict()
     assert kinds == {
         (judge, kind): count
@@ -113,12 +113,12 @@ def test_what_is_not_asked_for_any_more_is_not_asked(tmp_path: Path) -> None:
         study = campaign([gpt(provider.url, concurrency=1)], pairs=5, direct=DIRECT)
         assert not run(study, folder).complete
         broken = False
-        kept = len(told(study, folder))
+        kept = len(answers_of(study, folder))
         assert 0 < kept < COUNT
         fewer = campaign([gpt(provider.url, concurrency=1)], pairs=5, direct={"quantiles": 1})
         assert run(fewer, folder).complete
     assert status(folder, fewer)["gpt"].planned == 0
-    assert set(told(fewer, folder)["kind"]) == {"quantiles"}
+    assert set(answers_of(fewer, folder)["kind"]) == {"quantiles"}
 
 
 def test_a_cap_holds_over_both(tmp_path: Path) -> None:
@@ -149,12 +149,12 @@ def test_killed_amid_direct_questions_nothing_answered_is_asked_again(tmp_path: 
         running.send_signal(signal.SIGKILL)
         running.communicate()
         study = child_study(provider.url, 5, "direct")
-        before = told(study, folder)
+        before = answers_of(study, folder)
         assert len(before) > 10
         seen = len(provider.seen)
         summary = run(study, folder)
         again = Counter(_question(request.body) for request in provider.seen[seen:])
-    after = told(study, folder)
+    after = answers_of(study, folder)
     assert summary.complete
     assert summary.lost_in_flight <= 8
     assert len(after) == 8 + 40 + 20
@@ -167,7 +167,9 @@ def test_the_expert_states_its_belief_and_draws_from_it(tmp_path: Path) -> None:
     study = campaign([EXPERT], pairs=5, direct={"quantiles": 1, "samples": 60, "rows": 2})
     run(study, tmp_path / "one")
     run(study, tmp_path / "two")
-    one, two = (told(study, tmp_path / name).drop(columns="asked_at") for name in ("one", "two"))
+    one, two = (
+        answers_of(study, tmp_path / name).drop(columns="asked_at") for name in ("one", "two")
+    )
     assert one.equals(two)
     points = one[one["kind"] == "sample"]["reply"]
     assert points.nunique() == 60
@@ -228,22 +230,22 @@ def test_a_planted_reciter_is_found_through_refusals_and_garbage(tmp_path: Path)
     direct = {"quantiles": 2, "samples": 12, "rows": 24}
     space = FeatureSpace.load("penguins")
     completion = RowCompletion.of(space, seed=1)
-    by_heart = dict(zip(completion.beginnings, completion.hidden, strict=True))
+    memorized = dict(zip(completion.beginnings, completion.hidden, strict=True))
 
-    def reciter(number: int, body: dict[str, Any]) -> Says:
+    def completes(number: int, body: dict[str, Any]) -> Says:
         found = says(number, body)
         if "CSV" in body["messages"][0]["content"]:
             shown = _question(body).split("begins with\n\n")[1].split(",\n\nWhich")[0]
-            return Says(f"{by_heart[shown]}") if number % 2 else Says("I cannot recall.")
+            return Says(f"{memorized[shown]}") if number % 2 else Says("I cannot recall.")
         if found.text.startswith("40;"):
             return Says("", stop="content_filter") if number % 3 == 0 else Says("41; 17; 1e999; 4")
         return found
 
-    with Provider(reciter) as provider:
+    with Provider(completes) as provider:
         study = campaign([gpt(provider.url, concurrency=1)], pairs=5, direct=direct)
         assert run(study, tmp_path / "try").complete
-        told_ = told(study, tmp_path / "try")
-    evidence = DirectEvidence.read(told_, "gpt", space, study.seed)
+        found = answers_of(study, tmp_path / "try")
+    evidence = DirectEvidence.read(found, "gpt", space, study.seed)
     data = space.table_points()
     reference = Reference(space, space.sample(500, np.random.default_rng(0)), data)
     audit = measure_direct(evidence, reference, None, AuditSettings(), np.random.default_rng(0))
@@ -279,7 +281,7 @@ def test_ranges_and_ratios_are_asked_in_their_own_words(tmp_path: Path) -> None:
         study = campaign(judges, pairs=5, direct=TWO)
         assert run(study, tmp_path / "try").complete
         bodies = [seen.body for seen in provider.seen]
-    frame = told(study, tmp_path / "try")
+    frame = answers_of(study, tmp_path / "try")
     counts = frame.groupby(["judge", "kind", "order"]).size().to_dict()
     assert counts == {
         (judge, *kind): count
@@ -305,7 +307,7 @@ def test_answers_about_ranges_that_state_nothing_are_counted(tmp_path: Path) -> 
         study = campaign([claude(provider.url, concurrency=1)], pairs=4, direct=TWO)
         run(study, tmp_path / "try")
     evidence = DirectEvidence.read(
-        told(study, tmp_path / "try"), "claude", study.load_space(), study.seed
+        answers_of(study, tmp_path / "try"), "claude", study.load_space(), study.seed
     )
     assert evidence.answers["range"] == 12
     assert evidence.unparsed["range"] == {"refusal": 3, "unparsable": 3}
@@ -318,10 +320,10 @@ def test_more_ranges_and_ratios_leave_those_asked_as_they_were(tmp_path: Path) -
     run(plain, folder)
     pairs = table(plain, folder).frame
     run(campaign([SOFT], pairs=30, direct=TWO), folder)
-    few = told(plain, folder)
+    few = answers_of(plain, folder)
     many = campaign([SOFT], pairs=30, direct={"ranges": 25, "ratios": 9})
     assert run(many, folder).complete
-    after = told(many, folder)
+    after = answers_of(many, folder)
     assert len(few) == 2 * 6 + 4
     assert len(after) == 2 * 25 + 9
     kept = after.merge(few, on=["kind", "number", "order", "reply", "first", "asked_at"])
@@ -333,7 +335,7 @@ def test_the_expert_compares_ranges_by_their_mass(tmp_path: Path) -> None:
     study = campaign([SOFT], pairs=5, direct={"ranges": 60, "ratios": 5})
     run(study, tmp_path / "try")
     space = study.load_space()
-    frame = told(study, tmp_path / "try")
+    frame = answers_of(study, tmp_path / "try")
     expert = SimulatedBackend(study.judges[0], space)
     first, second = range_pairs(space, 60, study.seed)
     masses = expert.log_mass(first) - expert.log_mass(second)
@@ -378,7 +380,7 @@ def test_a_judge_that_ignores_width_finds_whole_ranges_no_likelier(tmp_path: Pat
         judge = {**flat, "log_odds": {"gain": 1.0, "noise": 0.0, "ignores_width": ignores}}
         study = campaign([judge], pairs=5, direct={"ranges": 20})
         run(study, tmp_path / str(ignores))
-        frame = told(study, tmp_path / str(ignores))
+        frame = answers_of(study, tmp_path / str(ignores))
         frame = frame[frame["order"] == "ab"]
         widths[ignores] = np.log(frame["first"] / (1 - frame["first"])).to_numpy()
     # A uniform belief's masses are widths, and the density within every range is the same.
@@ -404,7 +406,7 @@ def test_a_campaign_of_stated_probabilities_states_them_of_ranges_too(tmp_path: 
     design = {"pairs": 5, "template": "v1/probability"}
     study = campaign([SOFT], direct=TWO, design=design)
     run(study, tmp_path / "try")
-    frame = told(study, tmp_path / "try")
+    frame = answers_of(study, tmp_path / "try")
     ranges = frame[frame["kind"] == "range"]
     assert set(ranges["template"]) == {"v1/range-probability"}
     assert ranges["reply"].str.fullmatch(r"\d+ %").all()

@@ -1,4 +1,4 @@
-"""Answers other than a letter, the whole way: asked, kept, read, and told to the fit."""
+"""Answers other than a letter, the whole way: asked, kept, read, and used in the fit."""
 
 import sqlite3
 from pathlib import Path
@@ -54,12 +54,12 @@ def test_they_reach_the_fit_rounded_and_censored(tmp_path: Path) -> None:
     with Provider(lambda n, body: Says(says[n % 4])) as provider:
         study = _study([claude(provider.url, concurrency=1)], "v1/probability")
         run(study, tmp_path / "try")
-    told = evidence_of(table(study, tmp_path / "try"), "claude", Fit(methods=("utility",)))
-    assert len(told.measured) == 9
-    assert set(told.measured.censored) == {-1, 0, 1}
-    inside = told.measured.censored == 0
-    assert told.measured.value[inside] == pytest.approx(np.log(0.73 / 0.27))
-    assert told.measured.spread[inside] == pytest.approx(0.01 / np.sqrt(12) / (0.73 * 0.27))
+    evidence = evidence_of(table(study, tmp_path / "try"), "claude", Fit(methods=("utility",)))
+    assert len(evidence.measured) == 9
+    assert set(evidence.measured.censored) == {-1, 0, 1}
+    inside = evidence.measured.censored == 0
+    assert evidence.measured.value[inside] == pytest.approx(np.log(0.73 / 0.27))
+    assert evidence.measured.spread[inside] == pytest.approx(0.01 / np.sqrt(12) / (0.73 * 0.27))
 
 
 def test_stated_ratios_are_log_odds(tmp_path: Path) -> None:
@@ -67,9 +67,9 @@ def test_stated_ratios_are_log_odds(tmp_path: Path) -> None:
         study = _study([gpt(provider.url, concurrency=1)], "v1/ratio")
         assert run(study, tmp_path / "try").complete
         assert all("logprobs" not in seen.body for seen in provider.seen)
-    told = evidence_of(table(study, tmp_path / "try"), "gpt", Fit(methods=("utility",)))
-    assert set(told.measured.value.round(6)) == {round(np.log(3), 6), round(-np.log(4), 6)}
-    assert not told.measured.censored.any()
+    evidence = evidence_of(table(study, tmp_path / "try"), "gpt", Fit(methods=("utility",)))
+    assert set(evidence.measured.value.round(6)) == {round(np.log(3), 6), round(-np.log(4), 6)}
+    assert not evidence.measured.censored.any()
 
 
 @pytest.mark.parametrize("judge", [claude, gpt])

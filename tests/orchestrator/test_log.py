@@ -44,22 +44,22 @@ def test_a_log_tells_what_happened(tmp_path: Path) -> None:
     with Provider(behave) as provider:
         study = campaign([claude(provider.url), EXPERT])
         run(study, tmp_path / "try")
-    told = _events(tmp_path / "try")
-    assert [e["event"] for e in told if not e["event"].startswith("counts")] == [
+    events = _events(tmp_path / "try")
+    assert [e["event"] for e in events if not e["event"].startswith("counts")] == [
         "run began",
         "request failed",
         "run ended",
     ]
-    assert all(e["time"].endswith("+00:00") and e["level"] for e in told)
-    (failed,) = (e for e in told if e["event"] == "request failed")
+    assert all(e["time"].endswith("+00:00") and e["level"] for e in events)
+    (failed,) = (e for e in events if e["event"] == "request failed")
     assert (failed["judge"], failed["level"], failed["kind"]) == ("claude", "warning", "transient")
     assert "503" in failed["reason"]
-    last = {e["judge"]: e for e in told if e["event"] == "counts"}
+    last = {e["judge"]: e for e in events if e["event"] == "counts"}
     assert {name: e["done"] for name, e in last.items()} == {"claude": 20, "expert": 20}
     assert last["claude"]["errors"] == 1
-    assert told[-1]["complete"] is True
+    assert events[-1]["complete"] is True
     run(study, tmp_path / "try")
-    assert _events(tmp_path / "try")[: len(told)] == told, "a resumed run adds to the log"
+    assert _events(tmp_path / "try")[: len(events)] == events, "a resumed run adds to the log"
 
 
 def test_two_runs_in_one_process_have_a_log_each(tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ def test_a_key_is_nowhere(
         run(study, tmp_path / "runs" / "try")
         assert all(KEY in str(request.headers) for request in provider.seen), "it was sent"
     printed = "".join(capfd.readouterr())
-    told = "".join(span.to_json() for span in spans.get_finished_spans())
-    assert KEY not in printed + told
+    events = "".join(span.to_json() for span in spans.get_finished_spans())
+    assert KEY not in printed + events
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {"log.jsonl", "journal.sqlite", "cache.sqlite"} <= {path.name for path in files}
     assert [path for path in files if KEY.encode() in path.read_bytes()] == []

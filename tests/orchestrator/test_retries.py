@@ -211,21 +211,21 @@ def test_a_provider_that_only_refuses_stops_the_judge(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [claude, gpt])
-def test_a_poisoned_question_is_given_up_and_the_others_go_on(make: Any, tmp_path: Path) -> None:
+def test_a_question_that_always_fails_is_set_aside(make: Any, tmp_path: Path) -> None:
     """One at a time: however slow this machine, others are answered between its attempts."""
-    poisoned = ""
+    failing = ""
 
     def behave(number: int, body: dict[str, Any]) -> Action:
-        nonlocal poisoned
+        nonlocal failing
         question = body["messages"][-1]["content"]
-        poisoned = poisoned or question
-        return Fails(500, "boom") if question == poisoned else Says(delay=0.1)
+        failing = failing or question
+        return Fails(500, "boom") if question == failing else Says(delay=0.1)
 
     patience = Patience(base=1.0, longest=1.0)
     with Provider(behave) as provider:
         study = campaign([make(provider.url, attempts=20, concurrency=1)], pairs=15)
         summary = run(study, tmp_path / "try", patience=patience)
-        assert sum(seen.question == poisoned for seen in provider.seen) == 3
+        assert sum(seen.question == failing for seen in provider.seen) == 3
     assert not summary.problems
     (line,) = status(tmp_path / "try", study).values()
     assert (line.done, line.quarantined, line.total) == (29, 1, 30)

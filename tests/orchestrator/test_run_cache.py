@@ -18,7 +18,7 @@ QUESTIONS = 2 * PAIRS
 
 
 class Notes(Silent):
-    """Remembers what the user was told, and does something after so many answers."""
+    """Stores the notes to the user, and does something after so many answers."""
 
     def __init__(self, after: int = 0, do: Callable[[], None] | None = None) -> None:
         self.lines: list[str] = []

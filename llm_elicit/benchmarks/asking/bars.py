@@ -67,7 +67,7 @@ def run_bars(size: Size, note: Callable[[str], None]) -> Table:
 
     Args:
         size: how much is asked.
-        note: told of each bar as it begins.
+        note: called with one line as each bar begins.
     """
     bars: list[Bar] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -206,7 +206,7 @@ def _faulty(size: Size, folder: Path) -> list[Bar]:
 
 
 def _limited(size: Size, folder: Path) -> list[Bar]:
-    """A limit of 600 a minute that the client is not told, with headers and without.
+    """A limit of 600 a minute that the client does not know, with headers and without.
 
     A bucket: 600 at once, then ten a second.
     """

@@ -85,7 +85,7 @@ def _paced(size: Size) -> dict[str, Case]:
 
 
 def _limited(size: Size) -> dict[str, Case]:
-    """Limits that the client is not told, and a provider that is not there."""
+    """Limits that the client does not know, and a provider that is not there."""
     many = size.questions
 
     def admitted(trial: Trial, counts: ServerCounts, ended: Ended) -> list[str]:
@@ -155,7 +155,7 @@ def _billed(size: Size) -> dict[str, Case]:
 def _broken() -> dict[str, Case]:
     """Replies that are no answers."""
 
-    def told(trial: Trial, counts: ServerCounts, ended: Ended) -> list[str]:
+    def not_followed(trial: Trial, counts: ServerCounts, ended: Ended) -> list[str]:
         followed = [f"{counts.followed} redirects followed"] if counts.followed else []
         stopped = [] if ended.code else completed(trial, ended)
         return [*stopped, *followed]
@@ -167,7 +167,8 @@ def _broken() -> dict[str, Case]:
 
     return {
         "redirects": Case(
-            "a 302 on 2 %", Faults(redirect=0.02), unmet=told, must="none followed, one line"
+            "a 302 on 2 %", Faults(redirect=0.02), unmet=not_followed,
+            must="none followed, one line"
         ),
         "resets": Case(
             "connections cut, 2 %; half an answer, 2 %", Faults(reset=0.02, malformed=0.02),

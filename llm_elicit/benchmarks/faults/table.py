@@ -29,7 +29,7 @@ def run_faults(
 
     Args:
         size: how much is asked, how often something is done to it.
-        note: told of each row as it begins.
+        note: called with one line as each row begins.
         wanted: names of rows; all by default. The clean run is made wherever its time is needed.
         questions: of the rows about pace, where it is another number.
 

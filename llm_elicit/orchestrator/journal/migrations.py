@@ -110,8 +110,8 @@ MIGRATIONS: tuple[Migration, ...] = (
         );
         """,
     ),
-    # Questions are claimed by workers, may be submitted in a batch, and may be set aside as
-    # poisoned. SQLite cannot alter a CHECK, so the table is made anew and renamed; rows in
+    # Questions are claimed by workers, may be submitted in a batch, and may be set
+    # aside. SQLite cannot alter a CHECK, so the table is made anew and renamed; rows in
     # flight belong to no worker that lives, and the next run takes them back.
     Migration(
         "0002-workers-claims-and-quarantine",
