@@ -1,7 +1,7 @@
-"""Which ranges a campaign compares, and of which of its pairs it asks for the ratio.
+"""The pairs of ranges that a campaign compares, and the pairs whose ratio it asks for.
 
-Both follow from the seed alone, and more of either begin with the fewer, so that answers that came
-stay the answers to the same questions.
+Both follow from the seed alone. A larger number of either starts with the same questions, so that
+earlier answers stay valid.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from llm_elicit.planning.range_pairs import draw_ranges
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 _BLOCK = 20
-"""Pairs drawn together: each feature is bounded about equally often within them."""
+"""The number of pairs drawn together; each bounds every feature about equally often."""
 
 _TRIES = 100
 _ENOUGH = 10
 
 
 def range_pairs(space: FeatureSpace, count: int, seed: int) -> tuple[Floats, Floats]:
-    """The first `count` pairs of ranges, rounded as they are worded.
+    """Return the first `count` pairs of ranges, rounded as they are worded.
 
     Returns:
-        `first` and `second`, `(count, d, 2)`: the bounds of every feature, natural units; a feature
-        that is left free, as every categorical one is, has (−inf, inf).
+        `first` and `second`, `(count, d, 2)`: the bounds of every feature, natural units;
+        (−inf, inf) for unbounded features, such as all categorical ones.
 
     Raises:
         InputError: every feature is categorical, or has too few values to have ranges.
@@ -48,18 +48,18 @@ def range_pairs(space: FeatureSpace, count: int, seed: int) -> tuple[Floats, Flo
 
 
 def ratio_pairs(pairs: int, count: int, seed: int) -> NDArray[np.int64]:
-    """The numbers of the pairs whose ratio is asked for; all, where there are not so many.
+    """Return the numbers of at most `count` pairs whose ratio is asked for.
 
     Args:
-        pairs: how many there are to choose from.
-        count: how many are wanted.
+        pairs: the number of pairs to choose from.
+        count: the number of ratios.
         seed: the campaign's.
     """
     return np.random.default_rng([seed, 0x4A710]).permutation(pairs)[:count]
 
 
 def _block(space: FeatureSpace, seed: int, number: int) -> tuple[Floats, Floats]:
-    """Pairs of ranges that keep their width when rounded."""
+    """Draw pairs of ranges that have a positive width when rounded."""
     rng = np.random.default_rng([seed, 0x4A46E, number])
     first, second = _drawn(space, rng)
     for _ in range(_TRIES):
@@ -89,7 +89,7 @@ def _drawn(space: FeatureSpace, rng: np.random.Generator) -> tuple[Floats, Float
 
 
 def _rounded(space: FeatureSpace, boxes: Floats) -> Floats:
-    """Bounds `(n, d, 2)` as they are worded; those of free features as they are."""
+    """Round bounds `(n, d, 2)` as they are worded, except those of unbounded features."""
     found = boxes.copy()
     for j in space.numeric.tolist():
         bounded = np.isfinite(boxes[:, j]).all(axis=1)
@@ -98,5 +98,5 @@ def _rounded(space: FeatureSpace, boxes: Floats) -> Floats:
 
 
 def _flat(boxes: Floats) -> NDArray[np.bool_]:
-    """Which boxes `(n, d, 2)` have a feature without width."""
+    """Whether boxes `(n, d, 2)` have a feature of zero width."""
     return np.asarray((boxes[..., 0] >= boxes[..., 1]).any(axis=1))

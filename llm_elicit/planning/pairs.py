@@ -1,6 +1,7 @@
-"""Which questions to ask: a pure function of (campaign, seed), so a resumed run asks the same.
+"""The plan of a campaign: its pairs and direct questions, a pure function of campaign and seed.
 
-Rounds after the first depend on answers too (`planning.rounds`); once planned they are on record.
+A resumed run therefore asks the same questions. Rounds after the first also depend on answers
+(`planning.rounds`); they are recorded when they are planned.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ PRESENTATIONS: Mapping[DirectKind, tuple[DirectPresentation, ...]] = {
     "quantiles": ("quantiles",), "sample": ("sample",), "row": ("row",),
     "range": ("range-ab", "range-ba"), "ratio": ("ratio",),
 }  # fmt: skip
-"""How the direct questions of each kind are put."""
+"""The presentations of the direct questions of each kind."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """One question to put: pair number, presentation order and replicate.
+    """One question: the number of a pair, the presentation order and the replicate.
 
-    In order "ab" point a is shown first, as option A; in order "ba" point b is. Of a direct
-    question, `order` is its kind and `pair` the number of what it asks about: the feature for
-    "quantiles", 0 for "sample", of which every one is a replicate, the row for "row", the pair for
-    "ratio", of which a is shown first, and the pair of ranges for "range-ab" and "range-ba".
+    In order "ab" point a is shown first, as option A; in order "ba" point b is. For a direct
+    question, `order` is its presentation and `pair` the number of its subject: the feature for
+    "quantiles", the row for "row", the pair for "ratio" (a is shown first), the pair of ranges for
+    "range-ab" and "range-ba". For "sample" it is 0, and every sample is a replicate.
     """
 
     pair: int
@@ -50,7 +51,7 @@ class Query:
 
     @property
     def direct(self) -> bool:
-        """Whether it is no pair of points, or not which of them is likelier, that is asked."""
+        """Whether this is a direct question, not a comparison of two points."""
         return self.order not in ("ab", "ba")
 
     @property
@@ -62,17 +63,17 @@ class Query:
 
 @dataclass(frozen=True)
 class Plan:
-    """The pairs of a campaign and every way each is put.
+    """The pairs of a campaign, how each is asked, and its direct questions.
 
     Attributes:
         a: the first points, `(n, d)`, natural units, as they are worded; NaN for the pairs of a
             round that is not planned yet.
         b: the second points, `(n, d)`.
-        orders, replicates: how each pair is put.
-        fixed: how many pairs follow from the seed alone, those of later rounds from answers;
-            None for all.
-        own: the pairs of one judge alone, by judge; all others are everyone's.
-        direct: the questions besides the pairs, put to every judge; not counted by `len`.
+        orders, replicates: how each pair is asked.
+        fixed: how many pairs follow from the seed alone, before those of later rounds; None for
+            all.
+        own: pairs that only one judge is asked, by judge; all others are shared.
+        direct: the direct questions to every judge; `len` does not count them.
     """
 
     a: Floats
@@ -87,7 +88,7 @@ class Plan:
         return len(self._known()) * len(self.orders) * self.replicates
 
     def __iter__(self) -> Iterator[Query]:
-        """Queries pair by pair, so that an interrupted run holds whole pairs."""
+        """Yield queries pair by pair, so that an interrupted run has complete pairs."""
         return self._queries(self._known())
 
     def _known(self) -> Sequence[int]:
@@ -108,29 +109,29 @@ class Plan:
         return [pair for pair in known if pair not in others] if others else known
 
     def count(self, judge: str) -> int:
-        """How many questions the judge is asked, as far as they are planned."""
+        """Return the number of planned questions to a judge."""
         of_pairs = len(self._pairs_of(judge)) * len(self.orders) * self.replicates
         return of_pairs + len(self.direct)
 
     def end(self, judge: str) -> int:
-        """A number above those of all the judge's pairs that are planned, and of no later ones."""
+        """Return the number that follows the last planned pair of a judge."""
         return max(self._pairs_of(judge), default=-1) + 1
 
     def of(self, judge: str) -> Iterator[Query]:
-        """The judge's queries: those of pairs, then the direct ones."""
+        """Yield a judge's queries: those about pairs, then the direct ones."""
         return chain(self._queries(self._pairs_of(judge)), self.direct)
 
     def spans(self, judge: str) -> list[range]:
-        """The judge's pairs, as ranges of successive numbers."""
+        """Return a judge's pairs as ranges of successive numbers."""
         pairs = np.asarray(self._pairs_of(judge), dtype=np.int64)
         parts = np.split(pairs, np.flatnonzero(np.diff(pairs) != 1) + 1)
         return [range(int(part[0]), int(part[-1]) + 1) for part in parts if len(part)]
 
     def asked_before(self, query: Query) -> int:
-        """How many earlier pairs put this very question: the same points in the same places.
+        """Return how many earlier pairs ask the same question: the same points in the same order.
 
-        Of numbers there are as good as none. Of pairs of other judges' own rounds none counts, so
-        that the answer does not depend on which judge was faster.
+        Numeric points practically never repeat. Pairs of other judges' own rounds are not
+        counted, so that the result does not depend on the order in which judges finish.
         """
         return self._earlier.get((query.pair, query.order), 0)
 
@@ -150,17 +151,17 @@ class Plan:
         return found
 
     def shown(self, query: Query) -> tuple[Floats, Floats]:
-        """The two points of `query` in the order they are shown: option A, option B."""
+        """Return the two points of a query in the order they are shown: option A, option B."""
         a, b = self.a[query.pair], self.b[query.pair]
         return (a, b) if query.order == "ab" else (b, a)
 
 
 def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
-    """Draw the pairs of a campaign, or of its first round, from λ; those of triads are the last.
+    """Draw the pairs of a campaign, or of its first round, from λ; those of triads come last.
 
-    With `both_orders` each pair is asked as (a, b) and as (b, a); without, the draw being
-    exchangeable, as (a, b) alone. The other pairs and the triads are drawn for themselves, so
-    that more of either leaves the questions of the other as they were.
+    With `both_orders` each pair is asked as (a, b) and as (b, a), otherwise as (a, b), since the
+    draw is exchangeable. Triads have a random stream of their own, so that a change of their
+    number leaves the other pairs unchanged.
 
     Raises:
         InputError: fewer pairs than features, or triads of a space with two different points.
@@ -188,10 +189,10 @@ def make_plan(space: FeatureSpace, design: Design, seed: int) -> Plan:
 
 
 def _join(space: FeatureSpace, triads: int, seed: int) -> tuple[Floats, Floats]:
-    """The pairs `(3 * triads, d)` that join each three points drawn from λ.
+    """Return the pairs `(3 * triads, d)` between three points each, drawn from λ.
 
-    Which point of a pair comes first is tossed for each pair alone: asked in one order, a judge
-    who always takes the first would go round in circles otherwise.
+    The first point of each pair is random. Otherwise, if pairs are asked in one order only, a
+    judge who always chooses the first option would make every triad a cycle.
     """
     corners = _drawn(space, triads, 3, np.random.default_rng([seed, 0x721AD5]))
     others = np.roll(corners, -1, axis=1)
@@ -201,10 +202,10 @@ def _join(space: FeatureSpace, triads: int, seed: int) -> tuple[Floats, Floats]:
 
 
 def _drawn(space: FeatureSpace, count: int, size: int, rng: np.random.Generator) -> Floats:
-    """Groups of points from λ, `(count, size, d)`; where there are categories, of different ones.
+    """Draw groups of points from λ, `(count, size, d)`, distinct if there are categories.
 
-    Of numbers two are as good as never the same, and runs begun before there were categories find
-    the pairs they had.
+    Numeric points practically never coincide, so they need no check, and pairs of older runs stay
+    the same.
     """
     groups = space.sample(size * count, rng).reshape(count, size, space.dimension)
     if not space.categorical.any():
@@ -212,37 +213,37 @@ def _drawn(space: FeatureSpace, count: int, size: int, rng: np.random.Generator)
     kinds = math.prod(len(feature.categories) or size for feature in space.features)
     if count and kinds < size:
         raise InputError(
-            f"design.triads: {space.name} has but {kinds} different points, too few to draw three; "
+            f"design.triads: {space.name} has only {kinds} different points, too few for three; "
             "leave triads out"
         )
     kept = groups[_differ(groups)]
-    while len(kept) < count:  # from one stream, so that more groups begin with the fewer
+    while len(kept) < count:  # one stream: a larger count starts with the same groups
         more = space.sample(size * count, rng).reshape(groups.shape)
         kept = np.concatenate([kept, more[_differ(more)]])
     return kept[:count]
 
 
 def _differ(groups: Floats) -> NDArray[np.bool_]:
-    """Whether no two points of a group are the same, `(count,)`."""
+    """Whether the points of each group are distinct, `(count,)`."""
     return np.asarray(~(groups == np.roll(groups, 1, axis=1)).all(axis=2).any(axis=1))
 
 
 def direct_queries(
     direct: Direct | None, space: FeatureSpace, seed: int, pairs: int
 ) -> tuple[Query, ...]:
-    """The direct questions of a campaign, kind by kind; none without the section.
+    """Return the direct questions of a campaign, kind by kind.
 
-    Of a table with fewer rows than are asked for, each is asked for once, and so of pairs.
+    At most every row of the table, and every pair, is asked about once.
 
     Args:
-        direct: the section.
-        space: what is asked about.
+        direct: the campaign's section; None for no questions.
+        space: the feature space.
         seed: the campaign's.
-        pairs: how many pairs there are from the start, for those whose ratio is asked.
+        pairs: the number of pairs of the first round, for the ratios.
 
     Raises:
-        InputError: rows are asked for of a feature space without a table, or with one feature, or
-            quantiles or ranges where every feature is categorical.
+        InputError: rows are asked for without a suitable table, or quantiles or ranges if every
+            feature is categorical.
 
     Example:
         >>> space = FeatureSpace.load("penguins")
@@ -258,7 +259,7 @@ def direct_queries(
         )
     rows = min(direct.rows, len(RowCompletion.of(space, seed))) if direct.rows else 0
     if direct.ranges:
-        range_pairs(space, direct.ranges, seed)  # there are such ranges
+        range_pairs(space, direct.ranges, seed)  # raises an error if there are no such ranges
     quantiles = (
         Query(feature, "quantiles", time)
         for feature in space.numeric.tolist()

@@ -1,9 +1,9 @@
-"""Pairs of ranges to compare: what asks a judge how much the width of a range counts.
+"""Pairs of ranges to compare, which show how a judge's answers depend on the width of a range.
 
-The holder of a density finds a range as plausible as its mass, so that the answers tell the power
-of the belief (`llm_elicit.density.fit_power`). They do so through the differences of log-width,
-which are known, and of location. Each pair therefore has a narrow and a wide range, at independent
-places, and which of them comes first is drawn.
+A judge with a density finds a range as plausible as its mass, so the answers determine the power of
+the belief (`llm_elicit.density.fit_power`), through differences of log-width, which are known, and
+of location. Each pair therefore has a narrow and a wide range at independent locations, in random
+order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WIDE = (0.3, 0.6)
 _STEPS = 2.0
 
 
-def draw_ranges(  # noqa: PLR0913 - every choice that a caller can make
+def draw_ranges(  # noqa: PLR0913 - options of a public function
     low: npt.ArrayLike,
     high: npt.ArrayLike,
     n: int,
@@ -37,19 +37,19 @@ def draw_ranges(  # noqa: PLR0913 - every choice that a caller can make
 ) -> tuple[Array, Array]:
     """Draw n pairs of ranges within the box from ``low`` to ``high``.
 
-    Both ranges of a pair bound the same features, all others are free: (−inf, inf). Every feature
-    is bounded about equally often.
+    Both ranges of a pair bound the same features; all others have (−inf, inf). Every feature is
+    bounded about equally often.
 
     Args:
         low, high: (d,) the least and the largest value of each feature, natural units.
         n: how many pairs.
-        rng: where the random numbers come from.
-        log: (d,) whether a feature's scale is logarithmic; none is by default.
+        rng: the random generator.
+        log: (d,) whether a feature's scale is logarithmic; none by default.
         bounded: how many features a pair bounds; fewer where there are fewer.
-        features: numbers of those that may be bounded, all by default. A feature with categories
-            is not one of them.
-        resolution: (d,) or one number, the step between the values that can be said of a feature,
-            natural units; no range is narrower than two of them.
+        features: indices of the features that may be bounded, all by default; categorical ones
+            must be left out.
+        resolution: (d,) or one number, the step between worded values of a feature, natural
+            units; every range is at least two steps wide.
 
     Returns:
         ``first``, ``second`` (n, d, 2), the lower and upper bound of every feature. Asked in both
@@ -77,7 +77,7 @@ def draw_ranges(  # noqa: PLR0913 - every choice that a caller can make
             f"ranges: feature {feature} has too few values for narrow ranges of them; leave it out "
             "of the features, or state its values more finely"
         )
-    unit = np.stack([_places(width, least[which], rng) for width in (NARROW, WIDE)])
+    unit = np.stack([_intervals(width, least[which], rng) for width in (NARROW, WIDE)])
     swap = rng.random(n) < 0.5
     unit[:, swap] = unit[::-1, swap]
     bounds = np.full((2, n, len(bottom), 2), (-np.inf, np.inf))
@@ -92,7 +92,7 @@ def draw_ranges(  # noqa: PLR0913 - every choice that a caller can make
 def _box(
     low: npt.ArrayLike, high: npt.ArrayLike, log: npt.ArrayLike | None
 ) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
-    """Bounds on the features' scales, and which scales are logarithmic, (d,) each."""
+    """Return bounds on the features' scales, and which are logarithmic, (d,) each."""
     bottom, top = (np.array(each, dtype=np.float64, ndmin=1) for each in (low, high))
     of_log = np.zeros(len(bottom), dtype=bool) if log is None else np.atleast_1d(log).astype(bool)
     if not (bottom.ndim == 1 and bottom.shape == top.shape == of_log.shape):
@@ -129,11 +129,11 @@ def _features(features: Sequence[int] | None, dimension: int) -> npt.NDArray[np.
 def _balanced(
     chosen: npt.NDArray[np.int64], n: int, each: int, rng: np.random.Generator
 ) -> npt.NDArray[np.int64]:
-    """Different features (n, each) of every pair, each of those chosen about equally often."""
+    """Choose distinct features (n, each) for every pair, each about equally often."""
     uses = np.zeros(len(chosen))
     rows = []
     for _ in range(n):
-        # The least used come first, those used alike at random.
+        # The least used come first, ties in random order.
         picked = np.lexsort((rng.random(len(chosen)), uses))[:each]
         uses[picked] += 1
         rows.append(chosen[np.sort(picked)])
@@ -143,16 +143,16 @@ def _balanced(
 def _least_widths(
     bottom: Array, top: Array, of_log: npt.NDArray[np.bool_], resolution: npt.ArrayLike
 ) -> Array:
-    """The least width (d,) of a range, as a share of the feature's scale."""
+    """Return the least width (d,) of a range, as a share of the feature's scale."""
     steps = _STEPS * np.broadcast_to(np.asarray(resolution, dtype=np.float64), bottom.shape)
     # On a logarithmic scale a step is widest at the lower end.
     lowest = np.exp(np.where(of_log, bottom, 0.0))
     return np.asarray(np.where(of_log, np.log1p(steps / lowest), steps) / (top - bottom))
 
 
-def _places(width: tuple[float, float], least: Array, rng: np.random.Generator) -> Array:
-    """Intervals (..., 2) of [0, 1], their widths log-uniform but not below ``least`` (...), their
-    places uniform.
+def _intervals(width: tuple[float, float], least: Array, rng: np.random.Generator) -> Array:
+    """Draw intervals (..., 2) in [0, 1]: log-uniform widths of at least ``least`` (...), uniform
+    locations.
     """
     low, high = np.log(width)
     wide = np.maximum(np.exp(low + (high - low) * rng.random(least.shape)), least)

@@ -2,7 +2,7 @@
 
 A round's pairs are a pure function of the campaign, its seed and the judgments so far. They are
 written into the journal before the first of them is asked, so that a resumed run asks the same
-whatever has changed meanwhile (another machine, another version of a numerical library).
+questions on another machine or with another version of a numerical library.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from llm_elicit.spaces.features import FeatureSpace, Floats
 if TYPE_CHECKING:
     from llm_elicit import density
 else:
-    density = LazyModule("llm_elicit.density")  # PyTorch, which a first round does without
+    density = LazyModule("llm_elicit.density")  # PyTorch, which a first round does not need
 
 ALL_JUDGES = ""
-"""Stands where a judge's name would, for a round that all judges share."""
+"""The name under which rounds that all judges share are recorded."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Answers(Choices):
     """A judge's choices so far, and what else a round may be planned from.
 
     Attributes:
-        evidence: the same answers as measured log-odds; None where they are choices alone.
-        scale: takes a belief fitted to them to the power that is known of it; None to leave it.
+        evidence: the same answers as measured log-odds; None if they are choices.
+        scale: scales a belief fitted to them to its power; None to leave it unchanged.
     """
 
     evidence: density.Evidence | None = None
@@ -53,32 +53,31 @@ class Answers(Choices):
 
 
 class RoundDesign(Protocol):
-    """Which pairs a round asks."""
+    """A rule that plans the pairs of a round."""
 
     def plan(self, round: int, judgments: Sequence[Choices], seed: int, size: int) -> Pairs:
-        """The pairs of a round: a pure function of its arguments.
+        """Return the pairs of a round, a pure function of the arguments.
 
         Args:
-            round: its number; the first is 1, and is not planned here.
-            judgments: the choices so far of each judge who shares the round; in campaigns they are
-                `Answers`.
+            round: its number, from 2 on; the first round does not depend on answers.
+            judgments: the choices so far of each judge of the round; `Answers` in campaigns.
             seed: the campaign's.
-            size: how many pairs.
+            size: the number of pairs.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Informative:
-    """Pairs whose answers would tell most about the belief: `llm_elicit.density.suggest_pairs`.
+    """The most informative pairs by `llm_elicit.density.suggest_pairs`.
 
-    The belief is fitted to the answers so far, and taken to the power that is known of it. Judges
-    who share a round each have a part of its pairs chosen for them; the part of a judge with too
-    few choices is drawn from λ, and so is a share of every part. A judge who was asked enough by
-    the rule `stop` has no part, and a round without parts has no pairs: it is the last.
+    The belief is fitted to the answers so far and scaled to its power. Every judge of a shared
+    round gets a part of its pairs; if no judge has enough choices yet, all pairs are drawn from λ,
+    as is a share of every part. Judges that meet the rule `stop` get no part. A round without
+    parts has no pairs and is the last.
 
-    Bradley–Terry conditions on the pairs, so methods `utility` and `auto` are right whichever
-    were chosen; the others are refused by `Campaign`.
+    The Bradley–Terry model conditions on the pairs, so methods `utility` and `auto` are valid for
+    any choice of pairs; `Campaign` refuses the others.
     """
 
     space: FeatureSpace
@@ -100,13 +99,13 @@ class Informative:
             return Pairs(nothing, nothing)
         beliefs = open_for or [None]
         parts = np.array_split(np.arange(size), len(beliefs))
-        # A round's pairs are shuffled: a run stopped in its middle has asked for every judge.
+        # A round's pairs are shuffled, so that a run stopped in its middle serves every judge.
         found = [self._part(one, len(part), rng) for one, part in zip(beliefs, parts, strict=True)]
         order = rng.permutation(size)
         a, b = (self.space.round(np.concatenate(side)[order]) for side in zip(*found, strict=True))
         same = (a == b).all(axis=1)
-        while same.any():  # rounded to one another
-            # Both: asked in one order, which point comes first must say nothing.
+        while same.any():  # equal after rounding
+            # Both are drawn again, since the order within a pair must carry no information.
             a[same], b[same] = (self.space.sample(int(same.sum()), rng) for _ in range(2))
             same = (a == b).all(axis=1)
         return Pairs(a, b)
@@ -149,7 +148,7 @@ class Informative:
         return density.suggest_pairs(belief, size, seed=int(rng.integers(2**32)))
 
     def _enough(self, belief: density.BeliefDensity, pairs: int) -> bool:
-        """Whether a judge with this belief was asked enough by the rule."""
+        """Whether a judge with this belief meets the stopping rule."""
         if self.stop is None:
             return False
         least = self.stop.no_signal_after
@@ -171,18 +170,18 @@ class Informative:
 
 
 def design_of(campaign: Campaign, space: FeatureSpace) -> RoundDesign:
-    """The design that a campaign's rounds are planned by."""
+    """Return the design of a campaign's rounds."""
     rounds = campaign.design.rounds
     return Informative(space, noise_of(campaign.fit), None if rounds is None else rounds.stop)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which of a judge's pairs belong to which round.
+    """The rounds of a judge's pairs.
 
     Attributes:
-        pairs: the numbers of the pairs of each round, asked or not, in the order of the rounds.
-        may_end: whether a rule may leave the rounds still to come unasked.
+        pairs: the numbers of the pairs of each round, whether asked or not.
+        may_end: whether a stopping rule may leave out later rounds.
     """
 
     pairs: tuple[range, ...]
@@ -190,10 +189,10 @@ class Schedule:
 
 
 def schedule_of(judge: str, campaign: Campaign) -> Schedule:
-    """The rounds of a judge, or of `ALL_JUDGES`; one round where the campaign has none.
+    """Return the rounds of a judge, or of `ALL_JUDGES`; a single one for non-adaptive designs.
 
-    Every round of every judge has its place from the start, so that a pair's number does not
-    depend on who came first.
+    The numbers of all rounds of all judges are fixed in advance, so that they do not depend on the
+    order in which judges finish.
 
     Example:
         >>> campaign = Campaign.model_validate({
@@ -219,7 +218,7 @@ Planned = Mapping[tuple[str, int], Pairs]
 
 
 def with_rounds(first: Plan, campaign: Campaign, planned: Planned) -> Plan:
-    """The plan of the first round, with those that have been planned since.
+    """Return the plan of the first round, extended by the rounds that were planned since.
 
     Example:
         >>> from llm_elicit.planning.pairs import make_plan
@@ -250,13 +249,13 @@ def with_rounds(first: Plan, campaign: Campaign, planned: Planned) -> Plan:
 
 
 def stopped(planned: Planned, name: str) -> int | None:
-    """The number of the first round that was not worth asking, of a judge or of `ALL_JUDGES`."""
+    """Return the first round that the stopping rule left out, of a judge or of `ALL_JUDGES`."""
     empty = [number for (who, number), pairs in planned.items() if who == name and not len(pairs.a)]
     return min(empty, default=None)
 
 
 def questions_of(judge: str, campaign: Campaign, planned: Planned) -> int:
-    """How many questions a judge is asked in all, those of rounds to come among them."""
+    """Return the number of questions to a judge, including later rounds."""
     design = campaign.design
     if design.rounds is None:
         return design.questions

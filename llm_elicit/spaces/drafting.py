@@ -1,4 +1,4 @@
-"""A user's own table becomes a feature space, ready to edit."""
+"""Drafting a feature space from a CSV file, for the user to edit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HEADER = """\
 #
 # - subject is what one row of the table is; labels and units are what the judge reads.
 # - Ranges are the 1 % and 99 % quantiles, rounded outwards: a few extreme rows would otherwise
-#   spend most questions where nobody lives. Columns with a long right tail (skewness above 1,
+#   waste most questions on empty regions. Columns with a long right tail (skewness above 1,
 #   smaller on the logarithm) are asked about on a logarithmic scale.
 # - Columns of text with 2 to {most} different words are categorical: all of them are asked about.
 # - Other text, columns of one value and of row numbers were left out: {left_out}.
@@ -37,7 +37,7 @@ _HEADER = """\
 
 
 def draft_space(table: Path) -> tuple[FeatureSpace, str]:
-    """A feature space for the columns of a CSV that are numbers or few words, and its YAML text.
+    """Return a feature space for a CSV's columns of numbers and of few words, and its YAML text.
 
     Args:
         table: a CSV file, also gzipped, with a header line.
@@ -100,15 +100,15 @@ def _read(table: Path) -> pd.DataFrame:
 
 
 def _is_text(column: pd.Series[Any]) -> bool:
-    """Whether most of the cells are no numbers."""
+    """Whether most of the cells are not numbers."""
     return bool(pd.to_numeric(column, errors="coerce").isna().mean() > 0.5)
 
 
 def _refuse_decimal_commas(column: pd.Series[Any], table: Path) -> None:
-    """Nothing, unless most cells are numbers with a comma for the point.
+    """Refuse a column of numbers with decimal commas.
 
     Raises:
-        InputError: they are; the message names the first.
+        InputError: most cells are such numbers; the message names the first.
     """
     written = column.astype(str).str.fullmatch(r"\s*-?\d+,\d+\s*")
     if written.mean() > 0.5:
@@ -120,7 +120,7 @@ def _refuse_decimal_commas(column: pd.Series[Any], table: Path) -> None:
 
 
 def _draft_categories(column: pd.Series[Any]) -> dict[str, Any] | None:
-    """What makes a feature of text as it is written, or None where the words are not few."""
+    """Return the settings of a categorical feature; None if there are too many words."""
     words = sorted(set(column.str.strip()) - {""})
     few = 2 <= len(words) <= min(_MOST_WORDS, len(column) // 2)
     if not few or not all(word.isprintable() for word in words):
@@ -129,9 +129,10 @@ def _draft_categories(column: pd.Series[Any]) -> dict[str, Any] | None:
 
 
 def _labels(names: Mapping[str, str]) -> dict[str, str]:
-    """The label of each heading's feature: the heading in words, or its name where they are taken.
+    """Return the label of each heading's feature: the heading as words, or the feature's name.
 
-    `names` are the features' names by heading.
+    Args:
+        names: the features' names by heading.
     """
     labels: dict[str, str] = {}
     for heading, name in names.items():
@@ -142,7 +143,7 @@ def _labels(names: Mapping[str, str]) -> dict[str, str]:
 
 
 def _names(headings: list[str]) -> dict[str, str]:
-    """The name of each heading's feature: as it is where that is a name, else one of its own."""
+    """Return the name of each heading's feature: the heading, or a valid name made from it."""
     names = {heading: heading for heading in headings if _is_name(heading)}
     for heading in headings:
         if heading in names:
@@ -159,7 +160,7 @@ def _is_name(heading: str) -> bool:
 
 
 def _draft_feature(column: pd.Series[Any], table: Path) -> dict[str, Any] | None:
-    """What makes a feature of numbers, or None where the column cannot be one."""
+    """Return the settings of a numeric feature; None if the column cannot be one."""
     numbers = pd.to_numeric(column, errors="coerce")
     text = numbers.isna() & column.notna()
     if numbers.nunique() < 2:
@@ -193,14 +194,14 @@ def _draft_feature(column: pd.Series[Any], table: Path) -> dict[str, Any] | None
 
 
 def _is_row_number(values: Floats) -> bool:
-    """Whether a column merely counts the rows up by one."""
+    """Whether a column numbers the rows."""
     return len(values) > 2 and bool(np.all(np.diff(values) == 1))
 
 
 def _robust_range(values: Floats, whole: bool) -> tuple[float, float]:
-    """The 1 % and 99 % quantiles, rounded outwards to three digits of the range they span.
+    """Return the 1 % and 99 % quantiles, rounded outwards to three digits of their distance.
 
-    Where they coincide (most rows alike) the extremes are taken.
+    If they coincide, the extremes are used.
     """
     low, high = np.quantile(values, [LOW, HIGH])
     if low == high:
@@ -209,7 +210,7 @@ def _robust_range(values: Floats, whole: bool) -> tuple[float, float]:
     if whole:
         grid = max(1.0, grid)
     edges = np.floor(low / grid) * grid, np.ceil(high / grid) * grid
-    # A range that is positive stays so: rounding 0.004 down to 0 would forbid the log scale.
+    # A positive range stays positive: rounding 0.004 down to 0 would rule out the log scale.
     bottom = float(low) if low > 0 >= edges[0] else float(f"{edges[0]:.12g}")
     return bottom, float(f"{edges[1]:.12g}")
 
