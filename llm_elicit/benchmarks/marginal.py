@@ -28,13 +28,14 @@ from torchdiffeq import odeint
 from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.job import Job, Row
 from llm_elicit.benchmarks.measure import Array, Streams, compare, peak_mib, provenance_of
+from llm_elicit.benchmarks.protocol import ProtocolSettings, TrainingSettings
+from llm_elicit.benchmarks.protocol.network import ScoreNetwork
+from llm_elicit.benchmarks.protocol.training import PairData, train_score
 from llm_elicit.benchmarks.targets import Target
 from llm_elicit.benchmarks.variants import variant
-from llm_elicit.density import Noise
+from llm_elicit.density import FitSettings, Noise
 from llm_elicit.density.judgments import check_judgments
 from llm_elicit.density.problem import Problem
-from llm_elicit.density.score.network import ScoreNetwork
-from llm_elicit.density.score.training import PairData, train_score
 from llm_elicit.density.torch_utils import one_thread
 
 Score = Callable[[Tensor, float], Tensor]
@@ -71,11 +72,17 @@ def _train(
     job: Job, target: Target, pair: tuple[Array, Array], seed: int
 ) -> tuple[Problem, ScoreNetwork, dict[str, float]]:
     settings = variant(job.method, job.variant).settings_for(target.dimension)
+    training = _training(settings)
     judgments = check_judgments(*pair, None, target.sampling)
     problem = Problem(judgments, target.sampling, Noise(), seed, settings)
     data = PairData(problem.winners, problem.losers, problem.weights, judgments.pairs)
-    trained = train_score(data, settings.score.training, seed)
+    trained = train_score(data, training, seed)
     return problem, trained.network, {"loss": trained.held_out_loss, "steps": trained.steps}
+
+
+def _training(settings: FitSettings) -> TrainingSettings:
+    found = settings.external
+    return found.training if isinstance(found, ProtocolSettings) else TrainingSettings()
 
 
 def _draw(problem: Problem, n: int, seed: int, score: Score, pairs: bool = False) -> Array:
@@ -83,7 +90,7 @@ def _draw(problem: Problem, n: int, seed: int, score: Score, pairs: bool = False
 
     dx/dσ = −σ s(x, σ) from a Gaussian at σ_max, solved in ln σ.
     """
-    training = problem.settings.score.training
+    training = _training(problem.settings)
     known = torch.cat([problem.winners, problem.losers], 1) if pairs else problem.winners
     spread = known.T.cov() + training.sigma_max**2 * torch.eye(known.shape[1], dtype=known.dtype)
     generator = torch.Generator().manual_seed(seed)

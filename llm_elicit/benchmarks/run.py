@@ -25,7 +25,7 @@ from llm_elicit.benchmarks.variants import VARIANTS, check_methods, check_varian
 from llm_elicit.density.methods import known_methods
 from llm_elicit.errors import InputError
 
-_MARGINAL = [("score", "joint-half"), ("score", DEFAULT)]
+_MARGINAL = [("protocol", "joint-half"), ("protocol", DEFAULT)]
 _WORK = {
     "marginalization": measure_marginal,
     "adaptive": measure_adaptive,

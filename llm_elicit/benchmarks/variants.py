@@ -12,15 +12,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from llm_elicit.benchmarks.job import DEFAULT
-from llm_elicit.density import (
-    FitSettings,
-    MixtureSettings,
-    ScoreSettings,
+from llm_elicit.benchmarks.protocol import (
+    CORRECTIONS,
+    ProtocolSettings,
     TrainingSettings,
-    UtilitySettings,
+    paper_protocol,
 )
+from llm_elicit.density import FitSettings, MixtureSettings, ScoreSettings, UtilitySettings
 from llm_elicit.density.methods import known_methods
-from llm_elicit.density.score.protocol import CORRECTIONS, paper_protocol
 from llm_elicit.errors import InputError
 
 
@@ -52,8 +51,13 @@ def _score(about: str, **changes: Any) -> Variant:
     return Variant("score", about, lambda _: settings)
 
 
+def _protocol(about: str, **changes: Any) -> Variant:
+    settings = FitSettings(external=ProtocolSettings(**changes))
+    return Variant("protocol", about, lambda _: settings)
+
+
 def _training(about: str, **changes: Any) -> Variant:
-    return _score(about, training=TrainingSettings(**changes))
+    return _protocol(about, training=TrainingSettings(**changes))
 
 
 def _utility(about: str, **changes: Any) -> Variant:
@@ -63,25 +67,27 @@ def _utility(about: str, **changes: Any) -> Variant:
 
 def _paper(about: str, *corrected: str) -> Variant:
     def settings_for(dimension: int) -> FitSettings:
-        return FitSettings(score=paper_protocol(dimension, corrected))
+        return FitSettings(external=paper_protocol(dimension, corrected))
 
-    return Variant("score", about, settings_for, slow=True)
+    return Variant("protocol", about, settings_for, slow=True)
 
 
 VARIANTS = {
     "score": Variant("score", "the default"),
     "constant": Variant("score-constant", "one constant instead of the field"),
-    "no-control": _score("the network learns the scores from nothing", control=None),
-    "winners": _score("de-temper the winners alone by τ(x), as the paper does", side="winners"),
-    "winners-no-control": _score("both of these", side="winners", control=None),
-    "winner-draws": _score("the field's integrals at draws of p_w", expectation="winners"),
-    "defensive": _score("the field's integrals at draws of λ and p_w", expectation="mixture"),
-    "no-cap": _score("the field without its upper bound", cap_quantile=1.0),
-    "cap-90": _score("the field bounded at its 90 % quantile", cap_quantile=0.9),
-    "no-jacobian": _score("without the Jacobian: samples p·λ", jacobian=False),
-    "one-sigma": _score("the last noise level by the rule, not chosen", sigmas=None),
-    "flow-density": _score("the density by the probability flow", density="flow"),
-    "heun": _score("a second network draws, by Heun's method", resample="heun"),
+    "two-networks": _score("two networks instead of five", networks=2),
+    "wide": _score("twice the width", width=128),
+    "long": _score("twice the steps", steps=1200),
+    "no-control": _protocol("the protocol's network on both sides, τ from the utility"),
+    "winners-no-control": _protocol("de-temper the winners alone by τ(x)", side="winners"),
+    "winner-draws": _protocol("the field's integrals at draws of p_w", expectation="winners"),
+    "defensive": _protocol("the field's integrals at draws of λ and p_w", expectation="mixture"),
+    "no-cap": _protocol("the field without its upper bound", cap_quantile=1.0),
+    "cap-90": _protocol("the field bounded at its 90 % quantile", cap_quantile=0.9),
+    "no-jacobian": _protocol("without the Jacobian: samples p·λ", jacobian=False),
+    "one-sigma": _protocol("the last noise level by the rule, not chosen", sigmas=None),
+    "rays": _protocol("the density by integrals along rays", density="rays"),
+    "heun": _protocol("a second network draws, by Heun's method", resample="heun"),
     "joint-half": _training("half of the training on pairs", joint=0.5),
     "joint-none": _training("no training on pairs", joint=0.0),
     "single-noise": _training("noise not mirrored", mirrored=False),

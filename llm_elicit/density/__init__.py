@@ -25,11 +25,7 @@ from llm_elicit.density.power import fit_power
 from llm_elicit.density.prior import Prior
 from llm_elicit.density.ranges import Ranges
 from llm_elicit.density.sampling import SamplingDensity, Uniform
-from llm_elicit.density.score.langevin import LangevinSettings
-from llm_elicit.density.score.likelihood import LikelihoodSettings
-from llm_elicit.density.score.protocol import paper_protocol
 from llm_elicit.density.score.settings import ScoreSettings
-from llm_elicit.density.score.training import TrainingSettings
 from llm_elicit.density.settings import FitSettings
 from llm_elicit.density.smc import AnnealingSettings
 from llm_elicit.density.summaries import Coherence, Marginal, Power, band
@@ -54,8 +50,6 @@ __all__ = [
     "Evidence",
     "FitSettings",
     "GaussianMixture",
-    "LangevinSettings",
-    "LikelihoodSettings",
     "Marginal",
     "MixturePrior",
     "MixtureSettings",
@@ -68,7 +62,6 @@ __all__ = [
     "ScoreSettings",
     "SmoothSettings",
     "SuggestSettings",
-    "TrainingSettings",
     "Uniform",
     "UtilitySettings",
     "band",
@@ -76,7 +69,6 @@ __all__ = [
     "fit_belief",
     "fit_evidence",
     "fit_power",
-    "paper_protocol",
     "seconds_of",
     "simulate_choices",
     "suggest_pairs",

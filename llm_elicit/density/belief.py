@@ -437,7 +437,7 @@ class BeliefDensity:
         if self._draws is None or not len(self._draws):
             raise DensityError(
                 f"draws: this belief ({self._model.name}) was fitted without draws of the "
-                "posterior; fit it by another method than flow, with PosteriorSettings(draws=64)."
+                'posterior; fit it by "auto" or "utility", with PosteriorSettings(draws=64).'
             )
         return self._draws.get() if isinstance(self._draws, DeferredDraws) else self._draws
 

@@ -110,9 +110,11 @@ def read_belief(folder: object) -> BeliefParts:
     latent = make_latent(sampling_from_dict(text["sampling"]))
     latent.radius = math.inf if text["radius"] is None else text["radius"]
     reference = tensors.pop("reference")
-    name = text["model"]
+    name, config = text["model"], text["config"]
+    if name.startswith("score") and "networks" not in config:
+        name = "protocol"  # a score belief of a former version
     restore = _RESTORE[name] if name in _RESTORE else external_method(name).restore
-    model = restore(latent, tensors, text["config"])
+    model = restore(latent, tensors, config)
     draws = UtilityDraws.from_tensors(tensors) if "draws.linear" in tensors else None
     return BeliefParts(latent, model, reference, text["diagnostics"], draws)
 

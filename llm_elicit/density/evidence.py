@@ -1,4 +1,5 @@
-"""Judgments of all kinds in one table: comparisons with their circumstances, and log-odds.
+"""Judgments of all kinds in one table: comparisons with their judge and circumstances, and
+log-odds.
 
 *Rankings* become comparisons; see `llm_elicit.density.rankings`. *Ties* are two comparisons of
 weight ½; see `llm_elicit.density.likelihood`. *Replicates* are repeated rows. *Positions* let a
@@ -82,10 +83,15 @@ class Evidence:
     @property
     def pairs(self) -> int:
         """Number of distinct pairs of points that were judged, in any order."""
-        measured = self.measured
-        sides = [*zip(self.winners, self.losers, strict=True)]
-        sides += zip(measured.first, measured.second, strict=True)
-        return len({frozenset((tuple(a), tuple(b))) for a, b in sides})
+        first = np.concatenate([*self._sides("winners", "first")])
+        second = np.concatenate([*self._sides("losers", "second")])
+        return len({frozenset((tuple(a), tuple(b))) for a, b in zip(first, second, strict=True)})
+
+    def _sides(self, of_choices: str, of_log_odds: str) -> Iterator[Array]:
+        if len(self.weights):
+            yield getattr(self, of_choices)
+        if len(self.measured):
+            yield getattr(self.measured, of_log_odds)
 
     @property
     def dimension(self) -> int:

@@ -22,7 +22,7 @@ from llm_elicit.density.likelihood import Noise, choice_log_likelihood
 from llm_elicit.density.methods import OWN, external_method, known_methods
 from llm_elicit.density.problem import Problem
 from llm_elicit.density.sampling import SamplingDensity, Uniform
-from llm_elicit.density.score.fit import fit_score
+from llm_elicit.density.score.density import fit_score
 from llm_elicit.density.settings import FitSettings, Progress
 from llm_elicit.density.torch_utils import one_thread
 from llm_elicit.density.utility import ChoiceData, UtilityFit, fit_measured, fit_utility
@@ -33,6 +33,7 @@ from llm_elicit.density.work import check_memory
 
 JUDGE_METHODS = ("auto", "utility")
 """Those that model the judges, and so take log-odds, positions, ties, rankings and categories."""
+SCORE_METHODS = ("score", "score-constant")
 _REFERENCE = 2048
 
 
@@ -202,7 +203,7 @@ def _check_context(judgments: Judgments, method: str, noise: Noise) -> None:
 
 def _check_work(judgments: Judgments, sampling: SamplingDensity, method: str) -> None:
     """Raise unless there is enough memory for the fit of a utility to choices."""
-    if method in OWN and not len(judgments.measured):
+    if method in JUDGE_METHODS and not len(judgments.measured):
         check_memory(judgments.size, sampling)
 
 
@@ -258,6 +259,10 @@ def _fit(
     if method not in OWN:
         before = time.perf_counter()
         return external_method(method).fit(problem), None, (before, time.perf_counter())
+    if method in SCORE_METHODS:
+        before = time.perf_counter()
+        fitted = fit_score(problem, constant=method == "score-constant")
+        return fitted, None, (before, time.perf_counter())
     if len(problem.judgments.measured):
         return _fit_measured(problem, method)
     found = _fit_utility(problem)
@@ -268,10 +273,7 @@ def _fit(
         "utility": found.notes,
     }
     utility = found.utility.to(torch.empty(0, device=problem.settings.device))
-    if method in JUDGE_METHODS:
-        fitted = _utility_density(problem, utility)
-    else:
-        fitted = fit_score(problem, utility, constant=method == "score-constant")
+    fitted = _utility_density(problem, utility)
     if method == "auto":
         notes["reason"] = _reason(found.notes)
     fitted = Fitted(fitted.model, fitted.normalizer, {**notes, **fitted.notes})

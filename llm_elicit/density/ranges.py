@@ -187,10 +187,8 @@ class RangeLikelihood:
 
 @dataclass(frozen=True)
 class _Maximum:
-    """The maximum of the posterior of θ at one power.
-
-    ``theta`` (2,); its log-posterior ``value``; the log-likelihood with θ integrated out,
-    ``integral``; and the ``coefficient`` of log-width with its standard error, 0 if it is not free.
+    """The mode of θ (2,), its log-posterior, the log-likelihood with θ integrated out, and the
+    coefficient of log-width with its standard error, both 0 if it is not free.
     """
 
     theta: Array

@@ -151,8 +151,6 @@ def products(t: Tensor) -> Tensor:
 class NetworkStack:
     """S networks d -> h -> h -> h -> 1 with SiLU, evaluated together by batched products.
 
-    No fit makes them any more: they are read from beliefs of earlier versions.
-
     ``parameters`` are [W1 (S,d,h), b1 (S,1,h), W2, b2, W3, b3, W4 (S,h,1)]. There is no output
     bias, because only differences of f are observed.
     """
@@ -160,10 +158,34 @@ class NetworkStack:
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters = list(parameters)
 
+    @classmethod
+    def create(
+        cls, count: int, dimension: int, width: int, generator: torch.Generator
+    ) -> NetworkStack:
+        """Return new networks: He-scaled hidden layers, and an output of zero."""
+        parameters: list[Tensor] = []
+        fan_in = dimension
+        for _ in range(3):
+            weight = torch.randn(count, fan_in, width, generator=generator)
+            parameters.append(weight * (1.6 / math.sqrt(fan_in)))
+            parameters.append(0.5 * torch.randn(count, 1, width, generator=generator))
+            fan_in = width
+        parameters.append(torch.zeros(count, width, 1))
+        return cls(parameters)
+
+    @property
+    def dimension(self) -> int:
+        """Number of features d."""
+        return int(self.parameters[0].shape[1])
+
     @property
     def count(self) -> int:
         """Number of networks S."""
         return int(self.parameters[0].shape[0])
+
+    def select(self, which: Sequence[int]) -> NetworkStack:
+        """Return copies of the networks numbered ``which``."""
+        return NetworkStack([p.detach()[list(which)].clone() for p in self.parameters])
 
     def scaled(self, factor: float) -> NetworkStack:
         """Return the networks times ``factor``."""

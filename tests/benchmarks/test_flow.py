@@ -28,12 +28,6 @@ TWO_STARTS = FitSettings(external=FlowSettings(members=2, affine_steps=200, step
 SQUARE = Uniform([-3.0, -3.0], [3.0, 3.0])
 
 
-@pytest.fixture(scope="module")
-def line_judge() -> tuple[Array, Array]:
-    """120 comparisons in one dimension, belief N(0.3, 0.2²) on [−1, 1]."""
-    return ask(lambda x: -0.5 * ((x[:, 0] - 0.3) / 0.2) ** 2, Uniform([-1.0], [1.0]), 120, seed=5)
-
-
 def _flow(dimension: int, stretched: bool, seed: int = 0) -> BeliefFlow:
     """A flow far from the identity, in double precision."""
     flow = BeliefFlow(FlowShape(dimension, 2, 5, 8, stretched), seed).double()

@@ -92,8 +92,8 @@ def test_the_key_changes_with_everything_that_shapes_a_row(tmp_path):
         Job("table1", "Ring2D", "utility", 2, 2000),
         Job("table1", "Ring2D", "utility", 1, 200),
         Job("table1", "Ring2D", "utility", 1, 2000, points=500),
-        Job("ablation", "Ring2D", "score", 1, 2000, "winners"),
-        Job("ablation", "Ring2D", "score", 1, 2000, "no-cap"),
+        Job("ablation", "Ring2D", "score", 1, 2000, "wide"),
+        Job("ablation", "Ring2D", "protocol", 1, 2000, "no-cap"),
     ]
     rows = Rows(tmp_path, "table1")
     assert len({rows.path(job) for job in [base, *others]}) == 9
@@ -151,10 +151,10 @@ def test_seeds_that_cannot_be_read_are_refused(text):
 
 def test_the_ablation_leaves_the_slow_variants_out_unless_asked():
     usual = {job.variant for job in Request("ablation", ("Ring2D",), (1,)).jobs()}
-    assert "winners" in usual
+    assert "winner-draws" in usual
     assert not any(name.startswith("paper") for name in usual)
     asked = Request("ablation", ("Ring2D",), (1,), variants=("paper", "paper+jacobian")).jobs()
-    assert [job.method for job in asked] == ["score", "score"]
+    assert [job.method for job in asked] == ["protocol", "protocol"]
 
 
 def bench(folder, monkeypatch, capsys, *arguments):

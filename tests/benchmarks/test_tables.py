@@ -6,10 +6,11 @@ import pytest
 from llm_elicit.benchmarks.job import Job
 from llm_elicit.benchmarks.marginal import measure_marginal
 from llm_elicit.benchmarks.paper import PAPER_TARGETS
+from llm_elicit.benchmarks.protocol import ProtocolSettings, TrainingSettings
 from llm_elicit.benchmarks.published import MARGINALIZATION, SECONDS, TABLE_1, published
 from llm_elicit.benchmarks.tables import make_tables
 from llm_elicit.benchmarks.variants import VARIANTS, Variant, variant
-from llm_elicit.density import FitSettings, ScoreSettings, TrainingSettings
+from llm_elicit.density import FitSettings
 
 
 def row(seed, error=None, **changes):
@@ -95,12 +96,12 @@ def test_every_variant_differs_from_every_other():
 @pytest.fixture
 def quick_training(monkeypatch):
     training = TrainingSettings(width=32, steps=250, joint=0.5)
-    settings = FitSettings(score=ScoreSettings(training=training))
-    monkeypatch.setitem(VARIANTS, "quick", Variant("score", "little", lambda _: settings))
+    settings = FitSettings(external=ProtocolSettings(training=training))
+    monkeypatch.setitem(VARIANTS, "quick", Variant("protocol", "little", lambda _: settings))
 
 
 def test_winners_drawn_jointly_and_alone_are_both_near_true_ones(quick_training):
-    job = Job("marginalization", "Onemoon2D", "score", 11, 2000, "quick", 500, 1000)
+    job = Job("marginalization", "Onemoon2D", "protocol", 11, 2000, "quick", 500, 1000)
     found = measure_marginal(job)
     # λ itself, which an untrained network gives, is 0.86 away.
     assert 0 < found["w1_alone"] < 2.2 * found["w1_floor"] < 0.8

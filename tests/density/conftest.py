@@ -15,7 +15,6 @@ from llm_elicit.density import (
     PosteriorSettings,
     ScoreSettings,
     SmoothSettings,
-    TrainingSettings,
     Uniform,
     UtilitySettings,
     fit_belief,
@@ -30,7 +29,7 @@ QUICK = FitSettings(
         smooth=SmoothSettings(frequencies=32),
         posterior=PosteriorSettings(draws=0),
     ),
-    score=ScoreSettings(training=TrainingSettings(steps=500, width=32, batch=512)),
+    score=ScoreSettings(steps=200, width=32),
 )
 
 
@@ -60,9 +59,7 @@ def normal_under_normal(request: pytest.FixtureRequest) -> BeliefDensity:
     """Belief N(0, 1) asked under λ = N(0, variance 3)."""
     sampling = GaussianMixture([1.0], [[0.0]], [[[3.0]]])
     winners, losers = ask(_standard_normal, sampling, 6000, seed=21)
-    score = ScoreSettings(training=TrainingSettings(steps=800, width=32, batch=512))
-    settings = FitSettings(utility=QUICK.utility, score=score)
-    return fit_belief(winners, losers, sampling=sampling, method=request.param, settings=settings)
+    return fit_belief(winners, losers, sampling=sampling, method=request.param, settings=QUICK)
 
 
 @pytest.fixture(scope="session")

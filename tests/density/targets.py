@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -20,7 +19,6 @@ from llm_elicit.density import (
     simulate_choices,
 )
 from llm_elicit.density.smc import Annealed, anneal
-from llm_elicit.density.utility_function import NetworkStack
 
 Array = npt.NDArray[np.float64]
 
@@ -30,19 +28,6 @@ QUICK = FitSettings(
         mixture=MixtureSettings(counts=(2,), starts=4), smooth=SmoothSettings(frequencies=0)
     )
 )
-
-
-def random_networks(
-    count: int, dimension: int, width: int, generator: torch.Generator
-) -> NetworkStack:
-    """Networks with random weights, as beliefs of earlier versions have."""
-    parameters: list[torch.Tensor] = []
-    for fan_in in (dimension, width, width):
-        weight = torch.randn(count, fan_in, width, generator=generator)
-        parameters.append(weight * (1.6 / math.sqrt(fan_in)))
-        parameters.append(0.5 * torch.randn(count, 1, width, generator=generator))
-    parameters.append(torch.randn(count, width, 1, generator=generator))
-    return NetworkStack(parameters)
 
 
 def onemoon(x: Array) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +10,16 @@ import pytest
 import torch
 from scipy import stats
 
+from llm_elicit.benchmarks.protocol.tempering import Tempering
 from llm_elicit.density import (
     BeliefDensity,
     DensityError,
     FitSettings,
     GaussianMixture,
     Noise,
-    ScoreSettings,
     Uniform,
     fit_belief,
 )
-from llm_elicit.density.tempering import Tempering
 from tests.density.conftest import QUICK
 from tests.density.targets import Array, ask, draw_on_grid, onemoon, wasserstein
 
@@ -147,7 +145,7 @@ def test_a_fit_tells_its_progress_is_the_same_again_and_leaves_global_state_alon
     np.testing.assert_array_equal(again.sample(50, seed=1), line_belief.sample(50, seed=1))
     assert torch.equal(before[0], torch.get_rng_state())
     assert (before[1] == np.random.get_state()[1]).all()  # noqa: NPY002
-    assert {stage for stage, _, _ in seen} == {"utility", "score"}
+    assert {stage for stage, _, _ in seen} == {"score"}
     assert all(0 < done <= total for _, done, total in seen)
 
 
@@ -252,19 +250,6 @@ def test_loading_what_is_no_belief_is_named(tmp_path: Path) -> None:
 def test_asking_for_a_negative_number_of_points_is_named(line_belief: BeliefDensity) -> None:
     with pytest.raises(DensityError, match="n = -1"):
         line_belief.sample(-1)
-
-
-def test_the_paper_s_own_side_recovers_the_belief_too(line_judge: tuple[Array, Array]) -> None:
-    belief = _fit_line(
-        line_judge, "score", replace(QUICK, score=replace(QUICK.score, side="winners"))
-    )
-    x = belief.sample(4000, seed=1)
-    assert belief.diagnostics["side"] == "winners"
-    assert x.mean() == pytest.approx(0.3, abs=0.15)
-    with pytest.raises(DensityError, match="both, winners"):
-        ScoreSettings(side="losers")
-    with pytest.raises(DensityError, match="cap_quantile"):
-        ScoreSettings(cap_quantile=0.0)
 
 
 def test_other_methods_accept_other_noise(line_judge: tuple[Array, Array]) -> None:

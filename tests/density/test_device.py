@@ -12,9 +12,9 @@ import torch
 
 from llm_elicit.density import BeliefDensity, DensityError, FitSettings, Uniform, fit_belief
 from llm_elicit.density.torch_utils import one_thread
-from llm_elicit.density.utility_function import Utility
+from llm_elicit.density.utility_function import NetworkStack, Utility
 from tests.density.conftest import QUICK
-from tests.density.targets import Array, ask, onemoon, random_networks, wasserstein
+from tests.density.targets import Array, ask, onemoon, wasserstein
 
 BOX = Uniform([-3.0, -3.0], [3.0, 3.0])
 
@@ -34,7 +34,9 @@ def test_a_device_that_is_not_there_is_named_in_one_line() -> None:
 
 
 def _utility(generator: torch.Generator) -> Utility:
-    return Utility(torch.ones(3), torch.eye(3), random_networks(2, 3, 8, generator))
+    networks = NetworkStack.create(2, 3, 8, generator)
+    networks.parameters[-1].normal_(generator=generator)
+    return Utility(torch.ones(3), torch.eye(3), networks)
 
 
 def test_values_come_back_in_the_precision_of_the_features() -> None:
@@ -54,8 +56,7 @@ def judge() -> tuple[Array, Array]:
 
 
 def _fit(judge: tuple[Array, Array], method: str, device: str) -> BeliefDensity:
-    score = replace(QUICK.score, control=None)
-    settings = replace(QUICK, score=score, device=device)
+    settings = replace(QUICK, device=device)
     return fit_belief(*judge, sampling=BOX, method=method, seed=1, settings=settings)
 
 

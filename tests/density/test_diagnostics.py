@@ -15,25 +15,21 @@ from llm_elicit.density import (
     BeliefDensity,
     Empirical,
     GaussianMixture,
-    LikelihoodSettings,
     Noise,
     Uniform,
     fit_belief,
 )
 from llm_elicit.density.diagnostics import at_level, effective_size, near_bounds
-from llm_elicit.density.score.accuracy import finer
 from tests.density.conftest import QUICK
 from tests.density.targets import Array, anneal_two_modes, ask
 
 LINE = Uniform([-1.0], [1.0])
 FLOW = FlowSettings(members=2, affine_steps=200, short_steps=25, steps=100, width=16)
-BARE = replace(QUICK.score, control=None)
 VARIANTS = {
     "utility": ("utility", QUICK),
     "auto": ("auto", QUICK),
     "score": ("score", QUICK),
     "score-constant": ("score-constant", QUICK),
-    "score from nothing": ("score", replace(QUICK, score=BARE)),
     "flow": ("flow", replace(QUICK, external=FLOW)),
 }
 
@@ -134,22 +130,6 @@ def test_bounds_on_one_side_and_on_none_of_an_empirical_sampling_density() -> No
     near = near_bounds(sampling, np.array([[0.01, 0.0], [1.0, 0.0]]))
     assert near[:, 0].tolist() == [1.0, 0.0]
     assert np.isnan(near[:, 1]).all()
-
-
-def test_the_stated_error_of_the_flow_likelihood_falls_with_its_tolerance(
-    line_judge: tuple[Array, Array],
-) -> None:
-    errors = []
-    for tolerance in (3e-2, 1e-5):
-        likelihood = LikelihoodSettings(rtol=tolerance, atol=tolerance)
-        training = replace(BARE.training, steps=200)
-        score = replace(BARE, likelihood=likelihood, training=training)
-        found = fit_belief(
-            *line_judge, sampling=LINE, method="score", settings=replace(QUICK, score=score)
-        )
-        errors.append(found.diagnostics["log_prob_error"]["evaluation"])
-    assert errors[1] < 0.1 * errors[0]
-    assert finer(LikelihoodSettings(solver="implicit_adams")).solver == "dopri5"
 
 
 def test_at_another_level_the_report_is_rescaled_and_the_original_kept() -> None:

@@ -24,7 +24,7 @@ def _install(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
 
 
 def test_the_flow_of_the_benchmarks_is_installed_with_this_package() -> None:
-    assert known_methods() == (*OWN, "flow")
+    assert known_methods() == (*OWN, "flow", "protocol")
     assert external_method("flow").fit.__name__ == "fit_flow"
 
 

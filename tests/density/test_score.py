@@ -1,177 +1,160 @@
-"""The score network, its training, the Langevin sampler and the flow likelihood."""
+"""The score method: networks, tempering field, and a belief that shares no part with others."""
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from llm_elicit.density import LangevinSettings, LikelihoodSettings, TrainingSettings
-from llm_elicit.density.score.langevin import sample_langevin
-from llm_elicit.density.score.likelihood import FlowPrior, flow_log_prob, score_and_divergence
-from llm_elicit.density.score.network import ScoreNetwork
-from llm_elicit.density.score.training import (
-    PairData,
-    cosine_schedule,
-    draw_seen,
-    hide_unseen,
-    power_decay,
-    train_score,
+from llm_elicit.density import DensityError, GaussianMixture, Noise, ScoreSettings, fit_belief
+from llm_elicit.density import fit as fit_module
+from llm_elicit.density.score.field import TemperingField
+from llm_elicit.density.score.network import PairData, ScoreNetworks, _Trainer, train_networks
+from llm_elicit.density.transforms import make_latent
+from tests.density.conftest import QUICK
+from tests.density.targets import Array, ask
+
+NORMAL = GaussianMixture([1.0], [[0.0]], [[[1.0]]])
+SMALL = ScoreSettings(networks=2, width=32, steps=200)
+
+
+def _networks(count: int = 3) -> ScoreNetworks:
+    networks = ScoreNetworks(count, 2, 16, torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(1)
+    for parameter in networks.parameters():
+        parameter.data.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return networks
+
+
+def test_the_slope_is_the_derivative_of_the_mean_log_odds() -> None:
+    networks, h = _networks().double(), 1e-5
+    t = torch.tensor([[0.3, -0.8], [1.1, 0.4]], dtype=torch.float64)
+    value, slope = networks.mean_and_slope(t, 0.1)
+    assert torch.allclose(value, networks.log_odds(t, 0.1))
+    for axis in range(2):
+        step = h * torch.eye(2, dtype=torch.float64)[axis]
+        up, down = networks.log_odds(t + step, 0.1), networks.log_odds(t - step, 0.1)
+        np.testing.assert_allclose(slope[:, axis], (up - down) / (2 * h), atol=1e-6)
+
+
+def test_the_mean_is_over_the_networks_asked_for() -> None:
+    networks, t = _networks(), torch.randn(7, 2, generator=torch.Generator().manual_seed(2))
+    each = [networks.log_odds(t, 0.2, slice(k, k + 1)) for k in range(3)]
+    torch.testing.assert_close(networks.log_odds(t, 0.2), torch.stack(each).mean(0))
+
+
+def _normal_pairs(n: int) -> PairData:
+    """A judge who prefers large values, x with u = 2x, and λ = N(0, 1)."""
+    winners, losers = ask(lambda x: 2.0 * x[:, 0], NORMAL, n, seed=4)
+    folds = np.arange(n) % 2
+    sides = (torch.from_numpy(side) for side in (winners, losers))
+    return PairData(*sides, torch.ones(n, dtype=torch.float64), folds)
+
+
+def test_networks_and_field_recover_a_utility() -> None:
+    data, latent = _normal_pairs(3000), make_latent(NORMAL)
+    trained = train_networks(data, latent, Noise(), SMALL, torch.Generator().manual_seed(0))
+    field = TemperingField.fit((trained.winners, trained.losers), data.weights, Noise(), 6)
+    t = torch.linspace(-1.5, 1.5, 7, dtype=torch.float64)[:, None]
+    found = field.utility(trained.networks.log_odds(t, trained.sigma))
+    np.testing.assert_allclose(found - found.mean(), 2.0 * t[:, 0], atol=0.4)
+
+
+def test_denoising_finds_the_log_odds_of_winning() -> None:
+    """Not only a monotone function of them: training starts far below and is not stopped."""
+    data, latent = _normal_pairs(3000), make_latent(NORMAL)
+    generator = torch.Generator().manual_seed(0)
+    settings = replace(SMALL, outcome_weight=0.0, steps=400)
+    trainer = _Trainer(data, latent, Noise(), settings, generator, "cpu")
+    for step in range(1, 401):
+        trainer.step(step)
+    t = torch.linspace(-1.5, 1.5, 7, dtype=torch.float64)[:, None]
+    rivals = torch.randn(20_000, generator=generator, dtype=torch.float64)
+    win = torch.stack([Noise().log_cdf(2.0 * (x - rivals)).exp().mean() for x in t[:, 0]])
+    found = trainer.networks.log_odds(t, 0.05)
+    np.testing.assert_allclose(found, torch.logit(win), atol=0.6)
+
+
+def test_held_out_pairs_are_judged_by_networks_that_never_saw_them() -> None:
+    data, latent = _normal_pairs(400), make_latent(NORMAL)
+    trained = train_networks(data, latent, Noise(), SMALL, torch.Generator().manual_seed(0))
+    for fold in range(2):
+        rows = data.folds == fold
+        t = latent.features(data.winners[rows])
+        expected = trained.networks.log_odds(t, trained.sigma, slice(fold, fold + 1))
+        torch.testing.assert_close(trained.winners[rows], expected)
+
+
+@pytest.mark.parametrize("knots", [2, 5])
+def test_the_field_is_recovered_from_choices(knots: int) -> None:
+    """u = 2L below 0 and u = L above; one constant lies between."""
+    rng = np.random.default_rng(0)
+    a, b = rng.uniform(-3, 3, (2, 20_000))
+
+    def utility(log_odds: Array) -> Array:
+        return np.where(log_odds < 0, 2 * log_odds, log_odds)
+
+    chance = 1 / (1 + np.exp(-(utility(a) - utility(b)) / Noise().scale))
+    first = rng.random(len(a)) < chance
+    sides = np.where(first, a, b), np.where(first, b, a)
+    log_odds = torch.from_numpy(sides[0]), torch.from_numpy(sides[1])
+    ones = torch.ones(len(a), dtype=torch.float64)
+    field = TemperingField.fit(log_odds, ones, Noise(), knots)
+    found = field(torch.tensor([-2.0, 2.0], dtype=torch.float64))
+    if knots == 2:
+        assert found[0] == found[1]
+        assert 1.0 < float(found[0]) < 2.0
+    else:
+        np.testing.assert_allclose(found, [2.0, 1.0], rtol=0.1)
+
+
+def test_weights_count_in_the_field() -> None:
+    log_odds = torch.tensor([1.0, -1.0]).double(), torch.tensor([-1.0, 1.0]).double()
+    slopes = []
+    for against in (0.1, 0.4):
+        weights = torch.tensor([1.0 - against, against]).double()
+        field = TemperingField.fit(log_odds, 1000 * weights, Noise(), 2)
+        slopes.append(float(field(torch.zeros(1).double())))
+    # P(first) = 0.9 at a difference of 2 in the log-odds.
+    assert slopes[0] == pytest.approx(0.5 * Noise().scale * np.log(9), rel=0.01)
+    assert slopes[1] < slopes[0]
+
+
+def test_a_flat_field_where_all_points_have_the_same_log_odds() -> None:
+    same = torch.zeros(5).double()
+    field = TemperingField.fit((same, same), torch.ones(5).double(), Noise(), 6)
+    assert field.utility(torch.tensor([-1.0, 4.0]).double()).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("method", ["score", "score-constant"])
+def test_no_part_of_the_fitted_utility_is_used(
+    monkeypatch: pytest.MonkeyPatch, line_judge: tuple[Array, Array], method: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the score method fitted a utility")
+
+    monkeypatch.setattr(fit_module, "fit_utility", refuse)
+    belief = fit_belief(
+        *line_judge, sampling=NORMAL, method=method, settings=replace(QUICK, score=SMALL)
+    )
+    assert not belief.has_draws
+    with pytest.raises(DensityError, match="fitted without draws"):
+        belief.draws()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"networks": 1}, "networks = 1"),
+        ({"knots": 1}, "knots = 1"),
+        ({"steps": 0}, "steps = 0"),
+        ({"sigmas": ()}, "sigmas"),
+        ({"sigmas": (0.1, -1.0)}, "sigmas = -1.0"),
+        ({"sigma_min": 3.0}, "sigma_min = 3.0 is not below sigma_max"),
+    ],
 )
-
-
-def _network(d: int = 2) -> ScoreNetwork:
-    return ScoreNetwork(d, 32, 0.9, torch.Generator().manual_seed(0))
-
-
-def test_gradients_reach_every_parameter() -> None:
-    network = _network()
-    seen = torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
-    out = network(torch.randn(3, 4), torch.tensor([[0.1], [0.5], [2.0]]), seen)
-    gradients = torch.autograd.grad(out.square().sum(), list(network.parameters()))
-    assert all(bool((g != 0).any()) for g in gradients)
-
-
-def test_flags_change_the_output_and_shapes_hold() -> None:
-    network, pair, sigma = _network(), torch.randn(5, 4), torch.full((5, 1), 0.5)
-    joint = network(pair, sigma, torch.ones(5, 2))
-    marginal = network(pair, sigma, torch.tensor([[1.0, 0.0]]).expand(5, 2))
-    assert joint.shape == (5, 4)
-    assert not torch.allclose(joint, marginal)
-
-
-def test_layers_preserve_magnitude() -> None:
-    network = ScoreNetwork(8, 128, 1.0, torch.Generator().manual_seed(3))
-    network.gain.data.fill_(1.0)
-    generator = torch.Generator().manual_seed(4)
-    pair = torch.randn(4000, 16, generator=generator)
-    raw = network._raw(pair, torch.full((4000, 1), 0.3), torch.ones(4000, 2))
-    assert 0.5 < raw.square().mean().sqrt().item() < 2.0
-
-
-def test_masking_replaces_only_the_unseen_half_by_noise_of_size_sigma() -> None:
-    generator = torch.Generator().manual_seed(0)
-    n = 20_000
-    pair = torch.full((n, 4), 7.0)
-    seen = draw_seen(n, 0.5, generator)
-    masked = hide_unseen(pair, seen) + 0.25 * torch.randn(n, 4, generator=generator)
-    both, winner = seen.sum(1) == 2, (seen[:, 0] == 1) & (seen[:, 1] == 0)
-    assert both.float().mean().item() == pytest.approx(0.5, abs=0.02)
-    assert winner.float().mean().item() == pytest.approx(0.25, abs=0.02)
-    assert (seen.sum(1) > 0).all()
-    assert masked[both].mean().item() == pytest.approx(7.0, abs=0.01)
-    assert masked[winner][:, :2].mean().item() == pytest.approx(7.0, abs=0.01)
-    noise = masked[winner][:, 2:]
-    assert noise.std().item() == pytest.approx(0.25, rel=0.03)
-    assert noise.mean().item() == pytest.approx(0.0, abs=0.01)
-
-
-def test_power_average_has_the_stated_width() -> None:
-    steps, width = 2000, 0.06
-    weights = np.ones(1)
-    for step in range(2, steps + 1):
-        decay = power_decay(step, width)
-        weights = np.append(weights * decay, 1 - decay)
-    place = np.arange(1, steps + 1) / steps
-    mean = (weights * place).sum()
-    sd = np.sqrt((weights * (place - mean) ** 2).sum())
-    assert weights.sum() == pytest.approx(1.0)
-    assert sd == pytest.approx(width, rel=0.05)
-
-
-def test_cosine_schedule_falls_between_its_ends() -> None:
-    schedule = cosine_schedule(40, 0.02, 3.0)
-    assert schedule[0].item() == pytest.approx(3.0)
-    assert schedule[-1].item() == pytest.approx(0.02)
-    assert (schedule.diff() < 0).all()
-
-
-def test_the_scores_of_gaussian_winners_and_losers_are_learned() -> None:
-    rng = torch.Generator().manual_seed(0)
-    winners = 0.5 * torch.randn(4000, 1, generator=rng, dtype=torch.float64) + 0.6
-    losers = 0.8 * torch.randn(4000, 1, generator=rng, dtype=torch.float64) - 0.6
-    data = PairData(winners, losers, torch.ones(4000, dtype=torch.float64), np.arange(4000))
-    trained = train_score(data, TrainingSettings(steps=500, width=48, batch=512), seed=0)
-    for sigma in (0.1, 0.5):
-        g = torch.linspace(-0.4, 1.4, 50)[:, None]
-        found = trained.network.side_scores(g, torch.zeros_like(g), sigma)
-        truth = -(g - 0.6) / (0.25 + sigma**2), -(g + 0.6) / (0.64 + sigma**2)
-        for score, expected in zip(found, truth, strict=True):
-            assert (score - expected).square().mean().sqrt().item() < 0.35
-
-
-def test_rows_of_weight_zero_do_not_train() -> None:
-    rng = torch.Generator().manual_seed(1)
-    good = torch.randn(200, 1, generator=rng, dtype=torch.float64)
-    settings = TrainingSettings(steps=20, check_every=100, width=8)
-    weights = torch.cat([torch.ones(200), torch.zeros(200)]).double()
-    fits = []
-    for bad in (50.0, -50.0):
-        points = torch.cat([good, torch.full((200, 1), bad, dtype=torch.float64)])
-        ids = np.repeat([0, 1], 200)  # too few pairs for a held-out set
-        fits.append(train_score(PairData(points, good.repeat(2, 1), weights, ids), settings, 0))
-    one, two = (list(f.network.parameters())[1].detach() for f in fits)
-    assert torch.equal(one, two)
-
-
-def test_langevin_keeps_an_ill_conditioned_gaussian() -> None:
-    """Standard deviations 1 and 0.05, correlation 0.6: start near, at twice the variance."""
-    covariance = torch.tensor([[1.0, 0.03], [0.03, 0.0025]], dtype=torch.float64)
-    precision = torch.linalg.inv(covariance)
-    generator = torch.Generator().manual_seed(0)
-    white = torch.randn(4000, 2, generator=generator, dtype=torch.float64)
-    start = 0.03 + 2**0.5 * white @ torch.linalg.cholesky(covariance).T
-
-    def drift(x: torch.Tensor, sigma: float) -> torch.Tensor:
-        return -x @ precision
-
-    x = sample_langevin(start, drift, LangevinSettings(), generator)
-    found = torch.cov(x.T)
-    assert x.mean(0).abs().numpy() == pytest.approx([0.0, 0.0], abs=0.06)
-    np.testing.assert_allclose(found / covariance, 1.0, atol=0.15)
-
-
-def test_langevin_keeps_a_density_that_is_not_gaussian() -> None:
-    """Quartic exp(−x⁴/4): E x² = 2Γ(3/4)/Γ(1/4) = 0.676; a step ∝ 1/τ(x) would miss it."""
-    generator = torch.Generator().manual_seed(0)
-    start = torch.randn(8000, 1, generator=generator, dtype=torch.float64)
-    x = sample_langevin(start, lambda x, sigma: -(x**3), LangevinSettings(), generator)
-    assert x.square().mean().item() == pytest.approx(0.676, abs=0.03)
-
-
-def test_flow_likelihood_of_a_gaussian_is_exact() -> None:
-    """Analytic score of N(m, C): the flow must return its log-density (no prior mismatch)."""
-    mean = torch.tensor([0.3, -0.5], dtype=torch.float64)
-    covariance = torch.tensor([[0.5, 0.2], [0.2, 0.3]], dtype=torch.float64)
-
-    def score(x: torch.Tensor, sigma: float) -> torch.Tensor:
-        total = covariance + sigma**2 * torch.eye(2, dtype=torch.float64)
-        return -(x - mean) @ torch.linalg.inv(total)
-
-    x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    settings = LikelihoodSettings(sigma_min=0.005, rtol=1e-6, atol=1e-6)
-    found = flow_log_prob(x, score, FlowPrior(mean, covariance), settings)
-    expected = torch.distributions.MultivariateNormal(mean, covariance).log_prob(x)
-    np.testing.assert_allclose(found, expected, atol=2e-3, rtol=3e-4)
-
-
-def test_divergence_is_the_trace_of_the_jacobian() -> None:
-    def score(x: torch.Tensor, sigma: float) -> torch.Tensor:
-        return torch.stack([x[:, 0] ** 2 * x[:, 1], torch.sin(x[:, 0]) + sigma * x[:, 1]], 1)
-
-    x = torch.tensor([[2.0, 3.0]], dtype=torch.float64)
-    value, divergence = score_and_divergence(x, score, 0.5)
-    assert value[0].tolist() == pytest.approx([12.0, np.sin(2.0) + 1.5])
-    assert divergence.item() == pytest.approx(12.5)
-
-
-def test_the_flow_of_what_hardly_moves_is_solved() -> None:
-    """A solver's first trial step is as long as the motion is slow, and e^step overflows."""
-    variance = 1e3
-    prior = FlowPrior(torch.zeros(1).double(), variance * torch.eye(1).double())
-    x = torch.tensor([[30.0]], dtype=torch.float64)
-    settings = LikelihoodSettings(sigma_min=1e-3, rtol=1e-5, atol=1e-5)
-    found = flow_log_prob(x, lambda y, s: -y / (variance + s * s), prior, settings)
-    assert abs(float(found) + 0.5 * math.log(2 * math.pi * variance) + 0.45) < 1e-3
+def test_bad_settings_are_named(changes: dict[str, float], words: str) -> None:
+    with pytest.raises(DensityError, match=words):
+        ScoreSettings(**changes)  # type: ignore[arg-type]

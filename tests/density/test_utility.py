@@ -36,12 +36,14 @@ from llm_elicit.density.utility_function import (
     quadratic_features,
 )
 from tests.density.conftest import QUICK
-from tests.density.targets import Array, anneal_two_modes, ask, random_networks, wasserstein
+from tests.density.targets import Array, anneal_two_modes, ask, wasserstein
 
 
 def _stack() -> NetworkStack:
     generator = torch.Generator().manual_seed(0)
-    return random_networks(3, 2, 16, generator)
+    networks = NetworkStack.create(3, 2, 16, generator)
+    networks.parameters[6] = torch.randn(3, 16, 1, generator=generator)
+    return networks
 
 
 def test_hand_written_gradient_matches_automatic_differentiation() -> None:

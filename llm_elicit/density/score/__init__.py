@@ -1,1 +1,1 @@
-"""The score-based estimator: network, training, Langevin sampler and likelihood."""
+"""The score method: scores of winners and losers, and the tempering field that maps them to u."""

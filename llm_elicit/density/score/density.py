@@ -1,169 +1,113 @@
-"""The belief by de-tempering the score of the winners."""
+"""Fit the score method; sample and evaluate its belief.
+
+u = m(L_σ), with σ the smallest noise level, is a utility like any other: its gradient ω ∇L_σ drives
+the Metropolis-adjusted Langevin algorithm of `llm_elicit.density.smc`, which anneals draws of λ to
+the belief exp(u), gives their normalizing constant, and keeps the weights of modes. No part is
+shared with the methods ``utility`` and ``auto``.
+"""
 
 from __future__ import annotations
 
+import copy
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from llm_elicit.density.density_model import EvaluationError
-from llm_elicit.density.score.accuracy import combined, finer, path_error, ray_error, spread
-from llm_elicit.density.score.cube import CubeLatent
-from llm_elicit.density.score.heun import HeunSettings, Resampler
-from llm_elicit.density.score.langevin import LangevinSettings, sample_langevin
-from llm_elicit.density.score.likelihood import FlowPrior, LikelihoodSettings, flow_log_prob
-from llm_elicit.density.score.network import ScoreNetwork
-from llm_elicit.density.score.parts import Mode, ScoreParts, flow_score, utility_by_flow
-from llm_elicit.density.score.training import TrainingSettings
+from llm_elicit.density.density_model import EvaluationError, Fitted
+from llm_elicit.density.judgments import assign_folds
+from llm_elicit.density.likelihood import choice_log_likelihood
+from llm_elicit.density.problem import Problem
+from llm_elicit.density.score.field import TemperingField
+from llm_elicit.density.score.network import PairData, ScoreNetworks, train_networks
 from llm_elicit.density.smc import AnnealingSettings, Draws, Proposal
-from llm_elicit.density.tempering import Tempering
 from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_density import (
     anneal_belief,
+    estimate_log_normalizer,
+    utility_at,
 )
-from llm_elicit.density.utility_function import Utility, rounding
+from llm_elicit.density.utility_function import Utility
 
-_TABLES = ("grid", "log_win", "log_lose", "log_slope")
 _CROWD = 1024
-_SOLVED, _SUMMED = 128, 512
+
+
+@dataclass(frozen=True)
+class ScoreUtility:
+    """u = m(L_σ) on features, with the calls of a `Utility`."""
+
+    networks: ScoreNetworks
+    field: TemperingField
+    sigma: float
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Values (n,) at features (n, p)."""
+        return self.field.utility(self.networks.log_odds(t, self.sigma))
+
+    def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Values (n,) and gradients (n, p) at features (n, p)."""
+        log_odds, slope = self.networks.mean_and_slope(t, self.sigma)
+        return self.field.utility(log_odds), self.field(log_odds)[:, None] * slope
 
 
 @dataclass(frozen=True)
 class ScoreDensity:
-    """Samples by score-scaled Langevin dynamics; density along rays or by the probability flow.
+    """p ∝ exp(u) per scale unit; see `llm_elicit.density.density_model.DensityModel`."""
 
-    ``by_flow`` says which; ``resampler`` replaces both by the second network. See
-    `llm_elicit.density.density_model.DensityModel`.
-    """
-
-    parts: ScoreParts
-    langevin: LangevinSettings
-    likelihood: LikelihoodSettings
+    latent: Latent
+    potential: ScoreUtility
+    constant: bool
+    log_normalizer: float
     annealing: AnnealingSettings
-    by_flow: bool
-    resampler: Resampler | None = None
-    log_normalizer: float = 0.0
     start: Proposal | None = None
 
     @property
     def name(self) -> str:
         """The method's name."""
-        return "score" if self.parts.mode.constant is None else "score-constant"
+        return "score-constant" if self.constant else "score"
+
+    @property
+    def utility(self) -> Utility:
+        """The potential as the type that the sampler expects."""
+        return cast(Utility, self.potential)
 
     def sample_latent(self, n: int, generator: torch.Generator) -> Draws:
-        """Draw n latent points: by Langevin dynamics, or by the second network."""
-        if self.resampler is not None:
-            return Draws.independent(self.resampler.sample(n, generator))
-        # The step's preconditioner is an average over particles: never let it see only a few.
-        crowd = max(n, _CROWD)
-        start = self._start(crowd, generator)
-        points = start.points
-        if not self.parts.exact:
-            points = self._dynamics(points, generator)
-        latent = self.parts.latent
-        if isinstance(latent, CubeLatent):
-            points = latent.to_outer(points)
-        moved = Draws(points, start.genealogies)
-        return moved.take(torch.randperm(crowd, generator=generator)[:n])
-
-    def _start(self, n: int, generator: torch.Generator) -> Draws:
-        """Noise, or draws of the belief that the utility implies: its modes have their weights."""
-        parts, latent = self.parts, self.parts.latent
-        if self.langevin.start == "noise" and not parts.exact:
-            shape = n, latent.sampling.dimension
-            white = torch.randn(shape, generator=generator, dtype=torch.float64)
-            return Draws.independent(self.langevin.sigma_start * white)
-        outer = latent.outer if isinstance(latent, CubeLatent) else latent
-        base = parts.base if parts.mode.controlled else parts.utility
-        draws = anneal_belief(outer, base, n, generator, self.annealing, self.start).draws
-        if isinstance(latent, CubeLatent):
-            return Draws(latent.from_outer(draws.points), draws.genealogies)
-        return draws
-
-    def _dynamics(self, points: Tensor, generator: torch.Generator) -> Tensor:
-        def drift(g: Tensor, sigma: float) -> Tensor:
-            masked = sigma * torch.randn(g.shape, generator=generator)
-            return self.parts.force(g, masked, sigma)
-
-        with torch.no_grad():
-            return sample_langevin(points, drift, self.langevin, generator, self.parts.field)
+        """Draw n latent points by annealing."""
+        # A handful of particles cannot estimate their own covariance: move many, keep n.
+        count = max(n, _CROWD)
+        found = anneal_belief(
+            self.latent, self.utility, count, generator, self.annealing, self.start
+        )
+        return found.draws.take(torch.randperm(count, generator=generator)[:n])
 
     def log_density(self, g: Tensor) -> Tensor:
         """Normalized log-density (n,) per scale unit, nats."""
-        return self.unnormalized(g) - self.log_normalizer
-
-    def unnormalized(self, g: Tensor) -> Tensor:
-        """log-density (n,) per scale unit up to a constant, at outer latent points (n, d)."""
-        if self.resampler is not None:
-            latent = self.parts.latent
-            outer = latent.outer if isinstance(latent, CubeLatent) else latent
-            return self.resampler.log_prob(g) - outer.log_volume(g)
-        latent = self.parts.latent
-        inner = self._inner(g)
-        u = self._potential(inner)
-        if not self.parts.mode.jacobian:
-            u = u + latent.log_sampling(inner) - latent.log_volume(inner)
-        return u
-
-    def _inner(self, g: Tensor) -> Tensor:
-        """Outer latent points in the coordinates the score was learned in."""
-        latent = self.parts.latent
-        return latent.from_outer(g) if isinstance(latent, CubeLatent) else g
-
-    def _potential(self, inner: Tensor) -> Tensor:
-        if self.by_flow:
-            return utility_by_flow(self.parts, self.log_flow, inner)
-        return self.parts.along_rays(inner)
+        return utility_at(self.latent, self.utility, g) - self.log_normalizer
 
     def evaluation_error(self, g: Tensor) -> EvaluationError:
-        """What quadrature or solver leave, and how far the learned field is from a gradient."""
-        tight = replace(self, likelihood=finer(self.likelihood))
-        if self.resampler is not None:
-            few, second = g[:_SOLVED], self.resampler
-            better = replace(second, likelihood=finer(second.likelihood))
-            return combined(spread(second.log_prob(few) - better.log_prob(few)), 0.0)
-        inner = self._inner(g[: _SOLVED if self.by_flow else _SUMMED])
-        if self.by_flow:
-            numerical = spread(self._potential(inner) - tight._potential(inner))
-        elif self.parts.mode.share > 0.0:
-            numerical = ray_error(self.parts, inner)
-        else:
-            return EvaluationError(rounding(self.parts.utility, self.parts.latent.features(inner)))
-        return combined(numerical, path_error(self.parts, self._potential, inner))
-
-    def log_flow(self, g: Tensor, side: int) -> Tensor:
-        """log p_w (side 0) or log p_l (side 1) by the probability flow, (n,)."""
-        score, prior = flow_score(self.parts, side), self.parts.priors[side]
-        return flow_log_prob(g, score, prior, self.likelihood)
+        """Return the error of single precision; the force is the gradient of the log-density."""
+        t = self.latent.features(g)
+        exact = replace(self.potential, networks=copy.deepcopy(self.potential.networks).double())
+        return EvaluationError(float((self.potential(t) - exact(t)).std(correction=0)))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Utility, networks, tempering table and flow priors."""
-        parts = self.parts
-        named = {**parts.utility.tensors(), **({} if self.start is None else self.start.tensors())}
-        named.update(_network_tensors("network", parts.network))
-        named.update({f"tempering.{k}": getattr(parts.tempering, k) for k in _TABLES})
-        for side, prior in enumerate(parts.priors):
-            named.update(_prior_tensors(f"prior.{side}", prior))
-        if self.resampler is not None:
-            named.update(_network_tensors("resampler", self.resampler.network))
-            named.update(_prior_tensors("prior.resampler", self.resampler.prior))
-        return named
+        """The networks, the tempering field and the start."""
+        networks, field = self.potential.networks, self.potential.field
+        named = {f"score.{name}": value.cpu() for name, value in networks.state_dict().items()}
+        fields = {"field.grid": field.grid, "field.utilities": field.utilities}
+        return {**named, **fields, **({} if self.start is None else self.start.tensors())}
 
     def config(self) -> dict[str, Any]:
         """Every number that is not an array."""
-        latent = self.parts.latent
+        networks = self.potential.networks
         return {
-            "network": _network_config(self.parts.network),
-            "mode": asdict(self.parts.mode),
-            "cube": latent.side if isinstance(latent, CubeLatent) else None,
-            "langevin": asdict(self.langevin),
-            "likelihood": asdict(self.likelihood),
-            "annealing": asdict(self.annealing),
-            "by_flow": self.by_flow,
-            "resampler": None if self.resampler is None else _resampler_config(self.resampler),
+            "networks": networks.count,
+            "width": networks.width,
+            "sigma": self.potential.sigma,
+            "constant": self.constant,
             "log_normalizer": self.log_normalizer,
+            "annealing": asdict(self.annealing),
         }
 
     @classmethod
@@ -171,70 +115,54 @@ class ScoreDensity:
         cls, latent: Latent, tensors: dict[str, Tensor], config: dict[str, Any]
     ) -> ScoreDensity:
         """Rebuild from `tensors` and `config`."""
-        d = latent.sampling.dimension
-        inner = latent if config["cube"] is None else CubeLatent(latent, config["cube"])
-        parts = ScoreParts(
-            inner,
-            Utility.from_tensors(tensors),
-            _network(d, "network", config["network"], tensors),
-            Tempering(*(tensors[f"tempering.{k}"] for k in _TABLES)),
-            (_prior(tensors, "prior.0"), _prior(tensors, "prior.1")),
-            Mode(**config["mode"]),
-        )
-        resampler = None
-        if config["resampler"] is not None:
-            resampler = _restore_resampler(d, tensors, config["resampler"])
+        state = {k.removeprefix("score."): v for k, v in tensors.items() if k.startswith("score.")}
+        count, features = state["linear"].shape[:2]
+        networks = ScoreNetworks(count, features, config["width"], torch.Generator())
+        networks.load_state_dict(state)
+        field = TemperingField(tensors["field.grid"], tensors["field.utilities"])
         return cls(
-            parts,
-            LangevinSettings(**config["langevin"]),
-            LikelihoodSettings(**config["likelihood"]),
-            AnnealingSettings(**config["annealing"]),
-            config["by_flow"],
-            resampler,
+            latent,
+            ScoreUtility(networks.requires_grad_(False), field, config["sigma"]),
+            config["constant"],
             config["log_normalizer"],
+            AnnealingSettings(**config["annealing"]),
             Proposal.from_tensors(tensors),
         )
 
 
-def _network_config(network: ScoreNetwork) -> dict[str, Any]:
-    return {"width": network.width, "sigma_data": network.sigma_data}
+def fit_score(problem: Problem, *, constant: bool) -> Fitted:
+    """Fit the score method, with the tempering field or with one constant in its place.
 
+    Diagnostics: ``held_out_log_likelihood``, nats a comparison, by networks that never saw the
+    pair; ``score_steps``, where training stopped; ``tempering_field``, ω on its grid of log-odds.
+    """
+    settings, judgments = problem.settings.score, problem.judgments
+    folds = assign_folds(judgments.pairs, settings.networks, problem.rng)
+    data = PairData(problem.winners, problem.losers, problem.weights, folds)
 
-def _network_tensors(name: str, network: ScoreNetwork) -> dict[str, Tensor]:
-    return {f"{name}.{k}": v.cpu() for k, v in network.state_dict().items()}
+    def progress(step: int) -> None:
+        if problem.progress is not None:
+            problem.progress("score", step, settings.steps)
 
-
-def _network(d: int, name: str, config: dict[str, Any], tensors: dict[str, Tensor]) -> ScoreNetwork:
-    network = ScoreNetwork(d, config["width"], config["sigma_data"], torch.Generator())
-    prefix = f"{name}."
-    network.load_state_dict(
-        {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
+    device = problem.settings.device
+    trained = train_networks(
+        data, problem.latent, problem.noise, settings, problem.generator, progress, device
     )
-    return network.requires_grad_(False)
-
-
-def _prior_tensors(name: str, prior: FlowPrior) -> dict[str, Tensor]:
-    return {f"{name}.mean": prior.mean, f"{name}.covariance": prior.covariance}
-
-
-def _prior(tensors: dict[str, Tensor], name: str) -> FlowPrior:
-    return FlowPrior(tensors[f"{name}.mean"], tensors[f"{name}.covariance"])
-
-
-def _resampler_config(resampler: Resampler) -> dict[str, Any]:
-    return {
-        "network": _network_config(resampler.network),
-        "settings": asdict(resampler.settings),
-        "likelihood": asdict(resampler.likelihood),
+    log_odds = trained.winners, trained.losers
+    knots = 2 if constant else settings.knots
+    field = TemperingField.fit(log_odds, problem.weights, problem.noise, knots)
+    potential = ScoreUtility(trained.networks, field, trained.sigma)
+    annealing = problem.settings.annealing
+    utility = cast(Utility, potential)
+    found = estimate_log_normalizer(problem.latent, utility, problem.generator, annealing)
+    model = ScoreDensity(problem.latent, potential, constant, found.value, annealing, found.start)
+    difference = field.utility(trained.winners) - field.utility(trained.losers)
+    held_out = choice_log_likelihood(difference, problem.weights, problem.noise)
+    middle = 0.5 * (field.grid[1:] + field.grid[:-1])
+    notes = {
+        "held_out_log_likelihood": float(held_out),
+        "score_steps": trained.step,
+        "score_sigma": trained.sigma,
+        "tempering_field": {"log_odds": middle.tolist(), "omega": field(middle).tolist()},
     }
-
-
-def _restore_resampler(d: int, tensors: dict[str, Tensor], config: dict[str, Any]) -> Resampler:
-    settings = dict(config["settings"])
-    settings["training"] = TrainingSettings(**settings["training"])
-    return Resampler(
-        _network(d, "resampler", config["network"], tensors),
-        _prior(tensors, "prior.resampler"),
-        HeunSettings(**settings),
-        LikelihoodSettings(**config["likelihood"]),
-    )
+    return Fitted(model, found, notes)

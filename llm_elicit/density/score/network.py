@@ -1,135 +1,271 @@
-"""The score network of winners and losers at every noise level.
+"""Networks for the log-odds that a point wins, trained by denoising score matching.
 
-Preconditioned as in EDM (Karras et al., 2022): with c_skip = σ_d²/(σ² + σ_d²),
-c_out = σσ_d/√(σ² + σ_d²), c_in = 1/√(σ² + σ_d²), the denoiser is D = c_skip·x + c_out·F(c_in·x)
-and the score (D − x)/σ². Layers preserve magnitudes in the sense of EDM2 (Karras et al.,
-2024): every weight row has unit norm, SiLU is divided by its gain 0.596 on normal inputs,
-and sums are weighted so that variance stays one.
+Let the compared points be draws of λ and w(x) the probability that x beats another draw. Winners
+have the density 2λw and losers 2λ(1 − w) (Mikkola, Acerbi and Klami, 2026). Smoothed by N(0, σ²I),
+both still add up to 2λ_σ, whose score is known exactly (`Latent.sampling_score`). So one function
+L_σ = log p_{w,σ} − log p_{l,σ} has both scores,
 
-Given a control (`llm_elicit.density.score.control`), the network adds to its score instead:
-D = x + σ²·(control + F/√(σ² + σ_d²)), so that F = 0 returns the control and the addition stays
-bounded as σ → 0.
+    ∇log p_{w,σ} = ∇log λ_σ + (1 − sigmoid L_σ) ∇L_σ,
+    ∇log p_{l,σ} = ∇log λ_σ − sigmoid L_σ · ∇L_σ,
 
-σ_d is the standard deviation of all compared points, winners and losers pooled: about 1 in
-latent coordinates, where D = c_skip·x is then nearly the denoiser of λ itself, so F learns
-what distinguishes winners from λ.
+and the networks, functions of the features and of σ, are trained for L_σ: the scores of noisy
+winners and losers are matched to −noise/σ. Each noise is used with both signs, which cancels the
+target's variance of order 1/σ² to first order.
+
+Several networks are trained, each without one fold of the pairs. Those held-out pairs choose the
+step at which training stops; the average of the networks is the estimate.
 """
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-_SILU_GAIN = 0.596
-_MIX = 0.3
+from llm_elicit.density.likelihood import Noise
+from llm_elicit.density.score.settings import ScoreSettings
+from llm_elicit.density.torch_utils import Adam
+from llm_elicit.density.transforms import Latent
+
+_CHUNK = 4096
+_AVERAGING, _CLIP = 0.98, 10.0
+_SCALES = torch.logspace(-1.5, 3.0, 46, dtype=torch.float64)
 
 
-class UnitLinear(nn.Module):
-    """Linear map without bias whose weight rows are scaled to unit norm when used."""
-
-    def __init__(self, fan_in: int, fan_out: int, generator: torch.Generator) -> None:
-        super().__init__()
-        # Rows start at unit norm too: only their direction matters, so the norm they start
-        # with sets how fast a given learning rate turns them.
-        start = torch.randn(fan_out, fan_in, generator=generator)
-        self.weight = nn.Parameter(nn.functional.normalize(start, dim=1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., fan_in) -> (..., fan_out)."""
-        out: Tensor = x @ nn.functional.normalize(self.weight, dim=1).T
-        return out
-
-
-def _silu(x: Tensor) -> Tensor:
-    return nn.functional.silu(x) / _SILU_GAIN
-
-
-def _blend(a: Tensor, b: Tensor) -> Tensor:
-    """Magnitude-preserving sum of two unit-variance signals."""
-    return (a * (1.0 - _MIX) + b * _MIX) / math.hypot(1.0 - _MIX, _MIX)
-
-
-class ScoreNetwork(nn.Module):
-    """Scores of the pair (winner, loser), of the winner alone or of the loser alone, at noise σ.
-
-    Parameters
-    ----------
-    dimension : features d. width : units per layer; one input and four hidden layers.
-    sigma_data : standard deviation of the compared points in latent coordinates.
+class ScoreNetworks(nn.Module):
+    """K networks with three hidden layers of SiLU units and a quadratic form each.
 
     Examples
     --------
     >>> import torch
-    >>> network = ScoreNetwork(2, 16, 1.0, torch.Generator().manual_seed(0))
-    >>> winner, loser = network.side_scores(torch.zeros(5, 2), torch.zeros(5, 2), 0.5)
-    >>> winner.shape
-    torch.Size([5, 2])
+    >>> networks = ScoreNetworks(3, 2, 16, torch.Generator().manual_seed(0))
+    >>> networks(torch.zeros(3, 5, 2), torch.full((3, 5, 1), 0.1)).shape
+    torch.Size([3, 5])
     """
 
-    def __init__(
-        self, dimension: int, width: int, sigma_data: float, generator: torch.Generator
-    ) -> None:
+    def __init__(self, count: int, features: int, width: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.dimension, self.width, self.sigma_data = dimension, width, sigma_data
-        self.inlet = UnitLinear(2 * dimension + 1, width, generator)
-        # Conditions: ln σ, its square, which halves are seen, a constant (the only bias).
-        self.condition = UnitLinear(5, width, generator)
-        self.hidden = nn.ModuleList(UnitLinear(width, width, generator) for _ in range(4))
-        self.outlet = UnitLinear(width, 2 * dimension, generator)
-        self.gain = nn.Parameter(torch.tensor(0.1))
 
-    def forward(
-        self, pair: Tensor, sigma: Tensor, seen: Tensor, control: Tensor | None = None
-    ) -> Tensor:
-        """Denoised pair (n, 2d) from a noisy pair (n, 2d), σ (n, 1) and ``seen`` (n, 2).
+        def normal(fan_in: int, fan_out: int, gain: float = 1.0) -> nn.Parameter:
+            start = torch.randn(count, fan_in, fan_out, generator=generator)
+            return nn.Parameter(gain / math.sqrt(fan_in) * start)
 
-        ``seen`` says with 1 which of (winner, loser) is data; the other half must be N(0, σ²I)
-        noise, and its output means nothing. (1, 1) is the joint density, (1, 0) the marginal of
-        winners, (0, 1) that of losers. ``control`` (n, 2d) is the score to add to.
-        """
-        variance = self.sigma_data**2
-        total = sigma.square() + variance
-        raw = self._raw(pair / total.sqrt(), sigma, seen)
-        if control is not None:
-            return pair + sigma.square() * (control + raw / total.sqrt())
-        return (variance / total) * pair + (sigma * self.sigma_data / total.sqrt()) * raw
+        self.count, self.features, self.width = count, features, width
+        self.inlet, self.condition = normal(features, width, 1.2), normal(3, width, 0.5)
+        self.hidden = nn.ParameterList(normal(width, width) for _ in range(2))
+        start = 0.5 * torch.randn(count, 1, width, generator=generator)
+        self.biases = nn.ParameterList(
+            nn.Parameter(bias) for bias in (start, 0.0 * start, 0.0 * start)
+        )
+        self.outlet = nn.Parameter(torch.zeros(count, width, 1))
+        self.linear = nn.Parameter(torch.zeros(count, features, 1))
+        self.quadratic = nn.Parameter(torch.zeros(count, features, features))
 
-    def _raw(self, scaled: Tensor, sigma: Tensor, seen: Tensor) -> Tensor:
-        one = torch.ones_like(sigma)
-        log_sigma = torch.log(sigma) / 2.0
-        flags = torch.cat([log_sigma + 1.0, 0.5 * log_sigma.square(), 2.0 * seen - 1.0, one], 1)
-        context: Tensor = self.condition(flags)
-        hidden = _silu(_blend(self.inlet(torch.cat([scaled, one], 1)), context))
-        for layer in self.hidden:
-            hidden = _silu(_blend(layer(hidden), context))
-        out: Tensor = self.outlet(hidden) * self.gain
-        return out
+    def forward(self, t: Tensor, sigma: Tensor, which: slice = slice(None)) -> Tensor:
+        """L_σ (K, n) of the networks ``which`` at features (K, n, p) and levels (K, n, 1)."""
+        log_sigma = 0.5 * torch.log(sigma)
+        known = torch.cat([log_sigma + 1.0, 0.5 * log_sigma.square(), torch.ones_like(sigma)], -1)
+        hidden = t @ self.inlet[which] + known @ self.condition[which] + self.biases[0][which]
+        for weight, bias in zip(self.hidden, list(self.biases)[1:], strict=True):
+            hidden = nn.functional.silu(hidden) @ weight[which] + bias[which]
+        value = nn.functional.silu(hidden) @ self.outlet[which] + t @ self.linear[which]
+        value = value[..., 0] + ((t @ self.quadratic[which]) * t).sum(-1)
+        return value / (1.0 + sigma[..., 0].square())
 
-    def side_scores(
+    def log_odds(self, t: Tensor, sigma: float, which: slice = slice(None)) -> Tensor:
+        """Return the average L_σ (n,) over the networks ``which`` at features (n, p)."""
+        with torch.no_grad():
+            parts = [self._mean(chunk.to(self.outlet), sigma, which) for chunk in _chunks(t)]
+        return torch.cat(parts).to(t)
+
+    def mean_and_slope(self, t: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
+        """Return the average L_σ (n,) over networks at features (n, p), and its gradient."""
+        values, slopes = [], []
+        for chunk in _chunks(t):
+            with torch.enable_grad():
+                point = chunk.detach().to(self.outlet).requires_grad_()
+                value = self._mean(point, sigma)
+                (slope,) = torch.autograd.grad(value.sum(), point)
+            values.append(value.detach())
+            slopes.append(slope)
+        return torch.cat(values).to(t), torch.cat(slopes).to(t)
+
+    def _mean(self, t: Tensor, sigma: float, which: slice = slice(None)) -> Tensor:
+        repeated = t.expand(len(range(self.count)[which]), *t.shape)
+        values: Tensor = self(repeated, torch.full_like(repeated[..., :1], sigma), which)
+        return values.mean(0)
+
+
+def _chunks(t: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(t, _CHUNK)
+
+
+@dataclass(frozen=True)
+class PairData:
+    """Latent winners and losers (n, d), weights (n,), and each pair's fold (n,)."""
+
+    winners: Tensor
+    losers: Tensor
+    weights: Tensor
+    folds: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Networks, the log-odds (n,) of winners and losers by networks that never saw them, the step
+    that the networks are from and the noise level that they are evaluated at."""
+
+    networks: ScoreNetworks
+    winners: Tensor
+    losers: Tensor
+    step: int
+    sigma: float
+
+
+class _Trainer:
+    def __init__(
         self,
-        point: Tensor,
-        masked: Tensor,
-        sigma: float,
-        control: tuple[Tensor, Tensor] | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """∇ log p_{w,σ} and ∇ log p_{l,σ}, both (n, d), at points (n, d).
+        data: PairData,
+        latent: Latent,
+        noise: Noise,
+        settings: ScoreSettings,
+        generator: torch.Generator,
+        device: str,
+    ) -> None:
+        self.data, self.latent, self.noise = data, latent, noise
+        self.settings, self.generator = settings, generator
+        self.pairs = torch.stack([data.winners, data.losers])
+        self.features = latent.features(data.winners), latent.features(data.losers)
+        folds = torch.from_numpy(data.folds)
+        self.seen = data.weights * (folds != torch.arange(settings.networks)[:, None])
+        self.networks = ScoreNetworks(
+            settings.networks, self.features[0].shape[1], settings.width, generator
+        ).to(device)
+        self._start()
+        self.adam = Adam(list(self.networks.parameters()))
+        self.average = [p.detach().clone() for p in self.networks.parameters()]
 
-        ``masked`` (n, d) is N(0, σ²I) noise in place of the half that is not seen; ``control``
-        holds the scores of winners and of losers to add to.
-        """
-        n, d = point.shape
-        level = point.new_full((2 * n, 1), sigma)
-        seen = torch.eye(2, dtype=point.dtype, device=point.device).repeat_interleave(n, 0)
-        pairs = torch.cat([torch.cat([point, masked], 1), torch.cat([masked, point], 1)])
-        variance = self.sigma_data**2
-        total = sigma**2 + variance
-        raw = self._raw(pairs / math.sqrt(total), level, seen)
-        winner, loser = raw[:n, :d], raw[n:, d:]
-        if control is not None:
-            scale = 1.0 / math.sqrt(total)
-            return control[0] + scale * winner, control[1] + scale * loser
-        # (D − x)/σ² without the cancellation that small σ would bring.
-        scale = self.sigma_data / (sigma * math.sqrt(total))
-        return scale * winner - point / total, scale * loser - point / total
+    @torch.no_grad()
+    def _start(self) -> None:
+        """Start from the log-odds that differences of first and second moments imply."""
+        share = (self.seen / self.seen.sum(1, keepdim=True)).to(self.features[0])
+        for parameter, power in ((self.networks.linear, 1), (self.networks.quadratic, 2)):
+            winners, losers = (t**power for t in self.features)
+            slopes = share @ (winners - losers) / torch.cat([winners, losers]).var(0)
+            columns = slopes[..., None] if power == 1 else torch.diag_embed(slopes)
+            parameter.copy_(columns)
+
+    def step(self, step: int) -> None:
+        settings = self.settings
+        loss = self._loss()
+        gradients = torch.autograd.grad(loss, self.adam.parameters)
+        norm = torch.stack([g.norm() for g in gradients]).norm()
+        clip = (_CLIP / norm).clamp(max=1.0)
+        rate = 0.5 * settings.learning_rate * (1.0 + math.cos(math.pi * step / settings.steps))
+        self.adam.step([clip * g for g in gradients], rate)
+        decay = min(_AVERAGING, step / (step + 10.0))
+        for average, parameter in zip(self.average, self.networks.parameters(), strict=True):
+            average.lerp_(parameter.detach(), 1.0 - decay)
+
+    def _loss(self) -> Tensor:
+        """Denoising loss of the scores, averaged over rows and summed over networks."""
+        settings, count = self.settings, self.settings.networks
+        rows = torch.multinomial(self.seen, settings.batch, True, generator=self.generator)
+        clean = self.pairs[:, rows].transpose(0, 1).flatten(1, 2)  # (K, 2B, d), winners first
+        low, high = math.log(settings.sigma_min), math.log(settings.sigma_max)
+        shape = (count, clean.shape[1], 1)
+        sigma = torch.exp(low + (high - low) * torch.rand(shape, generator=self.generator).double())
+        noise = torch.randn(clean.shape, generator=self.generator, dtype=clean.dtype)
+        noise, sigma = torch.cat([noise, -noise], 1), sigma.repeat(1, 2, 1)
+        wins = (torch.arange(clean.shape[1]) < settings.batch).double().repeat(2)
+        score, log_odds = self._score(clean.repeat(1, 2, 1) + sigma * noise, sigma, wins)
+        outcome = nn.functional.softplus((1.0 - 2.0 * wins.to(log_odds)) * log_odds)
+        error = (score * sigma.to(score) + noise.to(score)).square().sum(-1)
+        denoising = 0.5 * error * (1.0 + 1.0 / sigma[..., 0].to(score).square())
+        return (denoising + self.settings.outcome_weight * outcome).mean(1).sum()
+
+    def _score(self, g: Tensor, sigma: Tensor, wins: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores (K, n, d), of p_{w,σ} where ``wins`` is 1, else of p_{l,σ}, and L_σ (K, n)."""
+        latent, like = self.latent, self.networks.outlet
+        shrink = 1.0 / torch.sqrt(1.0 + sigma.square())  # noisy points have unit variance again
+        flat, levels = (g * shrink).flatten(0, 1), sigma.flatten(0, 1)
+        t = latent.features(flat).view(*g.shape[:2], -1).to(like).requires_grad_()
+        log_odds = self.networks(t, sigma.to(like))
+        (slope,) = torch.autograd.grad(log_odds.sum(), t, create_graph=True)
+        pulled = latent.features_slope(flat, slope.flatten(0, 1).to(flat)).view(g.shape)
+        prior = latent.sampling_score(g.flatten(0, 1), levels).view(g.shape)
+        share = wins.to(like) - torch.sigmoid(log_odds)
+        return prior.to(like) + share[..., None] * (shrink * pulled).to(like), log_odds
+
+    @torch.no_grad()
+    def held_out(self, sigma: float) -> tuple[Tensor, Tensor]:
+        """Log-odds (n,) of winners and of losers, each by the network that never saw the pair."""
+        winners, losers = (torch.zeros(len(self.data.folds)).double() for _ in range(2))
+        folds = torch.from_numpy(self.data.folds)
+        for fold in range(self.settings.networks):
+            rows = folds == fold
+            for found, t in zip((winners, losers), self.features, strict=True):
+                found[rows] = self.networks.log_odds(t[rows], sigma, slice(fold, fold + 1))
+        return winners, losers
+
+    def evaluate(self, step: int) -> tuple[float, Trained]:
+        """The averaged networks at the noise level of highest held-out likelihood, and that."""
+        current = [p.detach().clone() for p in self.networks.parameters()]
+        _load(self.networks, self.average)
+        found = [(self.held_out(sigma), sigma) for sigma in self.settings.sigmas]
+        likelihoods = [
+            _choice_likelihood(winners - losers, self.data.weights, self.noise)
+            for (winners, losers), _ in found
+        ]
+        best = int(np.argmax(likelihoods))
+        sides, sigma = found[best]
+        kept = Trained(copy.deepcopy(self.networks), *sides, step, sigma)
+        _load(self.networks, current)
+        return likelihoods[best], kept
+
+
+def train_networks(
+    data: PairData,
+    latent: Latent,
+    noise: Noise,
+    settings: ScoreSettings,
+    generator: torch.Generator,
+    progress: Callable[[int], None] = lambda _: None,
+    device: str = "cpu",
+) -> Trained:
+    """Train the networks and keep the averaged weights that predict held-out choices best.
+
+    ``progress`` is called with the number of steps done; ``device`` is where networks stay.
+    """
+    trainer = _Trainer(data, latent, noise, settings, generator, device)
+    score, best = trainer.evaluate(0)
+    for step in range(1, settings.steps + 1):
+        trainer.step(step)
+        if step % settings.check_every and step != settings.steps:
+            continue
+        progress(step)
+        likelihood, found = trainer.evaluate(step)
+        if likelihood > score:
+            score, best = likelihood, found
+        elif step - best.step >= settings.patience * settings.check_every:
+            break
+    best.networks.requires_grad_(False)
+    return best
+
+
+@torch.no_grad()
+def _load(networks: ScoreNetworks, values: list[Tensor]) -> None:
+    for parameter, value in zip(networks.parameters(), values, strict=True):
+        parameter.copy_(value)
+
+
+def _choice_likelihood(difference: Tensor, weights: Tensor, noise: Noise) -> float:
+    """Mean log-likelihood of choices at the best multiple of these differences (n,)."""
+    logs = noise.log_cdf(_SCALES[:, None] * noise.scale * difference)
+    return float((logs @ weights).max() / weights.sum())

@@ -1,111 +1,140 @@
-"""All settings of the score methods."""
+"""Settings of the score method, and checks of settings."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from llm_elicit.density.errors import DensityError
-from llm_elicit.density.score.checks import one_of, within
-from llm_elicit.density.score.expectation import EXPECTATIONS
-from llm_elicit.density.score.heun import HeunSettings
-from llm_elicit.density.score.langevin import LangevinSettings
-from llm_elicit.density.score.likelihood import LikelihoodSettings
-from llm_elicit.density.score.training import TrainingSettings
-
-SIDES = ("both", "winners")
-CONTROLS = ("utility", None)
-DENSITIES = ("auto", "rays", "flow")
-RESAMPLERS = ("heun", None)
 
 
 @dataclass(frozen=True)
 class ScoreSettings:
-    """Settings of the score methods; the defaults serve every target.
+    """Settings of the score method; the defaults serve every target.
 
-    What is learned. ``side`` is what is de-tempered: ``"both"``, the odds of winning, from
-    the scores of winners and losers; ``"winners"``, the winners' density alone, as the paper
-    does. ``control="utility"`` lets the network learn what the fitted utility misses of the scores,
-    and held-out choices decide how much of that is used; ``None`` learns them from nothing.
-
-    The last noise level, in latent units, is chosen among ``sigmas`` by held-out choice
-    likelihood; None takes ``smoothing`` times √(1000 d/n), between ``smoothing`` and 0.5.
-
-    The field. ``expectation`` says under which draws its integrals are taken: ``"sampling"``,
-    ``"winners"`` (the paper's) or ``"mixture"``; ``clip`` are the quantiles the winners'
-    weights are clipped to, None for none; ``winner_draws`` of them are drawn a feature.
-    ``cap_quantile`` bounds the field from above at that quantile of its values under λ, ``floor``
-    from below.
-
-    The belief. ``density="rays"`` sums the force along rays from the middle of λ,
-    ``"flow"`` integrates the probability flow; ``"auto"`` is rays with a control, the flow
-    without, where errors would pile up along a ray. ``resample="heun"`` trains a second network on
-    the belief's draws and samples and evaluates that one. ``jacobian=False`` leaves out the
-    Jacobian of the coordinates and returns p·λ; ``cube`` works in the paper's coordinates, a
-    cube of this side on which λ is uniform.
+    Parameters
+    ----------
+    networks : number of networks. Each is trained without one fold of the pairs, of as many folds;
+        the held-out pairs select the step and the noise level, and the tempering field is fitted
+        to them.
+    width : units of each of the three hidden layers.
+    steps, batch, learning_rate : of Adam. ``batch`` counts pairs; the rate falls along a cosine.
+    sigma_min, sigma_max : range of the noise levels of the training, in latent coordinates.
+    sigmas : noise levels at which the networks may be evaluated.
+    outcome_weight : weight of −log P(outcome | noisy point) beside the denoising loss. Scores do
+        not determine the relative weight of separated modes, which this does.
+    check_every, patience : steps between evaluations on held-out pairs; training stops after
+        ``patience`` evaluations without improvement.
+    knots : points of the grid of the tempering field.
 
     Raises
     ------
-    DensityError : an unknown choice, a number out of range, or choices that exclude each other.
+    DensityError : a setting out of its range.
 
     Examples
     --------
-    >>> ScoreSettings(control=None, side="winners").expectation
-    'sampling'
+    >>> ScoreSettings(networks=2).width
+    64
     """
 
-    training: TrainingSettings = field(default_factory=TrainingSettings)
-    langevin: LangevinSettings = field(default_factory=LangevinSettings)
-    likelihood: LikelihoodSettings = field(default_factory=LikelihoodSettings)
-    heun: HeunSettings = field(default_factory=HeunSettings)
-    side: str = "both"
-    control: str | None = "utility"
-    sigmas: tuple[float, ...] | None = (0.05, 0.1, 0.2)
-    smoothing: float = 0.05
-    expectation: str = "sampling"
-    clip: tuple[float, float] | None = (0.01, 0.9)
-    winner_draws: int = 2000
-    cap_quantile: float = 0.99
-    floor: float = 0.0
-    density: str = "auto"
-    resample: str | None = None
-    jacobian: bool = True
-    cube: float | None = None
+    networks: int = 5
+    width: int = 64
+    steps: int = 1000
+    batch: int = 256
+    learning_rate: float = 5e-3
+    sigma_min: float = 0.05
+    sigma_max: float = 2.0
+    sigmas: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
+    outcome_weight: float = 1.0
+    check_every: int = 50
+    patience: int = 4
+    knots: int = 6
 
     def __post_init__(self) -> None:
         owner = "ScoreSettings"
-        one_of(owner, "side", self.side, SIDES)
-        one_of(owner, "control", self.control, CONTROLS)
-        one_of(owner, "expectation", self.expectation, EXPECTATIONS)
-        one_of(owner, "density", self.density, DENSITIES)
-        one_of(owner, "resample", self.resample, RESAMPLERS)
-        within(owner, "cap_quantile", self.cap_quantile, 0.0, 1.0)
-        within(owner, "smoothing", self.smoothing, 0.0)
-        within(owner, "winner_draws", self.winner_draws, 0.0)
-        for sigma in self.sigmas or ():
+        for name in ("width", "steps", "batch", "learning_rate", "check_every", "patience"):
+            within(owner, name, getattr(self, name), 0.0)
+        for name in ("networks", "knots"):
+            within(owner, name, getattr(self, name), 1.0)
+        rising(owner, ("sigma_min", self.sigma_min), ("sigma_max", self.sigma_max))
+        if not self.sigmas:
+            raise DensityError(f"{owner}: sigmas = (); give at least one noise level.")
+        for sigma in self.sigmas:
             within(owner, "sigmas", sigma, 0.0)
-        if not self.floor >= 0.0:
-            raise DensityError(
-                f"ScoreSettings: floor = {self.floor}; the field is positive, so its lower bound "
-                "must be >= 0; leave it out for none."
-            )
-        if self.clip is not None and not 0.0 <= self.clip[0] < self.clip[1] <= 1.0:
-            raise DensityError(
-                f"ScoreSettings: clip = {self.clip}; it must be two rising quantiles in [0, 1]; "
-                "leave it out for (0.01, 0.9), or pass None for no clipping."
-            )
-        self._check_together()
+        if not self.outcome_weight >= 0.0:
+            raise DensityError(f"{owner}: outcome_weight = {self.outcome_weight}; it must be >= 0.")
 
-    def _check_together(self) -> None:
-        if self.cube is not None:
-            within("ScoreSettings", "cube", self.cube, 0.0)
-        if self.cube is not None and self.control is not None:
-            raise DensityError(
-                f"ScoreSettings: cube = {self.cube} with control {self.control!r}; the control "
-                "needs coordinates without edges; pass control=None, or leave cube out."
-            )
-        blind = self.training.alone == "winner" or self.training.joint == 1.0
-        if self.side == "both" and blind:
-            raise DensityError(
-                "ScoreSettings: side 'both' with a training that never sees a loser alone; its "
-                "score is then not learned; pass side='winners', or alone='either' and joint < 1."
-            )
+
+def one_of(owner: str, name: str, value: object, known: Sequence[object]) -> None:
+    """Refuse a value that is not among the known ones.
+
+    Raises
+    ------
+    DensityError : names the setting, the value and the choices.
+
+    Examples
+    --------
+    >>> one_of("ScoreSettings", "side", "both", ("both", "winners"))
+    """
+    if value not in known:
+        choices = ", ".join(str(choice) for choice in known)
+        raise DensityError(
+            f"{owner}: {name} {value!r} is unknown; the choices are {choices}; choose one of them."
+        )
+
+
+def within(owner: str, name: str, value: float, low: float, high: float = math.inf) -> None:
+    """Refuse a number that is not finite or lies outside (low, high].
+
+    Raises
+    ------
+    DensityError : names the setting, the value and the bounds.
+
+    Examples
+    --------
+    >>> within("HeunSettings", "rho", 7.0, 0.0)
+    """
+    if not (math.isfinite(value) and low < value <= high):
+        bounds = f"above {low:g}" if math.isinf(high) else f"in ({low:g}, {high:g}]"
+        raise DensityError(
+            f"{owner}: {name} = {value!r}; it must be a finite number {bounds}; "
+            "leave it out for the default."
+        )
+
+
+def fraction(owner: str, name: str, value: float) -> None:
+    """Refuse a number outside [0, 1].
+
+    Raises
+    ------
+    DensityError : names the setting and the value.
+
+    Examples
+    --------
+    >>> fraction("TrainingSettings", "joint", 0.5)
+    """
+    if not 0.0 <= value <= 1.0:
+        raise DensityError(
+            f"{owner}: {name} = {value!r}; it must lie in [0, 1]; leave it out for the default."
+        )
+
+
+def rising(owner: str, low: tuple[str, float], high: tuple[str, float]) -> None:
+    """Refuse two positive settings that are not in order; each is (name, value).
+
+    Raises
+    ------
+    DensityError : names both settings and their values.
+
+    Examples
+    --------
+    >>> rising("HeunSettings", ("sigma_min", 0.1), ("sigma_max", 2.0))
+    """
+    within(owner, low[0], low[1], 0.0)
+    within(owner, high[0], high[1], 0.0)
+    if low[1] >= high[1]:
+        raise DensityError(
+            f"{owner}: {low[0]} = {low[1]} is not below {high[0]} = {high[1]}; "
+            "noise levels must be in order; swap or change them."
+        )

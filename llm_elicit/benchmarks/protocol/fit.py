@@ -1,36 +1,174 @@
-"""Fit the score methods: train the network, tabulate the tempering field, set up sampling."""
+"""Fit the score methods of the published protocol: network, tempering field, sampling.
+
+*Integrals of the field.* The field is a ratio of expectations under λ. The compared points and
+quasi-random ones are draws of λ, so that its expectations are plain averages. The paper takes draws
+x_i of the estimated winners' density instead, with weights λ/p_w from its probability flow, clipped
+to their 1st–90th percentiles; half of each with the weights λ/(½λ + ½p_w) <= 2 of the balance
+heuristic is the defensive mixture (Hesterberg, 1995).
+
+*Held-out choices* select the weights of the network and the last noise level. A learned score has
+no likelihood of its own, but the utility difference that it implies for a pair is its integral
+along the straight line from the loser to the winner, and that difference has the likelihood of a
+choice.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from llm_elicit.benchmarks.protocol.cube import CubeLatent
+from llm_elicit.benchmarks.protocol.density import ScoreDensity
+from llm_elicit.benchmarks.protocol.likelihood import FlowPrior, flow_log_prob
+from llm_elicit.benchmarks.protocol.network import ScoreNetwork
+from llm_elicit.benchmarks.protocol.parts import Mode, ScoreParts, flow_score, path_integral
+from llm_elicit.benchmarks.protocol.published import ProtocolSettings
+from llm_elicit.benchmarks.protocol.samplers import Resampler, sample_heun
+from llm_elicit.benchmarks.protocol.tempering import Tempering, optimal_constant
+from llm_elicit.benchmarks.protocol.training import PairData, TrainedScore, train_score
 from llm_elicit.density.density_model import Fitted, LogNormalizer, importance_log_normalizer
+from llm_elicit.density.errors import DensityError
+from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.problem import Problem
-from llm_elicit.density.score.control import Control
-from llm_elicit.density.score.cube import CubeLatent
-from llm_elicit.density.score.density import ScoreDensity
-from llm_elicit.density.score.expectation import WinnerDraws, defensive_mixture, winner_weights
-from llm_elicit.density.score.heun import Resampler, sample_heun
-from llm_elicit.density.score.likelihood import FlowPrior, flow_log_prob
-from llm_elicit.density.score.network import ScoreNetwork
-from llm_elicit.density.score.parts import Mode, ScoreParts, flow_score
-from llm_elicit.density.score.selection import Choice, ChoiceJudge, HeldOut
-from llm_elicit.density.score.training import PairData, TrainedScore, train_score
-from llm_elicit.density.tempering import Tempering, optimal_constant
 from llm_elicit.density.transforms import Latent
+from llm_elicit.density.utility import ChoiceData, fit_utility
 from llm_elicit.density.utility_density import estimate_log_normalizer, utility_at
 from llm_elicit.density.utility_function import Utility
+
+
+@dataclass(frozen=True)
+class WinnerDraws:
+    """Draws (m, d) of the winners' density and their log-densities (m,), latent."""
+
+    points: Tensor
+    log_prob: Tensor
+
+
+def clip_weights(weights: Tensor, clip: tuple[float, float] | None) -> Tensor:
+    """Clamp weights (m,) between two of their own quantiles; None leaves them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> clip_weights(torch.arange(5.0), (0.25, 0.75)).tolist()
+    [1.0, 1.0, 2.0, 3.0, 3.0]
+    """
+    if clip is None:
+        return weights
+    low, high = (float(torch.quantile(weights, level)) for level in clip)
+    return weights.clamp(low, high)
+
+
+def winner_weights(
+    draws: WinnerDraws, log_sampling: Tensor, clip: tuple[float, float] | None
+) -> Tensor:
+    """λ/p_w (m,) at draws of the winners, up to a factor, clipped."""
+    logs = log_sampling - draws.log_prob
+    return clip_weights(torch.exp(logs - logs.max()), clip)
+
+
+def defensive_mixture(
+    of_sampling: Tensor, draws: WinnerDraws, log_densities: tuple[Callable[[Tensor], Tensor], ...]
+) -> tuple[Tensor, Tensor]:
+    """Points (2m, d), half of λ and half of the winners, and weights λ/(½λ + ½p_w) (2m,).
+
+    ``log_densities`` are those of λ and of the winners, (n, d) -> (n,).
+    """
+    log_sampling, log_winner = log_densities
+    half = of_sampling[: len(draws.points)]
+    points = torch.cat([half, draws.points[: len(half)]])
+    winner = torch.cat([log_winner(half), draws.log_prob[: len(half)]])
+    ratio = winner - log_sampling(points)
+    return points, 2.0 / (1.0 + torch.exp(ratio))
+
+
+_LIMIT = 1000
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The last noise level (latent units) and the mean held-out log-likelihood in nats."""
+
+    sigma: float
+    log_likelihood: float
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Held-out pairs: latent winners and losers (m, d), weights (m,), and the judge's noise."""
+
+    winners: Tensor
+    losers: Tensor
+    weights: Tensor
+    noise: Noise
+
+    def limited(self) -> HeldOut:
+        """At most 1000 of them: more would cost time and decide nothing else."""
+        cut = slice(0, _LIMIT)
+        return HeldOut(self.winners[cut], self.losers[cut], self.weights[cut], self.noise)
+
+
+class ChoiceJudge:
+    """Scores networks by the choices that their field predicts on held-out pairs."""
+
+    def __init__(self, parts: ScoreParts, held: HeldOut, sigmas: tuple[float, ...]) -> None:
+        self._parts, self._held, self._sigmas = parts, held.limited(), sigmas
+
+    def __call__(self, network: ScoreNetwork) -> tuple[float, Choice]:
+        """The mean log-likelihood, and the `Choice` that reaches it."""
+        held, mode = self._held, self._parts.mode
+        parts = replace(self._parts, network=network, mode=replace(mode, constant=None))
+        best = Choice(self._sigmas[0], -torch.inf)
+        for sigma in self._sigmas:
+            difference = path_integral(parts.still(sigma), held.losers, held.winners)
+            mean = self._mean(held.noise.log_cdf(difference))
+            if mean > best.log_likelihood:
+                best = Choice(sigma, mean)
+        return best.log_likelihood, best
+
+    def _mean(self, values: Tensor) -> float:
+        return float((values * self._held.weights).sum() / self._held.weights.sum())
+
 
 _REFERENCE = 2048
 
 
+def fit_protocol(problem: Problem) -> Fitted:
+    """Fit the score of winners (and losers), de-tempered by the field at this package's utility."""
+    latent, judgments = problem.latent, problem.judgments
+    data = ChoiceData(
+        latent.features(problem.winners).numpy(),
+        latent.features(problem.losers).numpy(),
+        judgments.weights,
+        judgments.pairs,
+        judgments.context,
+    )
+    settings, progress = problem.settings.utility, problem.progress
+    found = fit_utility(data, problem.noise, problem.rng, settings, progress)
+    fitted = fit_score(problem, found.utility, constant=_settings(problem).constant)
+    held_out = found.notes["held_out"][found.notes["form"]]
+    notes = {"held_out_log_likelihood": held_out, "utility": found.notes, **fitted.notes}
+    return Fitted(fitted.model, fitted.normalizer, notes)
+
+
+def _settings(problem: Problem) -> ProtocolSettings:
+    found = problem.settings.external
+    if found is None:
+        return ProtocolSettings()
+    if not isinstance(found, ProtocolSettings):
+        raise DensityError(
+            f"FitSettings: external is a {type(found).__name__}; the protocol takes "
+            "ProtocolSettings."
+        )
+    return found
+
+
 def fit_score(problem: Problem, utility: Utility, constant: bool) -> Fitted:
     """The score of winners (and losers) de-tempered by the field, or by one constant."""
-    settings = problem.settings.score
+    settings = _settings(problem)
     points = problem.points_of_sampling()
     latent, data = _coordinates(problem)
     tempering = Tempering.tabulate(
@@ -55,12 +193,10 @@ def fit_score(problem: Problem, utility: Utility, constant: bool) -> Fitted:
         "omega_star": star["both"],
         "field_cap": cap,
         "final_sigma": mode.sigma,
-        "network_share": mode.share,
-        "network_gain": None if trained.choice is None else trained.choice.gain,
         "score_held_out_loss": trained.held_out_loss,
         "score_steps": trained.steps,
     }
-    if not (parts.mode.controlled or constant) and trained.choice is not None:
+    if not constant and trained.choice is not None:
         # A score learned from nothing is judged on pairs it never saw, as the utility is.
         notes["held_out_log_likelihood"] = trained.choice.log_likelihood
     return Fitted(replace(model, log_normalizer=found.value), found, notes)
@@ -68,7 +204,7 @@ def fit_score(problem: Problem, utility: Utility, constant: bool) -> Fitted:
 
 def _coordinates(problem: Problem) -> tuple[Latent, PairData]:
     """The problem's latent coordinates, or the paper's cube, and the pairs in them."""
-    side, pairs = problem.settings.score.cube, problem.judgments.pairs
+    side, pairs = _settings(problem).cube, problem.judgments.pairs
     if side is None:
         data = PairData(problem.winners, problem.losers, problem.weights, pairs)
         return problem.latent, data
@@ -80,14 +216,14 @@ def _coordinates(problem: Problem) -> tuple[Latent, PairData]:
 def _blank_parts(
     problem: Problem, latent: Latent, utility: Utility, tempering: Tempering, data: PairData
 ) -> ScoreParts:
-    settings = problem.settings.score
+    settings = _settings(problem)
     mode = Mode(
         side=settings.side,
         cap=torch.inf,
         floor=settings.floor,
         constant=None,
-        controlled=settings.control is not None,
-        share=0.0 if settings.control is not None else 1.0,
+        controlled=False,
+        share=1.0,
         sigma=_rule_of_thumb(problem),
         jacobian=settings.jacobian,
     )
@@ -97,46 +233,41 @@ def _blank_parts(
 
 
 def _flow_prior(problem: Problem, points: Tensor) -> FlowPrior:
-    if problem.settings.score.likelihood.prior == "noise":
+    if _settings(problem).likelihood.prior == "noise":
         return FlowPrior.at_zero(problem.dimension)
     return FlowPrior.of(points, problem.weights)
 
 
 def _train(problem: Problem, parts: ScoreParts, data: PairData) -> TrainedScore:
-    settings = problem.settings.score
+    settings = _settings(problem)
     seed = int(problem.rng.integers(2**62))
     held = data.held_out(settings.training.hold_out, seed)
     rest = HeldOut(data.winners[held], data.losers[held], data.weights[held], problem.noise)
     judge = None
     if settings.sigmas is not None and bool(held.any()):
         judge = ChoiceJudge(parts, rest, settings.sigmas)
-    control = None
-    if parts.mode.controlled:
-        control = Control(parts.latent, parts.utility, parts.tempering).pair
     training, progress = settings.training, problem.progress
-    return train_score(
-        data, training, seed, progress, control=control, judge=judge, device=problem.settings.device
-    )
+    return train_score(data, training, seed, progress, judge=judge, device=problem.settings.device)
 
 
 def _chosen(parts: ScoreParts, choice: Choice | None) -> ScoreParts:
-    """Take over what held-out choices decided; without them, the rule of thumb for σ."""
+    """Take over the noise level that held-out choices decided, else the rule of thumb."""
     if choice is None:
         return parts
-    return replace(parts, mode=replace(parts.mode, share=choice.share, sigma=choice.sigma))
+    return replace(parts, mode=replace(parts.mode, sigma=choice.sigma))
 
 
 def _rule_of_thumb(problem: Problem) -> float:
     """The learned score has a variance of the order d/(n σ²): end at more noise with fewer n."""
     per_feature = problem.judgments.size / problem.dimension
-    smoothing = problem.settings.score.smoothing
+    smoothing = _settings(problem).smoothing
     sigma: float = smoothing * (1000.0 / per_feature) ** 0.5
     return min(max(sigma, smoothing), 0.5)
 
 
 def _estimate_field(problem: Problem, parts: ScoreParts, points: Tensor) -> Tempering:
     """The table again, its integrals taken where `ScoreSettings.expectation` says."""
-    settings, latent = problem.settings.score, parts.latent
+    settings, latent = _settings(problem), parts.latent
     if settings.expectation == "sampling":
         return parts.tempering
     draws = _winner_draws(problem, parts)
@@ -153,7 +284,7 @@ def _estimate_field(problem: Problem, parts: ScoreParts, points: Tensor) -> Temp
 
 
 def _winner_draws(problem: Problem, parts: ScoreParts) -> WinnerDraws:
-    settings, d = problem.settings.score, problem.dimension
+    settings, d = _settings(problem), problem.dimension
     heun = replace(
         settings.heun,
         sigma_min=settings.likelihood.sigma_min,
@@ -165,7 +296,7 @@ def _winner_draws(problem: Problem, parts: ScoreParts) -> WinnerDraws:
 
 
 def _winner_flow(problem: Problem, parts: ScoreParts) -> Callable[[Tensor], Tensor]:
-    likelihood, score = problem.settings.score.likelihood, flow_score(parts, 0)
+    likelihood, score = _settings(problem).likelihood, flow_score(parts, 0)
     return lambda g: flow_log_prob(g, score, parts.priors[0], likelihood, problem.generator)
 
 
@@ -184,13 +315,11 @@ def _normalized(
     problem: Problem, parts: ScoreParts, belief: LogNormalizer
 ) -> tuple[ScoreDensity, LogNormalizer]:
     """The model, its second network if there is one, and log Z."""
-    settings, generator = problem.settings.score, problem.generator
+    settings, generator = _settings(problem), problem.generator
     annealing, sigma = problem.settings.annealing, parts.mode.sigma
     likelihood = replace(settings.likelihood, sigma_min=sigma)
     langevin = settings.langevin.ending_at(sigma)
-    if parts.mode.controlled and langevin.start == "utility":
-        langevin = replace(langevin, levels=1)  # it starts from the base: no way down is needed
-    by_flow = {"rays": False, "flow": True, "auto": settings.control is None}[settings.density]
+    by_flow = settings.density == "flow"
     model = ScoreDensity(parts, langevin, likelihood, annealing, by_flow, start=belief.start)
     if settings.resample is not None:
         learned_from = model.sample_latent(settings.heun.draws, generator).points
@@ -198,7 +327,5 @@ def _normalized(
         ends = replace(settings.likelihood, sigma_min=settings.heun.sigma_min)
         second = Resampler.train(learned_from, settings.heun, ends, seed, problem.settings.device)
         model = replace(model, resampler=second)
-    elif parts.exact and parts.mode.constant is None and not model.by_flow:
-        return model, belief
     draws = model.sample_latent(_REFERENCE, generator)
     return model, importance_log_normalizer(problem.latent, model.unnormalized, draws, generator)

@@ -1,4 +1,4 @@
-"""The options of the score methods, each against a closed form or a known effect."""
+"""The options of the published score method, each against a closed form or a known effect."""
 
 from __future__ import annotations
 
@@ -10,37 +10,45 @@ import pytest
 import torch
 from scipy import stats
 
-from llm_elicit.density import (
-    BeliefDensity,
-    DensityError,
-    FitSettings,
-    GaussianMixture,
+from llm_elicit.benchmarks.protocol import (
+    CORRECTIONS,
+    HeunSettings,
     LangevinSettings,
     LikelihoodSettings,
-    Noise,
-    ScoreSettings,
+    ProtocolSettings,
     TrainingSettings,
-    Uniform,
-    fit_belief,
+    paper_protocol,
 )
-from llm_elicit.density.score.base import ConstantTempered
-from llm_elicit.density.score.control import Control
-from llm_elicit.density.score.cube import CubeLatent
-from llm_elicit.density.score.expectation import (
+from llm_elicit.benchmarks.protocol.cube import CubeLatent
+from llm_elicit.benchmarks.protocol.density import finer
+from llm_elicit.benchmarks.protocol.fit import (
+    ChoiceJudge,
+    HeldOut,
     WinnerDraws,
     clip_weights,
     defensive_mixture,
     winner_weights,
 )
-from llm_elicit.density.score.heun import HeunSettings, Resampler, edm_steps, sample_heun
-from llm_elicit.density.score.langevin import sample_langevin
-from llm_elicit.density.score.likelihood import FlowPrior, flow_log_prob, score_and_divergence
-from llm_elicit.density.score.network import ScoreNetwork
-from llm_elicit.density.score.parts import Mode, ScoreParts, path_integral
-from llm_elicit.density.score.protocol import CORRECTIONS, paper_protocol
-from llm_elicit.density.score.selection import ChoiceJudge, HeldOut
-from llm_elicit.density.score.training import PairData, _Trainer, train_score
-from llm_elicit.density.tempering import Tempering
+from llm_elicit.benchmarks.protocol.likelihood import FlowPrior, flow_log_prob, score_and_divergence
+from llm_elicit.benchmarks.protocol.network import ScoreNetwork
+from llm_elicit.benchmarks.protocol.parts import ConstantTempered, Mode, ScoreParts, path_integral
+from llm_elicit.benchmarks.protocol.samplers import (
+    Resampler,
+    edm_steps,
+    sample_heun,
+    sample_langevin,
+)
+from llm_elicit.benchmarks.protocol.tempering import Tempering
+from llm_elicit.benchmarks.protocol.training import PairData, _Trainer, train_score
+from llm_elicit.density import (
+    BeliefDensity,
+    DensityError,
+    FitSettings,
+    GaussianMixture,
+    Noise,
+    Uniform,
+    fit_belief,
+)
 from llm_elicit.density.transforms import make_latent
 from llm_elicit.density.utility_function import Utility
 from tests.density.conftest import QUICK
@@ -59,54 +67,6 @@ def _normal_latent() -> tuple[GaussianMixture, torch.Tensor]:
     sampling = GaussianMixture([1.0], [[0.0, 0.0]], [np.eye(2)])
     draws = torch.randn(4000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return sampling, draws
-
-
-def _control() -> Control:
-    sampling, draws = _normal_latent()
-    return Control(make_latent(sampling), PEAK, _table(PEAK, draws))
-
-
-# What the utility implies
-
-
-def test_the_control_is_the_score_of_winners_and_losers_at_small_noise() -> None:
-    control, h = _control(), 1e-3
-    g = torch.tensor([[0.3, -0.8], [1.1, 0.4]], dtype=torch.float64)
-    found = control.scores(g, 1e-6)
-
-    def logs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        win = control.tempering.win_probability(PEAK(x))
-        prior = -0.5 * x.square().sum(1)
-        return prior + torch.log(win), prior + torch.log(1 - win)
-
-    for axis in range(2):
-        step = h * torch.eye(2, dtype=torch.float64)[axis]
-        for side in range(2):
-            expected = (logs(g + step)[side] - logs(g - step)[side]) / (2 * h)
-            np.testing.assert_allclose(found[side][:, axis], expected, atol=5e-3)
-
-
-def test_the_control_is_differentiable() -> None:
-    """Its divergence, taken by symmetry, against differences of its own components."""
-    control, h = _control(), 1e-2
-    g = torch.tensor([[0.3, -0.8], [1.1, 0.4]], dtype=torch.float64)
-    for side in range(2):
-        _, found = score_and_divergence(g, lambda x, s, k=side: control.scores(x, s)[k], 0.3)
-        expected = torch.zeros(2, dtype=torch.float64)
-        for axis in range(2):
-            step = h * torch.eye(2, dtype=torch.float64)[axis]
-            change = control.scores(g + step, 0.3)[side] - control.scores(g - step, 0.3)[side]
-            expected += change[:, axis] / (2 * h)
-        np.testing.assert_allclose(found, expected, atol=2e-3)
-
-
-def test_a_network_that_adds_nothing_returns_the_control() -> None:
-    network = ScoreNetwork(2, 16, 1.0, torch.Generator().manual_seed(0))
-    network.gain.data.zero_()
-    pair, control = torch.randn(5, 4), torch.randn(5, 4)
-    sigma = torch.full((5, 1), 0.3)
-    denoised = network(pair, sigma, torch.ones(5, 2), control)
-    torch.testing.assert_close((denoised - pair) / 0.09, control, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("side", ["both", "winners"])
@@ -128,8 +88,6 @@ def test_the_constant_s_slope_is_that_of_its_value(side: str) -> None:
 class _KnownField(ScoreParts):
     """Learned field = ∇ of −g²/2, right at σ = 0.1 and five times too steep elsewhere."""
 
-    truth: bool = True
-
     def learned(
         self,
         g: torch.Tensor,
@@ -137,35 +95,24 @@ class _KnownField(ScoreParts):
         sigma: float,
         field: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        return -g * (1.0 if sigma == 0.1 else 5.0) * float(self.truth)
+        return -g * (1.0 if sigma == 0.1 else 5.0)
 
 
-def _judge(truth: bool) -> ChoiceJudge:
+def test_held_out_choices_find_the_noise_level() -> None:
     sampling = GaussianMixture([1.0], [[0.0]], [[[1.0]]])
     latent = make_latent(sampling)
     winners, losers = ask(lambda x: -0.5 * x[:, 0] ** 2, sampling, 800, seed=3)
     flat = Utility(torch.zeros(1), torch.zeros(1, 1))
     network = ScoreNetwork(1, 4, 1.0, torch.Generator())
-    mode = Mode("both", 9.0, 0.0, None, controlled=True, share=0.0, sigma=0.05, jacobian=True)
+    mode = Mode("both", 9.0, 0.0, None, controlled=False, share=1.0, sigma=0.05, jacobian=True)
     prior = FlowPrior.at_zero(1)
     field = Tempering.tabulate(np.zeros(3), Noise())
-    parts = _KnownField(latent, flat, network, field, (prior, prior), mode, truth)
+    parts = _KnownField(latent, flat, network, field, (prior, prior), mode)
     points = (torch.from_numpy(latent.to_latent(x)) for x in (winners, losers))
     held = HeldOut(*points, torch.ones(800, dtype=torch.float64), Noise())
-    return ChoiceJudge(parts, held, (0.05, 0.1, 0.2))
-
-
-def test_held_out_choices_find_the_noise_level_and_use_all_of_a_true_addition() -> None:
-    score, choice = _judge(truth=True)(ScoreNetwork(1, 4, 1.0, torch.Generator()))
-    assert (choice.share, choice.sigma) == (1.0, 0.1)
-    assert score == choice.log_likelihood == pytest.approx(np.log(0.5) + choice.gain)
-    assert choice.gain > 0.02
-
-
-def test_an_addition_that_tells_nothing_is_not_used() -> None:
-    score, choice = _judge(truth=False)(ScoreNetwork(1, 4, 1.0, torch.Generator()))
-    assert (choice.share, choice.gain) == (0.0, 0.0)
-    assert score == pytest.approx(np.log(0.5))
+    score, choice = ChoiceJudge(parts, held, (0.05, 0.1, 0.2))(network)
+    assert choice.sigma == 0.1
+    assert score == choice.log_likelihood > np.log(0.5) + 0.02
 
 
 def test_a_path_integral_of_a_gradient_is_the_difference_of_its_potential() -> None:
@@ -205,7 +152,7 @@ def test_training_on_winners_alone_never_sees_a_loser() -> None:
 
 @pytest.mark.parametrize(("ema", "same"), [(None, True), (0.1, False)])
 def test_without_averaging_the_weights_are_the_last(ema: float | None, same: bool) -> None:
-    trainer = _Trainer(_pairs(1.0), replace(TINY, ema=ema), 0, None)
+    trainer = _Trainer(_pairs(1.0), replace(TINY, ema=ema), 0)
     for step in range(1, 6):
         trainer.step(step)
     last = torch.cat([p.detach().flatten() for p in trainer.network.parameters()])
@@ -217,7 +164,7 @@ def test_mirrored_noise_makes_the_loss_less_noisy_at_small_sigma() -> None:
     spreads = []
     for mirrored in (True, False):
         settings = replace(TINY, mirrored=mirrored, sigma_min=0.02, sigma_max=0.021, joint=1.0)
-        trainer = _Trainer(_pairs(1.0), settings, 0, None)
+        trainer = _Trainer(_pairs(1.0), settings, 0)
         trainer.network.gain.data.fill_(1.0)
         gradients = []
         for k in range(60):
@@ -389,14 +336,16 @@ def test_without_the_jacobian_the_belief_is_multiplied_by_the_sampling_density()
     """Belief N(0, 1), λ = N(0, variance 3): p·λ has variance 1/(1 + 1/3), so sd 0.866."""
     sampling = GaussianMixture([1.0], [[0.0]], [[[3.0]]])
     winners, losers = ask(lambda x: -0.5 * x[:, 0] ** 2, sampling, 4000, seed=21)
-    settings = FitSettings(
-        utility=QUICK.utility, score=ScoreSettings(training=TINY, jacobian=False, sigmas=None)
-    )
-    belief = fit_belief(winners, losers, sampling=sampling, method="score", settings=settings)
-    x = belief.sample(6000, seed=1)
-    assert x.std() == pytest.approx(0.866, abs=0.06)
-    log_ratio = belief.log_prob([[1.0]])[0] - belief.log_prob([[0.0]])[0]
-    assert log_ratio == pytest.approx(-0.5 * (1 + 1 / 3), abs=0.1)
+    spreads = []
+    for jacobian in (False, True):
+        external = ProtocolSettings(training=TINY, jacobian=jacobian, sigmas=None, density="rays")
+        settings = FitSettings(utility=QUICK.utility, external=external)
+        belief = fit_belief(
+            winners, losers, sampling=sampling, method="protocol", settings=settings
+        )
+        spreads.append(belief.sample(6000, seed=1).var())
+    # The learned belief has a variance of its own; multiplied by λ, its precision grows by 1/3.
+    assert 1 / spreads[0] - 1 / spreads[1] == pytest.approx(1 / 3, abs=0.15)
 
 
 # Whole fits
@@ -407,14 +356,19 @@ QUICK_PAPER = replace(
     langevin=replace(paper_protocol(1).langevin, levels=6, steps=4, final_steps=4),
     winner_draws=200,
 )
+HUTCHINSON = LikelihoodSettings(divergence="hutchinson")
 VARIANTS = {
-    "learned": ScoreSettings(training=TINY, control=None),
-    "flow": ScoreSettings(
-        training=TINY, density="flow", likelihood=LikelihoodSettings(divergence="hutchinson")
+    "learned": ProtocolSettings(training=TINY),
+    "constant": ProtocolSettings(training=TINY, constant=True),
+    "flow": ProtocolSettings(training=TINY, likelihood=HUTCHINSON),
+    "rays": ProtocolSettings(training=TINY, density="rays"),
+    "winners": ProtocolSettings(
+        training=TINY, expectation="winners", winner_draws=300, density="rays"
     ),
-    "winners": ScoreSettings(training=TINY, expectation="winners", winner_draws=300),
-    "mixture": ScoreSettings(training=TINY, expectation="mixture", winner_draws=300),
-    "heun": ScoreSettings(
+    "mixture": ProtocolSettings(
+        training=TINY, expectation="mixture", winner_draws=300, density="rays"
+    ),
+    "heun": ProtocolSettings(
         training=TINY,
         resample="heun",
         heun=HeunSettings(draws=1500, training=replace(HeunSettings().training, steps=150)),
@@ -428,8 +382,8 @@ VARIANTS = {
 def test_every_variant_fits_saves_and_loads(
     name: str, line_judge: tuple[Array, Array], tmp_path: Path
 ) -> None:
-    settings = FitSettings(utility=QUICK.utility, score=VARIANTS[name])
-    belief = fit_belief(*line_judge, sampling=LINE, method="score", settings=settings, seed=3)
+    settings = FitSettings(utility=QUICK.utility, external=VARIANTS[name])
+    belief = fit_belief(*line_judge, sampling=LINE, method="protocol", settings=settings, seed=3)
     belief.save(tmp_path)
     again = BeliefDensity.load(tmp_path)
     x = belief.sample(200, seed=4)
@@ -458,15 +412,15 @@ _FIELD = {"step": "langevin", "start": "langevin", "solver": "likelihood", "prio
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda: ScoreSettings(control="magic"), "utility, None"),
-        (lambda: ScoreSettings(expectation="losers"), "sampling, winners, mixture"),
-        (lambda: ScoreSettings(density="guess"), "auto, rays, flow"),
-        (lambda: ScoreSettings(resample="euler"), "heun, None"),
-        (lambda: ScoreSettings(clip=(0.9, 0.1)), r"clip = \(0.9, 0.1\)"),
-        (lambda: ScoreSettings(floor=-1.0), "floor = -1.0"),
-        (lambda: ScoreSettings(cube=1.0), "pass control=None"),
-        (lambda: ScoreSettings(training=TrainingSettings(alone="winner")), "side='winners'"),
-        (lambda: ScoreSettings(sigmas=(0.1, 0.0)), "sigmas = 0.0"),
+        (lambda: ProtocolSettings(side="losers"), "both, winners"),
+        (lambda: ProtocolSettings(cap_quantile=0.0), "cap_quantile"),
+        (lambda: ProtocolSettings(expectation="losers"), "sampling, winners, mixture"),
+        (lambda: ProtocolSettings(density="guess"), "rays, flow"),
+        (lambda: ProtocolSettings(resample="euler"), "heun, None"),
+        (lambda: ProtocolSettings(clip=(0.9, 0.1)), r"clip = \(0.9, 0.1\)"),
+        (lambda: ProtocolSettings(floor=-1.0), "floor = -1.0"),
+        (lambda: ProtocolSettings(training=TrainingSettings(alone="winner")), "side='winners'"),
+        (lambda: ProtocolSettings(sigmas=(0.1, 0.0)), "sigmas = 0.0"),
         (lambda: TrainingSettings(alone="loser"), "either, winner"),
         (lambda: TrainingSettings(joint=1.5), "joint"),
         (lambda: TrainingSettings(sigma_min=9.0), "sigma_min = 9.0 is not below sigma_max"),
@@ -484,3 +438,22 @@ def test_bad_settings_are_named_in_one_line(build: object, words: str) -> None:
     with pytest.raises(DensityError, match=words) as caught:
         build()  # type: ignore[operator]
     assert "\n" not in str(caught.value)
+
+
+def test_the_stated_error_of_the_flow_likelihood_falls_with_its_tolerance(
+    line_judge: tuple[Array, Array],
+) -> None:
+    errors = []
+    for tolerance in (3e-2, 1e-5):
+        likelihood = LikelihoodSettings(rtol=tolerance, atol=tolerance)
+        training = TrainingSettings(steps=200, width=32, batch=512)
+        external = ProtocolSettings(likelihood=likelihood, training=training)
+        found = fit_belief(
+            *line_judge,
+            sampling=LINE,
+            method="protocol",
+            settings=replace(QUICK, external=external),
+        )
+        errors.append(found.diagnostics["log_prob_error"]["evaluation"])
+    assert errors[1] < 0.1 * errors[0]
+    assert finer(LikelihoodSettings(solver="implicit_adams")).solver == "dopri5"

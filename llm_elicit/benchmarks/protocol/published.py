@@ -27,13 +27,104 @@ utility is this package's, not the paper's network.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from llm_elicit.density.score.checks import one_of, within
-from llm_elicit.density.score.langevin import LangevinSettings
-from llm_elicit.density.score.likelihood import LikelihoodSettings
-from llm_elicit.density.score.settings import ScoreSettings
-from llm_elicit.density.score.training import TrainingSettings
+from llm_elicit.benchmarks.protocol.likelihood import LikelihoodSettings
+from llm_elicit.benchmarks.protocol.samplers import HeunSettings, LangevinSettings
+from llm_elicit.benchmarks.protocol.training import TrainingSettings
+from llm_elicit.density.errors import DensityError
+from llm_elicit.density.score.settings import one_of, within
+
+SIDES = ("both", "winners")
+DENSITIES = ("rays", "flow")
+RESAMPLERS = ("heun", None)
+EXPECTATIONS = ("sampling", "winners", "mixture")
+
+
+@dataclass(frozen=True)
+class ProtocolSettings:
+    """Settings of the score methods; the defaults serve every target.
+
+    What is learned. ``side`` is what is de-tempered: ``"both"``, the odds of winning, from
+    the scores of winners and losers; ``"winners"``, the winners' density alone, as the paper
+    does.
+
+    The last noise level, in latent units, is chosen among ``sigmas`` by held-out choice
+    likelihood; None takes ``smoothing`` times √(1000 d/n), between ``smoothing`` and 0.5.
+
+    The field. ``expectation`` says under which draws its integrals are taken: ``"sampling"``,
+    ``"winners"`` (the paper's) or ``"mixture"``; ``clip`` are the quantiles the winners'
+    weights are clipped to, None for none; ``winner_draws`` of them are drawn a feature.
+    ``cap_quantile`` bounds the field from above at that quantile of its values under λ, ``floor``
+    from below.
+
+    The belief. ``density="rays"`` sums the force along rays from the middle of λ,
+    ``"flow"`` integrates the probability flow. ``resample="heun"`` trains a second network on
+    the belief's draws and samples and evaluates that one. ``jacobian=False`` leaves out the
+    Jacobian of the coordinates and returns p·λ; ``constant`` replaces the field by its best
+    constant; ``cube`` works in the paper's coordinates, a cube of this side on which λ is uniform.
+
+    Raises
+    ------
+    DensityError : an unknown choice, a number out of range, or choices that exclude each other.
+
+    Examples
+    --------
+    >>> ProtocolSettings(side="winners").expectation
+    'sampling'
+    """
+
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    langevin: LangevinSettings = field(default_factory=LangevinSettings)
+    likelihood: LikelihoodSettings = field(default_factory=LikelihoodSettings)
+    heun: HeunSettings = field(default_factory=HeunSettings)
+    side: str = "both"
+    sigmas: tuple[float, ...] | None = (0.05, 0.1, 0.2)
+    smoothing: float = 0.05
+    expectation: str = "sampling"
+    clip: tuple[float, float] | None = (0.01, 0.9)
+    winner_draws: int = 2000
+    cap_quantile: float = 0.99
+    floor: float = 0.0
+    density: str = "flow"
+    resample: str | None = None
+    jacobian: bool = True
+    cube: float | None = None
+    constant: bool = False
+
+    def __post_init__(self) -> None:
+        owner = "ProtocolSettings"
+        one_of(owner, "side", self.side, SIDES)
+        one_of(owner, "expectation", self.expectation, EXPECTATIONS)
+        one_of(owner, "density", self.density, DENSITIES)
+        one_of(owner, "resample", self.resample, RESAMPLERS)
+        within(owner, "cap_quantile", self.cap_quantile, 0.0, 1.0)
+        within(owner, "smoothing", self.smoothing, 0.0)
+        within(owner, "winner_draws", self.winner_draws, 0.0)
+        for sigma in self.sigmas or ():
+            within(owner, "sigmas", sigma, 0.0)
+        if not self.floor >= 0.0:
+            raise DensityError(
+                f"ProtocolSettings: floor = {self.floor}; the field is positive, so its lower "
+                "bound must be >= 0; leave it out for none."
+            )
+        if self.clip is not None and not 0.0 <= self.clip[0] < self.clip[1] <= 1.0:
+            raise DensityError(
+                f"ProtocolSettings: clip = {self.clip}; it must be two rising quantiles in [0, 1]; "
+                "leave it out for (0.01, 0.9), or pass None for no clipping."
+            )
+        self._check_together()
+
+    def _check_together(self) -> None:
+        if self.cube is not None:
+            within("ProtocolSettings", "cube", self.cube, 0.0)
+        blind = self.training.alone == "winner" or self.training.joint == 1.0
+        if self.side == "both" and blind:
+            raise DensityError(
+                "ProtocolSettings: side 'both' with a training that never sees a loser alone; its "
+                "score is then not learned; pass side='winners', or alone='either' and joint < 1."
+            )
+
 
 CORRECTIONS = (
     "jacobian", "step", "start", "expectation", "clip", "floor", "solver", "prior", "losers",
@@ -41,7 +132,7 @@ CORRECTIONS = (
 _SIGMA_MIN = 0.002
 
 
-def paper_protocol(dimension: int, corrected: Sequence[str] = ()) -> ScoreSettings:
+def paper_protocol(dimension: int, corrected: Sequence[str] = ()) -> ProtocolSettings:
     """Settings of the published tables for d features, but for what is ``corrected``.
 
     It is slow: up to 15,360 training steps and 2000 Langevin steps without any stopping rule.
@@ -61,12 +152,11 @@ def paper_protocol(dimension: int, corrected: Sequence[str] = ()) -> ScoreSettin
     True
     """
     within("paper_protocol", "dimension", dimension, 0.0)
-    settings = ScoreSettings(
+    settings = ProtocolSettings(
         training=_training(dimension),
         langevin=_langevin(dimension),
         likelihood=_likelihood(dimension),
         side="winners",
-        control=None,
         sigmas=None,
         smoothing=_SIGMA_MIN,
         expectation="winners",
@@ -132,7 +222,7 @@ def _likelihood(dimension: int) -> LikelihoodSettings:
     )
 
 
-def _correct(settings: ScoreSettings, name: str) -> ScoreSettings:
+def _correct(settings: ProtocolSettings, name: str) -> ProtocolSettings:
     langevin, likelihood = settings.langevin, settings.likelihood
     step = LangevinSettings().step
     changes: dict[str, dict[str, object]] = {

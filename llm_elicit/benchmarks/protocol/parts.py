@@ -5,20 +5,70 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from llm_elicit.density.score.base import ConstantTempered
-from llm_elicit.density.score.control import Control
-from llm_elicit.density.score.likelihood import FlowPrior
-from llm_elicit.density.score.network import ScoreNetwork
-from llm_elicit.density.tempering import Tempering
+from llm_elicit.benchmarks.protocol.likelihood import FlowPrior
+from llm_elicit.benchmarks.protocol.network import ScoreNetwork
+from llm_elicit.benchmarks.protocol.tempering import Tempering
+from llm_elicit.density.errors import DensityError
 from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_density import utility_and_slope, utility_at
 from llm_elicit.density.utility_function import Utility
+
+
+class Potential(Protocol):
+    """A log-density up to a constant on the features (n, d): what a fitted utility offers."""
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Values (n,)."""
+        ...
+
+    def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Values (n,) and gradients (n, d)."""
+        ...
+
+
+@dataclass(frozen=True)
+class ConstantTempered:
+    """``constant`` times the log-odds (side "both") or the log-chance (side "winners") of winning.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from llm_elicit.density.likelihood import Noise
+    >>> class Line:
+    ...     def __call__(self, t): return t[:, 0]
+    ...     def value_and_slope(self, t): return t[:, 0], torch.ones_like(t)
+    >>> field = Tempering.tabulate(np.zeros(3), Noise(level=1.0))  # every rival has utility 0
+    >>> tempered = ConstantTempered(Line(), field, "both", 2.0)
+    >>> round(float(tempered(torch.tensor([[0.7]]).double()).item()), 3)
+    1.4
+    """
+
+    utility: Potential
+    tempering: Tempering
+    side: str
+    constant: float
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Values (n,) at features (n, d)."""
+        return self._value(self.utility(t))
+
+    def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Values (n,) and gradients (n, d) at features (n, d)."""
+        u, slope = self.utility.value_and_slope(t)
+        field = self.tempering.field(u, self.side)
+        return self._value(u), self.constant * slope / field[:, None]
+
+    def _value(self, u: Tensor) -> Tensor:
+        both = self.side == "both"
+        log = self.tempering.log_odds(u) if both else self.tempering.log_win_at(u)
+        return self.constant * log
+
 
 NODES = 24
 _CHUNK = 4096
@@ -31,8 +81,9 @@ class Mode:
     ``side`` is "both" (the score of the odds of winning, times ω) or "winners" (the paper's: the
     score of the winners, times τ). ``cap`` and ``floor`` bound the field, which multiplies the
     network's errors; ``constant`` replaces it by one number for method ``score-constant``.
-    ``controlled`` says that the network adds to what the utility implies, and ``share`` how much
-    of what it adds is used. Without ``jacobian`` the belief comes out as p·λ, the paper's mistake.
+    ``controlled`` marks beliefs saved by former versions, whose network adds to what the utility
+    implies; ``share`` says how much of that is used. Without ``jacobian`` the belief comes out as
+    p·λ, the paper's mistake.
     """
 
     side: str
@@ -83,10 +134,12 @@ class ScoreParts:
 
     def scores(self, g: Tensor, masked: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
         """∇log p_{w,σ} and ∇log p_{l,σ} (n, d); differentiable in g."""
-        control = None
         if self.mode.controlled:
-            control = Control(self.latent, self.utility, self.tempering).scores(g, sigma)
-        return self._sides(g, masked, sigma, control)
+            raise DensityError(
+                "the probability flow of a belief saved by a former version with control="
+                "'utility' is no longer known; fit again."
+            )
+        return self._sides(g, masked, sigma)
 
     def learned(
         self, g: Tensor, masked: Tensor, sigma: float, field: Tensor | None = None
@@ -97,8 +150,7 @@ class ScoreParts:
         """
         mode = self.mode
         with torch.no_grad():
-            control = (torch.zeros_like(g), torch.zeros_like(g)) if mode.controlled else None
-            winner, loser = self._sides(g, masked, sigma, control)
+            winner, loser = self._sides(g, masked, sigma)
             if mode.side == "both":
                 excess = winner - loser
             elif mode.controlled:
@@ -152,12 +204,9 @@ class ScoreParts:
         """The learned field with one fixed draw of the mask: a deterministic function of g."""
         return lambda g: self.learned(g, fixed_mask(g, sigma), sigma)
 
-    def _sides(
-        self, g: Tensor, masked: Tensor, sigma: float, control: tuple[Tensor, Tensor] | None
-    ) -> tuple[Tensor, Tensor]:
-        like = self.network.gain
-        single = None if control is None else (control[0].to(like), control[1].to(like))
-        sides = self.network.side_scores(g.to(like), masked.to(like), sigma, single)
+    def _sides(self, g: Tensor, masked: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
+        like, added = self.network.gain, self.mode.controlled
+        sides = self.network.side_scores(g.to(like), masked.to(like), sigma, added=added)
         return sides[0].to(g), sides[1].to(g)
 
 

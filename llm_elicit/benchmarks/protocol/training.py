@@ -22,12 +22,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from llm_elicit.density.score.checks import fraction, one_of, rising, within
-from llm_elicit.density.score.network import ScoreNetwork
+from llm_elicit.benchmarks.protocol.network import ScoreNetwork
+from llm_elicit.density.score.settings import fraction, one_of, rising, within
 from llm_elicit.density.torch_utils import Adam
 
 Progress = Callable[[str, int, int], None]
-PairControl = Callable[[Tensor, Tensor], Tensor]
 ALONE = ("either", "winner")
 _HELD_ROWS = 5000
 
@@ -161,31 +160,24 @@ def _spread_flags(seen: Tensor, pair: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Noisy:
-    """Clean and noisy pairs (n, 2d), σ (n, 1), what is seen (n, 2), the control's score."""
+    """Clean and noisy pairs (n, 2d), σ (n, 1) and what is seen (n, 2)."""
 
     clean: Tensor
     noisy: Tensor
     sigma: Tensor
     seen: Tensor
-    control: Tensor | None
 
     def to(self, like: Tensor) -> _Noisy:
         """The same rows on the device and in the precision of ``like``."""
-        control = None if self.control is None else self.control.to(like)
-        clean, noisy = self.clean.to(like), self.noisy.to(like)
-        return _Noisy(clean, noisy, self.sigma.to(like), self.seen.to(like), control)
+        parts = (self.clean, self.noisy, self.sigma, self.seen)
+        return _Noisy(*(part.to(like) for part in parts))
 
 
 class _Trainer:
     def __init__(
-        self,
-        data: PairData,
-        settings: TrainingSettings,
-        seed: int,
-        control: PairControl | None,
-        device: str = "cpu",
+        self, data: PairData, settings: TrainingSettings, seed: int, device: str = "cpu"
     ) -> None:
-        self.settings, self.control = settings, control
+        self.settings = settings
         self.generator = torch.Generator().manual_seed(seed)
         self.pairs = torch.cat([data.winners, data.losers], dim=1).float()
         pooled = torch.cat([data.winners, data.losers])
@@ -223,8 +215,7 @@ class _Trainer:
         if self.settings.mirrored:
             noisy = torch.cat([noisy, shown - noise])
             pair, sigma, seen = pair.repeat(2, 1), sigma.repeat(2, 1), seen.repeat(2, 1)
-        control = None if self.control is None else self.control(noisy, sigma)
-        return _Noisy(pair, noisy, sigma, seen, control)
+        return _Noisy(pair, noisy, sigma, seen)
 
     def loss(self, rows: _Noisy) -> Tensor:
         """EDM-weighted denoising loss of each row (n,), on the CPU as the rows are."""
@@ -232,7 +223,7 @@ class _Trainer:
         counts = _spread_flags(rows.seen, rows.clean)
         variance = self.network.sigma_data**2
         weight = (rows.sigma.square() + variance) / (rows.sigma.square() * variance)
-        denoised = self.network(rows.noisy, rows.sigma, rows.seen, rows.control)
+        denoised = self.network(rows.noisy, rows.sigma, rows.seen)
         error: Tensor = (denoised - rows.clean).square() * counts
         return ((weight * error).sum(1) / counts.sum(1)).cpu()
 
@@ -283,21 +274,16 @@ def train_score(
     seed: int,
     progress: Progress | None = None,
     *,
-    control: PairControl | None = None,
     judge: Judge | None = None,
     device: str = "cpu",
 ) -> TrainedScore:
     """Train on latent pairs; keep the averaged weights that held-out pairs like best.
 
     They are judged by ``judge`` (the choice likelihood, in a fit), else by the denoising loss.
-    Training stops once that has not improved for a while; a network that learns the scores from
-    nothing stops by the denoising loss, which is the steadier of the two.
-    ``control`` maps noisy pairs (n, 2d) and σ (n, 1) to the score (n, 2d) the network adds to.
+    Training stops once the denoising loss, the steadier of the two, has not improved for a while.
     ``device`` is where the network is trained and stays; random numbers are the CPU's.
     """
-    trainer = _Trainer(data, settings, seed, control, device)
-    if control is not None:
-        trainer.network.gain.data.zero_()
+    trainer = _Trainer(data, settings, seed, device)
     best = _Best(-math.inf, settings.steps, trainer.average, None)
     highest, since_highest = -math.inf, 0
     for step in range(1, settings.steps + 1):
@@ -309,9 +295,8 @@ def train_score(
         if not len(trainer.held[0]):
             continue
         loss, found = _judged(trainer, judge, step)
-        progress_made = -loss if control is None else found.score
-        since_highest = 0 if progress_made > highest else since_highest + 1
-        highest = max(progress_made, highest)
+        since_highest = 0 if -loss > highest else since_highest + 1
+        highest = max(-loss, highest)
         best = found if found.score > best.score else best
         if since_highest > settings.patience:
             break

@@ -1,0 +1,29 @@
+"""The published score method with its options and mistakes: ``method="protocol"``.
+
+Everything that the ablation varies is here; `llm_elicit.density` has the method as it is
+recommended. It also reads ``score`` beliefs that former versions saved.
+
+Source: Mikkola, Acerbi and Klami (2026), "Score-based density estimation from pairwise
+comparisons".
+"""
+
+from llm_elicit.benchmarks.protocol.density import ScoreDensity
+from llm_elicit.benchmarks.protocol.fit import fit_protocol
+from llm_elicit.benchmarks.protocol.likelihood import LikelihoodSettings
+from llm_elicit.benchmarks.protocol.published import CORRECTIONS, ProtocolSettings, paper_protocol
+from llm_elicit.benchmarks.protocol.samplers import HeunSettings, LangevinSettings
+from llm_elicit.benchmarks.protocol.training import TrainingSettings
+from llm_elicit.density.methods import ExternalMethod
+
+__all__ = [
+    "CORRECTIONS",
+    "METHOD",
+    "HeunSettings",
+    "LangevinSettings",
+    "LikelihoodSettings",
+    "ProtocolSettings",
+    "TrainingSettings",
+    "paper_protocol",
+]
+
+METHOD = ExternalMethod(fit_protocol, ScoreDensity.restore)
