@@ -27,7 +27,7 @@ from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility import ChoiceData, fit_utility
 from llm_elicit.density.utility.folds import CrossValidation, HeldOut
 from llm_elicit.density.utility.quadratic import QuadraticFit, Ridges
-from llm_elicit.density.utility.smooth import fit_smooth
+from llm_elicit.density.utility.smooth import average_smooth, fit_smooth
 from llm_elicit.density.utility.stacking import cross_fitted_stack
 from llm_elicit.density.utility_function import (
     ComponentStack,
@@ -351,8 +351,8 @@ def test_the_smooth_remainder_finds_what_is_no_quadratic_form() -> None:
     data = ChoiceData(np.where(wins, a, b), np.where(wins, b, a), np.ones(1500), np.arange(1500))
     validation = CrossValidation(data, Response(Noise()), 4, rng)
     quadratic = QuadraticFit(validation)
-    smooth = fit_smooth(quadratic, Ridges(1.0, 1.0, 1.0), SmoothSettings(frequencies=32))
-    assert smooth is not None
+    fits = fit_smooth(quadratic, Ridges(1.0, 1.0, 1.0), SmoothSettings(frequencies=32))
+    smooth = max(fits, key=lambda fit: validation.score(fit.held_out))
     of_quadratic = quadratic.cross_validate(Ridges(1.0, 1.0, 1.0))[1]
     assert validation.score(smooth.held_out) > validation.score(of_quadratic) + 0.1
     coefficients, process = smooth.split(smooth.mode[None])
@@ -362,4 +362,12 @@ def test_the_smooth_remainder_finds_what_is_no_quadratic_form() -> None:
     gap = found - utility(x)
     assert np.std(gap) < 0.8
     none = fit_smooth(quadratic, Ridges(1.0, 1.0, 1.0), SmoothSettings(most_features=0))
-    assert none is None
+    assert none == []
+    shares = np.array([0.5, 0.3, 0.2])
+    coefficients, average = average_smooth(fits, shares)
+    expected = sum(
+        a * (process(t)[0].numpy() + quadratic_features(x) @ under[0].numpy())
+        for a, (under, process) in zip(shares, (f.split(f.mode[None]) for f in fits), strict=True)
+    )
+    found = average(t)[0].numpy() + quadratic_features(x) @ coefficients.numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-4)

@@ -39,7 +39,7 @@ from llm_elicit.density.utility.mixture import (
 )
 from llm_elicit.density.utility.posterior import PosteriorSettings, draw_posterior
 from llm_elicit.density.utility.quadratic import QuadraticFit
-from llm_elicit.density.utility.smooth import SmoothFit, SmoothSettings, fit_smooth
+from llm_elicit.density.utility.smooth import SmoothSettings, average_smooth, fit_smooth
 from llm_elicit.density.utility.stacking import cross_fitted_stack, stacked
 from llm_elicit.density.utility_draws import DeferredDraws
 from llm_elicit.density.utility_function import ComponentStack, Utility
@@ -67,7 +67,7 @@ class UtilitySettings:
     DensityError : a number of folds below two.
     """
 
-    folds: int = 5
+    folds: int = 8
     ridge_factors: tuple[float, ...] = tuple(10.0 ** (half / 2) for half in range(-6, 7))
     mixture: MixtureSettings = field(default_factory=MixtureSettings)
     smooth: SmoothSettings = field(default_factory=SmoothSettings)
@@ -105,8 +105,8 @@ def fit_utility(
     (cross-validated moderated log-likelihood of each form, nats a comparison; random choices have
     −log 2), ``gains`` of the chosen form over the constant and the quadratic form with their
     standard errors, its ``calibration``, ``stack`` (the weights), ``mixtures`` (the share of each
-    number of components), ``ridges``, the smooth remainder's ``length_scale``, and ``judging``, the
-    judges' terms; see `JudgeTerms.notes`.
+    number of components), ``ridges``, the variances of the smooth remainder's ``length_scales``,
+    and ``judging``, the judges' terms; see `JudgeTerms.notes`.
     """
     count = len(settings.mixture.counts)
 
@@ -168,8 +168,11 @@ def _describe(
     mixtures = fit_mixtures(validation, settings.mixture, validation.score(by_quadratic), step)
     averaged = _average(mixtures, settings.mixture.tolerance)
     parts = {"quadratic": by_quadratic}
-    if smooth is not None:
-        parts["smooth"] = smooth.held_out
+    if smooth:
+        of_smooth = averaging_shares(
+            [validation.score(s.held_out) for s in smooth], settings.mixture.tolerance
+        )
+        parts["smooth"] = stacked([s.held_out for s in smooth], of_smooth)
     if mixtures:
         held_out = [m.held_out for m in mixtures]
         parts["mixtures"] = stacked(held_out, np.array([m.share for m in averaged]))
@@ -184,7 +187,16 @@ def _describe(
     elif choice.form == "mixtures":
         utility = replace(Utility.flat(validation.dimension), components=averaged)
     else:
-        utility = _stacked(ridged[0].coefficients, smooth, averaged, stack, validation.dimension)
+        utility = _stacked(ridged[0].coefficients, averaged, stack, validation.dimension)
+        if stack.get("smooth"):
+            under, process = average_smooth(smooth, stack["smooth"] * of_smooth)
+            plain = Utility.from_coefficients(under.numpy(), validation.dimension)
+            utility = replace(
+                utility,
+                linear=utility.linear + plain.linear,
+                curvature=utility.curvature + plain.curvature,
+                fourier=process,
+            )
     notes = choice.notes() | {
         "stack": {k: round(a, 4) for k, a in stack.items()},
         "mixtures": {
@@ -192,10 +204,11 @@ def _describe(
             for m, c in zip(mixtures, averaged, strict=True)
         },
         "ridges": ridged[0].ridges._asdict(),
-        "length_scale": None if smooth is None else smooth.length_scale,
+        "length_scales": {str(s.length_scale): s.variance for s in smooth},
     }
     seed = int(validation.rng.integers(2**62))
-    posterior = (quadratic, ridged, by_quadratic, mixtures, smooth, settings.posterior, seed)
+    best = max(smooth, key=lambda s: validation.score(s.held_out), default=None)
+    posterior = (quadratic, ridged, by_quadratic, mixtures, best, settings.posterior, seed)
     draws = DeferredDraws(partial(draw_posterior, *posterior), settings.posterior.draws)
     return UtilityFit(utility, draws, validation.everywhere(choice.held_out), notes)
 
@@ -243,20 +256,14 @@ def _average(mixtures: list[MixtureFit], tolerance: float) -> tuple[ComponentSta
 
 def _stacked(
     quadratic: Array,
-    smooth: SmoothFit | None,
     mixtures: tuple[ComponentStack, ...],
     stack: dict[str, float],
     d: int,
 ) -> Utility:
-    """Return the weighted sum of the forms; ``quadratic`` (P,) are coefficients."""
-    coefficients, process = stack["quadratic"] * quadratic, None
-    if smooth is not None and stack["smooth"]:
-        under, process = smooth.split(stack["smooth"] * smooth.mode[None])
-        coefficients = coefficients + under[0].numpy()
+    """Return the weighted sum of the quadratic form's coefficients (P,) and the mixtures."""
     of_mixtures = stack.get("mixtures", 0.0)
     return replace(
-        Utility.from_coefficients(coefficients, d),
-        fourier=process,
+        Utility.from_coefficients(stack["quadratic"] * quadratic, d),
         components=tuple(replace(m, share=of_mixtures * m.share) for m in mixtures if of_mixtures),
     )
 

@@ -62,9 +62,9 @@ class MixtureSettings:
     """
 
     counts: tuple[int, ...] = (2, 3, 4, 6, 8, 12)
-    starts: int = 12
+    starts: int = 16
     search_steps: int = 12
-    search_rows: int = 2500
+    search_rows: int = 6000
     strengths: tuple[float, ...] = (0.3, 1.0, 3.0)
     steps: int = 30
     tolerance: float = 0.02

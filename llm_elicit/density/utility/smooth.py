@@ -2,13 +2,15 @@
 
 f(t) = quadratic form + Σ_m a_m cos(ω_m·t) + b_m sin(ω_m·t), all coefficients normal a priori, a
 process of squared exponential covariance with variance v and length scale ℓ (Rahimi and Recht,
-2007). The posterior mode is found by Newton's method, and v and ℓ maximize Laplace's
-approximation to the evidence (Rasmussen and Williams, 2006, sections 3.4 and 5.5).
+2007). The posterior mode is found by Newton's method, and v maximizes Laplace's approximation to
+the evidence (Rasmussen and Williams, 2006, sections 3.4 and 5.5). Processes of several ℓ are
+averaged: evidence tells them apart badly, and the belief depends on which one is chosen.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,13 +36,13 @@ class SmoothSettings:
     Parameters
     ----------
     frequencies : their number M; 0 for no such form.
-    length_scales : those that are tried, in units of √d features.
-    search_rows : most comparisons that they are compared on.
+    length_scales : one process of each, in units of √d features; they are averaged.
+    search_rows : most comparisons that their variances are estimated from.
     most_features : with more features than these the form is left out: mixtures led it there by
         .06 nats a comparison and more (docs/benchmarks.md).
     """
 
-    frequencies: int = 128
+    frequencies: int = 64
     length_scales: tuple[float, ...] = (0.25, 0.4, 0.65)
     search_rows: int = 2000
     most_features: int = 3
@@ -74,22 +76,28 @@ class SmoothFit:
 
 def fit_smooth(
     quadratic: QuadraticFit, ridges: Ridges, settings: SmoothSettings
-) -> SmoothFit | None:
-    """Return the process that makes the choices most likely, or None where it is left out."""
-    validation = quadratic.validation
-    d = validation.dimension
+) -> list[SmoothFit]:
+    """Return one process of each length scale, each with frequencies of its own.
+
+    The list is empty where the form is left out.
+    """
+    d = quadratic.validation.dimension
     if not settings.frequencies or d > settings.most_features:
-        return None
-    unit = draw_frequencies(settings.frequencies, d, validation.generator)
+        return []
+    return [_fit_length(quadratic, ridges, settings, length) for length in settings.length_scales]
+
+
+def _fit_length(
+    quadratic: QuadraticFit, ridges: Ridges, settings: SmoothSettings, length: float
+) -> SmoothFit:
+    """Return the process of one length scale that makes the choices most likely."""
+    validation, count = quadratic.validation, 2 * settings.frequencies
+    unit = draw_frequencies(settings.frequencies, validation.dimension, validation.generator)
+    frequencies = unit / (length * math.sqrt(validation.dimension))
+    regression = _regression(quadratic, frequencies, ridges)
     rows = torch.randperm(len(quadratic.rows), generator=validation.generator)
-    rows = rows[: settings.search_rows]
-    count, tried = 2 * settings.frequencies, []
-    for length in settings.length_scales:
-        regression = _regression(quadratic, unit / (length * math.sqrt(d)), ridges)
-        tried.append((*_most_likely(regression.subset(rows), count), length))
-    _, variance, start, length = max(tried, key=lambda found: found[0])
-    frequencies = unit / (length * math.sqrt(d))
-    regression = _with_variance(_regression(quadratic, frequencies, ridges), count, variance)
+    variance, start = _most_likely(regression.subset(rows[: settings.search_rows]), count)
+    regression = _with_variance(regression, count, variance)
     mode, _ = regression.maximize(start)
     return SmoothFit(
         mode,
@@ -100,6 +108,17 @@ def fit_smooth(
         variance,
         regression,
     )
+
+
+def average_smooth(fits: Sequence[SmoothFit], shares: Array) -> tuple[Tensor, FourierStack]:
+    """Return the coefficients (P,) of the quadratic form and the process of Σ_i a_i f_i."""
+    parts = [fit.split(float(a) * fit.mode[None]) for fit, a in zip(fits, shares, strict=True)]
+    cos, sin = zip(*(process.weights.chunk(2, 1) for _, process in parts), strict=True)
+    # Features are divided by the root of the number of frequencies, which is now larger.
+    weights = math.sqrt(len(fits)) * torch.cat([*cos, *sin], 1)
+    frequencies = torch.cat([process.frequencies for _, process in parts], 1)
+    coefficients: Tensor = torch.stack([of_quadratic[0] for of_quadratic, _ in parts]).sum(0)
+    return coefficients, FourierStack(frequencies, weights)
 
 
 def _regression(quadratic: QuadraticFit, frequencies: Tensor, ridges: Ridges) -> Regression:
@@ -120,14 +139,11 @@ def _with_variance(regression: Regression, count: int, variance: float) -> Regre
     return replace(regression, prior=prior)
 
 
-def _most_likely(regression: Regression, count: int) -> tuple[float, float, Tensor]:
-    """Return the log-evidence, the variance that maximizes it (MacKay, 1992), and the mode."""
+def _most_likely(regression: Regression, count: int) -> tuple[float, Tensor]:
+    """Return the variance that maximizes the evidence (MacKay, 1992), and the mode."""
     variance, mode = _FIRST_VARIANCE, None
     for _ in range(_UPDATES):
-        varied = _with_variance(regression, count, variance)
-        mode, factor = varied.maximize(mode)
-        evidence = varied.value(mode) - 0.5 * count * math.log(variance)
-        evidence -= float(factor.diagonal().log().sum())
+        mode, factor = _with_variance(regression, count, variance).maximize(mode)
         covariance = torch.cholesky_inverse(factor).diagonal()[-count:]
         determined = max(count - float(covariance.sum()) / variance, 1e-9)
         size = float(mode[-count:].square().sum())
@@ -135,7 +151,7 @@ def _most_likely(regression: Regression, count: int) -> tuple[float, float, Tens
         if abs(math.log(variance / before)) < _SETTLED:
             break
     assert mode is not None
-    return evidence, before, mode
+    return variance, mode
 
 
 def _cross_validate(regression: Regression, validation: CrossValidation, mode: Tensor) -> HeldOut:
