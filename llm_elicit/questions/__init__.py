@@ -1,8 +1,7 @@
-"""Questions: a pair of points worded as a prompt, and a reply read as a verdict. Pure.
+"""Questions as prompts, and replies as verdicts or numbers; pure functions without I/O.
 
-A letter is read in `parse`, a stated probability or ratio in `stated`.
-Direct questions, which a judge answers in its own words, are worded in `direct` and read in
-`numbers`.
+`template` words pairs and `direct` words direct questions. `parse` reads letters, `stated` reads
+probabilities and ratios, and `numbers` reads the answers to direct questions.
 """
 
 from llm_elicit.questions.direct import DirectQuestion, DirectWording

@@ -1,8 +1,7 @@
-"""Direct questions as prompts: quantiles to state, a point to write down, a row to go on with, two
-ranges to compare, the ratio of two points to state.
+"""Direct questions as prompts: quantiles, sampled points, row completions, ranges and ratios.
 
-Which one a query stands for follows from the campaign's section, its seed and the feature space
-alone, so that a resumed run asks what it would have asked.
+The question of a query follows from the campaign's settings, its seed and the feature space, so
+that a resumed run asks the same questions.
 """
 
 from __future__ import annotations
@@ -23,31 +22,31 @@ TEMPLATES: Mapping[DirectKind, str] = {
     "quantiles": "v1/quantiles", "sample": "v1/sample", "row": "v1/row", "range": "v1/range",
     "ratio": "v1/ratio",
 }  # fmt: skip
-"""The wordings."""
+"""The templates of the kinds of direct questions."""
 
 _WITH_WORDS: Mapping[DirectKind, str] = {"sample": "v1/sample-categories"}
-"""Those of spaces with categorical features, where they are others."""
+"""The templates that differ for spaces with categorical features."""
 
 _WITH_NUMBERS: Mapping[DirectKind, str] = {"range": "v1/range-probability"}
-"""Those of campaigns that ask for numbers and not for letters, where they are others."""
+"""The templates that differ for campaigns that ask for numbers in place of letters."""
 
 _ANSWERS: Mapping[DirectKind, tuple[Answer, ...]] = {
     "range": ("letter", "probability"), "ratio": ("ratio",)
 }  # fmt: skip
-"""What the wordings may ask for, where it is not words."""
+"""The answer formats that templates of a kind may have; text by default."""
 
 
 @dataclass(frozen=True)
 class DirectQuestion:
-    """A direct question, ready to be put.
+    """A direct question with its prompt.
 
     Attributes:
-        kind: what is asked for.
-        feature: whose quantiles, or whose value in a row; None for the other kinds.
-        template: its wording.
-        prompt: it, worded.
-        points: of a ratio, the two points in the order they are shown.
-        ranges: of a range, the two boxes in the order they are shown, `(d, 2)` each.
+        kind: the kind of question.
+        feature: the feature of quantiles or of the hidden value of a row; None otherwise.
+        template: the template.
+        prompt: the rendered question.
+        points: for a ratio, the two points in the order they are shown.
+        ranges: for ranges, the two boxes in the order they are shown, `(d, 2)` each.
     """
 
     kind: DirectKind
@@ -60,13 +59,13 @@ class DirectQuestion:
 
 @dataclass(frozen=True)
 class DirectWording:
-    """Words the direct questions of a campaign.
+    """The templates and subjects of a campaign's direct questions.
 
     Attributes:
-        space: what they are about.
-        templates: by kind, of the kinds that are asked.
+        space: the feature space.
+        templates: the templates by kind, for the kinds that are asked.
         completion: the rows to complete, if any.
-        ranges: the pairs of ranges, `(n, d, 2)` each, if any are compared.
+        ranges: the pairs of ranges, `(n, d, 2)` each, if any.
         plan: the campaign's pairs, for the ratios.
 
     Example:
@@ -91,14 +90,14 @@ class DirectWording:
         plan: Plan | None = None,
         answer: Answer = "letter",
     ) -> DirectWording:
-        """The wording of a campaign's section; of none, one that is asked nothing.
+        """Prepare the direct questions of a campaign.
 
         Args:
-            direct: the section.
-            space: what the questions are about.
+            direct: the campaign's section; None for no questions.
+            space: the feature space.
             seed: the campaign's.
-            plan: its pairs, which ratios are asked of.
-            answer: what its own template asks for: ranges are answered alike.
+            plan: its pairs, for the ratios.
+            answer: the answer format of its own template, which ranges share.
 
         Raises:
             InputError: a template cannot be read, or rows are asked for where there are none.
@@ -123,18 +122,18 @@ class DirectWording:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What must be the same whenever the run goes on, for the kinds that are asked."""
+        """Digests of what must not change between resumes, for the kinds that are asked."""
         identity = {f"{kind} template": one.digest for kind, one in self.templates.items()}
         if self.completion is not None:
             identity["rows"] = self.completion.digest
         if self.ranges is not None:
-            # More ranges begin with the fewer, so the first pair stands for all.
+            # A larger number of ranges starts with the same ones, so the first pair suffices.
             bounds = b"".join(side[0].tobytes() for side in self.ranges)
             identity["ranges"] = hashlib.sha256(bounds).hexdigest()
         return identity
 
     def question(self, query: Query) -> DirectQuestion:
-        """The question that a query stands for.
+        """Return the question of a query.
 
         Raises:
             InputError: the template cannot be filled in.
@@ -158,7 +157,7 @@ class DirectWording:
         return DirectQuestion(kind, feature, template, template.render(variables))
 
     def _of_two(self, query: Query, kind: DirectKind) -> DirectQuestion:
-        """A question that shows two ranges, or two points."""
+        """Return a question that shows two ranges or two points."""
         template = self.templates[kind]
         if kind == "range":
             assert self.ranges is not None

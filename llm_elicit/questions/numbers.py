@@ -1,7 +1,6 @@
-"""Reading the values of a reply: all that are asked for, or the reason why it has none to read.
+"""Reading the values of a reply to a direct question, or the reason why they cannot be read.
 
-Nothing is guessed: a reply with a number too many, or with one that can be read two ways, stays
-unread.
+Ambiguous replies stay unread, such as those with too many numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Unread = Literal[
     "refusal", "truncated", "no numbers", "other count", "not finite", "not in order",
     "no category", "unparsable",
 ]  # fmt: skip
-"""Why a reply is unread."""
+"""The reason why a reply is unread."""
 
 UNREAD: tuple[Unread, ...] = (
     "refusal", "truncated", "no numbers", "other count", "not finite", "not in order",
@@ -26,7 +25,7 @@ UNREAD: tuple[Unread, ...] = (
 )  # fmt: skip
 
 LEVELS = (5, 25, 50, 75, 95)
-"""The quantiles that are asked for, in per cent."""
+"""The quantile levels that are asked for, in per cent."""
 
 _LONGEST = 20_000
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)"
@@ -37,24 +36,24 @@ _NUMBER = re.compile(
 )
 _LEVEL = r"(?:5|25|50|75|95)\s?(?:%|per\s?cent|th\b)(?:\s?(?:percentile|quantile))?"
 _LABEL = re.compile(rf"(?<![\d.,]){_LEVEL}\s*(?:[:=]|->|→|\bis\b)", re.IGNORECASE)
-_PLACE = re.compile(r"^[ \t]*(\d+)[.)][ \t]+(?=\S)", re.MULTILINE)
+_LIST_NUMBER = re.compile(r"^[ \t]*(\d+)[.)][ \t]+(?=\S)", re.MULTILINE)
 _SEEMS = re.compile(r"\b(?:nan|inf(?:inity)?)\b", re.IGNORECASE)
 
 
 def read_numbers(
     reply: str, count: int, finish: str = "stop", ignore: Sequence[str] = ()
 ) -> list[float] | Unread:
-    """The `count` numbers of a reply, in its order, or why it is unread.
+    """Return the `count` numbers of a reply in its order, or the reason why it is unread.
 
-    Thousands separators, a currency's sign before a number, a unit after it, list places
-    ("1." at the beginnings of lines) and the levels of quantiles ("5%:") are taken for what they
-    are. "12 thousand", ranges ("3-5") and numbers glued by commas are not numbers to be read.
+    Thousands separators, currency signs, units, list numbers ("1." at the start of lines) and
+    quantile levels ("5%:") are recognized. "12 thousand", ranges ("3-5") and numbers joined by
+    commas make a reply unreadable.
 
     Args:
         reply: the judge's text.
         count: how many numbers were asked for.
         finish: why the judge stopped: "stop", "length" or "refusal".
-        ignore: texts that may hold digits and are none of the answer's, such as labels.
+        ignore: texts with digits that are not part of the answer, such as labels.
 
     Example:
         >>> read_numbers("about $1,200; then 3.5e3 USD", 2)
@@ -75,7 +74,7 @@ def read_numbers(
 
 
 def read_quantiles(reply: str, feature: Feature, finish: str = "stop") -> list[float] | Unread:
-    """The five quantiles of a feature in natural units, smallest first, or why it is unread.
+    """Return the five quantiles of a feature in natural units, or the reason for reading none.
 
     Example:
         >>> income = Feature(name="x", label="income", unit="USD", factor=1000, low=1, high=90)
@@ -95,10 +94,10 @@ def read_quantiles(reply: str, feature: Feature, finish: str = "stop") -> list[f
 def read_point(
     reply: str, features: Sequence[Feature], finish: str = "stop"
 ) -> list[float] | Unread:
-    """A value for each feature, natural units, in their order, or why it is unread.
+    """Return a value for each feature in natural units, or the reason for reading none.
 
-    Where features are categorical, the values are told apart by semicolons or lines, and a category
-    is read by its word, capitals, marks and the feature's label before it aside.
+    If there are categorical features, values are separated by semicolons or lines. A category is
+    matched by its word, ignoring case, punctuation and the feature's label before it.
 
     Example:
         >>> kinds = Feature(name="k", label="kind", kind="categorical", categories=["oak", "elm"])
@@ -118,7 +117,7 @@ def read_point(
 def _read_values(reply: str, features: Sequence[Feature], finish: str) -> list[float] | Unread:
     if finish == "refusal":
         return "refusal"
-    lines = _without_places(reply[:_LONGEST])
+    lines = _without_list_numbers(reply[:_LONGEST])
     parts = [part.strip() for part in re.split(r"[;\n]", lines) if part.strip()]
     if len(parts) != len(features) or len(reply) > _LONGEST:
         return "truncated" if finish == "length" else "other count"
@@ -132,7 +131,7 @@ def _read_values(reply: str, features: Sequence[Feature], finish: str) -> list[f
 
 
 def _category(text: str, feature: Feature) -> list[float] | Unread:
-    """The code of the category that a text is: as it is written, or but for capitals and marks."""
+    """Return the code of a category's word, matched exactly or without case and punctuation."""
     label = rf"^\W*{re.escape(feature.label)}\W+"
     for said in (text, re.sub(label, "", text, flags=re.IGNORECASE)):
         for form in (str.strip, _bare):
@@ -143,29 +142,29 @@ def _category(text: str, feature: Feature) -> list[float] | Unread:
 
 
 def _bare(text: str) -> str:
-    """A text without capitals, and without blanks and marks around it."""
+    """Return a text in lower case, without blanks and punctuation around it."""
     return re.sub(r"^[\W_]+|[\W_]+$", "", text).casefold()
 
 
 def _plain(text: str, ignore: Sequence[str]) -> str:
-    """The text without marks, labels, list places and levels; every minus the same."""
+    """Return the text without markup, labels, list numbers and levels, with one minus sign."""
     text = re.sub(r"[*_`#]", "", text.replace("\u2212", "-").replace("\u00a0", " "))
     for label in ignore:
         if re.search(r"\d", label):
             text = re.sub(re.escape(label), " ", text, flags=re.IGNORECASE)
-    return _without_places(_LABEL.sub(" ", text))
+    return _without_list_numbers(_LABEL.sub(" ", text))
 
 
-def _without_places(text: str) -> str:
-    """The text without the places of a list at the beginnings of its lines."""
-    places = [int(place) for place in _PLACE.findall(text) if len(place) < 4]
+def _without_list_numbers(text: str) -> str:
+    """Return the text without list numbers at the start of lines."""
+    places = [int(place) for place in _LIST_NUMBER.findall(text) if len(place) < 4]
     if len(places) > 1 and places == list(range(1, len(places) + 1)):
-        text = _PLACE.sub(" ", text)
+        text = _LIST_NUMBER.sub(" ", text)
     return text
 
 
 def _found(text: str) -> list[float] | Unread:
-    """The numbers of a plain text, all of them read."""
+    """Return all numbers of a plain text, or the reason why one cannot be read."""
     if _SEEMS.search(text):
         return "not finite"
     found = []

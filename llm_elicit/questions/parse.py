@@ -1,7 +1,7 @@
 """Reading a reply as a verdict: a choice, a tie, a refusal, or the reason why there is none.
 
-A choice is read only where the reply states one; nothing is guessed from a letter that
-happens to stand somewhere, and a reply that states both letters states none.
+A choice is read only if the reply states one. A letter elsewhere in the text is no choice, and a
+reply that states both letters has none.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def parse(reply: str, options: tuple[str, str] = ("A", "B"), finish: str = "stop
 
 
 def _structured(reply: str, options: tuple[str, str]) -> Verdict | None:
-    """A reply that is a JSON object with a choice, read strictly; None for any other reply."""
+    """Return the choice of a reply that is a JSON object; None for any other reply."""
     if not reply.lstrip().startswith("{"):
         return None
     try:
@@ -73,12 +73,12 @@ def _structured(reply: str, options: tuple[str, str]) -> Verdict | None:
 
 
 def _plain(reply: str) -> str:
-    """The reply without Markdown's marks, typographic quotes and spaces at its ends."""
+    """Return the reply without Markdown, typographic quotes and surrounding blanks."""
     text = reply.replace("\u2019", "'").replace("\u2018", "'")
     return re.sub(r"[*_`#>$]|\\boxed", "", text).strip()
 
 
-@lru_cache(maxsize=256)  # most replies are one of a few, and a look costs as much as their wording
+@lru_cache(maxsize=256)  # most replies are one of a few
 def _verdict(text: str, options: tuple[str, str]) -> Verdict:
     leading = _leading(text, options)
     if leading is None and _TIE_WORD.fullmatch(text.rstrip(" .!")):
@@ -89,7 +89,7 @@ def _verdict(text: str, options: tuple[str, str]) -> Verdict:
     if leading is not None:
         chosen.add(leading)
     alone = _alone(text, options)
-    # Both letters alone are the options said again; the other one alone contradicts the choice.
+    # Both letters alone repeat the options; the other one alone contradicts the choice.
     if not chosen or len(alone) == 1:
         chosen |= alone
     if len(chosen) == 1:
@@ -98,7 +98,7 @@ def _verdict(text: str, options: tuple[str, str]) -> Verdict:
 
 
 def _leading(text: str, options: tuple[str, str]) -> Verdict | None:
-    """A reply that is, or begins with, a letter set apart: "B", "(b)", "A.", "B: because ..."."""
+    """Return the choice of a reply that starts with a separate letter: "B", "(b)", "B: ..."."""
     first, second = options
     bare = re.fullmatch(rf"[\W_]*([{first}{second}])[\W_]*", text, re.IGNORECASE)
     if bare is not None:
@@ -116,7 +116,7 @@ def _leading(text: str, options: tuple[str, str]) -> Verdict | None:
 
 
 def _opens_option(rest: str, other: str) -> bool:
-    """Whether `rest` goes on with the other letter set apart: a list of both, not a choice."""
+    """Whether `rest` lists the other letter, so that the reply lists both options."""
     return re.search(rf"(?:^|\n|[.;,]\s|\b(?:and|or)\s)\s*[(\[]?{other}[)\].:,]", rest) is not None
 
 
@@ -124,13 +124,13 @@ _SURE = (
     r"(?:(?:definitely|certainly|clearly|surely|obviously|probably|likely|i think|i believe|it is|"
     r"it's|that is|that's)\b[\s,:]*)*"
 )
-"""Words before a letter that leave it the choice."""
+"""Words that may precede the letter of a choice."""
 
 _NOUN = r"(?:(?:option|description|candidate|choice|answer)\s+)?"
 
 
 def _alone(text: str, options: tuple[str, str]) -> set[Verdict]:
-    """The options that are whole clauses or lines: "Option B", "Definitely B."."""
+    """Return the options that are whole clauses or lines: "Option B", "Definitely B."."""
     first, second = options
     alone = rf"(?i:[\W_]*{_SURE}(?:the\s+)?{_NOUN})[(\[\"']*([{first}{second}])[\W_]*"
     clauses = re.split(r"[.!?;,\n]+|\b(?:and|or|but)\b", text)
@@ -139,7 +139,7 @@ def _alone(text: str, options: tuple[str, str]) -> set[Verdict]:
 
 
 def _stated(text: str, options: tuple[str, str]) -> set[Verdict]:
-    """The options that sentences of the reply state as the choice."""
+    """Return the options that sentences of the reply state as the choice."""
     first, second = options
     letter = rf"[(\[\"']*([{first}{second}])(?![\w'])[)\]\"']*"
     claims = (
@@ -167,7 +167,7 @@ def _stated(text: str, options: tuple[str, str]) -> set[Verdict]:
 
 
 def _capital(text: str) -> str:
-    """The text with the words that open a claim in one case, the letters' case untouched."""
+    """Return the text with words such as "Answer" in lower case; letters keep their case."""
     return re.sub(
         r"\b(Answer|ANSWER|Choice|CHOICE|Verdict|VERDICT|Pick|PICK|Preference|PREFERENCE)\b",
         lambda match: match[0].lower(),
@@ -176,7 +176,7 @@ def _capital(text: str) -> str:
 
 
 def _negated(text: str, start: int) -> bool:
-    """Whether the clause before a claim takes it back: "I don't think that A is more ..."."""
+    """Whether the clause before a claim negates it: "I don't think that A is more ..."."""
     clause = re.split(r"[.;!?\n,]", text[:start])[-1]
     return re.search(r"\b(?:not|never|if|whether)\b|n't\b", clause, re.IGNORECASE) is not None
 

@@ -1,7 +1,7 @@
-"""Reading a stated probability or ratio: one number in one of few forms, or the reason why not.
+"""Reading a stated probability or ratio: one number in one of a few formats.
 
-Nothing is guessed. A reply counts where its first line is such a number and no other line is
-another one; all else is unparsable, and counted as that.
+A reply is read if its first line is such a number and no other line is a different one. All other
+replies are unparsable.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _TIMES = r"\s?(?:x|×|times(?: as plausible)?)?"
 
 @dataclass(frozen=True)
 class Reading:
-    """What a reply says of a pair.
+    """A reply to a question about a pair.
 
     Attributes:
-        verdict: the option chosen, "A" being the first shown whatever its letter; or why there is
-            none.
-        first: P(first shown) where the reply measures it: from log-probabilities or as stated. Of
-            a ratio r it is r / (1 + r). None for a choice alone, and where there is none.
+        verdict: the chosen option, "A" for the first shown whatever its letter, or the reason why
+            there is none.
+        first: P(first shown) from log-probabilities or as stated; r / (1 + r) for a ratio r. None
+            for a choice alone, or without one.
     """
 
     verdict: Verdict
@@ -39,7 +39,7 @@ class Reading:
 
     @property
     def preference(self) -> float | None:
-        """P(first shown), a choice counted as certain; None without a choice."""
+        """P(first shown), 0 or 1 for a choice; None without a choice."""
         if self.first is not None:
             return self.first
         return {"A": 1.0, "B": 0.0, "tie": 0.5}.get(self.verdict)
@@ -56,10 +56,10 @@ def read_answer(
 
     Args:
         reply: the model's text.
-        answer: what was asked for: "letter", "probability" or "ratio".
+        answer: the answer format: "letter", "probability" or "ratio".
         options: the letters of the first and the second option.
         finish: why the model stopped: "stop", "length" or "refusal".
-        soft: P(first shown) from log-probabilities, for a letter; NaN is none.
+        soft: P(first shown) from log-probabilities, for a letter; NaN counts as None.
 
     Example:
         >>> read_answer("B, 80 %", "probability")
@@ -83,10 +83,10 @@ def read_answer(
 
 
 def read_probability(reply: str, options: tuple[str, str] = ("A", "B")) -> float | None:
-    """The stated probability that the first option is the more plausible one; None if unreadable.
+    """Return the stated probability that the first option is more plausible; None if unreadable.
 
-    A number is in per cent, from 0 to 100; one with a decimal point and no % sign that is at most 1
-    is a probability. After an option's letter, or before it, it is that option's.
+    A number is in per cent, unless it has a decimal point, no % sign and is at most 1. A number
+    next to an option's letter is the probability of that option.
 
     Example:
         >>> [read_probability(reply) for reply in ("73", "73 %", "0.73", "B (27%)", "A: 73")]
@@ -112,7 +112,7 @@ def read_probability(reply: str, options: tuple[str, str] = ("A", "B")) -> float
             if match is None:
                 continue
             of, value, sign, *after = (group or "" for group in match.groups())
-            # 72.5 can be nothing but per cent, whereas 0.725 is a probability.
+            # 72.5 can only be per cent; 0.725 is a probability.
             decimal = "." in value and not sign and float(value) <= 1.0
             share = float(value) if decimal else float(value) / 100.0
             if share > 1.0:
@@ -124,7 +124,7 @@ def read_probability(reply: str, options: tuple[str, str] = ("A", "B")) -> float
 
 
 def read_ratio(reply: str) -> float | None:
-    """The stated ratio, a positive number; None if unreadable.
+    """Return the stated ratio, a positive number; None if unreadable.
 
     Example:
         >>> [read_ratio(reply) for reply in ("3", "3x", "3 times", "1/4", "0.25")]
@@ -150,15 +150,15 @@ def read_ratio(reply: str) -> float | None:
 
 
 def _share(reply: str) -> float | None:
-    """r / (1 + r) of a stated ratio r."""
+    """Return r / (1 + r) of a stated ratio r."""
     ratio = read_ratio(reply)
     return None if ratio is None else ratio / (1.0 + ratio)
 
 
 def _in_json(reply: str, name: str) -> float | None:
-    """The number of that name in a reply that is a JSON object; NaN where it is no such number.
+    """Return a number from a reply that is a JSON object, NaN if it is not finite or missing.
 
-    None for a reply that is no object.
+    None for a reply that is not an object.
     """
     if not reply.lstrip().startswith("{"):
         return None
@@ -170,7 +170,7 @@ def _in_json(reply: str, name: str) -> float | None:
 
 
 def _agreed(reply: str, read: Callable[[str], float | None]) -> float | None:
-    """What the first line says, if no other line says something else."""
+    """Return the number of the first line, if no other line has a different one."""
     text = re.sub(r"[*_`#>$]|\\boxed", "", reply.replace("\u00a0", " "))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:

@@ -1,8 +1,8 @@
-"""Question templates: how a pair of points becomes a prompt, kept as text in prompts/.
+"""Question templates, which render a pair of points as a prompt; they are files in prompts/.
 
 A template is a Markdown file with YAML front matter (its id, its wording in a sentence, the
-answer's letters, the tokens an answer needs) and a part under each of the headings `# system`,
-`# user` and `# assistant`, in the order they are sent. Parts are Jinja2 text over
+letters of the answer, the tokens an answer needs) and a part under each of the headings
+`# system`, `# user` and `# assistant`, in the order they are sent. Parts are Jinja2 text over
 `title`, `subject`, `setting`, `option_a` and `option_b`, the options being lists of
 (label, worded value). `answer: probability` and `answer: ratio` ask for a number instead of a
 letter; `answer: text` words a direct question (`questions.direct`).
@@ -41,11 +41,11 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 Role = Literal["system", "user", "assistant"]
 Answer = Literal["letter", "probability", "ratio", "text"]
-"""What is asked for: an option's letter, the probability that the first is the more plausible one,
-how many times as plausible it is as the second, or words of the judge's own."""
+"""The answer format: an option's letter, the probability that the first is the more plausible one,
+the ratio of its plausibility to the second's, or free text."""
 
 OF_PAIRS: tuple[Answer, ...] = ("letter", "probability", "ratio")
-"""The answers to questions about two options."""
+"""The answer formats of questions about two options."""
 
 _HEADING = re.compile(r"^# (system|user|assistant)[ \t]*$", re.MULTILINE)
 _FRONT = re.compile(r"\A---\n(.*?)^---\n(.*)\Z", re.MULTILINE | re.DOTALL)
@@ -71,13 +71,13 @@ class Prompt:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 over the roles and texts, as hexadecimal."""
+        """The SHA-256 of the roles and texts, as hexadecimal."""
         turns = [[message.role, message.content] for message in self.messages]
         return hashlib.sha256(_encode(turns).encode()).hexdigest()
 
     @property
     def text(self) -> str:
-        """All turns' texts, for reading."""
+        """The texts of all turns."""
         return "\n\n".join(message.content for message in self.messages)
 
     @property
@@ -87,7 +87,7 @@ class Prompt:
 
     @property
     def turns(self) -> tuple[Message, ...]:
-        """The turns that are not the system's."""
+        """The turns other than the system's."""
         return tuple(m for m in self.messages if m.role != "system")
 
 
@@ -109,9 +109,9 @@ class _Front(StrictModel):
 
 @dataclass
 class _Compiled:
-    """A turn as Jinja2 compiled it, with the variables that it names.
+    """A compiled turn, with the variables that it names.
 
-    A turn that shows neither option says the same in every question, so it is kept.
+    The last rendered text is kept, since turns without options are the same in every question.
     """
 
     role: Role
@@ -120,11 +120,11 @@ class _Compiled:
     _kept: tuple[object, str] | None = None
 
     def __post_init__(self) -> None:
-        # A chain of dictionaries, which takes a tenth of the time that wording a question takes.
+        # Jinja2's chain of dictionaries takes a tenth of the rendering time.
         self.source.globals = dict(self.source.globals)
 
     def render(self, variables: dict[str, Any]) -> str:
-        """The turn's text."""
+        """Render the turn's text."""
         values = [variables.get(name) for name in self.names]
         if self._kept is None or self._kept[0] != values:
             self._kept = values, self.source.render(variables).strip()
@@ -137,12 +137,12 @@ class Template:
 
     Attributes:
         id: the name it is recorded under, such as "v1/zero-shot".
-        wording: what is particular about it, in a sentence.
+        wording: a description in a sentence.
         options: the letters of the first and the second option shown.
         max_tokens: how many tokens an answer needs.
         parts: the turns as Jinja2 source.
         where: the file, for messages.
-        answer: what is asked for.
+        answer: the answer format.
 
     Example:
         >>> template = Template.load("v1/zero-shot")
@@ -163,12 +163,11 @@ class Template:
         """Read a template by name (from prompts/) or by path.
 
         Args:
-            name: which one.
-            answers: the answers that it may ask for.
+            name: the name or path.
+            answers: the allowed answer formats.
 
         Raises:
-            InputError: no such file, or it is not a template for such answers; the message says
-                what is wrong.
+            InputError: no such file, or not a valid template with such an answer.
         """
         path = resources.find("prompts", name, ".md")
         template = cls.read(path)
@@ -183,7 +182,7 @@ class Template:
 
     @classmethod
     def read(cls, path: Path) -> Template:
-        """Read a template's file as it is, without trying it.
+        """Read a template's file without rendering it.
 
         Raises:
             InputError: it cannot be read, or breaks a rule.
@@ -215,10 +214,10 @@ class Template:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over all that can change a question or the reading of its answer."""
+        """The SHA-256 of all that changes a question or the reading of its answer."""
         content: list[Any] = [self.id, self.options, self.max_tokens, self.parts]
         if self.answer in ("probability", "ratio"):
-            content.append(self.answer)  # the others' digests are older than this
+            content.append(self.answer)  # digests of the other formats are older
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     @cached_property
@@ -233,15 +232,14 @@ class Template:
                 )
                 for role, source in self.parts
             )
-        except Exception as error:  # what a template does wrong has no end of names
+        except Exception as error:  # templates can raise any exception
             raise InputError(f"{self.where}: {_short(error)}") from None
 
     def check(self) -> None:
-        """Fill the template in with samples, in a process of its own, and look at what it shows.
+        """Render the template with samples in a process of its own, and check the result.
 
         Raises:
-            InputError: it fails, takes too long or too much memory, or does not show what it is
-                about; the message says what is wrong.
+            InputError: it fails, takes too much time or memory, or does not show both options.
         """
         try:
             first, *others = sandbox.fill_in(
@@ -267,11 +265,11 @@ class Template:
 
     @property
     def names(self) -> frozenset[str]:
-        """The variables that it shows."""
+        """The variables that it uses."""
         return frozenset(name for part in self._compiled for name in part.names)
 
     def render(self, variables: dict[str, Any]) -> Prompt:
-        """Fill the parts in.
+        """Render the parts.
 
         Raises:
             InputError: the template names a variable that does not exist, or fails otherwise.
@@ -280,7 +278,7 @@ class Template:
             return Prompt(
                 tuple(Message(part.role, part.render(variables)) for part in self._compiled)
             )
-        except Exception as error:  # what a template does wrong has no end of names
+        except Exception as error:  # templates can raise any exception
             known = ", ".join(variables)
             line = _short(error)
             raise InputError(f"{self.where}: {line}; a template may use {known}") from None
@@ -322,7 +320,7 @@ def _short(error: Exception) -> str:
 
 
 def _samples(answer: Answer) -> list[dict[str, Any]]:
-    """Values to try a template with; of two options, then with another in place of either."""
+    """Return values for a trial: two options, and each of them replaced by a third."""
     about = {"title": "Houses of a town", "subject": "a house", "setting": "It is for sale."}
     if answer == "text":
         area = {"label": "area", "unit": "m²", "low": "20 m²", "high": "900 m²", "categories": []}
