@@ -1,24 +1,24 @@
-"""The errors a user can meet: one tree, rooted at `ElicitError`.
+"""The errors of this package, all subclasses of `ElicitError`.
 
-A message is one line that names the value, the rule it breaks and the way out.
-The command line prints it and exits with `exit_code`; a script catches the class.
+A message is one line that names the value, the rule that it breaks and the way out. The command
+line prints it and exits with `exit_code`; a script catches the class.
 """
 
 
 class ElicitError(Exception):
-    """Anything this package reports on purpose; never raised itself."""
+    """The base class of all errors that this package raises."""
 
     exit_code = 1
 
 
 class InputError(ElicitError):
-    """What the user gave cannot be used: a file, a setting, a key, an argument."""
+    """A file, a setting, a key or an argument cannot be used."""
 
     exit_code = 2
 
 
 class JudgeError(ElicitError):
-    """A judge cannot be asked any further; the answers it gave so far are kept."""
+    """A judge cannot be asked further; its answers so far are kept."""
 
     exit_code = 3
 
@@ -30,14 +30,14 @@ class CapError(JudgeError):
 
 
 class IncompleteError(ElicitError):
-    """Questions have no answer, though every judge was asked to the end; what there is is kept."""
+    """Questions have no answer although every judge was asked; the other answers are kept."""
 
     exit_code = 5
 
 
 STOPPED = 130
-"""The exit code when the user stopped it (Ctrl-C), as shells have it: 128 and the signal's number.
-SIGTERM is 143, SIGHUP 129."""
+"""The exit code after Ctrl-C: 128 plus the number of the signal, as in shells. After SIGTERM it is
+143, after SIGHUP 129."""
 
 
 class RenamedKeyWarning(FutureWarning):

@@ -1,1 +1,1 @@
-"""Helpers that several packages share and that know nothing of them."""
+"""Helpers of several packages, which import none of them."""

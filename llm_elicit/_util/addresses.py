@@ -1,4 +1,4 @@
-"""Addresses of servers, as campaigns and environment variables name them."""
+"""Checks of server addresses from campaigns and environment variables."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _SECRETS = ("password", "sslpassword")
 
 
 def served(address: str) -> str:
-    """The address of an HTTP server, fit to be written down and to be asked.
+    """Check the address of an HTTP server, and return it.
 
     Raises:
-        ValueError: it cannot be one, or may hold a secret; the message does not repeat it.
+        ValueError: it is not one, or may hold a secret; the message does not repeat it.
 
     Example:
         >>> served("http://localhost:8000/v1")
@@ -40,10 +40,10 @@ def served(address: str) -> str:
 
 
 def database(address: str) -> str:
-    """The address of a PostgreSQL database, without a password.
+    """Check the address of a PostgreSQL database, and return it.
 
     Raises:
-        ValueError: it cannot be one, or holds a password; the message does not repeat it.
+        ValueError: it is not one, or holds a password; the message does not repeat it.
 
     Example:
         >>> database("postgresql://me@host.example/elicit")
@@ -60,7 +60,7 @@ def database(address: str) -> str:
 
 
 def _parsed(address: str) -> SplitResult | None:
-    """The parts of an address; None where it has none."""
+    """Return the parts of an address; None if it is invalid."""
     if not address.isprintable() or " " in address:
         return None
     try:
@@ -71,7 +71,7 @@ def _parsed(address: str) -> SplitResult | None:
 
 
 def _has_host(parts: SplitResult) -> bool:
-    """Whether an address names a host that could be looked up."""
+    """Whether an address names a valid host."""
     host = parts.hostname or ""
     try:
         known = host if ":" in host else host.encode("idna").decode("ascii")

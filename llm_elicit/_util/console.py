@@ -1,4 +1,4 @@
-"""Where commands print."""
+"""The console that commands print to."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _UNBOUNDED = 100_000
 
 
 def console() -> Console:
-    """Standard output for what a command says: text as it is, and tables that lose nothing.
+    """Return a console on standard output that prints text without markup.
 
-    A terminal says how wide it is. Where there is none (a pipe, a file, CI), tables take the width
-    they need: no name in them is cut or wrapped.
+    Without a terminal (a pipe, a file, CI), tables get the width that they need, so that nothing
+    in them is cut or wrapped.
 
     Example:
         >>> console().width >= 200 or sys.stdout.isatty()

@@ -1,4 +1,4 @@
-"""Reading the tables that stages left: one that cannot be read is one line."""
+"""Reading files of earlier stages; one that cannot be read is an error of one line."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _WAY_OUT = "delete it and run the stage that writes it again"
 def read_parquet(
     path: Path, columns: Sequence[str] = (), *, only: list[str] | None = None
 ) -> pd.DataFrame:
-    """A Parquet file with at least these columns.
+    """Read a Parquet file.
 
     Args:
         path: the file.
-        columns: those that it must have.
+        columns: columns that it must have.
         only: the columns to read; None for all.
 
     Raises:
-        InputError: it is no Parquet file, is cut off, or has no such column.
+        InputError: it is not a complete Parquet file, or a column is missing.
     """
-    import pyarrow as pa  # noqa: PLC0415 - asking waits for it no more than for pandas
+    import pyarrow as pa  # noqa: PLC0415 - asking does not need it
 
     try:
         table = pd.read_parquet(path, columns=only)
@@ -52,15 +52,15 @@ def read_parquet(
 def read_points(
     path: Path, names: Sequence[str] | None = None, multiple: int = 1
 ) -> NDArray[np.float64]:
-    """Points from a Parquet file, `(n, d)`, a column a feature.
+    """Read points `(n, d)` from a Parquet file, a column a feature.
 
     Args:
         path: the file.
-        names: the features; None for whatever columns there are.
-        multiple: how many points, at least one time, belong together.
+        names: the features; None for all columns.
+        multiple: the size of the groups of points.
 
     Raises:
-        InputError: it cannot be read, lacks a column, or holds no points, or not in whole groups.
+        InputError: it cannot be read, lacks a column, or does not hold complete groups of points.
     """
     table = read_parquet(path, names or ())
     table = table if names is None else table[list(names)]
@@ -74,10 +74,10 @@ def read_points(
 
 
 def read_json(path: Path, read: Callable[[bytes], T]) -> T:
-    """What `read` makes of a JSON file.
+    """Read a JSON file with the function `read`.
 
     Raises:
-        InputError: it cannot be read, or is not what was expected.
+        InputError: it cannot be read, or `read` refuses it.
     """
     try:
         return read(path.read_bytes())

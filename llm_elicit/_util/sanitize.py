@@ -1,4 +1,4 @@
-"""Words from outside, made harmless: for a terminal, a page, a spreadsheet, a paper."""
+"""Sanitizing untrusted text for terminals, pages, spreadsheets and papers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 import unicodedata
 from itertools import pairwise
 
-# What a spreadsheet takes for the beginning of a formula, behind any guards of ours.
+# What a spreadsheet reads as the start of a formula, after any apostrophes of `guard`.
 _FORMULA = r"'*[=+\-@\t\r\n＝＋－＠]"
 _UNGUARDED, _GUARDED = re.compile(rf"^(?={_FORMULA})"), re.compile(rf"^'(?={_FORMULA})")
 
-# What Markdown, HTML within it, or a table's cell acts on.
+# Special characters of Markdown, of HTML within it, and of tables.
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|~!#&$])")
 
 _LATEX = {
@@ -29,7 +29,7 @@ _ACCENTS = dict(zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030
 
 
 def visible(text: str, most: int = 1200) -> str:
-    """Untrusted text with nothing in it that acts unseen: controls shown by their code point.
+    """Return untrusted text with control and format characters replaced by their code points.
 
     Example:
         >>> visible("A" + chr(27) + "[31m" + chr(0x202E))
@@ -47,7 +47,7 @@ def _code(character: str) -> str:
 
 
 def guard(text: str) -> str:
-    """A cell of a CSV that no spreadsheet takes for a formula: an apostrophe goes before one.
+    """Return the cell of a CSV, with an apostrophe before what a spreadsheet would run.
 
     Example:
         >>> guard("=1+1"), guard("A"), unguard(guard("'=1+1"))
@@ -62,7 +62,7 @@ def unguard(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """A cell of a Markdown table that is nothing but its text, on one line.
+    """Escape a text for a cell of a Markdown table, on one line.
 
     Example:
         >>> print(markdown("<b>a|b</b>"))
@@ -72,23 +72,22 @@ def markdown(text: str) -> str:
 
 
 def latex(text: str) -> str:
-    """A cell of a LaTeX table that is nothing but its text, on one line.
+    """Escape a text for a cell of a LaTeX table, on one line, for pdfLaTeX.
 
-    It sets with pdfLaTeX as it is: letters with accents become commands, and what has no letter
-    there is written by its code point.
+    Letters with accents become commands, and characters without one become code points.
 
     Example:
         >>> print(latex(r"\\input{a} & Zoë"))
         \\textbackslash{}input\\{a\\} \\& Zo\\"{e}
     """
     line = " ".join(visible(text).split())
-    # Two hyphens, or two quotes, would run into one sign.
+    # Two hyphens or two quotes would become one character.
     parts = ("{}" if c == before and c in "-'" else "" for before, c in pairwise(f" {line}"))
     return "".join(part + _set(c) for part, c in zip(parts, line, strict=True))
 
 
 def _set(character: str) -> str:
-    """One character in LaTeX."""
+    """Return one character in LaTeX."""
     if character in _LATEX:
         return _LATEX[character]
     if character.isascii():

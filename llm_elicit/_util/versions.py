@@ -1,4 +1,4 @@
-"""What a result was made with: versions, for the report and for deciding what is stale."""
+"""Versions of this package and its dependencies, for reports and for finding stale results."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _SHOWN = ("llm-elicit", "torch", "numpy", "scipy", "pandas", "anthropic", "opena
 
 
 def package_version() -> str:
-    """This package's version, or "unknown" from a bare checkout."""
+    """Return this package's version, or "unknown" if it is not installed."""
     return installed_versions().get("llm-elicit", "unknown")
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of Python and of the packages that shape a number, those that are installed.
+    """Return the versions of Python and of the installed packages that affect results.
 
     Example:
         >>> sorted(installed_versions())[0]

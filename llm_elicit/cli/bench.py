@@ -36,39 +36,52 @@ else:
     tables = LazyModule("llm_elicit.benchmarks.tables")
 
 
+TableName = Annotated[
+    str, typer.Argument(metavar="TABLE", help=f"One of {', '.join(TABLES)}, orchestrator, faults.")
+]
+Targets = Annotated[str, typer.Option(help="Names, or: paper, tuning.")]
+Seeds = Annotated[str, typer.Option(help="Such as 1-10 or 1,3,5.")]
+Methods = Annotated[str, typer.Option(help="Names; all by default.")]
+Variants = Annotated[
+    str,
+    typer.Option(help="Of the ablation (all but the slow by default), coverage, power or faint."),
+]
+PairsPerFeature = Annotated[
+    int | None, typer.Option(help="1000 by default, as in the paper; faint has 50.")
+]
+Points = Annotated[
+    int, typer.Option(help="Of a Wasserstein distance; the paper has 15000 (minutes, 9 GiB).")
+]
+Folder = Annotated[Path, typer.Option(help="The folder of the finished rows.")]
+Processes = Annotated[int, typer.Option(help="Jobs in parallel on this machine.")]
+Cluster = Annotated[str | None, typer.Option(help="Address of a Dask scheduler.")]
+Markdown = Annotated[Path | None, typer.Option(help="Write the tables to this file, too.")]
+Full = Annotated[bool, typer.Option("--full", help="All measurements of orchestrator.")]
+Many = Annotated[
+    int | None, typer.Option(min=10, help="Questions of orchestrator; 200000 with --full.")
+]
+FaultRows = Annotated[
+    str, typer.Option(help="Rows of faults, such as 429,SIGKILL; all by default.")
+]
+Questions = Annotated[int, typer.Option(min=20, help="Questions of the rows of faults on rates.")]
+
+
 def bench_command(
-    table: Annotated[
-        str,
-        typer.Argument(metavar="TABLE", help=f"One of {', '.join(TABLES)}, orchestrator, faults."),
-    ],
-    targets: Annotated[str, typer.Option(help="Names, or: paper, tuning.")] = "",
-    seeds: Annotated[str, typer.Option(help="Such as 1-10 or 1,3,5.")] = "1-10",
-    methods: Annotated[str, typer.Option(help="Names; all by default.")] = "",
-    variants: Annotated[
-        str,
-        typer.Option(
-            help="Of the ablation (all but the slow by default), coverage, power or faint."
-        ),
-    ] = "",
-    comparisons_per_feature: Annotated[
-        int | None, typer.Option(help="1000 by default, as in the paper; faint has 50.")
-    ] = None,
-    points: Annotated[
-        int, typer.Option(help="Of a Wasserstein distance; the paper has 15000 (minutes, 9 GiB).")
-    ] = 4000,
-    out: Annotated[Path, typer.Option(help="Where rows are kept.")] = Path("runs/bench"),
-    workers: Annotated[int, typer.Option(help="Jobs side by side on this machine.")] = 1,
-    cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write the tables here too.")] = None,
-    full: Annotated[bool, typer.Option("--full", help="The orchestrator's bars whole.")] = False,
-    many: Annotated[
-        int | None,
-        typer.Option(min=10, help="Of the orchestrator's large campaign; 200000 with --full."),
-    ] = None,
-    rows: Annotated[
-        str, typer.Option(help="Of the faults: names, such as 429,SIGKILL; all by default.")
-    ] = "",
-    questions: Annotated[int, typer.Option(min=20, help="Of the faults' rows about pace.")] = 3_000,
+    table: TableName,
+    targets: Targets = "",
+    seeds: Seeds = "1-10",
+    methods: Methods = "",
+    variants: Variants = "",
+    comparisons_per_feature: PairsPerFeature = None,
+    points: Points = 4000,
+    out: Folder = Path("runs/bench"),
+    workers: Processes = 1,
+    cluster: Cluster = None,
+    markdown: Markdown = None,
+    full: Full = False,
+    many: Many = None,
+    rows: FaultRows = "",
+    questions: Questions = 3_000,
 ) -> None:
     """Run one of the paper's tables and print it with the published numbers. Resumes.
 

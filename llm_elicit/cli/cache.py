@@ -1,4 +1,4 @@
-"""`llm-elicit cache`: what answers are kept across runs, and whether they can be trusted."""
+"""`llm-elicit cache`: the answers that are kept across runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def list_command(
     last: Annotated[int, typer.Option(help="So many of them.", min=1)] = 20,
     runs: Runs = RUNS,
 ) -> None:
-    """How many answers are kept of which model; with --model, their keys."""
+    """Count the answers by model; with --model, list their keys."""
     with _opened(runs) as cache:
         out.print(_keys(cache, model, last) if model else _models(cache))
 
@@ -81,7 +81,7 @@ def _keys(cache: Cache, model: str, last: int) -> Table:
 
 @cache_app.command("explain")
 def explain_command(one: Key, two: Key, runs: Runs = RUNS) -> None:
-    """Name the fields in which two requests differ: why one's answer did not serve the other."""
+    """Name the fields in which two requests differ, so that they do not share an answer."""
     with _opened(runs) as cache:
         found = request_identity.differences(cache.find(one).request, cache.find(two).request)
     for path, a, b in found:
@@ -97,12 +97,12 @@ def _short(value: Any) -> str:
 
 @cache_app.command("prune")
 def prune_command(
-    days: Annotated[int | None, typer.Option(help="Forget answers older than this.")] = None,
-    model: Annotated[str, typer.Option(help="Forget this model's answers alone.")] = "",
-    key: Annotated[str, typer.Option(help="Forget the one entry with this key.")] = "",
+    days: Annotated[int | None, typer.Option(help="Delete answers older than this.")] = None,
+    model: Annotated[str, typer.Option(help="Delete only this model's answers.")] = "",
+    key: Annotated[str, typer.Option(help="Delete the entry with this key.")] = "",
     runs: Runs = RUNS,
 ) -> None:
-    """Forget answers, and give their space back. What is forgotten is asked, and paid, again."""
+    """Delete answers and free their space; they are asked and paid for again when needed."""
     if days is None and not model and not key:
         raise InputError("cache prune: say what to forget with --days, --model or --key")
     with _opened(runs) as cache:
@@ -119,7 +119,7 @@ def prune_command(
 
 @cache_app.command("verify")
 def verify_command(runs: Runs = RUNS) -> None:
-    """Prove that every key is that of its request, and every answer the one that was kept."""
+    """Verify the digest of every request and of every answer."""
     with _opened(runs) as cache:
         damage = cache.damage()
         if damage is not None:

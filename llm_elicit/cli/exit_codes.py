@@ -25,11 +25,11 @@ _LIKE_CTRL_C = ("SIGTERM", "SIGHUP")
 
 
 class _StoppedError(Exception):
-    """The user stopped it; Typer would end a KeyboardInterrupt without a word."""
+    """The user stopped the command; Typer would end on a KeyboardInterrupt without a message."""
 
 
 class CommandGroup(TyperGroup):
-    """The group of commands, whose interruptions reach `run_app`."""
+    """The group of commands; it passes interruptions on to `run_app`."""
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         """Call the command."""
@@ -68,13 +68,13 @@ def run_app(commands: Callable[[], object]) -> int:
 
 
 def _unusable(error: OSError) -> str:
-    """What is wrong with a file or folder; libraries in C name it in their own words."""
+    """Return what is wrong with a file or folder; libraries in C have messages of their own."""
     what = f"{visible(str(error.filename), 200)}: {error.strerror}" if error.filename else error
     return f"{what}; check the path, its permissions and the disk's space"
 
 
 def _ours(error: Exception) -> bool:
-    """Whether an error is one that the package reports on purpose."""
+    """Whether an error belongs to this package."""
     core = sys.modules.get("llm_elicit.density.errors")
     return isinstance(error, ElicitError) or (
         core is not None and isinstance(error, core.DensityError)
@@ -110,7 +110,7 @@ def _one_line_warnings() -> Iterator[None]:
 
 @contextmanager
 def _interruptions() -> Iterator[list[int]]:
-    """Treat SIGTERM and SIGHUP as Ctrl-C while inside; those received are listed.
+    """Treat SIGTERM and SIGHUP as Ctrl-C within the block; yield the list of those received.
 
     While questions are asked, the first one stops sending and waits for the answers in flight.
     """
@@ -118,21 +118,21 @@ def _interruptions() -> Iterator[list[int]]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         received.append(number)
-        # While an event loop runs, this is the loop's handler, which cancels the task.
+        # In an event loop this is the loop's handler, which cancels the task.
         handler = signal.getsignal(signal.SIGINT)
         (handler if callable(handler) else signal.default_int_handler)(number, frame)
 
     before: dict[int, Any] = {}
     try:
-        # A shell starts what is in the background with SIGINT ignored; asyncio wants Python's own.
+        # Shells start background jobs with SIGINT ignored, but asyncio needs Python's handler.
         before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
         for name in _LIKE_CTRL_C:
             number = getattr(signal, name, None)
-            # `nohup` has SIGHUP ignored, and it stays so.
+            # With `nohup`, SIGHUP is ignored and stays so.
             if number is not None and signal.getsignal(number) == signal.SIG_DFL:
                 before[number] = signal.signal(number, interrupt)
     except ValueError:
-        pass  # not the main thread: signals are not this thread's
+        pass  # only the main thread can handle signals
     try:
         yield received
     finally:
@@ -142,8 +142,7 @@ def _interruptions() -> Iterator[list[int]]:
 
 @contextmanager
 def frozen_gc() -> Iterator[None]:
-    """Spare the garbage collector what was loaded before: it would go through all of it again and
-    again, for a twentieth of the time that asking takes."""
+    """Exclude loaded modules from garbage collection, which saves a twentieth of asking."""
     gc.freeze()
     try:
         yield

@@ -3,25 +3,47 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+from llm_elicit._util.versions import package_version
 from llm_elicit.cli import estimate, run, status
 from llm_elicit.cli.bench import bench_command
 from llm_elicit.cli.cache import cache_app
 from llm_elicit.cli.compare import compare_command
 from llm_elicit.cli.exit_codes import CommandGroup, run_app
 from llm_elicit.cli.models import backends_command, models_app
+from llm_elicit.cli.options import out
 from llm_elicit.cli.pilot import pilot_command
 from llm_elicit.cli.space import space_app
 
 app = typer.Typer(
     cls=CommandGroup,
-    help="What does a language model believe, as a probability density?",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"llm-elicit {package_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """What does a language model believe, as a probability density?"""
+    del version  # its callback has printed it
+
+
 app.command("run")(run.run_command)
 app.command("estimate")(estimate.estimate_command)
 app.command("plan")(run.plan_command)

@@ -214,3 +214,10 @@ def test_plan_refuses_a_template_that_is_not_there_or_shows_nothing(llm_elicit, 
     path = campaign(tmp_path, CAMPAIGN.replace("pairs: 60", "pairs: 60, template: mine.md"))
     assert_refused(llm_elicit("plan", path), "mine.md", "option_a and option_b")
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_version_is_printed(llm_elicit):
+    done = llm_elicit("--version")
+    assert done.returncode == 0
+    assert done.stdout.startswith("llm-elicit ")
+    assert "run" in llm_elicit("--help").stdout
