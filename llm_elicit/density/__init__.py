@@ -1,7 +1,7 @@
-"""The density core: comparisons in, a belief density out. It knows nothing of language models.
+"""The density core: from comparisons to a belief density. It imports nothing else of the package.
 
-`fit_belief` and `fit_evidence` return a `BeliefDensity`, which samples, evaluates and saves itself;
-`fit_power` finds its scale where comparisons leave it open.
+`fit_belief` and `fit_evidence` return a `BeliefDensity`, with methods to sample, evaluate and save
+it; `fit_power` estimates its scale where comparisons do not determine it.
 
 Examples
 --------

@@ -187,7 +187,9 @@ class BeliefDensity:
         return self._latent.from_latent(points.numpy())
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
-        """Return log densities (n,) at points (n, d), nats per natural unit; −inf outside λ's.
+        """Return log densities (n,) at points (n, d), nats per natural unit.
+
+        They are −inf outside the support.
 
         Raises
         ------

@@ -123,7 +123,9 @@ class BeliefDraws:
         integer("feature", feature, most=self.points[0].shape[1] - 1)
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
-        """Return log densities (S, n) at points (n, d), nats per natural unit; −inf outside λ's.
+        """Return log densities (S, n) at points (n, d), nats per natural unit.
+
+        They are −inf outside the support.
 
         Raises
         ------
