@@ -25,8 +25,7 @@ from llm_elicit.density.power import fit_power
 from llm_elicit.density.prior import Prior
 from llm_elicit.density.ranges import Ranges
 from llm_elicit.density.sampling import SamplingDensity, Uniform
-from llm_elicit.density.score.settings import ScoreSettings
-from llm_elicit.density.settings import FitSettings
+from llm_elicit.density.settings import FitSettings, ScoreSettings
 from llm_elicit.density.smc import AnnealingSettings
 from llm_elicit.density.summaries import Coherence, Marginal, Power, band
 from llm_elicit.density.utility import (

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torchdiffeq import odeint
 
-from llm_elicit.density.score.settings import one_of, rising, within
+from llm_elicit.benchmarks.protocol.checks import one_of, rising, within
 
 Score = Callable[[Tensor, float], Tensor]
 DIVERGENCES = ("exact", "hutchinson")

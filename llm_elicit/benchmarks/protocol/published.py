@@ -29,11 +29,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from llm_elicit.benchmarks.protocol.checks import one_of, within
 from llm_elicit.benchmarks.protocol.likelihood import LikelihoodSettings
 from llm_elicit.benchmarks.protocol.samplers import HeunSettings, LangevinSettings
 from llm_elicit.benchmarks.protocol.training import TrainingSettings
 from llm_elicit.density.errors import DensityError
-from llm_elicit.density.score.settings import one_of, within
 
 SIDES = ("both", "winners")
 DENSITIES = ("rays", "flow")

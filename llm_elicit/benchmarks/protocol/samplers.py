@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from llm_elicit.benchmarks.protocol.checks import one_of, rising, within
 from llm_elicit.benchmarks.protocol.likelihood import FlowPrior, LikelihoodSettings, flow_log_prob
 from llm_elicit.benchmarks.protocol.network import ScoreNetwork
 from llm_elicit.benchmarks.protocol.training import (
@@ -36,7 +37,6 @@ from llm_elicit.benchmarks.protocol.training import (
     cosine_schedule,
     train_score,
 )
-from llm_elicit.density.score.settings import one_of, rising, within
 
 Drift = Callable[[Tensor, float], Tensor]
 Field = Callable[[Tensor], Tensor]

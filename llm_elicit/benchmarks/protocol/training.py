@@ -22,8 +22,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from llm_elicit.benchmarks.protocol.checks import fraction, one_of, rising, within
 from llm_elicit.benchmarks.protocol.network import ScoreNetwork
-from llm_elicit.density.score.settings import fraction, one_of, rising, within
 from llm_elicit.density.torch_utils import Adam
 
 Progress = Callable[[str, int, int], None]

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from llm_elicit.density.likelihood import Noise
-from llm_elicit.density.score.settings import ScoreSettings
+from llm_elicit.density.settings import ScoreSettings
 from llm_elicit.density.torch_utils import Adam
 from llm_elicit.density.transforms import Latent
 
