@@ -1,4 +1,4 @@
-"""What the density core is told of a campaign: the answers, λ, and the judge's noise."""
+"""The inputs of a fit: a judge's answers, the sampling density λ, and the judge's noise."""
 
 from __future__ import annotations
 
@@ -16,58 +16,55 @@ from llm_elicit.spaces.features import FeatureSpace
 if TYPE_CHECKING:
     from llm_elicit import density
 else:
-    density = LazyModule("llm_elicit.density")  # PyTorch, which most commands do without
+    density = LazyModule("llm_elicit.density")  # PyTorch, which most commands do not need
 
 
 STATED_TO = 0.01
-"""The step between the probabilities that judges state."""
+"""The rounding of stated probabilities."""
 
 
 def sampling_of(space: FeatureSpace) -> density.Uniform:
-    """The density that pairs are drawn from: uniform on each feature's scale."""
+    """Return λ, the density that pairs are drawn from: uniform on each feature's scale."""
     return density.Uniform(space.low, space.high, log=space.log, categorical=space.categorical)
 
 
 def noise_of(fit: Fit) -> density.Noise:
-    """The judge's noise as the campaign takes it to be."""
-    return (
-        density.Noise(fit.noise)
-        if fit.noise_level is None
-        else density.Noise(fit.noise, fit.noise_level)
-    )
+    """Return the noise that the campaign assumes."""
+    if fit.noise_level is None:
+        return density.Noise(fit.noise)
+    return density.Noise(fit.noise, fit.noise_level)
 
 
 def evidence_of(comparisons: Comparisons, judge: str, fit: Fit) -> density.Evidence:
-    """A judge's answers: measured log-odds where it gave any, else choices.
+    """Return a judge's answers as evidence: log-odds if it gave any, choices otherwise.
 
-    Choices without a probability among log-odds are left out: they say next to nothing beside
-    them. Stated probabilities are known to a per cent, and no further at 0 and 100. Of choices
-    alone see `Fit.position_effect`.
+    Choices among log-odds are left out, since they add little information. Stated probabilities
+    are rounded to a per cent. How choices enter is set by `Fit.position_effect`.
     """
-    said = comparisons.judgments(judge)
-    if said.soft.any():
-        return _measured(said, judge)
+    judgments = comparisons.judgments(judge)
+    if judgments.soft.any():
+        return _measured(judgments, judge)
     if fit.position_effect == "averaged":
         choices = comparisons.choices(judge)
         return density.Evidence.comparisons(choices.a, choices.b, choices.preference)
-    tie = said.tie & (fit.noise == "gumbel")  # the others count a tie as half and half
+    tie = judgments.tie & (fit.noise == "gumbel")  # other families count a tie as half a win
     return density.Evidence.comparisons(
-        said.a, said.b, said.preference, tie=tie, first=said.first, judge=judge
+        judgments.a, judgments.b, judgments.preference, tie=tie, first=judgments.first, judge=judge
     )
 
 
-def _measured(said: Judgments, judge: str) -> density.Evidence:
-    """The soft answers of a judge, each by its form."""
-    first = np.where(said.first[:, None], said.a, said.b)
-    second = np.where(said.first[:, None], said.b, said.a)
-    stated = said.soft & (said.format == "probability")
-    known = said.soft & ~stated
+def _measured(judgments: Judgments, judge: str) -> density.Evidence:
+    """Return a judge's soft answers as log-odds or stated probabilities."""
+    first = np.where(judgments.first[:, None], judgments.a, judgments.b)
+    second = np.where(judgments.first[:, None], judgments.b, judgments.a)
+    stated = judgments.soft & (judgments.format == "probability")
+    known = judgments.soft & ~stated
     parts = []
     if known.any():
-        log_odds = said.log_odds[known]
+        log_odds = judgments.log_odds[known]
         parts.append(density.Evidence.log_odds(first[known], second[known], log_odds, judge=judge))
     if stated.any():
-        shares = said.first_shown[stated]
+        shares = judgments.first_shown[stated]
         parts.append(
             density.Evidence.probabilities(
                 first[stated], second[stated], shares, rounding=STATED_TO, judge=judge

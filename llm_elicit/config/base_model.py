@@ -18,10 +18,10 @@ from llm_elicit.errors import InputError, RenamedKeyWarning
 Model = TypeVar("Model", bound=BaseModel)
 
 _LARGEST = 5_000_000
-"""Bytes that a file of settings may have."""
+"""The most bytes of a settings file."""
 
 _DEEPEST, _MOST = 40, 100_000
-"""How deep its values may be nested, and how many there may be."""
+"""The deepest nesting and the largest number of its values."""
 
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 _WHOLE = re.compile(r"[-+]?[0-9][0-9_]*$")
@@ -78,7 +78,7 @@ def _former_keys(model: type[BaseModel]) -> dict[str, str]:
 
 
 def each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The values of a list, for a field in which each stands once.
+    """Return the values of a list, which must differ.
 
     Raises:
         ValueError: one appears twice.
@@ -90,7 +90,7 @@ def each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as people mean it: keys that differ, finite numbers, nothing without end."""
+    """A YAML loader that refuses duplicate keys, non-finite numbers and unbounded nesting."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -98,7 +98,7 @@ class _Loader(yaml.SafeLoader):
         self._sizes: dict[yaml.Node, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """A node that is nested no deeper, and no larger with its aliases, than settings are."""
+        """Compose a node within the limits of nesting and of size, aliases included."""
         at: Any = self.peek_event()  # type: ignore[no-untyped-call]
         alias = self.check_event(yaml.AliasEvent)
         self._depth += 1
@@ -116,7 +116,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """A mapping, no key of which stands twice."""
+        """Compose a mapping without duplicate keys."""
         node = super().compose_mapping_node(anchor)
         lines: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
@@ -130,7 +130,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_number(self, node: yaml.ScalarNode) -> int | float:
-        """A finite number, whole where it is written without a point and is."""
+        """Construct a finite number, an integer if it is written without a point and is whole."""
         text = self.construct_scalar(node).replace("_", "")
         if node.tag == _INT:
             return int(text)
@@ -141,23 +141,23 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes the texts that `_Loader` would take for numbers."""
+    """A YAML dumper that quotes texts which `_Loader` would read as numbers."""
 
 
 def _parts(node: yaml.Node) -> list[yaml.Node]:
-    """The nodes directly within a node, keys among them."""
+    """Return the direct children of a node, including keys."""
     if isinstance(node, yaml.MappingNode):
         return [part for pair in node.value for part in pair]
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
 def _refused(rule: str, at: Any) -> yaml.MarkedYAMLError:
-    """The error of a rule that a node or an event breaks, with its line."""
+    """Return the error of a node or an event that breaks a rule, with its line."""
     return yaml.MarkedYAMLError(problem=rule, problem_mark=at.start_mark)
 
 
 for _kind in (_Loader, _Dumper):
-    # As YAML 1.2 has it: 1e3 is a number, 010 is ten, and 1:30 is no number at all.
+    # Numbers as in YAML 1.2: 1e3 is a number, 010 is ten, and 1:30 is a text.
     _kind.yaml_implicit_resolvers = {
         first: [(tag, text) for tag, text in known if tag not in (_INT, _FLOAT)]
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -169,7 +169,7 @@ for _tag in (_INT, _FLOAT):
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML mapping.
+    """Read a YAML mapping.
 
     Raises:
         InputError: the file cannot be read or is far too large for settings, is not YAML, gives a
@@ -178,24 +178,44 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _LARGEST:
             raise InputError(f"{path}: {path.stat().st_size:,} bytes; is this a file of settings?")
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
-    except yaml.MarkedYAMLError as error:
-        place = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        line = visible(" ".join(f"{error.context or ''} {error.problem}".split()), 300)
-        raise InputError(f"{path}: not valid YAML: {place}{line}") from None
-    except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
-        # The parser lets dates and numbers that are none through to Python's own errors.
-        line = visible(" ".join(str(error).split()), 300)
-        raise InputError(f"{path}: not valid YAML: {line}") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not valid YAML: {_shown(error)}") from None
+    data = parse_yaml(text, str(path))
     if not isinstance(data, dict):
         raise InputError(f"{path}: a mapping of keys is expected, got {type(data).__name__}")
     return data
 
 
+def parse_yaml(text: str, where: str) -> Any:
+    """Parse YAML; keys must differ and numbers must be finite.
+
+    Args:
+        text: the YAML text.
+        where: its source, for messages.
+
+    Raises:
+        InputError: the text is not such YAML.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        place = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        line = visible(" ".join(f"{error.context or ''} {error.problem}".split()), 300)
+        raise InputError(f"{where}: not valid YAML: {place}{line}") from None
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
+        # PyYAML passes invalid dates and numbers on to Python's constructors.
+        raise InputError(f"{where}: not valid YAML: {_shown(error)}") from None
+
+
+def _shown(error: Exception) -> str:
+    return visible(" ".join(str(error).split()), 300)
+
+
 def to_yaml(data: dict[str, Any]) -> str:
-    """The text that `read_yaml` reads the same data from."""
+    """Return the YAML text of data, which `read_yaml` reads back."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
@@ -233,7 +253,7 @@ def validated(model: type[Model], data: dict[str, Any], where: str, *, warn: boo
 
 
 def _check_kinds(given: Any, read: Any, where: str, loc: tuple[str, ...]) -> None:
-    """Nothing, if no text was taken for a number or a truth value, and neither for the other.
+    """Check that no value was converted between text, number and truth value.
 
     Raises:
         InputError: one was; the message names its key.
@@ -261,5 +281,5 @@ def _kind_of(value: object) -> str:
 
 
 def _known(model: type[BaseModel], loc: tuple[int | str, ...]) -> str:
-    """The keys known at the top level, where that is where the unknown one stands."""
+    """Return the known keys for a message about an unknown one at the top level."""
     return f"; known: {', '.join(model.model_fields)}" if len(loc) == 1 else ""

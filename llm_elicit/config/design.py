@@ -1,4 +1,4 @@
-"""Which questions a campaign asks: how many pairs, how often, in which rounds; and directly."""
+"""The questions of a campaign: pairs, their rounds and triads, and direct questions."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from llm_elicit.config.base_model import Positive, StrictModel
 
 
 class Stop(StrictModel):
-    """When a judge has been asked enough, looked at before every round but the first.
+    """A stopping rule for a judge's rounds, checked before every round after the first.
+
+    The rounds end when either condition holds.
 
     Attributes:
-        max_band_width: the 90 % band of every feature's mean is no wider than this many standard
-            deviations of the belief; of a categorical feature that of every share, which has
-            √(1 − Σ share²) for a standard deviation.
-        no_signal_after: after so many pairs, a belief that is everywhere the same foretells
-            held-out choices as well as any.
-
-    Either is enough; without both, all rounds are asked.
+        max_band_width: the 90 % band of every feature's mean is at most this wide, in standard
+            deviations of the belief. For a categorical feature it is the band of every share, in
+            units of √(1 − Σ share²).
+        no_signal_after: after this many pairs, a constant utility predicts held-out choices as
+            well as any other.
     """
 
     max_band_width: Positive | None = Field(default=None, serialization_alias="band")
@@ -33,11 +33,13 @@ class Stop(StrictModel):
 
 
 class Rounds(StrictModel):
-    """Pairs planned in rounds, each from the answers to those before it.
+    """Adaptive rounds: the pairs of each are planned from the answers to the rounds before.
 
-    `shared`: all judges are asked the same pairs, and a round waits for all of them; otherwise
-    each judge has rounds of its own from the second on. `stop` says when the rounds still to come
-    are not asked any more.
+    Attributes:
+        count: the number of rounds.
+        shared: whether all judges are asked the same pairs, so that a round waits for all of
+            them. Otherwise each judge has its own rounds from the second on.
+        stop: the rule by which later rounds are left out.
     """
 
     count: Annotated[int, Field(ge=2, le=1000)]
@@ -46,10 +48,18 @@ class Rounds(StrictModel):
 
 
 class Design(StrictModel):
-    """Which questions are asked: pairs drawn from λ, in both orders, so many times each.
+    """The questions about pairs of points that are drawn from λ.
 
-    `adaptive` alone stands for the defaults in five rounds. `triads` are three pairs each, of
-    those of the first round: all that join three points drawn from λ.
+    In YAML, `design: adaptive` means the defaults in five rounds.
+
+    Attributes:
+        pairs: the number of pairs, in all rounds together.
+        template: the question template.
+        both_orders: whether each pair is shown in both orders.
+        replicates: how many times each pair is asked in each order.
+        rounds: adaptive rounds, if any.
+        triads: sets of three points drawn from λ, of which all three pairs are asked; they count
+            as pairs of the first round.
 
     Example:
         >>> design = Design(pairs=50, rounds=Rounds(count=3))
@@ -88,16 +98,16 @@ class Design(StrictModel):
         return self
 
     def identity(self) -> dict[str, Any]:
-        """What decides which questions are asked, as JSON."""
+        """Return the settings that decide which questions are asked, as JSON data."""
         identity = self.recorded(exclude_none=True)
         if not self.triads:
-            # Runs begun before there were triads, or rounds, go on.
+            # Runs from before there were triads can be resumed.
             del identity["triads"]
         return identity
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many pairs each round has; what is left over goes into the first."""
+        """The number of pairs of each round; the first has the remainder."""
         if self.rounds is None:
             return (self.pairs,)
         each, left = divmod(self.pairs, self.rounds.count)
@@ -105,22 +115,22 @@ class Design(StrictModel):
 
     @property
     def questions(self) -> int:
-        """How many questions a judge is asked in all."""
+        """The number of questions that a judge is asked."""
         return self.pairs * (1 + self.both_orders) * self.replicates
 
 
 class Direct(StrictModel):
-    """Questions besides the pairs: cross-checks, and what tells the scale of the belief.
+    """Direct questions, which check a belief and determine its power.
+
+    They are not part of a campaign's identity: they can be added to a run, and a larger number of
+    a kind includes the questions of a smaller one.
 
     Attributes:
-        quantiles: how often each feature's quantiles are asked for, if it is a number.
-        samples: how many points the judge is asked to write down, each by itself.
-        rows: of the reference table, of which the beginning is shown and the rest asked for.
+        quantiles: how many times the quantiles of each numeric feature are asked for.
+        samples: how many single points the judge is asked to sample.
+        rows: how many rows of the reference table the judge is asked to complete.
         ranges: how many pairs of ranges are compared, each in both orders.
-        ratios: of how many of the pairs it is asked how many times as plausible one is.
-
-    They are no part of a campaign's identity: a run whose pairs are asked takes them up, and more
-    of one kind leave those asked before as they were.
+        ratios: for how many pairs the judge is asked how many times as plausible one point is.
 
     Example:
         >>> Direct(quantiles=3).samples

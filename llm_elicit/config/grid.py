@@ -1,7 +1,7 @@
-"""A grid: the campaigns that one campaign stands for, a cell for each feature space and template.
+"""A grid: one campaign that defines several, a cell for each feature space and template.
 
-Judges and temperatures stay together in a cell, where they are asked the same pairs side by side.
-A cell is a campaign like any other, with a run folder, a journal and a report of its own.
+All judges and temperatures are in every cell, where they are asked the same pairs. A cell is a
+campaign like any other, with its own run folder, journal and report.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from llm_elicit.errors import InputError
 
 
 def cells(campaign: Campaign) -> tuple[Campaign, ...]:
-    """The campaigns of a grid, feature space by feature space; a plain campaign is its only cell.
+    """Return the campaigns of a grid, ordered by feature space; without a grid, the campaign.
 
-    The pairs of a cell follow from its feature space, the design and the seed alone: every
-    template, temperature and judge of a space is asked the same ones. A cell's name is that of
-    the grid and of its place on each axis, so it stays when the axes grow.
+    The pairs of a cell follow from its feature space, the design and the seed, so every template,
+    temperature and judge of a space is asked the same ones. A cell is named by the grid and its
+    value on each axis, so its name does not change when values are added.
 
     Raises:
         InputError: two cells would have one name, or a judge takes no temperature.
@@ -57,7 +57,7 @@ def cells(campaign: Campaign) -> tuple[Campaign, ...]:
 
 
 def _cell(data: dict[str, Any], space: str | None, template: str | None) -> Campaign:
-    """One cell; an axis that the grid does not name is not in the cell's name."""
+    """Return one cell; its name has no part for an axis that the grid leaves out."""
     place = [axis_word(axis) for axis in (space, template) if axis is not None]
     cell = {**data, "name": ".".join([data["name"], *place])}
     if place:
@@ -70,13 +70,13 @@ def _cell(data: dict[str, Any], space: str | None, template: str | None) -> Camp
 
 
 def axis_word(axis: str) -> str:
-    """A space's or template's name as a part of a folder's name; of a file, its stem."""
+    """Return a space's or template's name, or a file's stem, as a part of a folder's name."""
     name = Path(axis).stem if axis.endswith((".yaml", ".md")) else axis
     return re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")
 
 
 def _by_temperature(judge: Judge, campaign: Campaign) -> list[dict[str, Any]]:
-    """A judge at every temperature of the grid, the temperature in its name."""
+    """Return the settings of a judge at every temperature, which is added to its name."""
     settings = judge.model_dump(mode="json", exclude_unset=True)
     temperatures = campaign.grid.temperatures if campaign.grid else ()
     if not temperatures:

@@ -1,4 +1,4 @@
-"""Backends from other packages: found by their entry points, loaded when a campaign names one.
+"""Backends from other packages: found by entry points, and loaded when a campaign names one.
 
 A package offers a backend by an entry point of the group `llm_elicit.backends`;
 docs/how-to/backend.md says how to write one. Nothing of such a package is imported before it is
@@ -19,7 +19,7 @@ _LONGEST = 200
 
 
 def installed() -> dict[str, list[EntryPoint]]:
-    """The backends that installed packages offer, by name; more than one where they clash."""
+    """Return the backends that installed packages provide, by name; several if names clash."""
     found: dict[str, list[EntryPoint]] = defaultdict(list)
     for entry in entry_points(group=GROUP):
         found[entry.name].append(entry)
@@ -27,12 +27,12 @@ def installed() -> dict[str, list[EntryPoint]]:
 
 
 def package(entry: EntryPoint) -> str:
-    """The package that an entry point is of, and its version."""
+    """Return the package of an entry point and its version."""
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown package"
 
 
 def load(name: str, own: tuple[str, ...]) -> Any:
-    """What the entry point of a name stands for.
+    """Load the object of a backend's entry point.
 
     Args:
         name: the backend's name in the campaign.

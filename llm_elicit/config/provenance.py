@@ -1,8 +1,9 @@
-"""What must stay the same while a run goes on: all that changes a question, an answer or a number.
+"""The identity of a run: the settings that change a question, an answer or a number.
 
-An identity is a mapping of texts, so that a journal can keep it and what differs can be named. Only
-what two of them both have is compared: a judge may be added, and direct questions. Caps, speed,
-patience, prices and the fit are left out, and so is what a feature space says of its source.
+A run can be resumed only with the identity that it was started with. An identity is a mapping of
+texts, so that a journal can store it and a message can name the part that differs. Only parts that
+both identities have are compared: judges and direct questions can be added. Caps, speed, retries,
+prices, the fit and the source of a feature space are not part of it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
 
 FINGERPRINT = "fingerprint"
-"""Under which runs of earlier versions kept one digest of it all."""
+"""The key of the only digest that runs of earlier versions recorded."""
 
 _SHOWN = 60
 
@@ -25,10 +26,10 @@ _SHOWN = 60
 def identity_of(
     campaign: Campaign, space: FeatureSpace, words: Collection[str] = ()
 ) -> dict[str, str]:
-    """The identity of a campaign's questions, of whom they are asked, and of the reference data.
+    """Return the identity of a campaign: its questions, its judges and its reference data.
 
     Args:
-        campaign: what is asked.
+        campaign: the campaign.
         space: its feature space.
         words: the variables that its templates show.
 
@@ -54,12 +55,12 @@ def identity_of(
 
 
 def check_same(kept: Mapping[str, str], now: Mapping[str, str], folder: Path) -> None:
-    """Refuse to go on with a run that was begun with another identity.
+    """Check that a run is resumed with the identity that it was started with.
 
     Args:
-        kept: what the run was begun with; empty if nobody knows.
-        now: what it is to go on with.
-        folder: the run's, for the message.
+        kept: the recorded identity; empty if unknown.
+        now: the present identity.
+        folder: the run's folder, for the message.
 
     Raises:
         InputError: they differ; the message names the first part that does, and the way out.
@@ -73,10 +74,10 @@ def check_same(kept: Mapping[str, str], now: Mapping[str, str], folder: Path) ->
 
 
 def _difference(kept: Mapping[str, str], now: Mapping[str, str]) -> str | None:
-    """The first part that differs, with its old and its new value."""
-    old = "space" not in kept  # all of it, or of an earlier version
+    """Return the first part that differs, with its old and its new value."""
+    old = "space" not in kept  # a complete identity, or that of an earlier version
     if old and kept.get(FINGERPRINT, now.get(FINGERPRINT)) != now.get(FINGERPRINT):
-        return "an earlier version kept no more than that its space, seed, design or judges differ"
+        return "its space, seed, design or judges differ; an earlier version recorded no details"
     for name, value in now.items():
         if name != FINGERPRINT and kept.get(name, value) != value:
             before, after = _read(kept[name]), _read(value)
@@ -87,7 +88,7 @@ def _difference(kept: Mapping[str, str], now: Mapping[str, str]) -> str | None:
 
 
 def _field(name: str, before: dict[str, Any], after: dict[str, Any]) -> str:
-    """The first field of a part that differs."""
+    """Return the first field of a part that differs."""
     both = {**before, **after}
     field = next(key for key in both if before.get(key) != after.get(key))
     old, new = before.get(field), after.get(field)
@@ -97,7 +98,7 @@ def _field(name: str, before: dict[str, Any], after: dict[str, Any]) -> str:
 
 
 def _read(text: str) -> Any:
-    """A part as it was before it became a text; digests are texts themselves."""
+    """Parse a part from its text; digests stay texts."""
     try:
         return json.loads(text)
     except ValueError:
@@ -105,7 +106,7 @@ def _read(text: str) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """A value in a message, cut where it is long."""
+    """Return a value for a message, shortened if it is long."""
     if value is None:
         return "none"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Where templates, feature spaces and example campaigns are found.
+"""The search path of templates, feature spaces and example campaigns.
 
 The user's own folder (`./prompts`, `./datasets`, `./examples`) comes before what
 the package ships, so that a file can be overridden by copying and editing it.
@@ -14,7 +14,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def search_path(folder: str) -> list[Path]:
-    """The folders searched for `folder`, first match first.
+    """Return the folders that are searched for `folder`, in order.
 
     An installed wheel carries the files under `_data`; a checkout has them beside the package.
     """
@@ -23,16 +23,16 @@ def search_path(folder: str) -> list[Path]:
 
 
 def shipped(path: Path) -> bool:
-    """Whether a file is the package's own."""
+    """Whether a file belongs to the package."""
     roots = (_PACKAGE / "_data", *(_PACKAGE.parent / name for name in ("prompts", "datasets")))
     return any(path.resolve().is_relative_to(root.resolve()) for root in roots)
 
 
 def find(folder: str, name: str, suffix: str) -> Path:
-    """The file called `name` (a path, or a bare name in `folder`).
+    """Find a file by its path or by its name in `folder`.
 
     Raises:
-        InputError: when no such file exists; the message lists the names that do.
+        InputError: there is no such file; the message lists the known names.
 
     Example:
         >>> find("datasets", "california_housing", ".yaml").name
@@ -58,7 +58,7 @@ def find(folder: str, name: str, suffix: str) -> Path:
 
 
 def available(folder: str, suffix: str) -> list[str]:
-    """The names in `folder` that `find` would accept, sorted.
+    """Return the names in `folder` that `find` accepts, sorted.
 
     Example:
         >>> "penguins" in available("datasets", ".yaml")

@@ -19,13 +19,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import yaml
 from pydantic import Field, model_validator
 
 from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit.config import resources
-from llm_elicit.config.base_model import StrictModel, validated
+from llm_elicit.config.base_model import StrictModel, parse_yaml, validated
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
@@ -345,14 +344,8 @@ def _text(path: Path) -> str:
 
 
 def _front(text: str, where: str) -> dict[str, Any]:
-    try:
-        data = yaml.safe_load(text)
-    except RecursionError:
-        raise InputError(f"{where}: front matter is nested too deep") from None
-    except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
-        # The parser lets dates and numbers that are none through to Python's own errors.
-        line = visible(" ".join(str(error).split()), 300)
-        raise InputError(f"{where}: front matter is not valid YAML: {line}") from None
+    """Read the front matter as strictly as settings are read."""
+    data = parse_yaml(text, f"{where}: front matter")
     if not isinstance(data, dict):
         raise InputError(f"{where}: front matter must be a mapping with id and wording")
     return data

@@ -1,7 +1,10 @@
-"""A CSV's columns as numbers: those of numbers as they stand, those of words as codes."""
+"""CSV files: checked tables, columns of numbers, and columns of words as codes."""
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -21,23 +24,24 @@ else:
 
 
 _BITS = 1000
-"""The longest whole number that a float holds, nearly."""
+"""Bits of a whole number that a float can nearly hold."""
 
 
 def read_csv(path: Path, **options: Any) -> pd.DataFrame:
-    """A CSV with its header line.
+    """Read a CSV with a header line.
 
     Args:
         path: the file, also gzipped.
-        options: further ones of `pandas.read_csv`.
+        options: passed to `pandas.read_csv`.
 
     Raises:
-        InputError: it cannot be read, a row has more cells than the header line has names, two
+        InputError: it cannot be read, a row has more or fewer cells than the header line, two
             columns have one name, or cells are not separated by commas.
     """
     try:
         frame: pd.DataFrame = pd.read_csv(path, **options)
         header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False)
+        short = _first_short_row(path, header.shape[1])
     except UnicodeDecodeError:
         raise InputError(f"{path}: is not in UTF-8; save it again in that encoding") from None
     except (ValueError, OSError, EOFError, zlib.error) as error:
@@ -59,8 +63,13 @@ def read_csv(path: Path, **options: Any) -> pd.DataFrame:
         raise InputError(
             f"{path}: one column, {visible(names[0], 100)!r}; save it with commas between cells"
         )
+    if short is not None:
+        raise InputError(
+            f"{path}: line {short[0]} has {short[1]} cells, where the header line has "
+            f"{len(names)} names; add the missing cells, which may be empty"
+        )
     for name in frame.columns[frame.dtypes == np.dtype("O")]:
-        # Whole numbers of hundreds of digits stay Python's own, which no float holds.
+        # pandas keeps whole numbers of hundreds of digits as Python's, which no float can hold.
         huge = frame[name].map(lambda cell: type(cell) is int and cell.bit_length() > _BITS)
         if huge.any():
             raise InputError(
@@ -70,25 +79,54 @@ def read_csv(path: Path, **options: Any) -> pd.DataFrame:
     return frame
 
 
-def read_columns(path: Path, columns: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-    """Columns of a CSV as floats, NaN where a cell is empty.
+def read_cells(path: Path) -> list[list[str]]:
+    """Read a CSV's cells as they are printed, the header line first, without blank lines.
 
     Args:
         path: the file, also gzipped.
-        columns: the words that each column may hold, by its name; a word's place among them is
-            its code. Of a column of numbers there are none.
+    """
+    return [row for _, row in _rows(path)]
+
+
+def _rows(path: Path) -> list[tuple[int, list[str]]]:
+    """Read the rows of a CSV, each with the number of its last line."""
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        content = gzip.decompress(content)
+    reader = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""))
+    return [(reader.line_num, row) for row in reader if row]
+
+
+def _first_short_row(path: Path, width: int) -> tuple[int, int] | None:
+    """Return the line and the length of the first row with fewer cells than `width`."""
+    if path.suffix not in (".csv", ".gz"):
+        return None
+    try:
+        rows = _rows(path)
+    except csv.Error:
+        return None  # a cell longer than the module's limit; pandas has read it
+    return next(((line, len(row)) for line, row in rows if len(row) < width), None)
+
+
+def read_columns(path: Path, columns: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """Read columns of a CSV as floats; empty cells are NaN.
+
+    Args:
+        path: the file, also gzipped.
+        columns: the words that each column may hold, by its name; the index of a word is its
+            code. Columns of numbers have none.
 
     Raises:
-        InputError: a column is missing, a cell of a column of numbers holds text, or one of a
-            column of words another word; the message names column and line.
+        InputError: a column is missing, a column of numbers holds text, or a column of words
+            holds another word; the message names column and line.
     """
     frame = read_csv(path)
     numbers = [name for name, words in columns.items() if not words]
     found = numeric_columns(frame, numbers, str(path))
     words = {name: some for name, some in columns.items() if some}
-    _all_there(frame, list(words), str(path))
+    _check_present(frame, list(words), str(path))
     if words:
-        # As they are written: "4" is no 4.0, and "NA" may stand for North America.
+        # As text: "4" must not become 4.0, and "NA" may stand for North America.
         written = read_csv(path, usecols=list(words), dtype=str, keep_default_na=False)
         for name, some in words.items():
             found[name] = word_codes(written[name], frame[name].isna(), some, str(path))
@@ -96,12 +134,12 @@ def read_columns(path: Path, columns: Mapping[str, Sequence[str]]) -> pd.DataFra
 
 
 def numeric_columns(frame: pd.DataFrame, names: list[str], where: str) -> pd.DataFrame:
-    """The columns `names` as floats.
+    """Return the columns `names` as floats.
 
     Raises:
         InputError: a column is missing, or a cell holds text; the message names column and line.
     """
-    _all_there(frame, names, where)
+    _check_present(frame, names, where)
     out = {}
     for name in names:
         column = pd.to_numeric(frame[name], errors="coerce")
@@ -119,7 +157,7 @@ def numeric_columns(frame: pd.DataFrame, names: list[str], where: str) -> pd.Dat
 def word_codes(
     written: pd.Series[str], empty: pd.Series[bool], words: Sequence[str], where: str
 ) -> pd.Series[float]:
-    """Each cell's place among `words`, blanks around it aside; NaN where it is `empty`.
+    """Return the index of each cell among `words`, ignoring blanks around it; NaN if `empty`.
 
     Raises:
         InputError: a cell that is not empty holds no such word; the message names column and line.
@@ -135,13 +173,13 @@ def word_codes(
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise InputError(
-            f"{where}: column {written.name!r}, line {row + 2}: {stripped.iloc[row]!r} is none of "
-            f"its categories; known: {', '.join(words)}"
+            f"{where}: column {written.name!r}, line {row + 2}: {stripped.iloc[row]!r} is none "
+            f"of its categories; known: {', '.join(words)}"
         )
     return codes.astype(float)
 
 
-def _all_there(frame: pd.DataFrame, names: list[str], where: str) -> None:
+def _check_present(frame: pd.DataFrame, names: list[str], where: str) -> None:
     missing = [name for name in names if name not in frame.columns]
     if missing:
         raise InputError(f"{where}: no column {missing[0]!r}; it has {', '.join(frame.columns)}")

@@ -103,6 +103,6 @@ def test_a_judge_who_would_answer_otherwise_is_named() -> None:
 def test_a_fingerprint_of_an_earlier_version_is_enough() -> None:
     now = identity_of(CAMPAIGN, SPACE)
     check_same({"fingerprint": CAMPAIGN.fingerprint(SPACE)}, now, FOLDER)
-    with pytest.raises(InputError, match="an earlier version kept no more"):
+    with pytest.raises(InputError, match="an earlier version recorded no details"):
         check_same({"fingerprint": "another"}, now, FOLDER)
     check_same({}, now, FOLDER)

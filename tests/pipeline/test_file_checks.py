@@ -335,7 +335,7 @@ def test_a_run_of_an_earlier_version_goes_on(home: Path) -> None:
     stages.report(Run.open(folder), notes := Notes())
     _tell(home / "datasets/mass.yaml", "unit: g", "unit: kg")
     for stage in (stages.plan_run, stages.fit, stages.audit, stages.report):
-        with pytest.raises(InputError, match="an earlier version kept no more than that its space"):
+        with pytest.raises(InputError, match="an earlier version recorded no details"):
             stage(Run.open("c.yaml"))
     _tell(home / "datasets/mass.yaml", "unit: kg", "unit: g")
     asyncio.run(stages.ask(stages.plan("c.yaml"), progress=notes))

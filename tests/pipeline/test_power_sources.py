@@ -250,7 +250,7 @@ def test_ranges_pin_a_run_and_tell_who_ignores_their_width(tmp_path: Path) -> No
     # The other one's answers are kept as a finding, and its belief as it was.
     assert run.beliefs["flat"].diagnostics["power"] == stated["flat"]
     assert json.loads((_folder(run, "flat") / POWER).read_text())["coherence"]["p_value"] < 0.05
-    assert any("does not react to width" in line for line in notes.lines)
+    assert any("do not depend on width" in line for line in notes.lines)
     times = {name: path.stat().st_mtime_ns for name, path in before.items()}
     stages.fit(run)
     assert {name: path.stat().st_mtime_ns for name, path in before.items()} == times

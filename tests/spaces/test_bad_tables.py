@@ -112,6 +112,8 @@ GOOD = "x,y\n" + "".join(f"{i % 7}.5,{(i * i) % 11}.25\n" for i in range(40))
         (b"x\n1e300\n-1e300\n", "beyond"),
         (b"x\n1\n" + b"9" * 400 + b"\n", "too many digits"),
         (b"x\ninf\n1\n2\n", "infinite"),
+        (b"x,y\n1,2\n3\n4,5\n", "line 3 has 1 cells, where the header line has 2 names"),
+        (b'x,y\n1,"a\nb"\n\n3\n', "line 5 has 1 cells"),
         (bytes(range(256)) * 20, "c.csv"),
     ],
 )
