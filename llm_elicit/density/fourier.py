@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def draw_frequencies(count: int, dimension: int, generator: torch.Generator) -> Tensor:
-    """Frequencies (d, M) of a process of length scale one.
+    """Return frequencies (d, M) of a process of length scale one.
 
     Examples
     --------
@@ -34,7 +34,7 @@ def draw_frequencies(count: int, dimension: int, generator: torch.Generator) -> 
 
 
 def fourier_features(t: Tensor, frequencies: Tensor) -> Tensor:
-    """[cos, sin] of t·ω, divided by √M: (n, 2M) at features (n, d)."""
+    """Return [cos, sin] of t·ω divided by √M, (n, 2M), at features (n, d)."""
     angle = t @ frequencies
     return torch.cat([torch.cos(angle), torch.sin(angle)], 1) / math.sqrt(frequencies.shape[1])
 
@@ -67,23 +67,23 @@ class FourierStack:
         return [self.frequencies, self.weights]
 
     def select(self, which: Sequence[int]) -> FourierStack:
-        """The functions numbered ``which``."""
+        """Return the functions numbered ``which``."""
         return replace(self, weights=self.weights[list(which)])
 
     def scaled(self, factor: float) -> FourierStack:
-        """The same functions times ``factor``."""
+        """Return the same functions times ``factor``."""
         return replace(self, weights=factor * self.weights)
 
     def to(self, like: Tensor) -> FourierStack:
-        """The same functions on the device and in the precision of ``like``."""
+        """Return the same functions on the device and in the precision of ``like``."""
         return FourierStack(self.frequencies.to(like), self.weights.to(like))
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Values (S, n) at features (n, d)."""
+        """Return values (S, n) at features (n, d)."""
         return self.weights @ fourier_features(t, self.frequencies).T
 
     def mean_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean over the stack and its gradient: (n,), (n, d)."""
+        """Return the mean over the stack (n,) and its gradient (n, d)."""
         of_cos, of_sin = self.weights.mean(0).chunk(2)
         root = math.sqrt(self.frequencies.shape[1])
         angle = t @ self.frequencies

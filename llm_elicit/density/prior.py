@@ -1,4 +1,4 @@
-"""A belief as other statistical software expects a distribution: frozen, with SciPy's names."""
+"""A belief as a frozen distribution with SciPy's method names."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Prior:
         return self._sampling.dimension
 
     def rvs(self, size: int = 1, random_state: int | np.random.Generator | None = None) -> Array:
-        """Draw (size, d) points; by a seed, a generator, or fresh entropy."""
+        """Return (size, d) draws, by a seed, a generator, or fresh entropy."""
         integer("rvs: size", size)
         if random_state is not None and not isinstance(random_state, np.random.Generator):
             seed_of("rvs: random_state", random_state)
@@ -60,15 +60,15 @@ class Prior:
         return self._sample(size, int(rng.integers(2**62)))
 
     def logpdf(self, x: npt.ArrayLike) -> Array:
-        """Log density at points (..., d), nats: (...); −inf outside the support."""
+        """Return the log density (...) at points (..., d), nats; −inf outside the support."""
         points = self._points("logpdf: x", x)
         flat = self._log_prob(points.reshape(-1, self.dim))
         return np.asarray(flat.reshape(points.shape[:-1]))
 
     def logpdf_and_gradient(self, x: npt.ArrayLike) -> tuple[Array, Array]:
-        """Log density (...) and its gradient (..., d) at points (..., d): nats a natural unit.
+        """Return the log density (...) and its gradient (..., d) at points (..., d).
 
-        What Hamiltonian samplers ask for. −inf and 0 outside the support.
+        The gradient is in nats per natural unit. Outside the support they are −inf and 0.
 
         Raises
         ------
@@ -114,19 +114,19 @@ class Prior:
         return points
 
     def pdf(self, x: npt.ArrayLike) -> Array:
-        """Density at points (..., d): (...)."""
+        """Return the density (...) at points (..., d)."""
         return np.asarray(np.exp(self.logpdf(x)))
 
     def mean(self) -> Array:
-        """Means (d,), from draws kept with the fit."""
+        """Return the means (d,), from draws kept with the fit."""
         return np.asarray(self._kept.mean(axis=0))
 
     def cov(self) -> Array:
-        """Covariance (d, d), from draws kept with the fit."""
+        """Return the covariance (d, d), from draws kept with the fit."""
         return np.asarray(np.cov(self._kept.T).reshape(self.dim, self.dim))
 
     def support(self) -> tuple[Array, Array]:
-        """Lower and upper bounds (d,); infinite where λ has none."""
+        """Return lower and upper bounds (d,); infinite where λ has none."""
         if isinstance(self._sampling, Uniform):
             return self._sampling.low.copy(), self._sampling.high.copy()
         if isinstance(self._sampling, Empirical):

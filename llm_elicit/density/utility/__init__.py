@@ -1,4 +1,4 @@
-"""The utility f = log p, fitted by likelihood: `fit_utility`, `fit_measured`, their settings."""
+"""Fits of the utility f = log p by likelihood."""
 
 from llm_elicit.density.utility.fit import UtilityFit, UtilitySettings, fit_utility
 from llm_elicit.density.utility.folds import ChoiceData

@@ -100,7 +100,7 @@ class Observations:
 
 @dataclass(frozen=True)
 class GaussianProcessFit:
-    """The posterior mean, draws, and what the observations say of the judges.
+    """The posterior mean, draws, and the estimated terms of the judges.
 
     ``predicted`` (n,) is what each row is predicted to be by the others: κ (f(a) − f(b)) with the
     position effect; ``effects`` and ``effect_errors`` (B,) are posterior means and standard
@@ -121,7 +121,7 @@ class GaussianProcessFit:
 def fit_gaussian_process(
     rows: Observations, noise: Noise, generator: torch.Generator, settings: GaussianProcessSettings
 ) -> GaussianProcessFit:
-    """The posterior of the utility given rows of any kind."""
+    """Return the posterior of the utility given rows of any kind."""
     process = _Process(rows, noise, generator, settings)
     process.maximize()
     return process.result()
@@ -146,7 +146,7 @@ class _Process:
         exact = ~rows.chosen & np.isfinite(rows.extra) & (rows.censored == 0)
         self.exact = torch.from_numpy(exact)
         square = float(np.mean(rows.value[exact] ** 2)) if exact.any() else noise.scale**2
-        # A judge who says the same of every pair leaves no scale; any will do.
+        # If all log-odds are equal there is no scale; any value will do.
         self.unit = math.sqrt(max(square, 1e-24))
         wide = _WIDE * max(self.unit, noise.scale if rows.chosen.any() else 0.0)
         self.effect_variance = torch.from_numpy(
@@ -162,7 +162,7 @@ class _Process:
         self.fixed_variance = torch.full((len(rows),), math.inf, dtype=torch.float64)
 
     def _start(self) -> Array:
-        """Starting values, the centres of the priors: logs of variances, ℓ, gains, dispersions."""
+        """Return the centres of the priors: logs of variances, ℓ, gains, dispersions."""
         gains = [0.0] * len(self.free)
         unit = self.unit
         if any(self.rows.choices):
@@ -177,7 +177,7 @@ class _Process:
         return np.array([*logs, 0.5 * math.log(d), *gains, *dispersions])
 
     def maximize(self) -> None:
-        """Find the variances; where rows are not normal, in turns with the approximations."""
+        """Estimate the variances, in turns with normal approximations where rows need them."""
         rounds = self.settings.rounds if not bool(self.exact.all()) else 1
         eta = torch.zeros(len(self.rows), dtype=torch.float64)
         for _ in range(rounds):
@@ -190,7 +190,7 @@ class _Process:
                 break
 
     def _approximate(self, eta: Tensor) -> None:
-        """Normal approximations of choices and censored rows about their differences ``eta``."""
+        """Set normal approximations of choices and censored rows about ``eta``."""
         rows = self.rows
         chosen = torch.from_numpy(rows.chosen)
         if chosen.any():
@@ -212,7 +212,7 @@ class _Process:
             self.fixed_variance[cut] = 1.0 / information
 
     def _parts(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Variances (5,), ℓ (), gains (n,) and the variances of the measurements (n,)."""
+        """Return variances (5,), ℓ (), gains (n,) and variances of the measurements (n,)."""
         variances, rest = torch.exp(theta[:_VARIANCES]), theta[_VARIANCES:]
         log_gain = torch.zeros(len(self.rows.choices), dtype=torch.float64)
         log_gain = log_gain.index_copy(0, torch.tensor(self.free, dtype=torch.long),
@@ -251,7 +251,7 @@ class _Process:
         self.theta, self.log_evidence = np.asarray(found.x), -float(found.fun)
 
     def _solve(self) -> None:
-        """The posterior of all coefficients at the variances found."""
+        """Compute the posterior of all coefficients at the variances found."""
         variances, length, gain, variance = self._parts(torch.from_numpy(self.theta))
         variance = torch.where(self.exact, variance, self.fixed_variance)
         self.frequencies = self.unit_frequencies / length
@@ -272,7 +272,7 @@ class _Process:
         self.fitted = self.columns @ self.mean
 
     def _prior_root(self, variances: Tensor) -> Tensor:
-        """A root (P, P) of the coefficients' prior covariance."""
+        """Return a root (P, P) of the coefficients' prior covariance."""
         count = self.columns.shape[1]
         quadratic = self.quadratic.shape[1]
         root = torch.zeros(count, count, dtype=torch.float64)
@@ -285,7 +285,7 @@ class _Process:
         return root
 
     def result(self) -> GaussianProcessFit:
-        """The fit as the rest of the core uses it."""
+        """Return the fit."""
         d, quadratic = self.dimension, self.quadratic.shape[1]
         end = self.columns.shape[1] - len(self.effect_variance)
         normal = torch.randn(
@@ -322,7 +322,7 @@ class _Process:
         )
 
     def _predicted(self) -> Array:
-        """What every row is predicted to be without its group, at the same variances."""
+        """Return the prediction of every row without its group, at the same variances."""
         leverage = self.columns @ self.root
         residual = (self.target - self.fitted).numpy()
         predicted = self.fitted.numpy().copy()

@@ -1,4 +1,4 @@
-"""The utility from evidence that holds log-odds, and what the evidence says of the judges."""
+"""The utility from evidence with log-odds, and the terms of the judges."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _position_columns(
 
 
 def _groups(judgments: Judgments) -> npt.NDArray[np.int64]:
-    """Rows about the same two points, whoever judged them, are predicted from other pairs alone."""
+    """Return group numbers: rows about the same two points are left out together."""
     pairs = judgments.measured
     swap = [tuple(x) > tuple(y) for x, y in zip(judgments.winners, judgments.losers, strict=True)]
     one = np.where(np.array(swap, dtype=bool).reshape(-1, 1), judgments.losers, judgments.winners)
@@ -137,7 +137,7 @@ def _of_judge(
     known = pairs.position_effect(judge)
     mean, spread = effect, None
     if known is not None:
-        # Single orders move the mean of the half sums by what their rows say beyond it.
+        # Rows in one order shift the mean of the half sums.
         mean = known[0] + (effect if known[2] > 1 else 0.0)
         spread = float(np.sqrt(max(known[1] ** 2 - 0.5 * dispersion**2, 0.0)))
     return {
@@ -153,7 +153,7 @@ def _of_judge(
 def _r2(
     pairs: PairContrasts, fit: GaussianProcessFit, chosen: npt.NDArray[np.bool_]
 ) -> dict[str, Any]:
-    """Of uncensored values, after a preference for the first place; None where they are all 0.
+    """Return R² of uncensored values less the position effect; None where they are all 0.
 
     The interval is the jackknife's, linearized in the logarithm of one minus R², with Student's
     quantile.
@@ -162,7 +162,7 @@ def _r2(
     value, predicted = pairs.value[use], fit.predicted[: len(pairs)][use]
     squares, errors, n = np.square(value), np.square(value - predicted), len(value)
     total, missed = float(squares.sum()), float(errors.sum())
-    # Half differences of equal numbers leave rounding, which is not a preference.
+    # Half differences of equal numbers are rounding errors, not a preference.
     if n < 2 or total <= 1e-24 * n:
         return {"held_out_r2": None, "held_out_r2_interval": None}
     ratio = missed / total
