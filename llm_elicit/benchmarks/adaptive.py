@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.job import Job, Row
 from llm_elicit.benchmarks.measure import (
     Array,
@@ -24,7 +23,7 @@ from llm_elicit.benchmarks.measure import (
     peak_mib,
     provenance_of,
 )
-from llm_elicit.benchmarks.targets import Target
+from llm_elicit.benchmarks.targets import Target, find
 from llm_elicit.density import (
     BETWEEN_ROUNDS,
     BeliefDensity,

@@ -102,7 +102,7 @@ def efficient_bound(
     """What an efficient estimator of ``changes`` alone reaches from 1000·d pairs.
 
     Examples:
-        >>> from llm_elicit.benchmarks.catalogue import find
+        >>> from llm_elicit.benchmarks.targets import find
         >>> (ring,) = find(["Ring2D"])
         >>> bound = efficient_bound(ring, angular, np.random.default_rng(0), 300, 2)
         >>> bool((bound.deviations > 0.05).all())

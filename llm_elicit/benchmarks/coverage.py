@@ -3,7 +3,7 @@
 Each row says which share of the bands held the truth: of every feature's mean, of its quantiles
 at five levels, and of its distribution function at the true 10, 30, 50, 70 and 90 % quantiles
 (the marginal, as a band is drawn around it). Judges choose with the noise that the variant
-names; the fit is told the same, but for the variants whose level it is told wrongly.
+names; the fit assumes the same noise, except in the variants with a wrong level.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.job import DEFAULT, Job, Row
 from llm_elicit.benchmarks.measure import Array, Streams, compare, peak_mib, provenance_of
+from llm_elicit.benchmarks.targets import find
 from llm_elicit.density import Noise, band, fit_belief
 
 LEVEL = 0.9
@@ -26,10 +26,10 @@ _TRUE = 200_000
 
 @dataclass(frozen=True)
 class Judge:
-    """The noise of the choices, and what the fit is told."""
+    """The noise of the choices, and the noise that the fit assumes."""
 
     real: Noise
-    told: Noise
+    assumed: Noise
 
 
 JUDGES = {
@@ -54,7 +54,7 @@ def measure_coverage(job: Job) -> Row:
     winners, losers = compare(target, job.n, streams, judge.real)
     began = time.perf_counter()
     belief = fit_belief(
-        winners, losers, sampling=target.sampling, method=job.method, noise=judge.told,
+        winners, losers, sampling=target.sampling, method=job.method, noise=judge.assumed,
         seed=streams.fit,
     )  # fmt: skip
     fitted = time.perf_counter()

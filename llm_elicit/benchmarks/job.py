@@ -1,10 +1,13 @@
-"""What one benchmark job is; light, since every process that runs one reads it."""
+"""Names of the tables, and what one job of them is; light, since `--help` imports it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+TABLES = (
+    "table1", "marginalization", "ablation", "runtime", "adaptive", "coverage", "power", "faint",
+)  # fmt: skip
 Row = dict[str, Any]
 DEFAULT = "default"
 

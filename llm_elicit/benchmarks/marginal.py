@@ -25,13 +25,12 @@ import torch
 from torch import Tensor
 from torchdiffeq import odeint
 
-from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.job import Job, Row
 from llm_elicit.benchmarks.measure import Array, Streams, compare, peak_mib, provenance_of
 from llm_elicit.benchmarks.protocol import ProtocolSettings, TrainingSettings
 from llm_elicit.benchmarks.protocol.network import ScoreNetwork
 from llm_elicit.benchmarks.protocol.training import PairData, train_score
-from llm_elicit.benchmarks.targets import Target
+from llm_elicit.benchmarks.targets import Target, find
 from llm_elicit.benchmarks.variants import variant
 from llm_elicit.density import FitSettings, Noise
 from llm_elicit.density.judgments import check_judgments

@@ -86,7 +86,7 @@ def floor(target: Target, size: int, points: int, rng: np.random.Generator) -> D
     """Both distances between two independent true samples: what a perfect estimate would get.
 
     Example:
-        >>> from llm_elicit.benchmarks.catalogue import find
+        >>> from llm_elicit.benchmarks.targets import find
         >>> ring = find(["Ring2D"])[0]
         >>> floor(ring, 5000, 500, np.random.default_rng(0)).w1 < 0.3
         True

@@ -1,9 +1,9 @@
 """How often answers at random are called a preference, and how often a real one is found.
 
-Coins and the target's own judge are put to the randomization test of `llm_elicit.audit`, one judge
-a run.
+Judges at random and the target's own judge are put to the randomization test of
+`llm_elicit.audit`, one judge a run.
 
-The variant ``rounds`` asks coins and judge in rounds, as `llm_elicit.benchmarks.adaptive` does:
+The variant ``rounds`` asks both in rounds, as `llm_elicit.benchmarks.adaptive` does:
 pairs from λ, then pairs suggested by fits to what was answered.
 """
 
@@ -19,23 +19,22 @@ from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import Response
 from llm_elicit.benchmarks.adaptive import round_ends
-from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.job import DEFAULT, Job, Row
 from llm_elicit.benchmarks.measure import Array, Streams, choose, peak_mib, provenance_of
-from llm_elicit.benchmarks.targets import Target
+from llm_elicit.benchmarks.targets import Target, find
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.density import BETWEEN_ROUNDS, BeliefDensity, fit_belief, suggest_pairs
 from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import Feature, FeatureSpace
 
 ROUNDS = "rounds"
-COINS = {DEFAULT: 100, ROUNDS: 20}
-"""Coins a job, by variant; in rounds each needs fits of its own."""
+RANDOM_JUDGES = {DEFAULT: 100, ROUNDS: 20}
+"""Judges at random a job, by variant; in rounds each needs fits of its own."""
 Answer = Callable[[tuple[Array, Array]], tuple[Array, Array]]
 
 
 def measure_power(job: Job) -> Row:
-    """The share of coins that raise an alarm, and whether the target's judge is found.
+    """The share of random judges that raise an alarm, and whether the target's judge is found.
 
     Example:
         >>> row = measure_power(Job("power", "Ring2D", "auto", seed=11, n=200))
@@ -51,32 +50,32 @@ def measure_power(job: Job) -> Row:
     def judge(pairs: tuple[Array, Array]) -> tuple[Array, Array]:
         return choose(target, pairs, streams)
 
-    def coin(pairs: tuple[Array, Array]) -> tuple[Array, Array]:
+    def choose_at_random(pairs: tuple[Array, Array]) -> tuple[Array, Array]:
         wins = rng.random(len(pairs[0]))[:, None] < 0.5
         return np.where(wins, *pairs), np.where(wins, *reversed(pairs))
 
-    def test(told: Choices) -> float:
-        space = _space(np.concatenate([told.a, told.b]))
-        found = RandomizationTest(Response.of_choices(told), space, schedule)
+    def test(choices: Choices) -> float:
+        space = _space(np.concatenate([choices.a, choices.b]))
+        found = RandomizationTest(Response.of_choices(choices), space, schedule)
         return found.run(settings.flips, rng).p_value
 
-    def toss() -> Choices:
+    def at_random() -> Choices:
         if job.variant == ROUNDS:
-            return _turned(*_ask(coin, target, ends, streams), rng)
-        return _tossed(winners, losers, rng)
+            return _turned(*_ask(choose_at_random, target, ends, streams), rng)
+        return _random(winners, losers, rng)
 
     start = time.perf_counter()
     winners, losers = _ask(judge, target, ends, streams)
     began = time.perf_counter()
-    coins = COINS[job.variant]
-    p_values = [test(toss()) for _ in range(coins)]
+    count = RANDOM_JUDGES[job.variant]
+    p_values = [test(at_random()) for _ in range(count)]
     tested = time.perf_counter()
     # Which side a winner stood on says nothing, so half of the pairs are turned.
     found = test(_turned(winners, losers, rng)) < settings.level
     return {
         "dimension": target.dimension,
         "false_alarms": float(np.mean(np.array(p_values) < settings.level)),
-        "coins": coins,
+        "random_judges": count,
         "found": float(found),
         "fit_seconds": began - start,
         "sample_seconds": tested - began,
@@ -123,6 +122,6 @@ def _turned(winners: Array, losers: Array, rng: np.random.Generator) -> Choices:
     return Choices(a, b, first.astype(np.float64), np.arange(len(a)))
 
 
-def _tossed(a: Array, b: Array, rng: np.random.Generator) -> Choices:
-    """A coin's choices on these pairs."""
+def _random(a: Array, b: Array, rng: np.random.Generator) -> Choices:
+    """Random choices on these pairs."""
     return Choices(a, b, rng.integers(2, size=len(a)).astype(np.float64), np.arange(len(a)))

@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 
 from llm_elicit._util import versions
-from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.job import DEFAULT, Job, Row
+from llm_elicit.benchmarks.targets import find
 from llm_elicit.benchmarks.variants import variant
 
 _FOLDER = "rows"

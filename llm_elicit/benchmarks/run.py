@@ -11,16 +11,19 @@ import pandas as pd
 
 from llm_elicit._util.workers import Outcome, Workers, run_jobs
 from llm_elicit.benchmarks.adaptive import measure_adaptive
-from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.coverage import JUDGES, measure_coverage
-from llm_elicit.benchmarks.faint import COHERENCE, COHERENCE_TARGETS, RESPONSES, measure_faint
-from llm_elicit.benchmarks.job import DEFAULT, Job, Row
+from llm_elicit.benchmarks.job import DEFAULT, TABLES, Job, Row
+from llm_elicit.benchmarks.low_amplitude import (
+    COHERENCE,
+    COHERENCE_TARGETS,
+    RESPONSES,
+    measure_low_amplitude,
+)
 from llm_elicit.benchmarks.marginal import measure_marginal
 from llm_elicit.benchmarks.measure import measure
-from llm_elicit.benchmarks.names import TABLES
-from llm_elicit.benchmarks.paper import PAPER_TARGETS
-from llm_elicit.benchmarks.power import COINS, measure_power
+from llm_elicit.benchmarks.power import RANDOM_JUDGES, measure_power
 from llm_elicit.benchmarks.rows import Rows
+from llm_elicit.benchmarks.targets import PAPER_TARGETS, find
 from llm_elicit.benchmarks.variants import VARIANTS, check_methods, check_variants
 from llm_elicit.density.methods import known_methods
 from llm_elicit.errors import InputError
@@ -31,7 +34,7 @@ _WORK = {
     "adaptive": measure_adaptive,
     "coverage": measure_coverage,
     "power": measure_power,
-    "faint": measure_faint,
+    "faint": measure_low_amplitude,
 }
 _PAIRS = {"faint": 50}
 _WANTED = ("auto", "score", "score-constant", "utility", "flow")
@@ -58,7 +61,7 @@ class Request:
         targets, methods, variants: names; empty for the table's own choice.
         seeds: one job each.
         comparisons_per_feature: n = this times d; None for the table's own, 1000 as in the paper,
-            but 50 for faint judges.
+            but 50 for judges of low amplitude.
         points: on each side of a Wasserstein distance; the paper has 15,000.
 
     Raises:
@@ -92,7 +95,7 @@ class Request:
         if self.methods and self.table not in ("table1", "runtime"):
             raise InputError(f"{self.table} has its own methods; leave --methods out")
         known: dict[str, Iterable[str]] = {
-            "ablation": VARIANTS, "coverage": JUDGES, "power": COINS, "faint": RESPONSES,
+            "ablation": VARIANTS, "coverage": JUDGES, "power": RANDOM_JUDGES, "faint": RESPONSES,
         }  # fmt: skip
         if self.variants and self.table not in known:
             raise InputError(

@@ -95,17 +95,16 @@ def _runtime(rows: pd.DataFrame) -> Table:
     lines = []
     for (target, method, _), group in _groups(rows):
         fit, sampling = _column(group, "fit_seconds"), _column(group, "sample_seconds")
-        theirs = SECONDS.get(target)
-        told = theirs if method == "score" else None
+        paper = SECONDS.get(target) if method == "score" else None
         lines.append(
             (
                 target,
                 method,
-                f"{told.training:.0f} + {told.tempering:.0f}" if told else "",
+                f"{paper.training:.0f} + {paper.tempering:.0f}" if paper else "",
                 _spread(fit, 1),
-                f"{told.sampling:.0f}" if told else "",
+                f"{paper.sampling:.0f}" if paper else "",
                 _spread(sampling, 1),
-                f"{told.total / (fit + sampling).mean():.0f}×" if told and fit.size else "",
+                f"{paper.total / (fit + sampling).mean():.0f}×" if paper and fit.size else "",
                 _mean(_column(group, "peak_mib"), 0),
                 _count(group),
             )
@@ -122,10 +121,10 @@ def _runtime(rows: pd.DataFrame) -> Table:
 def _marginalization(rows: pd.DataFrame) -> Table:
     lines = []
     for (target, _, variant), group in _groups(rows):
-        told = MARGINALIZATION.get(target)
+        paper = MARGINALIZATION.get(target)
         cells = [_spread(_column(group, name)) for name in ("w1", "w1_joint", "w1_alone")]
         floor = _mean(_column(group, "w1_floor"))
-        lines.append((target, variant, _published(told, 3), *cells, floor, _count(group)))
+        lines.append((target, variant, _published(paper, 3), *cells, floor, _count(group)))
     columns = (
         "target", "variant", "published", "joint–alone", "joint–true", "alone–true", "floor",
         "seeds",
@@ -137,8 +136,8 @@ def _adaptive(rows: pd.DataFrame) -> Table:
     """Excess over the floor on the way, and how many comparisons reach the published excess."""
     lines = []
     for (target, _, _), group in _groups(rows):
-        told, floor = published(target, "score", "w1"), PAPER_FLOORS.get(target)
-        excess = None if told is None or floor is None else told.mean - floor
+        paper, floor = published(target, "score", "w1"), PAPER_FLOORS.get(target)
+        excess = None if paper is None or floor is None else paper.mean - floor
         done = group[group["error"].isna()]
         curves = [json.loads(text) for text in done["curve"]]
         floors = done["w1_floor"].to_numpy(np.float64)
@@ -172,11 +171,18 @@ def _adaptive(rows: pd.DataFrame) -> Table:
 def _power(rows: pd.DataFrame) -> Table:
     lines = []
     for (target, _, variant), group in _groups(rows):
-        coins = int(_column(group, "coins").sum())
+        count = int(_column(group, "random_judges").sum())
         alarms = _column(group, "false_alarms")
         found = _column(group, "found")
-        lines.append((target, variant, _spread(alarms), f"{coins}", _mean(found, 2), _count(group)))
-    columns = ("target", "asked", "coins called consistent", "coins", "judge found", "seeds")
+        lines.append((target, variant, _spread(alarms), f"{count}", _mean(found, 2), _count(group)))
+    columns = (
+        "target",
+        "asked",
+        "random judges called consistent",
+        "random judges",
+        "judge found",
+        "seeds",
+    )
     return Table("False alarms and power of the test of a preference", columns, lines)
 
 
@@ -200,7 +206,7 @@ def _faint(rows: pd.DataFrame) -> Table:
         "pinned / true", "floor", "power / true", "error of its logarithm", "interval covers",
         "coherent", "fit s", "power s", "seeds",
     )  # fmt: skip
-    return Table("Faint judges: medians over seeds, shares and means", columns, lines)
+    return Table("Judges of low amplitude: medians over seeds, shares and means", columns, lines)
 
 
 def _coverage(rows: pd.DataFrame) -> Table:

@@ -52,7 +52,7 @@ class ScoreSettings:
     sigmas: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
     outcome_weight: float = 1.0
     check_every: int = 50
-    patience: int = 4
+    patience: int = 8
     knots: int = 6
 
     def __post_init__(self) -> None:

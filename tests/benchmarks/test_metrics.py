@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.metrics import BINS, distances, floor, mmtv, wasserstein
+from llm_elicit.benchmarks.targets import find
 from llm_elicit.errors import InputError
 
 

@@ -16,11 +16,11 @@ from llm_elicit._util.workers import Workers
 from llm_elicit.benchmarks import power
 from llm_elicit.benchmarks import run as module
 from llm_elicit.benchmarks.adaptive import measure_adaptive, round_ends
-from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.job import Job
 from llm_elicit.benchmarks.measure import Streams, compare, measure
 from llm_elicit.benchmarks.rows import Rows, key_of
 from llm_elicit.benchmarks.run import Request, parse_seeds, run_table
+from llm_elicit.benchmarks.targets import find
 from llm_elicit.cli import main as cli
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import Silent
@@ -239,7 +239,7 @@ def test_variants_are_those_of_the_table():
         Request("table1", variants=("no-cap",))
 
 
-def test_coins_and_judge_may_be_asked_in_rounds(monkeypatch):
+def test_random_judges_and_the_judge_may_be_asked_in_rounds(monkeypatch):
     target, asked = find(["Ring2D"])[0], []
 
     class Ring:
@@ -258,8 +258,8 @@ def test_coins_and_judge_may_be_asked_in_rounds(monkeypatch):
     asking = Request("power", ("Ring2D",), (11,), (), ("rounds",), comparisons_per_feature=100)
     (job,) = asking.jobs()
     row = power.measure_power(job)
-    assert asked == [50, 50] * 21, "twenty coins and the judge, each in three rounds"
-    assert (row["coins"], row["found"]) == (20, 1.0)
+    assert asked == [50, 50] * 21, "twenty random judges and the judge, each in three rounds"
+    assert (row["random_judges"], row["found"]) == (20, 1.0)
     assert row["false_alarms"] <= 0.25
     assert [job.variant for job in Request("power", seeds=(1,), targets=("Ring2D",)).jobs()] == [
         "default"

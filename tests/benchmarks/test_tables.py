@@ -5,10 +5,10 @@ import pytest
 
 from llm_elicit.benchmarks.job import Job
 from llm_elicit.benchmarks.marginal import measure_marginal
-from llm_elicit.benchmarks.paper import PAPER_TARGETS
 from llm_elicit.benchmarks.protocol import ProtocolSettings, TrainingSettings
 from llm_elicit.benchmarks.published import MARGINALIZATION, SECONDS, TABLE_1, published
 from llm_elicit.benchmarks.tables import make_tables
+from llm_elicit.benchmarks.targets import PAPER_TARGETS
 from llm_elicit.benchmarks.variants import VARIANTS, Variant, variant
 from llm_elicit.density import FitSettings
 
@@ -59,7 +59,7 @@ def test_the_runtime_table_says_how_many_times_faster():
     assert line["times faster"] == f"{(82 + 47 + 692) / 12:.0f}×"
 
 
-def test_the_ablation_is_told_by_its_variants():
+def test_the_ablation_has_a_row_for_each_variant():
     frame = pd.DataFrame([row(1, variant="winners"), row(1, variant="no-cap")])
     assert [line["variant"] for line in lines("ablation", frame)[:2]] == ["winners", "no-cap"]
 
@@ -128,11 +128,14 @@ def test_the_coverage_table_keeps_judges_apart():
     assert (first["means"], first["together"]) == ("1.00", "0.90")
 
 
-def test_the_power_table_counts_coins():
-    found = {"coins": 100, "found": 1.0}
+def test_the_power_table_counts_random_judges():
+    found = {"random_judges": 100, "found": 1.0}
     frame = pd.DataFrame([row(s, **found, false_alarms=a) for s, a in ((1, 0.02), (2, 0.06))])
     (line,) = lines("power", frame)
-    assert (line["coins called consistent"], line["coins"]) == ("0.040 ± 0.028", "200")
+    assert (line["random judges called consistent"], line["random judges"]) == (
+        "0.040 ± 0.028",
+        "200",
+    )
     assert line["judge found"] == "1.00"
 
 

@@ -6,10 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from llm_elicit.benchmarks.catalogue import find
-from llm_elicit.benchmarks.paper import PAPER_TARGETS, RING_PRINTED
-from llm_elicit.benchmarks.targets import cube, mixture, rejection
-from llm_elicit.benchmarks.tuning import TUNING_TARGETS
+from llm_elicit.benchmarks.targets import (
+    PAPER_TARGETS,
+    RING_PRINTED,
+    TUNING_TARGETS,
+    cube,
+    find,
+    mixture,
+    rejection,
+)
 from llm_elicit.density import GaussianMixture, Uniform
 from llm_elicit.errors import ElicitError, InputError
 

@@ -282,7 +282,7 @@ def fit_flow(problem: Problem) -> Fitted:
     density is normalized exactly: log Z = 0 with standard error 0.
 
     Notes: ``held_out_log_likelihood``, the mean log-likelihood of held-out comparisons under
-    the member that never saw them (nats per comparison; a coin scores −log 2);
+    the member that never saw them (nats per comparison; random choices score −log 2);
     ``flow_steps``, where each member stopped.
     """
     settings, pairs = _settings(problem), problem.judgments.pairs

@@ -3,10 +3,16 @@
 import numpy as np
 import pytest
 
-from llm_elicit.benchmarks.catalogue import find
-from llm_elicit.benchmarks.faint import FAINT, FaintJudge, box_of, log_mass, measure_faint
 from llm_elicit.benchmarks.job import Job
+from llm_elicit.benchmarks.low_amplitude import (
+    LOG_ODDS_SD,
+    LowAmplitudeJudge,
+    box_of,
+    log_mass,
+    measure_low_amplitude,
+)
 from llm_elicit.benchmarks.run import Request
+from llm_elicit.benchmarks.targets import find
 from llm_elicit.planning.range_pairs import draw_ranges
 
 
@@ -31,20 +37,20 @@ def test_the_mass_of_a_range_is_the_share_of_draws_within(name):
 
 def test_log_odds_are_as_faint_as_said():
     of = target("Onemoon2D")
-    judge = FaintJudge.of(of, np.random.default_rng(1))
+    judge = LowAmplitudeJudge.of(of, np.random.default_rng(1))
     a, b = (of.sampling.sample(4000, np.random.default_rng(seed)) for seed in (2, 3))
     rows = judge.judge_points(a, b).measured
     half = len(rows) // 2
     apart = 0.5 * (rows.value[:half] - rows.value[half:])
     mean = 0.5 * (rows.value[:half] + rows.value[half:])
-    assert apart.std() == pytest.approx(np.hypot(FAINT, 0.07 / 2**0.5), rel=0.05)
+    assert apart.std() == pytest.approx(np.hypot(LOG_ODDS_SD, 0.07 / 2**0.5), rel=0.05)
     assert mean.mean() == pytest.approx(0.1, abs=0.005)
     assert mean.std() == pytest.approx(np.hypot(0.05, 0.07 / 2**0.5), rel=0.05)
 
 
 def test_a_judge_by_values_does_not_heed_width():
     of = target("Normal1D")
-    judge = FaintJudge.of(of, np.random.default_rng(4))
+    judge = LowAmplitudeJudge.of(of, np.random.default_rng(4))
     narrow, wide = ([[[0.69, 0.71]]] * 400, [[[0.2, 1.2]]] * 400)
     heard = judge.judge_ranges(np.array(narrow), np.array(wide), by_mass=False).log_odds
     assert abs(0.5 * (heard[:400] - heard[400:]).mean()) < 0.03
@@ -61,11 +67,11 @@ def test_ranges_are_drawn_where_lambda_has_its_mass():
 
 
 def test_a_row_says_how_far_it_is_at_both_powers_and_coherence_leaves_that_out():
-    row = measure_faint(Job("faint", "Normal1D", "auto", seed=11, n=50, points=300))
+    row = measure_low_amplitude(Job("faint", "Normal1D", "auto", seed=11, n=50, points=300))
     assert row["rank_correlation"] > 0.9
     assert row["power_low"] < row["power"] < row["power_high"]
     assert row["w1_floor"] < row["w1_true_power"]
-    blind = measure_faint(Job("faint", "Normal1D", "auto", seed=11, n=50, variant="values"))
+    blind = measure_low_amplitude(Job("faint", "Normal1D", "auto", seed=11, n=50, variant="values"))
     assert blind["coherent"] == 0.0
     assert "w1" not in blind
 

@@ -1,8 +1,9 @@
-"""Faint judges: what is left of a belief when log-odds are small, and ranges must tell its power.
+"""Judges with log-odds of low amplitude, whose power is estimated from judgments of ranges.
 
 The judge's log-odds of a over b are κ (log p(a) − log p(b)), κ such that their standard deviation
-over pairs from λ is `FAINT`, with a position effect that varies from pair to pair and noise. It is
-asked pairs from λ and then pairs of ranges, log-odds κ (log P(R) − log P(R')), each in both orders.
+over pairs from λ is `LOG_ODDS_SD`, with a position effect that varies from pair to pair and noise.
+It is asked pairs from λ and then pairs of ranges, log-odds κ (log P(R) − log P(R')), each in both
+orders.
 The true power of the fitted utility is 1/κ.
 
 Two variants ask how often a judge is called incoherent, and leave the distances out: ``mass``
@@ -20,10 +21,9 @@ import numpy.typing as npt
 from scipy.special import logsumexp
 from scipy.stats import spearmanr
 
-from llm_elicit.benchmarks.catalogue import find
 from llm_elicit.benchmarks.job import DEFAULT, Job, Row
 from llm_elicit.benchmarks.measure import Array, Streams, peak_mib, provenance_of
-from llm_elicit.benchmarks.targets import Target
+from llm_elicit.benchmarks.targets import Target, find
 from llm_elicit.density import (
     BeliefDensity,
     Evidence,
@@ -35,7 +35,7 @@ from llm_elicit.density import (
 )
 from llm_elicit.planning.range_pairs import draw_ranges
 
-FAINT = 0.2
+LOG_ODDS_SD = 0.2
 """Standard deviation of the log-odds over pairs from λ."""
 _NOISE, _POSITION, _POSITION_SD = 0.07, 0.1, 0.05
 _RANGES = 40
@@ -49,18 +49,18 @@ COHERENCE_TARGETS = ("Normal1D", "Onemoon2D", "Gaussian4D")
 
 
 @dataclass
-class FaintJudge:
-    """A judge who holds the target's density and answers faintly; ``gain`` is κ."""
+class LowAmplitudeJudge:
+    """A judge who holds the target's density and answers with small log-odds; ``gain`` is κ."""
 
     target: Target
     gain: float
     rng: np.random.Generator = field(repr=False)
 
     @classmethod
-    def of(cls, target: Target, rng: np.random.Generator) -> FaintJudge:
-        """The judge whose log-odds over pairs from λ have the standard deviation `FAINT`."""
+    def of(cls, target: Target, rng: np.random.Generator) -> LowAmplitudeJudge:
+        """The judge whose log-odds over pairs from λ have the standard deviation `LOG_ODDS_SD`."""
         a, b = (target.log_density(target.sampling.sample(_SCALE_DRAWS, rng)) for _ in range(2))
-        return cls(target, FAINT / float(np.std(a - b)), rng)
+        return cls(target, LOG_ODDS_SD / float(np.std(a - b)), rng)
 
     def judge_points(self, a: Array, b: Array) -> Evidence:
         """Its answers to pairs of points (n, d), in both orders."""
@@ -133,16 +133,16 @@ def box_of(target: Target) -> tuple[Array, Array]:
     return low, high
 
 
-def measure_faint(job: Job) -> Row:
-    """Fit a faint judge, pin the power by ranges, and say how far both are from the truth.
+def measure_low_amplitude(job: Job) -> Row:
+    """Fit the judge, estimate the power from ranges, and return the errors of both.
 
     Example:
-        >>> row = measure_faint(Job("faint", "Ring2D", "auto", seed=11, n=50, points=200))
+        >>> row = measure_low_amplitude(Job("faint", "Ring2D", "auto", seed=11, n=50, points=200))
         >>> row["rank_correlation"] > 0.3, row["power_low"] < row["power_high"]
         (True, True)
     """
     target, streams = find([job.target])[0], Streams.of(job.target, job.seed)
-    judge = FaintJudge.of(target, streams.choices)
+    judge = LowAmplitudeJudge.of(target, streams.choices)
     pairs = tuple(target.sampling.sample(job.n, streams.pairs) for _ in range(2))
     answers = judge.judge_points(*pairs)
     drawn = draw_ranges(*box_of(target), _RANGES, streams.pairs)
