@@ -53,7 +53,7 @@ def test_runs_and_their_judges_are_set_side_by_side(
         assert judge in shown
     alike = {(one["first"], one["second"]): one for one in data["agreements"]}
     assert alike[f"first/{name}", f"second/{name}"]["pairs"] > 30
-    assert {each["judge"] for each in data["standings"]} == set(data["judges"])
+    assert {each["judge"] for each in data["ranking"]} == set(data["judges"])
 
     assert _compare(monkeypatch, first) == 2
     assert "two or more" in capsys.readouterr().err

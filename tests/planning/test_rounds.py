@@ -333,7 +333,7 @@ def test_the_test_of_a_preference_goes_round_by_round(tmp_path: Path, shared: bo
         update={"design": design.model_copy(update={"rounds": rounds})}
     )
     said = dict(caveats(audit, stopping, {}, {}))
-    assert ending in said["When a preference is called consistent"]
+    assert ending in said["Test of a consistent preference"]
 
 
 def test_every_pair_of_a_judge_is_in_one_round() -> None:
