@@ -123,7 +123,7 @@ def test_an_unpicklable_job_is_refused_before_any_starts():
 
 
 def test_no_workers_are_refused():
-    with pytest.raises(InputError, match="at least one"):
+    with pytest.raises(InputError, match="at least 1"):
         Workers(0)
 
 
@@ -200,6 +200,6 @@ def test_an_error_on_a_cluster_is_the_jobs_own(cluster):
 
 
 def test_a_cluster_that_is_not_there_is_named(monkeypatch):
-    monkeypatch.setattr("llm_elicit._util.workers._PATIENCE", "1s")
+    monkeypatch.setattr("llm_elicit._util.workers._CONNECT_TIMEOUT", "1s")
     with pytest.raises(InputError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9"):
         run_jobs(square, [1], workers=Workers(cluster="tcp://127.0.0.1:9"), on_result=print)

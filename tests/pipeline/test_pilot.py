@@ -172,7 +172,7 @@ def test_answers_that_are_no_choice_are_counted_by_reason() -> None:
         found, _ = pilot.run_pilot(_campaign(provider.url), 12)
     clear = next(one for one in found.protocols if one.template == "v1/zero-shot")
     muddled = next(one for one in found.protocols if one.template == "v1/few-shot")
-    assert (clear.refused, clear.unparsable, clear.nonresponse, clear.pairs) == (0, 0, 0, 12)
+    assert (clear.refused, clear.unparsable, clear.unanswered, clear.pairs) == (0, 0, 0, 12)
     assert (muddled.refused, muddled.unparsable) == (8, 16)
     assert (muddled.pairs, muddled.reliability, muddled.rate) == (0, None, 0.0)
 
