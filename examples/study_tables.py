@@ -113,15 +113,15 @@ def scales(runs):
     """Questions 5 and 6: is the scale known, and do ranges' widths count?"""
     header("space", "judge", "log-width", "of a density", "coherent: p", "power", "source")
     for run, judge in judges_of(runs):
-        pinned = None if judge.powers is None else judge.powers.pinned
-        if pinned is None:
+        identified = None if judge.powers is None else judge.powers.identified
+        if identified is None:
             row(run.space.name, judge.name, *["none"] * 5)
             continue
-        width, shown = pinned.coherence, ("none", "none", "none")
+        width, shown = identified.coherence, ("none", "none", "none")
         if width is not None:
             shown = show(width.width, 3), f"{width.expected:.3f}", f"{width.p_value:.4f}"
-        power = show((pinned.value, pinned.low, pinned.high), 1)
-        row(run.space.name, judge.name, *shown, power, pinned.source)
+        power = show((identified.value, identified.low, identified.high), 1)
+        row(run.space.name, judge.name, *shown, power, identified.source)
 
 
 def agreement(runs):
