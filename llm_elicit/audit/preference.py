@@ -191,7 +191,8 @@ def _reason(one: Preference, verdict: Verdict, scale: str | None, level: float) 
         depends = f"The answers depend on the points shown ({p})"
         if scale is None:
             return f"{depends}; the sharpness of the belief is not identified."
-        return f"{depends}; the sharpness of the belief is identified by {scale}."
+        sources = " and ".join(scale.split(" + "))
+        return f"{depends}; the sharpness of the belief is identified by {sources}."
     ignore = f"The answers cannot be distinguished from ones that ignore the points ({p})"
     if verdict == "position only" and one.position is not None:
         p = p_text(one.position.p_holm, one.position.at_floor)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 Index = npt.NDArray[np.int64]
 Band = tuple[float, float]
+Value = TypeVar("Value", float, Band)
 _Column = tuple[int, str | None]
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -34,17 +35,22 @@ KEPT = 1000
 """Points stored of each draw: as many as distances between densities are measured on."""
 
 
-class FeatureSummary(StrictModel):
-    """One feature of one sample, natural units."""
+class _Statistics(StrictModel, Generic[Value]):
+    """A feature's mean and quantiles, each a number or a band."""
 
     name: str
-    mean: float
+    mean: Value
+    q05: Value
+    q25: Value
+    q50: Value
+    q75: Value
+    q95: Value
+
+
+class FeatureSummary(_Statistics[float]):
+    """One feature of one sample, natural units."""
+
     sd: float
-    q05: float
-    q25: float
-    q50: float
-    q75: float
-    q95: float
 
 
 class CategorySummary(StrictModel):
@@ -57,16 +63,8 @@ class CategorySummary(StrictModel):
 Summary = FeatureSummary | CategorySummary
 
 
-class FeatureBands(StrictModel):
+class FeatureBands(_Statistics[Band]):
     """Bands of one feature's mean and quantiles, natural units."""
-
-    name: str
-    mean: Band
-    q05: Band
-    q25: Band
-    q50: Band
-    q75: Band
-    q95: Band
 
 
 class CategoryBands(StrictModel):
@@ -178,7 +176,8 @@ def summary_table(summaries: Mapping[str, list[Summary]]) -> pd.DataFrame:
             if isinstance(row, CategorySummary):
                 records += [key | {"category": k, "share": p} for k, p in row.shares.items()]
             else:
-                records.append(key | row.model_dump(exclude={"name"}))
+                quantiles = {name: getattr(row, name) for name in _QUANTILE_KEYS}
+                records.append(key | {"mean": row.mean, "sd": row.sd, **quantiles})
     frame = pd.DataFrame(records)
     order = {name: i for i, name in enumerate(dict.fromkeys(frame["feature"]))}
     return frame.sort_values(

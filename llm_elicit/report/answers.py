@@ -1,4 +1,4 @@
-"""The questions and answers that a page shows: some of them, chosen fairly, to be filtered."""
+"""The questions and answers shown on the page: a systematic sample, with filters."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from llm_elicit.comparisons.table import VERDICTS
 from llm_elicit.spaces.features import FeatureSpace
 
 FEW = 6
-"""Answers of a judge that are open from the start."""
+"""Number of a judge's answers that are expanded initially."""
 MOST = 200
-"""Answers of a judge on the page, at most."""
+"""Largest number of a judge's answers on the page."""
 
 Orders = Literal["agree", "differ", "unknown"]
 ORDERS: tuple[Orders, ...] = ("agree", "differ", "unknown")
@@ -23,15 +23,15 @@ ORDERS: tuple[Orders, ...] = ("agree", "differ", "unknown")
 
 @dataclass(frozen=True)
 class Answer:
-    """One question and what came back, for showing.
+    """One question and its reply, as shown.
 
     Attributes:
         pair: the pair's number.
         rows: a feature's label, and its value in option A and in option B, as worded.
-        reply: what came back.
-        verdict: how it was read.
-        probability: of option A, where the answer is soft.
-        orders: whether the judge chose one point in both orders of the pair.
+        reply: the text of the reply.
+        verdict: how it was parsed.
+        probability: of option A, if the answer is soft.
+        orders: whether the judge chose the same point in both orders of the pair.
     """
 
     pair: int
@@ -47,9 +47,9 @@ class Shown:
     """The answers of one judge that a page shows.
 
     Attributes:
-        few: those that are open from the start, one of every verdict among them.
+        few: those expanded initially, with at least one of every verdict.
         more: the others.
-        total: how many answers the judge gave in all.
+        total: number of all answers of the judge.
     """
 
     few: list[Answer]
@@ -58,21 +58,21 @@ class Shown:
 
     @property
     def all(self) -> list[Answer]:
-        """Those that are on the page."""
+        """All answers on the page."""
         return [*self.few, *self.more]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One way to filter: its place among those of its filter, its name, how many it leaves."""
+    """One choice of a filter: its index, its label, and the number of answers it selects."""
 
-    place: int
+    index: int
     label: str
     count: int
 
 
 def choose_answers(rows: pd.DataFrame, space: FeatureSpace, most: int = MOST) -> Shown:
-    """The answers of one judge to show: a few, then more, each of `pick_answers`."""
+    """Choose the answers of one judge to show, by `pick_answers`."""
     agree = orders_agree(rows)
     few = pick_answers(rows, min(FEW, most))
     more = pick_answers(rows.drop(few.index), most - len(few))
@@ -84,9 +84,9 @@ def choose_answers(rows: pd.DataFrame, space: FeatureSpace, most: int = MOST) ->
 
 
 def pick_answers(rows: pd.DataFrame, count: int) -> pd.DataFrame:
-    """`count` answers: a twentieth of every verdict there is, one at least; then evenly.
+    """Pick `count` answers: at least 5 % of `count` of every verdict, the others systematically.
 
-    All are spread evenly through the run.
+    All are evenly spaced over the run.
     """
     least = max(1, count // 20)
     sure = [index for _, some in rows.groupby("verdict") for index in _spread(some.index, least)]
@@ -96,13 +96,13 @@ def pick_answers(rows: pd.DataFrame, count: int) -> pd.DataFrame:
 
 
 def _spread(index: pd.Index[Any], count: int) -> list[Any]:
-    """`count` of them, or all, evenly from the first to the last."""
+    """Return `count` of them, or all, evenly spaced from the first to the last."""
     kept = max(min(count, len(index)), 0)
     return list(index[np.linspace(0, len(index) - 1, kept).round().astype(int)])
 
 
 def orders_agree(rows: pd.DataFrame) -> pd.Series[bool]:
-    """By pair: whether all choices, A or B, pick one point; only pairs with both orders are in it.
+    """Return by pair whether all choices, A or B, pick the same point; pairs with both orders only.
 
     Example:
         >>> rows = pd.DataFrame({
@@ -119,7 +119,7 @@ def orders_agree(rows: pd.DataFrame) -> pd.Series[bool]:
 
 
 def _answer(row: pd.Series[Any], space: FeatureSpace, agree: pd.Series[bool]) -> Answer:
-    """The options as they were shown: in order "ba" point b was option A."""
+    """Return an answer with the options as shown: in order "ba" point b was option A."""
     sides = ("a", "b") if row["order"] == "ab" else ("b", "a")
     first, second = (space.word([row[f"{side}_{name}"] for name in space.names]) for side in sides)
     rows = [(label, a, b) for (label, a), (_, b) in zip(first, second, strict=True)]
@@ -133,13 +133,13 @@ def _answer(row: pd.Series[Any], space: FeatureSpace, agree: pd.Series[bool]) ->
 
 
 def filters(shown: Sequence[tuple[str, Shown]]) -> dict[str, list[Choice]]:
-    """What the answers of these judges, by name, can be filtered by: judge, verdict and orders.
+    """Return the choices of the filters: judge, verdict and orders.
 
-    A choice's place is the judge's among `shown`, or the word's in `VERDICTS` or `ORDERS`: no
-    word from outside gets into a style sheet.
+    An index is the judge's in `shown`, or the label's in `VERDICTS` or `ORDERS`, so that no
+    external text is part of a style sheet.
     """
     answers = [answer for _, some in shown for answer in some.all]
-    judges = [Choice(place, name, len(some.all)) for place, (name, some) in enumerate(shown)]
+    judges = [Choice(index, name, len(some.all)) for index, (name, some) in enumerate(shown)]
     return {
         "judge": judges,
         "verdict": _choices(VERDICTS, [answer.verdict for answer in answers]),
@@ -147,7 +147,9 @@ def filters(shown: Sequence[tuple[str, Shown]]) -> dict[str, list[Choice]]:
     }
 
 
-def _choices(words: Sequence[str], found: Sequence[str]) -> list[Choice]:
+def _choices(labels: Sequence[str], found: Sequence[str]) -> list[Choice]:
     return [
-        Choice(place, word, found.count(word)) for place, word in enumerate(words) if word in found
+        Choice(index, label, found.count(label))
+        for index, label in enumerate(labels)
+        if label in found
     ]

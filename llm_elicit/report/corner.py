@@ -1,4 +1,4 @@
-"""The corner plot: a belief over the data for every two features, marginals on the diagonal."""
+"""The corner plot: belief and data for every pair of features, with marginals on the diagonal."""
 
 from __future__ import annotations
 
@@ -15,15 +15,22 @@ from llm_elicit.report.marginals import (
     legend,
     marginal_shapes,
 )
-from llm_elicit.report.pairs import Pair, draw_flat, draw_panel, draw_regions, is_flat, is_uncertain
+from llm_elicit.report.pairs import (
+    PanelPair,
+    draw_flat,
+    draw_panel,
+    draw_regions,
+    is_flat,
+    is_uncertain,
+)
 from llm_elicit.report.rendering import DARK, LIGHT, Theme, paint_picture
 from llm_elicit.spaces.features import Feature
 
 MOST = 10
-"""Features of a corner plot, at most."""
+"""Largest number of features of a corner plot."""
 _PANEL = {2: 1.8, 3: 1.8, 4: 1.65, 5: 1.45}  # inches, by the number of features
 _LEAST_PANEL = 1.3
-_LEFT, _RIGHT, _WORDS = 0.65, 0.1, 0.85  # inches; words stand on end below
+_LEFT, _RIGHT, _WORDS = 0.65, 0.1, 0.85  # inches; room for rotated category names below
 
 
 def corner_figure(samples: Samples, judge: str, theme: Theme) -> Figure:
@@ -48,7 +55,7 @@ def corner_figure(samples: Samples, judge: str, theme: Theme) -> Figure:
 
 
 def corner_layers(samples: Samples, judge: str) -> Layers:
-    """Draw the same for a page, the belief at every power; the page has the legend."""
+    """Draw the corner plot for the page, with the belief at every power and without a legend."""
     figure, powers = _blank(samples, LIGHT), samples.by_factor(judge)
     shapes, rescaled, flat = list[Shape](), list[Rescaled](), set[int]()
     for axes, row, column in _panels(figure, samples):
@@ -72,8 +79,8 @@ def corner_layers(samples: Samples, judge: str) -> Layers:
     data = "the data in grey, " if samples.data is not None else ""
     return Layers(
         f"Belief of {judge}, two features at a time",
-        f"Corner plot. Each panel sets two features against each other: {data}lines around the "
-        f"densest 50 and 90 percent of the belief of {judge}.",
+        f"Corner plot. Each panel shows two features: {data}lines around the highest-density "
+        f"regions with 50 and 90 percent of the belief of {judge}.",
         *size_of(figure),
         tuple(shapes),
         tuple(rescaled),
@@ -82,10 +89,10 @@ def corner_layers(samples: Samples, judge: str) -> Layers:
     )
 
 
-def flat_factors(samples: Samples, judge: str, pair: Pair) -> dict[float, bool]:
+def flat_factors(samples: Samples, judge: str, pair: PanelPair) -> dict[float, bool]:
     """Return whether a judge's belief is flat over two features, by the factor of its power.
 
-    Of two features with categories shares are drawn as they are: no lines, no noise in them.
+    For two categorical features shares are drawn directly, so the belief is never called flat.
     """
     powers = samples.by_factor(judge)
     if all(feature.categories for feature in pair.features):
@@ -101,7 +108,7 @@ def flat_factors(samples: Samples, judge: str, pair: Pair) -> dict[float, bool]:
 
 
 def _backdrop(samples: Samples, theme: Theme) -> Figure:
-    """The panels without a belief; those of one feature are empty, since their axes change."""
+    """Return the panels without a belief; marginals are empty, because their axes change."""
     figure = _blank(samples, theme)
     for axes, row, column in _panels(figure, samples):
         if row == column:
@@ -113,7 +120,7 @@ def _backdrop(samples: Samples, theme: Theme) -> Figure:
 
 
 def _blank(samples: Samples, theme: Theme) -> Figure:
-    # Placed by hand: the constrained layout takes seconds for this many panels.
+    # The constrained layout would take seconds for this many panels.
     d = samples.space.dimension
     side = _PANEL.get(d, _LEAST_PANEL) * d + _LEFT + _RIGHT
     under = _WORDS if samples.space.categorical.any() else _LEFT
@@ -126,20 +133,20 @@ def _blank(samples: Samples, theme: Theme) -> Figure:
 
 
 def _panels(figure: Figure, samples: Samples) -> Iterator[tuple[Axes, int, int]]:
-    """Every panel with its row and column."""
+    """Yield every panel with its row and column."""
     d = samples.space.dimension
     for row in range(d):
         for column in range(row + 1):
             yield figure.add_subplot(d, d, row * d + column + 1), row, column
 
 
-def _pair(samples: Samples, column: int, row: int) -> Pair:
+def _pair(samples: Samples, column: int, row: int) -> PanelPair:
     features = samples.space.features
-    return Pair((features[column], features[row]), (column, row))
+    return PanelPair((features[column], features[row]), (column, row))
 
 
 def _label(axes: Axes, features: tuple[Feature, ...], place: tuple[int, int], theme: Theme) -> None:
-    """Label the outer panels alone."""
+    """Label the outer panels only."""
     column, row = place
     axes.tick_params(labelsize=7, length=2)
     if row == len(features) - 1:

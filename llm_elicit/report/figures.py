@@ -1,9 +1,7 @@
-"""The figures of a report: marginals, corner plot and map, each in light and dark.
+"""The figures of a report: marginals, corner plot, map and calibration curves.
 
-Densities are per unit of each feature's scale, from histograms over the range asked about;
-lines are smoothed with reflection at the range's ends, so that no mass leaks out of it.
-
-Two curves that should lie on the diagonal: the data within the belief, choices as predicted.
+Densities are per unit of each feature's scale, from histograms over the range; lines are smoothed
+with reflection at the range's ends, so that no mass leaves it.
 """
 
 from __future__ import annotations
@@ -47,11 +45,11 @@ class Portrait:
     """The figures of one judge.
 
     Attributes:
-        factors: of the saved belief's power, rising: the powers that the layers show.
-        marginals: one a feature.
-        corner: belief over data for every pair of features; None where there are too many.
-        map: data, belief and λ by longitude and latitude, where the space has them.
-        files: the figures as they are saved, by the end of the file's name.
+        factors: the powers that the layers show, as increasing multiples of the saved one.
+        marginals: one per feature.
+        corner: belief and data for every pair of features; None if there are too many.
+        map: data, belief and λ by longitude and latitude, if the space has them.
+        files: the saved figures, by the suffix of the file's name.
     """
 
     factors: tuple[float, ...]
@@ -62,12 +60,12 @@ class Portrait:
 
     @property
     def saved(self) -> int:
-        """The place of the saved belief's power among the factors."""
+        """The index of the saved belief's power among the factors."""
         return self.factors.index(1.0)
 
 
 def draw_portrait(samples: Samples, judge: str) -> Portrait:
-    """Draw one judge's belief beside data and λ."""
+    """Draw one judge's belief with data and λ."""
     space, belief = samples.space, samples.beliefs[judge]
     figures = {"marginals": marginals_figure(samples, belief, LIGHT, samples.bands.get(judge))}
     corner = chart = None
@@ -79,7 +77,7 @@ def draw_portrait(samples: Samples, judge: str) -> Portrait:
         chart = paint_picture(
             figures["map"],
             map_figure(samples, belief, DARK),
-            f"Where {judge} expects it",
+            f"Map of the belief of {judge}",
             "Maps of longitude and latitude side by side: the data, the belief of "
             f"{judge}, and the sampling density, stronger where denser.",
         )
@@ -93,7 +91,7 @@ def draw_portrait(samples: Samples, judge: str) -> Portrait:
 
 
 def save_figures(portraits: Mapping[str, Portrait], folder: Path) -> list[Path]:
-    """Write every judge's figures into `folder` as SVG and PNG; returns the files written."""
+    """Write every judge's figures into `folder` as SVG and PNG; return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for judge, portrait in portraits.items():
@@ -105,7 +103,7 @@ def save_figures(portraits: Mapping[str, Portrait], folder: Path) -> list[Path]:
 
 
 def file_name(judge: str) -> str:
-    """A judge's name as part of a file name: nothing that leads out of the folder.
+    """Return a judge's name as part of a file name that cannot lead out of the folder.
 
     A name that had to be changed gets a checksum, so that two of them do not collide.
 
@@ -121,7 +119,7 @@ def file_name(judge: str) -> str:
 def marginals_figure(
     samples: Samples, belief: Floats, theme: Theme, bands: BeliefBands | None = None
 ) -> Figure:
-    """All marginals in one figure, a panel a feature."""
+    """Return all marginals in one figure, one panel per feature."""
     features = samples.space.features
     columns = min(4, len(features))
     rows = -(-len(features) // columns)
@@ -143,7 +141,7 @@ def marginals_figure(
 
 
 def map_figure(samples: Samples, belief: Floats, theme: Theme) -> Figure:
-    """Longitude and latitude of data, belief and λ side by side on one scale of density."""
+    """Return maps of data, belief and λ by longitude and latitude, on one density scale."""
     space = samples.space
     x, y = space.names.index("Longitude"), space.names.index("Latitude")
     edges = [bin_edges(space.features[i], BINS) for i in (x, y)]
@@ -161,7 +159,7 @@ def map_figure(samples: Samples, belief: Floats, theme: Theme) -> Figure:
     figure = blank(2.5 * len(shown), 3.2, theme)
     for place, (name, (density, colour)) in enumerate(shown.items(), start=1):
         axes = figure.add_subplot(1, len(shown), place)
-        # The square root keeps thin regions visible beside the cities.
+        # The square root keeps regions of low density visible.
         image = np.sqrt(density.T / density.sum() / highest)
         shades = ramp(theme, colour)
         axes.pcolormesh(*edges, image, cmap=shades, vmin=0, vmax=1, rasterized=True)
@@ -182,7 +180,7 @@ _SIDE = 3.1
 
 
 def draw_curves(judge: JudgeAudit) -> Picture | None:
-    """Both curves of one judge beside each other, those that there are."""
+    """Draw the calibration curves of one judge; None if there are none."""
     parts = [part for part in (judge.coverage, judge.predictive_check) if part is not None]
     if not parts:
         return None
@@ -192,16 +190,15 @@ def draw_curves(judge: JudgeAudit) -> Picture | None:
 
 def _words(part: DataCoverage | PredictiveCheck) -> str:
     if isinstance(part, DataCoverage):
-        held = ", ".join(
-            f"{r.data_share.value:.0%} in its densest {r.mass:.0%}" for r in part.regions
-        )
-        return f"Share of the data within the belief's densest regions: {held}."
+        shares = [f"{r.data_share.value:.0%} in the {r.mass:.0%} region" for r in part.regions]
+        text = ", ".join(shares)
+        return f"Share of the data in highest-density regions of the belief: {text}."
     found = ", ".join(f"{b.observed:.0%} where {b.predicted:.0%}" for b in part.calibration)
-    return f"Held-out choices that came out as predicted: {found}."
+    return f"Observed frequencies of held-out choices: {found} is predicted."
 
 
 def curves_figure(judge: JudgeAudit, theme: Theme) -> Figure:
-    """The curves of one judge in one theme."""
+    """Return the calibration curves of one judge in one theme."""
     drawn = [part for part in (judge.coverage, judge.predictive_check) if part is not None]
     figure = blank(_SIDE * len(drawn), _SIDE, theme)
     for place, part in enumerate(drawn, start=1):
@@ -220,9 +217,9 @@ def _draw_coverage(axes: Axes, coverage: DataCoverage, theme: Theme) -> None:
     axes.plot([0, 1], [0, 1], color=theme.data, linewidth=1, linestyle="--")
     axes.plot(masses, coverage.curve, color=theme.belief, linewidth=1.8)
     axes.set(xlim=(0, 1), ylim=(0, 1.02))
-    axes.set_xlabel("mass of the belief's densest region", fontsize=8)
-    axes.set_ylabel("share of the data in it", fontsize=8)
-    axes.set_title("the data within the belief", fontsize=9)
+    axes.set_xlabel("mass of the highest-density region", fontsize=8)
+    axes.set_ylabel("share of the data", fontsize=8)
+    axes.set_title("data coverage", fontsize=9)
 
 
 def _draw_calibration(axes: Axes, foretold: PredictiveCheck, theme: Theme) -> None:
@@ -233,6 +230,6 @@ def _draw_calibration(axes: Axes, foretold: PredictiveCheck, theme: Theme) -> No
     sizes = [12 + 150 * b.share for b in bins]
     axes.scatter(at, found, s=sizes, color=theme.belief, zorder=3, clip_on=False)
     axes.set(xlim=(0.48, 1.02), ylim=(min(0.48, *found) - 0.02, 1.02))
-    axes.set_xlabel("predicted probability of the likelier side", fontsize=8)
-    axes.set_ylabel("how often it was chosen", fontsize=8)
-    axes.set_title("choices held out", fontsize=9)
+    axes.set_xlabel("predicted probability of the likelier option", fontsize=8)
+    axes.set_ylabel("observed frequency", fontsize=8)
+    axes.set_title("held-out choices", fontsize=9)

@@ -1,7 +1,7 @@
-"""A figure as the page holds it: shapes of the data and λ, and those of the belief at every power.
+"""A figure of the page as SVG layers: shapes of the data and λ, and of the belief at every power.
 
-Artists are drawn with Matplotlib as in the saved figures and turned into paths, in CSS pixels. The
-page styles them, so that one drawing serves light and dark, and shows those of one power at a time.
+Artists are drawn with Matplotlib as in the saved figures and converted to paths, in CSS pixels. The
+page styles them, so that one drawing serves both themes, and shows one power at a time.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _TICK, _BELOW = 3.0, 15.0
 
 @dataclass(frozen=True)
 class Shape:
-    """A path of SVG, or a word.
+    """An SVG path, or a text.
 
     Attributes:
-        kind: what it is of; names its colour.
-        path: its outline; empty for a word.
-        width: of its line; 0 where it is filled.
-        step: place of the power at which it is shown; None for all.
-        text, x, y, angle: the word, where its middle (or its end, where turned) stands.
+        kind: what it shows; determines its colour.
+        path: its outline; empty for a text.
+        width: of its line; 0 if it is filled.
+        step: index of the power at which it is shown; None for all.
+        text, x, y, angle: the text and the position of its middle (of its end, if rotated).
     """
 
     kind: Kind
@@ -52,11 +52,11 @@ class Shape:
 
 @dataclass(frozen=True)
 class Rescaled:
-    """Shapes that grow and shrink with the axis of densities.
+    """Shapes that are rescaled with the density axis.
 
     Attributes:
-        shapes: as they are at the saved power.
-        transforms: one of SVG for every power.
+        shapes: at the saved power.
+        transforms: an SVG transform for every power.
     """
 
     shapes: tuple[Shape, ...]
@@ -68,13 +68,13 @@ class Layers:
     """A figure of one judge.
 
     Attributes:
-        title: what it shows, in a few words.
-        alt: what it shows, for those who do not see it.
+        title: a short description.
+        alt: the alternative text.
         width, height: in CSS pixels.
-        shapes: those that keep their size.
+        shapes: those that are not rescaled.
         rescaled: the others, by panel.
-        backdrop: what lies under them.
-        flat: the powers at which a panel says that the belief is flat there.
+        backdrop: the image under them.
+        flat: the powers at which a panel is labelled flat.
     """
 
     title: str
@@ -88,7 +88,7 @@ class Layers:
 
     @property
     def by_step(self) -> list[tuple[int | None, list[Shape]]]:
-        """The shapes that are shown always, then those of each power; paths of a kind are one."""
+        """The shapes always shown, then those of each power; paths of one kind are joined."""
         steps = {shape.step for shape in self.shapes}
         order = sorted(steps, key=lambda step: -1 if step is None else step)
         return [(step, _joined(s for s in self.shapes if s.step == step)) for step in order]
@@ -96,7 +96,7 @@ class Layers:
 
 @dataclass(frozen=True)
 class _Screen:
-    """Display units of a figure to CSS pixels, downwards."""
+    """Converts display units of a figure to CSS pixels, downwards."""
 
     scale: float
     height: float
@@ -112,7 +112,7 @@ class _Screen:
 
 
 def shapes_of(artists: Iterable[Artist], kind: Kind, step: int | None = None) -> list[Shape]:
-    """Return artists as shapes, those with nothing in them left out, and remove them."""
+    """Convert artists to shapes, without empty ones, and remove them from their figure."""
     shapes = []
     for artist in artists:
         if isinstance(artist, Text):
@@ -124,7 +124,7 @@ def shapes_of(artists: Iterable[Artist], kind: Kind, step: int | None = None) ->
 
 
 def _joined(shapes: Iterable[Shape]) -> list[Shape]:
-    """Return the shapes with the paths of one kind and width as one path; words as they are."""
+    """Return the shapes with paths of the same kind and width joined; texts unchanged."""
     paths: dict[tuple[Kind, float], list[Shape]] = {}
     words = []
     for shape in shapes:
@@ -137,7 +137,7 @@ def _joined(shapes: Iterable[Shape]) -> list[Shape]:
 
 
 def axis_shapes(axes: Axes) -> list[Shape]:
-    """Return the line, ticks and words of the axis below a panel."""
+    """Return the line, ticks and labels of the axis below a panel."""
     screen, low, high = _Screen.of(axes), *axes.get_xlim()
     left, base = screen(*axes.transAxes.transform((0, 0)))
     right, _ = screen(*axes.transAxes.transform((1, 0)))
@@ -153,7 +153,7 @@ def axis_shapes(axes: Axes) -> list[Shape]:
 
 
 def rescaling(axes: Axes, tops: Iterable[float], saved: float) -> tuple[str, ...]:
-    """Return transforms that put shapes drawn up to `saved` on axes up to each of `tops`."""
+    """Return transforms of shapes drawn on an axis up to `saved` to axes up to each of `tops`."""
     _, base = _Screen.of(axes)(*axes.transAxes.transform((0, 0)))
     factors = [saved / top for top in tops]
     return tuple(f"matrix(1 0 0 {f:.4g} 0 {base * (1 - f):.4g})" for f in factors)
@@ -192,7 +192,7 @@ def _paths(artist: Artist, kind: Kind, step: int | None) -> list[Shape]:
 
 
 def _outline(path: Path, screen: _Screen) -> str:
-    """Return a path in display units as one of SVG, without the points that change nothing."""
+    """Return a path in display units as an SVG path, without redundant points."""
     parts = []
     for vertex, code in path.iter_segments(simplify=True, curves=False):
         if code == Path.CLOSEPOLY:

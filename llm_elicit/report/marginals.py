@@ -1,7 +1,4 @@
-"""One feature at a time: data, λ, a belief and its band on the axes of one feature.
-
-What figures are drawn from: points of the data, of λ and of each judge's belief.
-"""
+"""Marginal plots: data, λ, a belief and its band over one feature; and the samples they show."""
 
 from __future__ import annotations
 
@@ -31,14 +28,14 @@ from llm_elicit.report.layers import (
 from llm_elicit.report.rendering import LIGHT, Theme, axis_label, dress, set_axis
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
-_BAR = 0.8  # the width of a category's bar, of its place
+_BAR = 0.8  # the width of a category's bar, relative to their distance
 _LINE = 1.6
 _SIZE = 3.0, 1.6  # inches, on a page
-_UNDER, _UNDER_WORDS = 0.25, 0.7  # inches below, for ticks and for words on end
+_UNDER, _UNDER_WORDS = 0.25, 0.7  # inches below, for ticks and for rotated category names
 
 
 def draw_marginal(axes: Axes, samples: Samples, belief: Floats, column: int, theme: Theme) -> None:
-    """Draw data, λ and a belief on dressed axes."""
+    """Draw data, λ and a belief on styled axes."""
     dress_marginal(axes, samples.space.features[column], theme)
     draw_data(axes, samples, column, theme)
     draw_sampling(axes, samples, column, theme)
@@ -47,7 +44,7 @@ def draw_marginal(axes: Axes, samples: Samples, belief: Floats, column: int, the
 
 
 def top_of(samples: Samples, belief: Floats, column: int) -> float:
-    """Return the upper end of a marginal's axis of densities, above data, λ and belief."""
+    """Return the upper end of a marginal's density axis, above data, λ and belief."""
     feature = samples.space.features[column]
     lines = [_line(feature, points[:, column]) for points in (samples.sampling, belief)]
     if samples.data is not None:
@@ -56,7 +53,7 @@ def top_of(samples: Samples, belief: Floats, column: int) -> float:
 
 
 def dress_marginal(axes: Axes, feature: Feature, theme: Theme) -> None:
-    """Axes of one feature: its range below, no axis of densities."""
+    """Style the axes of one feature: its range below, no density axis."""
     dress(axes, theme)
     axes.spines["left"].set_visible(False)
     axes.set_yticks([])
@@ -67,7 +64,7 @@ def dress_marginal(axes: Axes, feature: Feature, theme: Theme) -> None:
 
 
 def draw_data(axes: Axes, samples: Samples, column: int, theme: Theme) -> list[Artist]:
-    """Draw the data as bars; nothing where there are none."""
+    """Draw the data as bars, if there are any."""
     feature = samples.space.features[column]
     if samples.data is None:
         return []
@@ -90,7 +87,7 @@ def draw_belief(axes: Axes, feature: Feature, values: Floats, theme: Theme) -> l
 
 
 def draw_band(axes: Axes, bands: BeliefBands | None, column: int, theme: Theme) -> list[Artist]:
-    """Draw a belief's band as a shade; nothing where it has none."""
+    """Draw a belief's band as a shaded area, if it has one."""
     if bands is None:
         return []
     band = bands.marginals[column]
@@ -103,7 +100,7 @@ def draw_band(axes: Axes, bands: BeliefBands | None, column: int, theme: Theme) 
 
 
 def marginal_layers(samples: Samples, judge: str, column: int) -> Layers:
-    """Draw one feature's marginal for a page, the belief at every power."""
+    """Draw one feature's marginal for the page, with the belief at every power."""
     feature, bands = samples.space.features[column], samples.bands.get(judge)
     figure = Figure(figsize=_SIZE, facecolor=LIGHT.background)
     under = _UNDER_WORDS if feature.categories else _UNDER
@@ -123,7 +120,7 @@ def marginal_layers(samples: Samples, judge: str, column: int) -> Layers:
 def marginal_shapes(
     axes: Axes, samples: Samples, judge: str, column: int, bands: BeliefBands | None = None
 ) -> tuple[list[Shape], Rescaled]:
-    """Return the belief's shapes at every power, and those of data and λ, on dressed axes."""
+    """Return the belief's shapes at every power, and those of data and λ."""
     feature, powers = samples.space.features[column], samples.by_factor(judge)
     saved = list(powers).index(1.0)
     tops = [top_of(samples, points, column) for points in powers.values()]
@@ -153,7 +150,7 @@ def legend(theme: Theme, data: bool, bands: bool = False) -> list[Patch | Line2D
 
 
 def marginal_words(samples: Samples, belief: Floats, column: int, bands: BeliefBands | None) -> str:
-    """Return what a marginal's picture shows, for those who do not see it."""
+    """Return the alternative text of a marginal."""
     if samples.space.features[column].categories:
         return _share_words(samples, belief, column, bands)
     return _median_words(samples, belief, column, bands)
@@ -166,7 +163,7 @@ def _draw_line(
     colour: str,
     dashes: str | tuple[int, tuple[int, int]],
 ) -> list[Artist]:
-    """Draw a density as a line; of categories, a line across each one's place."""
+    """Draw a density as a line; for categories, one horizontal line each."""
     style: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": _LINE}
     line = _line(feature, values)
     if feature.categories:
@@ -177,7 +174,7 @@ def _draw_line(
 
 
 def _bars(feature: Feature, values: Floats) -> Floats:
-    """Return the histogram density per unit of the feature's scale; of categories, shares."""
+    """Return the histogram density per unit of the feature's scale; shares for categories."""
     if feature.categories:
         return category_shares(values, feature)
     edges = bin_edges(feature, BINS)
@@ -186,7 +183,7 @@ def _bars(feature: Feature, values: Floats) -> Floats:
 
 
 def _line(feature: Feature, values: Floats) -> Floats:
-    """Return the same, smoothed with reflection at the range's ends; categories as they are."""
+    """Return the histogram density, smoothed for a number."""
     bars = _bars(feature, values)
     return bars if feature.categories else smoothed(bars)
 
@@ -229,8 +226,8 @@ class Samples:
         sampling: draws from λ.
         data: the reference table's points, or None.
         beliefs: each judge's belief samples, by the judge's name.
-        bands: the beliefs' credible bands, of those that have them.
-        draws: points `(S, m, d)` of the densities that the answers allow, of judges that have them.
+        bands: the beliefs' credible bands, if they have them.
+        draws: points `(S, m, d)` of the posterior's draws, if a belief has them.
         at_powers: each judge's belief at other powers, by the factor of the saved belief's power.
     """
 

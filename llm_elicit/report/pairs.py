@@ -1,11 +1,9 @@
-"""Two features at a time: the panels of the corner plot, for numbers and for categories.
+"""Panels of two features, for numbers and categories, and the test of a flat belief.
 
-Whether a belief varies over two features by more than the noise of its estimate.
-
-The variation of a density p relative to λ is ∑ (p − λ)² / λ over cells of a coarse grid, less what
-finite numbers of points add to it. It is set against two noises of the same kind: that of the draws
-of the posterior around their mean (what the answers leave open) and that of the smoothed histogram
-that is drawn. Where the variation is below either, contour lines would show noise.
+The variation of a density p relative to λ is ∑ (p − λ)² / λ over cells of a coarse grid, minus its
+expectation for a finite number of points. It is compared with two noise levels: the variance of the
+posterior draws around their mean, and that of the smoothed histogram that is drawn. If the
+variation is below either, contour lines would show noise.
 """
 
 from __future__ import annotations
@@ -29,10 +27,10 @@ from llm_elicit.spaces.features import Feature, Floats
 
 _MASSES = (0.9, 0.5)
 _LINES = (0.8, 1.3)
-_WIDEST = 0.9  # of a frame, of its place
+_WIDEST = 0.9  # largest side of a frame, relative to their distance
 
 
-def draw_panel(axes: Axes, samples: Samples, pair: Pair, theme: Theme) -> None:
+def draw_panel(axes: Axes, samples: Samples, pair: PanelPair, theme: Theme) -> None:
     """Draw the axes of two features and the data between them."""
     if samples.data is not None:
         edges = _edges(pair)
@@ -45,11 +43,11 @@ def draw_panel(axes: Axes, samples: Samples, pair: Pair, theme: Theme) -> None:
     set_axis(axes, "y", pair.features[1], most=4)
 
 
-def draw_regions(axes: Axes, points: Floats, pair: Pair, theme: Theme) -> list[Artist]:
+def draw_regions(axes: Axes, points: Floats, pair: PanelPair, theme: Theme) -> list[Artist]:
     """Draw the densest regions of a belief's points `(n, d)`.
 
-    Along categories nothing is smoothed: a region is lines, one a category; of two features with
-    categories the belief is frames, whose areas are its shares.
+    Categories are not smoothed: a region is one line per category. For two categorical features
+    the areas of frames are the belief's shares.
     """
     edges, width = _edges(pair), smoothing(len(points))
     words = [bool(feature.categories) for feature in pair.features]
@@ -71,17 +69,17 @@ def draw_regions(axes: Axes, points: Floats, pair: Pair, theme: Theme) -> list[A
 
 
 def draw_flat(axes: Axes, theme: Theme) -> list[Artist]:
-    """Say in a panel that the belief is flat there."""
+    """Label a panel as flat."""
     style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "color": theme.belief}
     return [axes.text(0.5, 0.5, "flat", transform=axes.transAxes, **style)]
 
 
-def _edges(pair: Pair) -> list[Floats]:
+def _edges(pair: PanelPair) -> list[Floats]:
     return [bin_edges(feature, CELLS) for feature in pair.features]
 
 
 def _draw_frames(axes: Axes, shares: Floats, theme: Theme) -> Artist:
-    """A frame for each two categories; the largest share's fills its place."""
+    """Draw a frame for each pair of categories, with an area proportional to its share."""
     sides = np.ndenumerate(_WIDEST * np.sqrt(shares / shares.max()))
     frames = [Rectangle((i - side / 2, j - side / 2), side, side) for (i, j), side in sides]
     outlines = PatchCollection(frames, facecolor="none", edgecolor=theme.belief, linewidth=1.3)
@@ -97,7 +95,7 @@ def _draw_lines(
     upright: bool,
     theme: Theme,
 ) -> list[Artist]:
-    """The densest regions over categories and a number: thin lines, and thick ones within."""
+    """Draw highest-density regions over categories and a number as lines, thicker for 50 %."""
     rows, ends_of = (density, edges[1]) if upright else (density.T, edges[0])
     draw, drawn = axes.vlines if upright else axes.hlines, list[Artist]()
     for level, width in zip(levels, (0.8, 2.6), strict=False):
@@ -112,14 +110,14 @@ def _draw_lines(
 
 
 def histogram(points: Floats, edges: list[Floats]) -> Floats:
-    """Counts in cells between edges of points `(n, 2)`; those beyond in the outermost."""
+    """Return counts of points `(n, 2)` in cells; points beyond the edges count in the outermost."""
     x, y = (np.clip(points[:, i], edges[i][0], edges[i][-1]) for i in (0, 1))
     counts: Floats = np.histogram2d(x, y, bins=edges)[0]
     return counts
 
 
 def _levels(density: Floats) -> list[float]:
-    """The density levels whose regions hold the masses in `_MASSES`, rising."""
+    """Return the density levels whose regions hold the masses in `_MASSES`, increasing."""
     order = np.sort(density.ravel())[::-1]
     mass = np.cumsum(order) / order.sum()
     levels = [float(order[np.searchsorted(mass, share)]) for share in _MASSES]
@@ -127,12 +125,12 @@ def _levels(density: Floats) -> list[float]:
 
 
 def ramp(theme: Theme, colour: str) -> LinearSegmentedColormap:
-    """From the background to `colour`."""
+    """Return a colour map from the background to `colour`."""
     return LinearSegmentedColormap.from_list("ramp", [theme.background, colour])
 
 
 CELLS = 36
-"""Bins of a drawn panel along a number."""
+"""Bins of a panel along a number."""
 _COARSE = 6
 _TIMES = 4.0
 _USUAL = 25_000
@@ -150,7 +148,7 @@ def smoothing(count: int) -> float:
 
 
 @dataclass(frozen=True)
-class Pair:
+class PanelPair:
     """Two features and their columns among the points."""
 
     features: tuple[Feature, Feature]
@@ -167,13 +165,13 @@ class Pair:
         return counts.ravel() / len(points)
 
 
-def is_flat(pair: Pair, points: Floats, sampling: Floats) -> bool:
+def is_flat(pair: PanelPair, points: Floats, sampling: Floats) -> bool:
     """Return whether points vary by less than four times the noise of their drawn histogram."""
     noise = CELLS**2 / (len(points) * 4 * math.pi * smoothing(len(points)) ** 2)
     return _variation(pair, points, sampling) < _TIMES * noise
 
 
-def is_uncertain(pair: Pair, points: Floats, sampling: Floats, draws: Floats) -> bool:
+def is_uncertain(pair: PanelPair, points: Floats, sampling: Floats, draws: Floats) -> bool:
     """Return whether a belief varies by less than its posterior's draws `(S, m, d)` do around it.
 
     Multiplying the utility by a constant multiplies both by the constant's square, to first order.
@@ -185,7 +183,7 @@ def is_uncertain(pair: Pair, points: Floats, sampling: Floats, draws: Floats) ->
     return _variation(pair, points, sampling) < float((spread / flat[asked]).sum())
 
 
-def _variation(pair: Pair, points: Floats, sampling: Floats) -> float:
+def _variation(pair: PanelPair, points: Floats, sampling: Floats) -> float:
     p, flat = pair.shares(points), pair.shares(sampling)
     asked = flat > 0
     p, flat = p[asked], flat[asked]

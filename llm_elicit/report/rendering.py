@@ -1,9 +1,7 @@
-"""One palette for every figure and page, in a light and a dark rendering.
+"""Rendering of figures: one palette in a light and a dark theme, axes, and image files.
 
-Okabe and Ito's colours, distinct for people with any common colour vision: data are grey,
-the belief blue, the sampling density λ orange and dashed.
-
-A figure as a page shows it: rendered for light and for dark, with words for those who listen.
+The palette is Okabe and Ito's, distinguishable with common colour vision deficiencies: data are
+grey, the belief is blue, the sampling density λ orange and dashed.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ _COLOUR = re.compile(rb"(?<=: )#[0-9a-f]{6}")
 
 
 def darkened(svg: bytes) -> bytes:
-    """An SVG drawn in the light theme, in the dark one: another colour for each.
+    """Return an SVG of the light theme with the colours of the dark theme.
 
     Example:
         >>> darkened(b'<path style="fill: #0072b2"/>')
@@ -61,18 +59,18 @@ def darkened(svg: bytes) -> bytes:
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Within: text in SVG stays text, and the same figure gives the same bytes."""
+    """Keep text in SVG as text, and make files reproducible, within the context."""
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "llm-elicit", "font.size": 9}):
         yield
 
 
 def blank(width: float, height: float, theme: Theme) -> Figure:
-    """An empty figure of `width` by `height` inches, attached to no global state."""
+    """Return an empty figure of `width` by `height` inches, without global state."""
     return Figure(figsize=(width, height), facecolor=theme.background, layout="constrained")
 
 
 def dress(axes: Axes, theme: Theme) -> None:
-    """Quiet axes: no box, thin lines, the theme's ink."""
+    """Style axes: no box, thin lines, the theme's colours."""
     axes.set_facecolor(theme.background)
     axes.tick_params(colors=theme.ink, labelsize=8, length=3, width=0.7)
     for side, spine in axes.spines.items():
@@ -84,7 +82,7 @@ def dress(axes: Axes, theme: Theme) -> None:
 
 
 def set_axis(axes: Axes, which: Literal["x", "y"], feature: Feature, most: int = 5) -> None:
-    """The feature's range, scale and ticks on one axis; ticks are worded as the feature is."""
+    """Set an axis to a feature's range and scale, with ticks in the units of questions."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     if feature.categories:
         _set_words(axes, which, feature)
@@ -104,9 +102,9 @@ def set_axis(axes: Axes, which: Literal["x", "y"], feature: Feature, most: int =
 
 
 def _set_words(axes: Axes, which: Literal["x", "y"], feature: Feature) -> None:
-    """A place for each category, with its word: nobody's word is taken for mathematics."""
+    """Set an axis to a feature's categories; their names are not parsed as mathematics."""
     ends = -0.5, len(feature.categories) - 0.5
-    # Where there is no room for all words some stand for all; tables have them.
+    # With many categories only some are labelled; tables list all.
     places = range(0, len(feature.categories), -(-len(feature.categories) // _MOST_WORDS))
     words = [_cut(feature.categories[place]) for place in places]
     if which == "x":
@@ -122,12 +120,12 @@ def _set_words(axes: Axes, which: Literal["x", "y"], feature: Feature) -> None:
 
 
 def _cut(word: str) -> str:
-    """A word with no more letters than an axis has room for."""
+    """Return a name shortened to the room on an axis."""
     return word if len(word) <= _LONGEST else f"{word[: _LONGEST - 1]}…"
 
 
 def log_ticks(feature: Feature, most: int) -> list[float]:
-    """Ticks at 1, 2 and 5 times powers of ten in worded units, in the feature's own units.
+    """Return ticks at 1, 2 and 5 times powers of ten in the units of questions, in natural units.
 
     Example:
         >>> log_ticks(Feature(name="x", label="x", scale="log", low=3, high=60), 5)
@@ -149,7 +147,7 @@ def log_ticks(feature: Feature, most: int) -> list[float]:
 
 
 def short(value: float) -> str:
-    """A tick label: thousands as k, millions as M, no trailing zeros.
+    """Return a tick label: thousands as k, millions as M, no trailing zeros.
 
     Example:
         >>> short(50_000), short(1_500_000), short(-122.0), short(0.5)
@@ -163,7 +161,7 @@ def short(value: float) -> str:
 
 
 def axis_label(feature: Feature) -> str:
-    """The feature's label with its unit."""
+    """Return the feature's label with its unit."""
     unit = feature.unit or feature.prefix.strip()
     return f"{feature.label} ({unit})" if unit else feature.label
 
@@ -173,8 +171,8 @@ class Picture:
     """A figure rendered for light and dark pages.
 
     Attributes:
-        title: what it shows, in a few words.
-        alt: what it shows, for those who do not see it.
+        title: a short description.
+        alt: the alternative text.
         media: the images' media type.
         width, height: in CSS pixels.
         light, dark: the two renderings.
@@ -190,25 +188,25 @@ class Picture:
 
 
 def draw_picture(figure: Figure, title: str, alt: str) -> Picture:
-    """A figure drawn for a light page, as SVG: dark, it is the same file in other colours."""
+    """Render a figure of the light theme as SVG for both themes."""
     light = render(figure, "svg")
     return Picture(title, alt, "image/svg+xml", *_pixels(figure), light, darkened(light))
 
 
 def paint_picture(light: Figure, dark: Figure, title: str, alt: str) -> Picture:
-    """A figure of many points, painted as PNG from its drawing for light pages and for dark."""
+    """Render a figure of many points as PNG, from its drawings in both themes."""
     images = render(light, "png"), render(dark, "png")
     return Picture(title, alt, "image/png", *_pixels(light), *images)
 
 
 def _pixels(figure: Figure) -> tuple[int, int]:
-    """Width and height in CSS pixels."""
+    """Return width and height in CSS pixels."""
     width, height = (round(96 * inches) for inches in figure.get_size_inches())
     return width, height
 
 
 def render(figure: Figure, kind: str) -> bytes:
-    """A figure as the bytes of a file, "svg" or "png"; the same figure gives the same bytes."""
+    """Return a figure as the bytes of an "svg" or "png" file, reproducibly."""
     buffer = io.BytesIO()
     with drawing():
         stamp = {"Date": None} if kind == "svg" else {"Software": None}
@@ -217,10 +215,10 @@ def render(figure: Figure, kind: str) -> bytes:
 
 
 def _fewer_colours(buffer: io.BytesIO) -> bytes:
-    """The same PNG with a palette: a figure of few colours takes a third of the room."""
+    """Return a PNG with a palette, which has a third of the size."""
     small = io.BytesIO()
     with Image.open(buffer) as image:
-        # Maximum coverage keeps rare colours, a thin line's, as they are.
+        # Maximum coverage keeps rare colours, such as a thin line's.
         palette = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
         palette.save(small, "png", optimize=True)
     return small.getvalue()

@@ -1,7 +1,7 @@
-"""A run's tables as files: CSV with every digit; Markdown and LaTeX to be read, as the page rounds.
+"""A run's tables as files: CSV with all digits; Markdown and LaTeX rounded as on the page.
 
-LaTeX needs the package booktabs and sets with pdfLaTeX as it is: what that has no letter for is
-written by its code point.
+LaTeX needs the package booktabs and compiles with pdfLaTeX: characters without a glyph are written
+as code points.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ _NAMES = 2  # columns of a table that name what the numbers are of
 
 
 def write_tables(audit: Audit, folder: Path) -> list[Path]:
-    """Write `audit.*`, a row a judge, and `JUDGE-features.*`: `.csv`, `.md` and `.tex` of each.
+    """Write `audit.*`, one row per judge, and `JUDGE-features.*`, each as `.csv`, `.md` and `.tex`.
 
-    Categorical features are in `JUDGE-shares.*`. Of judges that were asked directly there is
-    `JUDGE-direct.*` as well.
+    Categorical features are in `JUDGE-shares.*`, answers to direct questions in `JUDGE-direct.*`.
 
     Args:
         audit: the numbers.
-        folder: is made if it is not there.
+        folder: created if it does not exist.
 
     Returns:
         The files written.
@@ -67,7 +66,7 @@ def _write(stem: Path, numbers: pd.DataFrame, table: pd.DataFrame) -> list[Path]
 
 
 def as_markdown(table: pd.DataFrame) -> str:
-    """A table of text in Markdown, whatever its cells hold; numbers, from the third column, right.
+    """Return a table of text in Markdown, escaped; columns from the third are right-aligned.
 
     Example:
         >>> print(as_markdown(pd.DataFrame({"judge": ["a|b"], "of": ["x"], "p": ["0.5"]})), end="")
@@ -81,7 +80,7 @@ def as_markdown(table: pd.DataFrame) -> str:
 
 
 def as_latex(table: pd.DataFrame) -> str:
-    """A table of text as a LaTeX tabular, whatever its cells hold; needs the package booktabs.
+    """Return a table of text as a LaTeX tabular, escaped; needs the package booktabs.
 
     Example:
         >>> print(as_latex(pd.DataFrame({"judge": ["R&D"], "of": ["x"], "p": ["0.5"]})), end="")
@@ -114,7 +113,7 @@ def _rows(table: pd.DataFrame) -> list[list[str]]:
 
 
 def audit_numbers(audit: Audit) -> pd.DataFrame:
-    """The audit's main numbers, a row a judge; empty cells where nothing could be measured.
+    """Return the audit's main numbers, one row per judge; empty cells if not measurable.
 
     Distances, of the belief at its saved power, are Wasserstein-1 in standard deviations, with the
     sd over subsamples.
@@ -139,7 +138,7 @@ def audit_numbers(audit: Audit) -> pd.DataFrame:
 
 
 def _scale_free(judge: JudgeAudit) -> dict[str, float | None]:
-    """What does not depend on the power of the belief."""
+    """Return the numbers that do not depend on the power of the belief."""
     found, data = judge.preference, judge.discrimination
     return {
         "pairs": found.pairs,
@@ -166,7 +165,7 @@ def _interval(name: str, interval: Interval | None) -> dict[str, float | None]:
 
 
 def audit_table(audit: Audit) -> pd.DataFrame:
-    """The same, to be read; distances from λ where there are no data."""
+    """Return the main numbers as text; distances are from λ if there are no data."""
     reference = audit.reference
     bare = reference.data is None
     floor = reference.data_floor or reference.sampling_floor
@@ -194,9 +193,9 @@ def audit_table(audit: Audit) -> pd.DataFrame:
 
 
 def feature_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
-    """Data, belief and λ side by side, in the units asked in; a feature is named once.
+    """Return summaries of data, belief and λ, in the units of the questions.
 
-    Of the features that are numbers; `share_table` has the others.
+    For features that are numbers; `share_table` has the others.
     """
     shown = _sides(audit, judge)
     heads = {"mean": "mean", "sd": "sd", "q05": "5 %", "q25": "25 %", "q50": "median"}
@@ -219,7 +218,7 @@ def feature_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
 
 
 def share_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
-    """Each category's share of data, belief, with its band, and λ; a feature is named once."""
+    """Return each category's share in data, belief (with its band) and λ."""
     rows = []
     for i, feature in enumerate(audit.space.features):
         band = None if judge.bands is None else judge.bands[i]
@@ -237,31 +236,30 @@ def share_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
 
 
 def _sides(audit: Audit, judge: JudgeAudit) -> dict[str, list[Summary]]:
-    """The summaries that there are, by what they are of."""
+    """Return the available summaries by sample."""
     reference = audit.reference
     sides = {"data": reference.data, "belief": judge.belief, "λ": reference.sampling}
     return {name: rows for name, rows in sides.items() if rows is not None}
 
 
 def direct_numbers(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
-    """What direct questions came to, a row a feature; those of all features are in every row.
+    """Return results of direct questions, one row per feature; joint results are in every row.
 
-    Quantiles in natural units, distances in standard deviations; of categorical features, which
-    have no quantiles, distances are total variations. Empty cells where nothing could
-    be measured.
+    Quantiles are in natural units, distances in standard deviations; for categorical features,
+    which have no quantiles, distances are total variations. Empty cells if not measurable.
     """
     direct = judge.direct
     assert direct is not None
     level = direct.stated.level if direct.stated else None
-    recited = direct.row_completion
+    completion = direct.row_completion
     whole = {
         "level": level.best if level else None,
         "level_low": level.low if level else None,
         "level_high": level.high if level else None,
         "level_identified": level.identified if level else None,
-        **_interval("recited", recited.share if recited else None),
-        "recited_chance": recited.chance if recited else None,
-        "recited_p": recited.p_value if recited else None,
+        **_interval("row_completion", completion.share if completion else None),
+        "row_completion_chance": completion.chance if completion else None,
+        "row_completion_p": completion.p_value if completion else None,
     }
     rows = []
     of_numbers = {each.name: each for each in direct.stated.features} if direct.stated else {}
@@ -272,22 +270,22 @@ def direct_numbers(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
             row[f"q{level_:02d}"] = stated.quantiles[k] if stated and stated.quantiles else None
         for key in ("times", "outside", "spread", "data", "belief", "belief_data", "floor"):
             row[f"stated_{key}"] = getattr(stated, key, None)
-        written = direct.generated.features[i] if direct.generated else None
+        generated = direct.generated.features[i] if direct.generated else None
         for side in ("data", "belief"):
             for key in ("distance", "floor", "p_value"):
-                row[f"written_{side}_{key}"] = getattr(getattr(written, side, None), key, None)
+                row[f"generated_{side}_{key}"] = getattr(getattr(generated, side, None), key, None)
         rows.append(row | whole)
     return pd.DataFrame(rows)
 
 
 def direct_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
-    """The same, to be read: stated quantiles in the units asked in, and distances."""
+    """Return stated quantiles, in the units of the questions, and distances as text."""
     numbers = direct_numbers(audit, judge)
     heads = {"q05": "5 %", "q25": "25 %", "q50": "median", "q75": "75 %", "q95": "95 %"}
     distances = {
         "stated_data": "Stated to data", "stated_belief": "Stated to belief",
-        "written_data_distance": "Generated to data",
-        "written_belief_distance": "Generated to belief",
+        "generated_data_distance": "Generated to data",
+        "generated_belief_distance": "Generated to belief",
     }  # fmt: skip
     shown = []
     for i, feature in enumerate(audit.space.features):

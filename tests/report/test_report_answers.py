@@ -78,10 +78,10 @@ def test_options_stand_as_they_were_shown():
 def test_filters_count_what_is_shown(rows):
     shown = choose_answers(rows, box(2))
     found = filters([("<b>", shown), ("other", shown)])
-    assert [(c.place, c.label, c.count) for c in found["judge"]] == [
+    assert [(c.index, c.label, c.count) for c in found["judge"]] == [
         (0, "<b>", MOST), (1, "other", MOST),
     ]  # fmt: skip
     verdicts = {c.label: c.count for c in found["verdict"]}
     assert list(verdicts) == ["A", "B", "refusal", "truncated"]
     assert sum(verdicts.values()) == sum(c.count for c in found["orders"]) == 2 * MOST
-    assert [VERDICTS[c.place] for c in found["verdict"]] == list(verdicts)
+    assert [VERDICTS[c.index] for c in found["verdict"]] == list(verdicts)

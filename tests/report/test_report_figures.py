@@ -15,7 +15,7 @@ from llm_elicit.report.corner import corner_figure, corner_layers, flat_factors
 from llm_elicit.report.figures import draw_portrait, file_name, save_figures
 from llm_elicit.report.formatting import visible, worded
 from llm_elicit.report.marginals import Samples
-from llm_elicit.report.pairs import Pair
+from llm_elicit.report.pairs import PanelPair
 from llm_elicit.report.rendering import DARK, LIGHT, log_ticks, set_axis
 from llm_elicit.spaces.features import Feature
 
@@ -142,7 +142,7 @@ def test_what_the_answers_leave_open_is_not_drawn_as_a_shape():
     mean = np.array([0.15, 0.0])
     slopes = rng.normal(0, 0.25, (40, 2))
     samples = Samples(space, space.sample(8000, rng), beliefs={"j": tilted(mean, 8000)})
-    pair = Pair(space.features, (0, 1))
+    pair = PanelPair(space.features, (0, 1))
     assert not flat_factors(samples, "j", pair)[1.0]
     size = 400
     draws = np.stack([tilted(slope, size) for slope in slopes])

@@ -91,7 +91,7 @@ def test_direct_answers_are_a_table_of_their_own(study, tmp_path):
     assert read["q50"][0] == stated[0].quantiles[2]
     assert read["stated_data"][1] == pytest.approx(stated[1].data)
     assert read["q50"].isna().tolist() == [False, False, True, True]
-    assert (read["recited"] == 1.0).all()
+    assert (read["row_completion"] == 1.0).all()
     table = direct_table(study.audit, expert)
     assert table["5 %"].tolist()[2:] == ["", ""]
     assert stuck.direct is None
