@@ -179,9 +179,9 @@ def test_packs_hold_everything_in_order_within_the_limits(
     assert [entry for pack in made for entry in pack] == entries
     for pack in made:
         assert 0 < len(pack) <= count
-        assert sum(entry.line.size for entry in pack) <= size
+        assert sum(entry.request.size for entry in pack) <= size
     for pack, following in pairwise(made):
-        both = sum(entry.line.size for entry in [*pack, following[0]])
+        both = sum(entry.request.size for entry in [*pack, following[0]])
         assert len(pack) == count or both > size, "a batch could have held one more"
 
 
