@@ -332,9 +332,9 @@ def _null_models(problem: Problem, held_out: dict[str, float]) -> dict[str, floa
     gap = torch.from_numpy(log_density[0] - log_density[1])
     by_sampling = choice_log_likelihood(gap, problem.weights, problem.noise)
     return {
-        "coin": float(np.log(0.5)),
+        "random choices": float(np.log(0.5)),
         "sampling density": float(by_sampling),
-        "places": held_out["constant"],
+        "position": held_out["constant"],
         "quadratic": held_out["quadratic"],
     }
 

@@ -222,8 +222,8 @@ def _draw_coverage(axes: Axes, coverage: DataCoverage, theme: Theme) -> None:
     axes.set_title("data coverage", fontsize=9)
 
 
-def _draw_calibration(axes: Axes, foretold: PredictiveCheck, theme: Theme) -> None:
-    bins = foretold.calibration
+def _draw_calibration(axes: Axes, check: PredictiveCheck, theme: Theme) -> None:
+    bins = check.calibration
     at, found = ([getattr(b, side) for b in bins] for side in ("predicted", "observed"))
     axes.plot([0.5, 1], [0.5, 1], color=theme.data, linewidth=1, linestyle="--")
     axes.plot(at, found, color=theme.belief, linewidth=0.8)

@@ -37,12 +37,12 @@ def world(features: int = 6) -> FeatureSpace:
 
 
 def draw(space: FeatureSpace, n: int, rng: np.random.Generator, wide=1.0, at=0.0) -> np.ndarray:
-    """Standardizer normal on each feature's scale, or as wide and where else it is told."""
+    """Standardizer normal on each feature's scale, or as wide and where else it is stated."""
     return space.from_scale(at + wide * rng.normal(size=(n, space.dimension)))
 
 
 def levels(space: FeatureSpace, rng: np.random.Generator, wide) -> np.ndarray:
-    """Quantiles of a belief and of five that its answers allow, as wide as told at each level."""
+    """Quantiles of a belief and of five that its answers allow, as wide as stated at each level."""
     return np.stack([
         [np.quantile(draw(space, 1000, rng, wide(c), at), SHARES, axis=0).T for c in NOISE_FACTORS]
         for at in np.r_[0.0, rng.normal(0, 0.05, 5)]
@@ -97,9 +97,9 @@ def test_the_planted_noise_level_is_found(reference: Reference, planted: float) 
     space, rng = reference.space, np.random.default_rng(3)
     by_level = levels(space, rng, lambda c: c**-0.5)
     jitter = rng.normal(0, 0.1, size=(3, 1, 6))
-    told = [np.quantile(draw(space, 500, rng, planted**-0.5, at), SHARES, axis=0).T
+    stated = [np.quantile(draw(space, 500, rng, planted**-0.5, at), SHARES, axis=0).T
             for at in jitter]  # fmt: skip
-    level = measure_stated(np.stack(told), reference, None, by_level, rng).level
+    level = measure_stated(np.stack(stated), reference, None, by_level, rng).level
     assert level.best == pytest.approx(planted)
     assert level.low <= planted <= level.high
     assert level.high <= 3 * planted
@@ -132,9 +132,9 @@ def test_quantiles_at_another_level_are_those_of_the_belief_there() -> None:
 
 def test_a_noise_level_that_statements_do_not_tell_is_not_identified(reference) -> None:
     space, rng = reference.space, np.random.default_rng(3)
-    told = np.quantile(draw(space, 500, rng), SHARES, axis=0).T[None]
+    stated = np.quantile(draw(space, 500, rng), SHARES, axis=0).T[None]
     flat = levels(space, rng, lambda c: 1.0)
-    assert not measure_stated(told, reference, None, flat, rng).level.identified
+    assert not measure_stated(stated, reference, None, flat, rng).level.identified
     # Sharper than the belief is at any level looked at: the end of the range is no finding.
     sharp = np.quantile(draw(space, 500, rng, 0.1), SHARES, axis=0).T[None]
     by_level = levels(space, rng, lambda c: c**-0.5)
@@ -189,20 +189,20 @@ def near(completion: RowCompletion, rows: np.ndarray, rng: np.random.Generator) 
     return np.round(said, decimals)
 
 
-def test_a_planted_reciter_is_found_and_a_knowing_judge_is_not(completion: RowCompletion) -> None:
-    """Power: of 20 rows, a judge that recites two in five is found in 19 of 20 campaigns."""
+def test_a_planted_memorizer_is_found_and_a_knowing_judge_is_not(completion: RowCompletion) -> None:
+    """Power: of 20 rows, a judge that completes two in five is found in 19 of 20 campaigns."""
     rng = np.random.default_rng(5)
     hidden = np.array([float(cell) for cell in completion.hidden])
-    found = {"reciter": 0, "knowing": 0}
+    found = {"memorizer": 0, "knowing": 0}
     for _ in range(40):
         rows = rng.choice(len(completion), 20, replace=False)
         ignorant = near(completion, rows, rng)
         planted = np.where(rng.random(20) < 0.4, hidden[rows], ignorant)
-        for who, said in (("reciter", planted), ("knowing", ignorant)):
+        for who, said in (("memorizer", planted), ("knowing", ignorant)):
             found[who] += measure_row_completion(
                 completion, rows.tolist(), said, 999, rng
             ).memorized
-    assert found["reciter"] >= 38
+    assert found["memorizer"] >= 38
     assert found["knowing"] <= 2
 
 

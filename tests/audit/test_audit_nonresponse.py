@@ -11,7 +11,7 @@ SPACE = box(3)
 
 
 def refusing(chance, seed: int) -> Comparisons:
-    """A coin who refuses a question with `chance` of its two points."""
+    """Random choices that refuse a question with `chance` of its two points."""
     rng = np.random.default_rng(seed)
     frame = ask(SPACE, constant(0.5), rng, 120).frame
     points = [frame[[f"{side}_{name}" for name in SPACE.names]].to_numpy() for side in "ab"]

@@ -51,7 +51,7 @@ def preference_of(log, seed=0, settings=SETTINGS, **more):
         (noisy_soft, True, True),
         (noisy_soft, True, False),
     ],
-    ids=["coin", "mostly A", "always A, one order", "soft and noisy", "soft, one order"],
+    ids=["random", "mostly A", "always A, one order", "soft and noisy", "soft, one order"],
 )
 def test_false_alarms_keep_to_the_level(judge, soft, both_orders):
     repeats, alarms = 200, 0

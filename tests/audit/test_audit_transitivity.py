@@ -1,4 +1,4 @@
-"""Cycles among triads: found from the points, told from noise, and what cannot be told."""
+"""Cycles among triads: found from the points, separated from noise, and what cannot be decided."""
 
 import itertools
 
@@ -64,7 +64,7 @@ def _answered(choose, seed: int, triads: int) -> Triads:
 
 
 def _predicted(triads: Triads, choose) -> np.ndarray:
-    """What a belief that is right would foretell: a row of one draw."""
+    """The predictions of a correct belief: a row of one draw."""
     both = [_chances(triads.corners, each) for each in (choose, _turned(choose))]
     return np.mean(both, axis=0)[None]
 
@@ -157,7 +157,7 @@ def test_a_coin_makes_a_quarter_and_a_thirty_second():
 def test_a_judge_who_goes_round_in_circles_is_found():
     """By 30 triads in both orders beside a flat belief: in 96 % of studies, as is predicted.
 
-    Its cycles are as many as a coin's (Wendel's theorem), which is why repeated ones are counted.
+    It has as many cycles as random choices (Wendel's theorem), so repeated ones are counted.
     """
     least = stats.binom.isf(0.05, 30, 1 / 32) + 1
     power = stats.binom.sf(least - 1, 30, 0.25)

@@ -50,7 +50,7 @@ def few_levels(rng):
 
 
 JUDGES = {
-    "fair coin": (lambda rng: constant(0.5), False),
+    "random choices": (lambda rng: constant(0.5), False),
     "constant letter": (lambda rng: constant(1.0), False),
     "position effect with spread": (spread, True),
     "few distinct levels": (few_levels, True),

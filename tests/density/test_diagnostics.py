@@ -139,14 +139,14 @@ def test_at_another_level_the_report_is_rescaled_and_the_original_kept() -> None
     report = {
         "noise": {"family": "gumbel", "level": 1.0, "ties": 0.0},
         "held_out_log_likelihood": -0.5,
-        "null_models": {"coin": -0.69, "sampling density": -0.6},
+        "null_models": {"random choices": -0.69, "sampling density": -0.6},
         "utility": {"judging": {"judges": {"one": judge}, "ties": None}},
     }
     original = copy.deepcopy(report)
     other = at_level(report, Noise(level=2.0), Noise(level=1.0))
     assert report == original
     assert other["noise"]["level"] == 2.0
-    assert other["null_models"] == {"coin": -0.69}
+    assert other["null_models"] == {"random choices": -0.69}
     assert other["held_out_log_likelihood"] == -0.5
     judged = other["utility"]["judging"]["judges"]["one"]
     assert judged["level"] == 1.0

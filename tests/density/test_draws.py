@@ -87,7 +87,7 @@ def test_halfway_a_form_is_as_good_as_what_it_can_describe() -> None:
 
 
 def _described(winners: Array, losers: Array) -> Array:
-    """Log-likelihoods of all choices by a quadratic form, in all: foretold, and halfway."""
+    """Log-likelihoods of all choices by a quadratic form, in all: predicted, and halfway."""
     data = ChoiceData(winners, losers, np.ones(len(winners)), np.arange(len(winners)))
     validation = CrossValidation(data, Response(Noise()), 8, np.random.default_rng(0))
     quadratic = QuadraticFit(validation)
@@ -213,7 +213,7 @@ def test_draws_are_the_same_bits_after_a_load(belief: BeliefDensity, tmp_path: P
 def test_suggested_pairs_tell_more_than_pairs_at_random(belief: BeliefDensity) -> None:
     """The draws disagree about who wins them: mutual information of answer and draw, nats."""
 
-    def told(a: np.ndarray, b: np.ndarray) -> float:
+    def information(a: np.ndarray, b: np.ndarray) -> float:
         draws = belief.draws()
         chance = torch.from_numpy(draws.log_prob(a) - draws.log_prob(b))
         chance = torch.exp(belief.noise.log_cdf(chance))
@@ -225,7 +225,7 @@ def test_suggested_pairs_tell_more_than_pairs_at_random(belief: BeliefDensity) -
     uniform = BOX.sample(200, rng), BOX.sample(200, rng)
     chosen = suggest_pairs(belief, 200, seed=1, settings=SuggestSettings(uniform=0.0))
     assert all(BOX.contains(side).all() for side in chosen)
-    assert told(*chosen) > 2.0 * told(*uniform)
+    assert information(*chosen) > 2.0 * information(*uniform)
 
 
 def test_a_share_of_the_pairs_stays_uniform(belief: BeliefDensity) -> None:
@@ -250,8 +250,8 @@ def test_at_another_noise_the_density_is_a_power_of_itself(
     grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
     assert abs(np.exp(other.log_prob(grid)).sum() * 0.05**2 - 1.0) < 0.05
     both = np.stack([a[0], b[0]])
-    drawn, told = (np.diff(each.draws().log_prob(both)) for each in (other, belief))
-    np.testing.assert_allclose(drawn, factor * told, rtol=1e-3, atol=1e-3)
+    drawn, information = (np.diff(each.draws().log_prob(both)) for each in (other, belief))
+    np.testing.assert_allclose(drawn, factor * information, rtol=1e-3, atol=1e-3)
 
 
 def test_at_noise_takes_a_level(belief: BeliefDensity) -> None:

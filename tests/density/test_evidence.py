@@ -281,8 +281,8 @@ def test_a_judge_who_chooses_by_position_alone_has_no_belief() -> None:
     belief = fit_evidence(evidence, sampling=SQUARE, settings=QUICK)
     assert belief.diagnostics["utility"]["form"] == "constant"
     nulls = belief.diagnostics["null_models"]
-    assert nulls["coin"] == pytest.approx(np.log(0.5))
-    assert nulls["places"] > -0.1
+    assert nulls["random choices"] == pytest.approx(np.log(0.5))
+    assert nulls["position"] > -0.1
 
 
 # --- what cannot be used ------------------------------------------------------------------------

@@ -164,8 +164,8 @@ def test_starts_find_ridges_that_cross() -> None:
     posterior = MixturePosterior(
         validation.points, validation.weights, validation.response, MixturePrior()
     )
-    climbed = [maximize(posterior, start, 20) for start in draw_starts(validation, 2, 8)]
-    best = max(climbed, key=lambda found: found[1])[0]
+    maximized = [maximize(posterior, start, 20) for start in draw_starts(validation, 2, 8)]
+    best = max(maximized, key=lambda found: found[1])[0]
     # The flattest direction of each component is its ridge.
     precision = best.whiten @ best.whiten.transpose(1, 2)
     ridges = torch.linalg.eigh(precision).eigenvectors[:, :, 0].numpy()

@@ -131,7 +131,7 @@ def test_suited_ridges_have_more_evidence_than_others() -> None:
 
 
 def test_a_ridge_stays_where_choices_tell_nothing_of_its_terms() -> None:
-    """Only the first of two features is ever asked about: nothing is told of cross terms."""
+    """Only the first of two features is ever asked about: cross terms are unknown."""
     rng = np.random.default_rng(7)
     pairs = rng.normal(size=(2, 200, 2)) * [1.0, 0.0]
     won = (pairs[0, :, 0] - pairs[1, :, 0] + rng.logistic(0, 0.78, 200) > 0)[:, None]
@@ -266,7 +266,7 @@ def test_rows_of_one_pair_share_a_fold() -> None:
 
 
 def test_a_coin_gives_the_flat_belief() -> None:
-    """Two independent coins; a fit that chases noise would move these means and spreads."""
+    """Two independent random bits; a fit that chases noise would move these means and spreads."""
     rng = np.random.default_rng(31)
     box = Uniform([0.0] * 3, [1.0] * 3)
     belief = fit_belief(rng.random((300, 3)), rng.random((300, 3)), sampling=box, method="utility")

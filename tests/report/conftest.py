@@ -151,13 +151,13 @@ def study() -> Study:
         ).draws(),
         space,
     )  # fmt: skip
-    calibration = {"bins": [{"share": 1.0, "foretold": 0.8, "found": 0.7}], "error": 0.1}
+    calibration = {"bins": [{"share": 1.0, "predicted": 0.8, "observed": 0.7}], "error": 0.1}
     gains = {"constant": {"mean": 0.3, "se": 0.05}}
     diagnostics = {
         "held_out_log_likelihood": -0.4,
         "note": HOSTILE,
         "utility": {"form": "quadratic", "gains": gains, "calibration": calibration},
-        "null_models": {"coin": -0.693, "quadratic": -0.41},
+        "null_models": {"random choices": -0.693, "quadratic": -0.41},
     }
     fits = {"utility": diagnostics}
     beliefs = {"utility": belief, "score": draw(900)}

@@ -1,4 +1,4 @@
-"""The answers that a page shows: every verdict, evenly through the run, told what they are."""
+"""The answers that a page shows: every verdict, evenly through the run, labelled."""
 
 import numpy as np
 import pandas as pd

@@ -106,7 +106,7 @@ def dump(path, profile, *flags):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
 
 
-def told(content, folder, *flags):
+def printed_json(content, folder, *flags):
     """What a page's script leaves in `document.body.dataset.result`."""
     path = folder / "page.html"
     path.write_text(content, encoding="utf-8")
@@ -126,7 +126,7 @@ def scheme(dark):
 
 @pytest.mark.parametrize("width", [390, 1400])
 def test_nothing_overflows(page, tmp_path, width):
-    found = told(framed(page, width, MEASURE.format(width=width)), tmp_path)
+    found = printed_json(framed(page, width, MEASURE.format(width=width)), tmp_path)
     assert found["scrolls"] <= width
     assert found["wide"] == found["broken"] == 0
     assert found["drawings"] > 8
@@ -156,11 +156,11 @@ def test_answers_are_filtered(study, page, tmp_path, medium):
         sum(answer.orders == "differ" for answer in answers),
         1,  # one refusal was planted
     ]
-    assert told(framed(page, 1400, FILTER), tmp_path) == expected
+    assert printed_json(framed(page, 1400, FILTER), tmp_path) == expected
 
 
 def test_the_slider_shows_one_power_at_a_time(page, tmp_path):
-    saved, sharpest, widest = told(framed(page, 1400, SLIDE), tmp_path)
+    saved, sharpest, widest = printed_json(framed(page, 1400, SLIDE), tmp_path)
     assert [found["steps"] for found in (saved, sharpest, widest)] == [["2"], ["4"], ["0"]]
     assert saved["said"] == saved["heard"] == "the saved power"
     assert sharpest["said"] == sharpest["heard"] == "4 times the saved power"
@@ -193,7 +193,7 @@ def test_a_corner_plot_of_few_features_is_not_stretched(study, tmp_path, d):
     space, rng = box(d), np.random.default_rng(0)
     samples = Samples(space, space.sample(50, rng), beliefs={"expert": space.sample(50, rng)})
     page = render_page(study, {"expert": draw_portrait(samples, "expert")})
-    assert told(framed(page, 1400, STRETCH), tmp_path) == pytest.approx(1.0, abs=0.01)
+    assert printed_json(framed(page, 1400, STRETCH), tmp_path) == pytest.approx(1.0, abs=0.01)
 
 
 def audited(page, *rules):
@@ -205,7 +205,7 @@ def audited(page, *rules):
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_axe_finds_nothing_that_breaks_wcag_a_or_aa(page, tmp_path, dark):
-    found = told(audited(page, *WCAG), tmp_path, scheme(dark))
+    found = printed_json(audited(page, *WCAG), tmp_path, scheme(dark))
     assert found["violations"] == []
     assert found["checked"] > 15
 
@@ -214,5 +214,5 @@ def test_axe_finds_what_is_broken(page, tmp_path):
     head = page[: page.index('<section aria-labelledby="compared"')] + "</main></body></html>"
     broken = head.replace("--soft: #555c66", "--soft: #b0b5bc").replace('lang="en"', "", 1)
     checked = audited(broken, "color-contrast", "html-has-lang")
-    found = dict(told(checked, tmp_path, scheme(dark=False))["violations"])
+    found = dict(printed_json(checked, tmp_path, scheme(dark=False))["violations"])
     assert found.keys() == {"color-contrast", "html-has-lang"}

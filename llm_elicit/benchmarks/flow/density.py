@@ -105,8 +105,8 @@ class BeliefFlow(torch.nn.Module):
             return g, torch.zeros_like(g[:, 0])
         share = torch.sigmoid(self.share)
         y = share * g + (1.0 - share) * _SQRT_3 * torch.erf(g / math.sqrt(2.0))
-        bump = _SQRT_3 * math.sqrt(2.0 / math.pi) * torch.exp(-0.5 * g * g)
-        return y, torch.log(share + (1.0 - share) * bump).sum(-1)
+        normal = _SQRT_3 * math.sqrt(2.0 / math.pi) * torch.exp(-0.5 * g * g)
+        return y, torch.log(share + (1.0 - share) * normal).sum(-1)
 
     def _unstretch(self, y: Tensor) -> Tensor:
         """Inverse of `_stretch`, by bisection."""

@@ -162,7 +162,7 @@ class FlowTrainer:
     def fit(self, progress: Callable[[int], None]) -> _Best:
         """Fit from the better of two starts; the flow ends in the best state held out.
 
-        One start is the linear layer fitted alone, right for a single bump. A linear layer can
+        One start is the linear layer fitted alone, right for one component. A linear layer can
         settle on one of several modes, though, and leave the others where the splines no longer
         act; so the other start is the winners' moments and a short fit of all layers.
         ``progress`` is called with the number of steps done.

@@ -1,9 +1,9 @@
 """Mixtures of components with one factor: isotropic but for one direction.
 
 A component's covariance is s²(I + b bᵀ), as of probabilistic principal components with one factor
-(Tipping and Bishop, 1999; the spiked covariance of Johnstone, 2001), or s²(I + b bᵀ)⁻¹: elongated
-or flattened along b. With its height and centre these are 2d + 2 parameters, where a free
-covariance takes 1 + d + d(d + 1)/2. They serve where comparisons are too few for free ones.
+(Tipping and Bishop, 1999), or s²(I + b bᵀ)⁻¹: elongated or flattened along b. With its height and
+centre these are 2d + 2 parameters, where a free covariance takes 1 + d + d(d + 1)/2. They serve
+where comparisons are too few for free ones.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def calibration(held_out: HeldOut, weights: Array, response: Response) -> dict[s
     """Return how often choices go as predicted, by predicted probability (JSON-able).
 
     ``bins`` hold the weight (``share``) of the comparisons whose likelier side has a probability in
-    0.5–0.6, ..., 0.9–1, its mean (``foretold``), and the share that this side won (``found``);
+    0.5–0.6, ..., 0.9–1, its mean (``predicted``), and the share that this side won (``observed``);
     empty bins are left out. ``error`` is the mean absolute difference of the two, weighted by share
     (the expected calibration error of Naeini, Cooper and Hauskrecht, 2015).
 
@@ -141,5 +141,5 @@ def calibration(held_out: HeldOut, weights: Array, response: Response) -> dict[s
         predicted, found = (np.average(v[here], weights=weights[here]) for v in (confidence, hit))
         share = float(mass[k] / mass.sum())
         error += share * abs(float(found - predicted))
-        bins.append({"share": share, "foretold": float(predicted), "found": float(found)})
+        bins.append({"share": share, "predicted": float(predicted), "observed": float(found)})
     return {"bins": bins, "error": error}

@@ -204,9 +204,9 @@ def _search(
     posterior = _posterior(validation, rows, settings.prior)
     left = list(starts)
     for steps, divisor in _HALVINGS:
-        climbed = [maximize(posterior, start, steps) for start in left]
-        climbed.sort(key=lambda found: -found[1])
-        left = [mixture for mixture, _ in climbed[: max(2, len(climbed) // divisor)]]
+        maximized = [maximize(posterior, start, steps) for start in left]
+        maximized.sort(key=lambda found: -found[1])
+        left = [mixture for mixture, _ in maximized[: max(2, len(maximized) // divisor)]]
     left = [maximize(posterior, start, settings.search_steps)[0] for start in left]
     unseen = validation.rows[validation.fold_of[validation.rows] == 0]
     return max(
