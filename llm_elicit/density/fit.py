@@ -265,7 +265,7 @@ def _fit(
         return fitted, None, (before, time.perf_counter())
     if len(problem.judgments.measured):
         return _fit_measured(problem, method)
-    found = _fit_utility(problem)
+    found = fit_choice_utility(problem)
     after_utility = time.perf_counter()
     notes: dict[str, Any] = {
         "held_out_log_likelihood": found.notes["held_out"][found.notes["form"]],
@@ -305,7 +305,8 @@ def _fit_measured(
     return fitted, found.draws, (after_utility, time.perf_counter())
 
 
-def _fit_utility(problem: Problem) -> UtilityFit:
+def fit_choice_utility(problem: Problem) -> UtilityFit:
+    """Fit the utility to choices, in the latent coordinates of the problem."""
     latent, judgments = problem.latent, problem.judgments
     data = ChoiceData(
         latent.features(problem.winners).numpy(),

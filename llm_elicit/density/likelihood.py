@@ -303,12 +303,6 @@ class Response:
         """Return log F of a win, elementwise."""
         return self.noise.log_cdf(self.seen(difference))
 
-    def expected_score(self, difference: Tensor) -> Tensor:
-        """Return the expected score, elementwise: a win scores 1, a tie ½, a loss 0."""
-        seen = self.seen(difference)
-        win, lose = (torch.exp(self.noise.log_cdf(sign * seen)) for sign in (1.0, -1.0))
-        return 0.5 + 0.5 * (win - lose)
-
     def slope(self, difference: Tensor) -> Tensor:
         """Return F'/F, the slope of `log_cdf`, without overflow in either tail."""
         seen = self.seen(difference)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -21,6 +21,8 @@ from llm_elicit.density.transforms import Latent
 GROUP = "llm_elicit.density_methods"
 OWN = ("auto", "score", "score-constant", "utility")
 """The core's own methods."""
+
+Settings = TypeVar("Settings")
 
 
 @dataclass(frozen=True)
@@ -67,3 +69,21 @@ def external_method(name: str) -> ExternalMethod:
             "ExternalMethod of llm_elicit.density.methods."
         )
     return method
+
+
+def external_settings(problem: Problem, kind: type[Settings], method: str) -> Settings:
+    """Return the settings that `FitSettings.external` gives a method, or that method's defaults.
+
+    Raises
+    ------
+    DensityError : they are settings of another kind.
+    """
+    found = problem.settings.external
+    if found is None:
+        return kind()
+    if not isinstance(found, kind):
+        raise DensityError(
+            f"FitSettings: external is a {type(found).__name__}; the {method} takes "
+            f"{kind.__name__}."
+        )
+    return found

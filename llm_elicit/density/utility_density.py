@@ -25,7 +25,7 @@ from llm_elicit.density.smc import (
     draw_sampling,
 )
 from llm_elicit.density.transforms import Latent
-from llm_elicit.density.utility_function import Utility, rounding
+from llm_elicit.density.utility_function import Potential, Utility, rounding
 
 Array = npt.NDArray[np.float64]
 _ISLANDS, _PARTICLES = 8, 1024
@@ -33,12 +33,12 @@ _FIRST = 4096
 _LEAST_PARTICLES = 1024
 
 
-def utility_at(latent: Latent, utility: Utility, g: Tensor) -> Tensor:
+def utility_at(latent: Latent, utility: Potential, g: Tensor) -> Tensor:
     """Return u (n,) at latent points (n, d): the utility with the taper of `Latent.taper`."""
     return utility(latent.features(g)) + latent.taper(g)
 
 
-def utility_and_slope(latent: Latent, utility: Utility, g: Tensor) -> tuple[Tensor, Tensor]:
+def utility_and_slope(latent: Latent, utility: Potential, g: Tensor) -> tuple[Tensor, Tensor]:
     """Return u (n,) and its gradient (n, d) at latent points (n, d); see `utility_at`."""
     value, slope = utility.value_and_slope(latent.features(g))
     return value + latent.taper(g), latent.features_slope(g, slope) + latent.taper_slope(g)
@@ -69,11 +69,8 @@ class UtilityDensity:
 
     def sample_latent(self, n: int, generator: torch.Generator) -> Draws:
         """Return n latent draws (n, d), annealed from the start."""
-        # A few particles cannot estimate their own covariance: anneal more, keep n.
-        count = max(n, _LEAST_PARTICLES)
         settings, start = self.annealing, self.start
-        found = anneal_belief(self.latent, self.utility, count, generator, settings, start)
-        return found.draws.take(torch.randperm(count, generator=generator)[:n])
+        return draw_belief(self.latent, self.utility, n, generator, settings, start)
 
     def log_density(self, g: Tensor) -> Tensor:
         """Return normalized log-densities (n,) at latent points (n, d), nats per scale unit."""
@@ -112,7 +109,7 @@ class UtilityDensity:
 
 def anneal_belief(
     latent: Latent,
-    utility: Utility,
+    utility: Potential,
     n: int,
     generator: torch.Generator,
     settings: AnnealingSettings,
@@ -134,9 +131,24 @@ def anneal_belief(
     return anneal(points, density, target, generator, settings, float(start.step))
 
 
+def draw_belief(
+    latent: Latent,
+    utility: Potential,
+    n: int,
+    generator: torch.Generator,
+    settings: AnnealingSettings,
+    start: Proposal | None = None,
+) -> Draws:
+    """Return any number n of draws as `anneal_belief` does, in random order."""
+    # A few particles cannot estimate their own covariance: anneal more, keep n.
+    count = max(n, _LEAST_PARTICLES)
+    draws = anneal_belief(latent, utility, count, generator, settings, start).draws
+    return draws.take(torch.randperm(count, generator=generator)[:n])
+
+
 def estimate_log_normalizer(
     latent: Latent,
-    utility: Utility,
+    utility: Potential,
     generator: torch.Generator,
     settings: AnnealingSettings,
 ) -> LogNormalizer:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -226,6 +227,18 @@ def quadratic_features(t: Array) -> Array:
     """
     i, j = np.triu_indices(t.shape[1])
     return np.concatenate([t, t[:, i] * t[:, j]], axis=1)
+
+
+class Potential(Protocol):
+    """A log-density up to a constant, as a function of features, such as a `Utility`."""
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Return values (n,) at features (n, p)."""
+        ...
+
+    def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Return values (n,) and gradients (n, p) at features (n, p)."""
+        ...
 
 
 @dataclass(frozen=True)

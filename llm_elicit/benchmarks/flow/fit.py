@@ -34,6 +34,7 @@ from llm_elicit.density.density_model import Fitted, LogNormalizer
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.judgments import assign_folds
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
+from llm_elicit.density.methods import external_settings
 from llm_elicit.density.problem import Problem
 from llm_elicit.density.torch_utils import Adam
 from llm_elicit.density.transforms import BoxLatent
@@ -301,14 +302,7 @@ def fit_flow(problem: Problem) -> Fitted:
 
 
 def _settings(problem: Problem) -> FlowSettings:
-    found = problem.settings.external
-    if found is None:
-        return FlowSettings()
-    if not isinstance(found, FlowSettings):
-        raise DensityError(
-            f"FitSettings: external is a {type(found).__name__}; the flow takes FlowSettings."
-        )
-    return found
+    return external_settings(problem, FlowSettings, "flow")
 
 
 def _data(problem: Problem) -> FlowData:

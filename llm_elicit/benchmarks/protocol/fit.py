@@ -30,11 +30,11 @@ from llm_elicit.benchmarks.protocol.samplers import Resampler, sample_heun
 from llm_elicit.benchmarks.protocol.tempering import Tempering, optimal_constant
 from llm_elicit.benchmarks.protocol.training import PairData, TrainedScore, train_score
 from llm_elicit.density.density_model import Fitted, LogNormalizer, importance_log_normalizer
-from llm_elicit.density.errors import DensityError
+from llm_elicit.density.fit import fit_choice_utility
 from llm_elicit.density.likelihood import Noise
+from llm_elicit.density.methods import external_settings
 from llm_elicit.density.problem import Problem
 from llm_elicit.density.transforms import Latent
-from llm_elicit.density.utility import ChoiceData, fit_utility
 from llm_elicit.density.utility_density import estimate_log_normalizer, utility_at
 from llm_elicit.density.utility_function import Utility
 
@@ -138,16 +138,7 @@ _REFERENCE = 2048
 
 def fit_protocol(problem: Problem) -> Fitted:
     """Fit the score of winners (and losers), de-tempered by the field at this package's utility."""
-    latent, judgments = problem.latent, problem.judgments
-    data = ChoiceData(
-        latent.features(problem.winners).numpy(),
-        latent.features(problem.losers).numpy(),
-        judgments.weights,
-        judgments.pairs,
-        judgments.context,
-    )
-    settings, progress = problem.settings.utility, problem.progress
-    found = fit_utility(data, problem.noise, problem.rng, settings, progress)
+    found = fit_choice_utility(problem)
     fitted = fit_score(problem, found.utility, constant=_settings(problem).constant)
     held_out = found.notes["held_out"][found.notes["form"]]
     notes = {"held_out_log_likelihood": held_out, "utility": found.notes, **fitted.notes}
@@ -155,15 +146,7 @@ def fit_protocol(problem: Problem) -> Fitted:
 
 
 def _settings(problem: Problem) -> ProtocolSettings:
-    found = problem.settings.external
-    if found is None:
-        return ProtocolSettings()
-    if not isinstance(found, ProtocolSettings):
-        raise DensityError(
-            f"FitSettings: external is a {type(found).__name__}; the protocol takes "
-            "ProtocolSettings."
-        )
-    return found
+    return external_settings(problem, ProtocolSettings, "protocol")
 
 
 def fit_score(problem: Problem, utility: Utility, constant: bool) -> Fitted:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -17,19 +16,7 @@ from llm_elicit.benchmarks.protocol.tempering import Tempering
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_density import utility_and_slope, utility_at
-from llm_elicit.density.utility_function import Utility
-
-
-class Potential(Protocol):
-    """A log-density up to a constant on the features (n, d): what a fitted utility offers."""
-
-    def __call__(self, t: Tensor) -> Tensor:
-        """Values (n,)."""
-        ...
-
-    def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Values (n,) and gradients (n, d)."""
-        ...
+from llm_elicit.density.utility_function import Potential, Utility
 
 
 @dataclass(frozen=True)
@@ -108,13 +95,12 @@ class ScoreParts:
     mode: Mode
 
     @property
-    def base(self) -> Utility:
-        """The belief that the utility alone implies, by the calls of a utility."""
+    def base(self) -> Potential:
+        """The belief that the utility alone implies."""
         mode = self.mode
         if mode.constant is None:
             return self.utility
-        tempered = ConstantTempered(self.utility, self.tempering, mode.side, mode.constant)
-        return cast(Utility, tempered)
+        return ConstantTempered(self.utility, self.tempering, mode.side, mode.constant)
 
     @property
     def exact(self) -> bool:

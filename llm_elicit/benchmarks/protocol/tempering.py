@@ -98,14 +98,6 @@ class Tempering:
         """log(w/(1 − w))."""
         return self._interpolate(u, self.log_win - self.log_lose)
 
-    def win_slope(self, u: Tensor) -> Tensor:
-        """d log w/du = 1/τ."""
-        return torch.exp(self._interpolate(u, self.log_slope - self.log_win))
-
-    def lose_slope(self, u: Tensor) -> Tensor:
-        """−d log(1 − w)/du = w'/(1 − w)."""
-        return torch.exp(self._interpolate(u, self.log_slope - self.log_lose))
-
     def utility_of_log(self, log_win: Tensor) -> Tensor:
         """Inverse of log w; values beyond the table go to its ends."""
         return self._invert(log_win, self.log_win)

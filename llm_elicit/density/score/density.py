@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import asdict, dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,18 +24,15 @@ from llm_elicit.density.score.network import PairData, ScoreNetworks, train_netw
 from llm_elicit.density.smc import AnnealingSettings, Draws, Proposal
 from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_density import (
-    anneal_belief,
+    draw_belief,
     estimate_log_normalizer,
     utility_at,
 )
-from llm_elicit.density.utility_function import Utility
-
-_CROWD = 1024
 
 
 @dataclass(frozen=True)
 class ScoreUtility:
-    """u = m(L_σ) on features, with the calls of a `Utility`."""
+    """u = m(L_σ) on features, a `Potential`."""
 
     networks: ScoreNetworks
     field: TemperingField
@@ -67,23 +64,14 @@ class ScoreDensity:
         """The method's name."""
         return "score-constant" if self.constant else "score"
 
-    @property
-    def utility(self) -> Utility:
-        """The potential as the type that the sampler expects."""
-        return cast(Utility, self.potential)
-
     def sample_latent(self, n: int, generator: torch.Generator) -> Draws:
         """Draw n latent points by annealing."""
-        # A handful of particles cannot estimate their own covariance: move many, keep n.
-        count = max(n, _CROWD)
-        found = anneal_belief(
-            self.latent, self.utility, count, generator, self.annealing, self.start
-        )
-        return found.draws.take(torch.randperm(count, generator=generator)[:n])
+        settings, start = self.annealing, self.start
+        return draw_belief(self.latent, self.potential, n, generator, settings, start)
 
     def log_density(self, g: Tensor) -> Tensor:
         """Normalized log-density (n,) per scale unit, nats."""
-        return utility_at(self.latent, self.utility, g) - self.log_normalizer
+        return utility_at(self.latent, self.potential, g) - self.log_normalizer
 
     def evaluation_error(self, g: Tensor) -> EvaluationError:
         """Return the error of single precision; the force is the gradient of the log-density."""
@@ -153,8 +141,7 @@ def fit_score(problem: Problem, *, constant: bool) -> Fitted:
     field = TemperingField.fit(log_odds, problem.weights, problem.noise, knots)
     potential = ScoreUtility(trained.networks, field, trained.sigma)
     annealing = problem.settings.annealing
-    utility = cast(Utility, potential)
-    found = estimate_log_normalizer(problem.latent, utility, problem.generator, annealing)
+    found = estimate_log_normalizer(problem.latent, potential, problem.generator, annealing)
     model = ScoreDensity(problem.latent, potential, constant, found.value, annealing, found.start)
     difference = field.utility(trained.winners) - field.utility(trained.losers)
     held_out = choice_log_likelihood(difference, problem.weights, problem.noise)
