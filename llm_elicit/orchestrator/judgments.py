@@ -168,8 +168,7 @@ def check_answers(folder: Path, campaign: Campaign, space: FeatureSpace) -> None
             it was changed by hand.
     """
     with _reading(folder, campaign, space) as db:
-        for pairs in (True, False):
-            check_digests(db, str(folder), pairs=pairs)
+        check_digests(db, str(folder))
 
 
 def write_judgments(

@@ -39,13 +39,14 @@ def digest_of(question: Question, answer: Answer) -> str:
     return _digest([*asked, *texts, *counts, *(said[name] for name in _NUMBERS)])
 
 
-def check_digests(db: sa.Connection, where: str, *, pairs: bool) -> None:
+def check_digests(db: sa.Connection, where: str, *, pairs: bool | None = None) -> None:
     """Check that answers are as they were written; older answers have no digest and pass.
 
     Args:
         db: an open journal.
         where: the name of the journal in messages.
-        pairs: whether to check the answers about pairs, or those to direct questions.
+        pairs: whether to check only the answers about pairs, or only those to direct questions;
+            None for all in one pass.
 
     Raises:
         InputError: an answer or its question was changed.
@@ -56,15 +57,13 @@ def check_digests(db: sa.Connection, where: str, *, pairs: bool) -> None:
     key = [questions.c[name] for name in _KEY]
     said = [answers.c[name] for name in (*_TEXTS, *_COUNTS, *_NUMBERS)]
     of_pairs = questions.c.presentation.in_(("ab", "ba"))
+    wanted = [] if pairs is None else [of_pairs if pairs else ~of_pairs]
     # Ordered by row and with a column that no index has, so that the rows are read, as for the
     # table of comparisons, and not an index, which may differ in a damaged file.
     rows = db.execute(
         sa.select(questions.c.attempts, answers.c.question, answers.c.digest, *key, *said)
         .outerjoin_from(questions, answers, questions.c.id == answers.c.question)
-        .where(
-            sa.or_(answers.c.digest.is_not(None), questions.c.state == "done"),
-            of_pairs if pairs else ~of_pairs,
-        )
+        .where(sa.or_(answers.c.digest.is_not(None), questions.c.state == "done"), *wanted)
         .order_by(questions.c.id),
         execution_options={"yield_per": _AT_ONCE},
     )
