@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
-from llm_elicit._util.console import console
 from llm_elicit._util.sanitize import visible
 from llm_elicit.errors import ElicitError
 
@@ -29,7 +29,24 @@ CacheUse = Annotated[
     typer.Option(help="Reuse answers of earlier runs, ask anew and replace them, or neither."),
 ]
 
-out = console()
+_UNBOUNDED = 100_000
+
+
+def _console() -> Console:
+    """Return a console on standard output that prints text without markup.
+
+    Without a terminal (a pipe, a file, CI), tables get the width that they need, so that nothing
+    in them is cut or wrapped.
+
+    Example:
+        >>> _console().width >= 200 or sys.stdout.isatty()
+        True
+    """
+    width = None if sys.stdout.isatty() else _UNBOUNDED
+    return Console(highlight=False, markup=False, soft_wrap=True, width=width)
+
+
+out = _console()
 """Standard output of every command."""
 
 

@@ -99,7 +99,7 @@ def ask_command(
         if batch == "submit":
             print_batches(result)
         else:
-            table = result.folder / "comparisons.parquet"
+            table = result.folder / run_folder.COMPARISONS
             out.print(f"{table}: {sum(result.judgments.values())} judgments")
         _raise_problems(result)
 

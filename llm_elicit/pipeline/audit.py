@@ -223,7 +223,7 @@ def _evidence(
         beliefs=beliefs,
         diagnostics=diagnostics,
         bands=samples.bands.get(judge),
-        draws=audit_package.read_draws(result.belief_folder(judge, first) / DRAWS),
+        draws=samples.draws.get(judge),
         levels=audit_package.data_levels(belief, space, points),
         utility=audit_package.utility_of(belief, space, samples.data, seed),
         powers=audit_package.at_powers(belief, space, points, samples.data, seed, pinned)
