@@ -21,6 +21,7 @@ from llm_elicit.density.belief_draws import (
     utilities_at,
 )
 from llm_elicit.density.belief_files import BeliefParts, read_belief, write_belief
+from llm_elicit.density.conditional import condition
 from llm_elicit.density.density_model import DensityModel
 from llm_elicit.density.diagnostics import at_level, self_report
 from llm_elicit.density.errors import (
@@ -43,7 +44,6 @@ from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_density import (
     UtilityDensity,
     estimate_log_normalizer,
-    sample_given,
     utility_at,
 )
 from llm_elicit.density.utility_draws import DeferredDraws, UtilityDraws
@@ -159,18 +159,69 @@ class BeliefDensity:
         threshold = float(np.quantile(self.log_prob(self._kept), 1.0 - level))
         return CredibleRegion(level, threshold, self.log_prob)
 
-    def sample_given(self, given: Mapping[int, float], n: int, *, seed: int = 0) -> Array:
-        """Return n points (n, d) with the values of some features given, by number, natural units.
+    def given(self, given: Mapping[int, float], *, seed: int = 0) -> BeliefDensity:
+        """Return the conditional belief of the other features, given values of some.
+
+        It is a belief of its own, over the other features in their order, with draws of the
+        posterior if this belief has them; see `llm_elicit.density.conditional`. Comparisons of
+        points that share a value say nothing about that value's own probability, which is not
+        used here.
+
+        Parameters
+        ----------
+        given : values by the features' numbers, natural units; of a category its code.
+        seed : of the normalizing constant and the draws kept.
 
         Raises
         ------
         DensityError : the method is neither "utility" nor "auto", and as
-            `llm_elicit.density.utility_density.sample_given`.
+            `llm_elicit.density.conditional.condition`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from llm_elicit.density import Uniform, fit_belief
+        >>> rng = np.random.default_rng(0)
+        >>> a, b = rng.uniform(-3, 3, (2, 100, 2))
+        >>> nearer = abs(a[:, 0] - a[:, 1]) < abs(b[:, 0] - b[:, 1])     # both alike
+        >>> belief = fit_belief(np.where(nearer[:, None], a, b), np.where(nearer[:, None], b, a),
+        ...                     sampling=Uniform([-3.0, -3.0], [3.0, 3.0]))
+        >>> bool(belief.given({1: 2.0}).mean()[0] > 0.5 > -0.5 > belief.given({1: -2.0}).mean()[0])
+        True
         """
-        model = self.utility_model("sample_given")
-        integer("sample_given: n", n)
+        model = self.utility_model("given")
+        latent, substitution = condition(self._latent, given)
+        utility, annealing = substitution.utility(model.utility), model.annealing
+        generator = _generator(seed)
         with one_thread():
-            return sample_given(model, given, n, _generator(seed))
+            found = estimate_log_normalizer(latent, utility, generator, annealing)
+            conditional = UtilityDensity(latent, utility, found.value, annealing, found.start)
+            report = self_report(latent, conditional, found)
+        stated = {str(feature): float(value) for feature, value in given.items()}
+        draws = None
+        if self._draws is not None:
+            draws = DeferredDraws(
+                lambda: substitution.draws(self.utility_draws()), len(self._draws)
+            )
+        reference = found.draws.points[: len(self._reference)].clone()
+        diagnostics = {**self.diagnostics, "given": stated, **report}
+        return BeliefDensity(latent, conditional, reference, diagnostics, draws)
+
+    def sample_given(self, given: Mapping[int, float], n: int, *, seed: int = 0) -> Array:
+        """Return n points (n, d) with the values of some features given, natural units.
+
+        Raises
+        ------
+        DensityError : as `given`.
+        """
+        integer("sample_given: n", n)
+        belief = self.given(given, seed=seed)
+        points = np.empty((n, self.dimension))
+        points[:, list(given)] = list(given.values())
+        points[:, np.setdiff1d(np.arange(self.dimension), list(given))] = belief.sample(
+            n, seed=seed
+        )
+        return points
 
     def sample(self, n: int, *, seed: int = 0) -> Array:
         """Return n points (n, d) in natural units, inside the support; equal for equal seeds.

@@ -9,7 +9,7 @@ units. With all scales linear (the default) this is the setting of Mikkola, Acer
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -171,6 +171,13 @@ class Uniform:
 
     def _to_scale(self, x: Array) -> Array:
         return np.where(self.log, np.log(np.where(self.log & (x > 0), x, 1.0)), x)
+
+    def without(self, features: Sequence[int]) -> Uniform:
+        """Return λ of the other features."""
+        kept = np.setdiff1d(np.arange(self.dimension), list(features))
+        return Uniform(
+            self.low[kept], self.high[kept], log=self.log[kept], categorical=self.categorical[kept]
+        )
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Return n random points (n, d) in natural units."""

@@ -153,6 +153,12 @@ class BoxLatent(Latent):
             for j in np.flatnonzero(sampling.categorical)
         }
 
+    @property
+    def owners(self) -> npt.NDArray[np.int64]:
+        """The feature (p,) that each column of `features` belongs to."""
+        words = [np.full(corners.shape[1], j) for j, corners in self._corners.items()]
+        return np.concatenate([np.flatnonzero(~self.sampling.categorical), *words])
+
     def to_latent(self, x: Array) -> Array:
         """Return latent points; the faces of the box map to a large finite value."""
         cube = np.clip(self.sampling.to_cube(x), CUBE_MARGIN, 1.0 - CUBE_MARGIN)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -14,8 +13,6 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.density_model import EvaluationError, LogNormalizer
-from llm_elicit.density.errors import DensityError, integer, number
-from llm_elicit.density.sampling import Uniform
 from llm_elicit.density.smc import (
     Annealed,
     AnnealingSettings,
@@ -176,67 +173,3 @@ def _joined(islands: list[Draws]) -> Draws:
     """Return the draws of all islands; no two islands have a genealogy in common."""
     genealogies = [run.genealogies + i * len(run.points) for i, run in enumerate(islands)]
     return Draws(torch.cat([run.points for run in islands]), torch.cat(genealogies))
-
-
-def sample_given(
-    model: UtilityDensity, given: Mapping[int, float], n: int, generator: torch.Generator
-) -> Array:
-    """Return n draws (n, d), natural units, of the belief given the values of some features.
-
-    In the latent coordinates of a `Uniform` λ every feature has an axis of its own and λ is
-    N(0, I), so the free axes are annealed from λ with the others held.
-
-    Raises
-    ------
-    DensityError : λ is not a `Uniform`, a feature's number is unknown, a value is outside the
-        support, or no feature is free.
-    """
-    latent, sampling = model.latent, model.latent.sampling
-    _check_given(sampling, given)
-    free = [i for i in range(sampling.dimension) if i not in given]
-    fixed = sampling.from_cube(np.full((1, sampling.dimension), 0.5))[0]
-    fixed[list(given)] = list(given.values())
-    if not free:
-        raise DensityError("sample_given: every feature is given; leave at least one free.")
-    if not sampling.contains(fixed[None])[0]:
-        raise DensityError(
-            f"sample_given: {dict(given)} lies outside the support of {sampling!r}; "
-            "give values inside it."
-        )
-    held = torch.from_numpy(latent.to_latent(fixed[None]))[0]
-
-    def whole(g: Tensor) -> Tensor:
-        points = held.expand(len(g), -1).clone()
-        points[:, free] = g
-        return points
-
-    def target(g: Tensor) -> tuple[Tensor, Tensor]:
-        points = whole(g)
-        value, slope = utility_and_slope(latent, model.utility, points)
-        slope = slope + latent.log_volume_slope(points)
-        return value + latent.log_volume(points), slope[:, free]
-
-    def start(g: Tensor) -> tuple[Tensor, Tensor]:
-        constant = 0.5 * g.shape[1] * math.log(2.0 * math.pi)
-        return -0.5 * g.square().sum(1) - constant, -g
-
-    count = max(n, _LEAST_PARTICLES)
-    first = torch.randn(count, len(free), generator=generator, dtype=torch.float64)
-    found = anneal(first, start, target, generator, model.annealing).draws.points
-    kept = found[torch.randperm(count, generator=generator)[:n]]
-    x = latent.from_latent(whole(kept).numpy())
-    x[:, list(given)] = list(given.values())
-    return x
-
-
-def _check_given(sampling: object, given: Mapping[int, float]) -> None:
-    if not isinstance(given, Mapping):
-        raise DensityError(f"sample_given: given = {given!r}; it must be {{feature: value}}.")
-    if not isinstance(sampling, Uniform):
-        raise DensityError(
-            f"sample_given: λ is a {type(sampling).__name__}; only under a Uniform has each "
-            "feature an axis of its own; fit with sampling=Uniform(low, high)."
-        )
-    for feature, value in given.items():
-        integer("sample_given: given, a feature's number", feature, most=sampling.dimension - 1)
-        number(f"sample_given: given[{feature}]", value)

@@ -92,7 +92,7 @@ def test_bands_of_shares_hold_those_of_the_judge() -> None:
 
 def test_a_judge_of_three_categories_is_found(belief: BeliefDensity) -> None:
     for category in range(3):
-        values = belief.sample_given({0: float(category)}, 2000, seed=1)
+        values = belief.sample_given({0: float(category)}, 20_000, seed=1)
         assert (values[:, 0] == category).all()
         assert abs(values[:, 1].mean() - MEANS[category]) < 0.35
 

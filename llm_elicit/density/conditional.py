@@ -1,0 +1,131 @@
+"""Conditional utilities: values of some features are substituted, and the others stay free.
+
+Features of λ's coordinates have columns of their own, so that a utility with some columns held at
+t_c is again a utility of the free columns t_f, in closed form: a quadratic form stays one, a
+mixture of forms stays one, and Fourier terms shift their phase. The conditional belief
+p(x_f | x_c) ∝ exp(f(t_f, t_c)) is thus a belief like any other, with the posterior's draws
+conditioned in the same way. Constants that depend on t_c alone cancel in its normalization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from llm_elicit.density.errors import DensityError, integer, number
+from llm_elicit.density.fourier import FourierStack
+from llm_elicit.density.sampling import Uniform
+from llm_elicit.density.transforms import BoxLatent, Latent
+from llm_elicit.density.utility_draws import UtilityDraws
+from llm_elicit.density.utility_function import ComponentStack, NetworkStack, Utility
+
+
+@dataclass(frozen=True)
+class Substitution:
+    """Columns ``fixed`` (c,) of the features are held at ``values`` (c,); ``free`` (f,) are not.
+
+    Examples
+    --------
+    >>> import torch
+    >>> f = Utility(torch.tensor([1.0, 0.0]), torch.tensor([[-1.0, 0.5], [0.5, -1.0]]))
+    >>> half = Substitution(torch.tensor([0]), torch.tensor([1]), torch.tensor([2.0]))
+    >>> g = half.utility(f)                        # t_1 + t_1 t_2 − t_1² − t_2² at t_2 = 2
+    >>> t = torch.tensor([[0.0], [1.0]])
+    >>> (g(t)[1] - g(t)[0]).item() == (1 + 2 - 1)
+    True
+    """
+
+    free: Tensor
+    fixed: Tensor
+    values: Tensor
+
+    def utility(self, utility: Utility) -> Utility:
+        """Return the utility of the free columns, up to a constant."""
+        linear, curvature = self._quadratic(utility.linear, utility.curvature)
+        networks, fourier = utility.networks, utility.fourier
+        return Utility(
+            linear,
+            curvature,
+            None if networks is None else self._networks(networks),
+            tuple(self._components(stack) for stack in utility.components),
+            None if fourier is None else self._fourier(fourier),
+        )
+
+    def draws(self, draws: UtilityDraws) -> UtilityDraws:
+        """Return every draw of the posterior as a utility of the free columns."""
+        linear, curvature = self._quadratic(draws.linear, draws.curvature)
+        stacks = tuple(self._components(stack) for stack in draws.stacks)
+        fourier = None if draws.fourier is None else self._fourier(draws.fourier)
+        return UtilityDraws(linear, curvature, stacks, fourier)
+
+    def _quadratic(self, linear: Tensor, curvature: Tensor) -> tuple[Tensor, Tensor]:
+        """Condition b·t + tᵀA t, (..., d) and (..., d, d)."""
+        rows = curvature[..., self.free, :]
+        crossed = rows[..., self.fixed] @ self.values.to(curvature)
+        return linear[..., self.free] + 2.0 * crossed, rows[..., self.free]
+
+    def _components(self, stack: ComponentStack) -> ComponentStack:
+        """Condition forms −½|t W − o|²; with W_fᵀ = QR they are −½|t_f Rᵀ − oQ|² − constant."""
+        whiten, offset, height = (p.double() for p in stack.parameters)
+        offset = offset - self.values.double() @ whiten[..., self.fixed, :]
+        q, r = torch.linalg.qr(whiten[..., self.free, :].transpose(-1, -2))
+        kept = (offset[..., None, :] @ q).squeeze(-2)
+        height = height - 0.5 * (offset.square().sum(-1) - kept.square().sum(-1))
+        parts = (r.transpose(-1, -2), kept, height)
+        whiten, offset, height = (p.to(stack.height) for p in parts)
+        return ComponentStack(whiten, offset, height, stack.share)
+
+    def _networks(self, stack: NetworkStack) -> NetworkStack:
+        """Condition networks: the held columns join the first layer's bias."""
+        weight, bias, *rest = stack.parameters
+        held = self.values.to(weight) @ weight[:, self.fixed]
+        return NetworkStack([weight[:, self.free], bias + held[:, None], *rest])
+
+    def _fourier(self, stack: FourierStack) -> FourierStack:
+        """Condition a cos θ + b sin θ: the held columns add φ = t_c·ω_c to every angle."""
+        phase = self.values.to(stack.frequencies) @ stack.frequencies[self.fixed]
+        of_cos, of_sin = stack.weights.chunk(2, dim=1)
+        cos, sin = torch.cos(phase), torch.sin(phase)
+        turned = torch.cat([of_cos * cos + of_sin * sin, of_sin * cos - of_cos * sin], 1)
+        return replace(stack, frequencies=stack.frequencies[self.free], weights=turned)
+
+
+def condition(latent: Latent, given: Mapping[int, float]) -> tuple[BoxLatent, Substitution]:
+    """Return the coordinates of the free features, and what is substituted for the others.
+
+    Parameters
+    ----------
+    given : values of features by their numbers, natural units.
+
+    Raises
+    ------
+    DensityError : λ is not a `Uniform`, a feature's number is unknown, a value is outside the
+        support, or no feature is free.
+    """
+    sampling = latent.sampling
+    if not isinstance(latent, BoxLatent) or not isinstance(sampling, Uniform):
+        raise DensityError(
+            f"given: λ is a {type(sampling).__name__}; only under a Uniform has each feature an "
+            "axis of its own; fit with sampling=Uniform(low, high)."
+        )
+    if not isinstance(given, Mapping) or not given:
+        raise DensityError(f"given: {given!r}; it must be {{feature: value}}, one value or more.")
+    for feature, value in given.items():
+        integer("given: a feature's number", feature, most=sampling.dimension - 1)
+        number(f"given: the value of feature {feature}", value)
+    if len(given) == sampling.dimension:
+        raise DensityError("given: every feature is given; leave at least one free.")
+    point = sampling.from_cube(np.full((1, sampling.dimension), 0.5))
+    point[0, list(given)] = list(given.values())
+    if not sampling.contains(point)[0]:
+        raise DensityError(
+            f"given: {dict(given)} lies outside the support of {sampling!r}; give values inside it."
+        )
+    t = latent.features(torch.from_numpy(latent.to_latent(point)))[0]
+    held = np.isin(latent.owners, list(given))
+    free, fixed = (torch.from_numpy(np.flatnonzero(which)) for which in (~held, held))
+    return BoxLatent(sampling.without(list(given))), Substitution(free, fixed, t[fixed])
