@@ -13,6 +13,7 @@ from pydantic import JsonValue
 from pydantic_core import to_json
 
 from llm_elicit.audit.belief_power import BeliefPowers, PowerEvidence, measure_powers
+from llm_elicit.audit.boxes import Box, measure_boxes
 from llm_elicit.audit.calibration import (
     DataCoverage,
     DataLevels,
@@ -30,7 +31,7 @@ from llm_elicit.audit.preference import Preference, Verdict, measure_preference
 from llm_elicit.audit.reference import Reference, checked_points
 from llm_elicit.audit.responses import response_of
 from llm_elicit.audit.sample_size import BandPrecision, measure_band_precision
-from llm_elicit.audit.shape import Box, Shape, measure_boxes, measure_shape
+from llm_elicit.audit.shape import Shape, measure_shape
 from llm_elicit.audit.summaries import Bands, BeliefBands, Summary, summarize
 from llm_elicit.audit.transitivity import Transitivity, Triads, measure_transitivity
 from llm_elicit.audit.utility import Utility

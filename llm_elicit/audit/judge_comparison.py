@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import rankdata
 
 from llm_elicit import density
 from llm_elicit.audit.inference import Interval, holm, posterior_interval, wilson
+from llm_elicit.audit.marginals import Marginals, half_distance
 from llm_elicit.audit.reference import Reference
-from llm_elicit.audit.scales import Standardizer, category_shares
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
@@ -29,7 +29,6 @@ from llm_elicit.spaces.features import FeatureSpace, Floats
 Progress = Callable[[str, int, int], None]
 _LEVEL = 0.9  # of intervals
 _ALPHA = 0.05  # of tests
-_LEVELS = (np.arange(200) + 0.5) / 200  # of quantiles
 _POINTS = 2000
 
 
@@ -166,17 +165,17 @@ def compare_judges(
         raise InputError(f"compare: {', '.join(names) or 'no judge'}; name two or more judges")
     standardizer, data = reference.standardizer, reference.data
     marginals = {
-        judge.name: _Marginals.of(judge, standardizer, [seed, number], progress)
+        judge.name: Marginals.of_draws(_draws(judge, [seed, number], progress), standardizer)
         for number, judge in enumerate(judges)
     }
     ranks = {judge.name: _ranks(judge.belief, reference) for judge in judges}
     pairs = list(itertools.combinations(judges, 2))
-    of_sampling = _Marginals.of_points(reference.sampling, standardizer)
-    of_data = None if data is None else _Marginals.of_points(data, standardizer)
+    of_sampling = Marginals.of_points(reference.sampling, standardizer)
+    of_data = None if data is None else Marginals.of_points(data, standardizer)
     return JudgeComparison(
         judges=names,
         sampling=None if of_data is None else float(of_sampling.distance(of_data).mean()),
-        data_floor=None if data is None else _half_distance(data, standardizer, seed),
+        data_floor=None if data is None else half_distance(data, standardizer, seed),
         agreements=[
             agreement(one, other, ranks[one.name], ranks[other.name]) for one, other in pairs
         ],
@@ -185,6 +184,17 @@ def compare_judges(
         ],
         ranking=None if of_data is None else _ranking(marginals, of_data),
     )
+
+
+def _draws(
+    judge: JudgeBelief, seed: Sequence[int], progress: Progress | None
+) -> density.BeliefDraws:
+    def report(_: str, done: int, total: int) -> None:
+        if progress is not None:
+            progress(judge.name, done, total)
+
+    number = int(np.random.default_rng(seed).integers(2**32))
+    return judge.belief.draws(seed=number, progress=report)
 
 
 def agreement(one: JudgeBelief, other: JudgeBelief, ranks: Floats, others: Floats) -> Agreement:
@@ -234,90 +244,8 @@ def _key(a: Floats, b: Floats) -> bytes:
     return a.tobytes() + b.tobytes()
 
 
-@dataclass(frozen=True)
-class _Marginals:
-    """Marginals of a sample, or of every draw of a belief (S, ...), standardized.
-
-    Attributes:
-        quantiles: at even levels (..., L, d); NaN for a categorical feature.
-        shares: of each categorical feature's categories (..., K), by its index.
-        edges: the distance between any two of its categories.
-    """
-
-    quantiles: Floats
-    shares: Mapping[int, Floats]
-    edges: Mapping[int, float]
-
-    @classmethod
-    def of(
-        cls,
-        judge: JudgeBelief,
-        standardizer: Standardizer,
-        seed: Sequence[int],
-        progress: Progress | None,
-    ) -> _Marginals:
-        """Return those of every draw of a judge's belief."""
-
-        def report(_: str, done: int, total: int) -> None:
-            if progress is not None:
-                progress(judge.name, done, total)
-
-        number = int(np.random.default_rng(seed).integers(2**32))
-        draws = judge.belief.draws(seed=number, progress=report)
-        natural = draws.quantile(_LEVELS)
-        quantiles = np.stack([standardizer.numbers(each) for each in natural])
-        shares = {j: draws.shares(j) for j in standardizer.vertices}
-        return cls(quantiles, shares, {j: standardizer.edge(j) for j in shares})
-
-    @classmethod
-    def of_points(cls, points: Floats, standardizer: Standardizer) -> _Marginals:
-        """Return those of a sample (n, d), natural units."""
-        features = standardizer.space.features
-        shares = {j: category_shares(points[:, j], features[j]) for j in standardizer.vertices}
-        quantiles = np.asarray(np.quantile(standardizer.numbers(points), _LEVELS, axis=0))
-        return cls(quantiles, shares, {j: standardizer.edge(j) for j in shares})
-
-    def __getitem__(self, some: slice) -> _Marginals:
-        """Return some of the draws."""
-        shares = {j: each[some] for j, each in self.shares.items()}
-        return replace(self, quantiles=self.quantiles[some], shares=shares)
-
-    def __len__(self) -> int:
-        return len(self.quantiles)
-
-    @property
-    def mean(self) -> Floats:
-        """The mean of every draw (S, d)."""
-        return np.asarray(self.quantiles.mean(-2))
-
-    @property
-    def log_sd(self) -> Floats:
-        """The logarithm of the standard deviation of every draw (S, d)."""
-        return np.asarray(np.log(self.quantiles.std(-2).clip(min=1e-12)))
-
-    def distance(self, other: _Marginals) -> Floats:
-        """Return Wasserstein-1 of each feature's marginals (..., d).
-
-        In one dimension it is the mean absolute difference of quantiles.
-        """
-        found = np.abs(self.quantiles - other.quantiles).mean(-2)
-        for j, edge in self.edges.items():
-            found[..., j] = 0.5 * edge * np.abs(self.shares[j] - other.shares[j]).sum(-1)
-        return np.asarray(found)
-
-
-def _half_distance(data: Floats, standardizer: Standardizer, seed: int) -> float:
-    """Return the distance between two random halves of the data."""
-    order = np.random.default_rng([seed, 0xDA7A]).permutation(len(data))
-    half = len(data) // 2
-    one, other = (
-        _Marginals.of_points(data[rows], standardizer) for rows in (order[:half], order[half:])
-    )
-    return float(one.distance(other).mean())
-
-
 def _difference(
-    first: str, second: str, marginals: Mapping[str, _Marginals], space: FeatureSpace
+    first: str, second: str, marginals: Mapping[str, Marginals], space: FeatureSpace
 ) -> BeliefDifference:
     one, other = marginals[first], marginals[second]
     count = min(len(one), len(other))
@@ -377,7 +305,7 @@ def _two_sided(difference: Floats) -> Floats:
     return np.asarray(np.minimum(1.0, 2.0 * np.minimum(below, above)))
 
 
-def _ranking(marginals: Mapping[str, _Marginals], data: _Marginals) -> list[RankedJudge]:
+def _ranking(marginals: Mapping[str, Marginals], data: Marginals) -> list[RankedJudge]:
     """Return ranks with ties: judges are separated if they differ at 5 %, Holm over all pairs."""
     distances = {name: each.distance(data).mean(1) for name, each in marginals.items()}
     pairs = list(itertools.combinations(distances, 2))

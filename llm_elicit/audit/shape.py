@@ -1,31 +1,20 @@
-"""Differences between the joint shape of a belief and of the data: correlations, tails, boxes.
+"""Differences between the joint shape of a belief and of the data: correlations and tails.
 
 *Correlations* are Pearson's, each feature on its scale, categories dummy-coded. *Tails* are of
 numbers only. The belief's values have credible bands, from its posterior; the data's have intervals
 for the sampling error of the rows. One pair in ten lies outside its band by chance, even if the
 belief is right.
-
-*Boxes* have nearly equal shares of the data: all rows are split at the median of the feature with
-the largest variance, each half again in the same way, as in a k-d tree (Bentley 1975,
-"Multidimensional binary search trees used for associative searching"). A categorical feature is
-split into its most frequent categories, as near to half of the rows as possible, and the others; it
-is skipped if one side had less than a quarter of the rows, or fewer than 50. The boxes depend on
-the data only, so different beliefs can be compared on them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import norm
 
 from llm_elicit.audit.inference import Interval, wilson
 from llm_elicit.audit.reference import Reference
-from llm_elicit.audit.scales import Standardizer, category_shares
 from llm_elicit.audit.summaries import (
     Band,
     BeliefBands,
@@ -35,15 +24,11 @@ from llm_elicit.audit.summaries import (
     correlation_columns,
     correlation_matrix,
     correlation_pairs,
+    outside_band,
     standardized,
 )
 from llm_elicit.config.base_model import StrictModel
-from llm_elicit.density import band
-from llm_elicit.spaces.features import FeatureSpace, Floats
-
-_DEPTH = 4
-_ROWS = 50
-_LEAST_SHARE = 0.25
+from llm_elicit.spaces.features import Floats
 
 
 class Correlation(FeaturePair):
@@ -190,11 +175,6 @@ def correlation_interval(x: Floats, y: Floats, level: float = 0.95) -> Interval:
     return Interval(value=r, low=float(low), high=float(high))
 
 
-def outside_band(band: Band | None, data: Interval | None) -> bool | None:
-    """Return whether the data's value lies outside a belief's band; None without either."""
-    return None if band is None or data is None else not band[0] <= data.value <= band[1]
-
-
 def _number_bands(bands: BeliefBands | None, column: int) -> FeatureBands | None:
     found = None if bands is None else bands.features[column]
     assert not isinstance(found, CategoryBands)
@@ -217,187 +197,3 @@ def _tails(belief: Floats, data: Floats, name: str, bands: FeatureBands | None) 
         below_band=None if bands is None else (below(bands.q05[0]), below(bands.q05[1])),
         above_band=None if bands is None else (above(bands.q95[1]), above(bands.q95[0])),
     )
-
-
-class BoxBound(StrictModel):
-    """A box's range of one feature, natural units: above `low`, up to `high`; None if unbounded.
-
-    For a categorical feature, its `categories` in the box; None for a number.
-    """
-
-    name: str
-    low: float | None
-    high: float | None
-    categories: list[str] | None = None
-
-
-class Box(StrictModel):
-    """A box and the shares of data and belief in it.
-
-    Attributes:
-        bounds: of the features that bound it; the others are unrestricted.
-        data: the share of the rows, with Wilson's 95 % interval over rows.
-        belief: the share of the belief.
-        band: its 90 % credible band, if the belief has draws.
-        outside: whether the data's share lies outside the band; None without one.
-    """
-
-    bounds: list[BoxBound]
-    data: Interval
-    belief: float
-    band: Band | None
-    outside: bool | None
-
-    @property
-    def gap(self) -> float:
-        """The absolute difference of belief and data."""
-        return abs(self.belief - self.data.value)
-
-
-def measure_boxes(
-    belief: Floats, reference: Reference, draws: Floats | None = None
-) -> list[Box] | None:
-    """Return at most 16 boxes of 50 rows or more, those where belief and data differ most first.
-
-    Args:
-        belief: its samples, `(m, d)`, natural units.
-        reference: the space and the data.
-        draws: samples of the posterior's draws, `(S, k, d)`.
-
-    Returns:
-        The boxes; None without data, or with fewer than 100 rows.
-
-    Example:
-        >>> from llm_elicit.spaces.features import FeatureSpace
-        >>> space = FeatureSpace.load("penguins")
-        >>> data = space.table_points()
-        >>> reference = Reference(space, space.sample(100, np.random.default_rng(0)), data)
-        >>> boxes = measure_boxes(data, reference)
-        >>> len(boxes), max(box.gap for box in boxes)
-        (4, 0.0)
-    """
-    data, space = reference.data, reference.space
-    if data is None or len(data) < 2 * _ROWS:
-        return None
-    depth = min(_DEPTH, int(np.log2(len(data) / _ROWS)))
-    boxes = []
-    for cell in _split(data, reference.standardizer, _Cell.whole(space), depth):
-        share = wilson(float(cell.contains(data).mean()), len(data))
-        ends = None if draws is None else _share_band(cell.contains(draws).mean(axis=1))
-        boxes.append(
-            Box(
-                bounds=cell.bounds(space),
-                data=share,
-                belief=float(cell.contains(belief).mean()),
-                band=ends,
-                outside=outside_band(ends, share),
-            )
-        )
-    return sorted(boxes, key=lambda box: -box.gap)
-
-
-@dataclass(frozen=True)
-class _Cell:
-    """A box: above `low`, up to `high`, `(d,)` each, and the codes of categories in it."""
-
-    low: Floats
-    high: Floats
-    codes: Mapping[int, frozenset[int]]
-
-    @classmethod
-    def whole(cls, space: FeatureSpace) -> _Cell:
-        return cls(np.full(space.dimension, -np.inf), np.full(space.dimension, np.inf), {})
-
-    def below(self, feature: int, at: float) -> _Cell:
-        high = self.high.copy()
-        high[feature] = min(high[feature], at)
-        return replace(self, high=high)
-
-    def above(self, feature: int, at: float) -> _Cell:
-        low = self.low.copy()
-        low[feature] = max(low[feature], at)
-        return replace(self, low=low)
-
-    def with_codes(self, feature: int, codes: frozenset[int]) -> _Cell:
-        return replace(self, codes={**self.codes, feature: codes})
-
-    def contains(self, points: Floats) -> NDArray[np.bool_]:
-        """Return whether points (..., d) lie in it."""
-        inside = ((points > self.low) & (points <= self.high)).all(axis=-1)
-        for feature, codes in self.codes.items():
-            inside &= np.isin(points[..., feature], list(codes))
-        return np.asarray(inside)
-
-    def bounds(self, space: FeatureSpace) -> list[BoxBound]:
-        return [
-            BoxBound(
-                name=feature.name,
-                low=_finite(self.low[j]),
-                high=_finite(self.high[j]),
-                categories=[feature.categories[code] for code in sorted(self.codes[j])]
-                if j in self.codes
-                else None,
-            )
-            for j, feature in enumerate(space.features)
-            if np.isfinite(self.low[j]) or np.isfinite(self.high[j]) or j in self.codes
-        ]
-
-
-def _split(data: Floats, standardizer: Standardizer, cell: _Cell, depth: int) -> Iterator[_Cell]:
-    """Yield the boxes that a cell with rows `(n, d)` is split into."""
-    # Categories may give unequal halves, so that the smaller one has too few rows to split.
-    enough = len(data) >= 2 * _ROWS or not cell.codes
-    halves = _halves(data, standardizer, cell) if depth and enough else None
-    if halves is None:
-        yield cell
-        return
-    for half in halves:
-        yield from _split(data[half.contains(data)], standardizer, half, depth - 1)
-
-
-def _halves(data: Floats, standardizer: Standardizer, cell: _Cell) -> tuple[_Cell, _Cell] | None:
-    """Return two halves, as equal as possible, split at the feature with the largest variance."""
-    sds = [np.sqrt(columns.var(axis=0).sum()) for columns in standardizer.by_feature(data)]
-    for feature in np.argsort(-np.array(sds), kind="stable").tolist():
-        found = (
-            _halves_by_category(data[:, feature], standardizer.space, cell, feature)
-            if standardizer.space.categorical[feature]
-            else _halves_by_number(data[:, feature], cell, feature)
-        )
-        if found is not None:
-            return found
-    return None
-
-
-def _halves_by_number(values: Floats, cell: _Cell, feature: int) -> tuple[_Cell, _Cell] | None:
-    values = np.sort(values)
-    steps = np.flatnonzero(np.diff(values))
-    if not len(steps):
-        return None
-    step = steps[np.abs(steps + 1 - len(values) / 2).argmin()]
-    at = float(values[step : step + 2].mean())
-    return cell.below(feature, at), cell.above(feature, at)
-
-
-def _halves_by_category(
-    values: Floats, space: FeatureSpace, cell: _Cell, feature: int
-) -> tuple[_Cell, _Cell] | None:
-    shares = category_shares(values, space.features[feature])
-    order = np.argsort(-shares, kind="stable")
-    cumulative = np.cumsum(shares[order])
-    count = 1 + int(np.abs(cumulative - 0.5).argmin())
-    smaller = min(cumulative[count - 1], 1.0 - cumulative[count - 1])
-    if smaller < max(_LEAST_SHARE, _ROWS / len(values)):
-        return None
-    frequent = frozenset(order[:count].tolist())
-    others = cell.codes.get(feature, frozenset(range(len(shares)))) - frequent
-    return cell.with_codes(feature, frequent), cell.with_codes(feature, others)
-
-
-def _share_band(shares: Floats) -> Band:
-    low, high = band(shares)
-    return float(low), float(high)
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

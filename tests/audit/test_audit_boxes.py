@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from audit.planted import box
 from llm_elicit.audit import Reference
-from llm_elicit.audit.shape import measure_boxes
+from llm_elicit.audit.boxes import measure_boxes
 
 SPACE = box(3, 9.0)
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
 from audit.planted import ask, constant
+from llm_elicit.audit.boxes import measure_boxes
 from llm_elicit.audit.distances import DistanceEstimator
 from llm_elicit.audit.effects import measure_effects
 from llm_elicit.audit.generated_points import measure_generated
@@ -16,7 +17,6 @@ from llm_elicit.audit.nonresponse import measure_nonresponse
 from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.audit.responses import Response
 from llm_elicit.audit.scales import Standardizer
-from llm_elicit.audit.shape import measure_boxes
 from llm_elicit.comparisons.table import Choices, Comparisons
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import Feature, FeatureSpace
