@@ -1,16 +1,16 @@
 """The audit: a judge's consistency and preferences, and its belief compared with data."""
 
-from llm_elicit.audit.belief_power import (
+from llm_elicit.audit.calibration import data_levels
+from llm_elicit.audit.direct_answers import DirectEvidence
+from llm_elicit.audit.judge_audit import JudgeAudit, JudgeEvidence, is_cross_check
+from llm_elicit.audit.judge_comparison import JudgeBelief, JudgeComparison, compare_judges
+from llm_elicit.audit.power_evidence import (
     PowerEvidence,
     at_powers,
     power_of,
     read_powers,
     write_powers,
 )
-from llm_elicit.audit.calibration import data_levels
-from llm_elicit.audit.direct_answers import DirectEvidence
-from llm_elicit.audit.judge_audit import JudgeAudit, JudgeEvidence, is_cross_check
-from llm_elicit.audit.judge_comparison import JudgeBelief, JudgeComparison, compare_judges
 from llm_elicit.audit.rankings import RankingAudit, audit_rankings
 from llm_elicit.audit.record import Audit, audit_run
 from llm_elicit.audit.reference import AuditSettings, Reference

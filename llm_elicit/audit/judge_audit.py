@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import JsonValue
 from pydantic_core import to_json
 
-from llm_elicit.audit.belief_power import BeliefPowers, PowerEvidence, measure_powers
+from llm_elicit.audit.belief_power import BeliefPowers, measure_powers
 from llm_elicit.audit.boxes import Box, measure_boxes
 from llm_elicit.audit.calibration import (
     DataCoverage,
@@ -27,6 +27,7 @@ from llm_elicit.audit.discrimination import Discrimination, measure_discriminati
 from llm_elicit.audit.distances import Distance, DistanceEstimator
 from llm_elicit.audit.effects import Effect, measure_effects
 from llm_elicit.audit.nonresponse import Nonresponse, measure_nonresponse
+from llm_elicit.audit.power_evidence import PowerEvidence
 from llm_elicit.audit.preference import Preference, Verdict, measure_preference
 from llm_elicit.audit.reference import Reference, checked_points
 from llm_elicit.audit.responses import response_of

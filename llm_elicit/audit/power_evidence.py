@@ -1,0 +1,150 @@
+"""A belief evaluated at powers from a quarter to four times its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.special import logsumexp
+
+from llm_elicit import density
+from llm_elicit._util.read_files import read_points
+from llm_elicit.spaces.features import FeatureSpace, Floats
+
+FACTORS = tuple(2.0 ** (k / 2) for k in range(-4, 5))
+"""Powers evaluated, as multiples of the saved belief's."""
+UNIDENTIFIED = ("assumed noise level", "convention")
+"""Sources of a saved belief's power if no other answers identify it."""
+
+_LARGEST = 64.0
+_COUNT = 4000
+_LEAST_EFFECTIVE = 400
+
+
+@dataclass(frozen=True)
+class PowerEvidence:
+    """A belief at `FACTORS` times its power.
+
+    Attributes:
+        saved: the belief's own power.
+        source: what that comes from.
+        identified: the power by other answers; None if there are none.
+        points: draws `(m, d)`, natural units, by factor.
+        log_normalizers: log of the mean of exp(factor · utility) over λ, by factor, including
+            factors above `FACTORS` up to where the data are most likely.
+        data: the utility `(n,)` at the data's rows, with mean 0 over λ; None without a table.
+    """
+
+    saved: float
+    source: str
+    identified: density.Power | None
+    points: Mapping[float, Floats]
+    log_normalizers: Mapping[float, float]
+    data: Floats | None
+
+
+def at_powers(
+    belief: density.BeliefDensity,
+    space: FeatureSpace,
+    points: Floats,
+    data: Floats | None,
+    seed: int,
+    identified: density.Power | None = None,
+) -> PowerEvidence:
+    """Evaluate a belief, with `points` `(m, d)` its own draws, at other powers.
+
+    These points and as many from λ are importance-weighted to each power; only if too few of them
+    have weight is the belief sampled anew.
+    """
+    rng = np.random.default_rng([seed, 0x5CA1E])
+    some = points[rng.permutation(len(points))[: 2 * _COUNT]]
+    both = np.concatenate([some, space.sample(len(some), rng)])
+    slope = belief.sampling.log_scale_slope(both)
+    utility = belief.utility(both)
+    centre = float(utility[len(some) :].mean())
+    # λ is uniform on the scales; densities are relative to it.
+    flat = float((belief.sampling.log_prob(both) - slope)[0])
+    proposal = np.logaddexp(belief.log_prob(both) - slope - flat, 0.0) - math.log(2.0)
+    drawn, logs = {}, {}
+    for factor in FACTORS:
+        exponents = factor * (utility - centre) - proposal
+        weights = np.exp(exponents - exponents.max())
+        if factor != 1.0 and weights.sum() ** 2 / (weights**2).sum() < _LEAST_EFFECTIVE:
+            other = belief.tempered(factor, seed=seed)
+            drawn[factor] = other.sample(_COUNT, seed=seed)
+            logs[factor] = _log_normalizer(belief, other, factor, centre, flat)
+            continue
+        logs[factor] = float(logsumexp(exponents) - math.log(len(both)))
+        rows = rng.choice(len(both), _COUNT, p=weights / weights.sum())
+        drawn[factor] = some[:_COUNT] if factor == 1.0 else both[rows]
+    at_data = None if data is None else belief.utility(data) - centre
+    if at_data is not None:
+        # Beyond the range, until the data are less likely than at the power before.
+        last, factor = FACTORS[-2], FACTORS[-1]
+        while (factor - last) * at_data.mean() > logs[factor] - logs[last] and factor < _LARGEST:
+            last, factor = factor, 2.0 * factor
+            other = belief.tempered(factor, seed=seed)
+            logs[factor] = _log_normalizer(belief, other, factor, centre, flat)
+    return PowerEvidence(
+        saved=belief.power,
+        source=str(belief.diagnostics.get("power", {}).get("source", UNIDENTIFIED[0])),
+        identified=identified,
+        points=drawn,
+        log_normalizers=logs,
+        data=at_data,
+    )
+
+
+def _log_normalizer(
+    belief: density.BeliefDensity,
+    other: density.BeliefDensity,
+    factor: float,
+    centre: float,
+    flat: float,
+) -> float:
+    """Return log Z of a tempered belief, from its density at one point."""
+    at = other.sample(1)
+    per_scale = other.log_prob(at) - other.sampling.log_scale_slope(at) - flat
+    return float((factor * (belief.utility(at) - centre) - per_scale)[0])
+
+
+def write_powers(evidence: PowerEvidence, space: FeatureSpace, path: Path) -> None:
+    """Write the points as a table: the factor and the features."""
+    tables = [
+        pd.DataFrame(points, columns=space.names).assign(factor=factor)
+        for factor, points in evidence.points.items()
+    ]
+    pd.concat(tables, ignore_index=True)[["factor", *space.names]].to_parquet(path, index=False)
+
+
+def read_powers(path: Path) -> dict[float, Floats]:
+    """Return the points by factor that `write_powers` wrote; empty if there is no such file."""
+    if not path.is_file():
+        return {}
+    table = read_points(path)
+    factors, values = table[:, 0], table[:, 1:]
+    return {factor: values[factors == factor] for factor in np.unique(factors).tolist()}
+
+
+def power_of(stored: Mapping[str, Any]) -> density.Power:
+    """Return a power from its stored fields, with its sources and coherence."""
+    coherence = stored.get("coherence")
+    return density.Power(
+        value=stored["value"],
+        low=stored["low"],
+        high=stored["high"],
+        source=stored["source"],
+        log_sd=stored["log_sd"],
+        sources=tuple(power_of(each) for each in stored.get("sources", ())),
+        agreement=stored.get("agreement"),
+        coherence=None
+        if coherence is None
+        else density.Coherence(
+            tuple(coherence["width"]), coherence["expected"], coherence["p_value"]
+        ),
+    )
