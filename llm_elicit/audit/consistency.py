@@ -11,7 +11,8 @@ import pandas as pd
 from scipy import stats
 
 from llm_elicit.audit.inference import Interval, wilson
-from llm_elicit.comparisons.table import VERDICTS, Choices, Comparisons
+from llm_elicit.comparisons.table import Choices, Comparisons
+from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Floats
 

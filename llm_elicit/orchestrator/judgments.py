@@ -14,7 +14,8 @@ import sqlalchemy as sa
 
 from llm_elicit._util.lazy_module import LazyModule
 from llm_elicit.backends import Reply, Request
-from llm_elicit.comparisons.table import Comparisons, write_comparisons
+from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.comparisons.table_files import write_frames
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.provenance import check_same, identity_of
 from llm_elicit.errors import InputError
@@ -189,7 +190,7 @@ def write_judgments(
         check_digests(db, str(folder), pairs=True)
         rows = db.execution_options(stream_results=True)
         frames = pd.read_sql_query(_table(db, thinking), rows, chunksize=AT_ONCE)
-        return write_comparisons((_with_points(frame, space, plan) for frame in frames), path)
+        return write_frames((_with_points(part, space, plan).frame for part in frames), path)
 
 
 def _with_points(frame: pd.DataFrame, space: FeatureSpace, plan: Plan) -> Comparisons:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from llm_elicit.comparisons.table import VERDICTS
+from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.spaces.features import FeatureSpace
 
 FEW = 6

@@ -15,7 +15,8 @@ from markupsafe import Markup
 
 from llm_elicit.audit.judge_audit import JudgeAudit
 from llm_elicit.audit.record import Audit
-from llm_elicit.comparisons.table import VERDICTS, Comparisons
+from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
 from llm_elicit.report import formatting, powers, verdicts

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from audit.planted import ask, box, constant, gaussian_expert
 
-from llm_elicit.comparisons.table import VERDICTS
+from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.report.answers import FEW, MOST, choose_answers, filters, orders_agree, pick_answers
 
 
