@@ -18,6 +18,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit.config.campaign import Limits
 from llm_elicit.orchestrator.journal.changes import Change, Kind
 from llm_elicit.orchestrator.journal.schema import (
     DONE,
@@ -149,13 +150,37 @@ HANDED_IN = _RESERVED.where(_columns.state == SUBMITTED)
 """The same of the questions in batches, which may take a day to be answered."""
 
 SPENT = select(func.sum(workers.c.spent), func.sum(workers.c.tokens))
-"""USD and tokens spent, as the workers counted it: a row a worker, however many questions."""
+"""USD and tokens spent, as the workers counted it: one row per worker."""
 
 
 def amounts(db: sa.Connection, sums: sa.Select[Any]) -> tuple[float, int]:
     """Return USD and tokens by one of the sums."""
     usd, tokens = db.execute(sums).one()
     return float(usd or 0.0), int(tokens or 0)
+
+
+def over_the_caps(db: sa.Connection, intents: Sequence[Change], limits: Limits) -> list[Change]:
+    """Return the intents for which the caps leave no room beside what is spent and reserved."""
+    caps = (limits.max_cost, limits.max_tokens)
+    if caps == (None, None):
+        return []
+    # One worker at a time, or two could take the same remainder.
+    db.execute(select(meta.c.key).with_for_update())
+    sums = (amounts(db, part) for part in (SPENT, HELD, HANDED_IN))
+    taken = [sum(kind) for kind in zip(*sums, strict=True)]
+    refused = []
+    for change in intents:
+        asked = change.values["reserved"], change.values["tokens"]
+        if all(_fits(t, a, cap) for t, a, cap in zip(taken, asked, caps, strict=True)):
+            taken = [t + a for t, a in zip(taken, asked, strict=True)]
+        else:
+            refused.append(change)
+    return refused
+
+
+def _fits(taken: float, asked: float, cap: float | None) -> bool:
+    """Return whether a cap has room, up to rounding; a request for nothing always fits."""
+    return cap is None or not asked or taken + asked <= cap * (1.0 + 1e-12)
 
 
 def worst_case(db: sa.Connection, judge: str) -> tuple[int, int]:

@@ -54,17 +54,16 @@ from llm_elicit.orchestrator.journal.schema import (
 )
 from llm_elicit.orchestrator.journal.statements import (
     CLAIM,
-    HANDED_IN,
     HELD,
     KNOWN,
     REGISTER,
     RENEW,
-    SPENT,
     UnexpectedError,
     amounts,
     apply,
     apply_each,
     ignoring,
+    over_the_caps,
     raise_worst_case,
     worst_case,
 )
@@ -288,7 +287,7 @@ class Journal:
         if self._transactions.failure is not None:
             refused = dict.fromkeys(intents, "journal failed")
         elif intents:
-            refused = dict.fromkeys(self._over_the_cap(intents), "no room")
+            refused = dict.fromkeys(over_the_caps(self._db, intents, self._limits), "no room")
         kept = [change for change in changes if change not in refused]
         for change in write(self._db, kept, self._me):
             if change.kind not in ("answered", "missed"):
@@ -308,24 +307,6 @@ class Journal:
     def give_up(self) -> None:
         """Stop waiting for an unreachable server; may be called from another thread."""
         self._transactions.give_up()
-
-    def _over_the_cap(self, intents: Sequence[Change]) -> list[Change]:
-        """Return the intents for which the caps leave no room beside what is spent and reserved."""
-        caps = (self._limits.max_cost, self._limits.max_tokens)
-        if caps == (None, None):
-            return []
-        # One worker at a time, or two could take the same remainder.
-        self._db.execute(select(meta.c.key).with_for_update())
-        sums = (amounts(self._db, part) for part in (SPENT, HELD, HANDED_IN))
-        taken = [sum(kind) for kind in zip(*sums, strict=True)]
-        refused = []
-        for change in intents:
-            asked = change.values["reserved"], change.values["tokens"]
-            if all(_fits(t, a, cap) for t, a, cap in zip(taken, asked, caps, strict=True)):
-                taken = [t + a for t, a in zip(taken, asked, strict=True)]
-            else:
-                refused.append(change)
-        return refused
 
     def workers(self) -> int:
         """Return the number of live workers, this one included."""
@@ -397,8 +378,3 @@ class Journal:
             f"{self.location.name}: this process was not heard of for so long that another took "
             "over its questions; run again to join in"
         )
-
-
-def _fits(taken: float, asked: float, cap: float | None) -> bool:
-    """Return whether a cap has room, up to rounding; a request for nothing always fits."""
-    return cap is None or not asked or taken + asked <= cap * (1.0 + 1e-12)
