@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -64,4 +65,7 @@ app.command("bench")(bench_command)
 
 def main() -> None:
     """Run the command line: one clear line and an exit code for every error."""
+    # Figures are drawn to files only. With a backend that does not exist, Matplotlib cannot be
+    # imported.
+    os.environ["MPLBACKEND"] = "agg"
     sys.exit(run_app(app))

@@ -1,6 +1,7 @@
 """The command line: exit codes, one clear line, no traceback, stages that resume."""
 
 import json
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -61,6 +62,16 @@ def test_from_outside_too_there_is_one_line_and_a_proper_exit_code(tmp_path):
     command = [sys.executable, "-m", "llm_elicit", "run", "nothing.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert_refused(done, "nothing.yaml")
+
+
+def test_an_unknown_matplotlib_backend_in_the_environment_has_no_effect(tmp_path):
+    command = [sys.executable, "-m", "llm_elicit", "run", campaign(tmp_path)]
+    environment = {**os.environ, "MPLBACKEND": "missing"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.rglob("report.html"))
 
 
 def test_unknown_yaml_key(llm_elicit, tmp_path):
