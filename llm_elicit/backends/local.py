@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.packages import LazyModule
 from llm_elicit.backends import weights
 from llm_elicit.backends.base import Capabilities, Notify, Reply, Request, silent
 from llm_elicit.backends.chat_completions import read_completion

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.packages import LazyModule
 from llm_elicit.backends import anthropic, openai
 from llm_elicit.backends.base import THINKING_ROOM, Backend, Notify, silent
 from llm_elicit.backends.batches import BatchClient

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.packages import LazyModule
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import bare_url, scrubbed
 from llm_elicit.backends.failures import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.packages import LazyModule
 from llm_elicit.backends.base import Capabilities, Reply, Request
 from llm_elicit.backends.kernel_density import KernelDensity
 from llm_elicit.backends.sdk import Keyless

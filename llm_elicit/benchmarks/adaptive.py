@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_elicit.benchmarks.job import Job, Row
+from llm_elicit.benchmarks import Job, Row
 from llm_elicit.benchmarks.measure import (
     Array,
     Streams,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llm_elicit.benchmarks.job import DEFAULT, Job, Row
+from llm_elicit.benchmarks import DEFAULT, Job, Row
 from llm_elicit.benchmarks.measure import Array, Streams, compare, peak_mib, provenance_of
 from llm_elicit.benchmarks.targets import find
 from llm_elicit.density import Noise, band, fit_belief

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from scipy.special import logsumexp
 from scipy.stats import spearmanr
 
-from llm_elicit.benchmarks.job import DEFAULT, Job, Row
+from llm_elicit.benchmarks import DEFAULT, Job, Row
 from llm_elicit.benchmarks.measure import Array, Streams, peak_mib, provenance_of
 from llm_elicit.benchmarks.targets import Target, find
 from llm_elicit.density import (

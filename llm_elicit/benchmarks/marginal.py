@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torchdiffeq import odeint
 
-from llm_elicit.benchmarks.job import Job, Row
+from llm_elicit.benchmarks import Job, Row
 from llm_elicit.benchmarks.measure import Array, Streams, compare, peak_mib, provenance_of
 from llm_elicit.benchmarks.protocol import ProtocolSettings, TrainingSettings
 from llm_elicit.benchmarks.protocol.network import ScoreNetwork

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from llm_elicit.benchmarks.job import Job, Row
+from llm_elicit.benchmarks import Job, Row
 from llm_elicit.benchmarks.targets import Target, find
 from llm_elicit.benchmarks.variants import variant
 from llm_elicit.density import BeliefDensity, Noise, fit_belief, simulate_choices

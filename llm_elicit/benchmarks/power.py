@@ -18,8 +18,8 @@ import numpy as np
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import Response
+from llm_elicit.benchmarks import DEFAULT, Job, Row
 from llm_elicit.benchmarks.adaptive import round_ends
-from llm_elicit.benchmarks.job import DEFAULT, Job, Row
 from llm_elicit.benchmarks.measure import Array, Streams, choose, peak_mib, provenance_of
 from llm_elicit.benchmarks.targets import Target, find
 from llm_elicit.comparisons.table import Choices

@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from llm_elicit._util import versions
-from llm_elicit.benchmarks.job import DEFAULT, Job, Row
+from llm_elicit._util.packages import package_version
+from llm_elicit.benchmarks import DEFAULT, Job, Row
 from llm_elicit.benchmarks.targets import find
 from llm_elicit.benchmarks.variants import variant
 
@@ -31,7 +31,7 @@ def key_of(job: Job) -> Row:
     # The variants of these are judges, whose fits are all alike.
     name = DEFAULT if job.table in ("coverage", "faint") else job.variant
     settings = variant(job.method, name).digest(dimension)
-    return {**asdict(job), "settings": settings, "version": versions.package_version()}
+    return {**asdict(job), "settings": settings, "version": package_version()}
 
 
 class Rows:

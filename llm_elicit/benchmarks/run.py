@@ -10,9 +10,9 @@ from typing import Protocol
 import pandas as pd
 
 from llm_elicit._util.workers import Outcome, Workers, run_jobs
+from llm_elicit.benchmarks import DEFAULT, TABLES, Job, Row
 from llm_elicit.benchmarks.adaptive import measure_adaptive
 from llm_elicit.benchmarks.coverage import JUDGES, measure_coverage
-from llm_elicit.benchmarks.job import DEFAULT, TABLES, Job, Row
 from llm_elicit.benchmarks.low_amplitude import (
     COHERENCE,
     COHERENCE_TARGETS,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from llm_elicit.benchmarks.job import DEFAULT
+from llm_elicit.benchmarks import DEFAULT
 from llm_elicit.benchmarks.protocol import (
     CORRECTIONS,
     ProtocolSettings,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table as RichTable
 
-from llm_elicit._util.lazy_module import LazyModule
-from llm_elicit.benchmarks.job import TABLES
+from llm_elicit._util.packages import LazyModule
+from llm_elicit.benchmarks import TABLES
 from llm_elicit.cli.options import out as console_out
 from llm_elicit.errors import InputError
 

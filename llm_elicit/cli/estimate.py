@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.rule import Rule
 
-from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit.cli.options import CampaignName, cell_name, cell_table, out
 

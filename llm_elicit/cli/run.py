@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.packages import LazyModule
 from llm_elicit.cli.estimate import print_estimate, print_examples
 from llm_elicit.cli.exit_codes import frozen_gc
 from llm_elicit.cli.options import CacheUse, CampaignName, MaxCost, RunName, for_each, out

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llm_elicit._util import versions
-from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.packages import LazyModule, package_version
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
@@ -177,7 +176,7 @@ def _attributes(belief: BeliefDensity, seed: int) -> dict[str, Any]:
     """Where a belief comes from, under arviz's names where it has one."""
     return {
         "creation_library": "llm_elicit",
-        "creation_library_version": versions.package_version(),
+        "creation_library_version": package_version(),
         "method": belief.diagnostics["method"],
         "noise_family": belief.noise.family,
         "noise_level": belief.noise.level,

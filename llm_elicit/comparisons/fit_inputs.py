@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.packages import LazyModule
 from llm_elicit.comparisons.table import Comparisons, Judgments
 from llm_elicit.config.campaign import Fit
 from llm_elicit.spaces.features import FeatureSpace

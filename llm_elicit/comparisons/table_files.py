@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import guard, unguard, visible
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.csv_columns import read_csv

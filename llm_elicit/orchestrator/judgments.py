@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sqlalchemy as sa
 
-from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.packages import LazyModule
 from llm_elicit.backends import Reply, Request
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.comparisons.table_files import write_frames

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.read_files import read_json, read_points
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import InputError

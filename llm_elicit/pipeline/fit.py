@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from llm_elicit._util import versions
-from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.packages import LazyModule, package_version
 from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
 from llm_elicit.orchestrator import Progress, Silent
 from llm_elicit.orchestrator.log import span
@@ -105,7 +104,7 @@ def _fit(result: Run, due: Collection[tuple[str, str]], stage: str, progress: Pr
     comparisons = result.comparisons
     # Ratios are asked of pairs of the first round, which follow from the seed without the journal.
     first = make_plan(result.space, result.campaign.design, result.campaign.seed)
-    shared = _shared(result) | {"version": versions.package_version()}
+    shared = _shared(result) | {"version": package_version()}
     for judge in dict.fromkeys(judge.name for judge in result.campaign.judges):
         methods = [method for method in result.campaign.fit.methods if (judge, method) in due]
         if not methods or not len(comparisons.choices(judge)):

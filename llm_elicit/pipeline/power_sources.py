@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.packages import LazyModule
 from llm_elicit.comparisons.fit_inputs import STATED_TO
 from llm_elicit.planning.direct_pairs import range_pairs
 from llm_elicit.planning.pairs import Plan

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from llm_elicit._util import versions
-from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.packages import LazyModule, installed_versions
 from llm_elicit.orchestrator import Progress, Silent
 from llm_elicit.orchestrator.log import span
 from llm_elicit.pipeline.audit import audit_is_current, read_samples, write_audit
@@ -38,7 +37,7 @@ def report(result: Run, progress: Progress = _SILENT) -> None:
         campaign=result.campaign,
         comparisons=result.comparisons,
         samples=read_samples(result),
-        versions=versions.installed_versions(),
+        versions=installed_versions(),
         prompts=_prompts(result),
         missing=result.missing,
         questions=result.questions,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llm_elicit import orchestrator
-from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.read_files import read_parquet
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.base_model import read_yaml, validated

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.packages import LazyModule
 from llm_elicit.comparisons.fit_inputs import noise_of, sampling_of
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.config.campaign import Campaign

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit.errors import InputError
 

@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from llm_elicit.benchmarks.job import Job, Row
+from llm_elicit.benchmarks import Job, Row
 
 MARK = "LLM_ELICIT_TEST_FOLDER"
 

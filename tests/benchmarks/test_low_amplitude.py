@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from llm_elicit.benchmarks.job import Job
+from llm_elicit.benchmarks import Job
 from llm_elicit.benchmarks.low_amplitude import (
     LOG_ODDS_SD,
     LowAmplitudeJudge,

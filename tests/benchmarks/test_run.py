@@ -13,10 +13,9 @@ import pytest
 
 from benchmarks.faults import MARK, odd_seeds_fail, quick
 from llm_elicit._util.workers import Workers
-from llm_elicit.benchmarks import power
+from llm_elicit.benchmarks import Job, power
 from llm_elicit.benchmarks import run as module
 from llm_elicit.benchmarks.adaptive import measure_adaptive, round_ends
-from llm_elicit.benchmarks.job import Job
 from llm_elicit.benchmarks.measure import Streams, compare, measure
 from llm_elicit.benchmarks.rows import Rows, key_of
 from llm_elicit.benchmarks.run import Request, parse_seeds, run_table

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from llm_elicit.benchmarks.job import Job
+from llm_elicit.benchmarks import Job
 from llm_elicit.benchmarks.marginal import measure_marginal
 from llm_elicit.benchmarks.protocol import ProtocolSettings, TrainingSettings
 from llm_elicit.benchmarks.published import MARGINALIZATION, SECONDS, TABLE_1, published

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.packages import LazyModule
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.orchestrator import Silent, Tally, ask, prompts, status, write_judgments
 from llm_elicit.planning.pairs import Plan, make_plan

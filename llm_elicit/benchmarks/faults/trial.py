@@ -1,7 +1,12 @@
-"""A campaign against the loopback provider, in processes of its own."""
+"""A campaign against the loopback provider, in processes of its own.
+
+`python -m llm_elicit.benchmarks.faults.trial CAMPAIGN PATIENCE` is such a process with timeouts
+other than the command line's, given as the JSON of a `Patience`.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -18,10 +23,11 @@ import yaml
 from sqlalchemy import func, select
 
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.errors import InputError
-from llm_elicit.orchestrator import JournalLocation, Totals, status
+from llm_elicit.errors import ElicitError, InputError
+from llm_elicit.orchestrator import JournalLocation, Patience, Totals, ask, status
 from llm_elicit.orchestrator.journal import reading
 from llm_elicit.orchestrator.journal.schema import workers
+from llm_elicit.pipeline.run_folder import Run
 
 KEY = "BENCH_FAULTS_KEY"
 HUNG = -1000
@@ -72,8 +78,7 @@ class Trial:
         """What asks its questions."""
         if not self.patience:
             return [sys.executable, "-m", "llm_elicit", "ask", str(self.path)]
-        worker = "llm_elicit.benchmarks.faults.worker"
-        return [sys.executable, "-m", worker, str(self.path), json.dumps(dict(self.patience))]
+        return [sys.executable, "-m", __name__, str(self.path), json.dumps(dict(self.patience))]
 
     def start(self, command: Sequence[str] | None = None) -> Client:
         """A process that asks what is open; or another command."""
@@ -171,3 +176,23 @@ class Client:
         with self._said as said:
             said.seek(0)
             return Ended(code, said.read(), seconds)
+
+
+def _ask(campaign: str, patience: Patience) -> None:
+    """Ask the open questions of a campaign, as the command line does.
+
+    Raises:
+        ElicitError: what stopped the judge.
+    """
+    run = Run.open(campaign)
+    summary = asyncio.run(ask(run.campaign, run.space, run.plan, run.folder, patience=patience))
+    if summary.problems:
+        raise summary.problems[0]
+
+
+if __name__ == "__main__":
+    try:
+        _ask(sys.argv[1], Patience(**json.loads(sys.argv[2])))
+    except ElicitError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(error.exit_code)

@@ -17,7 +17,7 @@ from sqlalchemy import bindparam, case, func, insert, select, update
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from llm_elicit._util.lazy_module import LazyModule
+from llm_elicit._util.packages import LazyModule
 from llm_elicit.config.campaign import Limits
 from llm_elicit.orchestrator.journal.changes import Change, Kind
 from llm_elicit.orchestrator.journal.schema import (

@@ -1,0 +1,54 @@
+"""Python packages: modules that are imported at first use, and installed versions."""
+
+from __future__ import annotations
+
+import platform
+from importlib import import_module, metadata
+from typing import Any
+
+_SHOWN = ("llm-elicit", "torch", "numpy", "scipy", "pandas", "anthropic", "openai", "xllamacpp")
+
+
+class LazyModule:
+    """A module that is imported when one of its attributes is first read.
+
+    `llm-elicit --help` and most commands need neither PyTorch nor the providers' SDKs.
+    `importlib.util.LazyLoader` would put an unloaded module into `sys.modules`, where libraries
+    that look for PyTorch or pandas find it and load it. Type checkers see the module itself, from
+    an import under `TYPE_CHECKING`.
+
+    Args:
+        name: the module's full name.
+
+    Example:
+        >>> statistics = LazyModule("statistics")
+        >>> statistics.mean([1.0, 2.0])
+        1.5
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(import_module(self._name), attribute)
+
+
+def package_version() -> str:
+    """Return this package's version, or "unknown" if it is not installed."""
+    return installed_versions().get("llm-elicit", "unknown")
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of Python and of the installed packages that affect results.
+
+    Example:
+        >>> sorted(installed_versions())[0]
+        'Python'
+    """
+    found = {"Python": platform.python_version()}
+    for name in _SHOWN:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
