@@ -15,6 +15,7 @@ Examples
 from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.belief_draws import BeliefDraws
 from llm_elicit.density.design import BETWEEN_ROUNDS, SuggestSettings, suggest_pairs
+from llm_elicit.density.distribution import Prior
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.evidence import Evidence
@@ -22,7 +23,6 @@ from llm_elicit.density.fit import JUDGE_METHODS, fit_belief, fit_evidence
 from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.likelihood import Noise, estimate_level, simulate_choices
 from llm_elicit.density.power import fit_power
-from llm_elicit.density.prior import Prior
 from llm_elicit.density.ranges import Ranges
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.settings import FitSettings, ScoreSettings

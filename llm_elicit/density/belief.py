@@ -24,36 +24,27 @@ from llm_elicit.density.belief_files import BeliefParts, read_belief, write_beli
 from llm_elicit.density.conditional import condition
 from llm_elicit.density.density_model import DensityModel
 from llm_elicit.density.diagnostics import at_level, self_report
-from llm_elicit.density.errors import (
-    DensityError,
-    callback,
-    fraction,
-    integer,
-    levels_of,
-    number,
-    points_of,
-    seed_of,
-)
+from llm_elicit.density.distribution import Distribution
+from llm_elicit.density.errors import DensityError, callback, integer, number, points_of
 from llm_elicit.density.likelihood import Noise
-from llm_elicit.density.prior import Prior
-from llm_elicit.density.sampling import SamplingDensity
 from llm_elicit.density.settings import Progress
-from llm_elicit.density.summaries import CredibleRegion, Marginal, Power, find_mode, summarize
-from llm_elicit.density.torch_utils import one_thread
+from llm_elicit.density.summaries import Power
+from llm_elicit.density.torch_utils import generator_of, one_thread
 from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_density import (
     UtilityDensity,
-    estimate_log_normalizer,
+    normalized,
     utility_at,
 )
 from llm_elicit.density.utility_draws import DeferredDraws, UtilityDraws
+from llm_elicit.density.utility_function import Utility
 
 Array = npt.NDArray[np.float64]
 _UNIT_POINTS = 4096
 _LEAST_POWER = 1e-9
 
 
-class BeliefDensity:
+class BeliefDensity(Distribution):
     """A judge's belief as a probability density over the features, in natural units.
 
     It is made by `llm_elicit.density.fit_belief`, or read back by `load`.
@@ -62,9 +53,8 @@ class BeliefDensity:
     ----------
     diagnostics : a JSON-able report of the fit. For every method it has
 
-        * ``held_out_log_likelihood``, nats per comparison; without preferences it is
-          ``coin_log_likelihood`` = −log 2. For the score methods it is that of the utility they
-          start from, or with ``control=None`` that of the learned score;
+        * ``held_out_log_likelihood``, nats per comparison, unless the fit is of log-odds; random
+          choices have ``coin_log_likelihood`` = −log 2;
         * ``sampler``: the number of ``draws`` of the fit, of their ``genealogies`` (initial
           particles), and of independent draws of that worth (``effective``), with the
           ``effective_share``, which holds for `sample` too;
@@ -101,9 +91,7 @@ class BeliefDensity:
         diagnostics: dict[str, Any],
         draws: UtilityDraws | DeferredDraws | None = None,
     ) -> None:
-        self._latent = latent
-        self._model = model
-        self._reference = reference
+        super().__init__(latent, model, reference)
         self._draws = draws
         self.diagnostics = diagnostics
 
@@ -111,53 +99,9 @@ class BeliefDensity:
         return f"BeliefDensity(method={self._model.name!r}, sampling={self.sampling!r})"
 
     @property
-    def sampling(self) -> SamplingDensity:
-        """The sampling density λ of the compared points."""
-        return self._latent.sampling
-
-    @property
     def noise(self) -> Noise:
         """The judge's noise that the fit assumed."""
         return Noise(**self.diagnostics["noise"])
-
-    @property
-    def dimension(self) -> int:
-        """Number of features d."""
-        return self.sampling.dimension
-
-    @property
-    def _kept(self) -> Array:
-        """Draws (m, d) kept with the fit, natural units."""
-        return self._latent.from_latent(self._reference.numpy())
-
-    @property
-    def marginals(self) -> tuple[Marginal, ...]:
-        """Each feature's mean, standard deviation and quantiles, from draws kept with the fit."""
-        return summarize(self._kept)
-
-    def mean(self) -> Array:
-        """Return the features' means (d,), from draws kept with the fit."""
-        return np.array([each.mean for each in self.marginals])
-
-    def quantile(self, levels: npt.ArrayLike) -> Array:
-        """Return quantiles (L, d) of every feature at levels (L,), from draws kept with the fit."""
-        wanted = levels_of("quantile: levels", levels)
-        return np.asarray(np.quantile(self._kept, wanted, axis=0))
-
-    def mode(self) -> Array:
-        """Return the point (d,) of highest density per natural unit; see `find_mode`."""
-        return find_mode(self.log_prob, self._kept)
-
-    def credible_region(self, level: float = 0.9) -> CredibleRegion:
-        """Return the smallest region that holds a share ``level`` of the belief.
-
-        Raises
-        ------
-        DensityError : the level is not between 0 and 1.
-        """
-        fraction("credible_region: level", level)
-        threshold = float(np.quantile(self.log_prob(self._kept), 1.0 - level))
-        return CredibleRegion(level, threshold, self.log_prob)
 
     def given(self, given: Mapping[int, float], *, seed: int = 0) -> BeliefDensity:
         """Return the conditional belief of the other features, given values of some.
@@ -191,21 +135,14 @@ class BeliefDensity:
         """
         model = self.utility_model("given")
         latent, substitution = condition(self._latent, given)
-        utility, annealing = substitution.utility(model.utility), model.annealing
-        generator = _generator(seed)
-        with one_thread():
-            found = estimate_log_normalizer(latent, utility, generator, annealing)
-            conditional = UtilityDensity(latent, utility, found.value, annealing, found.start)
-            report = self_report(latent, conditional, found)
         stated = {str(feature): float(value) for feature, value in given.items()}
         draws = None
         if self._draws is not None:
             draws = DeferredDraws(
                 lambda: substitution.draws(self.utility_draws()), len(self._draws)
             )
-        reference = found.draws.points[: len(self._reference)].clone()
-        diagnostics = {**self.diagnostics, "given": stated, **report}
-        return BeliefDensity(latent, conditional, reference, diagnostics, draws)
+        parts = latent, substitution.utility(model.utility), draws
+        return self._changed(*parts, {**self.diagnostics, "given": stated}, seed)
 
     def sample_given(self, given: Mapping[int, float], n: int, *, seed: int = 0) -> Array:
         """Return n points (n, d) with the values of some features given, natural units.
@@ -222,40 +159,6 @@ class BeliefDensity:
             n, seed=seed
         )
         return points
-
-    def sample(self, n: int, *, seed: int = 0) -> Array:
-        """Return n points (n, d) in natural units, inside the support; equal for equal seeds.
-
-        Raises
-        ------
-        DensityError : n is negative.
-        """
-        generator = _generator(seed)
-        if integer("sample: n", n) == 0:
-            return np.empty((0, self.dimension))
-        with one_thread():
-            points = self._model.sample_latent(n, generator).points
-        return self._latent.from_latent(points.numpy())
-
-    def log_prob(self, x: npt.ArrayLike) -> Array:
-        """Return log densities (n,) at points (n, d), nats per natural unit.
-
-        They are −inf outside the support.
-
-        Raises
-        ------
-        DensityError : points of another shape than (n, d).
-        """
-        points = points_of("log_prob: x", x, self.dimension, infinite=True)
-        inside = self.sampling.contains(points)
-        result = np.full(len(points), -np.inf)
-        if inside.any():
-            kept = points[inside]
-            g = torch.from_numpy(self._latent.to_latent(kept))
-            with one_thread():
-                per_scale = self._model.log_density(g).numpy()
-            result[inside] = per_scale + self.sampling.log_scale_slope(kept)
-        return result
 
     def utility(self, x: npt.ArrayLike) -> Array:
         """Return the utility f (n,) at points (n, d) of the support, nats, up to a constant.
@@ -353,15 +256,6 @@ class BeliefDensity:
         stated = {"value": self.power * value, "log_sd": math.hypot(before, log_sd)}
         return self._scaled(value, {**self.diagnostics, "power": stated}, "tempered", seed)
 
-    def as_prior(self) -> Prior:
-        """Return the belief with the methods of SciPy's frozen distributions; see `Prior`."""
-
-        def sample(n: int, seed: int) -> Array:
-            return self.sample(n, seed=seed)
-
-        model = self._model if isinstance(self._model, UtilityDensity) else None
-        return Prior(sample, self.log_prob, self._kept, self.sampling, model)
-
     @property
     def has_draws(self) -> bool:
         """Whether `draws` are available."""
@@ -397,7 +291,7 @@ class BeliefDensity:
                 "0 means that the noise level is known."
             )
         callback("draws: progress", progress)
-        generator = _generator(seed)
+        generator = generator_of(seed)
         model = self._model if isinstance(self._model, UtilityDensity) else None
         with one_thread():
             return make_draws(
@@ -442,16 +336,25 @@ class BeliefDensity:
         self, factor: float, diagnostics: dict[str, Any], wanted: str, seed: int
     ) -> BeliefDensity:
         """Return the belief with its utility and draws times a factor."""
-        was = self.utility_model(wanted)
-        utility, annealing = was.utility.scaled(factor), was.annealing
-        generator = _generator(seed)
-        with one_thread():
-            found = estimate_log_normalizer(self._latent, utility, generator, annealing)
-            model = UtilityDensity(self._latent, utility, found.value, annealing, found.start)
-            report = self_report(self._latent, model, found)
-        reference = found.draws.points[: len(self._reference)].clone()
+        utility = self.utility_model(wanted).utility.scaled(factor)
         draws = None if self._draws is None else self._draws.scaled(factor)
-        return BeliefDensity(self._latent, model, reference, {**diagnostics, **report}, draws)
+        return self._changed(self._latent, utility, draws, diagnostics, seed)
+
+    def _changed(
+        self,
+        latent: Latent,
+        utility: Utility,
+        draws: UtilityDraws | DeferredDraws | None,
+        diagnostics: dict[str, Any],
+        seed: int,
+    ) -> BeliefDensity:
+        """Return the belief of another utility, normalized, with these diagnostics."""
+        annealing, generator = self.utility_model("belief").annealing, generator_of(seed)
+        with one_thread():
+            fitted = normalized(latent, utility, generator, annealing)
+            report = self_report(latent, fitted.model, fitted.normalizer)
+        reference = fitted.normalizer.draws.points[: len(self._reference)].clone()
+        return BeliefDensity(latent, fitted.model, reference, {**diagnostics, **report}, draws)
 
     def candidates(self, count: int, temperature: float, *, seed: int = 0) -> Candidates:
         """Return points for the next pairs to be made of; see `llm_elicit.density.design`.
@@ -464,7 +367,7 @@ class BeliefDensity:
         integer("candidates: count", count, least=1)
         number("candidates: temperature", temperature, 0.0)
         with one_thread():
-            return make_candidates(model, draws, count, temperature, _generator(seed))
+            return make_candidates(model, draws, count, temperature, generator_of(seed))
 
     def utility_model(self, wanted: str) -> UtilityDensity:
         """Return the fitted utility with its normalizing constant, for use inside the core.
@@ -511,7 +414,3 @@ class BeliefDensity:
         """
         parts = read_belief(folder)
         return cls(parts.latent, parts.model, parts.reference, parts.diagnostics, parts.draws)
-
-
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed_of("seed", seed))

@@ -26,9 +26,8 @@ from llm_elicit.density.score.density import fit_score
 from llm_elicit.density.settings import FitSettings, Progress
 from llm_elicit.density.torch_utils import one_thread
 from llm_elicit.density.utility import ChoiceData, UtilityFit, fit_measured, fit_utility
-from llm_elicit.density.utility_density import UtilityDensity, estimate_log_normalizer
+from llm_elicit.density.utility_density import normalized
 from llm_elicit.density.utility_draws import DeferredDraws, UtilityDraws
-from llm_elicit.density.utility_function import Utility
 from llm_elicit.density.work import check_memory
 
 JUDGE_METHODS = ("auto", "utility")
@@ -273,7 +272,8 @@ def _fit(
         "utility": found.notes,
     }
     utility = found.utility.to(torch.empty(0, device=problem.settings.device))
-    fitted = _utility_density(problem, utility)
+    annealing = problem.settings.annealing
+    fitted = normalized(problem.latent, utility, problem.generator, annealing)
     if method == "auto":
         notes["reason"] = _reason(found.notes)
     fitted = Fitted(fitted.model, fitted.normalizer, {**notes, **fitted.notes})
@@ -293,7 +293,8 @@ def _fit_measured(
     after_utility = time.perf_counter()
     if problem.progress is not None:
         problem.progress("utility", 1, 1)
-    fitted = _utility_density(problem, found.utility)
+    annealing = problem.settings.annealing
+    fitted = normalized(problem.latent, found.utility, problem.generator, annealing)
     form = {"form": "gaussian process", "length_scale": found.length_scale}
     notes: dict[str, Any] = {"response": response, "utility": form}
     if method == "auto":
@@ -348,13 +349,6 @@ def _reason(notes: dict[str, Any]) -> str:
         f"held-out comparisons (nats a comparison: {scores}). Scores and flows are left to their "
         "own methods: they take longer and were not shown to predict comparisons better."
     )
-
-
-def _utility_density(problem: Problem, utility: Utility) -> Fitted:
-    annealing = problem.settings.annealing
-    found = estimate_log_normalizer(problem.latent, utility, problem.generator, annealing)
-    model = UtilityDensity(problem.latent, utility, found.value, annealing, found.start)
-    return Fitted(model, found, {})
 
 
 def _facts(problem: Problem, method: str, seed: int) -> dict[str, Any]:

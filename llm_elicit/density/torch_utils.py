@@ -1,4 +1,4 @@
-"""PyTorch's device, number of threads, and Adam optimizer."""
+"""PyTorch's device, random numbers, number of threads, and Adam optimizer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-from llm_elicit.density.errors import DensityError
+from llm_elicit.density.errors import DensityError, seed_of
 
 _KINDS = ("cpu", "cuda")
 
@@ -43,6 +43,16 @@ def device_named(name: str) -> torch.device:
             "or install a driver and a PyTorch built for it."
         )
     return device
+
+
+def generator_of(seed: int) -> torch.Generator:
+    """Return the generator of a seed.
+
+    Raises
+    ------
+    DensityError : the seed is not a whole number of 0 to 2^63 − 1.
+    """
+    return torch.Generator().manual_seed(seed_of("seed", seed))
 
 
 class _OneThread(threading.local):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from llm_elicit.density.density_model import EvaluationError, LogNormalizer
+from llm_elicit.density.density_model import EvaluationError, Fitted, LogNormalizer
 from llm_elicit.density.smc import (
     Annealed,
     AnnealingSettings,
@@ -173,3 +173,11 @@ def _joined(islands: list[Draws]) -> Draws:
     """Return the draws of all islands; no two islands have a genealogy in common."""
     genealogies = [run.genealogies + i * len(run.points) for i, run in enumerate(islands)]
     return Draws(torch.cat([run.points for run in islands]), torch.cat(genealogies))
+
+
+def normalized(
+    latent: Latent, utility: Utility, generator: torch.Generator, annealing: AnnealingSettings
+) -> Fitted:
+    """Return the density ∝ exp(f), with its normalizing constant and draws."""
+    found = estimate_log_normalizer(latent, utility, generator, annealing)
+    return Fitted(UtilityDensity(latent, utility, found.value, annealing, found.start), found, {})

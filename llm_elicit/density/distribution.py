@@ -1,0 +1,238 @@
+"""A probability density in natural units, with its own methods and with those of SciPy.
+
+The density is evaluated and sampled in the latent coordinates of λ by a `DensityModel`. Moments,
+quantiles and the mode are those of draws kept with the fit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from llm_elicit.density.density_model import DensityModel
+from llm_elicit.density.empirical import Empirical
+from llm_elicit.density.errors import (
+    DensityError,
+    fraction,
+    integer,
+    levels_of,
+    numbers,
+    points_of,
+    seed_of,
+)
+from llm_elicit.density.sampling import SamplingDensity, Uniform
+from llm_elicit.density.summaries import CredibleRegion, Marginal, find_mode, summarize
+from llm_elicit.density.torch_utils import generator_of, one_thread
+from llm_elicit.density.transforms import Latent
+from llm_elicit.density.utility_density import UtilityDensity
+
+Array = npt.NDArray[np.float64]
+
+
+class Distribution:
+    """A density over the features: draws, log densities, moments and quantiles.
+
+    Parameters
+    ----------
+    latent, model : the coordinates, and the density in them.
+    reference : (m, d) latent draws, from which moments and quantiles are computed.
+    """
+
+    def __init__(self, latent: Latent, model: DensityModel, reference: Tensor) -> None:
+        self._latent, self._model, self._reference = latent, model, reference
+
+    @property
+    def sampling(self) -> SamplingDensity:
+        """The sampling density λ of the compared points."""
+        return self._latent.sampling
+
+    @property
+    def dimension(self) -> int:
+        """Number of features d."""
+        return self.sampling.dimension
+
+    @property
+    def _kept(self) -> Array:
+        """Draws (m, d) kept with the fit, natural units."""
+        return self._latent.from_latent(self._reference.numpy())
+
+    @property
+    def marginals(self) -> tuple[Marginal, ...]:
+        """Each feature's mean, standard deviation and quantiles, from draws kept with the fit."""
+        return summarize(self._kept)
+
+    def mean(self) -> Array:
+        """Return the features' means (d,), from draws kept with the fit."""
+        return np.array([each.mean for each in self.marginals])
+
+    def quantile(self, levels: npt.ArrayLike) -> Array:
+        """Return quantiles (L, d) of every feature at levels (L,), from draws kept with the fit."""
+        wanted = levels_of("quantile: levels", levels)
+        return np.asarray(np.quantile(self._kept, wanted, axis=0))
+
+    def mode(self) -> Array:
+        """Return the point (d,) of highest density per natural unit; see `find_mode`."""
+        return find_mode(self.log_prob, self._kept)
+
+    def credible_region(self, level: float = 0.9) -> CredibleRegion:
+        """Return the smallest region that holds a share ``level`` of the belief.
+
+        Raises
+        ------
+        DensityError : the level is not between 0 and 1.
+        """
+        fraction("credible_region: level", level)
+        threshold = float(np.quantile(self.log_prob(self._kept), 1.0 - level))
+        return CredibleRegion(level, threshold, self.log_prob)
+
+    def sample(self, n: int, *, seed: int = 0) -> Array:
+        """Return n points (n, d) in natural units, inside the support; equal for equal seeds.
+
+        Raises
+        ------
+        DensityError : n is negative.
+        """
+        generator = generator_of(seed)
+        if integer("sample: n", n) == 0:
+            return np.empty((0, self.dimension))
+        with one_thread():
+            points = self._model.sample_latent(n, generator).points
+        return self._latent.from_latent(points.numpy())
+
+    def log_prob(self, x: npt.ArrayLike) -> Array:
+        """Return log densities (n,) at points (n, d), nats per natural unit.
+
+        They are −inf outside the support.
+
+        Raises
+        ------
+        DensityError : points of another shape than (n, d).
+        """
+        points = points_of("log_prob: x", x, self.dimension, infinite=True)
+        inside = self.sampling.contains(points)
+        result = np.full(len(points), -np.inf)
+        if inside.any():
+            kept = points[inside]
+            g = torch.from_numpy(self._latent.to_latent(kept))
+            with one_thread():
+                per_scale = self._model.log_density(g).numpy()
+            result[inside] = per_scale + self.sampling.log_scale_slope(kept)
+        return result
+
+    def as_prior(self) -> Prior:
+        """Return the density with the methods of SciPy's frozen distributions; see `Prior`."""
+        return Prior(self)
+
+
+class Prior:
+    """A belief with the methods of SciPy's frozen multivariate distributions.
+
+    It is made by `BeliefDensity.as_prior`. Densities are per natural unit of every feature.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from llm_elicit.density import Uniform, fit_belief
+    >>> rng = np.random.default_rng(0)
+    >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
+    >>> nearer = abs(a - 1) < abs(b - 1)
+    >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
+    ...                     sampling=Uniform([-3.0], [3.0]), method="utility")
+    >>> prior = belief.as_prior()
+    >>> prior.rvs(5, random_state=1).shape, prior.logpdf([1.0]).shape, prior.pdf([[9.0]]).tolist()
+    ((5, 1), (), [0.0])
+    """
+
+    def __init__(self, density: Distribution) -> None:
+        self._density = density
+
+    @property
+    def dim(self) -> int:
+        """Number of features d."""
+        return self._density.dimension
+
+    def rvs(self, size: int = 1, random_state: int | np.random.Generator | None = None) -> Array:
+        """Return (size, d) draws, by a seed, a generator, or fresh entropy."""
+        integer("rvs: size", size)
+        if random_state is not None and not isinstance(random_state, np.random.Generator):
+            seed_of("rvs: random_state", random_state)
+        rng = np.random.default_rng(random_state)
+        return self._density.sample(size, seed=int(rng.integers(2**62)))
+
+    def logpdf(self, x: npt.ArrayLike) -> Array:
+        """Return the log density (...) at points (..., d), nats; −inf outside the support."""
+        points = self._points("logpdf: x", x)
+        flat = self._density.log_prob(points.reshape(-1, self.dim))
+        return np.asarray(flat.reshape(points.shape[:-1]))
+
+    def logpdf_and_gradient(self, x: npt.ArrayLike) -> tuple[Array, Array]:
+        """Return the log density (...) and its gradient (..., d) at points (..., d).
+
+        The gradient is in nats per natural unit. Outside the support they are −inf and 0.
+
+        Raises
+        ------
+        DensityError : the belief was fitted by another method than "utility" and "auto", or has
+            features with categories.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from llm_elicit.density import Uniform, fit_belief
+        >>> rng = np.random.default_rng(0)
+        >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
+        >>> nearer = abs(a - 1) < abs(b - 1)
+        >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
+        ...                     sampling=Uniform([-3.0], [3.0]), method="utility")
+        >>> _, gradient = belief.as_prior().logpdf_and_gradient([[0.0], [2.0]])
+        >>> (gradient[:, 0] > 0).tolist()                # uphill is towards 1
+        [True, False]
+        """
+        model, sampling = self._density._model, self._density.sampling
+        if not isinstance(model, UtilityDensity):
+            raise DensityError(
+                'logpdf_and_gradient: beliefs of methods "utility" and "auto" alone have a '
+                "gradient; fit by one of them, or use a sampler that needs none."
+            )
+        if sampling.categorical.any():
+            raise DensityError(
+                f"logpdf_and_gradient: feature {int(sampling.categorical.argmax())} has "
+                "categories, and no gradient; use a sampler that needs none."
+            )
+        points = self._points("logpdf_and_gradient: x", x)
+        flat = points.reshape(-1, self.dim)
+        values, slopes = np.full(len(flat), -np.inf), np.zeros_like(flat)
+        inside = sampling.contains(flat)
+        if inside.any():
+            with one_thread():
+                values[inside], slopes[inside] = model.log_prob_and_slope(flat[inside])
+        return values.reshape(points.shape[:-1]), slopes.reshape(points.shape)
+
+    def _points(self, where: str, x: npt.ArrayLike) -> Array:
+        points = numbers(where, x)
+        if not points.ndim or points.shape[-1] != self.dim:
+            raise DensityError(f"{where} has shape {points.shape}; it must be (..., {self.dim}).")
+        return points
+
+    def pdf(self, x: npt.ArrayLike) -> Array:
+        """Return the density (...) at points (..., d)."""
+        return np.asarray(np.exp(self.logpdf(x)))
+
+    def mean(self) -> Array:
+        """Return the means (d,), from draws kept with the fit."""
+        return np.asarray(self._density._kept.mean(axis=0))
+
+    def cov(self) -> Array:
+        """Return the covariance (d, d), from draws kept with the fit."""
+        return np.asarray(np.cov(self._density._kept.T).reshape(self.dim, self.dim))
+
+    def support(self) -> tuple[Array, Array]:
+        """Return lower and upper bounds (d,); infinite where λ has none."""
+        sampling = self._density.sampling
+        if isinstance(sampling, Uniform):
+            return sampling.low.copy(), sampling.high.copy()
+        if isinstance(sampling, Empirical):
+            return sampling.marginals.low.copy(), sampling.marginals.high.copy()
+        return np.full(self.dim, -np.inf), np.full(self.dim, np.inf)
