@@ -46,7 +46,9 @@ def run_command(
         out.print(f"report: {result.report_path}")
         _raise_problems(result)
 
-    for_each(stages.plan_grid(campaign), work)
+    cells = stages.plan_grid(campaign)
+    stages.ask_conditions(cells, max_cost=max_cost, cache=cache)
+    for_each(cells, work)
 
 
 def plan_command(campaign: CampaignName) -> None:

@@ -91,14 +91,35 @@ class Fit(StrictModel):
         return self
 
 
+Given = dict[str, str | float]
+"""A condition: values of features by name, natural units; of a category its word."""
+
+
 class Grid(StrictModel):
-    """The axes of a study; every combination is a campaign of its own, see `config.grid`."""
+    """The axes of a study; every combination is a campaign of its own, see `config.grid`.
+
+    Attributes:
+        given: conditions, as `Campaign.given`. Beliefs of one judge under several conditions on
+            the same features are fitted together, so that they share what they have in common.
+    """
 
     spaces: tuple[str, ...] = ()
     templates: tuple[str, ...] = ()
     temperatures: tuple[Annotated[float, Field(ge=0, le=2)], ...] = ()
+    given: tuple[Given, ...] = Field(default=(), exclude_if=lambda conditions: not conditions)
 
     _differ = field_validator("temperatures")(each_once)
+
+    @field_validator("given")
+    @classmethod
+    def _same_features(cls, conditions: tuple[Given, ...]) -> tuple[Given, ...]:
+        for given in conditions:
+            if not given or given.keys() != conditions[0].keys():
+                raise ValueError(
+                    f"{given or 'no value'}: conditions give values of the same features; list "
+                    "others in a campaign of their own"
+                )
+        return conditions
 
 
 class Campaign(StrictModel):
@@ -107,6 +128,7 @@ class Campaign(StrictModel):
     Attributes:
         name: of the run's folder.
         space: the feature space, by name or path.
+        given: values of features that all questions share; the belief is conditional on them.
         seed: of every random number of the run.
         design: the questions about pairs.
         direct: the direct questions, if any.
@@ -127,6 +149,7 @@ class Campaign(StrictModel):
 
     name: Name
     space: str
+    given: Given = Field(default={}, exclude_if=lambda given: not given)
     seed: Seed = 1
     design: Design = Design()
     direct: Direct | None = None
@@ -193,12 +216,13 @@ class Campaign(StrictModel):
         return self.runs / self.name
 
     def load_space(self) -> FeatureSpace:
-        """Read the feature space of this campaign.
+        """Read the feature space of this campaign, conditional on what is given.
 
         Raises:
-            InputError: it cannot be read, or a method of the fit does not support categories.
+            InputError: it cannot be read, it has no such value as is given, or a method of the fit
+                does not support categories.
         """
-        space = FeatureSpace.load(self.space)
+        space = FeatureSpace.load(self.space).conditional(self.given)
         bound = [method for method in self.fit.methods if method not in ("utility", "auto")]
         if bound and space.categorical.any():
             named = space.names[int(space.categorical.argmax())]

@@ -1,4 +1,4 @@
-"""A grid: one campaign that defines several, a cell for each feature space and template.
+"""A grid: one campaign that defines several, a cell for each space, template and condition.
 
 All judges and temperatures are in every cell, where they are asked the same pairs. A cell is a
 campaign like any other, with its own run folder, journal and report.
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_elicit.config.base_model import validated
-from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.campaign import Campaign, Given
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import InputError
 
@@ -43,22 +43,28 @@ def cells(campaign: Campaign) -> tuple[Campaign, ...]:
     data = campaign.model_dump(mode="json", exclude={"grid", "judges"}, exclude_unset=True)
     data["judges"] = [one for judge in campaign.judges for one in _by_temperature(judge, campaign)]
     made = [
-        _cell(data, space, template)
-        for space, template in product(grid.spaces or (None,), grid.templates or (None,))
+        _cell(data, space, template, given)
+        for space, template, given in product(
+            grid.spaces or (None,), grid.templates or (None,), grid.given or (None,)
+        )
     ]
     names = [cell.name for cell in made]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise InputError(
-            f"grid: two cells would be called {twice[0]!r}; name each space and template once, "
-            "and give files of one name other names"
+            f"grid: two cells would be called {twice[0]!r}; name each space, template and "
+            "condition once, and give files of one name other names"
         )
     return tuple(made)
 
 
-def _cell(data: dict[str, Any], space: str | None, template: str | None) -> Campaign:
+def _cell(
+    data: dict[str, Any], space: str | None, template: str | None, given: Given | None
+) -> Campaign:
     """Return one cell; its name has no part for an axis that the grid leaves out."""
     place = [axis_word(axis) for axis in (space, template) if axis is not None]
+    if given is not None:
+        place.append("-".join(axis_word(str(value)) for value in given.values()))
     cell = {**data, "name": ".".join([data["name"], *place])}
     if place:
         cell["part_of"] = data["name"]
@@ -66,6 +72,8 @@ def _cell(data: dict[str, Any], space: str | None, template: str | None) -> Camp
         cell["space"] = space
     if template is not None:
         cell["design"] = {**data.get("design", {}), "template": template}
+    if given is not None:
+        cell["given"] = given
     return validated(Campaign, cell, f"grid {data['name']}")
 
 

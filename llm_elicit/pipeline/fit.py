@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,11 +19,13 @@ from llm_elicit._util.packages import LazyModule, package_version
 from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
 from llm_elicit.orchestrator import Progress, Silent
 from llm_elicit.orchestrator.log import span
+from llm_elicit.pipeline.conditions import condition_of, conditions_of, joint_table, whole_space
 from llm_elicit.pipeline.file_checks import check_files, warn_of_gaps
 from llm_elicit.pipeline.manifest import digest_of
 from llm_elicit.pipeline.power_sources import PowerSources, at_stated_power, pin_power, read_sources
 from llm_elicit.pipeline.run_folder import BANDS, BELIEF, DRAWS, POWER, SAMPLES, Run, fit_of
 from llm_elicit.planning.pairs import make_plan
+from llm_elicit.spaces.features import FeatureSpace
 
 if TYPE_CHECKING:
     from llm_elicit import audit as audit_package
@@ -78,7 +80,6 @@ def refit_changed(result: Run, stage: str, progress: Progress) -> None:
 class _Answers:
     """A judge's answers about pairs, which its belief is fitted to, and its direct answers."""
 
-    judge: str
     pairs: density.Evidence
     sources: PowerSources
 
@@ -100,28 +101,52 @@ def _shared(result: Run) -> dict[str, str]:
 
 
 def _fit(result: Run, due: Collection[tuple[str, str]], stage: str, progress: Progress) -> None:
-    """Fit beliefs by judge and method, of judges with enough answers."""
-    comparisons = result.comparisons
-    # Ratios are asked of pairs of the first round, which follow from the seed without the journal.
-    first = make_plan(result.space, result.campaign.design, result.campaign.seed)
-    shared = _shared(result) | {"version": package_version()}
+    """Fit beliefs by judge and method, of judges with enough answers.
+
+    Runs that differ only in their condition are fitted together by the methods that can.
+    """
+    together = conditions_of(result)
     for judge in dict.fromkeys(judge.name for judge in result.campaign.judges):
         methods = [method for method in result.campaign.fit.methods if (judge, method) in due]
-        if not methods or not len(comparisons.choices(judge)):
+        if not methods or not len(result.comparisons.choices(judge)):
             continue
-        evidence = evidence_of(comparisons, judge, result.campaign.fit)
-        if evidence.pairs < result.space.dimension:
-            continue
-        sources = read_sources(result.direct, judge, result.space, result.campaign.seed, first)
-        answers = _Answers(judge, evidence, sources)
         for method in methods:
-            if len(evidence.measured) and method not in density.JUDGE_METHODS:
-                progress.note(judge, f"fit: {method} does not support log-odds and is left out")
-                continue
-            read = {**shared, "answers": answers.digest}
-            if not _is_fitted(result, judge, method, read, stage, progress):
-                _fit_one(result, answers, method, progress)
-                _record(result, judge, method, read)
+            runs = together if method in density.JUDGE_METHODS else (result,)
+            _fit_together(result, runs, judge, method, stage, progress)
+
+
+def _fit_together(
+    result: Run, runs: Sequence[Run], judge: str, method: str, stage: str, progress: Progress
+) -> None:
+    """Fit a judge's belief in some runs, unless that of ``result`` is fitted already."""
+    alone = len(runs) == 1
+    space = result.space if alone else whole_space(result)
+    comparisons = result.comparisons if alone else joint_table(runs)
+    evidence = evidence_of(comparisons, judge, result.campaign.fit)
+    if evidence.pairs < result.space.dimension:
+        return
+    if len(evidence.measured) and method not in density.JUDGE_METHODS:
+        progress.note(judge, f"fit: {method} does not support log-odds and is left out")
+        return
+    own = [_answers(run, judge, evidence) for run in runs]
+    reads = [
+        {**_shared(run), "version": package_version(), "answers": each.digest}
+        for run, each in zip(runs, own, strict=True)
+    ]
+    if _is_fitted(result, judge, method, reads[runs.index(result)], stage, progress):
+        return
+    belief = _fitted(result, space, judge, evidence, method, progress)
+    for run, answers, read in zip(runs, own, reads, strict=True):
+        conditional = belief if alone else belief.given(condition_of(run))
+        _write(run, judge, method, conditional, answers, progress)
+        _record(run, judge, method, read)
+
+
+def _answers(run: Run, judge: str, pairs: density.Evidence) -> _Answers:
+    """Return answers about pairs with the direct ones of a run."""
+    # Ratios are asked of pairs of the first round, which follow from the seed without the journal.
+    first = make_plan(run.space, run.campaign.design, run.campaign.seed)
+    return _Answers(pairs, read_sources(run.direct, judge, run.space, run.campaign.seed, first))
 
 
 def _record(result: Run, judge: str, method: str, read: dict[str, str]) -> None:
@@ -153,24 +178,43 @@ def _is_fitted(
     return False
 
 
-def _fit_one(result: Run, answers: _Answers, method: str, progress: Progress) -> None:
-    """Fit one belief and write its files."""
-    judge, settings, seed = answers.judge, result.campaign.fit, result.campaign.seed
-    folder = result.belief_folder(judge, method)
+def _fitted(
+    result: Run,
+    space: FeatureSpace,
+    judge: str,
+    evidence: density.Evidence,
+    method: str,
+    progress: Progress,
+) -> density.BeliefDensity:
+    """Fit one belief over a feature space."""
+    sampling = sampling_of(space)
+    seconds = density.seconds_of(len(evidence), sampling)
+    if seconds > _LONG and not len(evidence.measured):
+        progress.note(judge, f"fit {method}: this takes about {seconds / 60:,.0f} minutes or more")
+    return density.fit_evidence(
+        evidence,
+        sampling=sampling,
+        method=method,
+        noise=noise_of(result.campaign.fit),
+        seed=result.campaign.seed,
+        progress=partial(progress.stage, f"{judge}: fit {method}"),
+    )
+
+
+def _write(
+    run: Run,
+    judge: str,
+    method: str,
+    belief: density.BeliefDensity,
+    answers: _Answers,
+    progress: Progress,
+) -> None:
+    """Scale a belief to its power and write its files into the run's folder."""
+    settings, seed = run.campaign.fit, run.campaign.seed
+    folder, space = run.belief_folder(judge, method), run.space
+    shown = partial(progress.stage, f"{judge}: fit {method}")
     samples = folder / SAMPLES
     samples.unlink(missing_ok=True)
-    space, shown = result.space, partial(progress.stage, f"{judge}: fit {method}")
-    seconds = density.seconds_of(len(answers.pairs), sampling_of(space))
-    if seconds > _LONG and not len(answers.pairs.measured):
-        progress.note(judge, f"fit {method}: this takes about {seconds / 60:,.0f} minutes or more")
-    belief = density.fit_evidence(
-        answers.pairs,
-        sampling=sampling_of(space),
-        method=method,
-        noise=noise_of(settings),
-        seed=seed,
-        progress=shown,
-    )
     shown("power", 0, 1)
     pinned = pin_power(belief, answers.sources, seed)
     for line in pinned.notes:

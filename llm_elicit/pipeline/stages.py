@@ -8,7 +8,8 @@ are not asked twice, and a belief whose answers and settings did not change is n
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from llm_elicit.errors import CapError, ElicitError, InputError
@@ -21,8 +22,8 @@ from llm_elicit.pipeline.report import report
 from llm_elicit.pipeline.run_folder import Run
 
 __all__ = [
-    "arun", "ask", "ask_in_batches", "audit", "compare", "export", "fit", "plan", "plan_grid",
-    "plan_run", "report", "run", "run_grid",
+    "arun", "ask", "ask_conditions", "ask_in_batches", "audit", "compare", "export", "fit",
+    "plan", "plan_grid", "plan_run", "report", "run", "run_grid",
 ]  # fmt: skip
 
 
@@ -62,6 +63,26 @@ def run(
         for stage in (fit, audit, report):
             stage(result, shown)
     return result
+
+
+def ask_conditions(
+    cells: Sequence[Run],
+    *,
+    max_cost: float | None = None,
+    progress: Progress | None = None,
+    cache: CacheUse = "reuse",
+) -> None:
+    """Ask the cells of a grid that have conditions, so that the first fit has all answers.
+
+    Errors are left to `run`, which asks again what has no answer.
+    """
+    for cell in cells:
+        if cell.campaign.given and len(cells) > 1:
+            with (
+                Display() if progress is None else nullcontext(progress) as shown,
+                suppress(ElicitError),
+            ):
+                asyncio.run(ask(cell, max_cost=max_cost, progress=shown, cache=cache))
 
 
 def _inside_event_loop() -> bool:
@@ -116,7 +137,9 @@ def run_grid(
         raise InputError("run_grid() was called inside an event loop; use a thread of its own")
     done: dict[str, Run] = {}
     stopped: ElicitError | None = None
-    for cell in plan_grid(campaign):
+    cells = plan_grid(campaign)
+    ask_conditions(cells, max_cost=max_cost, progress=progress, cache=cache)
+    for cell in cells:
         try:
             done[cell.campaign.name] = run(cell, max_cost=max_cost, progress=progress, cache=cache)
         except CapError:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -151,6 +152,22 @@ class Feature(StrictModel):
         unit = f" {self.unit}" if self.unit else ""
         return f"between {self.word(low).removesuffix(unit)} and {self.word(high)}"
 
+    def read(self, value: str | float) -> float:
+        """A value as it is asked about: a number, rounded, or the code of a category's word.
+
+        Raises:
+            InputError: no such category, or not a number of the range.
+        """
+        if self.categories:
+            return self.code(str(value))
+        number = value if isinstance(value, int | float) else math.nan
+        if not self.low <= number <= self.high:
+            raise InputError(
+                f"{self.name}: {value!r} is not a number from {self.low:g} to {self.high:g}; give "
+                "one, or widen the range in the feature space"
+            )
+        return float(self.round(np.asarray(float(number))))
+
     def code(self, word: str) -> float:
         """The code of a category's word, blanks around it aside.
 
@@ -257,6 +274,18 @@ class Table(StrictModel):
     columns: dict[str, str] = Field(default={}, exclude_if=lambda headings: not headings)
 
 
+class FixedFeature(StrictModel):
+    """A feature that a conditional space holds at one value, natural units."""
+
+    feature: Feature
+    value: float
+
+    @property
+    def worded(self) -> str:
+        """The label and the worded value."""
+        return f"{self.feature.label} {self.feature.word(self.value)}"
+
+
 class FeatureSpace(StrictModel):
     """A named box of features with the table it stands for.
 
@@ -279,6 +308,7 @@ class FeatureSpace(StrictModel):
     ranges: str = ""
     features: Annotated[tuple[Feature, ...], Field(min_length=1)]
     table: Table | None = None
+    fixed: tuple[FixedFeature, ...] = Field(default=(), exclude_if=lambda fixed: not fixed)
     folder: Path = Field(default=Path(), exclude=True)
 
     @model_validator(mode="after")
@@ -320,6 +350,44 @@ class FeatureSpace(StrictModel):
         data = read_yaml(path)
         return validated(cls, {**data, "folder": path.parent}, str(path))
 
+    def conditional(self, given: Mapping[str, str | float]) -> FeatureSpace:
+        """Return the space of the other features, given values of some.
+
+        The questions' setting states the values, and the table has the rows of these values alone:
+        those that would be worded alike.
+
+        Args:
+            given: words of categories, and numbers in natural units, by feature.
+
+        Raises:
+            InputError: an unknown feature, a value that it cannot have, or no feature is left.
+
+        Example:
+            >>> gentoo = FeatureSpace.load("penguins_kinds").conditional({"species": "Gentoo"})
+            >>> gentoo.dimension, gentoo.setting, len(gentoo.table_points())
+            (4, 'All of them have species Gentoo.', 113)
+        """
+        if not given:
+            return self
+        features = {feature.name: feature for feature in self.features}
+        for name in given:
+            if name not in features:
+                raise InputError(
+                    f"given: {self.name} has no feature {name!r}; it has {', '.join(features)}"
+                )
+        free = tuple(one for name, one in features.items() if name not in given)
+        if not free:
+            raise InputError("given: every feature is given; leave one or more to ask about")
+        fixed = tuple(
+            FixedFeature(feature=features[name], value=features[name].read(value))
+            for name, value in given.items()
+        )
+        stated = f"All of them have {'; '.join(one.worded for one in fixed)}."
+        setting = f"{self.setting} {stated}".strip()
+        changed = {"features": free, "fixed": (*self.fixed, *fixed), "setting": setting}
+        kept = {name: getattr(self, name) for name in FeatureSpace.model_fields}
+        return FeatureSpace(**{**kept, **changed})
+
     @cached_property
     def names(self) -> list[str]:
         return [feature.name for feature in self.features]
@@ -327,8 +395,10 @@ class FeatureSpace(StrictModel):
     @property
     def headings(self) -> list[str]:
         """What the reference table's columns are headed by, in the order of the features."""
-        known = self.table.columns if self.table else {}
-        return [known.get(name, name) for name in self.names]
+        return [self._heading(name) for name in self.names]
+
+    def _heading(self, name: str) -> str:
+        return self.table.columns.get(name, name) if self.table else name
 
     @property
     def dimension(self) -> int:
@@ -408,7 +478,8 @@ class FeatureSpace(StrictModel):
     def read_table(self) -> pd.DataFrame:
         """The reference table's feature columns, natural units, after its checksum is verified.
 
-        Words of categorical features become codes.
+        Words of categorical features become codes. Rows with other values of `fixed` features are
+        left out.
 
         Raises:
             InputError: the space has no table, the file is gone or changed, or a column is
@@ -427,14 +498,18 @@ class FeatureSpace(StrictModel):
                 f"{path}: checksum {digest[:12]}… is not {self.table.sha256[:12]}… as "
                 f"{self.name}.yaml says; restore the file or update sha256"
             )
+        held = {self._heading(one.feature.name): one for one in self.fixed}
         words = [feature.categories for feature in self.features]
-        read = read_columns(path, dict(zip(self.headings, words, strict=True)))
+        wanted = {heading: one.feature.categories for heading, one in held.items()}
+        read = read_columns(path, dict(zip(self.headings, words, strict=True)) | wanted)
         if len(read) != self.table.rows:
             raise InputError(
                 f"{path}: {len(read):,} rows, and {self.name}.yaml says {self.table.rows:,}; "
                 "correct rows there, or restore the file"
             )
-        return read.set_axis(self.names, axis="columns")
+        for heading, one in held.items():
+            read = read[one.feature.round(read[heading].to_numpy()) == one.value]
+        return read[self.headings].set_axis(self.names, axis="columns")
 
     def table_points(self) -> Floats:
         """The complete rows of the reference table that lie in the range asked about, `(n, d)`."""

@@ -1,0 +1,68 @@
+"""Runs of one grid that differ only in the condition, whose beliefs are fitted together.
+
+The answers of all conditions are one table over the whole feature space, in which both points of a
+pair have the condition's values. One utility is fitted to them, and each run's belief is that of
+its condition: the conditions share what they have in common, and need fewer questions each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from llm_elicit._util.packages import LazyModule
+from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.config.base_model import read_yaml
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.pipeline.run_folder import CAMPAIGN, COMPARISONS, Run
+from llm_elicit.spaces.features import FeatureSpace
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = LazyModule("pandas")
+
+_OWN = {"name", "given", "grid", "limits", "runs"}
+"""The settings that may differ between runs that are fitted together."""
+
+
+def conditions_of(run: Run) -> tuple[Run, ...]:
+    """Return the runs that are fitted together with a run, itself among them, in order of folders.
+
+    They are the answered cells of its grid with the same settings but for the values given.
+    """
+    campaign = run.campaign
+    if not campaign.given or campaign.part_of is None:
+        return (run,)
+    found = {run.folder: run}  # the run itself, not a second reading of it
+    for path in sorted(run.folder.parent.glob(f"{campaign.part_of}.*/{CAMPAIGN}")):
+        folder = path.parent
+        if folder in found or not (folder / COMPARISONS).is_file():
+            continue
+        other = Campaign.model_validate(read_yaml(path))
+        alike = other.given.keys() == campaign.given.keys()
+        if alike and other.model_dump(exclude=_OWN) == campaign.model_dump(exclude=_OWN):
+            found[folder] = Run(folder, other, other.load_space())
+    return tuple(found[folder] for folder in sorted(found))
+
+
+def whole_space(run: Run) -> FeatureSpace:
+    """Return the feature space of a run without its condition."""
+    return FeatureSpace.load(run.campaign.space)
+
+
+def condition_of(run: Run) -> dict[int, float]:
+    """Return the values given, natural units, by the features' numbers in the whole space."""
+    names = whole_space(run).names
+    return {names.index(one.feature.name): one.value for one in run.space.fixed}
+
+
+def joint_table(runs: Sequence[Run]) -> Comparisons:
+    """Return the judgments of all runs over the whole feature space."""
+    frames, before = [], 0
+    for run in runs:
+        frame = run.comparisons.frame
+        held = {f"{side}_{one.feature.name}": one.value for one in run.space.fixed for side in "ab"}
+        frames.append(frame.assign(pair=frame["pair"] + before, **held))
+        before += int(frame["pair"].max()) + 1 if len(frame) else 0
+    return Comparisons(pd.concat(frames), whole_space(runs[0]).names)
