@@ -10,7 +10,7 @@ from llm_elicit.pipeline.manifest import Manifest, write_atomically
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run, find, open_runs
 
 
-def plan(campaign: str | Path) -> Run:
+def plan(campaign: str | Path | Campaign) -> Run:
     """Validate a campaign, draw its pairs and write both to the run's folder.
 
     Raises:
@@ -20,7 +20,7 @@ def plan(campaign: str | Path) -> Run:
     return plan_run(Run.open(campaign))
 
 
-def plan_grid(campaign: str | Path) -> tuple[Run, ...]:
+def plan_grid(campaign: str | Path | Campaign) -> tuple[Run, ...]:
     """Plan every cell of a grid; a campaign without a grid is its only cell."""
     cells = tuple(plan_run(cell) for cell in open_runs(campaign))
     whole, folder = find(campaign)

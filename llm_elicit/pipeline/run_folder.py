@@ -93,7 +93,7 @@ class Run:
     problems: tuple[ElicitError, ...] = ()
 
     @classmethod
-    def open(cls, where: str | Path) -> Run:
+    def open(cls, where: str | Path | Campaign) -> Run:
         """Open a run by its folder, its name under runs/, or its campaign.
 
         Raises:
@@ -103,7 +103,8 @@ class Run:
         if len(found) > 1:
             names = ", ".join(run.campaign.name for run in found)
             raise InputError(
-                f"{where} is a grid, whose cells are {names}; name one, or use run_grid"
+                f"{found[0].campaign.part_of} is a grid, whose cells are {names}; name one, or use "
+                "run_grid"
             )
         return found[0]
 
@@ -277,12 +278,14 @@ class Run:
         return self.folder / "beliefs" / judge / method
 
 
-def find(where: str | Path) -> tuple[Campaign, Path]:
+def find(where: str | Path | Campaign) -> tuple[Campaign, Path]:
     """Find a campaign by its run's folder or name, its file or its name; return its folder, too.
 
     Raises:
         InputError: nothing of the kind exists.
     """
+    if isinstance(where, Campaign):
+        return where, where.folder
     for folder in (Path(where), Path("runs") / where):
         copy = folder / CAMPAIGN
         if copy.is_file():
@@ -302,7 +305,7 @@ def find(where: str | Path) -> tuple[Campaign, Path]:
     return campaign, campaign.folder
 
 
-def open_runs(where: str | Path) -> tuple[Run, ...]:
+def open_runs(where: str | Path | Campaign) -> tuple[Run, ...]:
     """Open a run by its folder, name or campaign; of a grid, the runs of all cells.
 
     Raises:

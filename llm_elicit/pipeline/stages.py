@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
+from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CapError, ElicitError, InputError
 from llm_elicit.orchestrator import CacheUse, Display, Progress
 from llm_elicit.pipeline.ask import ask, ask_in_batches, export
@@ -28,7 +29,7 @@ __all__ = [
 
 
 def run(
-    campaign: str | Path | Run,
+    campaign: str | Path | Campaign | Run,
     *,
     max_cost: float | None = None,
     progress: Progress | None = None,
@@ -37,7 +38,7 @@ def run(
     """Run a campaign from its YAML to its report, or resume it. Blocks until it is done.
 
     Args:
-        campaign: a path, a name from examples/, or a run that is planned already.
+        campaign: a path, a name from examples/, a `Campaign`, or a run that is planned already.
         max_cost: a cap in USD that replaces the campaign's own, resumes included.
         progress: receives every change; by default a display on standard error. `Silent()`
             shows nothing.
@@ -94,7 +95,7 @@ def _inside_event_loop() -> bool:
 
 
 async def arun(
-    campaign: str | Path | Run,
+    campaign: str | Path | Campaign | Run,
     *,
     max_cost: float | None = None,
     progress: Progress | None = None,
@@ -114,7 +115,7 @@ async def arun(
 
 
 def run_grid(
-    campaign: str | Path,
+    campaign: str | Path | Campaign,
     *,
     max_cost: float | None = None,
     progress: Progress | None = None,
