@@ -1,4 +1,4 @@
-"""`llm-elicit bench`: parse, call, print."""
+"""`llm-elicit bench`: the paper's tables, the rate of asking, and campaigns under faults."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ else:
     tables = LazyModule("llm_elicit.benchmarks.tables")
 
 
-TableName = Annotated[
-    str, typer.Argument(metavar="TABLE", help=f"One of {', '.join(TABLES)}, orchestrator, faults.")
-]
+bench_app = typer.Typer(
+    help="Benchmarks: the paper's tables, and measurements of asking.", no_args_is_help=True
+)
+
 Targets = Annotated[str, typer.Option(help="Names, or: paper, tuning.")]
 Seeds = Annotated[str, typer.Option(help="Such as 1-10 or 1,3,5.")]
-Methods = Annotated[str, typer.Option(help="Names; all by default.")]
+Methods = Annotated[str, typer.Option(help="Of table1 and runtime: names; all by default.")]
 Variants = Annotated[
     str,
     typer.Option(help="Of the ablation (all but the slow by default), coverage, power or faint."),
@@ -56,18 +57,14 @@ Folder = Annotated[Path, typer.Option(help="The folder of the finished rows.")]
 Processes = Annotated[int, typer.Option(help="Jobs in parallel on this machine.")]
 Cluster = Annotated[str | None, typer.Option(help="Address of a Dask scheduler.")]
 Markdown = Annotated[Path | None, typer.Option(help="Write the tables to this file, too.")]
-Full = Annotated[bool, typer.Option("--full", help="All measurements of orchestrator.")]
-Many = Annotated[
-    int | None, typer.Option(min=10, help="Questions of orchestrator; 200000 with --full.")
-]
-FaultRows = Annotated[
-    str, typer.Option(help="Rows of faults, such as 429,SIGKILL; all by default.")
-]
-Questions = Annotated[int, typer.Option(min=20, help="Questions of the rows of faults on rates.")]
+Full = Annotated[bool, typer.Option("--full", help="All measurements.")]
+Many = Annotated[int | None, typer.Option(min=10, help="Questions; 200000 with --full.")]
+FaultRows = Annotated[str, typer.Option(help="Rows, such as 429,SIGKILL; all by default.")]
+Questions = Annotated[int, typer.Option(min=20, help="Questions of the rows on rates.")]
 
 
-def bench_command(
-    table: TableName,
+def table_command(
+    context: typer.Context,
     targets: Targets = "",
     seeds: Seeds = "1-10",
     methods: Methods = "",
@@ -78,24 +75,10 @@ def bench_command(
     workers: Processes = 1,
     cluster: Cluster = None,
     markdown: Markdown = None,
-    full: Full = False,
-    many: Many = None,
-    rows: FaultRows = "",
-    questions: Questions = 3_000,
 ) -> None:
-    """Run one of the paper's tables and print it with the published numbers. Resumes.
-
-    `orchestrator` measures asking against a loopback server instead; `faults` does the same to a
-    campaign whose provider, disk, database or process fails (a quarter of an hour).
-    """
-    if table == "orchestrator":
-        _print([_bars(full, many)], markdown)
-        return
-    if table == "faults":
-        _print([_faults(run.parse_names(rows), questions)], markdown)
-        return
+    """Run the table that the command is named after, or resume it, and print it."""
     request = run.Request(
-        table,
+        str(context.info_name),
         run.parse_names(targets),
         run.parse_seeds(seeds),
         run.parse_names(methods),
@@ -109,20 +92,33 @@ def bench_command(
     except KeyboardInterrupt:
         sys.stderr.write(f"stopped; finished rows are in {out}: run again to resume\n")
         raise typer.Exit(130) from None
-    _print(tables.make_tables(table, done), markdown, _failures(done))
+    _print(tables.make_tables(request.table, done), markdown, _failures(done))
 
 
-def _bars(full: bool, many: int | None) -> tables.Table:
+for _name, _help in TABLES.items():
+    bench_app.command(_name, help=f"{_help} Run again to resume.")(table_command)
+
+
+@bench_app.command("orchestrator")
+def orchestrator_command(full: Full = False, many: Many = None, markdown: Markdown = None) -> None:
+    """The rate of asking, and what a kill costs, against a loopback server."""
     size = bars.FULL if full else bars.SHORT
     size = replace(size, many=many or size.many)
     with orchestrator.Display() as progress:
-        return bars.run_bars(size, partial(progress.note, "orchestrator"))
+        made = bars.run_bars(size, partial(progress.note, "orchestrator"))
+    _print([made], markdown)
 
 
-def _faults(rows: Sequence[str], questions: int) -> tables.Table:
+@bench_app.command("faults")
+def faults_command(
+    rows: FaultRows = "", questions: Questions = 3_000, markdown: Markdown = None
+) -> None:
+    """Campaigns whose provider, disk, database or process fails (a quarter of an hour)."""
     with orchestrator.Display() as progress:
         note = partial(progress.note, "faults")
-        return fault_table.run_faults(fault_table.FULL, note, rows, questions)
+        wanted = run.parse_names(rows)
+        made = fault_table.run_faults(fault_table.FULL, note, wanted, questions)
+    _print([made], markdown)
 
 
 def _print(made: list[tables.Table], markdown: Path | None, lines: Sequence[str] = ()) -> None:
