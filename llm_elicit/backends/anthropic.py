@@ -20,7 +20,6 @@ from llm_elicit.backends.base import (
     server_url,
 )
 from llm_elicit.backends.batches import (
-    LEAST_TIMEOUT,
     BatchLimits,
     BatchRequest,
     BatchResult,
@@ -156,17 +155,14 @@ def read_message(answer: object, body: dict[str, Any]) -> Reply:
     )
 
 
-class AnthropicBatchClient(SDKBatchClient):
+class AnthropicBatchClient(SDKBatchClient[AnthropicJudge, "anthropic.AsyncAnthropic"]):
     """Anthropic's Message Batches. They carry no metadata: a lost one is known by its results."""
 
     limits = BatchLimits(count=100_000, size=256_000_000)
     tagged = False
 
     def __init__(self, judge: AnthropicJudge) -> None:
-        with opening(judge.name):
-            http = anthropic.DefaultAsyncHttpxClient(follow_redirects=False)
-            self._client, key = open_client(judge, http, max(judge.timeout, LEAST_TIMEOUT))
-        super().__init__(self._client, key)
+        super().__init__(judge, anthropic, open_client)
 
     async def submit(self, requests: Sequence[BatchRequest], tag: str) -> str:
         """Create the batch."""

@@ -1,6 +1,6 @@
 """Batch endpoints: many requests submitted at once, answered within a day, at half the price.
 
-The clients of the providers stand beside their backends, in `openai` and `anthropic`.
+The providers' clients are in the modules of their backends, `openai` and `anthropic`.
 """
 
 from __future__ import annotations
@@ -8,15 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from types import ModuleType
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import Reply, scrubbed
 from llm_elicit.backends.failures import MalformedReplyError, one_line, read_failure, shortened
-
-if TYPE_CHECKING:
-    import anthropic
-    import openai
+from llm_elicit.backends.sdk import Client, opening
+from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
 
 TAG = "llm_elicit"
 """The metadata key under which a batch carries its tag, where the provider keeps metadata."""
@@ -26,6 +25,11 @@ LEAST_TIMEOUT = 600.0
 
 Options = Callable[[str], tuple[str, str]]
 """Return the letters of a request's options, given its custom id."""
+
+
+J = TypeVar("J", AnthropicJudge, OpenAIJudge)
+C = TypeVar("C", bound=Client)
+OpenClient = Callable[[J, Any, float], tuple[C, str | None]]
 
 
 @dataclass(frozen=True)
@@ -141,17 +145,24 @@ class BatchClient(Protocol):
     async def __aexit__(self, *error: object) -> None: ...
 
 
-class SDKBatchClient:
-    """Common base of the batch clients: closes the SDK's client and explains its exceptions.
+class SDKBatchClient(Generic[J, C]):
+    """Common base of the batch clients: opens and closes the SDK's client, explains its exceptions.
 
     Args:
-        client: the SDK's client.
-        key: the API key, removed from every message.
+        judge: the judge.
+        sdk: its provider's SDK.
+        open_client: returns the SDK's client for a judge, an HTTP client and a timeout, and the
+            API key, which is removed from every message.
+
+    Raises:
+        InputError: the key, the address or the environment does not allow a client.
     """
 
-    def __init__(self, client: openai.AsyncOpenAI | anthropic.AsyncAnthropic, key: str | None):
-        self._sdk = client
-        self._secret = key
+    def __init__(self, judge: J, sdk: ModuleType, open_client: OpenClient[J, C]) -> None:
+        with opening(judge.name):
+            http = sdk.DefaultAsyncHttpxClient(follow_redirects=False)
+            timeout = max(judge.timeout, LEAST_TIMEOUT)
+            self._client, self._secret = open_client(judge, http, timeout)
 
     def failure(self, error: Exception) -> BatchFailure | None:
         """Return what an exception of a call means; None for a bug in this program."""
@@ -173,7 +184,7 @@ class SDKBatchClient:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await self._sdk.close()
+        await self._client.close()
 
 
 async def each_listed(pages: AsyncIterable[object]) -> AsyncIterator[object]:

@@ -25,7 +25,6 @@ from llm_elicit.backends.base import (
     server_url,
 )
 from llm_elicit.backends.batches import (
-    LEAST_TIMEOUT,
     TAG,
     BatchLimits,
     BatchRequest,
@@ -205,17 +204,14 @@ def _refused_settings(said: Mapping[str, Any], text: str) -> set[str]:
     return {name for name in _SETTINGS if name in text}
 
 
-class OpenAIBatchClient(SDKBatchClient):
+class OpenAIBatchClient(SDKBatchClient[OpenAIJudge, "openai.AsyncOpenAI"]):
     """OpenAI's Batch API: a file of requests, and files of answers and errors."""
 
     limits = BatchLimits(count=50_000, size=200_000_000)
     tagged = True
 
     def __init__(self, judge: OpenAIJudge) -> None:
-        with opening(judge.name):
-            http = openai.DefaultAsyncHttpxClient(follow_redirects=False)
-            self._client, key = open_client(judge, http, max(judge.timeout, LEAST_TIMEOUT))
-        super().__init__(self._client, key)
+        super().__init__(judge, openai, open_client)
 
     async def submit(self, requests: Sequence[BatchRequest], tag: str) -> str:
         """Upload the requests, then create the batch. Only the second step costs anything."""

@@ -1,7 +1,8 @@
-"""Beliefs in the forms that other statistical software reads."""
+"""Beliefs in the formats of other statistical software."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -28,39 +29,38 @@ def to_arviz(
     draws: int = 1000,
     seed: int = 0,
 ) -> Any:
-    """A belief as arviz holds draws: what `az.summary`, `az.plot_forest` and the others take.
+    """Return a belief as arviz data, for `az.summary`, `az.plot_forest` and other functions.
 
-    Two groups, whose variables have the dimensions chain and draw first:
+    There are two groups, whose variables begin with the dimensions chain and draw:
 
-    * ``posterior``: ``x`` (chain, draw, feature), points of the belief, natural units. A chain is
-      drawn on its own, so r_hat says whether the sampler found the same belief every time. Points
-      of one chain are in no order: arviz's effective sizes take them for independent, and what
-      they are worth is the attribute ``effective_share``.
-    * ``beliefs``: the beliefs that the same answers allow (`BeliefDensity.draws`), a draw each, in
-      one chain: their ``mean`` (chain, draw, feature) and ``quantile`` (chain, draw, level,
-      feature), so that an interval of a mean says how well that mean is known. Left out for
-      a belief without draws.
+    * ``posterior``: ``x`` (chain, draw, feature), points of the belief, natural units. Each chain
+      is sampled separately, so r_hat shows whether the sampler finds the same belief every time.
+      The points of a chain are in no particular order, so arviz's effective sample sizes treat
+      them as independent; the attribute ``effective_share`` is the share that they are worth.
+    * ``beliefs``: the posterior draws of the belief (`BeliefDensity.draws`), in one chain: the
+      ``mean`` (chain, draw, feature) and ``quantile`` (chain, draw, level, feature) of each. An
+      interval of a mean is its uncertainty given the answers. Omitted if the belief has no draws.
 
-    Features of these are numbers. A categorical one, NAME, is ``share_NAME`` (chain, draw,
-    category) in both: 1 for the category of a point and 0 for the others, so that the mean is the
-    share; and the shares of each belief that the answers allow.
+    These variables have the numeric features. A categorical feature NAME is the variable
+    ``share_NAME`` (chain, draw, category) in both groups: one-hot categories of the points, whose
+    mean is the share of each category, and the shares of each posterior draw.
 
-    The coordinate ``unit`` goes with ``feature``. Attributes say the method, the noise, the seed
-    and the version that made it.
+    The coordinate ``unit`` belongs to ``feature``. The attributes hold the method, the noise, the
+    seed and the version of this package.
 
     Args:
         belief: the belief.
-        space: names and units of the features; without it they are x0, x1, ...
-        chains: chains of points.
-        draws: points in a chain.
-        seed: of the points and of the draws of beliefs.
+        space: names and units of the features; x0, x1, ... without it.
+        chains: number of chains of points.
+        draws: points per chain.
+        seed: of the points and of the posterior draws.
 
     Returns:
-        `arviz.InferenceData`; an `xarray.DataTree` from arviz 1.0 on, which reads those.
+        `arviz.InferenceData`, or `xarray.DataTree` for arviz 1.0 and later.
 
     Raises:
         InputError: arviz is not installed, the space has other features than the belief, or
-            fewer than one chain or point.
+            there is not at least one chain and one point.
 
     Source: Kumar, Carroll, Hartikainen and Martin, *ArviZ, a unified library for exploratory
     analysis of Bayesian models in Python* (JOSS, 2019).
@@ -70,84 +70,111 @@ def to_arviz(
         run = le.Run.open("simulated")
         tree = le.to_arviz(run.beliefs["expert"], run.space)
         az.summary(tree)                       # the belief
-        az.summary(tree, group="beliefs")      # how well the answers tell it
+        az.summary(tree, group="beliefs")      # its uncertainty given the answers
     """
     if chains < 1 or draws < 1:
         raise InputError(f"to_arviz: {chains} chains of {draws} draws; give at least one of each")
-    names, units, words = _columns(belief, space)
-    kept = [j for j in range(belief.dimension) if j not in words]
+    columns = _columns(belief, space)
     arviz, xarray = _imported("arviz"), _imported("xarray")
-    about = (
-        {
-            "feature": [names[j] for j in kept],
-            "unit": ("feature", [units[j] for j in kept]),
-            **{f"{names[j]}_category": list(each) for j, each in words.items()},
-        },
-        _attributes(belief, seed),
-    )
-    seeds = np.random.SeedSequence(seed).generate_state(chains)
-    points = np.stack([belief.sample(draws, seed=int(each)) for each in seeds])
-    shares = {
-        names[j]: (points[..., j, None] == np.arange(len(each))).astype(float)
-        for j, each in words.items()
-    }
-    groups = {"posterior": _group(xarray, {"x": points[..., kept]}, shares, *about)}
+    variables = {"posterior": _points(belief, columns, chains, draws, seed)}
     if belief.has_draws:
-        found = belief.draws(seed=seed)
-        summaries = {
-            "mean": found.mean()[None][..., kept],
-            "quantile": found.quantile(_LEVELS)[None][..., kept],
-        }
-        shares = {names[j]: found.shares(j)[None] for j in words}
-        groups["beliefs"] = _group(xarray, summaries, shares, *about)
+        variables["beliefs"] = _posterior_draws(belief, columns, seed)
+    coordinates, attributes = columns.coordinates(), _attributes(belief, seed)
+    groups = {
+        name: xarray.Dataset(data, {**coordinates, **_indices(data)}, attributes)
+        for name, data in variables.items()
+    }
     if arviz.__version__.startswith("0."):
         return arviz.InferenceData(**groups)
     return xarray.DataTree.from_dict(groups)
 
 
-def _group(
-    xarray: Any,
-    values: dict[str, Floats],
-    shares: dict[str, Floats],
-    about: dict[str, Any],
-    attributes: dict[str, Any],
-) -> Any:
-    """Variables (chain, draw, feature) or (chain, draw, level, feature) with their coordinates.
-
-    ``shares`` (chain, draw, category) are by the feature's name.
-    """
-    middle = {3: (), 4: ("level",)}
-    data = {n: (("chain", "draw", *middle[v.ndim], "feature"), v) for n, v in values.items()}
-    chains, draws = next(iter(values.values())).shape[:2]
-    if not about["feature"]:
-        data = {}
-    for name, each in shares.items():
-        data[f"share_{name}"] = ("chain", "draw", f"{name}_category"), each
-    coordinates = {"chain": np.arange(chains), "draw": np.arange(draws), **about}
-    if any(array.ndim == 4 for array in values.values()):
-        coordinates["level"] = list(_LEVELS)
-    return xarray.Dataset(data, coordinates, attributes)
+_Variables = dict[str, tuple[tuple[str, ...], "Floats"]]
+"""Dimensions and values by name, as xarray takes them."""
 
 
-def _columns(
-    belief: BeliefDensity, space: FeatureSpace | None
-) -> tuple[list[str], list[str], dict[int, tuple[str, ...]]]:
-    """The features' names and units, and the categories' words of those that have any."""
+@dataclass(frozen=True)
+class _Columns:
+    """The features of a belief: their names, their units, and categories by feature index."""
+
+    names: list[str]
+    units: list[str]
+    categories: dict[int, tuple[str, ...]]
+
+    @property
+    def numeric(self) -> list[int]:
+        return [j for j in range(len(self.names)) if j not in self.categories]
+
+    def coordinates(self) -> dict[str, Any]:
+        categories = {f"{self.names[j]}_category": list(w) for j, w in self.categories.items()}
+        return {
+            "feature": [self.names[j] for j in self.numeric],
+            "unit": ("feature", [self.units[j] for j in self.numeric]),
+            **categories,
+        }
+
+    def shares(self, values: dict[int, Floats]) -> _Variables:
+        """Return variables of shares `(chain, draw, category)`, by feature index."""
+        return {
+            f"share_{self.names[j]}": (("chain", "draw", f"{self.names[j]}_category"), share)
+            for j, share in values.items()
+        }
+
+
+def _points(
+    belief: BeliefDensity, columns: _Columns, chains: int, draws: int, seed: int
+) -> _Variables:
+    """Return points of a belief, one chain for each of several seeds."""
+    seeds = np.random.SeedSequence(seed).generate_state(chains)
+    points = np.stack([belief.sample(draws, seed=int(each)) for each in seeds])
+    one_hot = {
+        j: (points[..., j, None] == np.arange(len(words))).astype(float)
+        for j, words in columns.categories.items()
+    }
+    numeric = {"x": (("chain", "draw", "feature"), points[..., columns.numeric])}
+    return (numeric if columns.numeric else {}) | columns.shares(one_hot)
+
+
+def _posterior_draws(belief: BeliefDensity, columns: _Columns, seed: int) -> _Variables:
+    """Return the means, quantiles and shares of a belief's posterior draws, as one chain."""
+    draws = belief.draws(seed=seed)
+    means, quantiles = draws.mean()[None], draws.quantile(_LEVELS)[None]
+    numeric = {
+        "mean": (("chain", "draw", "feature"), means[..., columns.numeric]),
+        "quantile": (("chain", "draw", "level", "feature"), quantiles[..., columns.numeric]),
+    }
+    shares = columns.shares({j: draws.shares(j)[None] for j in columns.categories})
+    return (numeric if columns.numeric else {}) | shares
+
+
+def _indices(variables: _Variables) -> dict[str, Any]:
+    """Return the coordinates of the chains, the draws and, if there are any, the levels."""
+    chains, draws = next(iter(variables.values()))[1].shape[:2]
+    found: dict[str, Any] = {"chain": np.arange(chains), "draw": np.arange(draws)}
+    if any("level" in dimensions for dimensions, _ in variables.values()):
+        found["level"] = list(_LEVELS)
+    return found
+
+
+def _columns(belief: BeliefDensity, space: FeatureSpace | None) -> _Columns:
     if space is None:
         names = [f"x{i}" for i in range(belief.dimension)]
-        return names, [""] * belief.dimension, _codes(belief)
+        return _Columns(names, [""] * belief.dimension, _codes(belief))
     if space.dimension != belief.dimension:
         raise InputError(
             f"to_arviz: the belief has {belief.dimension} features and the space {space.name!r} "
             f"has {space.dimension}; give the space it was asked in"
         )
-    words = {j: feature.categories for j, feature in enumerate(space.features)}
-    words = {j: each for j, each in words.items() if each}
-    return space.names, [_unit(feature) for feature in space.features], words
+    categories = {j: feature.categories for j, feature in enumerate(space.features)}
+    return _Columns(
+        space.names,
+        [_unit(feature) for feature in space.features],
+        {j: words for j, words in categories.items() if words},
+    )
 
 
 def _codes(belief: BeliefDensity) -> dict[int, tuple[str, ...]]:
-    """The codes of categories, for want of their words."""
+    """Return the codes of categories as text, if their names are unknown."""
     sampling = belief.sampling
     if not isinstance(sampling, density.Uniform):
         return {}
@@ -158,7 +185,7 @@ def _codes(belief: BeliefDensity) -> dict[int, tuple[str, ...]]:
 
 
 def _unit(feature: Feature) -> str:
-    """What one in the table is: of incomes in 10,000 USD, worded in USD, "10,000 USD"."""
+    """Return the unit of the stored values, such as "10,000 USD" if questions are in USD."""
     unit = feature.unit or feature.prefix.strip()
     return unit if feature.factor == 1.0 else f"{feature.factor:,g} {unit}".rstrip()
 
@@ -173,7 +200,7 @@ def _imported(name: str) -> Any:
 
 
 def _attributes(belief: BeliefDensity, seed: int) -> dict[str, Any]:
-    """Where a belief comes from, under arviz's names where it has one."""
+    """Return the origin of a belief, under arviz's names if they exist."""
     return {
         "creation_library": "llm_elicit",
         "creation_library_version": package_version(),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -43,6 +43,8 @@ else:
     audit_package = LazyModule("llm_elicit.audit")
     density = LazyModule("llm_elicit.density")
     report_package = LazyModule("llm_elicit.report")
+
+T = TypeVar("T")
 
 _SILENT = Silent()
 
@@ -134,33 +136,24 @@ def compare(found: Sequence[Run], progress: Progress = _SILENT) -> audit_package
 
 def read_samples(result: Run) -> Samples:
     """Read points of the data, of λ and of every judge's belief."""
-    space, count = result.space, result.campaign.fit.samples
-    rng = np.random.default_rng([result.campaign.seed, 0xA0D17])
-    method = result.campaign.fit.methods[0]
-    beliefs = {
-        judge.name: _read_points(result.belief_folder(judge.name, method), space)
-        for judge in result.campaign.judges
+    space, method = result.space, result.campaign.fit.methods[0]
+    folders = {
+        judge.name: result.belief_folder(judge.name, method) for judge in result.campaign.judges
     }
+
+    def read(read_folder: Callable[[Path], T | None]) -> dict[str, T]:
+        found = {name: read_folder(folder) for name, folder in folders.items()}
+        return {name: one for name, one in found.items() if one is not None}
+
+    rng = np.random.default_rng([result.campaign.seed, 0xA0D17])
     return report_package.Samples(
         space=space,
-        sampling=space.sample(count, rng),
+        sampling=space.sample(result.campaign.fit.samples, rng),
         data=space.table_points() if space.table else None,
-        beliefs={name: points for name, points in beliefs.items() if points is not None},
-        bands={
-            name: bands
-            for name in beliefs
-            if (bands := _read_bands(result.belief_folder(name, method))) is not None
-        },
-        draws={
-            name: draws
-            for name in beliefs
-            if (draws := audit_package.read_draws(result.belief_folder(name, method) / DRAWS))
-            is not None
-        },
-        at_powers={
-            name: audit_package.read_powers(result.belief_folder(name, method) / POWERS)
-            for name in beliefs
-        },
+        beliefs=read(lambda folder: _read_points(folder, space)),
+        bands=read(_read_bands),
+        draws=read(lambda folder: audit_package.read_draws(folder / DRAWS)),
+        at_powers=read(lambda folder: audit_package.read_powers(folder / POWERS)),
     )
 
 
