@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 import warnings
@@ -277,7 +278,8 @@ def _check_kinds(given: Any, read: Any, where: str, loc: tuple[str, ...]) -> Non
 def _kind_of(value: object) -> str:
     if isinstance(value, bool):
         return "truth value"
-    return "number" if isinstance(value, int | float) else "text"
+    # A date is kept as its number of days.
+    return "number" if isinstance(value, int | float | datetime.date) else "text"
 
 
 def _known(model: type[BaseModel], loc: tuple[int | str, ...]) -> str:

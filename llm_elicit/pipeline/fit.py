@@ -24,7 +24,6 @@ from llm_elicit.pipeline.file_checks import check_files, warn_of_gaps
 from llm_elicit.pipeline.manifest import digest_of
 from llm_elicit.pipeline.power_sources import PowerSources, at_stated_power, pin_power, read_sources
 from llm_elicit.pipeline.run_folder import BANDS, BELIEF, DRAWS, POWER, SAMPLES, Run, fit_of
-from llm_elicit.planning.pairs import make_plan
 from llm_elicit.spaces.features import FeatureSpace
 
 if TYPE_CHECKING:
@@ -144,8 +143,7 @@ def _fit_together(
 
 def _answers(run: Run, judge: str, pairs: density.Evidence) -> _Answers:
     """Return answers about pairs with the direct ones of a run."""
-    # Ratios are asked of pairs of the first round, which follow from the seed without the journal.
-    first = make_plan(run.space, run.campaign.design, run.campaign.seed)
+    first = run.first_round  # ratios are asked of its pairs, which need no journal
     return _Answers(pairs, read_sources(run.direct, judge, run.space, run.campaign.seed, first))
 
 

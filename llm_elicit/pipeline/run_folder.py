@@ -109,10 +109,24 @@ class Run:
         return found[0]
 
     @cached_property
+    def first_round(self) -> Plan:
+        """The pairs of the first round: they follow from the seed.
+
+        In a run that was started they are read from its file, since an earlier version may have
+        drawn others.
+        """
+        first = make_plan(self.space, self.campaign.design, self.campaign.seed)
+        path = self.folder / PLAN
+        if not (self.started and path.is_file() and self.manifest.as_written("pairs", PLAN)):
+            return first
+        written = pd.read_parquet(path).to_numpy(dtype=np.float64)[: len(first.a)]
+        a, b = np.split(written, 2, axis=1)
+        return replace(first, a=a, b=b) if a.shape == first.a.shape else first
+
+    @cached_property
     def plan(self) -> Plan:
-        """The pairs: the first round's follow from the seed, later rounds' are in the journal."""
-        campaign = self.campaign
-        first = make_plan(self.space, campaign.design, campaign.seed)
+        """The pairs: those of the first round, and those of later rounds from the journal."""
+        campaign, first = self.campaign, self.first_round
         direct = direct_queries(campaign.direct, self.space, campaign.seed, len(first.a))
         first = replace(first, direct=direct)
         if self.campaign.design.rounds is None:

@@ -202,18 +202,18 @@ def _join(space: FeatureSpace, triads: int, seed: int) -> tuple[Floats, Floats]:
 
 
 def _drawn(space: FeatureSpace, count: int, size: int, rng: np.random.Generator) -> Floats:
-    """Draw groups of points from λ, `(count, size, d)`, distinct if there are categories.
+    """Draw groups of distinct points from λ, `(count, size, d)`.
 
-    Numeric points practically never coincide, so they need no check, and pairs of older runs stay
-    the same.
+    Real numbers practically never coincide, so they need no check.
     """
     groups = space.sample(size * count, rng).reshape(count, size, space.dimension)
-    if not space.categorical.any():
+    discrete = space.categorical | space.integer
+    if not discrete.any():
         return groups
-    kinds = math.prod(len(feature.categories) or size for feature in space.features)
+    kinds = math.prod(np.where(discrete, space.high - space.low + 1.0, size).tolist())
     if count and kinds < size:
         raise InputError(
-            f"design.triads: {space.name} has only {kinds} different points, too few for three; "
+            f"design.triads: {space.name} has only {kinds:g} different points, too few for three; "
             "leave triads out"
         )
     kept = groups[_differ(groups)]

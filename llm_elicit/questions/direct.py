@@ -109,7 +109,7 @@ class DirectWording:
             "range": direct.ranges, "ratio": direct.ratios,
         }  # fmt: skip
         names = dict(TEMPLATES)
-        names |= _WITH_WORDS if space.categorical.any() else {}
+        names |= _WITH_WORDS if len(space.numeric) < space.dimension else {}
         names |= _WITH_NUMBERS if answer != "letter" else {}
         templates = {
             kind: Template.load(name, _ANSWERS.get(kind, ("text",)))

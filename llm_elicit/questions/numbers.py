@@ -5,13 +5,15 @@ Ambiguous replies stay unread, such as those with too many numbers.
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
-from llm_elicit.spaces.features import Feature
+from llm_elicit.spaces.feature import Feature
+from llm_elicit.spaces.number_format import ENGLISH, to_english
 
 Unread = Literal[
     "refusal", "truncated", "no numbers", "other count", "not finite", "not in order",
@@ -37,6 +39,19 @@ _NUMBER = re.compile(
 _LEVEL = r"(?:5|25|50|75|95)\s?(?:%|per\s?cent|th\b)(?:\s?(?:percentile|quantile))?"
 _LABEL = re.compile(rf"(?<![\d.,]){_LEVEL}\s*(?:[:=]|->|→|\bis\b)", re.IGNORECASE)
 _LIST_NUMBER = re.compile(r"^[ \t]*(\d+)[.)][ \t]+(?=\S)", re.MULTILINE)
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = rf"(?P<month>(?:{'|'.join(_MONTHS)})[a-z]*)\.?"
+_DAY, _YEAR = r"(?P<day>\d{1,2})", r"(?P<year>\d{4})(?!\d)"
+_DATES = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"(?<!\d){_DAY}(?:st|nd|rd|th|\.)?\s+(?:of\s+)?{_MONTH},?\s+{_YEAR}",
+        rf"{_MONTH}\s+{_DAY}(?:st|nd|rd|th)?,?\s+{_YEAR}",
+        rf"(?<![\d-])(?P<year>\d{{4}})-(?P<month>\d{{1,2}})-{_DAY}(?!\d)",
+    )
+)
+"""The ways to write a date that has one meaning."""
+
 _SEEMS = re.compile(r"\b(?:nan|inf(?:inity)?)\b", re.IGNORECASE)
 
 
@@ -83,12 +98,16 @@ def read_quantiles(reply: str, feature: Feature, finish: str = "stop") -> list[f
         >>> read_quantiles("5; 4; 3; 2; 1", income)
         'not in order'
     """
-    found = read_numbers(reply, len(LEVELS), finish, [feature.label, feature.unit])
+    text, ignore = _english(reply, [feature]), [feature.label, feature.unit]
+    if feature.kind == "date":
+        found = _read_dates(reply, finish)
+    else:
+        found = read_numbers(text, len(LEVELS), finish, ignore)
     if isinstance(found, str):
         return found
     if any(later < earlier for earlier, later in pairwise(found)):
         return "not in order"
-    return [value / feature.factor for value in found]
+    return found if feature.kind == "date" else [value / feature.factor for value in found]
 
 
 def read_point(
@@ -96,8 +115,9 @@ def read_point(
 ) -> list[float] | Unread:
     """Return a value for each feature in natural units, or the reason for reading none.
 
-    If there are categorical features, values are separated by semicolons or lines. A category is
-    matched by its word, ignoring case, punctuation and the feature's label before it.
+    If there are categories or dates, values are separated by semicolons or lines. A category is
+    matched by its word, ignoring case, punctuation and the feature's label before it. Values of
+    whole features are rounded.
 
     Example:
         >>> kinds = Feature(name="k", label="kind", kind="categorical", categories=["oak", "elm"])
@@ -105,13 +125,25 @@ def read_point(
         >>> read_point("Elm; 12.5 m", [kinds, height]), read_point("ash; 9", [kinds, height])
         ([1.0, 12.5], 'no category')
     """
-    if any(feature.categories for feature in features):
+    alike = len({_marks(feature) for feature in features}) == 1
+    if not alike or any(feature.categories or feature.kind == "date" for feature in features):
         return _read_values(reply, features, finish)
     words = [word for feature in features for word in (feature.label, feature.unit)]
-    found = read_numbers(reply, len(features), finish, sorted(words, key=len, reverse=True))
+    ignore = sorted(words, key=len, reverse=True)
+    found = read_numbers(_english(reply, features), len(features), finish, ignore)
     if isinstance(found, str):
         return found
-    return [value / feature.factor for value, feature in zip(found, features, strict=True)]
+    return [feature.value_of(value) for value, feature in zip(found, features, strict=True)]
+
+
+def _marks(feature: Feature) -> tuple[str, str]:
+    """Return the decimal mark and the thousands separator; none is a comma, which is not there."""
+    locale = feature.locale or ENGLISH
+    return locale.decimal, locale.thousands or ("." if locale.decimal == "," else ",")
+
+
+def _english(reply: str, features: Sequence[Feature]) -> str:
+    return to_english(reply[: _LONGEST + 1], features[0].locale or ENGLISH)
 
 
 def _read_values(reply: str, features: Sequence[Feature], finish: str) -> list[float] | Unread:
@@ -123,11 +155,51 @@ def _read_values(reply: str, features: Sequence[Feature], finish: str) -> list[f
         return "truncated" if finish == "length" else "other count"
     values = []
     for part, feature in zip(parts, features, strict=True):
-        found = _category(part, feature) if feature.categories else read_point(part, [feature])
+        found = _value(part, feature)
         if isinstance(found, str):
             return found
         values += found
     return values
+
+
+def _value(text: str, feature: Feature) -> list[float] | Unread:
+    if feature.categories:
+        return _category(text, feature)
+    return _date(text) if feature.kind == "date" else read_point(text, [feature])
+
+
+def _read_dates(reply: str, finish: str) -> list[float] | Unread:
+    """Return as many dates as there are quantile levels, separated by semicolons or lines."""
+    if finish == "refusal":
+        return "refusal"
+    parts = [part for part in re.split(r"[;\n]", _plain(reply[:_LONGEST], ())) if part.strip()]
+    found = [_date(part) for part in parts]
+    read = [day for days in found if not isinstance(days, str) for day in days]
+    if len(read) == len(found) == len(LEVELS) and len(reply) <= _LONGEST:
+        return read
+    if finish == "length":
+        return "truncated"
+    unread = (days for days in found if isinstance(days, str))
+    return next(unread, "other count") if len(found) == len(LEVELS) else "other count"
+
+
+def _date(text: str) -> list[float] | Unread:
+    """Return the only date of a text as days since 1970.
+
+    Example:
+        >>> _date("14 March 2020"), _date("Mar 14th, 2020"), _date("2020-03-14"), _date("3/4/2020")
+        ([18335.0], [18335.0], [18335.0], 'unparsable')
+    """
+    found = [match for pattern in _DATES for match in pattern.finditer(text)]
+    if len(found) != 1:
+        return "other count" if found else "unparsable" if re.search(r"\d", text) else "no numbers"
+    month = found[0]["month"]
+    number = int(month) if month.isdigit() else _MONTHS.index(month[:3].casefold()) + 1
+    try:
+        day = datetime.date(int(found[0]["year"]), number, int(found[0]["day"]))
+    except ValueError:
+        return "unparsable"
+    return [float((day - datetime.date(1970, 1, 1)).days)]
 
 
 def _category(text: str, feature: Feature) -> list[float] | Unread:

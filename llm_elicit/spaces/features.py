@@ -1,262 +1,29 @@
-"""Feature spaces: what is asked about, in which units, over which range, on which scale.
-
-A feature has a *scale*, linear or logarithmic. Candidates are drawn uniformly on that scale
-and the belief density is the density per unit of it, so that a question about a block group's
-population weighs "twice as many" alike at 500 and at 5000 people.
-
-The values of a *categorical* feature are words. In arrays they are codes, the whole numbers from 0
-in the order of `categories`; codes only name the categories, so nothing is to be read into which
-are near each other, and no mean or quantile of them means anything.
-"""
+"""Feature spaces: the features that are asked about together, and their reference table."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from llm_elicit.config import resources
 from llm_elicit.config.base_model import StrictModel, read_yaml, validated
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.csv_columns import read_columns
+from llm_elicit.spaces.feature import NAME, Feature, Floats
+from llm_elicit.spaces.number_format import Locale
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = NDArray[np.float64]
-NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
-"""What a feature's name looks like."""
-
-_LARGEST = 1e30
-"""Values beyond are no quantities of any sensible unit, and their squares no numbers at all."""
-
-
-class Feature(StrictModel):
-    """One coordinate of a feature space, and how its values are worded.
-
-    Example:
-        >>> age = Feature(name="age", label="age", unit="years", kind="integer", low=0, high=90)
-        >>> age.word(41.7)
-        '42 years'
-        >>> island = Feature(name="island", label="island", kind="categorical",
-        ...                  categories=["Biscoe", "Dream", "Torgersen"])
-        >>> island.word(1.0), island.code("Torgersen"), island.high
-        ('Dream', 2.0, 2.0)
-    """
-
-    name: Annotated[str, Field(pattern=NAME)]
-    label: str
-    unit: str = ""
-    prefix: str = ""
-    kind: Literal["continuous", "integer", "categorical"] = "continuous"
-    scale: Literal["linear", "log"] = "linear"
-    low: float = Field(allow_inf_nan=False)
-    high: float = Field(allow_inf_nan=False)
-    digits: Annotated[int, Field(ge=1, le=9)] = 3
-    factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    note: str = ""
-    # Left out where there are none: the identity of runs begun before there were any is as it was.
-    categories: tuple[str, ...] = Field(default=(), exclude_if=lambda words: not words)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _codes_of_categories(cls, data: Any) -> Any:
-        """Low and high of a categorical feature follow from its words."""
-        return _with_codes(data) if isinstance(data, dict) else data
-
-    @field_validator("label", "unit", "prefix")
-    @classmethod
-    def _can_be_read(cls, text: str, info: ValidationInfo) -> str:
-        """What stands in a question stays in its line."""
-        if not text.isprintable() or (info.field_name == "label" and not text.strip()):
-            raise ValueError("holds nothing that prints in one line; give words")
-        return text
-
-    @model_validator(mode="after")
-    def _range_is_usable(self) -> Feature:
-        largest = max(abs(self.low), abs(self.high)) * max(1.0, self.factor)
-        if largest > _LARGEST:
-            raise ValueError(
-                f"{self.name}: values up to {largest:g} are beyond {_LARGEST:g}; use a larger unit"
-            )
-        if not self.low < self.high:
-            raise ValueError(
-                f"{self.name}: low {self.low:g} is not below high {self.high:g}; swap or widen them"
-            )
-        if self.scale == "log" and self.low <= 0:
-            raise ValueError(
-                f"{self.name}: a log scale needs low > 0, got {self.low:g}; "
-                "raise low or use scale: linear"
-            )
-        if not self.categories:
-            self._check_digits()
-        return self
-
-    def _check_digits(self) -> None:
-        """Nothing, if the worded values tell the ends of the range apart.
-
-        Raises:
-            ValueError: both ends are worded alike.
-        """
-        low, high = self.word(self.low), self.word(self.high)
-        if low == high:
-            raise ValueError(
-                f"{self.name}: {self.low:g} and {self.high:g} would be asked about as {low!r} and "
-                f"{high!r}; give more digits, or factor and unit of a smaller unit (factor: 1e9)"
-            )
-
-    def word(self, value: float) -> str:
-        """`value` with its unit and no more digits than a person would give.
-
-        `factor` turns the table's unit into the worded one (a median income kept in
-        10,000 USD is worded in USD with `factor: 10000`). Of a categorical feature, the word.
-
-        Raises:
-            InputError: it is not a number.
-        """
-        if math.isnan(value):
-            raise InputError(
-                f"{self.name}: what is not a number cannot be put into words; nothing was asked: "
-                "the pair has no points yet, or its table has a gap"
-            )
-        if self.categories:
-            return self.categories[round(min(max(value, self.low), self.high))]
-        if self.scale == "linear" and math.isfinite(value):
-            decimals, grid = self._grid
-            # `_rounded` for one number: NumPy takes its time, and campaigns word millions.
-            whole = value * self.factor * grid
-            rounded = math.copysign(round(whole), whole) / grid / self.factor
-            rounded = min(max(rounded, self.low), self.high)
-        else:
-            values = np.asarray(value)
-            digits = self._decimals(values)
-            decimals, rounded = int(digits), float(self._rounded(values, digits))
-        shown = rounded * self.factor
-        return f"{self.prefix}{shown:,.{max(0, decimals)}f} {self.unit}".rstrip()
-
-    def word_range(self, low: float, high: float) -> str:
-        """A range of values in words.
-
-        Example:
-            >>> age = Feature(name="age", label="age", unit="years", kind="integer", low=0, high=90)
-            >>> age.word_range(50, 55)
-            'between 50 and 55 years'
-        """
-        unit = f" {self.unit}" if self.unit else ""
-        return f"between {self.word(low).removesuffix(unit)} and {self.word(high)}"
-
-    def read(self, value: str | float) -> float:
-        """A value as it is asked about: a number, rounded, or the code of a category's word.
-
-        Raises:
-            InputError: no such category, or not a number of the range.
-        """
-        if self.categories:
-            return self.code(str(value))
-        number = value if isinstance(value, int | float) else math.nan
-        if not self.low <= number <= self.high:
-            raise InputError(
-                f"{self.name}: {value!r} is not a number from {self.low:g} to {self.high:g}; give "
-                "one, or widen the range in the feature space"
-            )
-        return float(self.round(np.asarray(float(number))))
-
-    def code(self, word: str) -> float:
-        """The code of a category's word, blanks around it aside.
-
-        Raises:
-            InputError: there is no such category.
-        """
-        try:
-            return float(self.categories.index(word.strip()))
-        except ValueError:
-            known = ", ".join(self.categories) or "none, it is no categorical feature"
-            raise InputError(f"{self.name}: no category {word!r}; known: {known}") from None
-
-    @cached_property
-    def _grid(self) -> tuple[int, float]:
-        """On a linear scale: how many decimals there are, and ten to the power of it."""
-        return int(self._of_range), float(10.0**self._of_range)
-
-    @property
-    def step(self) -> float:
-        """The step between the values that are worded, natural units; 0 on a logarithmic scale.
-
-        Example:
-            >>> Feature(name="x", label="x", low=0, high=50).step
-            0.1
-        """
-        return 0.0 if self.scale == "log" else 1.0 / (self._grid[1] * self.factor)
-
-    def round(self, values: Floats) -> Floats:
-        """Values as they are worded: `digits` digits, whole where the kind is integer.
-
-        Digits are counted from the leading digit of the range on a linear scale (a latitude of
-        34.0522 over a ten-degree range is 34.1 at three digits) and from the leading digit of
-        the value itself on a logarithmic one (a population of 1166 is 1170). Codes go to the
-        nearest category's.
-        """
-        if self.categories:
-            # 0.0 is added so that no code is −0.
-            return np.asarray(np.clip(np.rint(values), self.low, self.high) + 0.0)
-        return self._rounded(values, self._decimals(values))
-
-    def _rounded(self, values: Floats, decimals: Floats) -> Floats:
-        grid = 10.0**decimals
-        shown = np.rint(values * self.factor * grid) / grid / self.factor
-        return np.asarray(np.clip(shown, self.low, self.high))
-
-    def _decimals(self, values: Floats) -> Floats:
-        """How many decimals the worded value has; negative for tens, hundreds, ..."""
-        return self._digits_of(np.abs(values)) if self.scale == "log" else self._of_range
-
-    @cached_property
-    def _of_range(self) -> Floats:
-        return self._digits_of(np.asarray(self.high - self.low))
-
-    def _digits_of(self, extent: Floats) -> Floats:
-        decimals = self.digits - 1 - np.floor(np.log10(np.maximum(extent * self.factor, 1e-300)))
-        return np.asarray(np.minimum(decimals, 0.0 if self.kind == "integer" else 6.0))
-
-
-_OF_NUMBERS = {"unit": "", "prefix": "", "scale": "linear", "digits": 3, "factor": 1.0}
-"""What numbers alone have, and what it is where it is not given."""
-
-
-def _with_codes(data: dict[str, Any]) -> dict[str, Any]:
-    """A feature's keys, with the lowest and the highest code where its values are categories.
-
-    Raises:
-        ValueError: keys that do not go with each other, or words that cannot be told apart.
-    """
-    name, given = data.get("name"), data.get("categories")
-    if data.get("kind") != "categorical":
-        if given:
-            raise ValueError(f"{name}: categories are given; they need kind: categorical")
-        return data
-    if not isinstance(given, list | tuple) or len(given) < 2:
-        raise ValueError(f"{name}: kind: categorical needs two categories or more; list them")
-    for word in given:
-        if not isinstance(word, str):
-            raise ValueError(f"{name}: category {word!r} is not text; put it in quotes")
-        if not word.strip() or not word.strip().isprintable():
-            raise ValueError(f"{name}: category {word!r} cannot be read; use words that print")
-    words = tuple(word.strip() for word in given)
-    twice = sorted({word for word in words if words.count(word) > 1})
-    if twice:
-        raise ValueError(f"{name}: the category {twice[0]!r} appears twice; categories must differ")
-    derived = {"low": 0.0, "high": len(words) - 1.0}
-    for key, usual in (_OF_NUMBERS | derived).items():
-        if data.get(key, usual) != usual:
-            raise ValueError(f"{name}: kind: categorical has no {key}; remove {key}")
-    return {**data, **derived, "categories": words}
+__all__ = ["NAME", "Feature", "FeatureSpace", "Floats", "Table", "TableRows"]
 
 
 class Table(StrictModel):
@@ -286,6 +53,37 @@ class FixedFeature(StrictModel):
         return f"{self.feature.label} {self.feature.word(self.value)}"
 
 
+@dataclass(frozen=True)
+class TableRows:
+    """The rows of a reference table that are used, and why the others are not.
+
+    A row is counted once: under the first feature, in the order of the space, that it lacks, or
+    else under the first whose range it leaves.
+
+    Attributes:
+        total: the number of rows.
+        used: the number of rows that are complete and within the range.
+        missing: the number of rows without a value, by feature.
+        outside: the number of complete rows outside the range, by feature.
+
+    Example:
+        >>> print(TableRows(200_000, 59_233, {"age": 20_767}, {"income": 120_000}))
+        59,233 of 200,000 rows used: 120,000 outside the range of income, 20,767 with a missing age
+    """
+
+    total: int
+    used: int
+    missing: Mapping[str, int]
+    outside: Mapping[str, int]
+
+    def __str__(self) -> str:
+        """The counts in a sentence, the largest first."""
+        reasons = [(n, f"{n:,} outside the range of {name}") for name, n in self.outside.items()]
+        reasons += [(n, f"{n:,} with a missing {name}") for name, n in self.missing.items()]
+        listed = ", ".join(line for _, line in sorted(reasons, key=lambda each: -each[0]))
+        return f"{self.used:,} of {self.total:,} rows used" + (f": {listed}" if listed else "")
+
+
 class FeatureSpace(StrictModel):
     """A named box of features with the table it stands for.
 
@@ -309,7 +107,17 @@ class FeatureSpace(StrictModel):
     features: Annotated[tuple[Feature, ...], Field(min_length=1)]
     table: Table | None = None
     fixed: tuple[FixedFeature, ...] = Field(default=(), exclude_if=lambda fixed: not fixed)
+    locale: Locale | None = Field(default=None, exclude_if=lambda given: given is None)
     folder: Path = Field(default=Path(), exclude=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _locale_of_features(cls, data: Any) -> Any:
+        """Features without a locale of their own have the space's."""
+        if not isinstance(data, dict) or data.get("locale") is None:
+            return data
+        features = [_with_locale(feature, data["locale"]) for feature in data.get("features") or ()]
+        return data | {"features": features}
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> FeatureSpace:
@@ -406,11 +214,11 @@ class FeatureSpace(StrictModel):
 
     @cached_property
     def low(self) -> Floats:
-        return np.array([feature.low for feature in self.features])
+        return np.array([feature.lowest for feature in self.features])
 
     @cached_property
     def high(self) -> Floats:
-        return np.array([feature.high for feature in self.features])
+        return np.array([feature.highest for feature in self.features])
 
     @cached_property
     def log(self) -> NDArray[np.bool_]:
@@ -419,13 +227,23 @@ class FeatureSpace(StrictModel):
 
     @cached_property
     def categorical(self) -> NDArray[np.bool_]:
-        """Which coordinates are codes of categories, `(d,)` bools."""
+        """Which coordinates are codes of categories without an order, `(d,)` bools."""
         return np.array([feature.kind == "categorical" for feature in self.features])
 
     @cached_property
+    def integer(self) -> NDArray[np.bool_]:
+        """Which coordinates are whole numbers: integers, dates and codes of ordered categories."""
+        return np.array([feature.whole for feature in self.features])
+
+    @cached_property
+    def periodic(self) -> NDArray[np.bool_]:
+        """Which coordinates go around a circle, `(d,)` bools."""
+        return np.array([feature.periodic for feature in self.features])
+
+    @cached_property
     def numeric(self) -> NDArray[np.int64]:
-        """The places of the coordinates that are numbers."""
-        return np.flatnonzero(~self.categorical)
+        """The places of the coordinates that are not worded as categories."""
+        return np.flatnonzero([not feature.categories for feature in self.features])
 
     def to_scale(self, points: ArrayLike) -> Floats:
         """Natural units to scale units (the logarithm, where the scale is logarithmic)."""
@@ -439,19 +257,28 @@ class FeatureSpace(StrictModel):
         return np.where(self.log, np.exp(np.where(self.log, scaled, 0.0)), scaled)
 
     def contains(self, points: ArrayLike) -> NDArray[np.bool_]:
-        """Whether each point lies in the range asked about, codes being whole, `(n,)` bools."""
-        natural = np.asarray(points, dtype=np.float64)
-        whole = ~self.categorical | (natural == np.rint(natural))
-        return np.asarray(((natural >= self.low) & (natural <= self.high) & whole).all(axis=-1))
+        """Whether each point lies in the range asked about, `(n,)` bools.
+
+        Codes, integers and dates must be whole; `high` of a periodic real number is its `low`.
+        """
+        return np.asarray(self._inside(np.asarray(points, dtype=np.float64)).all(axis=-1))
+
+    def _inside(self, natural: Floats) -> NDArray[np.bool_]:
+        """Whether each value lies in the range of its feature."""
+        discrete = self.categorical | self.integer
+        whole = ~discrete | (natural == np.rint(natural))
+        below = np.where(self.periodic & ~discrete, natural < self.high, natural <= self.high)
+        return np.asarray((natural >= self.low) & below & whole)
 
     def sample(self, n: int, rng: np.random.Generator) -> Floats:
         """`n` draws from the sampling density λ: uniform on each feature's scale, `(n, d)`.
 
-        Values are rounded as they are worded (`round`). All categories are as likely.
+        Values are rounded as they are worded (`round`). A category or a whole number k has the
+        probability of its cell, from k − 1/2 to k + 1/2: on a linear scale all are as likely.
         """
         unit = rng.random((n, self.dimension))
-        cell = np.where(self.categorical, 0.5, 0.0)  # on either side of a code
-        low, high = self.to_scale(self.low) - cell, self.to_scale(self.high) + cell
+        cell = np.where(self.categorical | self.integer, 0.5, 0.0)
+        low, high = self.to_scale(self.low - cell), self.to_scale(self.high + cell)
         return self.round(self.from_scale(low + unit * (high - low)))
 
     def round(self, points: ArrayLike) -> Floats:
@@ -512,6 +339,39 @@ class FeatureSpace(StrictModel):
         return read[self.headings].set_axis(self.names, axis="columns")
 
     def table_points(self) -> Floats:
-        """The complete rows of the reference table that lie in the range asked about, `(n, d)`."""
-        rows = self.read_table().dropna().to_numpy(dtype=np.float64)
+        """The complete rows of the reference table that lie in the range asked about, `(n, d)`.
+
+        Values of whole features are rounded to whole numbers.
+        """
+        rows = self._on_support(self.read_table())
         return rows[self.contains(rows)]
+
+    def table_rows(self) -> TableRows:
+        """The number of rows that `table_points` has, and why the others are left out."""
+        rows = self._on_support(self.read_table())
+        missing = self._first(np.isnan(rows))
+        inside = self._inside(rows)
+        outside = self._first(~inside & ~np.isnan(rows).any(axis=1, keepdims=True))
+        return TableRows(len(rows), int(inside.all(axis=1).sum()), missing, outside)
+
+    def _on_support(self, table: pd.DataFrame) -> Floats:
+        rows = table.to_numpy(dtype=np.float64)
+        rows = np.where(self.integer, np.rint(rows), rows)
+        circle = self.periodic & ~self.integer
+        return np.where(circle & (rows == self.high), self.low, rows)
+
+    def _first(self, flagged: NDArray[np.bool_]) -> dict[str, int]:
+        """The number of rows by the first feature that is flagged in them."""
+        places = flagged.argmax(axis=1)[flagged.any(axis=1)]
+        counts = np.bincount(places, minlength=self.dimension).tolist()
+        return {name: n for name, n in zip(self.names, counts, strict=True) if n}
+
+
+def _with_locale(feature: Any, locale: Any) -> Any:
+    """A feature, or its keys, with a locale unless it has one."""
+    if isinstance(feature, Feature):
+        given = Locale.model_validate(locale)
+        return feature if feature.locale else feature.model_copy(update={"locale": given})
+    if isinstance(feature, dict) and feature.get("locale") is None:
+        return feature | {"locale": locale}
+    return feature

@@ -102,3 +102,12 @@ def test_a_pair_of_a_triad_is_turned_by_a_coin():
 def test_more_triads_than_pairs_are_refused(design, rule):
     with pytest.raises(ValueError, match=rule):
         Design.model_validate(design)
+
+
+def test_pairs_of_few_whole_numbers_are_of_two_points() -> None:
+    dice = {"name": "eyes", "label": "eyes", "kind": "integer", "low": 1, "high": 2}
+    space = FeatureSpace(name="s", title="t", subject="a die", features=[dice])
+    plan = make_plan(space, Design(pairs=50), seed=1)
+    assert (plan.a != plan.b).all()
+    with pytest.raises(InputError, match="only 2 different points"):
+        make_plan(space, Design(pairs=50, triads=1), seed=1)

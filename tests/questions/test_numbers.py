@@ -125,3 +125,78 @@ def test_an_unfinished_or_refused_case_says_so() -> None:
 def test_any_text_about_a_category_is_its_code_or_a_reason(text) -> None:
     found = read_point(text, [KIND, KIND])
     assert found in UNREAD or set(found) <= {0.0, 1.0, 2.0}
+
+
+def numeric(**changes):
+    return Feature(**{"name": "x", "label": "x", "low": 0.5, "high": 20.0} | changes)
+
+
+GERMAN, FRENCH = {"decimal": ","}, {"decimal": ",", "thousands": " "}
+EVERY_KIND = [
+    numeric(),
+    numeric(low=-5e3, high=5e5, unit="kg", digits=5),
+    numeric(low=1e-9, high=1e-3, scale="log", unit="mol"),
+    numeric(low=0.123456, high=987.654321, digits=4),
+    numeric(low=0, high=1e-9),
+    numeric(low=1, high=1e20, scale="log"),
+    numeric(low=0.3, high=9, factor=10_000, prefix="$"),
+    numeric(low=-5e3, high=5e5, locale=GERMAN, unit="€", digits=6),
+    numeric(low=1e-9, high=1e6, scale="log", locale=FRENCH),
+    numeric(low=-5e3, high=5e5, locale={"thousands": "'"}),
+    numeric(low=154_000, high=632_000_000, kind="integer", scale="log"),
+    numeric(low=1771, high=4999, kind="integer"),
+    numeric(low=1900, high=2030, kind="integer", locale={"thousands": ""}),
+    numeric(low=1, high=12, kind="integer", periodic=True),
+    numeric(low=0, high=360, periodic=True, unit="°"),
+    numeric(low="1875-01-01", high="2020-12-31", kind="date"),
+    Feature(name="x", label="x", kind="categorical", categories=["NA", "None", "a b"]),
+    Feature(name="x", label="x", kind="ordered", categories=["low", "middle", "high"]),
+]
+
+
+@pytest.mark.parametrize("feature", EVERY_KIND, ids=lambda f: f"{f.kind}-{f.low:g}-{f.scale}")
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_wording_round_trips_and_different_points_read_differently(feature, share, other):
+    space = FeatureSpace(name="s", title="t", subject="u", features=(feature,))
+    low, high = (space.to_scale([end])[0] for end in (feature.low, feature.high))
+    values = [space.from_scale([low + part * (high - low)])[0] for part in (share, other)]
+    rounded = [float(feature.round(np.asarray(value))) for value in values]
+    texts = [feature.word(value) for value in values]
+    assert [read_point(text, [feature]) for text in texts] == [[value] for value in rounded]
+    assert (texts[0] == texts[1]) == (rounded[0] == rounded[1])
+    assert [feature.word(value) for value in rounded] == texts
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ("14 March 2020; 3.5", [18335.0, 3.5]),
+        ("March 14th, 2020\n3.5", [18335.0, 3.5]),
+        ("1. 2020-03-14\n2. 3.5 kg", [18335.0, 3.5]),
+        ("3/4/2020; 3.5", "unparsable"),
+        ("31 February 2020; 3.5", "unparsable"),
+        ("1 May 2020 or 2 May 2020; 3.5", "other count"),
+        ("yesterday; 3.5", "no numbers"),
+    ],
+)
+def test_dates_of_one_meaning_are_read(reply, expected):
+    day = numeric(name="d", label="d", kind="date", low="2000-01-01", high="2030-01-01")
+    assert read_point(reply, [day, numeric(unit="kg")]) == expected
+
+
+def test_quantiles_of_dates_are_read_in_their_order():
+    day = numeric(kind="date", low="2000-01-01", high="2030-01-01")
+    days = [f"{k} May 2020" for k in (1, 5, 9, 13, 20)]
+    assert np.diff(read_quantiles("; ".join(days), day)).tolist() == [4, 4, 4, 7]
+    labelled = "\n".join(f"{p}%: {k}" for p, k in zip(LEVELS, days, strict=True))
+    assert np.diff(read_quantiles(labelled, day)).tolist() == [4, 4, 4, 7]
+    assert read_quantiles("; ".join(days[::-1]), day) == "not in order"
+    assert read_quantiles("; ".join(days[1:]), day) == "other count"
+
+
+def test_a_reply_in_the_locale_of_the_features_is_read():
+    money = numeric(low=0, high=9000, locale=GERMAN)
+    assert read_point("1.234,5; 0,25", [money, numeric(locale=GERMAN)]) == [1234.5, 0.25]
+    year = numeric(low=1900, high=2030, kind="integer", locale={"thousands": ""})
+    assert read_point("2020, 3.5", [year, numeric()]) == [2020, 3.5]
+    assert read_point("12.6", [numeric(kind="integer")]) == [13.0]

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from scipy import stats
 
 from llm_elicit.config.base_model import read_yaml, validated
 from llm_elicit.config.resources import available
@@ -46,7 +47,7 @@ def test_questions_and_records_agree_to_the_last_digit(name):
                 assert f.code(text) == value
                 continue
             number = float(text.replace(",", "").removesuffix(f.unit))
-            assert number == pytest.approx(value * f.factor, rel=1e-9)
+            assert f.value_of(number) == value
 
 
 def test_sampling_is_uniform_on_each_features_scale():
@@ -280,9 +281,16 @@ def test_spaces_of_numbers_are_written_down_as_before_there_were_categories():
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"low": 0, "high": 1e-9}, ["'0.000000'", "factor"]),
-        ({"low": 0, "high": 1e-9, "digits": 9}, ["'0.000000'"]),
-        ({"low": 1e-9, "high": 1e-8, "scale": "log"}, ["'0.000000'"]),
+        ({"low": 0, "high": 1e-300}, ["below 1e-30", "smaller unit"]),
+        ({"low": 1e-300, "high": 1, "scale": "log"}, ["below 1e-30"]),
+        ({"low": 1e15, "high": 1e15 + 1}, ["too near for floats", "another origin"]),
+        ({"low": 1e15, "high": 1e15 + 1, "kind": "integer"}, ["too near for floats"]),
+        ({"low": 1, "high": 2, "scale": "log", "periodic": True}, ["periodic needs a linear"]),
+        (kind(["a", "b"], periodic=True), ["periodic"]),
+        ({"kind": "date", "low": "2020-02-30", "high": "2021-01-01"}, ["low '2020-02-30' is no d"]),
+        ({"kind": "date", "low": 0, "high": 1e9}, ["high 1000000000.0 is no date"]),
+        ({"kind": "date", "unit": "days", "low": 0, "high": 9}, ["date has no unit"]),
+        ({"locale": {"decimal": ",", "thousands": ","}}, ["both decimal mark and thousands"]),
         ({"low": 0.1, "high": 0.4, "kind": "integer"}, ["'0'"]),
         ({"low": -1e300, "high": 1e300}, ["beyond 1e+30"]),
         ({"low": 0, "high": 1e20, "factor": 1e20}, ["beyond 1e+30"]),
@@ -309,3 +317,103 @@ def test_labels_differ():
             name="s", title="t", subject="u",
             features=(feature(name="a", label="x"), feature(name="b", label="x ")),
         )  # fmt: skip
+
+
+def test_a_space_speaks_the_language_of_its_locale():
+    """A feature's own locale comes first, and the space survives its JSON."""
+    space = FeatureSpace(
+        name="s", title="t", subject="u", locale={"decimal": ","},
+        features=(
+            feature(low=0, high=5000.5, digits=6, unit="€"),
+            {"name": "y", "label": "y", "kind": "integer", "low": 1900, "high": 2030,
+             "locale": {"thousands": ""}},
+        ),
+    )  # fmt: skip
+    assert [text for _, text in space.word([1234.5, 2020])] == ["1.234,50 €", "2020"]
+    again = FeatureSpace.model_validate_json(space.model_dump_json())
+    assert again.features == space.features
+    assert "locale" not in FeatureSpace.load("penguins").model_dump()
+
+
+EVERY_KIND = FeatureSpace(
+    name="s", title="t", subject="u",
+    features=(
+        {"name": "count", "label": "count", "kind": "integer", "low": 1, "high": 4},
+        {"name": "many", "label": "many", "kind": "integer", "scale": "log", "low": 1, "high": 9},
+        {"name": "grade", "label": "grade", "kind": "ordered", "categories": ["lo", "mid", "hi"]},
+        {"name": "kind", "label": "kind", "kind": "categorical", "categories": ["a", "b"]},
+        {"name": "day", "label": "day", "kind": "date", "low": "2020-02-27", "high": "2020-03-02"},
+        {"name": "month", "label": "month", "kind": "integer", "low": 1, "high": 12,
+         "periodic": True},
+        {"name": "wind", "label": "wind", "low": 0, "high": 360, "periodic": True},
+    ),
+)  # fmt: skip
+
+
+def test_every_kind_is_drawn_from_its_stated_law():
+    """A whole value has the width of its cell on the scale: {1, 2, 3, 4} a quarter each."""
+    n = 40_000
+    points = EVERY_KIND.sample(n, np.random.default_rng(0))
+    assert EVERY_KIND.contains(points).all()
+    for j, f in enumerate(EVERY_KIND.features[:-1]):
+        values = np.arange(f.low, f.high + 1)
+        edges = np.append(values - 0.5, f.high + 0.5)
+        widths = np.diff(np.log(edges) if f.scale == "log" else edges)
+        counts = (points[:, j, None] == values).sum(axis=0)
+        assert stats.chisquare(counts, n * widths / widths.sum()).pvalue > 0.001
+    degrees = np.bincount(points[:, -1].astype(int), minlength=360)
+    assert stats.chisquare(degrees).pvalue > 0.001  # 0 and 360 are one
+
+
+def test_masks_name_what_the_core_must_know():
+    assert EVERY_KIND.integer.tolist() == [True, True, True, False, True, True, False]
+    assert EVERY_KIND.categorical.tolist() == [False, False, False, True, False, False, False]
+    assert EVERY_KIND.periodic.tolist() == [False] * 5 + [True] * 2
+    assert EVERY_KIND.numeric.tolist() == [0, 1, 4, 5, 6]
+    # An integer in thousands is whole only as it is worded.
+    assert not feature(kind="integer", factor=1000).whole
+
+
+def test_values_beyond_a_circle_go_around_it_and_others_to_the_end():
+    rounded = EVERY_KIND.round([9.0, 0.0, -1.0, 5.0, 1e6, 13.0, 359.9])
+    assert rounded.tolist() == [4, 1, 0, 1, EVERY_KIND.high[4], 1, 0]
+    assert EVERY_KIND.contains([1, 1, 0, 0, EVERY_KIND.low[4], 1, 359.9])
+    assert not EVERY_KIND.contains([1, 1, 0, 0, EVERY_KIND.low[4], 1, 360])
+    assert not EVERY_KIND.contains([1.5, 1, 0, 0, EVERY_KIND.low[4], 1, 0])
+    words = [text for _, text in EVERY_KIND.word([1, 2, 1, 0, EVERY_KIND.low[4] + 2, 12, 360])]
+    assert words == ["1", "2", "mid", "a", "29 February 2020", "12", "0"]
+
+
+def test_dates_are_written_in_yaml_as_dates(tmp_path):
+    text = VALID.replace("low: 0, high: 1", "kind: date, low: 1969-12-31, high: 2020-03-14")
+    (day,) = FeatureSpace.load(write(tmp_path / "s.yaml", text)).features
+    assert (day.low, day.word(day.low), day.word(day.high)) == (
+        -1.0, "31 December 1969", "14 March 2020",
+    )  # fmt: skip
+    assert Feature.model_validate_json(day.model_dump_json()) == day
+
+
+def test_bounds_of_integers_are_integers():
+    f = feature(kind="integer")
+    assert (f.low, f.lowest, f.highest, f.word(0.0)) == (0.5, 1.0, 20.0, "1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "value", "text"),
+    [
+        ({"low": 0, "high": 1e-9}, 0.0, "0"),
+        ({"low": 0, "high": 1e-9}, 4.56e-10, "4.6e-10"),
+        ({"low": 1e-9, "high": 1e-8, "scale": "log"}, 1.2345e-9, "1.23e-9"),
+        ({"low": -1, "high": 1}, -0.001, "0.00"),
+        ({"low": 1, "high": 1e20, "scale": "log"}, 1.234e18, "1.23e18"),
+    ],
+)
+def test_small_and_large_values_are_worded_with_their_digits(changes, value, text):
+    assert feature(**changes).word(value) == text
+
+
+def test_rows_that_are_left_out_are_counted_with_the_reason(tmp_path):
+    space = space_with_table(tmp_path, ["0.5", "7", '""', "0.25", "-3"])
+    rows = space.table_rows()
+    assert (rows.total, rows.used) == (5, 2)
+    assert str(rows) == "2 of 5 rows used: 2 outside the range of x, 1 with a missing x"

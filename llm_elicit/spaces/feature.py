@@ -1,0 +1,345 @@
+"""A feature: one quantity or category that is asked about, and how its values are worded.
+
+A feature has a *scale*, linear or logarithmic. Candidates are drawn uniformly on that scale
+and the belief density is the density per unit of it, so that a question about a block group's
+population weighs "twice as many" alike at 500 and at 5000 people.
+
+The kinds:
+
+- ``continuous``: a real number.
+- ``integer``: a whole number, a count or a year.
+- ``date``: a day. In arrays it is the number of days since 1 January 1970.
+- ``categorical``: words without an order. In arrays they are codes, the whole numbers from 0 in the
+  order of ``categories``; codes only name the categories, so nothing is to be read into which are
+  near each other, and no mean or quantile of them means anything.
+- ``ordered``: words in their order, as codes too: neighbours are near each other.
+
+A ``periodic`` feature is a circle, such as an hour, a month or a direction: continuous values lie
+in [low, high), and high is low again; whole values go from low to high, and low follows high.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from llm_elicit.config.base_model import StrictModel
+from llm_elicit.errors import InputError
+from llm_elicit.spaces.feature_keys import EPOCH, days_of, with_codes, with_days
+from llm_elicit.spaces.number_format import ENGLISH, Locale, format_number
+
+Floats = NDArray[np.float64]
+NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
+"""What a feature's name looks like."""
+
+_LARGEST, _SMALLEST = 1e30, 1e-30
+"""Values beyond are no quantities of any sensible unit, and their squares no numbers at all."""
+
+_NARROWEST = 1e-12
+"""The least width of a range, as a share of its values; floats hold about 16 digits."""
+
+_FLOAT_DIGITS = 15
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September",
+    "October", "November", "December",
+)  # fmt: skip
+
+Kind = Literal["continuous", "integer", "categorical", "ordered", "date"]
+
+
+class Feature(StrictModel):
+    """One coordinate of a feature space, and how its values are worded.
+
+    Example:
+        >>> age = Feature(name="age", label="age", unit="years", kind="integer", low=0, high=90)
+        >>> age.word(41.7)
+        '42 years'
+        >>> island = Feature(name="island", label="island", kind="categorical",
+        ...                  categories=["Biscoe", "Dream", "Torgersen"])
+        >>> island.word(1.0), island.code("Torgersen"), island.high
+        ('Dream', 2.0, 2.0)
+        >>> born = Feature(name="born", label="birthday", kind="date",
+        ...                low="1990-01-01", high="2020-12-31")
+        >>> born.word(18_335.0)
+        '14 March 2020'
+    """
+
+    name: Annotated[str, Field(pattern=NAME)]
+    label: str
+    unit: str = ""
+    prefix: str = ""
+    kind: Kind = "continuous"
+    scale: Literal["linear", "log"] = "linear"
+    low: float = Field(allow_inf_nan=False)
+    high: float = Field(allow_inf_nan=False)
+    digits: Annotated[int, Field(ge=1, le=9)] = 3
+    factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    note: str = ""
+    # Later fields are left out where they have no effect, so that the identity of earlier runs is
+    # as it was.
+    categories: tuple[str, ...] = Field(default=(), exclude_if=lambda words: not words)
+    periodic: bool = Field(default=False, exclude_if=lambda given: not given)
+    locale: Locale | None = Field(default=None, exclude_if=lambda given: given is None)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bounds_of_kind(cls, data: Any) -> Any:
+        """Bounds of categories follow from their words, and those of dates are days."""
+        if not isinstance(data, dict):
+            return data
+        return with_days(data) if data.get("kind") == "date" else with_codes(data)
+
+    @field_validator("label", "unit", "prefix")
+    @classmethod
+    def _can_be_read(cls, text: str, info: ValidationInfo) -> str:
+        """What stands in a question stays in its line."""
+        if not text.isprintable() or (info.field_name == "label" and not text.strip()):
+            raise ValueError("holds nothing that prints in one line; give words")
+        return text
+
+    @model_validator(mode="after")
+    def _range_is_usable(self) -> Feature:
+        largest = max(abs(self.low), abs(self.high)) * max(1.0, self.factor)
+        if largest > _LARGEST:
+            raise ValueError(
+                f"{self.name}: values up to {largest:g} are beyond {_LARGEST:g}; use a larger unit"
+            )
+        if not self.low < self.high:
+            raise ValueError(
+                f"{self.name}: low {self.low:g} is not below high {self.high:g}; swap or widen them"
+            )
+        if self.scale == "log" and self.low <= 0:
+            raise ValueError(
+                f"{self.name}: a log scale needs low > 0, got {self.low:g}; "
+                "raise low or use scale: linear"
+            )
+        if self.periodic and (self.scale == "log" or self.kind in ("categorical", "date")):
+            raise ValueError(
+                f"{self.name}: periodic needs a linear scale, and continuous, integer or ordered "
+                "values; remove periodic"
+            )
+        if not self.categories:
+            self._check_digits()
+        return self
+
+    def _check_digits(self) -> None:
+        """Check that the ends of the range can be told apart.
+
+        Raises:
+            ValueError: they are worded alike, or as floats too near or too small.
+        """
+        smallest = self.low if self.scale == "log" else self.high - self.low
+        if smallest * min(1.0, self.factor) < _SMALLEST:
+            raise ValueError(
+                f"{self.name}: values of {smallest:g} are below {_SMALLEST:g}; use a smaller unit"
+            )
+        if self.high - self.low < _NARROWEST * max(abs(self.low), abs(self.high)):
+            raise ValueError(
+                f"{self.name}: numbers between {self.low:.17g} and {self.high:.17g} are too near "
+                "for floats; count from another origin"
+            )
+        low, high = self._ends
+        high = low + self.period / 2.0 if self.periodic else high
+        if not low < high or (self.kind != "date" and self.word(low) == self.word(high)):
+            raise ValueError(
+                f"{self.name}: {self.low:g} and {high:g} would be asked about as "
+                f"{self.word(low)!r} and {self.word(high)!r}; give more digits, or factor and unit "
+                "of a smaller unit (factor: 1e9)"
+            )
+
+    @property
+    def whole(self) -> bool:
+        """Whether the values in arrays are whole numbers: integers, dates and ordered words.
+
+        Integers with a `factor` are whole only as they are worded.
+        """
+        return self.kind in ("ordered", "date") or (self.kind == "integer" and self.factor == 1.0)
+
+    @cached_property
+    def _ends(self) -> tuple[float, float]:
+        """The lowest and the highest value."""
+        if self.whole:
+            return float(math.ceil(self.low)), float(math.floor(self.high))
+        return self.low, self.high
+
+    @property
+    def lowest(self) -> float:
+        """The lowest value: `low`, or the first whole number from there."""
+        return self._ends[0]
+
+    @property
+    def highest(self) -> float:
+        """The highest value: `high`, or the last whole number up to there."""
+        return self._ends[1]
+
+    @property
+    def period(self) -> float:
+        """The length of the circle of a periodic feature."""
+        return self.highest - self.lowest + (1.0 if self.whole else 0.0)
+
+    def word(self, value: float) -> str:
+        """`value` with its unit and no more digits than a person would give.
+
+        `factor` turns the table's unit into the worded one (a median income kept in
+        10,000 USD is worded in USD with `factor: 10000`). Of categories, the word; of dates, the
+        day.
+
+        Raises:
+            InputError: it is not a number.
+        """
+        if math.isnan(value):
+            raise InputError(
+                f"{self.name}: what is not a number cannot be put into words; nothing was asked: "
+                "the pair has no points yet, or its table has a gap"
+            )
+        if self.categories:
+            return self.categories[int(self._nearest(value))]
+        if self.kind == "date":
+            day = EPOCH + datetime.timedelta(days=self._nearest(value))
+            return f"{day.day} {_MONTHS[day.month - 1]} {day.year}"
+        decimals, shown = self._shown(value)
+        number = format_number(shown, decimals, self.locale or ENGLISH)
+        return f"{self.prefix}{number} {self.unit}".rstrip()
+
+    def word_range(self, low: float, high: float) -> str:
+        """A range of values in words.
+
+        Example:
+            >>> age = Feature(name="age", label="age", unit="years", kind="integer", low=0, high=90)
+            >>> age.word_range(50, 55)
+            'between 50 and 55 years'
+        """
+        unit = f" {self.unit}" if self.unit else ""
+        return f"between {self.word(low).removesuffix(unit)} and {self.word(high)}"
+
+    def read(self, value: str | float) -> float:
+        """A value as it is asked about: a number, rounded, a date's day, or the code of a word.
+
+        Raises:
+            InputError: no such category or date, or not a number of the range.
+        """
+        if self.categories:
+            return self.code(str(value))
+        try:
+            given = days_of(self.name, "value", value) if self.kind == "date" else value
+        except ValueError as error:
+            raise InputError(str(error)) from None
+        number = given if isinstance(given, int | float) else math.nan
+        if not self.low <= number <= self.high:
+            raise InputError(
+                f"{self.name}: {value!r} is not a number from {self.low:g} to {self.high:g}; give "
+                "one, or widen the range in the feature space"
+            )
+        return float(self.round(np.asarray(float(number))))
+
+    def code(self, word: str) -> float:
+        """The code of a category's word, blanks around it aside.
+
+        Raises:
+            InputError: there is no such category.
+        """
+        try:
+            return float(self.categories.index(word.strip()))
+        except ValueError:
+            known = ", ".join(self.categories) or "none, it is no categorical feature"
+            raise InputError(f"{self.name}: no category {word!r}; known: {known}") from None
+
+    def value_of(self, number: float) -> float:
+        """The value, in natural units, that is worded with a number; whole for whole features.
+
+        Example:
+            >>> income = Feature(name="x", label="income", factor=1000, low=1, high=90)
+            >>> income.value_of(40_000)
+            40.0
+        """
+        value = number / self.factor
+        rounded = float(self.round(np.asarray(value)))
+        if self._as_written(rounded) == number:
+            return rounded  # to the last bit, also at an end with more digits than are worded
+        return float(np.rint(value)) if self.whole else value
+
+    def _as_written(self, value: float) -> float:
+        """The number that the worded value stands for."""
+        decimals, shown = self._shown(value)
+        return float(format_number(shown, decimals).replace(",", ""))
+
+    def _nearest(self, value: float) -> float:
+        """The nearest whole number of the range."""
+        nearest = float(round(min(max(value, self.lowest), self.highest)))
+        return float(self.round(np.asarray(value))) if self.periodic else nearest
+
+    def _shown(self, value: float) -> tuple[int, float]:
+        """The worded number, in the worded unit, with its decimals."""
+        if self.scale == "linear" and math.isfinite(value) and not self.periodic:
+            decimals, grid = self._grid
+            # `_rounded` for one number: NumPy takes its time, and campaigns word millions.
+            rounded = round(value * self.factor * grid) / grid / self.factor
+            rounded = min(max(rounded, self.lowest), self.highest)
+        else:
+            rounded = float(self.round(np.asarray(value)))
+            decimals = int(self._decimals(np.asarray(rounded)))  # 9.996 is 10.0, not 10.00
+        return decimals, rounded * self.factor + 0.0  # no −0
+
+    @cached_property
+    def _grid(self) -> tuple[int, float]:
+        """On a linear scale: how many decimals there are, and ten to the power of it."""
+        return int(self._of_range), float(10.0**self._of_range)
+
+    @property
+    def step(self) -> float:
+        """The step between the values that are worded, natural units; 0 on a logarithmic scale.
+
+        Example:
+            >>> Feature(name="x", label="x", low=0, high=50).step
+            0.1
+        """
+        return 0.0 if self.scale == "log" else 1.0 / (self._grid[1] * self.factor)
+
+    def round(self, values: Floats) -> Floats:
+        """Values as they are worded: `digits` digits, whole where the kind is integer.
+
+        Digits are counted from the leading digit of the range on a linear scale (a latitude of
+        34.0522 over a ten-degree range is 34.1 at three digits) and from the leading digit of
+        the value itself on a logarithmic one (a population of 1166 is 1170). Codes and dates go to
+        the nearest whole number. Periodic values beyond the range go around the circle, all others
+        to its end.
+        """
+        if self.categories:
+            return self._within(np.rint(values))
+        return self._rounded(values, self._decimals(values))
+
+    def _rounded(self, values: Floats, decimals: Floats) -> Floats:
+        grid = 10.0**decimals
+        rounded = np.rint(values * self.factor * grid) / grid / self.factor
+        return self._within(np.rint(rounded) if self.whole else rounded)
+
+    def _within(self, values: Floats) -> Floats:
+        low, high = self._ends
+        if self.periodic:
+            beyond = (values < low) | (values >= low + self.period)
+            values = np.where(beyond, low + np.mod(values - low, self.period), values)
+        # 0.0 is added so that no value is −0.
+        return np.asarray(np.clip(values, low, high) + 0.0)
+
+    def _decimals(self, values: Floats) -> Floats:
+        """How many decimals the worded value has; negative for tens, hundreds, ..."""
+        return self._digits_of(np.abs(values)) if self.scale == "log" else self._of_range
+
+    @cached_property
+    def _of_range(self) -> Floats:
+        if self.kind in ("ordered", "date", "categorical"):
+            return np.asarray(0.0)
+        largest = max(abs(self.low), abs(self.high)) * self.factor
+        most = _FLOAT_DIGITS - 1 - math.floor(math.log10(largest))
+        return np.minimum(self._digits_of(np.asarray(self.high - self.low)), float(most))
+
+    def _digits_of(self, extent: Floats) -> Floats:
+        size = np.maximum(extent * self.factor, _SMALLEST)
+        decimals = self.digits - 1 - np.floor(np.log10(size))
+        return np.asarray(np.minimum(decimals, 0.0) if self.kind == "integer" else decimals)
