@@ -34,7 +34,7 @@ from llm_elicit.benchmarks.targets import Target, find
 from llm_elicit.benchmarks.variants import variant
 from llm_elicit.density import FitSettings, Noise
 from llm_elicit.density.judgments import check_judgments
-from llm_elicit.density.problem import Problem
+from llm_elicit.density.methods import Problem
 from llm_elicit.density.torch_utils import one_thread
 
 Score = Callable[[Tensor, float], Tensor]

@@ -25,16 +25,17 @@ from llm_elicit.density.likelihood import Noise, estimate_level, simulate_choice
 from llm_elicit.density.power import fit_power
 from llm_elicit.density.ranges import Ranges
 from llm_elicit.density.sampling import SamplingDensity, Uniform
-from llm_elicit.density.settings import FitSettings, ScoreSettings
-from llm_elicit.density.smc import AnnealingSettings
-from llm_elicit.density.summaries import Coherence, Marginal, Power, band
-from llm_elicit.density.utility import (
+from llm_elicit.density.settings import (
+    AnnealingSettings,
+    FitSettings,
     MixturePrior,
     MixtureSettings,
     PosteriorSettings,
+    ScoreSettings,
     SmoothSettings,
     UtilitySettings,
 )
+from llm_elicit.density.summaries import Coherence, Marginal, Power, band
 from llm_elicit.density.work import seconds_of
 
 __all__ = [

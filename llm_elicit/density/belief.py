@@ -22,11 +22,11 @@ from llm_elicit.density.belief_draws import (
 )
 from llm_elicit.density.belief_files import BeliefParts, read_belief, write_belief
 from llm_elicit.density.conditional import condition
-from llm_elicit.density.density_model import DensityModel
 from llm_elicit.density.diagnostics import at_level, self_report
 from llm_elicit.density.distribution import Distribution
 from llm_elicit.density.errors import DensityError, callback, integer, number, points_of
 from llm_elicit.density.likelihood import Noise
+from llm_elicit.density.methods import DensityModel
 from llm_elicit.density.settings import Progress
 from llm_elicit.density.summaries import Power
 from llm_elicit.density.torch_utils import generator_of, one_thread
@@ -36,8 +36,7 @@ from llm_elicit.density.utility_density import (
     normalized,
     utility_at,
 )
-from llm_elicit.density.utility_draws import DeferredDraws, UtilityDraws
-from llm_elicit.density.utility_function import Utility
+from llm_elicit.density.utility_function import DeferredDraws, Utility, UtilityDraws
 
 Array = npt.NDArray[np.float64]
 _UNIT_POINTS = 4096

@@ -19,13 +19,13 @@ from llm_elicit.density.errors import (
     points_of,
 )
 from llm_elicit.density.sampling import Uniform
-from llm_elicit.density.settings import Progress
-from llm_elicit.density.smc import AnnealingSettings, draw_sampling
+from llm_elicit.density.settings import AnnealingSettings, Progress
+from llm_elicit.density.smc import draw_sampling
+from llm_elicit.density.stacks import ComponentStack
 from llm_elicit.density.summaries import weighted_quantiles
 from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_density import UtilityDensity, anneal_belief, utility_at
-from llm_elicit.density.utility_draws import UtilityDraws
-from llm_elicit.density.utility_function import ComponentStack, Utility
+from llm_elicit.density.utility_function import Utility, UtilityDraws
 
 Array = npt.NDArray[np.float64]
 _SHARED, _OWN = 8192, 2048

@@ -14,16 +14,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from llm_elicit.density.density_model import DensityModel
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.gaussian_mixture import GaussianMixture
-from llm_elicit.density.methods import external_method
+from llm_elicit.density.methods import DensityModel, external_method
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.density import ScoreDensity
 from llm_elicit.density.transforms import Latent, make_latent
 from llm_elicit.density.utility_density import UtilityDensity
-from llm_elicit.density.utility_draws import UtilityDraws
+from llm_elicit.density.utility_function import UtilityDraws
 
 _FORMAT = 1
 _RESTORE: dict[str, Callable[[Latent, dict[str, Tensor], dict[str, Any]], DensityModel]] = {

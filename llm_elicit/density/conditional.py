@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.errors import DensityError, integer, number
-from llm_elicit.density.fourier import FourierStack
 from llm_elicit.density.sampling import Uniform
+from llm_elicit.density.stacks import ComponentStack, FourierStack, NetworkStack
 from llm_elicit.density.transforms import BoxLatent, Latent
-from llm_elicit.density.utility_draws import UtilityDraws
-from llm_elicit.density.utility_function import ComponentStack, NetworkStack, Utility
+from llm_elicit.density.utility_function import Utility, UtilityDraws
 
 
 @dataclass(frozen=True)

@@ -40,9 +40,8 @@ from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.belief_draws import Candidates
 from llm_elicit.density.errors import DensityError, instance, integer, number, seed_of
 from llm_elicit.density.sampling import SamplingDensity
-from llm_elicit.density.settings import FitSettings
+from llm_elicit.density.settings import FitSettings, SmoothSettings, UtilitySettings
 from llm_elicit.density.torch_utils import one_thread
-from llm_elicit.density.utility import SmoothSettings, UtilitySettings
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]

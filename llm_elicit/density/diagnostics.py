@@ -26,9 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from llm_elicit.density.density_model import DensityModel, LogNormalizer
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.likelihood import Noise
+from llm_elicit.density.methods import DensityModel, LogNormalizer
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.smc import Draws
 from llm_elicit.density.transforms import Array, Latent
@@ -130,7 +130,7 @@ def self_report(latent: Latent, model: DensityModel, found: LogNormalizer) -> di
     """Return the part of ``diagnostics`` that is common to all methods; JSON-able.
 
     ``log_prob_error`` (nats): the standard error of log Z, the root mean square error of
-    evaluation and of the path (see `llm_elicit.density.density_model.EvaluationError`), and
+    evaluation and of the path (see `llm_elicit.density.methods.EvaluationError`), and
     the root of the sum of their squares; None where a solver failed.
     """
     chosen = torch.linspace(0, len(found.draws.points) - 1, _MEASURED).long()

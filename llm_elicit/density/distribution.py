@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from llm_elicit.density.density_model import DensityModel
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import (
     DensityError,
@@ -22,6 +21,7 @@ from llm_elicit.density.errors import (
     points_of,
     seed_of,
 )
+from llm_elicit.density.methods import DensityModel
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.summaries import CredibleRegion, Marginal, find_mode, summarize
 from llm_elicit.density.torch_utils import generator_of, one_thread

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 
 from llm_elicit.density.belief import BeliefDensity
-from llm_elicit.density.density_model import Fitted
 from llm_elicit.density.diagnostics import self_report
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError, callback, instance, seed_of
@@ -19,15 +18,14 @@ from llm_elicit.density.evidence import Evidence
 from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.judgments import Judgments, check_evidence, check_judgments
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
-from llm_elicit.density.methods import OWN, external_method, known_methods
-from llm_elicit.density.problem import Problem
+from llm_elicit.density.methods import OWN, Fitted, Problem, external_method, known_methods
 from llm_elicit.density.sampling import SamplingDensity, Uniform
 from llm_elicit.density.score.density import fit_score
 from llm_elicit.density.settings import FitSettings, Progress
 from llm_elicit.density.torch_utils import one_thread
 from llm_elicit.density.utility import ChoiceData, UtilityFit, fit_measured, fit_utility
 from llm_elicit.density.utility_density import normalized
-from llm_elicit.density.utility_draws import DeferredDraws, UtilityDraws
+from llm_elicit.density.utility_function import DeferredDraws, Utility, UtilityDraws
 from llm_elicit.density.work import check_memory
 
 JUDGE_METHODS = ("auto", "utility")
@@ -209,16 +207,17 @@ def _check_work(judgments: Judgments, sampling: SamplingDensity, method: str) ->
 def _belief(problem: Problem, method: str, seed: int) -> BeliefDensity:
     began = time.perf_counter()
     with one_thread():
-        fitted, draws, marks = _fit(problem, method)
-    diagnostics = {**_facts(problem, method, seed), **fitted.notes}
+        fitted = _fit(problem, method)
+    total = time.perf_counter() - began
+    diagnostics = {**_facts(problem, method, seed), **fitted.diagnostics}
     diagnostics |= self_report(problem.latent, fitted.model, fitted.normalizer)
     diagnostics["seconds"] = {
-        "utility": round(marks[0] - began, 3),
-        "density": round(marks[1] - marks[0], 3),
-        "total": round(marks[1] - began, 3),
+        "utility": round(fitted.utility_seconds, 3),
+        "density": round(total - fitted.utility_seconds, 3),
+        "total": round(total, 3),
     }
     reference = fitted.normalizer.draws.points[:_REFERENCE].clone()
-    return BeliefDensity(problem.latent, fitted.model, reference, diagnostics, draws)
+    return BeliefDensity(problem.latent, fitted.model, reference, diagnostics, fitted.draws)
 
 
 def _checked(method: str, sampling: SamplingDensity | None, noise: Noise) -> SamplingDensity:
@@ -252,58 +251,67 @@ def _checked(method: str, sampling: SamplingDensity | None, noise: Noise) -> Sam
     return sampling
 
 
-def _fit(
-    problem: Problem, method: str
-) -> tuple[Fitted, UtilityDraws | DeferredDraws | None, tuple[float, float]]:
+def _fit(problem: Problem, method: str) -> Fitted:
     if method not in OWN:
-        before = time.perf_counter()
-        return external_method(method).fit(problem), None, (before, time.perf_counter())
+        return external_method(method).fit(problem)
     if method in SCORE_METHODS:
-        before = time.perf_counter()
-        fitted = fit_score(problem, constant=method == "score-constant")
-        return fitted, None, (before, time.perf_counter())
+        return fit_score(problem, constant=method == "score-constant")
     if len(problem.judgments.measured):
         return _fit_measured(problem, method)
+    return _fit_choices(problem, method)
+
+
+def _fit_choices(problem: Problem, method: str) -> Fitted:
+    began = time.perf_counter()
     found = fit_choice_utility(problem)
-    after_utility = time.perf_counter()
-    notes: dict[str, Any] = {
-        "held_out_log_likelihood": found.notes["held_out"][found.notes["form"]],
-        "null_models": _null_models(problem, found.notes["held_out"]),
-        "utility": found.notes,
+    seconds, report = time.perf_counter() - began, found.diagnostics
+    diagnostics: dict[str, Any] = {
+        "held_out_log_likelihood": report["held_out"][report["form"]],
+        "null_models": _null_models(problem, report["held_out"]),
+        "utility": report,
     }
+    if method == "auto":
+        diagnostics["reason"] = _reason(report)
     utility = found.utility.to(torch.empty(0, device=problem.settings.device))
-    annealing = problem.settings.annealing
-    fitted = normalized(problem.latent, utility, problem.generator, annealing)
-    if method == "auto":
-        notes["reason"] = _reason(found.notes)
-    fitted = Fitted(fitted.model, fitted.normalizer, {**notes, **fitted.notes})
-    return fitted, found.draws, (after_utility, time.perf_counter())
+    return _with_utility(problem, utility, found.draws, diagnostics, seconds)
 
 
-def _fit_measured(
-    problem: Problem, method: str
-) -> tuple[Fitted, UtilityDraws | DeferredDraws | None, tuple[float, float]]:
+def _fit_measured(problem: Problem, method: str) -> Fitted:
     """Fit evidence with log-odds, for which there is one form."""
-    settings = problem.settings.utility.process
-    if problem.progress is not None:
-        problem.progress("utility", 0, 1)
+    began, progress = time.perf_counter(), problem.progress
+    if progress is not None:
+        progress("utility", 0, 1)
     found, response = fit_measured(
-        problem.judgments, problem.latent, problem.noise, problem.generator, settings
+        problem.judgments,
+        problem.latent,
+        problem.noise,
+        problem.generator,
+        problem.settings.utility.process,
     )
-    after_utility = time.perf_counter()
-    if problem.progress is not None:
-        problem.progress("utility", 1, 1)
-    annealing = problem.settings.annealing
-    fitted = normalized(problem.latent, found.utility, problem.generator, annealing)
+    seconds = time.perf_counter() - began
+    if progress is not None:
+        progress("utility", 1, 1)
     form = {"form": "gaussian process", "length_scale": found.length_scale}
-    notes: dict[str, Any] = {"response": response, "utility": form}
+    diagnostics: dict[str, Any] = {"response": response, "utility": form}
     if method == "auto":
-        notes["reason"] = (
+        diagnostics["reason"] = (
             "The utility as a Gaussian process about a quadratic form, by regression of the "
             "measured log-odds."
         )
-    fitted = Fitted(fitted.model, fitted.normalizer, {**notes, **fitted.notes})
-    return fitted, found.draws, (after_utility, time.perf_counter())
+    return _with_utility(problem, found.utility, found.draws, diagnostics, seconds)
+
+
+def _with_utility(
+    problem: Problem,
+    utility: Utility,
+    draws: UtilityDraws | DeferredDraws,
+    diagnostics: dict[str, Any],
+    seconds: float,
+) -> Fitted:
+    """Return the belief of a fitted utility."""
+    annealing = problem.settings.annealing
+    density = normalized(problem.latent, utility, problem.generator, annealing)
+    return replace(density, diagnostics=diagnostics, draws=draws, utility_seconds=seconds)
 
 
 def fit_choice_utility(problem: Problem) -> UtilityFit:
@@ -341,11 +349,11 @@ def _null_models(problem: Problem, held_out: dict[str, float]) -> dict[str, floa
     }
 
 
-def _reason(notes: dict[str, Any]) -> str:
+def _reason(report: dict[str, Any]) -> str:
     """Return why ``auto`` uses the form it does."""
-    scores = ", ".join(f"{form} {value:.4f}" for form, value in notes["held_out"].items())
+    scores = ", ".join(f"{form} {value:.4f}" for form, value in report["held_out"].items())
     return (
-        f"The utility as {notes['form']}: the simplest description that no other clearly beats on "
+        f"The utility as {report['form']}: the simplest description that no other clearly beats on "
         f"held-out comparisons (nats a comparison: {scores}). Scores and flows are left to their "
         "own methods: they take longer and were not shown to predict comparisons better."
     )

@@ -1,4 +1,4 @@
-"""Estimation methods beyond the core's own, found by their entry points.
+"""The interface of estimation methods: a `Problem` in, a `Fitted` density out.
 
 A package adds a method by an entry point of the group `GROUP`, whose name is the method's and
 whose object is an `ExternalMethod`. This package's own benchmarks add ``"flow"`` so.
@@ -9,20 +9,147 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
+import torch
+from scipy.stats import qmc
 from torch import Tensor
 
-from llm_elicit.density.density_model import DensityModel, Fitted
 from llm_elicit.density.errors import DensityError
-from llm_elicit.density.problem import Problem
-from llm_elicit.density.transforms import Latent
+from llm_elicit.density.judgments import Judgments
+from llm_elicit.density.likelihood import Noise
+from llm_elicit.density.sampling import SamplingDensity
+from llm_elicit.density.settings import FitSettings, Progress
+from llm_elicit.density.smc import Draws, Proposal
+from llm_elicit.density.transforms import Latent, make_latent
+from llm_elicit.density.utility_function import DeferredDraws, UtilityDraws
 
 GROUP = "llm_elicit.density_methods"
 OWN = ("auto", "score", "score-constant", "utility")
 """The core's own methods."""
 
 Settings = TypeVar("Settings")
+
+
+class Problem:
+    """The input of one fit.
+
+    Attributes
+    ----------
+    judgments, noise, settings, progress : as given to `llm_elicit.density.fit_belief`, checked.
+    latent : the latent coordinates.
+    winners, losers : (n, d) latent points.
+    weights : (n,) of the comparisons.
+    rng, generator : the random numbers of the fit, from one seed.
+    """
+
+    def __init__(
+        self,
+        judgments: Judgments,
+        sampling: SamplingDensity,
+        noise: Noise,
+        seed: int,
+        settings: FitSettings,
+        progress: Progress | None = None,
+    ) -> None:
+        self.judgments, self.noise, self.settings = judgments, noise, settings
+        self.progress = progress
+        self.latent: Latent = make_latent(sampling, judgments.points)
+        self.winners = torch.from_numpy(self.latent.to_latent(judgments.winners))
+        self.losers = torch.from_numpy(self.latent.to_latent(judgments.losers))
+        self.weights = torch.from_numpy(judgments.weights)
+        self.rng = np.random.default_rng(seed)
+        self.generator = torch.Generator().manual_seed(int(self.rng.integers(2**62)))
+
+    @property
+    def dimension(self) -> int:
+        """Number of features d."""
+        return self.latent.sampling.dimension
+
+    def points_of_sampling(self, log2_quasi: int = 12, limit: int = 16_384) -> Tensor:
+        """Return latent draws (m, d) of λ: ``limit`` compared points at most, 2^k Sobol points."""
+        compared = torch.cat([self.winners, self.losers])
+        if len(compared) > limit:
+            kept = torch.randperm(len(compared), generator=self.generator)[:limit]
+            compared = compared[kept]
+        sampling = self.latent.sampling
+        sobol = qmc.Sobol(sampling.dimension, rng=self.rng).random_base2(log2_quasi)
+        quasi = self.latent.to_latent(sampling.from_cube(sobol))
+        return torch.cat([compared, torch.from_numpy(quasi)])
+
+
+@dataclass(frozen=True)
+class EvaluationError:
+    """Root mean square errors of a log-density over draws of the belief, nats.
+
+    Parameters
+    ----------
+    numerical : the error of arithmetic, quadrature and solvers.
+    path : along the straight line between two draws, the difference of log-densities less the
+        integral of the force that moves the sampler; zero where the force is a gradient.
+    """
+
+    numerical: float = 0.0
+    path: float = 0.0
+
+
+class DensityModel(Protocol):
+    """The interface of a belief in latent coordinates: its draws, and its density."""
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        ...
+
+    def sample_latent(self, n: int, generator: torch.Generator) -> Draws:
+        """Return n latent draws (n, d) with their genealogies."""
+        ...
+
+    def log_density(self, g: Tensor) -> Tensor:
+        """Return normalized log-densities (n,) at latent points (n, d), nats per scale unit."""
+        ...
+
+    def evaluation_error(self, g: Tensor) -> EvaluationError:
+        """Return the errors of `log_density` at draws g (n, d), other than that of log Z."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every array of the model by name."""
+        ...
+
+    def config(self) -> dict[str, Any]:
+        """Return every other number of the model, JSON-able."""
+        ...
+
+
+@dataclass(frozen=True)
+class LogNormalizer:
+    """log ∫ exp(u) dz in nats, its standard error, draws of the belief, and a start for more."""
+
+    value: float
+    standard_error: float
+    draws: Draws
+    start: Proposal | None = None
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a method returns.
+
+    Parameters
+    ----------
+    model, normalizer : the density, and its log Z with draws.
+    diagnostics : JSON-able.
+    draws : of the posterior over utilities; None for a method without.
+    utility_seconds : of the time of the fit, what the utility took.
+    """
+
+    model: DensityModel
+    normalizer: LogNormalizer
+    diagnostics: dict[str, Any]
+    draws: UtilityDraws | DeferredDraws | None = None
+    utility_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,224 @@
-"""Settings of a fit, and of the score method."""
+"""All settings of a fit, validated."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llm_elicit.density.errors import DensityError, integer, number
-from llm_elicit.density.smc import AnnealingSettings
+from llm_elicit.density.errors import DensityError, fraction, integer, number
 from llm_elicit.density.torch_utils import device_named
-from llm_elicit.density.utility import UtilitySettings
 
 Progress = Callable[[str, int, int], None]
+"""What is called as progress(stage, done, total)."""
+
+
+@dataclass(frozen=True)
+class AnnealingSettings:
+    """Settings of annealed sequential Monte Carlo.
+
+    Parameters
+    ----------
+    ess : effective share of particles that each temperature keeps, between 0 and 1.
+    moves : Langevin moves at each temperature.
+    final_moves : moves at the last temperature, at most.
+    acceptance : the share of accepted moves that the step is adapted to.
+    settled : the last moves stop once a further move increases the mean squared distance of
+        particles from where they were resampled, in every direction, by at most this share.
+
+    Raises
+    ------
+    DensityError : a setting is out of range.
+    """
+
+    ess: float = 0.5
+    moves: int = 4
+    final_moves: int = 20
+    acceptance: float = 0.6
+    settled: float = 0.1
+
+    def __post_init__(self) -> None:
+        fraction("AnnealingSettings: ess", self.ess)
+        fraction("AnnealingSettings: acceptance", self.acceptance)
+        integer("AnnealingSettings: moves", self.moves, least=1)
+        integer("AnnealingSettings: final_moves", self.final_moves)
+        number("AnnealingSettings: settled", self.settled)
+
+
+@dataclass(frozen=True)
+class MixturePrior:
+    """Prior of a mixture's components; features have variance one under λ.
+
+    Parameters
+    ----------
+    concentration : parameter of the symmetric Dirichlet prior of the masses, as a density of
+        their logarithms (its mode is at equal masses).
+    strength : degrees of freedom of the Wishart-like prior of the precisions.
+    width : standard deviation of the components around which that prior is centred.
+    centring : precision of the normal prior of the centres.
+    width_doubt : each component's squared width is multiplied by a gamma variable of mean 1 and
+        1/``width_doubt`` degrees of freedom, which is integrated out. At 0 thin components are
+        all but excluded.
+    size_power : the Dirichlet prior is of each mass over its component's size (the geometric mean
+        of its standard deviations) to this power, so that thin components are expected to hold
+        less mass.
+    """
+
+    concentration: float = 3.0
+    strength: float = 1.0
+    width: float = 0.5
+    centring: float = 0.1
+    width_doubt: float = 0.0
+    size_power: float = 0.0
+
+
+@dataclass(frozen=True)
+class MixtureSettings:
+    """Settings of the mixtures' fit.
+
+    Parameters
+    ----------
+    counts : numbers of components that are tried.
+    starts : starts for each of them.
+    search_steps : most Newton steps of the starts that are left.
+    search_rows : most comparisons that the starts are compared on.
+    strengths : prior strengths, of which the one that predicts best is kept.
+    steps : most Newton steps of every later fit.
+    tolerance : nats a comparison by which a number of components may predict worse and still
+        count; see `averaging_shares`.
+    """
+
+    counts: tuple[int, ...] = (2, 3, 4, 6, 8, 12)
+    starts: int = 16
+    search_steps: int = 12
+    search_rows: int = 6000
+    strengths: tuple[float, ...] = (0.3, 1.0, 3.0)
+    steps: int = 30
+    tolerance: float = 0.02
+    prior: MixturePrior = field(default_factory=MixturePrior)
+
+    def __post_init__(self) -> None:
+        for name in ("starts", "search_steps", "search_rows", "steps"):
+            integer(f"MixtureSettings: {name}", getattr(self, name), least=1)
+        for count in self.counts:
+            integer("MixtureSettings: counts", count, least=2)
+
+
+@dataclass(frozen=True)
+class SmoothSettings:
+    """Settings of the process.
+
+    Parameters
+    ----------
+    frequencies : their number M; 0 for no such form.
+    length_scales : one process of each, in units of √d features; they are averaged.
+    search_rows : most comparisons that their variances are estimated from.
+    most_features : with more features than these the form is left out: mixtures led it there by
+        .06 nats a comparison and more (docs/benchmarks.md).
+    """
+
+    frequencies: int = 64
+    length_scales: tuple[float, ...] = (0.25, 0.4, 0.65)
+    search_rows: int = 2000
+    most_features: int = 3
+
+    def __post_init__(self) -> None:
+        integer("SmoothSettings: frequencies", self.frequencies)
+        integer("SmoothSettings: search_rows", self.search_rows, least=1)
+
+
+@dataclass(frozen=True)
+class HmcSettings:
+    """Effort of the sampler.
+
+    Parameters
+    ----------
+    windows : number of windows; all but the last adapt the coordinates.
+    trajectories : fresh velocities in each window.
+    leapfrog_steps : gradient evaluations in each trajectory.
+    """
+
+    windows: int = 5
+    trajectories: int = 6
+    leapfrog_steps: int = 12
+
+    def __post_init__(self) -> None:
+        for name in ("windows", "trajectories", "leapfrog_steps"):
+            integer(f"HmcSettings: {name}", getattr(self, name), least=1)
+
+
+@dataclass(frozen=True)
+class PosteriorSettings:
+    """Settings of the draws.
+
+    Parameters
+    ----------
+    draws : number of draws; 0 for none.
+    hmc : effort of the sampler for mixtures.
+    hmc_linear : the same for linear predictors, whose posterior is log-concave.
+    concentration : that of the mixtures' prior; one half is Jeffreys' Dirichlet prior.
+    prior_scale : what the chosen strength of the mixtures' prior is multiplied by.
+    size_power : see `MixturePrior`.
+    width_doubt : see `MixturePrior`; divided by the number of entries of a precision.
+    likelihood_power : the power of the forms' likelihoods in their shares; choices, most of them
+        between improbable points, are an imperfect judge of a density.
+    """
+
+    draws: int = 64
+    hmc: HmcSettings = field(default_factory=HmcSettings)
+    hmc_linear: HmcSettings = field(default_factory=lambda: HmcSettings(4, 4, 8))
+    concentration: float = 0.5
+    prior_scale: float = 0.3
+    size_power: float = 2.0
+    width_doubt: float = 1.0
+    likelihood_power: float = 0.5
+
+    def __post_init__(self) -> None:
+        integer("PosteriorSettings: draws", self.draws)
+
+
+@dataclass(frozen=True)
+class GaussianProcessSettings:
+    """Settings of the fit to log-odds.
+
+    ``frequencies`` M of the process; ``draws`` of the posterior; at most ``rounds`` of normal
+    approximations where there are choices; ``rows`` and ``iterations`` bound the search for the
+    variances.
+    """
+
+    frequencies: int = 256
+    draws: int = 128
+    rounds: int = 8
+    rows: int = 1000
+    iterations: int = 60
+
+
+@dataclass(frozen=True)
+class UtilitySettings:
+    """Settings of the utility fit.
+
+    Parameters
+    ----------
+    folds : of the cross-validation.
+    ridge_factors : multiples of the quadratic form's ridges of most evidence that its draws are
+        divided among. Half decades: a coarser grid leaves them between two of which one makes the
+        belief too narrow, the other too wide.
+    mixture, smooth, posterior : of the forms and the draws.
+    process : of the fit to log-odds; the others are for choices alone.
+
+    Raises
+    ------
+    DensityError : a number of folds below two.
+    """
+
+    folds: int = 8
+    ridge_factors: tuple[float, ...] = tuple(10.0 ** (half / 2) for half in range(-6, 7))
+    mixture: MixtureSettings = field(default_factory=MixtureSettings)
+    smooth: SmoothSettings = field(default_factory=SmoothSettings)
+    posterior: PosteriorSettings = field(default_factory=PosteriorSettings)
+    process: GaussianProcessSettings = field(default_factory=GaussianProcessSettings)
+
+    def __post_init__(self) -> None:
+        integer("UtilitySettings: folds", self.folds, least=2)
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,9 @@ from scipy.cluster.vq import kmeans2
 from scipy.optimize import brentq
 from torch import Tensor
 
-from llm_elicit.density.errors import DensityError, fraction, integer, number
+from llm_elicit.density.errors import DensityError
 from llm_elicit.density.sampling import Uniform
+from llm_elicit.density.settings import AnnealingSettings
 from llm_elicit.density.transforms import CUBE_MARGIN, Latent
 
 LogDensity = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -66,38 +67,6 @@ class Draws:
     def take(self, index: Tensor) -> Draws:
         """Return the draws numbered ``index`` (m,)."""
         return Draws(self.points[index], self.genealogies[index])
-
-
-@dataclass(frozen=True)
-class AnnealingSettings:
-    """Settings of annealed sequential Monte Carlo.
-
-    Parameters
-    ----------
-    ess : effective share of particles that each temperature keeps, between 0 and 1.
-    moves : Langevin moves at each temperature.
-    final_moves : moves at the last temperature, at most.
-    acceptance : the share of accepted moves that the step is adapted to.
-    settled : the last moves stop once a further move increases the mean squared distance of
-        particles from where they were resampled, in every direction, by at most this share.
-
-    Raises
-    ------
-    DensityError : a setting is out of range.
-    """
-
-    ess: float = 0.5
-    moves: int = 4
-    final_moves: int = 20
-    acceptance: float = 0.6
-    settled: float = 0.1
-
-    def __post_init__(self) -> None:
-        fraction("AnnealingSettings: ess", self.ess)
-        fraction("AnnealingSettings: acceptance", self.acceptance)
-        integer("AnnealingSettings: moves", self.moves, least=1)
-        integer("AnnealingSettings: final_moves", self.final_moves)
-        number("AnnealingSettings: settled", self.settled)
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from llm_elicit.density.density_model import EvaluationError, Fitted, LogNormalizer
-from llm_elicit.density.smc import (
-    Annealed,
-    AnnealingSettings,
-    Draws,
-    Proposal,
-    anneal,
-    draw_sampling,
-)
+from llm_elicit.density.methods import EvaluationError, Fitted, LogNormalizer
+from llm_elicit.density.settings import AnnealingSettings
+from llm_elicit.density.smc import Annealed, Draws, Proposal, anneal, draw_sampling
 from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_function import Potential, Utility, rounding
 
@@ -43,7 +37,7 @@ def utility_and_slope(latent: Latent, utility: Potential, g: Tensor) -> tuple[Te
 
 @dataclass(frozen=True)
 class UtilityDensity:
-    """The belief p ∝ exp(f) per scale unit, a `llm_elicit.density.density_model.DensityModel`.
+    """The belief p ∝ exp(f) per scale unit, a `llm_elicit.density.methods.DensityModel`.
 
     Parameters
     ----------

@@ -1,19 +1,14 @@
-"""Utility functions f: quadratic forms, mixtures of forms, networks, and sums of them.
+"""Utility functions f, and draws of the posterior over them.
 
 exp(f) is the Bradley–Terry utility density up to a constant, and exp(f(x) − f(x')) the ratio of
 densities. A `Utility` is evaluated on the features of `llm_elicit.density.transforms`, in the
 precision and on the device of its coefficients; values come back where the features were.
-
-A mixture is f(t) = a log Σ_k exp(h_k − ½|t W_k − o_k|²). Far from the data the widest form
-dominates, so exp(f) is integrable whatever was fitted.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -21,199 +16,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from llm_elicit.density.fourier import FourierStack
+from llm_elicit.density.stacks import ComponentStack, FourierStack, NetworkStack
+from llm_elicit.density.torch_utils import one_thread
 
 Array = npt.NDArray[np.float64]
 # Chunks that fit in the cache: larger ones took up to three times as long.
 _CHUNK, _CHUNK_GPU = 1024, 65_536
-
-
-@dataclass(frozen=True)
-class ComponentStack:
-    """S mixtures of K components, evaluated together, times ``share``.
-
-    Component k has its centre where t W = o, precision W Wᵀ, and log-mass h − log|det W| up to a
-    constant.
-
-    Parameters
-    ----------
-    whiten, offset, height : W (S, K, d, d), o (S, K, d) and h (S, K).
-    share : the factor a of the logarithm.
-
-    Examples
-    --------
-    >>> import torch
-    >>> one = ComponentStack(torch.eye(2)[None, None], torch.zeros(1, 1, 2), torch.zeros(1, 1))
-    >>> one(torch.tensor([[2.0, 0.0]])).tolist()
-    [[-2.0]]
-    """
-
-    whiten: Tensor
-    offset: Tensor
-    height: Tensor
-    share: float = 1.0
-
-    @property
-    def dimension(self) -> int:
-        """Number of features d."""
-        return int(self.offset.shape[-1])
-
-    @property
-    def count(self) -> int:
-        """Number of mixtures S."""
-        return int(self.height.shape[0])
-
-    @property
-    def parameters(self) -> list[Tensor]:
-        """The three tensors."""
-        return [self.whiten, self.offset, self.height]
-
-    def select(self, which: Sequence[int]) -> ComponentStack:
-        """Return copies of the mixtures numbered ``which``."""
-        whiten, offset, height = (p.detach()[list(which)].clone() for p in self.parameters)
-        return ComponentStack(whiten, offset, height, self.share)
-
-    def scaled(self, factor: float) -> ComponentStack:
-        """Return the mixtures times ``factor``."""
-        return replace(self, share=factor * self.share)
-
-    def __call__(self, t: Tensor) -> Tensor:
-        """Return values (S, n) at features (n, d)."""
-        return self.share * torch.logsumexp(self._forms(t), -1)
-
-    def _forms(self, t: Tensor) -> Tensor:
-        """Return the components' values (S, n, K), by one product with `products` of features."""
-        s, k, _ = self.offset.shape
-        return (products(t) @ self._columns).reshape(-1, s, k).transpose(0, 1)
-
-    def rows(self) -> Tensor:
-        """Return the components' coefficients (S, K, P) of `products`."""
-        d = self.dimension
-        i, j = torch.triu_indices(d, d, device=self.whiten.device)
-        twice = torch.where(i == j, 0.5, 1.0)
-        constant = self.height - 0.5 * self.offset.square().sum(-1)
-        squares = -twice * self._precision[:, :, i, j]
-        return torch.cat([self._linear, squares, constant[..., None]], -1)
-
-    def draw(self, n: int, generator: torch.Generator) -> Tensor:
-        """Return features (n, d), double, of the first mixture as if its ``share`` were 1."""
-        masses = torch.softmax(self._log_masses[0], 0)
-        which = torch.multinomial(masses, n, replacement=True, generator=generator)
-        white = torch.randn(n, self.dimension, generator=generator, dtype=torch.float64)
-        inverse = torch.linalg.inv(self.whiten[0].double())
-        t: Tensor = ((white + self.offset[0, which])[:, None] @ inverse[which]).squeeze(1)
-        return t
-
-    @property
-    def log_mass(self) -> Tensor:
-        """log ∫ exp(f) dt (S,), nats, as if ``share`` were 1."""
-        masses: Tensor = torch.logsumexp(self._log_masses, 1)
-        return masses + 0.5 * self.dimension * math.log(2.0 * math.pi)
-
-    @property
-    def _log_masses(self) -> Tensor:
-        """Log-masses (S, K) of the components, up to a constant."""
-        masses: Tensor = self.height - torch.linalg.slogdet(self.whiten).logabsdet
-        return masses
-
-    # Samplers evaluate a stack thousands of times.
-    @cached_property
-    def _columns(self) -> Tensor:
-        """`rows`, one component per column (P, S·K)."""
-        return self.rows().flatten(0, 1).T
-
-    @cached_property
-    def _precision(self) -> Tensor:
-        """W Wᵀ (S, K, d, d)."""
-        return self.whiten @ self.whiten.transpose(2, 3)
-
-    @cached_property
-    def _linear(self) -> Tensor:
-        """W o (S, K, d): each component's slope at 0."""
-        return (self.whiten @ self.offset[..., None]).squeeze(-1)
-
-    def mean_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean over the stack (n,) and its gradient (n, d)."""
-        s, k, d = self.offset.shape
-        forms = self._forms(t)
-        share = torch.softmax(forms, -1) * (self.share / s)
-        flat = share.transpose(0, 1).reshape(-1, s * k)
-        pull = (flat @ self._precision.reshape(s * k, d * d)).reshape(-1, d, d)
-        slope = flat @ self._linear.reshape(s * k, d) - (pull @ t[..., None]).squeeze(-1)
-        return self.share * torch.logsumexp(forms, -1).mean(0), slope
-
-
-def products(t: Tensor) -> Tensor:
-    """Return [t_i, t_i t_j, 1] (n, P) of features (n, d), i <= j."""
-    i, j = torch.triu_indices(t.shape[1], t.shape[1], device=t.device)
-    return torch.cat([t, t[:, i] * t[:, j], torch.ones_like(t[:, :1])], 1)
-
-
-class NetworkStack:
-    """S networks d -> h -> h -> h -> 1 with SiLU, evaluated together by batched products.
-
-    ``parameters`` are [W1 (S,d,h), b1 (S,1,h), W2, b2, W3, b3, W4 (S,h,1)]. There is no output
-    bias, because only differences of f are observed.
-    """
-
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self.parameters = list(parameters)
-
-    @classmethod
-    def create(
-        cls, count: int, dimension: int, width: int, generator: torch.Generator
-    ) -> NetworkStack:
-        """Return new networks: He-scaled hidden layers, and an output of zero."""
-        parameters: list[Tensor] = []
-        fan_in = dimension
-        for _ in range(3):
-            weight = torch.randn(count, fan_in, width, generator=generator)
-            parameters.append(weight * (1.6 / math.sqrt(fan_in)))
-            parameters.append(0.5 * torch.randn(count, 1, width, generator=generator))
-            fan_in = width
-        parameters.append(torch.zeros(count, width, 1))
-        return cls(parameters)
-
-    @property
-    def dimension(self) -> int:
-        """Number of features d."""
-        return int(self.parameters[0].shape[1])
-
-    @property
-    def count(self) -> int:
-        """Number of networks S."""
-        return int(self.parameters[0].shape[0])
-
-    def select(self, which: Sequence[int]) -> NetworkStack:
-        """Return copies of the networks numbered ``which``."""
-        return NetworkStack([p.detach()[list(which)].clone() for p in self.parameters])
-
-    def scaled(self, factor: float) -> NetworkStack:
-        """Return the networks times ``factor``."""
-        return NetworkStack([*self.parameters[:-1], factor * self.parameters[-1]])
-
-    def __call__(self, t: Tensor) -> Tensor:
-        """Return values (S, n) at features (n, d)."""
-        hidden = t.expand(self.count, *t.shape)
-        for i in range(3):
-            weight, bias = self.parameters[2 * i], self.parameters[2 * i + 1]
-            hidden = torch.nn.functional.silu(torch.baddbmm(bias, hidden, weight))
-        return torch.bmm(hidden, self.parameters[6]).squeeze(-1)
-
-    def mean_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean over the stack (n,) and its gradient (n, d), without autograd."""
-        hidden, slopes = t.expand(self.count, *t.shape), []
-        for i in range(3):
-            weight, bias = self.parameters[2 * i], self.parameters[2 * i + 1]
-            pre = torch.baddbmm(bias, hidden, weight)
-            gate = torch.sigmoid(pre)
-            hidden = pre * gate
-            slopes.append(pre.sub_(hidden).mul_(gate).add_(gate))
-        value = torch.bmm(hidden, self.parameters[6]).squeeze(-1).mean(0)
-        back = slopes[2].mul_(self.parameters[6].transpose(1, 2) / self.count)
-        for i in (2, 1):
-            back = torch.bmm(back, self.parameters[2 * i].transpose(1, 2)).mul_(slopes[i - 1])
-        return value, torch.bmm(back, self.parameters[0].transpose(1, 2)).sum(0)
 
 
 def quadratic_features(t: Array) -> Array:
@@ -386,3 +194,134 @@ def share_tensor(stack: ComponentStack) -> Tensor:
 def _numbered(tensors: dict[str, Tensor], prefix: str) -> list[Tensor]:
     count = sum(name.startswith(prefix) for name in tensors)
     return [tensors[f"{prefix}{i}"] for i in range(count)]
+
+
+@dataclass(frozen=True)
+class UtilityDraws:
+    """S draws of the posterior over utilities: quadratic forms, then mixtures.
+
+    Parameters
+    ----------
+    linear, curvature : (Q, d) and (Q, d, d) coefficients of the quadratic forms.
+    stacks : mixtures; each stack has those with one number of components.
+    fourier : Q functions that are added to the quadratic forms, or None.
+
+    Examples
+    --------
+    >>> import torch
+    >>> draws = UtilityDraws(torch.zeros(3, 2), -0.5 * torch.eye(2).expand(3, 2, 2))
+    >>> draws(torch.ones(5, 2)).shape, len(draws), len(list(draws))
+    (torch.Size([3, 5]), 3, 3)
+    """
+
+    linear: Tensor
+    curvature: Tensor
+    stacks: tuple[ComponentStack, ...] = ()
+    fourier: FourierStack | None = None
+
+    def __len__(self) -> int:
+        return len(self.linear) + sum(stack.count for stack in self.stacks)
+
+    def __iter__(self) -> Iterator[Utility]:
+        for at, (linear, curvature) in enumerate(zip(self.linear, self.curvature, strict=True)):
+            fourier = None if self.fourier is None else self.fourier.select([at])
+            yield Utility(linear, curvature, fourier=fourier)
+        flat = Utility.flat(self.linear.shape[1])
+        for stack in self.stacks:
+            for at in range(stack.count):
+                yield Utility(flat.linear, flat.curvature, None, (stack.select([at]),))
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """Return values (S, n) at features (n, d)."""
+        parts = [self._values(chunk) for chunk in torch.split(t.to(self.linear), _CHUNK)]
+        return torch.cat(parts, 1).to(t)
+
+    def _values(self, t: Tensor) -> Tensor:
+        quadratic = self.linear @ t.T + torch.einsum("ni,sij,nj->sn", t, self.curvature, t)
+        if self.fourier is not None:
+            quadratic = quadratic + self.fourier(t)
+        return torch.cat([quadratic, *(stack(t) for stack in self.stacks)])
+
+    def scaled(self, factor: float) -> UtilityDraws:
+        """Return the utilities times ``factor``."""
+        stacks = tuple(stack.scaled(factor) for stack in self.stacks)
+        fourier = None if self.fourier is None else self.fourier.scaled(factor)
+        return UtilityDraws(factor * self.linear, factor * self.curvature, stacks, fourier)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every array by name."""
+        named = {"draws.linear": self.linear, "draws.curvature": self.curvature}
+        if self.fourier is not None:
+            named |= {"draws.frequencies": self.fourier.frequencies}
+            named |= {"draws.weights": self.fourier.weights}
+        for at, stack in enumerate(self.stacks):
+            whiten, offset, height = stack.parameters
+            named |= {f"draws.{at}.whiten": whiten, f"draws.{at}.offset": offset}
+            named |= {f"draws.{at}.height": height, f"draws.{at}.share": share_tensor(stack)}
+        return named
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> UtilityDraws:
+        """Return the inverse of `tensors`; other names are ignored."""
+        count = sum(name.startswith("draws.") and name.endswith(".height") for name in tensors)
+        stacks = (
+            ComponentStack(
+                tensors[f"draws.{at}.whiten"],
+                tensors[f"draws.{at}.offset"],
+                tensors[f"draws.{at}.height"],
+                float(tensors[f"draws.{at}.share"]),
+            )
+            for at in range(count)
+        )
+        fourier = None
+        if "draws.weights" in tensors:
+            fourier = FourierStack(tensors["draws.frequencies"], tensors["draws.weights"])
+        return cls(tensors["draws.linear"], tensors["draws.curvature"], tuple(stacks), fourier)
+
+
+class DeferredDraws:
+    """Draws that are made when they are first asked for.
+
+    Parameters
+    ----------
+    make : returns the draws, the same ones every time it is called.
+    count : their number.
+
+    Examples
+    --------
+    >>> import torch
+    >>> flat = UtilityDraws(torch.zeros(3, 2), torch.zeros(3, 2, 2))
+    >>> draws = DeferredDraws(lambda: flat, 3)
+    >>> len(draws), draws.get() is flat
+    (3, True)
+    """
+
+    def __init__(self, make: Callable[[], UtilityDraws], count: int) -> None:
+        self._make: Callable[[], UtilityDraws] | None = make
+        self._count = count
+        self._draws: UtilityDraws | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def get(self) -> UtilityDraws:
+        """Return the draws."""
+        make = self._make
+        if self._draws is None and make is not None:
+            with one_thread():
+                self._draws = make()
+            self._make = None  # and with it the comparisons
+        assert self._draws is not None
+        return self._draws
+
+    def scaled(self, factor: float) -> DeferredDraws:
+        """Return the same utilities times ``factor``, made when they are asked for."""
+        return DeferredDraws(lambda: self.get().scaled(factor), self._count)
+
+    def __reduce__(self) -> tuple[Callable[[UtilityDraws], DeferredDraws], tuple[UtilityDraws]]:
+        """Pickle the draws, not the comparisons that they are made from."""
+        return _made, (self.get(),)
+
+
+def _made(draws: UtilityDraws) -> DeferredDraws:
+    return DeferredDraws(lambda: draws, len(draws))

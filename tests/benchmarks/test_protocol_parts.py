@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from llm_elicit.benchmarks.protocol import LangevinSettings, LikelihoodSettings, TrainingSettings
+from llm_elicit.benchmarks.protocol.density import importance_log_normalizer
 from llm_elicit.benchmarks.protocol.likelihood import FlowPrior, flow_log_prob, score_and_divergence
 from llm_elicit.benchmarks.protocol.network import ScoreNetwork
 from llm_elicit.benchmarks.protocol.samplers import sample_langevin
@@ -20,6 +21,9 @@ from llm_elicit.benchmarks.protocol.training import (
     power_decay,
     train_score,
 )
+from llm_elicit.density import GaussianMixture, Uniform
+from llm_elicit.density.smc import Draws
+from llm_elicit.density.transforms import make_latent
 
 
 def _network(d: int = 2) -> ScoreNetwork:
@@ -175,3 +179,20 @@ def test_the_flow_of_what_hardly_moves_is_solved() -> None:
     settings = LikelihoodSettings(sigma_min=1e-3, rtol=1e-5, atol=1e-5)
     found = flow_log_prob(x, lambda y, s: -y / (variance + s * s), prior, settings)
     assert abs(float(found) + 0.5 * math.log(2 * math.pi * variance) + 0.45) < 1e-3
+
+
+@pytest.mark.parametrize("dimension", [1, 4, 10])
+def test_importance_sampling_finds_the_constant_of_a_normal(dimension: int) -> None:
+    """Of N(m, S) under a box that holds it all: the integral is 1."""
+    latent = make_latent(Uniform([-9.0] * dimension, [9.0] * dimension))
+    covariance = 0.5 * np.eye(dimension) + 0.5
+    law = GaussianMixture([1.0], [np.linspace(-1, 1, dimension)], [covariance])
+    x = law.sample(2000, np.random.default_rng(0))
+    draws = Draws.independent(torch.from_numpy(latent.to_latent(x)))
+
+    def log_density(g: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(law.log_prob(latent.from_latent(g.numpy())))
+
+    found = importance_log_normalizer(latent, log_density, draws, torch.Generator().manual_seed(1))
+    assert found.standard_error < 0.05
+    assert abs(found.value) < 4 * found.standard_error

@@ -19,6 +19,7 @@ from llm_elicit.density import (
     simulate_choices,
 )
 from llm_elicit.density.smc import Annealed, anneal
+from llm_elicit.density.stacks import NetworkStack
 
 Array = npt.NDArray[np.float64]
 
@@ -87,3 +88,18 @@ def wasserstein(x: Array, y: Array) -> float:
     import ot
 
     return float(ot.emd2([], [], ot.dist(x, y, metric="euclidean"), numItermax=5_000_000))
+
+
+def random_networks(
+    count: int, dimension: int, width: int, generator: torch.Generator
+) -> NetworkStack:
+    """Networks as in saved beliefs of former versions, with random parameters."""
+    parameters, fan_in = [], dimension
+    for _ in range(3):
+        parameters.append(
+            torch.randn(count, fan_in, width, generator=generator) * 1.6 / fan_in**0.5
+        )
+        parameters.append(0.5 * torch.randn(count, 1, width, generator=generator))
+        fan_in = width
+    parameters.append(torch.randn(count, width, 1, generator=generator))
+    return NetworkStack(parameters)

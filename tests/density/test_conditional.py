@@ -10,9 +10,9 @@ import torch
 
 from llm_elicit.density import BeliefDensity, DensityError, Uniform, band, fit_belief
 from llm_elicit.density.conditional import Substitution
-from llm_elicit.density.fourier import FourierStack, draw_frequencies
-from llm_elicit.density.utility_draws import UtilityDraws
-from llm_elicit.density.utility_function import ComponentStack, NetworkStack, Utility
+from llm_elicit.density.stacks import ComponentStack, FourierStack, draw_frequencies
+from llm_elicit.density.utility_function import Utility, UtilityDraws
+from tests.density.targets import random_networks
 
 D, K, S = 4, 3, 2
 SPACE = Uniform([-4.0, 0.0, 1.0], [4.0, 2.0, 100.0], log=[0, 0, 1], categorical=[0, 1, 0])
@@ -32,8 +32,7 @@ def _fourier(generator: torch.Generator) -> FourierStack:
 
 def _everything() -> Utility:
     generator = torch.Generator().manual_seed(3)
-    networks = NetworkStack.create(S, D, 5, generator)
-    networks.parameters[6].copy_(torch.randn(S, 5, 1, generator=generator))
+    networks = random_networks(S, D, 5, generator)
     square = torch.randn(D, D, generator=generator)
     return Utility(
         torch.randn(D, generator=generator), square + square.T, networks,

@@ -14,7 +14,7 @@ from llm_elicit.density import (
     suggest_pairs,
 )
 from llm_elicit.density.design import SuggestSettings, _Answers, _at_known_power
-from llm_elicit.density.utility import GaussianProcessSettings
+from llm_elicit.density.settings import GaussianProcessSettings
 from tests.density.targets import Array
 
 SQUARE = Uniform([-3.0, -3.0], [3.0, 3.0])

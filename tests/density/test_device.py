@@ -12,9 +12,9 @@ import torch
 
 from llm_elicit.density import BeliefDensity, DensityError, FitSettings, Uniform, fit_belief
 from llm_elicit.density.torch_utils import one_thread
-from llm_elicit.density.utility_function import NetworkStack, Utility
+from llm_elicit.density.utility_function import Utility
 from tests.density.conftest import QUICK
-from tests.density.targets import Array, ask, onemoon, wasserstein
+from tests.density.targets import Array, ask, onemoon, random_networks, wasserstein
 
 BOX = Uniform([-3.0, -3.0], [3.0, 3.0])
 
@@ -34,9 +34,7 @@ def test_a_device_that_is_not_there_is_named_in_one_line() -> None:
 
 
 def _utility(generator: torch.Generator) -> Utility:
-    networks = NetworkStack.create(2, 3, 8, generator)
-    networks.parameters[-1].normal_(generator=generator)
-    return Utility(torch.ones(3), torch.eye(3), networks)
+    return Utility(torch.ones(3), torch.eye(3), random_networks(2, 3, 8, generator))
 
 
 def test_values_come_back_in_the_precision_of_the_features() -> None:

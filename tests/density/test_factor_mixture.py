@@ -15,7 +15,7 @@ from llm_elicit.density.utility.factor_mixture import FactorMixture
 from llm_elicit.density.utility.fisher_scoring import MixturePosterior, maximize
 from llm_elicit.density.utility.folds import CrossValidation
 from llm_elicit.density.utility.mixture import fit_mixtures
-from llm_elicit.density.utility.model import Mixture
+from llm_elicit.density.utility.model import Mixture, log_prior
 from tests.density.targets import ask
 
 
@@ -59,7 +59,7 @@ def test_derivatives_are_those_along_its_own_steps() -> None:
 
     step = torch.zeros(3 * 10, requires_grad=True)
     choices = posterior.response.log_cdf(differences(step)) @ weights
-    (choices + prior.value(mixture.moved(step))).backward()
+    (choices + log_prior(prior, mixture.moved(step))).backward()
     torch.testing.assert_close(gradient, step.grad, atol=2e-3, rtol=1e-3)
     # Flat only where f is raised everywhere alike.
     lowest = torch.linalg.eigvalsh(curvature.double())[:2]

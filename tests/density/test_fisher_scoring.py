@@ -16,7 +16,7 @@ from llm_elicit.density.utility import ChoiceData
 from llm_elicit.density.utility.fisher_scoring import MixturePosterior, maximize
 from llm_elicit.density.utility.folds import CrossValidation
 from llm_elicit.density.utility.mixture import draw_starts
-from llm_elicit.density.utility.model import Mixture
+from llm_elicit.density.utility.model import Mixture, log_prior
 from tests.density.targets import ask
 
 
@@ -48,7 +48,7 @@ def test_gradient_is_that_of_the_log_posterior_along_a_step(
         moved = mixture.moved(step)
         winners, losers = moved(posterior.points).chunk(2)
         choices = posterior.response.log_cdf(winners - losers) * posterior.weights
-        return choices.sum() + posterior.prior.value(moved)
+        return choices.sum() + log_prior(posterior.prior, moved)
 
     step = torch.zeros(len(gradient), requires_grad=True)
     (expected,) = torch.autograd.grad(along(step), step)
@@ -74,7 +74,7 @@ def test_a_width_in_doubt_is_integrated_out(width_doubt: float) -> None:
         law = half * (log_widths - scale) + 0.5 * strength * (d * log_widths - scale * trace)
         return float(strength * np.linalg.slogdet(w)[1] + logsumexp(law))
 
-    found = [prior.value(Mixture(w[None], torch.zeros(1, 2), torch.zeros(1))) for w in whiten]
+    found = [log_prior(prior, Mixture(w[None], torch.zeros(1, 2), torch.zeros(1))) for w in whiten]
     thin, round_ = (by_quadrature(w.numpy().astype(float)) for w in whiten)
     assert float(found[0] - found[1]) == pytest.approx(thin - round_, rel=1e-3, abs=1e-3)
 
@@ -93,7 +93,7 @@ def test_the_thinner_of_two_components_is_expected_to_hold_less_mass(
         log_masses = torch.stack([log_ratios, torch.zeros_like(log_ratios)], -1)
         heights = log_masses + half_log_precision
         many = Mixture(whiten.expand(4001, 2, 3, 3), torch.zeros(4001, 2, 3), heights)
-        return prior.value(many).double().exp()
+        return log_prior(prior, many).double().exp()
 
     of_ratios = density(MixturePrior(0.5, 0.3, 0.5, 0.1, 0.2, size_power))
     plain = density(MixturePrior(0.5, 0.3, 0.5, 0.1, 0.2))

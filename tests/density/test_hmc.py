@@ -9,9 +9,10 @@ import torch
 
 from llm_elicit.density import GaussianMixture, MixturePrior, Noise, Uniform
 from llm_elicit.density.likelihood import Response
+from llm_elicit.density.settings import HmcSettings
 from llm_elicit.density.utility.fisher_scoring import MixturePosterior, inverse_root, maximize
-from llm_elicit.density.utility.hmc import HmcSettings, sample_hmc
-from llm_elicit.density.utility.model import Mixture
+from llm_elicit.density.utility.hmc import sample_hmc
+from llm_elicit.density.utility.model import Mixture, log_prior
 from llm_elicit.density.utility.posterior import MixtureDensity
 from tests.density.targets import ask
 
@@ -110,7 +111,7 @@ def test_the_surrogate_may_be_left_without_choices() -> None:
         gap = _gap(law.mode, law.posterior)
     surest = MixtureDensity(law.posterior.subset(gap.argmax()[None]), law.mode).surrogate(start)
     assert len(surest.posterior.weights) == 0
-    prior = law.posterior.prior.value(law.mode.moved(start))
+    prior = log_prior(law.posterior.prior, law.mode.moved(start))
     torch.testing.assert_close(surest(start), prior)
     assert torch.isfinite(sample_hmc(surest, 0.1 * torch.eye(30), 4, torch.Generator())).all()
 

@@ -18,7 +18,7 @@ from llm_elicit.density import (
     fit_evidence,
 )
 from llm_elicit.density.log_odds import pair_contrasts
-from llm_elicit.density.utility import GaussianProcessSettings
+from llm_elicit.density.settings import GaussianProcessSettings
 from tests.density.targets import Array
 
 BOX = Uniform([-3.0], [3.0])

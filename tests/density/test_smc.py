@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from llm_elicit.density import AnnealingSettings, DensityError, GaussianMixture, Uniform
-from llm_elicit.density.density_model import importance_log_normalizer
-from llm_elicit.density.smc import Draws, Proposal
+from llm_elicit.density.smc import Proposal
+from llm_elicit.density.stacks import ComponentStack
 from llm_elicit.density.transforms import Latent, make_latent
 from llm_elicit.density.utility_density import anneal_belief, estimate_log_normalizer
-from llm_elicit.density.utility_function import ComponentStack, Utility
+from llm_elicit.density.utility_function import Utility
 from tests.density.targets import Array
 
 SETTINGS = AnnealingSettings()
@@ -138,20 +138,3 @@ def test_a_density_without_values_is_an_error(value: float) -> None:
     utility = Utility(torch.tensor([value]), torch.zeros(1, 1))
     with pytest.raises(DensityError, match="the log-density is NaN or"):
         anneal_belief(latent, utility, 100, _generator(0), SETTINGS)
-
-
-@pytest.mark.parametrize("dimension", [1, 4, 10])
-def test_importance_sampling_finds_the_constant_of_a_normal(dimension: int) -> None:
-    """Of N(m, S) under a box that holds it all: the integral is 1."""
-    latent = make_latent(Uniform([-9.0] * dimension, [9.0] * dimension))
-    covariance = 0.5 * np.eye(dimension) + 0.5
-    law = GaussianMixture([1.0], [np.linspace(-1, 1, dimension)], [covariance])
-    x = law.sample(2000, np.random.default_rng(0))
-    draws = Draws.independent(torch.from_numpy(latent.to_latent(x)))
-
-    def log_density(g: torch.Tensor) -> torch.Tensor:
-        return torch.from_numpy(law.log_prob(latent.from_latent(g.numpy())))
-
-    found = importance_log_normalizer(latent, log_density, draws, _generator(1))
-    assert found.standard_error < 0.05
-    assert abs(found.value) < 4 * found.standard_error

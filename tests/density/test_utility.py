@@ -24,26 +24,20 @@ from llm_elicit.density import (
 )
 from llm_elicit.density.judgments import assign_folds, check_judgments
 from llm_elicit.density.likelihood import Response
+from llm_elicit.density.stacks import ComponentStack, NetworkStack
 from llm_elicit.density.utility import ChoiceData, fit_utility
 from llm_elicit.density.utility.folds import CrossValidation, HeldOut
 from llm_elicit.density.utility.quadratic import QuadraticFit, Ridges
 from llm_elicit.density.utility.smooth import average_smooth, fit_smooth
 from llm_elicit.density.utility.stacking import cross_fitted_stack
-from llm_elicit.density.utility_function import (
-    ComponentStack,
-    NetworkStack,
-    Utility,
-    quadratic_features,
-)
+from llm_elicit.density.utility_function import Utility, quadratic_features
 from tests.density.conftest import QUICK
-from tests.density.targets import Array, anneal_two_modes, ask, wasserstein
+from tests.density.targets import Array, anneal_two_modes, ask, random_networks, wasserstein
 
 
 def _stack() -> NetworkStack:
     generator = torch.Generator().manual_seed(0)
-    networks = NetworkStack.create(3, 2, 16, generator)
-    networks.parameters[6] = torch.randn(3, 16, 1, generator=generator)
-    return networks
+    return random_networks(3, 2, 16, generator)
 
 
 def test_hand_written_gradient_matches_automatic_differentiation() -> None:
@@ -202,7 +196,7 @@ def test_a_mixture_is_left_out_where_comparisons_are_too_few() -> None:
     winners, losers = _pairs(40)
     judgments = check_judgments(winners, losers, None, Uniform([-1.0, -1.0], [1.0, 1.0]))
     data = ChoiceData(judgments.winners, judgments.losers, judgments.weights, judgments.pairs)
-    notes = fit_utility(data, Noise(), np.random.default_rng(0), QUICK.utility).notes
+    notes = fit_utility(data, Noise(), np.random.default_rng(0), QUICK.utility).diagnostics
     assert not [part for part in notes["stack"] if part.startswith("mixture")]
 
 

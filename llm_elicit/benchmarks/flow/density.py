@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llm_elicit.density.density_model import EvaluationError
+from llm_elicit.density.methods import EvaluationError
 from llm_elicit.density.smc import Draws
 from llm_elicit.density.transforms import Latent
 
@@ -147,7 +147,7 @@ def _identity_splines(shape: FlowShape, seed: int) -> Any:
 class FlowDensity:
     """p(g) = (1/K) Σ_k q_k(g) in latent coordinates, with K flows of equal weight.
 
-    See `llm_elicit.density.density_model.DensityModel`. Nothing is estimated: ∫ p dg = 1, and
+    See `llm_elicit.density.methods.DensityModel`. Nothing is estimated: ∫ p dg = 1, and
     the density per unit of the feature scale is p(g)/|dz/dg|.
     """
 

@@ -30,12 +30,10 @@ import torch
 from torch import Tensor
 
 from llm_elicit.benchmarks.flow.density import BeliefFlow, FlowDensity, FlowShape
-from llm_elicit.density.density_model import Fitted, LogNormalizer
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.judgments import assign_folds
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
-from llm_elicit.density.methods import external_settings
-from llm_elicit.density.problem import Problem
+from llm_elicit.density.methods import Fitted, LogNormalizer, Problem, external_settings
 from llm_elicit.density.torch_utils import Adam
 from llm_elicit.density.transforms import BoxLatent
 

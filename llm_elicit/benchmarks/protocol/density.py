@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -33,8 +34,9 @@ from llm_elicit.benchmarks.protocol.samplers import (
 )
 from llm_elicit.benchmarks.protocol.tempering import Tempering
 from llm_elicit.benchmarks.protocol.training import TrainingSettings
-from llm_elicit.density.density_model import EvaluationError
-from llm_elicit.density.smc import AnnealingSettings, Draws, Proposal
+from llm_elicit.density.methods import EvaluationError, LogNormalizer
+from llm_elicit.density.settings import AnnealingSettings
+from llm_elicit.density.smc import Draws, Proposal
 from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_density import (
     anneal_belief,
@@ -111,7 +113,7 @@ class ScoreDensity:
     """Samples by score-scaled Langevin dynamics; density along rays or by the probability flow.
 
     ``by_flow`` says which; ``resampler`` replaces both by the second network. See
-    `llm_elicit.density.density_model.DensityModel`.
+    `llm_elicit.density.methods.DensityModel`.
     """
 
     parts: ScoreParts
@@ -314,3 +316,28 @@ def _restore_resampler(d: int, tensors: dict[str, Tensor], config: dict[str, Any
         HeunSettings(**settings),
         LikelihoodSettings(**config["likelihood"]),
     )
+
+
+def importance_log_normalizer(
+    latent: Latent,
+    unnormalized: Callable[[Tensor], Tensor],
+    draws: Draws,
+    generator: torch.Generator,
+    points: int = 1500,
+) -> LogNormalizer:
+    """Return log ∫ exp(u) dz in nats, by importance sampling with ``points`` points.
+
+    The proposal is a `Proposal` fitted to ``draws`` of the belief (n, d): its components put points
+    where the mass is, and its share of λ bounds the weights elsewhere (Hesterberg, 1995). The
+    standard error is by the delta method.
+
+    Parameters
+    ----------
+    unnormalized : u (n,) at latent points (n, d), nats per scale unit.
+    """
+    proposal = Proposal.fit(draws.points, 0.5, generator)
+    g = proposal.draw(latent, points, generator)
+    log_weights = unnormalized(g) + latent.log_volume(g) - proposal.log_density(latent, g)[0]
+    value = float(torch.logsumexp(log_weights, 0)) - math.log(points)
+    error = float(torch.exp(log_weights - value).std()) / math.sqrt(points)
+    return LogNormalizer(value, error, draws)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from llm_elicit.benchmarks.protocol.cube import CubeLatent
-from llm_elicit.benchmarks.protocol.density import ScoreDensity
+from llm_elicit.benchmarks.protocol.density import ScoreDensity, importance_log_normalizer
 from llm_elicit.benchmarks.protocol.likelihood import FlowPrior, flow_log_prob
 from llm_elicit.benchmarks.protocol.network import ScoreNetwork
 from llm_elicit.benchmarks.protocol.parts import Mode, ScoreParts, flow_score, path_integral
@@ -29,11 +29,9 @@ from llm_elicit.benchmarks.protocol.published import ProtocolSettings
 from llm_elicit.benchmarks.protocol.samplers import Resampler, sample_heun
 from llm_elicit.benchmarks.protocol.tempering import Tempering, optimal_constant
 from llm_elicit.benchmarks.protocol.training import PairData, TrainedScore, train_score
-from llm_elicit.density.density_model import Fitted, LogNormalizer, importance_log_normalizer
 from llm_elicit.density.fit import fit_choice_utility
 from llm_elicit.density.likelihood import Noise
-from llm_elicit.density.methods import external_settings
-from llm_elicit.density.problem import Problem
+from llm_elicit.density.methods import Fitted, LogNormalizer, Problem, external_settings
 from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_density import estimate_log_normalizer, utility_at
 from llm_elicit.density.utility_function import Utility
@@ -140,9 +138,10 @@ def fit_protocol(problem: Problem) -> Fitted:
     """Fit the score of winners (and losers), de-tempered by the field at this package's utility."""
     found = fit_choice_utility(problem)
     fitted = fit_score(problem, found.utility, constant=_settings(problem).constant)
-    held_out = found.notes["held_out"][found.notes["form"]]
-    notes = {"held_out_log_likelihood": held_out, "utility": found.notes, **fitted.notes}
-    return Fitted(fitted.model, fitted.normalizer, notes)
+    report = found.diagnostics
+    held_out = {"held_out_log_likelihood": report["held_out"][report["form"]]}
+    diagnostics = {**held_out, "utility": report, **fitted.diagnostics}
+    return Fitted(fitted.model, fitted.normalizer, diagnostics)
 
 
 def _settings(problem: Problem) -> ProtocolSettings:

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llm_elicit.density.density_model import EvaluationError, Fitted
 from llm_elicit.density.judgments import assign_folds
 from llm_elicit.density.likelihood import choice_log_likelihood
-from llm_elicit.density.problem import Problem
+from llm_elicit.density.methods import EvaluationError, Fitted, Problem
 from llm_elicit.density.score.field import TemperingField
 from llm_elicit.density.score.network import PairData, ScoreNetworks, train_networks
-from llm_elicit.density.smc import AnnealingSettings, Draws, Proposal
+from llm_elicit.density.settings import AnnealingSettings
+from llm_elicit.density.smc import Draws, Proposal
 from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_density import (
     draw_belief,
@@ -50,7 +50,7 @@ class ScoreUtility:
 
 @dataclass(frozen=True)
 class ScoreDensity:
-    """p ∝ exp(u) per scale unit; see `llm_elicit.density.density_model.DensityModel`."""
+    """p ∝ exp(u) per scale unit; see `llm_elicit.density.methods.DensityModel`."""
 
     latent: Latent
     potential: ScoreUtility

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.likelihood import Response
-from llm_elicit.density.utility.model import Mixture, MixturePrior
+from llm_elicit.density.settings import MixturePrior
+from llm_elicit.density.utility.model import Mixture, log_prior, prior_derivatives
 
 _CHUNK = 4096
 _NEGLIGIBLE = 1e-4  # choices of less slope and information than this are left out
@@ -56,7 +57,7 @@ class MixturePosterior:
 
     def value(self, mixture: Mixture) -> float:
         """Return the log-posterior up to a constant."""
-        total = self.prior.value(mixture).double()
+        total = log_prior(self.prior, mixture).double()
         for points, weights, response in self._chunks:
             winners, losers = mixture(points).chunk(2)
             total = total + (response.log_cdf(winners - losers) * weights).sum().double()
@@ -64,7 +65,7 @@ class MixturePosterior:
 
     def derivatives(self, mixture: Mixture) -> tuple[Tensor, Tensor]:
         """Return the gradient (P,) and the curvature (P, P) by the mixture's own steps."""
-        gradient, curvature = self.prior.derivatives(mixture)
+        gradient, curvature = prior_derivatives(self.prior, mixture)
         directions = mixture.directions()
         if directions is not None:
             own = torch.block_diag(*directions)  # type: ignore[no-untyped-call]

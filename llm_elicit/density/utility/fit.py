@@ -10,16 +10,19 @@ not clearly beaten on rows it did not see is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from llm_elicit.density.errors import integer
 from llm_elicit.density.judgments import Context
 from llm_elicit.density.likelihood import Noise, Response
+from llm_elicit.density.settings import (
+    Progress,
+    UtilitySettings,
+)
+from llm_elicit.density.stacks import ComponentStack
 from llm_elicit.density.utility.folds import (
     Array,
     ChoiceData,
@@ -28,54 +31,16 @@ from llm_elicit.density.utility.folds import (
     HeldOut,
     calibration,
 )
-from llm_elicit.density.utility.gaussian_process import GaussianProcessSettings
 from llm_elicit.density.utility.judges import JudgeTerms
-from llm_elicit.density.utility.mixture import (
-    MixtureFit,
-    MixtureSettings,
-    Step,
-    averaging_shares,
-    fit_mixtures,
-)
-from llm_elicit.density.utility.posterior import PosteriorSettings, draw_posterior
+from llm_elicit.density.utility.mixture import MixtureFit, Step, averaging_shares, fit_mixtures
+from llm_elicit.density.utility.posterior import draw_posterior
 from llm_elicit.density.utility.quadratic import QuadraticFit
-from llm_elicit.density.utility.smooth import SmoothSettings, average_smooth, fit_smooth
+from llm_elicit.density.utility.smooth import average_smooth, fit_smooth
 from llm_elicit.density.utility.stacking import cross_fitted_stack, stacked
-from llm_elicit.density.utility_draws import DeferredDraws
-from llm_elicit.density.utility_function import ComponentStack, Utility
+from llm_elicit.density.utility_function import DeferredDraws, Utility
 
-Progress = Callable[[str, int, int], None]
 _STANDARD_ERRORS = 2.0
 _TURNS = 4
-
-
-@dataclass(frozen=True)
-class UtilitySettings:
-    """Settings of the utility fit.
-
-    Parameters
-    ----------
-    folds : of the cross-validation.
-    ridge_factors : multiples of the quadratic form's ridges of most evidence that its draws are
-        divided among. Half decades: a coarser grid leaves them between two of which one makes the
-        belief too narrow, the other too wide.
-    mixture, smooth, posterior : of the forms and the draws.
-    process : of the fit to log-odds; the others are for choices alone.
-
-    Raises
-    ------
-    DensityError : a number of folds below two.
-    """
-
-    folds: int = 8
-    ridge_factors: tuple[float, ...] = tuple(10.0 ** (half / 2) for half in range(-6, 7))
-    mixture: MixtureSettings = field(default_factory=MixtureSettings)
-    smooth: SmoothSettings = field(default_factory=SmoothSettings)
-    posterior: PosteriorSettings = field(default_factory=PosteriorSettings)
-    process: GaussianProcessSettings = field(default_factory=GaussianProcessSettings)
-
-    def __post_init__(self) -> None:
-        integer("UtilitySettings: folds", self.folds, least=2)
 
 
 @dataclass(frozen=True)
@@ -89,7 +54,7 @@ class UtilityFit:
     utility: Utility
     draws: DeferredDraws
     predicted: Array
-    notes: dict[str, Any]
+    diagnostics: dict[str, Any]
 
 
 def fit_utility(
@@ -106,7 +71,7 @@ def fit_utility(
     −log 2), ``gains`` of the chosen form over the constant and the quadratic form with their
     standard errors, its ``calibration``, ``stack`` (the weights), ``mixtures`` (the share of each
     number of components), ``ridges``, the variances of the smooth remainder's ``length_scales``,
-    and ``judging``, the judges' terms; see `JudgeTerms.notes`.
+    and ``judging``, the judges' terms; see `JudgeTerms.report`.
     """
     count = len(settings.mixture.counts)
 
@@ -120,7 +85,8 @@ def fit_utility(
     terms, weighted = _judge_terms(data, data.context, noise, rng, settings)
     response = terms.response(data.context, noise)
     found = _describe(CrossValidation(weighted, response, settings.folds, rng), settings, step)
-    return replace(found, notes={**found.notes, "judging": terms.notes(data.context, noise)})
+    judging = {"judging": terms.report(data.context, noise)}
+    return replace(found, diagnostics={**found.diagnostics, **judging})
 
 
 def _judge_terms(
@@ -197,7 +163,7 @@ def _describe(
                 curvature=utility.curvature + plain.curvature,
                 fourier=process,
             )
-    notes = choice.notes() | {
+    diagnostics = choice.report() | {
         "stack": {k: round(a, 4) for k, a in stack.items()},
         "mixtures": {
             f"mixture of {m.count}": round(c.share, 4)
@@ -210,7 +176,7 @@ def _describe(
     best = max(smooth, key=lambda s: validation.score(s.held_out), default=None)
     posterior = (quadratic, ridged, by_quadratic, mixtures, best, settings.posterior, seed)
     draws = DeferredDraws(partial(draw_posterior, *posterior), settings.posterior.draws)
-    return UtilityFit(utility, draws, validation.everywhere(choice.held_out), notes)
+    return UtilityFit(utility, draws, validation.everywhere(choice.held_out), diagnostics)
 
 
 class _Choice:
@@ -228,7 +194,7 @@ class _Choice:
         self.form = simplest(alone, self.weights, self.groups)
         self.held_out = forms[self.form]
 
-    def notes(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """Return the diagnostics of the choice."""
         chosen = self.scores[self.form]
         return {

@@ -26,10 +26,10 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from llm_elicit.density.fourier import FourierStack, draw_frequencies, fourier_features
 from llm_elicit.density.likelihood import Noise
-from llm_elicit.density.utility_draws import UtilityDraws
-from llm_elicit.density.utility_function import Utility
+from llm_elicit.density.settings import GaussianProcessSettings
+from llm_elicit.density.stacks import FourierStack, draw_frequencies, fourier_features
+from llm_elicit.density.utility_function import Utility, UtilityDraws
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -40,22 +40,6 @@ _LENGTH_SD = 0.5  # of the prior of log ℓ
 _WIDE = 3.0  # prior standard deviation of a position effect, in units of the observations'
 _LEAST_INFORMATION = 1e-6
 _CONVERGED = 1e-3
-
-
-@dataclass(frozen=True)
-class GaussianProcessSettings:
-    """Settings of the fit to log-odds.
-
-    ``frequencies`` M of the process; ``draws`` of the posterior; at most ``rounds`` of normal
-    approximations where there are choices; ``rows`` and ``iterations`` bound the search for the
-    variances.
-    """
-
-    frequencies: int = 256
-    draws: int = 128
-    rounds: int = 8
-    rows: int = 1000
-    iterations: int = 60
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from llm_elicit.density.errors import integer
+from llm_elicit.density.settings import HmcSettings
 
 LogDensity = Callable[[Tensor], Tensor]
 Surrogate = Callable[[Tensor], LogDensity]
@@ -29,26 +29,6 @@ _QUARTER_TURN = 0.5 * math.pi
 _FEWEST = 16
 _LATER = 0.25
 _LEAST = 1e-8
-
-
-@dataclass(frozen=True)
-class HmcSettings:
-    """Effort of the sampler.
-
-    Parameters
-    ----------
-    windows : number of windows; all but the last adapt the coordinates.
-    trajectories : fresh velocities in each window.
-    leapfrog_steps : gradient evaluations in each trajectory.
-    """
-
-    windows: int = 5
-    trajectories: int = 6
-    leapfrog_steps: int = 12
-
-    def __post_init__(self) -> None:
-        for name in ("windows", "trajectories", "leapfrog_steps"):
-            integer(f"HmcSettings: {name}", getattr(self, name), least=1)
 
 
 def sample_hmc(

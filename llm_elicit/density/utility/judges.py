@@ -100,7 +100,7 @@ class JudgeTerms:
         ties = None if self.log_ties is None else float(values[-1])
         return JudgeTerms(values[:b], gains, ties, errors)
 
-    def notes(self, context: Context, noise: Noise) -> dict[str, Any]:
+    def report(self, context: Context, noise: Noise) -> dict[str, Any]:
         """Return each judge's noise ``level`` and ``order_bias``, and ``ties`` (JSON-able).
 
         ``order_bias`` is a list for each number of places that were shown: how many nats a place

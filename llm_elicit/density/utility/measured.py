@@ -12,10 +12,10 @@ from scipy import stats
 from llm_elicit.density.judgments import Context, Judgments
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.log_odds import PairContrasts
+from llm_elicit.density.settings import GaussianProcessSettings
 from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility.gaussian_process import (
     GaussianProcessFit,
-    GaussianProcessSettings,
     Observations,
     fit_gaussian_process,
 )

@@ -23,19 +23,19 @@ Dirichlet prior draws them together unless the data speak against it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from scipy.cluster.vq import kmeans2
 from torch import Tensor
 
-from llm_elicit.density.errors import integer
+from llm_elicit.density.settings import MixturePrior, MixtureSettings
+from llm_elicit.density.stacks import ComponentStack
 from llm_elicit.density.utility.factor_mixture import FactorMixture
 from llm_elicit.density.utility.fisher_scoring import MixturePosterior, maximize
 from llm_elicit.density.utility.folds import Array, CrossValidation, Folds, HeldOut
-from llm_elicit.density.utility.model import Mixture, MixturePrior
-from llm_elicit.density.utility_function import ComponentStack
+from llm_elicit.density.utility.model import Mixture
 
 _PATIENCE = 3
 _HALVINGS = ((3, 3), (4, 2))  # steps, then the divisor of the number of starts kept
@@ -43,38 +43,6 @@ _CLUSTERED = 1500
 _SWEEPS = 10
 _ISOTROPIC = 0.05  # share of an isotropic covariance in each cluster's, so that none is singular
 Step = Callable[[int], None]
-
-
-@dataclass(frozen=True)
-class MixtureSettings:
-    """Settings of the mixtures' fit.
-
-    Parameters
-    ----------
-    counts : numbers of components that are tried.
-    starts : starts for each of them.
-    search_steps : most Newton steps of the starts that are left.
-    search_rows : most comparisons that the starts are compared on.
-    strengths : prior strengths, of which the one that predicts best is kept.
-    steps : most Newton steps of every later fit.
-    tolerance : nats a comparison by which a number of components may predict worse and still
-        count; see `averaging_shares`.
-    """
-
-    counts: tuple[int, ...] = (2, 3, 4, 6, 8, 12)
-    starts: int = 16
-    search_steps: int = 12
-    search_rows: int = 6000
-    strengths: tuple[float, ...] = (0.3, 1.0, 3.0)
-    steps: int = 30
-    tolerance: float = 0.02
-    prior: MixturePrior = field(default_factory=MixturePrior)
-
-    def __post_init__(self) -> None:
-        for name in ("starts", "search_steps", "search_rows", "steps"):
-            integer(f"MixtureSettings: {name}", getattr(self, name), least=1)
-        for count in self.counts:
-            integer("MixtureSettings: counts", count, least=2)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from llm_elicit.density.settings import MixturePrior
+
 
 @dataclass(frozen=True)
 class Mixture:
@@ -85,86 +87,60 @@ class Mixture:
         return torch.zeros(self.height.shape[:-1])
 
 
-@dataclass(frozen=True)
-class MixturePrior:
-    """Prior of a mixture's components; features have variance one under λ.
+def log_prior(prior: MixturePrior, mixture: Mixture) -> Tensor:
+    """Return the log-density up to a constant: (), or (S,) of S mixtures."""
+    half_log_precision = torch.linalg.slogdet(mixture.whiten).logabsdet
+    sizing = 1.0 - prior.size_power / mixture.offset.shape[-1]
+    log_mass = torch.log_softmax(mixture.height - sizing * half_log_precision, -1)
+    trace = _scatter(prior, mixture.whiten).diagonal(dim1=-2, dim2=-1).sum(-1)
+    if freedom := prior.width_doubt * prior.strength:
+        trace = (mixture.offset.shape[-1] + 1.0 / freedom) * torch.log1p(freedom * trace)
+    shape = prior.strength * (half_log_precision - 0.5 * trace)
+    # HMC may propose a matrix that is singular in single precision: no error, no density.
+    centre, _ = torch.linalg.solve_ex(mixture.whiten.mT, mixture.offset)
+    total: Tensor = (
+        prior.concentration * log_mass.sum(-1)
+        + shape.sum(-1)
+        - 0.5 * prior.centring * centre.square().sum((-2, -1))
+    )
+    return total
 
-    Parameters
-    ----------
-    concentration : parameter of the symmetric Dirichlet prior of the masses, as a density of
-        their logarithms (its mode is at equal masses).
-    strength : degrees of freedom of the Wishart-like prior of the precisions.
-    width : standard deviation of the components around which that prior is centred.
-    centring : precision of the normal prior of the centres.
-    width_doubt : each component's squared width is multiplied by a gamma variable of mean 1 and
-        1/``width_doubt`` degrees of freedom, which is integrated out. At 0 thin components are
-        all but excluded.
-    size_power : the Dirichlet prior is of each mass over its component's size (the geometric mean
-        of its standard deviations) to this power, so that thin components are expected to hold
-        less mass.
-    """
 
-    concentration: float = 3.0
-    strength: float = 1.0
-    width: float = 0.5
-    centring: float = 0.1
-    width_doubt: float = 0.0
-    size_power: float = 0.0
+def prior_derivatives(prior: MixturePrior, mixture: Mixture) -> tuple[Tensor, Tensor]:
+    """Return the gradient (K·p,) and minus a curvature (K·p, K·p), positive, by a step."""
+    k, d = mixture.offset.shape
+    i, j = torch.triu_indices(d, d)
+    diagonal, twice = (i == j).float(), torch.where(i == j, 1.0, 2.0)
+    gradient, curvature = torch.zeros(k, 1 + d + len(i)), torch.zeros(k, 1 + d + len(i))
 
-    def _scatter(self, whiten: Tensor) -> Tensor:
-        """Return a component's expected covariance in its own coordinates (K, d, d)."""
-        return self.width**2 * whiten.mT @ whiten
+    # Masses over sizes to the power a: h − (1 − a/d) log|W|, and log|W| grows by tr Δ.
+    sizing = 1.0 - prior.size_power / d
+    mass = torch.softmax(mixture.height - sizing * torch.linalg.slogdet(mixture.whiten)[1], 0)
+    along = torch.cat([torch.ones(1), torch.zeros(d), -sizing * diagonal])
+    gradient += prior.concentration * torch.outer(1.0 - k * mass, along)
+    spread = prior.concentration * k * (torch.diag(mass) - torch.outer(mass, mass))
+    together = torch.kron(spread, torch.outer(along, along))
 
-    def value(self, mixture: Mixture) -> Tensor:
-        """Return the log-density up to a constant: (), or (S,) of S mixtures."""
-        half_log_precision = torch.linalg.slogdet(mixture.whiten).logabsdet
-        sizing = 1.0 - self.size_power / mixture.offset.shape[-1]
-        log_mass = torch.log_softmax(mixture.height - sizing * half_log_precision, -1)
-        trace = self._scatter(mixture.whiten).diagonal(dim1=-2, dim2=-1).sum(-1)
-        if freedom := self.width_doubt * self.strength:
-            trace = (mixture.offset.shape[-1] + 1.0 / freedom) * torch.log1p(freedom * trace)
-        shape = self.strength * (half_log_precision - 0.5 * trace)
-        # HMC may propose a matrix that is singular in single precision: no error, no density.
-        centre, _ = torch.linalg.solve_ex(mixture.whiten.mT, mixture.offset)
-        total: Tensor = (
-            self.concentration * log_mass.sum(-1)
-            + shape.sum(-1)
-            - 0.5 * self.centring * centre.square().sum((-2, -1))
-        )
-        return total
+    scatter = _scatter(prior, mixture.whiten)
+    # The pull of the prior weakens as a component gets thinner, so this bounds its curvature.
+    freedom = prior.width_doubt * prior.strength
+    trace = scatter.diagonal(dim1=1, dim2=2).sum(1, keepdim=True)[..., None]
+    scatter = scatter * ((1.0 + freedom * d) / (1.0 + freedom * trace))
+    gradient[:, 1 + d :] += prior.strength * twice * (torch.eye(d) - scatter)[:, i, j]
+    of_trace = scatter.diagonal(dim1=1, dim2=2)
+    curvature[:, 1 + d :] = prior.strength * twice * (1 + 0.5 * (of_trace[:, i] + of_trace[:, j]))
 
-    def derivatives(self, mixture: Mixture) -> tuple[Tensor, Tensor]:
-        """Return the gradient (K·p,) and minus a curvature (K·p, K·p), positive, by a step."""
-        k, d = mixture.offset.shape
-        i, j = torch.triu_indices(d, d)
-        diagonal, twice = (i == j).float(), torch.where(i == j, 1.0, 2.0)
-        gradient, curvature = torch.zeros(k, 1 + d + len(i)), torch.zeros(k, 1 + d + len(i))
+    # Centres move by s W⁻¹.
+    inverse = torch.linalg.inv(mixture.whiten)
+    centre = mixture.offset[:, None] @ inverse
+    gradient[:, 1 : 1 + d] -= prior.centring * (centre @ inverse.transpose(1, 2)).squeeze(1)
+    together += torch.diag(curvature.flatten())
+    pull = prior.centring * inverse @ inverse.transpose(1, 2)
+    own = together.view(k, 1 + d + len(i), k, 1 + d + len(i)).diagonal(dim1=0, dim2=2)
+    own[1 : 1 + d, 1 : 1 + d] += pull.permute(1, 2, 0)
+    return gradient.flatten(), together
 
-        # Masses over sizes to the power a: h − (1 − a/d) log|W|, and log|W| grows by tr Δ.
-        sizing = 1.0 - self.size_power / d
-        mass = torch.softmax(mixture.height - sizing * torch.linalg.slogdet(mixture.whiten)[1], 0)
-        along = torch.cat([torch.ones(1), torch.zeros(d), -sizing * diagonal])
-        gradient += self.concentration * torch.outer(1.0 - k * mass, along)
-        spread = self.concentration * k * (torch.diag(mass) - torch.outer(mass, mass))
-        together = torch.kron(spread, torch.outer(along, along))
 
-        scatter = self._scatter(mixture.whiten)
-        # The pull of the prior weakens as a component gets thinner, so this bounds its curvature.
-        freedom = self.width_doubt * self.strength
-        trace = scatter.diagonal(dim1=1, dim2=2).sum(1, keepdim=True)[..., None]
-        scatter = scatter * ((1.0 + freedom * d) / (1.0 + freedom * trace))
-        gradient[:, 1 + d :] += self.strength * twice * (torch.eye(d) - scatter)[:, i, j]
-        of_trace = scatter.diagonal(dim1=1, dim2=2)
-        curvature[:, 1 + d :] = (
-            self.strength * twice * (1 + 0.5 * (of_trace[:, i] + of_trace[:, j]))
-        )
-
-        # Centres move by s W⁻¹.
-        inverse = torch.linalg.inv(mixture.whiten)
-        centre = mixture.offset[:, None] @ inverse
-        gradient[:, 1 : 1 + d] -= self.centring * (centre @ inverse.transpose(1, 2)).squeeze(1)
-        together += torch.diag(curvature.flatten())
-        pull = self.centring * inverse @ inverse.transpose(1, 2)
-        own = together.view(k, 1 + d + len(i), k, 1 + d + len(i)).diagonal(dim1=0, dim2=2)
-        own[1 : 1 + d, 1 : 1 + d] += pull.permute(1, 2, 0)
-        return gradient.flatten(), together
+def _scatter(prior: MixturePrior, whiten: Tensor) -> Tensor:
+    """Return a component's expected covariance in its own coordinates (K, d, d)."""
+    return prior.width**2 * whiten.mT @ whiten

@@ -13,7 +13,7 @@ components round pays on average, but a band must not exclude what the choices l
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,53 +21,23 @@ import torch
 from scipy.special import softmax
 from torch import Tensor
 
-from llm_elicit.density.errors import integer
 from llm_elicit.density.likelihood import Response
+from llm_elicit.density.settings import PosteriorSettings
+from llm_elicit.density.stacks import ComponentStack, products
 from llm_elicit.density.utility.fisher_scoring import MixturePosterior, inverse_root, maximize
 from llm_elicit.density.utility.folds import Array, CrossValidation, HeldOut
-from llm_elicit.density.utility.hmc import HmcSettings, LogDensity, sample_hmc
+from llm_elicit.density.utility.hmc import LogDensity, sample_hmc
 from llm_elicit.density.utility.mixture import MixtureFit
-from llm_elicit.density.utility.model import Mixture
+from llm_elicit.density.utility.model import Mixture, log_prior
 from llm_elicit.density.utility.quadratic import QuadraticFit, RidgedFit
 from llm_elicit.density.utility.regression import Regression
 from llm_elicit.density.utility.smooth import SmoothFit
 from llm_elicit.density.utility.stacking import bootstrapped_shares, halfway
-from llm_elicit.density.utility_draws import UtilityDraws
-from llm_elicit.density.utility_function import ComponentStack, products
+from llm_elicit.density.utility_function import UtilityDraws
 
 _STEPS = 30
 _CHUNK = 1024
 _UNDECIDED = 1e-3
-
-
-@dataclass(frozen=True)
-class PosteriorSettings:
-    """Settings of the draws.
-
-    Parameters
-    ----------
-    draws : number of draws; 0 for none.
-    hmc : effort of the sampler for mixtures.
-    hmc_linear : the same for linear predictors, whose posterior is log-concave.
-    concentration : that of the mixtures' prior; one half is Jeffreys' Dirichlet prior.
-    prior_scale : what the chosen strength of the mixtures' prior is multiplied by.
-    size_power : see `MixturePrior`.
-    width_doubt : see `MixturePrior`; divided by the number of entries of a precision.
-    likelihood_power : the power of the forms' likelihoods in their shares; choices, most of them
-        between improbable points, are an imperfect judge of a density.
-    """
-
-    draws: int = 64
-    hmc: HmcSettings = field(default_factory=HmcSettings)
-    hmc_linear: HmcSettings = field(default_factory=lambda: HmcSettings(4, 4, 8))
-    concentration: float = 0.5
-    prior_scale: float = 0.3
-    size_power: float = 2.0
-    width_doubt: float = 1.0
-    likelihood_power: float = 0.5
-
-    def __post_init__(self) -> None:
-        integer("PosteriorSettings: draws", self.draws)
 
 
 def draw_posterior(
@@ -164,7 +134,7 @@ class MixtureDensity:
 
     def __call__(self, steps: Tensor) -> Tensor:
         moved = self.mode.moved(steps)
-        beside = self.posterior.prior.value(moved) + moved.log_measure()
+        beside = log_prior(self.posterior.prior, moved) + moved.log_measure()
         return self.log_likelihood(moved) + beside
 
     def log_likelihood(self, many: Mixture) -> Tensor:

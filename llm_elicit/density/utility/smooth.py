@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from llm_elicit.density.errors import integer
-from llm_elicit.density.fourier import FourierStack, draw_frequencies, fourier_features
+from llm_elicit.density.settings import SmoothSettings
+from llm_elicit.density.stacks import FourierStack, draw_frequencies, fourier_features
 from llm_elicit.density.utility.folds import Array, CrossValidation, HeldOut
 from llm_elicit.density.utility.quadratic import QuadraticFit, Ridges
 from llm_elicit.density.utility.regression import Regression
@@ -27,29 +27,6 @@ _UPDATES = 6
 _FIRST_VARIANCE = 10.0
 _SETTLED = 0.1  # of the logarithm of the variance
 _VARIANCES = (1e-3, 1e4)
-
-
-@dataclass(frozen=True)
-class SmoothSettings:
-    """Settings of the process.
-
-    Parameters
-    ----------
-    frequencies : their number M; 0 for no such form.
-    length_scales : one process of each, in units of √d features; they are averaged.
-    search_rows : most comparisons that their variances are estimated from.
-    most_features : with more features than these the form is left out: mixtures led it there by
-        .06 nats a comparison and more (docs/benchmarks.md).
-    """
-
-    frequencies: int = 64
-    length_scales: tuple[float, ...] = (0.25, 0.4, 0.65)
-    search_rows: int = 2000
-    most_features: int = 3
-
-    def __post_init__(self) -> None:
-        integer("SmoothSettings: frequencies", self.frequencies)
-        integer("SmoothSettings: search_rows", self.search_rows, least=1)
 
 
 @dataclass(frozen=True)
