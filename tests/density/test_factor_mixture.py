@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from llm_elicit.density import GaussianMixture, MixturePrior, MixtureSettings, Noise
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility import ChoiceData
-from llm_elicit.density.utility.factor_mixture import FactorMixture
 from llm_elicit.density.utility.fisher_scoring import MixturePosterior, maximize
 from llm_elicit.density.utility.folds import CrossValidation
 from llm_elicit.density.utility.mixture import fit_mixtures
-from llm_elicit.density.utility.model import Mixture, log_prior
+from llm_elicit.density.utility.model import FactorMixture, Mixture, log_prior
 from tests.density.targets import ask
 
 

@@ -32,10 +32,9 @@ from torch import Tensor
 
 from llm_elicit.density.settings import MixturePrior, MixtureSettings
 from llm_elicit.density.stacks import ComponentStack
-from llm_elicit.density.utility.factor_mixture import FactorMixture
 from llm_elicit.density.utility.fisher_scoring import MixturePosterior, maximize
 from llm_elicit.density.utility.folds import Array, CrossValidation, Folds, HeldOut
-from llm_elicit.density.utility.model import Mixture
+from llm_elicit.density.utility.model import FactorMixture, Mixture
 
 _PATIENCE = 3
 _HALVINGS = ((3, 3), (4, 2))  # steps, then the divisor of the number of starts kept

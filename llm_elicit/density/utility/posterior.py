@@ -29,8 +29,7 @@ from llm_elicit.density.utility.folds import Array, CrossValidation, HeldOut
 from llm_elicit.density.utility.hmc import LogDensity, sample_hmc
 from llm_elicit.density.utility.mixture import MixtureFit
 from llm_elicit.density.utility.model import Mixture, log_prior
-from llm_elicit.density.utility.quadratic import QuadraticFit, RidgedFit
-from llm_elicit.density.utility.regression import Regression
+from llm_elicit.density.utility.quadratic import QuadraticFit, Regression, RidgedFit
 from llm_elicit.density.utility.smooth import SmoothFit
 from llm_elicit.density.utility.stacking import bootstrapped_shares, halfway
 from llm_elicit.density.utility_function import UtilityDraws

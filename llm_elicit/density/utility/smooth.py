@@ -20,8 +20,7 @@ from torch import Tensor
 from llm_elicit.density.settings import SmoothSettings
 from llm_elicit.density.stacks import FourierStack, draw_frequencies, fourier_features
 from llm_elicit.density.utility.folds import Array, CrossValidation, HeldOut
-from llm_elicit.density.utility.quadratic import QuadraticFit, Ridges
-from llm_elicit.density.utility.regression import Regression
+from llm_elicit.density.utility.quadratic import QuadraticFit, Regression, Ridges
 
 _UPDATES = 6
 _FIRST_VARIANCE = 10.0
