@@ -329,7 +329,7 @@ def fit_choice_utility(problem: Problem) -> UtilityFit:
 
 
 def _null_models(problem: Problem, held_out: dict[str, float]) -> dict[str, float]:
-    """Return log-likelihoods, nats a comparison, of models that a belief should exceed.
+    """Return log-likelihoods, nats per comparison, of models that a belief should exceed.
 
     They are random choices, λ taken for the belief, places alone where these are known, and the
     quadratic form, cross-validated.
@@ -354,7 +354,7 @@ def _reason(report: dict[str, Any]) -> str:
     scores = ", ".join(f"{form} {value:.4f}" for form, value in report["held_out"].items())
     return (
         f"The utility as {report['form']}: the simplest description that no other clearly beats on "
-        f"held-out comparisons (nats a comparison: {scores}). Scores and flows are left to their "
+        f"held-out comparisons (nats per comparison: {scores}). Scores and flows are left to their "
         "own methods: they take longer and were not shown to predict comparisons better."
     )
 

@@ -160,7 +160,7 @@ def _weights(weights: npt.ArrayLike | None, n: int, *, needed: bool = True) -> A
         return np.ones(n)
     if np.shape(weights) != (n,):
         raise DensityError(
-            f"weights has shape {np.shape(weights)}; one weight a comparison is needed, shape "
+            f"weights has shape {np.shape(weights)}; one weight per comparison is needed, shape "
             f"({n},); pass one number for each row of winners."
         )
     mass = column("weights", weights, n)

@@ -158,9 +158,8 @@ class Noise:
     def moderated_log_cdf(self, difference: Tensor, spread: Tensor) -> Tensor:
         """Return log E F(d + s z), z ~ N(0, 1), elementwise: a prediction if d has error s.
 
-        In the tails a choice is nearly certain if d is right, but d is least known there. The mean
-        over its possible values keeps one surprise from outweighing a thousand correct predictions
-        (MacKay, 1992, calls it the moderated output). It is computed by Gauss–Hermite quadrature.
+        This is MacKay's (1992) moderated output, by Gauss–Hermite quadrature. Where d is large but
+        uncertain it bounds the loss by a single wrong prediction.
 
         Examples
         --------

@@ -87,9 +87,8 @@ class PowerLikelihoods:
         """Return log p(points | k), averaged over the draws of f.
 
         Each draw has its own log Z(k), by importance sampling from the particles of all powers
-        together: those of flat powers also cover where a draw, and not the mean utility, is high.
-        Integrating z in closed form instead would fail at powers far too high, where it fits the
-        points by z tens of standard deviations from 0, beyond the reach of the expansion.
+        together, since those of flat powers also cover where a draw exceeds the mean utility.
+        The expansion in z would be wrong at powers far too high, where z is far from 0.
         """
         x = _inside(self.belief, points, "points")
         m = len(x)

@@ -75,7 +75,7 @@ class Ranges:
             )
         if value.shape != (len(one),):
             raise DensityError(
-                f"Ranges: log_odds has shape {value.shape}; one number a question is needed, "
+                f"Ranges: log_odds has shape {value.shape}; one number per question is needed, "
                 f"shape ({len(one)},)."
             )
         bad = np.flatnonzero(~np.isfinite(value))

@@ -83,7 +83,7 @@ class MixtureSettings:
     search_rows : most comparisons that the starts are compared on.
     strengths : prior strengths, of which the one that predicts best is kept.
     steps : most Newton steps of every later fit.
-    tolerance : nats a comparison by which a number of components may predict worse and still
+    tolerance : nats per comparison by which a number of components may predict worse and still
         count; see `averaging_shares`.
     """
 
@@ -113,7 +113,7 @@ class SmoothSettings:
     length_scales : one process of each, in units of √d features; they are averaged.
     search_rows : most comparisons that their variances are estimated from.
     most_features : with more features than these the form is left out: mixtures led it there by
-        .06 nats a comparison and more (docs/benchmarks.md).
+        .06 nats per comparison and more (docs/benchmarks.md).
     """
 
     frequencies: int = 64
@@ -159,8 +159,8 @@ class PosteriorSettings:
     prior_scale : what the chosen strength of the mixtures' prior is multiplied by.
     size_power : see `MixturePrior`.
     width_doubt : see `MixturePrior`; divided by the number of entries of a precision.
-    likelihood_power : the power of the forms' likelihoods in their shares; choices, most of them
-        between improbable points, are an imperfect judge of a density.
+    likelihood_power : the power of the forms' likelihoods in their shares; below one, because
+        most choices are between improbable points and say little about the belief's mass.
     """
 
     draws: int = 64
@@ -199,9 +199,8 @@ class UtilitySettings:
     Parameters
     ----------
     folds : of the cross-validation.
-    ridge_factors : multiples of the quadratic form's ridges of most evidence that its draws are
-        divided among. Half decades: a coarser grid leaves them between two of which one makes the
-        belief too narrow, the other too wide.
+    ridge_factors : the draws of the quadratic form are divided among these multiples of its ridges
+        of most evidence. They are half a decade apart, as whole decades are too coarse.
     mixture, smooth, posterior : of the forms and the draws.
     process : of the fit to log-odds; the others are for choices alone.
 

@@ -121,7 +121,7 @@ class ScoreDensity:
 def fit_score(problem: Problem, *, constant: bool) -> Fitted:
     """Fit the score method, with the tempering field or with one constant in its place.
 
-    Diagnostics: ``held_out_log_likelihood``, nats a comparison, by networks that never saw the
+    Diagnostics: ``held_out_log_likelihood``, nats per comparison, by networks that never saw the
     pair; ``score_steps``, where training stopped; ``tempering_field``, ω on its grid of log-odds.
     """
     settings, judgments = problem.settings.score, problem.judgments

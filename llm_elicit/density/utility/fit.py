@@ -67,7 +67,7 @@ def fit_utility(
     """Fit f, and the judges' terms where the judgments have a context.
 
     The diagnostics are ``form`` ("constant", "quadratic", "mixtures" or "stack"), ``held_out``
-    (cross-validated moderated log-likelihood of each form, nats a comparison; random choices have
+    (cross-validated moderated log-likelihood of each form, nats per comparison; random choices have
     −log 2), ``gains`` of the chosen form over the constant and the quadratic form with their
     standard errors, its ``calibration``, ``stack`` (the weights), ``mixtures`` (the share of each
     number of components), ``ridges``, the variances of the smooth remainder's ``length_scales``,
@@ -99,8 +99,8 @@ def _judge_terms(
     """Return the judges' terms, and the judgments weighted by them.
 
     They are estimated in turns with the quadratic form, which is quickly fitted, then once with
-    the best form without a smooth remainder: beside a utility that is too simple a bias is
-    underestimated.
+    the best form other than the smooth one, since beside a utility that is too simple position
+    effects are underestimated.
     """
     quick = replace(
         settings,
@@ -237,8 +237,8 @@ def _stacked(
 def simplest(scores: dict[str, Array], weights: Array, groups: Folds) -> str:
     """Return the first form that no later one beats by more than two standard errors.
 
-    Held-out choices, most of them between improbable points, hardly depend on the width that a
-    needless degree of freedom adds where the belief is, so a richer form must win clearly.
+    A richer form must win clearly: held-out choices, most of them between improbable points, hardly
+    penalize the variance that needless parameters add where the belief's mass is.
 
     Parameters
     ----------
@@ -255,7 +255,7 @@ def simplest(scores: dict[str, Array], weights: Array, groups: Folds) -> str:
 
 
 def _gain(gain: Array, weights: Array, groups: Folds) -> dict[str, float]:
-    """Return the mean of gains (m,), nats a comparison, and its standard error over groups."""
+    """Return the mean of gains (m,), nats per comparison, and its standard error over groups."""
     mean = float(np.average(gain, weights=weights))
     together = np.bincount(groups, weights * (gain - mean))
     return {"mean": mean, "se": float(np.sqrt((together**2).sum()) / weights.sum())}

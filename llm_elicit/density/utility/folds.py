@@ -1,4 +1,4 @@
-"""Comparisons as the utility fit sees them, their folds, and predictions of rows not seen."""
+"""The comparisons of a utility fit, their folds, and predictions of held-out rows."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class CrossValidation:
         return found
 
     def score(self, held_out: HeldOut) -> float:
-        """Return the mean moderated log-likelihood of the validation rows, nats a comparison."""
+        """Return the mean moderated log-likelihood of the validation rows, nats per comparison."""
         weights = self.data.weights[self.rows.numpy()]
         logs = held_out.log_likelihood(self.response.at(self.rows))
         return float(np.average(logs, weights=weights))

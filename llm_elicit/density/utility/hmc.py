@@ -4,9 +4,9 @@ In coordinates z in which the normal approximation is N(0, I) the density is exp
 Between leapfrog steps by −∇Φ, positions and velocities rotate as under N(0, I) (Beskos,
 Pinski, Sanz-Serna and Stuart, 2011), so that only what is not normal causes rejections.
 
-Where choices are nearly all decided the curvature at the mode may be wrong by a factor of ten in
-some directions. The run is therefore split into warm-up windows, after each of which the normal
-approximation becomes the one that the chains have shown.
+If nearly all choices are certain, the curvature at the mode may be wrong by a factor of ten in
+some directions. The normal approximation is therefore estimated again from the chains after each
+of several warm-up windows.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def _window(
 def _spread(trace: Tensor) -> Tensor:
     """Return a root (F, F) of the covariance of positions (T, S, F).
 
-    Positions of one chain are correlated, so those beyond one a chain count for a quarter; where
-    there are fewer than dimensions, off-diagonal covariances are shrunk.
+    Positions of one chain are correlated, so all but one per chain count for a quarter;
+    where there are fewer than dimensions, off-diagonal covariances are shrunk.
     """
     places = trace.flatten(0, 1).double()
     covariance = torch.cov(places.T, correction=0).reshape(places.shape[1], places.shape[1])

@@ -1,9 +1,8 @@
 """Terms of the judges beside their belief: order bias, noise levels, ties.
 
-Given predicted differences of utility, the terms are few and their likelihood is smooth: they
-maximize it under weak normal priors. The differences are cross-validated, because those fitted to
-the choices themselves are too large, and a bias estimated beside them would be too. Terms and
-utility are estimated in turns.
+Given predicted differences of utility, the few terms maximize their posterior under weak normal
+priors. The differences are cross-validated: those fitted to the same choices are too large, and
+would make the terms too large. Terms and utility are estimated in turns.
 """
 
 from __future__ import annotations

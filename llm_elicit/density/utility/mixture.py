@@ -7,17 +7,16 @@ the prior strength that predicts them best. From there the mixture is fitted to 
 and once without each fold for its cross-validated score. More components are tried until three
 numbers in a row do not help, and all numbers are averaged (`averaging_shares`).
 
-Winners are dense where the belief is, so their clusters resemble its components. They are
-clustered by k-means, which finds separate components, and by the lines through their mean they
-are nearest to, which finds components that cross; every second start is refined by
-expectation-maximization.
+Starts are clusters of the winners, which are dense where the belief is: by k-means, which finds
+separate components, and by the nearest of several lines through their mean, which finds components
+that cross. Every second start is refined by expectation maximization.
 
-Predictions are moderated by the posterior's uncertainty. Judged by its mode alone, a mixture is
-penalized for being sure in the tails, where most comparisons lie and nothing depends on it, and a
-prior that blurs the belief seems to predict better.
+Predictions are moderated by the posterior's uncertainty. The mode alone is overconfident in the
+tails, where most comparisons lie, so that its score would favour priors that make the belief too
+wide.
 
-Masses of distant components are hardly identified, since few comparisons join them. A symmetric
-Dirichlet prior draws them together unless the data speak against it.
+Relative masses of distant components are hardly identified, since few comparisons are between
+them. A symmetric Dirichlet prior shrinks them towards each other.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class MixtureFit:
     mode : the mixture.
     fitted : (m,) its f(winner) − f(loser) of the validation rows, which it was fitted to.
     held_out : predictions of the validation rows by fits that did not see them.
-    score : their mean moderated log-likelihood, nats a comparison.
+    score : their mean moderated log-likelihood, nats per comparison.
     prior : with the strength that was chosen.
     """
 
@@ -119,7 +118,7 @@ def averaging_shares(scores: Sequence[float], tolerance: float) -> Array:
 
     Parameters
     ----------
-    scores : nats a comparison of each of F forms.
+    scores : nats per comparison of each of F forms.
 
     Examples
     --------
@@ -136,7 +135,7 @@ def _free_parameters(d: int) -> int:
 
 
 def _enough(validation: CrossValidation, parameters: int) -> bool:
-    """Return whether there are five comparisons a parameter."""
+    """Return whether there are five comparisons per parameter."""
     return validation.size >= 5 * parameters
 
 

@@ -1,13 +1,12 @@
-"""Draws of the posterior over utilities: what else the choices could mean.
+"""Draws of the posterior over utilities.
 
-The posterior of each form is known up to a constant and nearly normal around its mode; every draw
-is the last position of a Hamiltonian chain under it (`hmc`).
+The posterior of each form is nearly normal around its mode, and is sampled by Hamiltonian Monte
+Carlo (`hmc`).
 
-Each number of components gets its share of the draws by how well it can describe the judge
-(`bootstrapped_shares` of `halfway`), the quadratic form counting as one component. Cross-validated
-likelihood alone also penalizes how badly a form is known, which its draws show themselves. The
-mixtures' prior is weaker here than for the mode: a prior that keeps masses near each other and
-components round pays on average, but a band must not exclude what the choices leave open.
+The draws are divided among the forms by `bootstrapped_shares` of `halfway`. Cross-validated
+likelihood alone would count a form's uncertainty twice, because its draws express it too. The
+mixtures' prior is weaker here than for the mode: equal masses and round components predict better
+on average, but a credible band must not exclude what the choices leave open.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def _shares(
     settings: PosteriorSettings,
     generator: torch.Generator,
 ) -> Array:
-    """Return shares (F,) of the forms, by what they predict and what they were fitted to."""
+    """Return shares (F,) of the forms, given each one's held-out and fitted differences."""
     rows = validation.rows.numpy()
     weights, groups = validation.data.weights[rows], validation.data.groups[rows]
     logs = np.stack([halfway(validation, *form) for form in forms])
@@ -152,9 +151,9 @@ class MixtureDensity:
         return total + ((rows - fixed.detach()) * slope).sum((1, 2))
 
     def surrogate(self, steps: Tensor) -> MixtureDensity:
-        """Return the density given those choices alone that are undecided by a mixture of these.
+        """Return the density given only the choices that some of these mixtures leave uncertain.
 
-        Most choices are between improbable points far apart, and decided for all of them.
+        Most choices are nearly certain under all of them, and hardly contribute to the gradient.
         """
         moved = self.mode.moved(steps)
         rows = ComponentStack(moved.whiten, moved.offset, moved.height).rows()

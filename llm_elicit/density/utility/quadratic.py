@@ -89,8 +89,8 @@ class Regression:
 class Ridges(NamedTuple):
     """Prior precisions of linear terms, of the curvatures' differences, and of cross terms.
 
-    One ridge for all would be set by the many terms that a belief has not, and hold those it has:
-    features that have nothing to do with each other kept a belief's centre in the middle.
+    Each kind has its own: under a single ridge, the many cross terms of independent features, all
+    near zero, would also shrink the linear terms, and so the belief's centre.
     """
 
     linear: float
@@ -98,7 +98,7 @@ class Ridges(NamedTuple):
     crossed: float
 
     def times(self, factor: float) -> Ridges:
-        """All of them stronger by one factor: the belief's scale, and not its shape."""
+        """Return all precisions times one factor."""
         return Ridges(*(factor * ridge for ridge in self))
 
 
@@ -114,11 +114,11 @@ class RidgedFit:
 class QuadraticFit:
     """The choice likelihood of a utility that is linear in [t_i, t_i t_j], with ridges.
 
-    The prior is centred at an isotropic belief: the curvature that all features have in common is
-    nearly free, so that the belief's width is the data's to say, and `Ridges` penalize the rest.
-    With that curvature penalized too, few choices leave a belief open in some directions. A cross
-    term is what all of them have in common, and as much again of its own: features that vary
-    together have many small ones. Only the validation rows are used.
+    The prior is centred at an isotropic belief: the mean curvature of the features is hardly
+    penalized, so that the choices alone determine the belief's width, and `Ridges` penalize the
+    rest. (With a penalty on it, a belief fitted to few choices can be improper.) A priori, cross
+    terms have correlation ½: each is the sum of a common and an own term of equal variance. Only
+    the validation rows are used.
     """
 
     def __init__(self, validation: CrossValidation) -> None:
@@ -140,8 +140,8 @@ class QuadraticFit:
         """Return the fit under each multiple of `suited` ridges, the one of most evidence first.
 
         Evidence is the likelihood of the choices with β integrated out, by Laplace's approximation
-        (MacKay, 1992). Held-out choices would rather have larger ridges: a mode predicts best when
-        it is too flat, however narrow the belief.
+        (MacKay, 1992). Held-out likelihood would select ridges that are too large, because a mode
+        that is too flat predicts best.
         """
         suited, found = self.suited(), list[RidgedFit]()
         for factor in sorted(factors, reverse=True):
@@ -157,9 +157,9 @@ class QuadraticFit:
         return RidgedFit(ridges, beta.numpy(), float(evidence))
 
     def suited(self) -> Ridges:
-        """Return the ridges of most evidence, each kind's γ / βᵀKβ in turns (MacKay, 1992).
+        """Return the ridges of most evidence, by iterating γ / βᵀKβ for each kind (MacKay, 1992).
 
-        γ is the number of a kind's coefficients that the choices determine, not the ridge.
+        γ is the effective number of a kind's coefficients that the choices determine.
         """
         ridges, beta = Ridges(1.0, 1.0, 1.0), None
         for _ in range(_TURNS):
@@ -176,7 +176,7 @@ class QuadraticFit:
     def cross_validate(self, ridges: Ridges) -> tuple[Array, HeldOut]:
         """Return each fold's coefficients (K, P), and their predictions of the validation rows.
 
-        The spread is 0: where choices hardly bound a scale, Laplace's is far too large.
+        The spread is set to 0: Laplace's is far too large where choices hardly bound the scale.
         """
         regression = self.regression(ridges)
         start, betas, difference = regression.maximize()[0], [], np.empty(len(self.rows))
@@ -202,7 +202,7 @@ class _Kind:
 
 
 def _kinds(d: int) -> tuple[tuple[_Kind, ...], Array]:
-    """The kinds in the order of `Ridges`, and the direction (P,) that no ridge holds."""
+    """Return the kinds in the order of `Ridges`, and the unpenalized direction (P,)."""
     i, j = np.triu_indices(d)
     linear, alike, crossed = (
         np.concatenate(which).astype(float)
@@ -219,9 +219,9 @@ def _kinds(d: int) -> tuple[tuple[_Kind, ...], Array]:
 
 
 def _suited(kind: _Kind, ridge: float, beta: Array, covariance: Array) -> float:
-    """The ridge that suits coefficients β (P,) of this posterior covariance (P, P).
+    """Return the next ridge of a kind, given the mode β (P,) and its posterior covariance (P, P).
 
-    Where the choices determine no such term, or there is none, the ridge stays as it is.
+    It is the present one if there is no such term or the choices determine none.
     """
     determined = kind.rank - ridge * float((covariance * kind.precision).sum())
     if determined < _UNDETERMINED:
