@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -49,6 +50,7 @@ def run_command(
     cells = stages.plan_grid(campaign)
     stages.ask_conditions(cells, max_cost=max_cost, cache=cache)
     for_each(cells, work)
+    _report_conditions(cells)
 
 
 def plan_command(campaign: CampaignName) -> None:
@@ -139,7 +141,15 @@ def report_command(run: RunName) -> None:
             stages.report(cell, progress)
         out.print(cell.report_path)
 
-    for_each(run_folder.open_runs(run), work)
+    cells = run_folder.open_runs(run)
+    for_each(cells, work)
+    _report_conditions(cells)
+
+
+def _report_conditions(cells: Sequence[Run]) -> None:
+    """Write and name the pages that compare the conditions of a grid, if it has any."""
+    for path in stages.report_conditions(cells):
+        out.print(f"conditions: {path}")
 
 
 def _print_verdicts(result: Run) -> None:

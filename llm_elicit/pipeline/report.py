@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_elicit._util.packages import LazyModule, installed_versions
+from llm_elicit.config.grid import axis_word
 from llm_elicit.orchestrator import Progress, Silent
 from llm_elicit.orchestrator.log import span
 from llm_elicit.pipeline.audit import audit_is_current, read_samples, write_audit
@@ -49,6 +52,36 @@ def report(result: Run, progress: Progress = _SILENT) -> None:
     report_package.write_tables(study.audit, result.folder / "tables")
     result.manifest.record("report", {AUDIT: digest_of_file(result.folder / AUDIT)}, [page])
     progress.stage("report", "figures", 1, 1)
+
+
+def report_conditions(runs: Sequence[Run]) -> list[Path]:
+    """Write a page for each group of runs that differ only in their condition.
+
+    It is `conditions.html` in the folder of the grid; for several feature spaces or templates,
+    `conditions.SPACE.TEMPLATE.html`. Runs without an audit are left out.
+    """
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        if run.campaign.given and (run.folder / AUDIT).is_file():
+            groups.setdefault((run.campaign.space, run.campaign.design.template), []).append(run)
+    written = []
+    for (space, template), group in groups.items():
+        if len(group) < 2:
+            continue
+        axes = [axis_word(space), axis_word(template)] if len(groups) > 1 else []
+        grid = group[0].campaign.part_of or group[0].campaign.name
+        path = group[0].folder.parent / grid / ".".join(["conditions", *axes, "html"])
+        conditions = [
+            report_package.Condition(
+                "; ".join(one.worded for one in run.space.fixed),
+                "; ".join(one.feature.word(one.value) for one in run.space.fixed),
+                run.audit,
+                f"../{run.folder.name}/{run.report_path.name}",
+            )
+            for run in group
+        ]
+        written.append(report_package.write_conditions(group[0].space.title, conditions, path))
+    return written
 
 
 def _prompts(result: Run) -> dict[str, str]:

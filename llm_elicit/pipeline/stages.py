@@ -19,12 +19,12 @@ from llm_elicit.pipeline.ask import ask, ask_in_batches, export
 from llm_elicit.pipeline.audit import audit, compare
 from llm_elicit.pipeline.fit import fit
 from llm_elicit.pipeline.plan import plan, plan_grid, plan_run
-from llm_elicit.pipeline.report import report
+from llm_elicit.pipeline.report import report, report_conditions
 from llm_elicit.pipeline.run_folder import Run
 
 __all__ = [
     "arun", "ask", "ask_conditions", "ask_in_batches", "audit", "compare", "export", "fit",
-    "plan", "plan_grid", "plan_run", "report", "run", "run_grid",
+    "plan", "plan_grid", "plan_run", "report", "report_conditions", "run", "run_grid",
 ]  # fmt: skip
 
 
@@ -149,4 +149,5 @@ def run_grid(
             stopped = stopped or error
     if stopped is not None and not done:
         raise stopped
+    report_conditions(list(done.values()))
     return done

@@ -111,7 +111,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
     ]
     has_slider = any(len(portrait.factors) > 1 for portrait in portraits.values())
     script = _script() if has_slider else ""
-    page = _environment().get_template("page.html.jinja")
+    page = environment().get_template("page.html.jinja")
     return page.render(
         study=study,
         audit=study.audit,
@@ -135,7 +135,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
     )
 
 
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
     """Return the environment of the templates, with the functions they use as filters."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("llm_elicit.report"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,20 @@ def test_one_fit_uses_the_answers_of_all_conditions(runs: dict[str, Run]) -> Non
     assert condition_of(runs["Gentoo"]) == {0: 2.0}
     given = [run.beliefs["expert"].diagnostics["given"] for run in together]
     assert given == [{"0": 0.0}, {"0": 1.0}, {"0": 2.0}]
+
+
+def test_a_page_compares_the_conditions(runs: dict[str, Run]) -> None:
+    page = runs["Gentoo"].folder.parent / "conditions" / "conditions.html"
+    text = page.read_text(encoding="utf-8")
+    for run in runs.values():
+        link = re.search(rf'href="(\.\./{re.escape(run.folder.name)}/report\.html)"', text)
+        assert link is not None
+        assert (page.parent / link[1]).is_file()
+    assert text.count("<figure>") == 3
+    mass = runs["Gentoo"].audit.of("expert").belief[-1]
+    assert f"{round(mass.mean, -1):,.0f}" in text
+    assert "2 of 2" in text
+    assert "<script" not in text
 
 
 def test_a_second_fit_finds_all_beliefs_current(runs: dict[str, Run]) -> None:

@@ -1,0 +1,208 @@
+"""One page about several conditions: how beliefs move with the condition, beside how data do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+from matplotlib.axes import Axes
+
+from llm_elicit.audit.record import Audit
+from llm_elicit.audit.summaries import Bands, FeatureBands, FeatureSummary, Summary
+from llm_elicit.report.page import environment
+from llm_elicit.report.rendering import (
+    LIGHT,
+    Picture,
+    axis_label,
+    blank,
+    draw_picture,
+    drawing,
+    dress,
+    set_axis,
+)
+from llm_elicit.spaces.features import Feature
+
+_LEFT = -0.14
+"""Where the data of a condition stand, from its place; the belief is as far on the other side."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition.
+
+    Attributes:
+        label: the features given, with their values.
+        value: the values alone.
+        audit: the audit of its run.
+        report: the address of its report, relative to the page.
+    """
+
+    label: str
+    value: str
+    audit: Audit
+    report: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of the belief with its 90 % band, and that of the data; None where unknown."""
+
+    belief: float | None
+    band: tuple[float, float] | None
+    data: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A feature's mean, or the share of one of its categories, by condition.
+
+    Attributes:
+        feature: the feature.
+        category: the category; None for a mean.
+        cells: one per condition.
+        alike: among pairs of conditions that the belief's bands tell apart, how many move in the
+            direction of the data.
+        apart: how many pairs the bands tell apart.
+    """
+
+    feature: Feature
+    category: str | None
+    cells: tuple[Cell, ...]
+    alike: int
+    apart: int
+
+
+@dataclass(frozen=True)
+class JudgeView:
+    """One judge as the page shows it."""
+
+    name: str
+    rows: tuple[Row, ...]
+    pictures: tuple[Picture, ...]
+
+
+def write_conditions(title: str, conditions: Sequence[Condition], path: Path) -> Path:
+    """Write the page of the conditions of one feature space.
+
+    Args:
+        title: of the feature space.
+        conditions: two or more, over the same features and judges.
+        path: the page's path.
+    """
+    judges = [judge.name for judge in conditions[0].audit.judges]
+    views = [_view(judge, conditions) for judge in judges]
+    page = environment().get_template("conditions.html.jinja")
+    text = page.render(title=title, conditions=conditions, judges=views)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _view(judge: str, conditions: Sequence[Condition]) -> JudgeView:
+    features = conditions[0].audit.space.features
+    rows = tuple(
+        row
+        for place, feature in enumerate(features)
+        for row in _rows(feature, place, judge, conditions)
+    )
+    labels = [condition.value for condition in conditions]
+    pictures = tuple(
+        _picture(feature, place, judge, conditions, labels)
+        for place, feature in enumerate(features)
+        if not feature.categories
+    )
+    return JudgeView(judge, rows, pictures)
+
+
+def _rows(feature: Feature, place: int, judge: str, conditions: Sequence[Condition]) -> list[Row]:
+    found = []
+    for category in feature.categories or (None,):
+        cells = tuple(_cell(condition, judge, place, category) for condition in conditions)
+        found.append(Row(feature, category, cells, *_direction(cells)))
+    return found
+
+
+def _cell(condition: Condition, judge: str, place: int, category: str | None) -> Cell:
+    belief, bands, data = _summaries(condition, judge, place)
+    band = None
+    if bands is not None:
+        band = bands.mean if isinstance(bands, FeatureBands) else bands.shares[category or ""]
+    return Cell(_value(belief, category), band, _value(data, category))
+
+
+def _summaries(
+    condition: Condition, judge: str, place: int
+) -> tuple[Summary | None, Bands | None, Summary | None]:
+    """Return a feature's summary in the belief, its bands, and its summary in the data."""
+    audited, data = condition.audit.of(judge), condition.audit.reference.data
+    return (
+        None if audited.belief is None else audited.belief[place],
+        None if audited.bands is None else audited.bands[place],
+        None if data is None else data[place],
+    )
+
+
+def _value(summary: Summary | None, category: str | None) -> float | None:
+    if summary is None:
+        return None
+    return summary.mean if isinstance(summary, FeatureSummary) else summary.shares[category or ""]
+
+
+def _direction(cells: Sequence[Cell]) -> tuple[int, int]:
+    """Return how many pairs of conditions move as the data do, and how many bands tell apart.
+
+    Example:
+        >>> light, heavy = Cell(3.0, (2.0, 4.0), 3.7), Cell(6.0, (5.0, 7.0), 5.1)
+        >>> _direction([light, heavy, Cell(4.5, (3.5, 5.5), 4.0)])
+        (1, 1)
+    """
+    alike = apart = 0
+    for one, other in combinations(cells, 2):
+        if one.band is None or other.band is None or one.data is None or other.data is None:
+            continue
+        if one.band[1] < other.band[0] or other.band[1] < one.band[0]:
+            apart += 1
+            alike += (one.band[0] < other.band[0]) == (one.data < other.data)
+    return alike, apart
+
+
+def _picture(
+    feature: Feature, place: int, judge: str, conditions: Sequence[Condition], labels: list[str]
+) -> Picture:
+    """Draw a feature's distribution under every condition, in the belief and in the data."""
+    with drawing():
+        figure = blank(3.6, 2.5, LIGHT)
+        axes = figure.add_subplot()
+        dress(axes, LIGHT)
+        for at, condition in enumerate(conditions):
+            belief, bands, data = _summaries(condition, judge, place)
+            if isinstance(data, FeatureSummary):
+                _draw(axes, at + _LEFT, data, LIGHT.data)
+            if isinstance(belief, FeatureSummary):
+                _draw(axes, at - _LEFT, belief, LIGHT.belief)
+            if isinstance(bands, FeatureBands):
+                axes.plot(
+                    [at - _LEFT] * 2,
+                    bands.mean,
+                    color=LIGHT.belief,
+                    lw=7,
+                    alpha=0.3,
+                    solid_capstyle="butt",
+                )
+        set_axis(axes, "y", feature)
+        axes.set_xlim(-0.5, len(labels) - 0.5)
+        crowded = sum(map(len, labels)) > 30
+        axes.set_xticks(range(len(labels)), labels, parse_math=False)
+        for label in axes.get_xticklabels() if crowded else ():
+            label.set(rotation=30, ha="right", rotation_mode="anchor")
+        alt = f"{axis_label(feature)} by condition: belief of {judge} and data."
+        return draw_picture(figure, axis_label(feature), alt)
+
+
+def _draw(axes: Axes, at: float, summary: FeatureSummary, colour: str) -> None:
+    """Draw a mean as a point, with lines between the 5 and 95 % and the 25 and 75 % quantiles."""
+    axes.plot([at, at], [summary.q05, summary.q95], color=colour, lw=1, solid_capstyle="butt")
+    axes.plot([at, at], [summary.q25, summary.q75], color=colour, lw=2.5, solid_capstyle="butt")
+    axes.plot([at], [summary.mean], "o", color=colour, ms=5)
