@@ -1,19 +1,19 @@
-"""A pilot: which protocol makes a judge readable, measured on a few pairs before money is spent.
+"""A pilot: which protocol is most reliable for its cost, measured on a few pairs.
 
-A *protocol* is a template, with its answer format, and the orders in which a pair is shown. Every
-template is asked about the first pairs of the campaign in both orders. With the mean position
-effect taken out, the two answers to a pair are parallel measurements of how much one point is
-preferred to the other, so that their correlation r is the reliability of one answer, and
-2r / (1 + r) (Spearman, 1910; Brown, 1910) that of both together. What the position effect varies
-between pairs counts as noise, so that this is a lower bound for both orders. Of a judge whose
-position effect varies more than its preference it is useless, which the share of the half
-differences that a rule on the features predicts of pairs left out shows.
+A *protocol* is a template, with its answer format, and the orders in which a pair is shown. Each
+template is asked about the first pairs of the campaign, in both orders. After the mean position
+effect is subtracted, the two answers to a pair are parallel measurements of the preference for one
+point over the other. Their correlation r is the reliability of one answer, and 2r / (1 + r)
+(Spearman, 1910; Brown, 1910) that of both together. Variation of the position effect between pairs
+counts as noise, so this is a lower bound for both orders. If the position effect of a judge varies
+more than its preference, r cannot be used; half the difference of the two answers may then still be
+predicted from the features of left-out pairs.
 
-Protocols of different prices are compared by ρ / (1 − ρ) per unit of cost, ρ being the
-reliability: by the Spearman–Brown formula that ratio is proportional to the number of questions, so
-that it is the same for one order and for both. Both are recommended then, because the half
-difference of the two orders is free of the pair's own position effect. Agreement with the data has
-no part in it.
+Protocols of different prices are compared by ρ / (1 − ρ) per unit of cost, where ρ is the
+reliability. By the Spearman–Brown formula this ratio is proportional to the number of questions, so
+it is the same for one order and for both. Both orders are recommended in that case, because half
+the difference of the two answers does not contain the position effect of the pair. Agreement with
+the data is not considered.
 """
 
 from __future__ import annotations
@@ -47,33 +47,33 @@ from llm_elicit.questions.template import OF_PAIRS
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 FEWEST = 10
-"""Pairs of a pilot; of fewer, no correlation means anything."""
+"""The least number of pairs of a pilot; correlations of fewer are too uncertain."""
 
 _SILENT = Silent()
 _CEILING = 0.999
-"""Answers that agree in every pair would have an infinite ratio of signal to noise."""
+"""Largest correlation; 1 would be an infinite ratio of signal to noise."""
 
 
 class Protocol(StrictModel):
-    """What one judge made of one template.
+    """One judge's answers to one template.
 
     Attributes:
-        judge, template: who was asked, and how.
+        judge, template: their names.
         answer: the template's answer format.
         response: whether its answers are measured log-odds or choices; None without answers.
-        pairs: how many have an answer in both orders.
-        reliability: of one answer; None where the answers in one order are all the same, or
-            fewer than four pairs have both.
-        both_orders: of the two orders together, by the Spearman-Brown formula.
-        predicted: the share of the mean square of half the differences between a pair's two answers
-            that a quadratic rule on the features predicts of pairs left out.
+        pairs: number of pairs with an answer in both orders.
+        reliability: of one answer; None if the answers in one order are all the same, or fewer than
+            four pairs have both.
+        both_orders: reliability of the two orders together, by the Spearman-Brown formula.
+        predicted: the share of the mean square of half the difference between a pair's two answers
+            that a quadratic rule on the features predicts for left-out pairs.
         position: the mean position effect, log-odds (choices: P(first shown) − 1/2).
         position_sd: the standard deviation of half the sum of a pair's two answers.
         refused, unparsable, unanswered: questions without a usable answer, by reason.
-        tokens: a question takes on average, those read from a cache left out.
-        cost: USD a question; None where no price is known.
-        rate: ρ / (1 − ρ), of questions with a usable answer, per USD; where the judge is free or
-            its price unknown, per thousand tokens; where there are none, per question.
+        tokens: mean tokens per question, without those that the provider read from its cache.
+        cost: USD per question; None if the price is unknown.
+        rate: ρ / (1 − ρ) of questions with a usable answer, per USD; per thousand tokens if the
+            judge is free or its price unknown; per question if it uses no tokens.
     """
 
     judge: str
@@ -98,10 +98,10 @@ class Recommendation(StrictModel):
     """The protocol to use for a judge.
 
     Attributes:
-        judge: who is asked.
+        judge: the judge's name.
         template: the one with the highest rate; None if none differs from noise.
         both_orders: whether to show each pair in both orders.
-        reason: the grounds in one sentence.
+        reason: the reason in one sentence.
     """
 
     judge: str
@@ -111,14 +111,14 @@ class Recommendation(StrictModel):
 
 
 class Pilot(StrictModel):
-    """What a pilot found.
+    """The result of a pilot.
 
     Attributes:
-        campaign: whose first pairs were asked.
-        pairs: how many.
-        protocols: judge by judge, template by template.
-        recommended: one for each judge.
-        spent: USD paid for these answers; those kept from other runs cost nothing.
+        campaign: the name of the campaign whose first pairs were asked.
+        pairs: number of pairs.
+        protocols: by judge, then by template.
+        recommended: one per judge.
+        spent: USD paid for these answers; answers from the cache cost nothing.
     """
 
     campaign: str
@@ -129,7 +129,7 @@ class Pilot(StrictModel):
 
 
 def candidates(campaign: Campaign) -> tuple[str, ...]:
-    """The templates to try: those the campaign names under `pilot`, else all about pairs.
+    """Return the templates to try: those the campaign names under `pilot`, else all about pairs.
 
     Raises:
         InputError: a template does not exist, or does not ask about a pair.
@@ -150,10 +150,10 @@ def _of_pairs(name: str) -> bool:
 
 
 def pilot_runs(campaign: Campaign, pairs: int) -> tuple[Run, ...]:
-    """The pilot's runs, one for each template, beside the campaign's own.
+    """Return the pilot's runs, one per template, in folders beside the campaign's own.
 
-    Their answers are kept in the cache that the campaign's run looks into, and their pairs are its
-    first ones: when it uses one of these templates, what is answered here is not asked again.
+    They share the campaign's cache and its first pairs, so that the campaign does not ask again
+    what the pilot asked with the same template.
 
     Raises:
         InputError: too few pairs, more than the campaign asks, or a grid.
@@ -170,7 +170,7 @@ def pilot_runs(campaign: Campaign, pairs: int) -> tuple[Run, ...]:
 
 
 def _run(campaign: Campaign, pairs: int, template: str) -> Run:
-    """The campaign's first pairs by one template; all of a pilot are under one cap."""
+    """Return the run of one template; all runs of a pilot share one cap."""
     whole = f"{campaign.name}.pilot"
     data = campaign.model_dump(mode="json", exclude={"design", "direct", "pilot", "part_of"})
     data["name"] = f"{whole}.{pairs}.{axis_word(template)}"
@@ -187,19 +187,19 @@ def run_pilot(
     max_cost: float | None = None,
     progress: Progress = _SILENT,
 ) -> tuple[Pilot, list[ElicitError]]:
-    """Ask every template about the campaign's first pairs, or resume; and compare them.
+    """Ask about the campaign's first pairs with every template, or resume, and compare them.
 
     Args:
-        campaign: whose judges are asked, and about what.
-        pairs: how many.
-        max_cost: a cap in USD over the whole pilot, in place of the campaign's own.
+        campaign: the campaign.
+        pairs: number of pairs.
+        max_cost: a cap in USD on the whole pilot, instead of the campaign's own.
         progress: receives every change.
 
     Returns:
-        What was found, and the errors that stopped judges or left questions without an answer.
+        The result, and the errors that stopped judges or left questions without an answer.
 
     Raises:
-        CapError: the cap is reached; what was answered is kept.
+        CapError: the cap is reached; the answers received are kept.
         JudgeError, InputError: no judge could be asked, or nothing could be sent.
     """
     problems: list[ElicitError] = []
@@ -230,12 +230,12 @@ def run_pilot(
 
 
 def measure(judge: Judge, campaign: Campaign, space: FeatureSpace, table: Comparisons) -> Protocol:
-    """One judge's answers to one template.
+    """Measure one protocol of a judge.
 
     Args:
-        judge: who answered.
-        campaign: the pilot's run for the template.
-        space: what is asked about.
+        judge: the judge.
+        campaign: the pilot's campaign for the template.
+        space: the feature space.
         table: the judgments of that run.
     """
     rows = table.of(judge.name)
@@ -270,7 +270,7 @@ def measure(judge: Judge, campaign: Campaign, space: FeatureSpace, table: Compar
 
 
 def _orders(response: Response) -> tuple[Floats, Floats] | None:
-    """A pair's preference by its two orders, the mean position effect taken out."""
+    """Return each pair's preference in its two orders, without the mean position effect."""
     known = np.isfinite(response.position)
     if known.sum() < 2:
         return None
@@ -287,10 +287,10 @@ def _predicted(response: Response, space: FeatureSpace) -> Interval | None:
 
 
 def split_half(first: Floats, second: Floats, *, hard: bool = False) -> Interval | None:
-    """The correlation of parallel measurements `(n,)`, with its 95 % interval by Fisher's z.
+    """Return the correlation of parallel measurements `(n,)`, with Fisher's z 95 % interval.
 
-    None where one of them never varies, or of fewer than four. `hard` choices may agree in every
-    pair by chance: their correlation is then that of one pair more which disagrees.
+    Returns None if one of them never varies or there are fewer than four. `hard` choices may agree
+    in every pair by chance; their correlation is limited to that with one more pair that disagrees.
 
     Example:
         >>> x = np.array([0.1, -0.2, 0.4, 0.3, -0.5, 0.0])
@@ -308,7 +308,7 @@ def split_half(first: Floats, second: Floats, *, hard: bool = False) -> Interval
 
 
 def spearman_brown(one: Interval, times: int) -> Interval:
-    """The reliability of so many times as many measurements; −1 at the least.
+    """Return the reliability of `times` as many measurements, at least −1.
 
     Example:
         >>> spearman_brown(Interval(value=0.5, low=0.0, high=0.8), 2).value
@@ -322,7 +322,7 @@ def spearman_brown(one: Interval, times: int) -> Interval:
 
 
 def _a_question(judge: Judge, rows: pd.DataFrame) -> tuple[float, float | None]:
-    """Tokens and USD of a question on average, whether it was paid or found among kept answers."""
+    """Return the mean tokens and USD per question, as if no answer came from the cache."""
     if rows.empty:
         return 0.0, None
     fresh = rows["prompt_tokens"] - rows["cached_tokens"] + rows["completion_tokens"]
@@ -335,7 +335,7 @@ def _a_question(judge: Judge, rows: pd.DataFrame) -> tuple[float, float | None]:
 
 
 def _rate(one: Interval | None, usable: float, tokens: float, cost: float | None) -> float:
-    """ρ / (1 − ρ) of one answer by what a question costs; 0 where there is no signal."""
+    """Return ρ / (1 − ρ) of one answer per cost of a question; 0 if there is no signal."""
     if one is None or one.value <= 0.0:
         return 0.0
     signal = usable * one.value / (1.0 - one.value)
@@ -345,11 +345,11 @@ def _rate(one: Interval | None, usable: float, tokens: float, cost: float | None
 
 
 def recommend(protocols: Sequence[Protocol]) -> Recommendation:
-    """Which of one judge's protocols to use: the one of the highest rate.
+    """Return the protocol to use for a judge: the one with the highest rate.
 
     A protocol whose reliability does not differ from zero is recommended only if the features
-    predict its answers and the orders of no other protocol agree. Protocols that are nearly as
-    good as the best are named.
+    predict its answers and no other protocol's reliability differs from zero. The reason names
+    protocols whose rate may be as high as the best.
     """
     judge = protocols[0].judge
     ranked = sorted(protocols, key=lambda one: -one.rate)
@@ -367,7 +367,7 @@ def recommend(protocols: Sequence[Protocol]) -> Recommendation:
 
 
 def _by_prediction(protocols: Sequence[Protocol]) -> Recommendation:
-    """Where the orders of no protocol agree: the one whose answers the features predict best."""
+    """Return the protocol whose answers the features predict best, if none is reliable."""
     judge = protocols[0].judge
     known = [one for one in protocols if one.predicted is not None and one.predicted.low > 0.0]
     best = max(known, key=lambda one: one.predicted.value if one.predicted else 0.0, default=None)
@@ -391,7 +391,7 @@ def _odds(reliability: float) -> float:
 
 
 def _highest(one: Protocol) -> float:
-    """The upper end of a protocol's rate."""
+    """Return the upper end of the interval of a protocol's rate."""
     if one.reliability is None or one.reliability.value <= 0.0:
         return 0.0
     return one.rate * _odds(one.reliability.high) / _odds(one.reliability.value)

@@ -1,9 +1,9 @@
-"""Jinja2's sandbox, and the trial of a template in a process of its own, with limits.
+"""Jinja2's sandbox, and the rendering of new templates in a separate process with limits.
 
-A template can run for ever, or fill the memory, in many ways: nested loops, macros that call
-themselves, a text of a billion blanks. A process can be stopped whatever it does, on every system
-and from every thread, so that is where a template is first compiled and filled in.
-This file is that process's program, too: it imports nothing of the package.
+A template can run for ever or fill the memory in many ways: nested loops, recursive macros, a
+string of a billion blanks. A process can be stopped in any case, on every system and from every
+thread, so each template is first compiled and rendered in a child process. This file is the child's
+program too, so it imports nothing of the package.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 SECONDS = 2
-"""Seconds of processor time that a trial may take."""
+"""The limit on the processor time of a trial, in seconds."""
 
 LONGEST = 1_000_000
-"""Characters that a filled-in template may have."""
+"""The limit on the characters of a rendered template."""
 
 _PATIENCE = 60.0
-"""Seconds to wait for a trial, where the processor's time cannot be limited or is others'."""
+"""Seconds to wait for a trial: processor time may be unlimited, or the machine may be busy."""
 
 _BYTES = 1 << 30
-"""Memory that a trial may take."""
+"""The limit on the memory of a trial, in bytes."""
 
 _COUNTERS = frozenset({"index", "index0", "first", "last", "length"})
 
 
 class TrialError(Exception):
-    """What a template does wrong, in a few words."""
+    """A template is invalid, fails, or exceeds a limit; the message is a short phrase."""
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja2's sandbox, which takes a loop's own counters for safe without looking them up.
+    """Jinja2's sandbox without its check of a loop's counters, which are safe.
 
-    The look is most of what wording a question takes.
+    That check takes most of the time of rendering a question.
     """
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -59,12 +59,12 @@ def sandbox() -> jinja2.Environment:
 
 
 def fill_in(parts: Sequence[str], samples: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return the parts of a template as text, for each sample of its variables.
+    """Render the parts of a template for each sample of its variables.
 
-    They are filled in by another process, within limits of time, memory and length.
+    This is done by a child process with limits on time, memory and length.
 
     Raises:
-        TrialError: the template is not valid, fails, or goes beyond a limit.
+        TrialError: the template is invalid, fails, or exceeds a limit.
     """
     return _tried(json.dumps({"parts": parts, "samples": samples}))
 
@@ -73,14 +73,14 @@ def fill_in(parts: Sequence[str], samples: Sequence[Mapping[str, Any]]) -> list[
 def _tried(given: str) -> list[list[str]]:
     try:
         done = subprocess.run(
-            # -P: the folder of this file has modules with names of the standard library's.
+            # -P: modules in this folder have the same names as some of the standard library.
             [sys.executable, "-P", __file__],
             input=given.encode(),
             capture_output=True,
             timeout=_PATIENCE,
             check=False,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            # Ctrl-C is for the parent.
+            # Ctrl-C must reach the parent only.
             start_new_session=True,
         )
     except subprocess.TimeoutExpired:
@@ -97,7 +97,7 @@ def _tried(given: str) -> list[list[str]]:
 
 
 def _serve() -> None:
-    """In the process of its own: fill in what is given on standard input."""
+    """In the child process: render the templates given on standard input."""
     _limit()
     given = json.load(sys.stdin)
     try:
@@ -121,7 +121,7 @@ def _text(source: jinja2.Template, sample: Mapping[str, Any]) -> str:
 
 
 def explained(error: Exception) -> str:
-    """Return what went wrong in a template, in a few words."""
+    """Return an error in a template as a short phrase."""
     if isinstance(error, jinja2.TemplateSyntaxError):
         return f"not valid Jinja2: {error.message}"
     if isinstance(error, RecursionError):
@@ -132,7 +132,7 @@ def explained(error: Exception) -> str:
 
 
 def _limit() -> None:
-    """Limit this process's time and memory, where the system can."""
+    """Limit this process's time and memory, if the system supports that."""
     with suppress(ImportError, ValueError, OSError):
         resource = import_module("resource")
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
