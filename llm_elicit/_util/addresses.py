@@ -71,7 +71,7 @@ def _parsed(address: str) -> SplitResult | None:
 
 
 def _has_host(parts: SplitResult) -> bool:
-    """Whether an address names a valid host."""
+    """Return whether an address names a valid host."""
     host = parts.hostname or ""
     try:
         known = host if ":" in host else host.encode("idna").decode("ascii")

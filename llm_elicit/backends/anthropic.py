@@ -56,8 +56,8 @@ _FINISH = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length"}
 class AnthropicBackend(Keyed):
     """A Claude model behind the Messages API.
 
-    A temperature is sent under the older API version that still takes one; a model that has
-    none answers 400, which stops the judge with the provider's own words.
+    A temperature is sent with an older API version that accepts one. A model without temperatures
+    answers 400, which stops the judge with the provider's message.
 
     Raises:
         InputError: the key's environment variable is not set, or no client can be made of the
@@ -81,7 +81,7 @@ class AnthropicBackend(Keyed):
             self._sender = Sender(anthropic, self._client, http, address, judge.timeout)
 
     def body(self, request: Request) -> dict[str, Any]:
-        """The Messages body that `ask` would send."""
+        """Return the Messages body that `ask` would send."""
         temperature = request.temperature(self._judge.temperature)
         body: dict[str, Any] = {
             "model": self.model,
@@ -98,7 +98,7 @@ class AnthropicBackend(Keyed):
         return body
 
     async def ask(self, request: Request) -> Reply:
-        """Put one question, once."""
+        """Ask one question once."""
         body = self.body(request)
         answer = await self._sender.send(body)
         reply = read_message(answer.content, body)
@@ -111,7 +111,7 @@ def open_client(
     timeout: float,
     headers: dict[str, str] | None = None,
 ) -> tuple[anthropic.AsyncAnthropic, str]:
-    """The SDK's client for a judge, without retries, and the judge's key.
+    """Return the SDK's client for a judge, without retries, and the judge's key.
 
     Raises:
         InputError: the key or the address is missing or cannot be one.
@@ -129,7 +129,7 @@ def open_client(
 
 
 def read_message(answer: object, body: dict[str, Any]) -> Reply:
-    """A message, as JSON or as the SDK's object, as a reply.
+    """Return the reply in a message, given as JSON or as the SDK's object.
 
     Raises:
         MalformedReplyError: it is not an answer of the Messages API.
@@ -138,7 +138,7 @@ def read_message(answer: object, body: dict[str, Any]) -> Reply:
     usage = message.usage or wire.MessageUsage()
     cached = usage.cache_read_input_tokens or 0
     written = usage.cache_creation_input_tokens or 0
-    # What was read from the cache is no whole count of a prompt by itself.
+    # The tokens read from the cache alone are not the count of a prompt.
     prompt = 0 if usage.input_tokens is None else usage.input_tokens + cached + written
     stop = message.stop_reason or "unknown"
     return Reply(
@@ -156,7 +156,7 @@ def read_message(answer: object, body: dict[str, Any]) -> Reply:
 
 
 class AnthropicBatchClient(SDKBatchClient[AnthropicJudge, "anthropic.AsyncAnthropic"]):
-    """Anthropic's Message Batches. They carry no metadata: a lost one is known by its results."""
+    """Anthropic's Message Batches, without metadata: a lost batch is recognized by its results."""
 
     limits = BatchLimits(count=100_000, size=256_000_000)
     tagged = False
@@ -177,16 +177,16 @@ class AnthropicBatchClient(SDKBatchClient[AnthropicJudge, "anthropic.AsyncAnthro
         return wire.read(wire.Created, batch).id
 
     async def state(self, batch: str) -> BatchState:
-        """How far a batch is."""
+        """Return the state of a batch."""
         return self._state(await self._client.messages.batches.retrieve(batch))
 
     async def recent(self) -> AsyncIterator[BatchState]:
-        """The account's batches, the newest first."""
+        """Yield the account's batches, the newest first."""
         async for batch in each_listed(self._client.messages.batches.list(limit=100)):
             yield self._state(batch)
 
     async def results(self, batch: str, options: Options) -> AsyncIterator[BatchResult]:
-        """The results of a batch that ended."""
+        """Yield the results of a batch that ended."""
         del options
         streamed = self._client.messages.batches.with_streaming_response
         async with streamed.results(batch) as content:

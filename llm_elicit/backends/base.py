@@ -1,4 +1,4 @@
-"""The protocol every judge's backend fulfils, and the frozen values that pass through it."""
+"""The protocol of backends, and the requests and replies that pass through it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from llm_elicit.questions.template import Answer
 from llm_elicit.spaces.features import Floats
 
 THINKING_ROOM = 2048
-"""Many models think before they answer, and their thinking counts towards the token limit."""
+"""Least token limit of models that think first; their thinking counts towards the limit."""
 
 _LIMITS = (
     "max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens",
     "max_tokens_to_sample", "maxOutputTokens", "maxTokens", "maxTokenCount", "num_predict",
     "n_predict",
 )  # fmt: skip
-"""What providers call the most tokens that an answer may have."""
+"""Providers' names of the token limit of an answer."""
 
 _SHORTEST_SECRET = 6
 
@@ -37,15 +37,15 @@ Notify = Callable[[str], None]
 
 
 def silent(line: str) -> None:
-    """A `Notify` that says nothing."""
+    """Ignore a notification."""
     del line
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a backend can do; declared, so that nothing is found out at the user's cost.
+    """The capabilities of a backend, declared so that no paid request is needed to find them.
 
-    `text`: direct questions, which show no pair and are answered in words.
+    `text` means direct questions, which show no pair and are answered in words.
     """
 
     temperature: bool = False
@@ -62,13 +62,13 @@ class Request:
 
     Attributes:
         prompt: the rendered messages.
-        points: the points shown as first and second option, natural units; none in a direct
-            question but for a ratio.
-        replicate: the replicate's number; replicates are asked separately by design.
+        points: the points shown as first and second option, natural units; empty for direct
+            questions other than ratios.
+        replicate: the number of the replicate.
         options: the letters of the first and the second option.
-        max_tokens: how many tokens an answer needs, by the template.
-        direct: the direct question that this is; None for a pair.
-        answer: what is asked for: a letter, a probability, a ratio, or words.
+        max_tokens: tokens that an answer needs, from the template.
+        direct: the direct question; None for a pair.
+        answer: the form of the answer: a letter, a probability, a ratio, or words.
     """
 
     prompt: Prompt
@@ -80,16 +80,16 @@ class Request:
     answer: Answer = "letter"
 
     def temperature(self, own: float | None) -> float | None:
-        """The temperature to ask at, given the judge's own; None for the provider's.
+        """Return the temperature of the request, given the judge's; None for the provider's.
 
-        Samples drawn at 0 would all be one: there, and there alone, 0 gives way to 1.
+        Questions for a sample use 1 instead of 0, because all samples at 0 would be equal.
         """
         return 1.0 if own == 0.0 and self.direct and self.direct.kind == "sample" else own
 
     def room(self, own: int | None, least: int = 0) -> int:
-        """The token limit of the answer, given the judge's own and the least that it takes.
+        """Return the token limit of the answer, given the judge's own limit and its least.
 
-        A judge's own limit may be cut for letters, and any other answer needs more.
+        A judge's own limit may be too short for answers other than letters.
         """
         if own is not None and self.answer == "letter":
             return own
@@ -98,19 +98,19 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer, as it came.
+    """One answer.
 
     Attributes:
         text: the visible text of the answer.
-        finish: "stop", "length", "refusal", or the provider's own word for anything else.
-        model: the model the provider says answered.
-        first: P(first option shown) from token log-probabilities; None where there are none.
+        finish: "stop", "length", "refusal", or another reason in the provider's own words.
+        model: the model that answered, as the provider reports it.
+        first: P(first option shown) from token log-probabilities; None without them.
         letter_mass: the probability that the model gave to the two letters together.
-        prompt_tokens, completion_tokens, cached_tokens: as the provider counted them, 0 where
-            it did not; cached tokens are a part of the prompt's.
+        prompt_tokens, completion_tokens, cached_tokens: as counted by the provider, or 0;
+            cached tokens are included in the prompt's.
         body: the request body that was sent.
-        headers: those of the response that speak of limits; they are not kept.
-        thinking: what a reasoning model showed of its thinking; never read as an answer.
+        headers: the response's headers on rate limits; they are not stored.
+        thinking: the thinking that a reasoning model returned; never parsed as an answer.
     """
 
     text: str
@@ -127,9 +127,9 @@ class Reply:
 
 
 class AdaptedError(Exception):
-    """The backend dropped a setting that the server refuses; ask again with the new body.
+    """The backend dropped a setting that the server refuses; ask again with the changed body.
 
-    Never leaves the package: the orchestrator catches it, notes it and asks again.
+    The orchestrator catches this exception, notes it and asks again.
     """
 
 
@@ -137,11 +137,11 @@ class Backend(Protocol):
     """A judge that can be asked.
 
     Attributes:
-        capabilities: what it can do.
-        endpoint: where it answers, without credentials; part of an answer's identity.
+        capabilities: its capabilities.
+        endpoint: its address, without credentials; part of the identity of an answer.
         model: the model asked.
-        account: tells one key from another, and nothing else about it; limits are an account's.
-        cacheable: whether its answers are worth keeping across runs.
+        account: an id of the API key that does not reveal it; rate limits are per account.
+        cacheable: whether its answers are cached across runs.
     """
 
     capabilities: Capabilities
@@ -151,24 +151,24 @@ class Backend(Protocol):
     cacheable: bool
 
     def body(self, request: Request) -> dict[str, Any]:
-        """The request body that `ask` would send now."""
+        """Return the request body that `ask` would send now."""
         ...
 
     async def ask(self, request: Request) -> Reply:
-        """Put one question, once: no retries here.
+        """Ask one question once, without retries.
 
         Raises:
-            AdaptedError: the server refused a setting that can be done without.
-            Exception: whatever goes wrong with a request, for `failure` to read.
+            AdaptedError: the server refused an optional setting.
+            Exception: any other error of the request; see `failure`.
         """
         ...
 
     def failure(self, error: Exception) -> Failure | None:
-        """What an exception of `ask` says of the request; None for a defect of the program."""
+        """Return what an exception of `ask` means for the request; None for a bug."""
         ...
 
     def scrub(self, text: str) -> str:
-        """`text` without the judge's key, should a server have echoed it."""
+        """Return `text` without the judge's API key, which a server may have echoed."""
         ...
 
     async def __aenter__(self) -> Self: ...
@@ -177,10 +177,10 @@ class Backend(Protocol):
 
 
 def read_key(variable: str, judge: str) -> str:
-    """The key in an environment variable.
+    """Return the API key in an environment variable.
 
     Raises:
-        InputError: it is not set, or empty, or cannot be sent in a header.
+        InputError: it is not set, empty, or cannot be sent in a header.
     """
     key = os.environ.get(variable, "").strip()
     if not key:
@@ -198,7 +198,7 @@ def read_key(variable: str, judge: str) -> str:
 
 
 def server_url(stated: str | None, variable: str, judge: str) -> str | None:
-    """The address that a judge is asked at: as stated, or as an SDK's own variable has it.
+    """Return the address of a judge: as stated, or from the SDK's environment variable.
 
     Raises:
         InputError: the variable holds no address, or a secret.
@@ -213,10 +213,10 @@ def server_url(stated: str | None, variable: str, judge: str) -> str | None:
 
 
 def scrubbed(text: str, key: str | None) -> str:
-    """`text` with every occurrence of `key` blotted out: as it is, and as URLs, JSON and base64
-    (a header of basic authentication) would have it.
+    """Return `text` with every occurrence of `key` replaced, also if encoded.
 
-    What is shorter than six characters is no secret, and would be found in many an answer.
+    The encodings are those of URLs, JSON and base64 (headers of basic authentication). A key of
+    fewer than six characters is not replaced, since it would occur in many answers.
 
     Example:
         >>> scrubbed("no access for sk%2Fcanary or sk/canary", "sk/canary")
@@ -227,10 +227,10 @@ def scrubbed(text: str, key: str | None) -> str:
 
 @lru_cache(maxsize=64)
 def _forms(key: str) -> re.Pattern[str]:
-    """The ways in which a key may stand in a text."""
+    """Return a pattern of a key and its encodings."""
     forms = {key, quote(key), quote(key, safe=""), quote_plus(key), json.dumps(key)[1:-1]}
     for before in range(3):
-        # Base64 encodes three bytes at a time: what is the key's alone, wherever it begins.
+        # Base64 encodes three bytes at a time, so that the code depends on where the key begins.
         code = base64.b64encode(b"\0" * before + key.encode()).decode()
         own = code[math.ceil(before * 8 / 6) : (before + len(key.encode())) * 8 // 6]
         forms |= {own, own.translate(str.maketrans("+/", "-_"))}
@@ -238,7 +238,7 @@ def _forms(key: str) -> re.Pattern[str]:
 
 
 def without_key(reply: Reply, scrub: Callable[[str], str]) -> Reply:
-    """A reply whose words are scrubbed, whichever field they stand in, and without headers."""
+    """Return a reply with the key removed from all its text fields, and without headers."""
     return replace(
         reply, text=scrub(reply.text), thinking=scrub(reply.thinking), finish=scrub(reply.finish),
         model=scrub(reply.model), headers={},
@@ -246,14 +246,14 @@ def without_key(reply: Reply, scrub: Callable[[str], str]) -> Reply:
 
 
 def bare_url(url: str) -> str:
-    """A URL without user, password, query and trailing slash: fit to be written down."""
+    """Return a URL without user, password, query and trailing slash, so that it can be stored."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
 
 
 def answer_schema(request: Request) -> dict[str, Any] | None:
-    """The JSON schema of an answer: one of two letters, or a number; None for words.
+    """Return the JSON schema of an answer: one of two letters, or a number; None for words.
 
     Example:
         >>> prompt = Prompt(())
@@ -279,7 +279,7 @@ def answer_schema(request: Request) -> dict[str, Any] | None:
 
 
 def is_local(endpoint: str) -> bool:
-    """Whether an endpoint is on this machine or this network, where nobody limits requests.
+    """Return whether an endpoint is on this machine or network, without rate limits.
 
     Example:
         >>> is_local("http://localhost:8000/v1"), is_local("https://host.example/v1")
@@ -294,7 +294,7 @@ def is_local(endpoint: str) -> bool:
 
 
 def limit_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Those of a response's headers that speak of limits, their names in lower case.
+    """Return the headers of a response on rate limits, with names in lower case.
 
     Example:
         >>> limit_headers({"X-RateLimit-Remaining-Requests": "9", "Server": "x"})
@@ -305,9 +305,9 @@ def limit_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def token_limit(body: Mapping[str, Any]) -> int | None:
-    """The most tokens that an answer may have, as a request body says it by any usual name.
+    """Return the token limit of the answer in a request body, under any usual name.
 
-    None where the body says nothing of it.
+    None if the body has no limit.
 
     Example:
         >>> token_limit({"model": "m", "generationConfig": {"maxOutputTokens": 8}})

@@ -13,21 +13,21 @@ from llm_elicit.backends.base import Reply
 _FINISH = {"content_filter": "refusal", "stop": "stop", "length": "length"}
 
 LEAST_MASS = 0.05
-"""Letters that hold less of the first token's probability than this do not make a judgment soft."""
+"""The least probability of both letters together for a soft judgment."""
 
 LARGEST_DOUBT = 0.01
-"""How uncertain P(first) may be for a letter that is not among the listed tokens."""
+"""The largest uncertainty of P(first) due to a letter that is not among the listed tokens."""
 
 
 def soft_choice(
     listed: Sequence[tuple[str, float]], options: tuple[str, str]
 ) -> tuple[float | None, float]:
-    """P(first option), and the mass of both letters together.
+    """Return P(first option), and the probability of both letters together.
 
-    The masses of all tokens that read as a letter ("A", " A", "(A", "**A") are summed. A letter
-    that is not listed can have at most the mass of the least listed token; where that bound is
-    too loose, the letters have too little mass together, or a log-probability is no number (NaN),
-    there is no soft choice.
+    The probabilities of all tokens that spell a letter ("A", " A", "(A", "**A") are summed. A
+    letter that is not listed has at most the probability of the least likely listed token. There
+    is no soft choice (None) if that bound is too loose, if the letters together are too unlikely,
+    or if a log-probability is NaN.
 
     Args:
         listed: the first token's alternatives as (token, natural log-probability).
@@ -61,7 +61,7 @@ def soft_choice(
 
 
 def read_completion(answer: object, body: dict[str, Any], options: tuple[str, str]) -> Reply:
-    """A chat completion, as JSON or as the SDK's object, as a reply.
+    """Return the reply in a chat completion, given as JSON or as the SDK's object.
 
     Raises:
         MalformedReplyError: it is not a chat completion with a choice.
@@ -93,9 +93,9 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
 
 
 def _apart(message: wire.Turn) -> tuple[str, str]:
-    """What a message says, and what it shows of the model's thinking.
+    """Return the answer in a message, and the model's thinking if it is shown.
 
-    Servers put the thinking in a field of its own, by one of two names, or before the answer.
+    Servers put the thinking in a separate field, under one of two names, or before the answer.
     """
     shown = (message.reasoning_content, message.reasoning)
     thinking = next((text for text in shown if isinstance(text, str) and text), "")
@@ -104,12 +104,12 @@ def _apart(message: wire.Turn) -> tuple[str, str]:
     if closed:
         return answer.strip(), thought.replace("<think>", "", 1).strip()
     if text.lstrip().startswith("<think>"):
-        return "", text.replace("<think>", "", 1).strip()  # cut off before it came to an answer
+        return "", text.replace("<think>", "", 1).strip()  # truncated before the answer
     return text, thinking
 
 
 def _deciding(tokens: list[wire.Token]) -> wire.Token | None:
-    """The token that holds the letter: the first, or in a JSON answer the first of the value."""
+    """Return the token of the letter: the first one, or in JSON the first one of the value."""
     if not tokens[0].token.lstrip().startswith(("{", "<")):
         return tokens[0]
     text = ""
@@ -121,5 +121,5 @@ def _deciding(tokens: list[wire.Token]) -> wire.Token | None:
 
 
 def _listed(token: wire.Token) -> list[tuple[str, float]]:
-    """The alternatives of a token; servers exist that leave them out."""
+    """Return the alternatives of a token; some servers omit them."""
     return [(item.token, item.logprob) for item in token.top_logprobs or ()]

@@ -1,7 +1,7 @@
-"""What went wrong with a request, in words that no SDK owns.
+"""Failures of requests, independent of the SDK that raised them.
 
-A backend reads its SDK's exceptions into a `Failure`; what follows from one is the
-orchestrator's to decide. No SDK is imported here: an exception of one proves that it is loaded.
+A backend converts exceptions of its SDK to a `Failure`, and the orchestrator decides what to do.
+No SDK is imported here: if an exception is an SDK's, the SDK is loaded already.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OF_HTTPX: tuple[tuple[tuple[str, ...], What], ...] = (
     (("InvalidURL", "UnsupportedProtocol", "LocalProtocolError"), "unusable"),
     (("HTTPError",), "connection"),
 )
-"""What exceptions of httpx mean, those of the first row that has their class."""
+"""Exceptions of httpx and their meaning; the first row with the exception's class applies."""
 
 _LATE = "no answer within the timeout"
 _LONGEST = 300
@@ -49,13 +49,13 @@ class Failure:
     """One request that failed.
 
     Attributes:
-        what: an error response (`status`), no answer in time (`timeout`), nobody there
-            (`refused`), a connection that broke (`connection`), an answer that is none
-            (`malformed`), or a client that cannot send at all (`unusable`).
-        said: the provider's words, on one line; it may be long, and hold a key that was echoed,
-            until the backend's `failure` has seen to both.
+        what: an error response (`status`), no answer in time (`timeout`), no connection
+            (`refused`), a broken connection (`connection`), an answer that cannot be parsed
+            (`malformed`), or a client that cannot send requests (`unusable`).
+        said: the provider's message on one line. The backend's `failure` shortens it and removes
+            the API key.
         status: the response's HTTP status.
-        code: the provider's own name for the error, where it has one.
+        code: the provider's name for the error, if it has one.
         headers: the response's headers, their names in lower case.
     """
 
@@ -67,9 +67,9 @@ class Failure:
 
 
 def read_failure(error: Exception) -> Failure | None:
-    """What an exception says of a request: of an SDK, an HTTP client, asyncio, or a parser.
+    """Return the failure that an exception of an SDK, HTTP client, asyncio or parser stands for.
 
-    Returns None for any other exception: it is a defect, not a failure.
+    None for any other exception, which is a bug.
 
     Example:
         >>> read_failure(TimeoutError()).what, read_failure(KeyError("a bug"))
@@ -110,7 +110,7 @@ def _of_sdk(error: Exception, sdk: ModuleType) -> Failure | None:
 
 
 def complaint(body: object) -> Mapping[str, Any]:
-    """The fields of an error response (`code`, `type`, `param`, `message`); those that it has.
+    """Return the fields of an error response, such as `code`, `type`, `param` and `message`.
 
     Example:
         >>> complaint({"error": {"code": "insufficient_quota"}}) == complaint(
@@ -134,14 +134,13 @@ def _response(said: object, body: object, response: Any) -> Failure:
 
 
 def _of_client(error: Exception) -> Failure | None:
-    """The HTTP clients' exceptions, by themselves or as the cause of an SDK's."""
-    # The SDKs' transport over aiohttp translates its exceptions, and not all of them rightly:
-    # a connection that broke comes out as one that could not be made.
+    """Return the failure of an HTTP client, alone or as the cause of an SDK's exception."""
+    # The SDKs' aiohttp transport reports a broken connection as one that could not be made.
     return _of_transport(error) or _of_transport(error.__cause__) or _of_httpx(error)
 
 
 def _of_httpx(error: Exception) -> Failure | None:
-    """httpx's exceptions, and those of its second edition."""
+    """Return the failure of httpx or httpx2."""
     for client in _loaded(_CLIENTS):
         if isinstance(error, client.HTTPStatusError):
             return _of_response(error.response)
@@ -152,7 +151,7 @@ def _of_httpx(error: Exception) -> Failure | None:
 
 
 def _of_response(response: Any) -> Failure:
-    """An error response of httpx, whose body may not have been read."""
+    """Return the failure of an error response of httpx, whose body may be unread."""
     text, body = "", None
     with contextlib.suppress(RuntimeError, ValueError, RecursionError):
         text = response.text
@@ -161,7 +160,7 @@ def _of_response(response: Any) -> Failure:
 
 
 def _of_transport(error: BaseException | None) -> Failure | None:
-    """aiohttp's exceptions."""
+    """Return the failure of aiohttp."""
     for aiohttp in _loaded(("aiohttp",)):
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             return Failure("refused", _named(error))
@@ -175,7 +174,7 @@ def _of_transport(error: BaseException | None) -> Failure | None:
 
 
 def _of_system(error: Exception) -> Failure | None:
-    """Python's own exceptions of waiting and of sockets."""
+    """Return the failure of timeouts and sockets in the standard library."""
     if isinstance(error, TimeoutError):
         return Failure("timeout", _LATE)
     if isinstance(error, ConnectionRefusedError | socket.gaierror):
@@ -186,16 +185,16 @@ def _of_system(error: Exception) -> Failure | None:
 
 
 def _named(error: BaseException) -> str:
-    """An exception's name and words."""
+    """Return an exception's name and message."""
     text = one_line(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def one_line(error: object) -> str:
-    """A message on one line."""
+    """Return a message on one line."""
     return " ".join(str(error).split())
 
 
 def shortened(text: str) -> str:
-    """A message of readable length; keys are blotted out first, or the beginning of one is left."""
+    """Return a message of readable length; remove keys first, or part of one may remain."""
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

@@ -13,7 +13,7 @@ from llm_elicit.spaces.features import Floats
 if TYPE_CHECKING:
     from scipy import special, stats
 else:
-    # A process that asks models only does without.
+    # Not needed by processes that only ask models.
     special, stats = LazyModule("scipy.special"), LazyModule("scipy.stats")
 
 _NODES = 64
@@ -30,7 +30,7 @@ class KernelDensity:
 
     Args:
         points: the table, `(n, d)`.
-        counts: how many categories each feature has, `(d,)`; 0 where it is a number.
+        counts: number of categories of each feature, `(d,)`; 0 for a number.
         bandwidth: of the Gaussian kernels, in standard deviations; None for Scott's rule.
 
     Example:
@@ -54,7 +54,7 @@ class KernelDensity:
         self._given: dict[tuple[int, ...], stats.gaussian_kde] = {}
 
     def logpdf(self, points: Floats) -> Floats:
-        """The log density `(m,)` at points `(m, d)`, per unit and per category."""
+        """Return the log density `(m,)` at points `(m, d)`, per unit and per category."""
         found = np.empty(len(points))
         for codes, rows in self._by_codes(points[:, self._words].astype(int)):
             found[rows] = np.log(self._weights(codes).mean())
@@ -63,7 +63,7 @@ class KernelDensity:
         return found
 
     def sample(self, count: int, rng: np.random.Generator) -> Floats:
-        """Draws `(count, d)`."""
+        """Return draws `(count, d)`."""
         drawn = np.empty((count, len(self._words)))
         codes = self._codes[rng.integers(len(self._codes), size=count)]
         anywhere = rng.random(codes.shape) < self._spread
@@ -76,12 +76,12 @@ class KernelDensity:
         return drawn
 
     def log_mass(self, low: Floats, high: Floats) -> float | None:
-        """The log mass of a box that bounds one or two numbers and nothing else.
+        """Return the log mass of a box that bounds only one or two numeric features.
 
         Exact over one number, by quadrature over two, so that narrow boxes are as exact as others.
 
         Args:
-            low, high: `(d,)`; infinite where a feature is free.
+            low, high: `(d,)`; infinite for an unbounded feature.
 
         Returns:
             Nats; None for other boxes, and where there are categories.
@@ -110,18 +110,18 @@ class KernelDensity:
     def _by_codes(
         codes: NDArray[np.int64],
     ) -> list[tuple[tuple[int, ...], NDArray[np.int64]]]:
-        """The combinations of categories that there are, and the rows of each."""
+        """Return the combinations of categories in the table, and the rows of each."""
         found, which = np.unique(codes, axis=0, return_inverse=True)
         return [(tuple(row), np.flatnonzero(which == i)) for i, row in enumerate(found.tolist())]
 
     def _weights(self, codes: tuple[int, ...]) -> Floats:
-        """How much of each row's kernel `(n,)` lies on a combination of categories."""
+        """Return the mass of each row's kernel `(n,)` on a combination of categories."""
         evenly = self._spread / self._counts
         own = np.where(self._codes == np.array(codes, int), 1.0 - self._spread, 0.0)
         return np.asarray((own + evenly).prod(axis=1))
 
     def _of_numbers(self, codes: tuple[int, ...]) -> stats.gaussian_kde:
-        """The density of the numbers given the categories."""
+        """Return the density of the numeric features given the categories."""
         if codes not in self._given:
             weights = None if not codes else self._weights(codes)
             self._given[codes] = stats.gaussian_kde(

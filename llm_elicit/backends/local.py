@@ -1,4 +1,4 @@
-"""A real small model on this machine: llama.cpp in process, asked through the openai SDK."""
+"""Small local models: llama.cpp in this process, asked through the openai SDK."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _GRAMMARS = {
     "probability": 'root ::= ("100" | [1-9]? [0-9]) "%"',
     "ratio": 'root ::= [0-9] | [1-9] [0-9] [0-9]? | [0-9] "." [0-9] [0-9]? | "1/" [1-9] [0-9]?',
 }
-"""What holds the model to a number, by the answer that is asked for."""
+"""Grammars that restrict the model to a number, by the form of the answer."""
 
 
 class LocalBackend(Keyless):
@@ -76,7 +76,7 @@ class LocalBackend(Keyless):
         self._shared: dict[openai.AsyncOpenAI, list[dict[str, str]]] = {}
 
     def body(self, request: Request) -> dict[str, Any]:
-        """The chat completions body that `ask` would send."""
+        """Return the chat completions body that `ask` would send."""
         letter = request.answer == "letter"
         temperature = request.temperature(self._judge.temperature or 0.0)
         body: dict[str, Any] = {
@@ -96,7 +96,7 @@ class LocalBackend(Keyless):
         return body
 
     async def ask(self, request: Request) -> Reply:
-        """Put one question, once."""
+        """Ask one question once."""
         if not self._servers:
             raise RuntimeError("the local model is asked inside `async with` only")
         body = self.body(request)
@@ -177,7 +177,7 @@ class LocalBackend(Keyless):
 
 
 def _engine() -> Any:
-    """The llama.cpp bindings, an extra because not every user runs models here."""
+    """Return the llama.cpp bindings, which are an optional extra."""
     try:
         return importlib.import_module("xllamacpp")
     except ImportError:

@@ -1,4 +1,4 @@
-"""OpenAI's models, or any server that speaks chat completions, through the openai SDK."""
+"""OpenAI's models, and other servers of chat completions, through the openai SDK."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ else:
     openai = LazyModule("openai")
 
 TOP = 20
-"""Log-probabilities of the first token that are asked for: the API's maximum."""
+"""Number of log-probabilities requested for the first token: the API's maximum."""
 
 _JSON_ROOM = 32
-"""Tokens that a letter takes in JSON, by any tokenizer."""
+"""Tokens of a letter in JSON, with any tokenizer."""
 
 _OFFICIAL = "api.openai.com"
 _URL_VARIABLE = "OPENAI_BASE_URL"
@@ -75,10 +75,10 @@ _ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 class OpenAIBackend(Keyed):
     """A model behind chat completions.
 
-    Two settings are given up, once and for the whole run, if the server says that it does not
-    take them: log-probabilities (judgments are then hard), and the name of the token limit
-    (`max_completion_tokens` at OpenAI, `max_tokens` elsewhere). A temperature or a seed that
-    the user asked for is never dropped.
+    Two settings are changed for the rest of the run if the server refuses them: log-probabilities
+    are dropped (judgments are then hard), and the token limit is sent under its other name
+    (`max_completion_tokens` at OpenAI, `max_tokens` elsewhere). A temperature or seed that the user
+    set is never dropped.
 
     Raises:
         InputError: the key's environment variable is not set, or no client can be made of the
@@ -108,7 +108,7 @@ class OpenAIBackend(Keyed):
         self._logprobs = judge.logprobs
 
     def body(self, request: Request) -> dict[str, Any]:
-        """The chat completions body that `ask` would send now."""
+        """Return the chat completions body that `ask` would send now."""
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [{"role": m.role, "content": m.content} for m in request.prompt.messages],
@@ -118,7 +118,7 @@ class OpenAIBackend(Keyed):
         if temperature is not None:
             body["temperature"] = temperature
         if self._judge.seed is not None:
-            # Replicates at one seed would be copies of each other.
+            # Replicates with the same seed would be equal.
             body["seed"] = self._judge.seed + request.replicate
         schema = answer_schema(request) if self._judge.structured else None
         if schema is not None:
@@ -129,7 +129,7 @@ class OpenAIBackend(Keyed):
         return body
 
     async def ask(self, request: Request) -> Reply:
-        """Put one question, once."""
+        """Ask one question once."""
         body = self.body(request)
         try:
             answer = await self._sender.send(body)
@@ -141,7 +141,7 @@ class OpenAIBackend(Keyed):
         return replace(reply, headers=limit_headers(answer.headers))
 
     def _adapt(self, error: openai.APIStatusError, body: dict[str, Any]) -> None:
-        """Give up the setting that the server complains of, if it can be done without."""
+        """Drop the setting that the server refuses, if it is optional."""
         said = complaint(error.body)
         refused = _refused_settings(said, str(error))
         if "logprobs" in body and refused & {"logprobs", "top_logprobs"}:
@@ -150,7 +150,7 @@ class OpenAIBackend(Keyed):
                 f"{self.model}: the server refuses logprobs; judgments are hard"
             ) from None
         sent = self._limits[0]
-        # A code that names the value leaves the name alone: the user must change the value.
+        # If the code refers to the value, the name is correct and the user must change the value.
         if sent in body and sent in refused and said.get("code") not in _BAD_VALUES:
             self._limit = self._limits[1]
             raise AdaptedError(
@@ -180,7 +180,7 @@ def vocabulary(judge: OpenAIJudge) -> str | None:
 def open_client(
     judge: OpenAIJudge, http: httpx2.AsyncClient, timeout: float
 ) -> tuple[openai.AsyncOpenAI, str | None]:
-    """The SDK's client for a judge, without retries, and the judge's key.
+    """Return the SDK's client for a judge, without retries, and the judge's key.
 
     Raises:
         InputError: the key or the address is missing or cannot be one.
@@ -194,9 +194,9 @@ def open_client(
 
 
 def _refused_settings(said: Mapping[str, Any], text: str) -> set[str]:
-    """The settings that a refusal is about: its `param`, or else those that its text quotes.
+    """Return the refused settings: the `param` of the error, or else those that its text names.
 
-    What follows is one more request without that setting, or with it under its other name.
+    The question is then asked again without the setting, or with its other name.
     """
     param = said.get("param")
     if isinstance(param, str) and param:
@@ -231,16 +231,16 @@ class OpenAIBatchClient(SDKBatchClient[OpenAIJudge, "openai.AsyncOpenAI"]):
         return wire.read(wire.Created, batch).id
 
     async def state(self, batch: str) -> BatchState:
-        """How far a batch is."""
+        """Return the state of a batch."""
         return self._state(await self._client.batches.retrieve(batch))
 
     async def recent(self) -> AsyncIterator[BatchState]:
-        """The account's batches, the newest first."""
+        """Yield the account's batches, the newest first."""
         async for batch in each_listed(self._client.batches.list(limit=100)):
             yield self._state(batch)
 
     async def results(self, batch: str, options: Options) -> AsyncIterator[BatchResult]:
-        """The results of a batch that ended; those that were not done in time are among them."""
+        """Yield the results of a batch that ended, including requests that expired."""
         found = wire.read(wire.OpenAIBatch, await self._client.batches.retrieve(batch))
         for file in (found.output_file_id, found.error_file_id):
             if file is None:
@@ -284,5 +284,5 @@ def _openai_result(text: str, options: Options) -> BatchResult:
 
 
 def _refused(status: int) -> bool:
-    """Whether an error is the request's own fault."""
+    """Return whether an error is due to the request itself."""
     return 400 <= status < 500 and status not in (408, 409, 425, 429)

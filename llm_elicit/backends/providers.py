@@ -1,4 +1,4 @@
-"""All that differs between providers, in one record for each.
+"""Everything that differs between providers, in one record per provider.
 
 Everything else asks the record of a judge's provider instead of the judge's class. A plug-in
 backend gets its record from its entry point.
@@ -43,7 +43,7 @@ def _none(judge: Any) -> None:
 
 @dataclass(frozen=True)
 class Provider:
-    """One provider of judges: how it is opened, counted and paid.
+    """One provider of judges.
 
     Attributes:
         name: what a campaign's `backend` names.

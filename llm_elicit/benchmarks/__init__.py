@@ -1,4 +1,4 @@
-"""The paper's targets and tables: what `llm-elicit bench` runs.
+"""The paper's targets and tables, run by `llm-elicit bench`.
 
 Source of targets, protocol and published numbers: Mikkola, Acerbi and Klami (2026), "Score-based
 density estimation from pairwise comparisons", section 5 and appendix E.
@@ -38,7 +38,7 @@ class Job:
         seed: of everything random.
         n: comparisons.
         variant: named settings, or the method's default.
-        points: on each side of the Wasserstein distance; 0 measures time and memory alone.
+        points: of each sample of the Wasserstein distance; 0 measures only time and memory.
         samples: drawn from the belief.
     """
 
@@ -53,7 +53,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """A file name for people.
+        """A readable file name.
 
         Example:
             >>> Job("table1", "Ring2D", "utility", 1, 2000).name

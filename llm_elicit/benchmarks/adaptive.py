@@ -38,7 +38,7 @@ _GROWTH = 1.5
 
 
 def round_ends(dimension: int, n: int) -> list[int]:
-    """Comparisons asked by the end of each round.
+    """Return comparisons asked by the end of each round.
 
     Example:
         >>> round_ends(2, 400)

@@ -40,13 +40,13 @@ class Bound(NamedTuple):
 
 
 def angular(x: Array) -> Array:
-    """cos θ, sin θ, cos 2θ, sin 2θ (n, 4) of points (n, 2): slow changes around the middle."""
+    """Return cos θ, sin θ, cos 2θ and sin 2θ (n, 4) of points (n, 2): smooth in the angle."""
     angle = np.arctan2(x[:, 1], x[:, 0])
     return np.stack([f(k * angle) for k in (1, 2) for f in (np.cos, np.sin)], axis=1)
 
 
 def mode_weights(law: GaussianMixture) -> Changes:
-    """How far each point belongs to each component but the first (n, k − 1): log-weights."""
+    """Return changes of the log-weights: probabilities (n, k − 1) of components after the first."""
 
     def changes(x: Array) -> Array:
         parts = [
@@ -60,7 +60,7 @@ def mode_weights(law: GaussianMixture) -> Changes:
 
 
 def components(law: GaussianMixture) -> Changes:
-    """Slopes of log p by all parameters of a Gaussian mixture: (n, k·(1 + d + d(d + 1)/2) − 1).
+    """Return gradients of log p in the parameters of a mixture: (n, k·(1 + d + d(d + 1)/2) − 1).
 
     Of each component its log-weight, its centre and its shape, in its own standard deviations; the
     first component's log-weight follows from the others'.
@@ -99,7 +99,7 @@ def information(
 def efficient_bound(
     target: Target, changes: Changes, rng: np.random.Generator, points: int = 3000, draws: int = 8
 ) -> Bound:
-    """What an efficient estimator of ``changes`` alone reaches from 1000·d pairs.
+    """Return the error of an efficient estimator of ``changes`` alone from 1000·d pairs.
 
     Examples:
         >>> from llm_elicit.benchmarks.targets import find

@@ -81,6 +81,6 @@ def measure_coverage(job: Job) -> Row:
 
 
 def _held(values: Array, truth: Array) -> float:
-    """The share of bands around values (S, ...) that hold the truth (...)."""
+    """Return the share of bands around values (S, ...) that hold the truth (...)."""
     low, high = band(values, LEVEL)
     return float(((low <= truth) & (truth <= high)).mean())

@@ -58,7 +58,7 @@ class LowAmplitudeJudge:
 
     @classmethod
     def of(cls, target: Target, rng: np.random.Generator) -> LowAmplitudeJudge:
-        """The judge whose log-odds over pairs from λ have the standard deviation `LOG_ODDS_SD`."""
+        """Return the judge whose log-odds over pairs from λ have the sd `LOG_ODDS_SD`."""
         a, b = (target.log_density(target.sampling.sample(_SCALE_DRAWS, rng)) for _ in range(2))
         return cls(target, LOG_ODDS_SD / float(np.std(a - b)), rng)
 
@@ -88,14 +88,14 @@ class LowAmplitudeJudge:
         return found
 
     def _answer(self, apart: Array) -> Array:
-        """Log-odds (2n,) given the differences (n,) of log p: one order, then the other."""
+        """Return log-odds (2n,) given the differences (n,) of log p: one order, then the other."""
         position = self.rng.normal(_POSITION, _POSITION_SD, len(apart))
         both = np.concatenate([position + self.gain * apart, position - self.gain * apart])
         return np.asarray(both + self.rng.normal(0.0, _NOISE, len(both)))
 
 
 def log_mass(target: Target, boxes: Array) -> Array:
-    """log of the mass (n,) that the target has in boxes (n, d, 2), up to one constant.
+    """Return log of the mass (n,) that the target has in boxes (n, d, 2), up to one constant.
 
     By Gauss–Legendre quadrature over two features at most: those that a box bounds of a mixture of
     Gaussians, λ's bounds being far away, or else all.
@@ -125,7 +125,7 @@ def _marginal(law: GaussianMixture, features: npt.NDArray[np.intp]) -> GaussianM
 
 
 def box_of(target: Target) -> tuple[Array, Array]:
-    """The box (d,), (d,) that ranges are drawn within: λ's, or its central 99 %."""
+    """Return the box (d,), (d,) that ranges are drawn within: λ's, or its central 99 %."""
     if isinstance(target.sampling, Uniform):
         return target.sampling.low, target.sampling.high
     points = target.sampling.sample(_SCALE_DRAWS, np.random.default_rng(0))

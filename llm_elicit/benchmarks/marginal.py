@@ -85,7 +85,7 @@ def _training(settings: FitSettings) -> TrainingSettings:
 
 
 def _draw(problem: Problem, n: int, seed: int, score: Score, pairs: bool = False) -> Array:
-    """Winners (n, d) in the unit cube, carried from noise to the smallest level by the flow.
+    """Return winners (n, d) in the unit cube, carried from noise to the smallest level by the flow.
 
     dx/dσ = −σ s(x, σ) from a Gaussian at σ_max, solved in ln σ.
     """

@@ -38,7 +38,7 @@ class Streams:
 
     @classmethod
     def of(cls, target: str, seed: int) -> Streams:
-        """The streams of a target and a seed.
+        """Return the streams of a target and a seed.
 
         Example:
             >>> Streams.of("Ring2D", 1).fit == Streams.of("Ring2D", 2).fit
@@ -58,7 +58,7 @@ class Streams:
 def compare(
     target: Target, n: int, streams: Streams, noise: Noise | None = None
 ) -> tuple[Array, Array]:
-    """Winners and losers (n, d) of pairs drawn from λ, judged by the target.
+    """Return winners and losers (n, d) of pairs drawn from λ, judged by the target.
 
     The judge's noise is the paper's unless another is given.
 
@@ -74,7 +74,7 @@ def compare(
 def choose(
     target: Target, pairs: tuple[Array, Array], streams: Streams, noise: Noise | None = None
 ) -> tuple[Array, Array]:
-    """Winners and losers (n, d) of given pairs, judged as by `compare`."""
+    """Return winners and losers (n, d) of given pairs, judged as by `compare`."""
     a, b = pairs
     utilities = target.log_density(a), target.log_density(b)
     wins = simulate_choices(*utilities, noise or Noise(), streams.choices)[:, None]
@@ -137,7 +137,7 @@ def _distances(job: Job, target: Target, drawn: Array, streams: Streams) -> Row:
 
 
 def peak_mib() -> float:
-    """The most memory this process has held, MiB.
+    """Return the peak memory of this process, MiB.
 
     Read from Linux where it is there: `getrusage` also counts what the parent held when it
     started this process.
@@ -153,7 +153,7 @@ def peak_mib() -> float:
 
 
 def provenance_of(sampled: float) -> Row:
-    """What else a row says: seconds since sampling ended, commit, machine and date."""
+    """Return the origin of a row: seconds since sampling ended, commit, machine and date."""
     return {
         "measure_seconds": time.perf_counter() - sampled,
         "commit": _commit(),
@@ -163,7 +163,7 @@ def provenance_of(sampled: float) -> Row:
 
 
 def machine() -> str:
-    """The processor's name and the number of its cores that this process may use."""
+    """Return the processor's name and the number of its cores that this process may use."""
     name = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -174,7 +174,7 @@ def machine() -> str:
 
 
 def _commit() -> str | None:
-    """The checkout's commit, with a + where files differ from it; None without a checkout."""
+    """Return the checkout's commit, with a + if files differ from it; None without a checkout."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         head = subprocess.run(

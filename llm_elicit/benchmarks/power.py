@@ -34,7 +34,7 @@ Answer = Callable[[tuple[Array, Array]], tuple[Array, Array]]
 
 
 def measure_power(job: Job) -> Row:
-    """The share of random judges that raise an alarm, and whether the target's judge is found.
+    """Return the share of random judges with an alarm, and whether the target's judge is found.
 
     Example:
         >>> row = measure_power(Job("power", "Ring2D", "auto", seed=11, n=200))
@@ -85,7 +85,7 @@ def measure_power(job: Job) -> Row:
 
 
 def _ask(answer: Answer, target: Target, ends: list[int], streams: Streams) -> tuple[Array, Array]:
-    """Winners and losers (n, d) of pairs from λ, then of rounds suggested by what was answered."""
+    """Return winners and losers (n, d) of pairs from λ, then of rounds chosen by the answers."""
     a, b = (target.sampling.sample(ends[0], streams.pairs) for _ in range(2))
     winners, losers = answer((a, b))
     for start, end in pairwise(ends):
@@ -105,7 +105,7 @@ def _fit(winners: Array, losers: Array, target: Target, streams: Streams) -> Bel
 
 
 def _space(points: Array) -> FeatureSpace:
-    """A space that these points (n, d) lie in: the tests need scales alone."""
+    """Return a feature space that contains points (n, d); the tests need only its scales."""
     margin = 1e-6 + np.ptp(points, axis=0)
     limits = zip(points.min(axis=0) - margin, points.max(axis=0) + margin, strict=True)
     features = tuple(

@@ -82,7 +82,7 @@ MARGINALIZATION = {
 
 
 def published(target: str, method: str, metric: str) -> Published | None:
-    """The paper's number for a target, a method and ``"w1"`` or ``"mmtv"``, if it has one.
+    """Return the paper's number for a target, a method and ``"w1"`` or ``"mmtv"``, if it has one.
 
     A method that the paper does not have stands beside the paper's own, ``score``.
 

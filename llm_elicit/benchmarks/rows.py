@@ -1,4 +1,4 @@
-"""Rows on disk: one small Parquet file a job, so that a kill loses only what was under way."""
+"""Rows on disk, one small Parquet file per job, so that a kill loses only unfinished jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FOLDER = "rows"
 
 
 def key_of(job: Job) -> Row:
-    """What makes a row this job's: all of the job, its settings and the package's version.
+    """Return the key of a job's row: the job, its settings and the package's version.
 
     Example:
         >>> list(key_of(Job("table1", "Ring2D", "utility", seed=11, n=200)))[-2:]
@@ -37,8 +37,8 @@ def key_of(job: Job) -> Row:
 class Rows:
     """The rows of a table in a folder: `<out>/<table>/rows/*.parquet`.
 
-    A file is written beside its place and renamed, so that it is whole or not there. Its name
-    holds a hash of the job's key: the same job has the same file.
+    A file is written under a temporary name and renamed, so that it is never incomplete. Its name
+    has a hash of the job's key, so that the same job has the same file.
 
     Example:
         >>> import tempfile
@@ -56,22 +56,22 @@ class Rows:
         self.merged = out / f"{table}.parquet"
 
     def path(self, job: Job) -> Path:
-        """Where a job's row is kept."""
+        """Return the file of a job's row."""
         key = json.dumps(key_of(job), sort_keys=True)
         return self.folder / f"{job.name}-{hashlib.sha256(key.encode()).hexdigest()[:10]}.parquet"
 
     def has(self, job: Job) -> bool:
-        """Whether the job is done; one that failed is not."""
+        """Return whether the job is done; one that failed is not."""
         path = self.path(job)
         return path.is_file() and _error(pd.read_parquet(path, columns=["error"])) is None
 
     def write(self, job: Job, row: Row, error: str | None = None) -> None:
-        """Keep a job's row, or the one line that says why there is none."""
+        """Write a job's row, or its error in one line."""
         frame = pd.DataFrame([{**key_of(job), **row, "error": error}])
         _write(frame, self.path(job))
 
     def read(self, jobs: Iterable[Job]) -> pd.DataFrame:
-        """The rows of these jobs, those that are there, in this order."""
+        """Return the existing rows of these jobs, in this order."""
         paths = [path for path in map(self.path, jobs) if path.is_file()]
         if not paths:
             return pd.DataFrame()

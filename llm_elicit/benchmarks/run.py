@@ -1,4 +1,4 @@
-"""Which jobs a table has, and running those that are not done yet."""
+"""The jobs of a table, and running those that are not finished."""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ _WANTED = ("auto", "score", "score-constant", "utility", "flow")
 
 
 class Progress(Protocol):
-    """What `run_table` tells while it runs."""
+    """Receiver of the progress of `run_table`."""
 
     def stage(self, label: str, step: str, done: int, total: int) -> None:
-        """`done` of `total` jobs are done."""
+        """Report that `done` of `total` jobs are finished."""
         ...
 
     def note(self, judge: str, line: str) -> None:
-        """Something to read, in one line."""
+        """Report a message of one line."""
         ...
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to run.
+    """The jobs to run.
 
     Attributes:
         table: one of `TABLES`.
-        targets, methods, variants: names; empty for the table's own choice.
-        seeds: one job each.
+        targets, methods, variants: names; empty for the table's default.
+        seeds: one job per seed.
         comparisons_per_feature: n = this times d; None for the table's own, 1000 as in the paper,
             but 50 for judges of low amplitude.
-        points: on each side of a Wasserstein distance; the paper has 15,000.
+        points: of each sample of a Wasserstein distance; the paper has 15,000.
 
     Raises:
         InputError: a name is unknown or a number is out of range.
@@ -107,7 +107,7 @@ class Request:
         check_variants(self.variants, known.get(self.table, VARIANTS))
 
     def jobs(self) -> list[Job]:
-        """Every job of the table, targets in the paper's order unless given."""
+        """Return every job of the table, targets in the paper's order unless given."""
         coherence = bool(set(self.variants) & set(COHERENCE))
         of_table = find(COHERENCE_TARGETS) if coherence else list(PAPER_TARGETS)
         targets = find(self.targets) if self.targets else of_table
@@ -129,7 +129,7 @@ class Request:
         ]
 
     def _fits(self) -> list[tuple[str, str]]:
-        """Pairs of a method and a variant."""
+        """Return pairs of a method and a variant."""
         if self.table == "ablation":
             quick = [name for name, each in VARIANTS.items() if not each.slow]
             return [(VARIANTS[name].method, name) for name in self.variants or quick]
@@ -144,12 +144,12 @@ class Request:
 def run_table(
     request: Request, out: Path, progress: Progress, workers: Workers | None = None
 ) -> pd.DataFrame:
-    """Run the jobs that are not done, write each row as it comes, and return all rows.
+    """Run the unfinished jobs, write each row when it is finished, and return all rows.
 
-    A failed job is a row with an error; it is tried again when the table is run again.
+    A failed job has a row with an error, and is run again with the table.
 
     Raises:
-        InputError: the cluster is not there.
+        InputError: the cluster cannot be reached.
         KeyboardInterrupt: the user stopped it; finished rows are kept.
     """
     jobs = request.jobs()
@@ -174,7 +174,7 @@ def run_table(
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Seeds from text such as ``"1-3,7"``.
+    """Return seeds from text such as ``"1-3,7"``.
 
     Raises:
         InputError: the text is not of this form.
@@ -194,7 +194,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Names separated by commas or spaces.
+    """Return names separated by commas or spaces.
 
     Example:
         >>> parse_names("score, utility")

@@ -30,7 +30,7 @@ class Table:
     rows: Sequence[tuple[str, ...]]
 
     def markdown(self) -> str:
-        """The table in Markdown.
+        """Return the table in Markdown.
 
         Example:
             >>> print(Table("Seconds", ("target", "ours"), [("Ring2D", "6")]).markdown())
@@ -45,7 +45,7 @@ class Table:
 
 
 def make_tables(table: str, rows: pd.DataFrame) -> list[Table]:
-    """The tables of a benchmark's rows, as `run_table` returns them."""
+    """Return the tables of a benchmark's rows, as `run_table` returns them."""
     if rows.empty:
         return []
     own = {
@@ -227,7 +227,7 @@ def _coverage(rows: pd.DataFrame) -> Table:
 
 
 def _column(group: pd.DataFrame, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """The numbers of a column, of the jobs that did not fail."""
+    """Return the numbers of a column, of the jobs that did not fail."""
     if name not in group:
         return np.empty(0)
     return group.loc[group["error"].isna(), name].to_numpy(np.float64)

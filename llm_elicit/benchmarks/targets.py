@@ -117,12 +117,12 @@ def _accepted(
 
 
 def mixture(name: str, law: GaussianMixture, sampling: SamplingDensity) -> Target:
-    """A target that is a Gaussian or a mixture of Gaussians."""
+    """Return a target that is a Gaussian or a mixture of Gaussians."""
     return Target(name, sampling, law.log_prob, law.sample, law)
 
 
 def wide_sampling(law: GaussianMixture, factor: float = 3.0) -> GaussianMixture:
-    """λ for d > 4: at the components' means, diagonal, with `factor` times their variances.
+    """Return λ for d > 4: at the components' means, diagonal, with `factor` times their variances.
 
     Example:
         >>> law = GaussianMixture([1.0], [[0.0, 0.0]], [[[1.0, 0.9], [0.9, 1.0]]])
@@ -134,7 +134,7 @@ def wide_sampling(law: GaussianMixture, factor: float = 3.0) -> GaussianMixture:
 
 
 def cube(side: float, dimension: int) -> Uniform:
-    """The box [-side, side]^dimension."""
+    """Return the box [-side, side]^dimension."""
     return Uniform(np.full(dimension, -side), np.full(dimension, side))
 
 
@@ -165,7 +165,7 @@ def _printed_ring(x: Array) -> Array:
 
 
 def _alternating(d: int) -> Array:
-    """(−1)^j for j = 1 … d."""
+    """Return (−1)^j for j = 1 … d."""
     return np.where(np.arange(1, d + 1) % 2 == 1, -1.0, 1.0)
 
 
@@ -175,7 +175,7 @@ def _gaussian(d: int) -> GaussianMixture:
 
 
 def _four_gaussians(d: int) -> GaussianMixture:
-    """Components at distance 3, each stretched along the line to the origin (variance 1, 0.1)."""
+    """Return components at distance 3, stretched towards the origin (variances 1 and 0.1)."""
     ones, signs = np.ones(d), _alternating(d)
     units = np.stack([ones, -ones, signs, -signs]) / np.sqrt(d)
     covariances = 0.1 * np.eye(d) + 0.9 * units[:, :, None] * units[:, None, :]
@@ -253,7 +253,7 @@ def _draw_student(n: int, rng: np.random.Generator) -> Array:
 
 
 def _arcs(x: Array) -> Array:
-    """Two arcs of one ring, 0.6 of the mass on the left one."""
+    """Return two arcs of one ring, 0.6 of the mass on the left one."""
     r, angle = np.maximum(np.linalg.norm(x, axis=1), 1e-12), np.arctan2(x[:, 1], x[:, 0])
     arcs = np.log(_ARC_WEIGHTS) + 5.0 * np.cos(angle[:, None] - _ARC_CENTRES)
     along = np.logaddexp.reduce(arcs, axis=1)
@@ -268,14 +268,14 @@ def _draw_arcs(n: int, rng: np.random.Generator) -> Array:
 
 
 def _cross(d: int = 5, rho: float = 0.9) -> GaussianMixture:
-    """Two ridges that cross, along (1, …, 1) and along (1, 1, −1, −1, …), 0.6 and 0.4."""
+    """Return two ridges that cross, along (1, …, 1) and along (1, 1, −1, −1, …), 0.6 and 0.4."""
     sides = np.ones(d), np.where(np.arange(d) < d // 2, 1.0, -1.0)
     covariances = [(1 - rho) * np.eye(d) + rho * np.outer(side, side) for side in sides]
     return GaussianMixture([0.6, 0.4], np.zeros((2, d)), covariances)
 
 
 def _unequal(d: int) -> GaussianMixture:
-    """Weights 3/4 and 1/4, three units apart along each of two features, of unlike shapes."""
+    """Return components of weight 3/4 and 1/4 and different shape, 3 apart in two features."""
     means = np.zeros((2, d))
     means[0, :2], means[1, :2] = (-1.0, -1.0), (1.5, 1.0)
     narrow, wide = 0.15 * np.eye(d), 0.35 * np.eye(d)
@@ -310,7 +310,7 @@ GROUPS = {"paper": PAPER_TARGETS, "tuning": TUNING_TARGETS}
 
 
 def find(names: Iterable[str]) -> list[Target]:
-    """Targets by their names or their group's, in the order given; case does not matter.
+    """Return targets by their names or their group's, in the order given; case does not matter.
 
     Raises:
         InputError: a name is unknown.

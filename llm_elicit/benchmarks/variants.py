@@ -107,7 +107,7 @@ VARIANTS = {
 
 
 def variant(method: str, name: str = DEFAULT) -> Variant:
-    """The variant of this name, or the method with its default settings.
+    """Return the variant of this name, or the method with its default settings.
 
     Example:
         >>> variant("utility").settings_for(2) == FitSettings()
@@ -117,7 +117,7 @@ def variant(method: str, name: str = DEFAULT) -> Variant:
 
 
 def check_methods(names: Iterable[str]) -> list[str]:
-    """The names, if the density core has them all.
+    """Return the names, if the density core has them all.
 
     Raises:
         InputError: a method is unknown.
@@ -126,7 +126,7 @@ def check_methods(names: Iterable[str]) -> list[str]:
 
 
 def check_variants(names: Iterable[str], known: Iterable[str] = VARIANTS) -> list[str]:
-    """The names, if there are such variants.
+    """Return the names, if there are such variants.
 
     Raises:
         InputError: a variant is unknown.

@@ -23,7 +23,7 @@ def search_path(folder: str) -> list[Path]:
 
 
 def shipped(path: Path) -> bool:
-    """Whether a file belongs to the package."""
+    """Return whether a file belongs to the package."""
     roots = (_PACKAGE / "_data", *(_PACKAGE.parent / name for name in ("prompts", "datasets")))
     return any(path.resolve().is_relative_to(root.resolve()) for root in roots)
 

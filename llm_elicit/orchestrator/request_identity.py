@@ -72,7 +72,7 @@ def _canonical(whole: dict[str, Any]) -> bytes:
 
 
 def _plain(value: Any) -> bool:
-    """Whether JSON has one way to write a value, but for the order of its keys.
+    """Return whether JSON has one way to write a value, but for the order of its keys.
 
     A key beyond ASCII is left to RFC 8785, which sorts by UTF-16.
     """
@@ -91,7 +91,7 @@ def _plain(value: Any) -> bool:
 
 
 def differences(one: Any, two: Any, path: str = "") -> list[tuple[str, Any, Any]]:
-    """Where two JSON values differ: (path, value in one, value in two); a missing one is None.
+    """Return where two JSON values differ: (path, first, second); a missing value is None.
 
     Example:
         >>> differences({"a": [1, 2], "b": 3}, {"a": [1, 5]})

@@ -95,7 +95,7 @@ def _read_by_audit(result: Run) -> dict[str, str]:
 
 
 def audit_is_current(result: Run) -> bool:
-    """Whether the audit on disk is unchanged and made from the present files, as far as known."""
+    """Return whether the audit on disk is unchanged and made from the present files."""
     entry = result.manifest.entry("audit")
     if entry is None:
         return True

@@ -156,7 +156,7 @@ def _record(result: Run, judge: str, method: str, read: dict[str, str]) -> None:
 def _is_fitted(
     result: Run, judge: str, method: str, read: dict[str, str], stage: str, progress: Progress
 ) -> bool:
-    """Whether the belief on disk was made from these inputs and its files are unchanged."""
+    """Return whether the belief on disk was made from these inputs and its files are unchanged."""
     name, manifest = fit_of(judge, method), result.manifest
     entry = manifest.entry(name)
     if entry is None:

@@ -82,7 +82,7 @@ class Manifest:
         return [name for name, digest in written if not self._is(name, digest)]
 
     def as_written(self, stage: str, name: str) -> bool:
-        """Whether a file is unchanged since a stage wrote it; True for files without a digest."""
+        """Return whether a file is as a stage wrote it; True for files without a digest."""
         digest = (self.entry(stage) or Entry()).written.get(name)
         return digest is None or self._is(name, digest)
 

@@ -186,7 +186,7 @@ class PinnedPower:
 
 
 def is_identified(power: density.Power) -> bool:
-    """Whether a power is identified: its interval excludes the flattest and is not too wide.
+    """Return whether a power is identified: its interval excludes the flattest and is not too wide.
 
     The likelihood at the flattest power looked at lies at least 1.92 nats below its maximum (the
     5 % point of a likelihood-ratio test of one parameter), and the 90 % interval spans less than a

@@ -98,5 +98,5 @@ def _rounded(space: FeatureSpace, boxes: Floats) -> Floats:
 
 
 def _flat(boxes: Floats) -> NDArray[np.bool_]:
-    """Whether boxes `(n, d, 2)` have a feature of zero width."""
+    """Return whether boxes `(n, d, 2)` have a feature of zero width."""
     return np.asarray((boxes[..., 0] >= boxes[..., 1]).any(axis=1))

@@ -224,7 +224,7 @@ def _drawn(space: FeatureSpace, count: int, size: int, rng: np.random.Generator)
 
 
 def _differ(groups: Floats) -> NDArray[np.bool_]:
-    """Whether the points of each group are distinct, `(count,)`."""
+    """Return whether the points of each group are distinct, `(count,)`."""
     return np.asarray(~(groups == np.roll(groups, 1, axis=1)).all(axis=2).any(axis=1))
 
 

@@ -85,7 +85,7 @@ class Informative:
     stop: Stop | None = None
 
     def plan(self, round: int, judgments: Sequence[Choices], seed: int, size: int) -> Pairs:
-        """The pairs of a round; see `RoundDesign`."""
+        """Return the pairs of a round; see `RoundDesign`."""
         rng = np.random.default_rng([seed, 0xADA97, round])
         answered = [one for one in judgments if len(one) >= self.space.dimension]
         fitted = [self._fit(one, int(rng.integers(2**32))) for one in answered]
@@ -148,7 +148,7 @@ class Informative:
         return density.suggest_pairs(belief, size, seed=int(rng.integers(2**32)))
 
     def _enough(self, belief: density.BeliefDensity, pairs: int) -> bool:
-        """Whether a judge with this belief meets the stopping rule."""
+        """Return whether a judge with this belief meets the stopping rule."""
         if self.stop is None:
             return False
         least = self.stop.no_signal_after

@@ -116,7 +116,7 @@ def _leading(text: str, options: tuple[str, str]) -> Verdict | None:
 
 
 def _opens_option(rest: str, other: str) -> bool:
-    """Whether `rest` lists the other letter, so that the reply lists both options."""
+    """Return whether `rest` lists the other letter, so that the reply lists both options."""
     return re.search(rf"(?:^|\n|[.;,]\s|\b(?:and|or)\s)\s*[(\[]?{other}[)\].:,]", rest) is not None
 
 
@@ -176,7 +176,7 @@ def _capital(text: str) -> str:
 
 
 def _negated(text: str, start: int) -> bool:
-    """Whether the clause before a claim negates it: "I don't think that A is more ..."."""
+    """Return whether the clause before a claim negates it: "I don't think that A is more ..."."""
     clause = re.split(r"[.;!?\n,]", text[:start])[-1]
     return re.search(r"\b(?:not|never|if|whether)\b|n't\b", clause, re.IGNORECASE) is not None
 

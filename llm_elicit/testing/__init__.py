@@ -1,4 +1,4 @@
-"""For writers of backends: a loopback provider, limits as providers enforce them, a contract.
+"""For authors of backends: a loopback provider, rate limits, and a conformance kit.
 
 # conftest.py
 pytest_plugins = ["llm_elicit.testing.plugin"]

@@ -1,4 +1,4 @@
-"""What the orchestrator relies on in every backend, as tests to inherit.
+"""Requirements of the orchestrator on backends, as tests to inherit.
 
 A backend that asks a server over one of the two wire formats inherits `ServedContract`, any other
 `BackendContract`; both need pytest, and the first the fixture of `llm_elicit.testing.plugin`.
@@ -28,13 +28,13 @@ from llm_elicit.testing.plugin import Loopback
 from llm_elicit.testing.provider import Fails, Resets, Says, Sends
 
 KEY = "sk-contract-0123456789"
-"""Give the backend this key, where it takes one."""
+"""The API key of the backend under test, if it has one."""
 
 NOWHERE = "http://127.0.0.1:9"
 
 
 def a_request(replicate: int = 0) -> Request:
-    """A question that any backend can be asked."""
+    """Return a question that any backend can be asked."""
     messages = (
         Message("system", "You compare two descriptions. Answer with one letter, A or B."),
         Message("user", "A: mass 4000 g\n\nB: mass 40 g"),
@@ -44,11 +44,11 @@ def a_request(replicate: int = 0) -> Request:
 
 
 class BackendContract(ABC):
-    """What holds for every backend, served or not."""
+    """Requirements on every backend."""
 
     @abstractmethod
     def backend(self, url: str) -> Backend:
-        """The backend, asking a server at `url` if it asks any; its key is `KEY`."""
+        """Return the backend; its server, if any, is at `url` and its key is `KEY`."""
 
     def ask(self, url: str, request: Request) -> Reply:
         """Ask once, inside `async with`."""
@@ -69,14 +69,14 @@ class BackendContract(ABC):
         assert "@" not in backend.endpoint
 
     def test_a_body_is_a_pure_function_of_the_request(self) -> None:
-        """Cache keys are made of it: the same again, JSON, and without the key."""
+        """Cache keys are made from it: it is deterministic, JSON, and without the API key."""
         backend, request = self.backend(NOWHERE), a_request()
         body = json.dumps(backend.body(request), sort_keys=True, allow_nan=False)
         assert body == json.dumps(backend.body(request), sort_keys=True)
         assert KEY not in body
 
     def test_a_defect_is_not_taken_for_a_failure(self) -> None:
-        """Only what a request met with is read; a timeout from outside is such a thing."""
+        """Only errors of a request are failures, such as a timeout from outside."""
         backend = self.backend(NOWHERE)
         assert backend.failure(KeyError("a bug")) is None
         failure = backend.failure(TimeoutError())
@@ -85,10 +85,10 @@ class BackendContract(ABC):
 
 
 class ServedContract(BackendContract):
-    """What holds besides for a backend that asks a server over a wire format known here."""
+    """Further requirements on backends of a server with one of the known wire formats."""
 
     def failed(self, url: str) -> Failure:
-        """What the backend reads from a request that fails."""
+        """Return the failure that the backend reads from a failed request."""
 
         async def go() -> Failure | None:
             async with self.backend(url) as backend:
@@ -101,7 +101,7 @@ class ServedContract(BackendContract):
         return failure
 
     def test_what_is_sent_is_the_body(self, loopback: Loopback) -> None:
-        """The reply tells what was sent, and the provider saw just that, once."""
+        """The reply has the body that was sent, and the provider received it once."""
         provider = loopback(lambda _number, _body: Says("B"))
         reply = self.ask(provider.url, a_request())
         (seen,) = provider.seen
@@ -121,7 +121,7 @@ class ServedContract(BackendContract):
     def test_an_error_response_is_read_and_not_retried(
         self, status: int, loopback: Loopback
     ) -> None:
-        """The orchestrator owns retries; it needs the status and the headers."""
+        """The orchestrator retries; it needs the status and the headers."""
         fails = Fails(status, f"no, {KEY}", headers=(("Retry-After", "7"),))
         provider = loopback(lambda _number, _body: fails)
         failure = self.failed(provider.url)
@@ -138,13 +138,13 @@ class ServedContract(BackendContract):
     def test_what_is_no_answer_is_a_failure(
         self, action: Any, what: str, loopback: Loopback
     ) -> None:
-        """A broken connection, and JSON that is none or means nothing."""
+        """A broken connection, invalid JSON, and JSON of another form."""
         provider = loopback(lambda _number, _body: action)
         assert self.failed(provider.url).what == what
         assert len(provider.seen) == 1
 
     def test_usage_that_is_missing_costs_no_answer(self, loopback: Loopback) -> None:
-        """It is paid for; what it counts as is the orchestrator's to say."""
+        """The answer is paid; the orchestrator decides what it counts as."""
         provider = loopback(lambda _number, _body: Says("B", usage=None))
         reply = self.ask(provider.url, a_request())
         assert (reply.text, reply.prompt_tokens, reply.completion_tokens) == ("B", 0, 0)
@@ -154,7 +154,7 @@ class ServedContract(BackendContract):
         assert self.failed(NOWHERE).what == "refused"
 
     def test_what_the_provider_says_of_limits_is_handed_on(self, loopback: Loopback) -> None:
-        """The pace is made of it."""
+        """The rate limiter uses it."""
         headers = (("X-RateLimit-Remaining-Requests", "9"),)
         provider = loopback(lambda _number, _body: replace(Says("A"), headers=headers))
         reply = self.ask(provider.url, a_request())
@@ -162,11 +162,11 @@ class ServedContract(BackendContract):
 
 
 class InCampaigns(BackendContract):
-    """What holds besides for a plug-in: campaigns name it, and its own settings are checked."""
+    """Further requirements on plug-ins: campaigns name them, and their settings are checked."""
 
     @abstractmethod
     def settings(self, url: str) -> dict[str, Any]:
-        """What a campaign says of the judge, without its name: `backend`, `model` and so on."""
+        """Return the settings of the judge without its name: `backend`, `model` and so on."""
 
     @pytest.fixture(autouse=True)
     def _key(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,21 +176,21 @@ class InCampaigns(BackendContract):
             monkeypatch.setenv(variable, KEY)
 
     def campaign(self, url: str = NOWHERE, **settings: Any) -> Campaign:
-        """A campaign that asks this judge alone."""
+        """Return a campaign with this judge only."""
         judge = {"name": "mine", **self.settings(url), **settings}
         data = {"name": "contract", "space": "penguins", "judges": [judge]}
         return validated(Campaign, data, "contract.yaml")
 
     def judge(self, url: str = NOWHERE, **settings: Any) -> Judge:
-        """The judge, as that campaign has it."""
+        """Return the judge of that campaign."""
         return self.campaign(url, **settings).judges[0]
 
     def backend(self, url: str) -> Backend:
-        """The backend, as a campaign opens it."""
+        """Return the backend of that campaign."""
         return open_backend(self.judge(url), self.campaign(url).load_space())
 
     def test_a_campaign_with_it_is_written_down_and_read_back(self) -> None:
-        """A run goes on from what is in its folder: no setting may be lost on the way."""
+        """A run resumes from its folder, so no setting may be lost in it."""
         campaign = self.campaign()
         kept = json.loads(json.dumps(campaign.model_dump(mode="json")))
         again = validated(Campaign, kept, "kept.yaml")
@@ -213,7 +213,7 @@ class InCampaigns(BackendContract):
         assert KEY not in json.dumps(self.campaign().model_dump(mode="json"))
 
     def test_a_cap_can_be_held(self) -> None:
-        """A request says how long an answer may get, unless asking is free."""
+        """A request limits the length of the answer, unless asking is free."""
         judge = self.judge()
         if not provider_of(judge).free:
             assert token_limit(self.backend(NOWHERE).body(a_request()))

@@ -1,4 +1,4 @@
-"""A loopback provider that speaks the real wire formats of Anthropic and OpenAI.
+"""A loopback provider with the wire formats of Anthropic and OpenAI.
 
 It runs in a thread of the test's process and answers real sockets; what it does with a request
 is decided by a function of (number of the request, its body), so that faults can be placed, and
@@ -22,9 +22,9 @@ from llm_elicit.testing.rate_limits import Gate
 class Says:
     """A complete answer.
 
-    `before` are tokens ahead of the one whose log-probabilities are given. `thinking` goes in a
-    block of its own at Anthropic; elsewhere in the field `thinking_in`, or between "tags".
-    `usage` stands where the true one would; None leaves it out.
+    `before` are tokens before the one whose log-probabilities are given. `thinking` is a separate
+    block for Anthropic; otherwise the field `thinking_in`, or between "tags". `usage` replaces the
+    true usage; None omits it.
     """
 
     text: str = "A"
@@ -55,7 +55,7 @@ class Fails:
 
 @dataclass(frozen=True)
 class Sends:
-    """Any bytes. `length` is what the header says of them, if that is not true."""
+    """Any bytes. `length` is the content length in the header, if it is to be wrong."""
 
     payload: bytes
     content_type: str = "application/json"
@@ -66,26 +66,26 @@ class Sends:
 
 @dataclass(frozen=True)
 class Raw:
-    """The bytes of a whole response, its head among them; then the connection is closed."""
+    """The bytes of a complete response with its head; then the connection is closed."""
 
     response: bytes
 
 
 @dataclass(frozen=True)
 class Hangs:
-    """No answer for so long."""
+    """No answer for some seconds."""
 
     seconds: float = 30.0
 
 
 @dataclass(frozen=True)
 class Resets:
-    """The connection is cut."""
+    """The connection is reset."""
 
 
 @dataclass(frozen=True)
 class Trickles:
-    """A byte now and then, so that no single read times out."""
+    """One byte at a time, so that no single read times out."""
 
     every: float = 0.1
     seconds: float = 30.0
@@ -99,7 +99,7 @@ ANTHROPIC_STOPS = {"stop": "end_turn", "length": "max_tokens", "refusal": "refus
 
 @dataclass
 class Seen:
-    """A request as it arrived, and whether its answer went out."""
+    """A received request, and whether its answer was sent."""
 
     path: str
     headers: dict[str, str]
@@ -108,7 +108,7 @@ class Seen:
 
     @property
     def question(self) -> str:
-        """What tells one question from another: the last turn."""
+        """The last turn, which identifies the question."""
         return str(self.body["messages"][-1]["content"])
 
 
@@ -117,10 +117,10 @@ class Provider:
     """The server. `with Provider(behave) as provider: provider.url`.
 
     Attributes:
-        behave: what to do with a request.
-        gate: limits that it enforces, and whose headers it sends; None for none.
+        behave: returns the action for a request.
+        gate: limits that it enforces and sends in headers; None for none.
         seen: the requests so far.
-        url: where it answers.
+        url: its address.
 
     Example:
         >>> with Provider() as provider:
@@ -169,7 +169,7 @@ class Provider:
             writer.close()
 
     def _limited(self, action: Action, seen: Seen) -> tuple[Action, dict[str, str]]:
-        """The action, unless the limits forbid it, and the headers that speak of them."""
+        """Return the action, or a refusal by the limits, and the headers on limits."""
         if self.gate is None:
             return action, {}
         used = 0

@@ -86,7 +86,7 @@ class Faults:
     down_for: float = 0.0
 
     def of(self, number: int, rng: random.Random) -> Fault | None:
-        """What goes wrong with a request, if anything."""
+        """Return the fault of a request, if any."""
         if number in self.hangs:
             return "hang"
         if self.limited_every and number % self.limited_every == 0:
@@ -121,7 +121,7 @@ class Rate:
     at_once: int = 0
 
     def gate(self) -> Gate:
-        """The limit at work."""
+        """Return the limits in effect."""
         limit = Limit(self.per_minute, burst=self.burst) if self.per_minute else None
         return Gate(limit, dialect=self.dialect)
 
@@ -135,7 +135,7 @@ class Usage:
 
     Attributes:
         prompt, completion: the tokens that are billed.
-        states: what the answer says: these, nothing, minus these, or 10^19 of them.
+        states: the usage in the answer: these, none, minus these, or 10^19.
     """
 
     prompt: int = 200
@@ -160,15 +160,15 @@ TRUE_USAGE = Usage()
 
 @dataclass(frozen=True)
 class ServerCounts:
-    """What a server did, by its own account.
+    """Counts of a server.
 
     Attributes:
-        requests, questions: how many came, and how many different ones.
-        faults: requests that went wrong on purpose, or were refused for a limit.
+        requests, questions: numbers of requests and of different questions.
+        faults: requests with an injected fault, or refused by a limit.
         answered: questions with an answer that was billed.
         twice: questions with more than one.
         answers: answers billed.
-        followed: requests that a redirect brought.
+        followed: requests that followed a redirect.
         seconds: from the first request to the last answer.
     """
 
@@ -202,7 +202,7 @@ class _Server:
     rng: random.Random = field(default_factory=lambda: random.Random(0))
 
     def counts(self) -> ServerCounts:
-        """What was done so far."""
+        """Return the counts so far."""
         twice = sum(count > 1 for count in self.answers.values())
         answers = sum(self.answers.values())
         seconds = max(self.last - self.first, 0.0)
@@ -210,7 +210,7 @@ class _Server:
                      answers, self.followed, seconds)  # fmt: skip
 
     def fault(self, now: float) -> Fault | Literal["down", "crowded"] | None:
-        """What goes wrong with the request that has just come, if anything."""
+        """Return the fault of the request just received, if any."""
         if self.faults.down_from and self.number == self.faults.down_from:
             self.down_until = now + self.faults.down_for
         if now < self.down_until:
@@ -255,7 +255,7 @@ class _Connection(asyncio.Protocol):
         server.number += 1
         server.first = server.first or now
         server.under_way += 1
-        # A digest: the bodies of a million questions would fill the memory.
+        # A digest, since the bodies of a million questions would fill the memory.
         question = blake2b(body, digest_size=8).digest()
         server.requests[question] += 1
         admitted, headers = server.gate.admit(now)
@@ -270,7 +270,7 @@ class _Connection(asyncio.Protocol):
         loop.call_later(server.latency, self._go_wrong, fault, lines)
 
     def _answer(self, question: bytes, answer: bytes, lines: tuple[str, ...]) -> None:
-        """Answer and bill it, whether or not anybody is there to hear it."""
+        """Answer and bill it, even if the client is gone."""
         server = self._server
         server.under_way -= 1
         server.answers[question] += 1
@@ -311,13 +311,13 @@ async def _serve(latency: float, faults: Faults, rate: Rate, usage: Usage) -> No
 
 
 class ProviderProcess:
-    """The server in a process of its own, while inside `with`.
+    """The server in a separate process, within a `with` block.
 
     Args:
         latency: seconds from a request to its answer.
-        faults: what goes wrong.
-        rate: a limit to keep.
-        usage: the tokens that answers take, and what they say of them.
+        faults: the faults to inject.
+        rate: a limit on requests.
+        usage: the tokens of answers, and the usage that they state.
 
     Example:
         >>> with ProviderProcess(0.0) as server:
@@ -339,23 +339,23 @@ class ProviderProcess:
         command = [sys.executable, "-m", __name__, self._settings]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         if hasattr(os, "sched_setaffinity"):
-            # The client has another core, where there is one.
+            # The client uses another core, if there is one.
             os.sched_setaffinity(self._process.pid, {max(os.sched_getaffinity(0))})
         assert self._process.stdout is not None
         self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
         return self
 
     def seen(self) -> tuple[int, int]:
-        """Requests so far, and how many different questions were among them."""
+        """Return the numbers of requests and of different questions so far."""
         counts = self.counts()
         return counts.requests, counts.questions
 
     def gone_wrong(self) -> int:
-        """Requests so far that went wrong on purpose, or were refused for a limit."""
+        """Return the number of requests with a fault, or refused by a limit, so far."""
         return self.counts().faults
 
     def counts(self) -> ServerCounts:
-        """What the server did so far."""
+        """Return the counts so far."""
         with urllib.request.urlopen(f"{self.url}/seen") as answer:
             return ServerCounts(**json.load(answer))
 

@@ -1,4 +1,4 @@
-"""Rate limits as providers enforce them, over a clock that is given."""
+"""Rate limits as providers enforce them, with an explicit clock."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Limit:
     """A limit of one thing.
 
     Attributes:
-        amount: how much there is in a period.
+        amount: the amount per period.
         period: seconds.
-        style: "bucket" refills steadily, "window" starts anew each period, "sliding" looks back.
-        burst: the bucket's size; the amount by default.
+        style: a "bucket" refills steadily, a "window" resets each period, or is "sliding".
+        burst: capacity of the bucket; the amount by default.
     """
 
     amount: float
@@ -55,12 +55,12 @@ class Meter:
         return True
 
     def remaining(self, now: float) -> float:
-        """How much is left."""
+        """Return the amount left."""
         self._move(now)
         return self._left
 
     def full_in(self, now: float) -> float:
-        """Seconds until all of it is there again."""
+        """Return the seconds until the whole amount is available."""
         self._move(now)
         limit = self._limit
         if limit.style == "bucket":
@@ -70,7 +70,7 @@ class Meter:
         return self._past[-1][0] + limit.period - now if self._past else 0.0
 
     def enough_in(self, now: float, cost: float = 1.0) -> float:
-        """Seconds until there is enough again."""
+        """Return the seconds until `cost` is available."""
         self._move(now)
         limit = self._limit
         if limit.style == "bucket":
@@ -105,9 +105,9 @@ class Gate:
 
     Args:
         requests, tokens: the limits; None for none.
-        dialect: whose headers are sent.
+        dialect: the provider whose headers are sent.
         says_wait: whether a refusal has a Retry-After.
-        started: the wall clock at the clock's zero, for headers that hold moments.
+        started: the wall time at time 0, for headers with times.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Gate:
         self.refused = 0
 
     def admit(self, now: float, tokens: float = 0.0) -> tuple[bool, dict[str, str]]:
-        """Whether a request gets through, and the headers of the response."""
+        """Return whether a request is admitted, and the headers of the response."""
         costs = {"requests": 1.0, "tokens": tokens}
         short = [
             meter.enough_in(now, costs[kind])
@@ -148,7 +148,7 @@ class Gate:
         return not short, headers
 
     def headers(self, now: float) -> dict[str, str]:
-        """What is left, as the provider words it."""
+        """Return the headers on limits, in the provider's form."""
         headers: dict[str, str] = {}
         for kind, (meter, limit) in self._meters.items():
             left, full = math.floor(meter.remaining(now)), meter.full_in(now)
@@ -165,7 +165,7 @@ class Gate:
 
 
 def _duration(seconds: float) -> str:
-    """Seconds as OpenAI words them: 12ms, 1.5s, 6m0s."""
+    """Return seconds in OpenAI's form: 12ms, 1.5s, 6m0s."""
     if seconds < 1.0:
         return f"{seconds * 1000:.0f}ms"
     minutes, rest = divmod(seconds, 60.0)

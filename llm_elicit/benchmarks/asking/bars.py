@@ -1,4 +1,4 @@
-"""The bars of the orchestrator: each is run, measured and compared with what it must reach."""
+"""Requirements of the orchestrator: each is measured and compared with its bound."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SLOTS = 100
 LOOPS = ("sdk", "sdk-aiohttp")
 FAULTS = Faults(limited=0.02, error=0.01, hang=0.005, reset=0.005, malformed=0.005)
 HANGS = 10.0
-"""Seconds after which a request of the campaign with faults is given up."""
+"""Timeout of a request in the campaign with faults, in seconds."""
 PER_MINUTE = 600.0
 
 Provider = Literal["openai", "anthropic"]
@@ -31,14 +31,14 @@ Provider = Literal["openai", "anthropic"]
 
 @dataclass(frozen=True)
 class Size:
-    """How much is asked: the full form takes minutes, the short one seconds.
+    """Numbers of questions: the full form takes minutes, the short one seconds.
 
     Attributes:
-        questions: of every campaign but the next.
-        many: of a large campaign at a provider that answers at once.
-        limited: of the campaigns at a provider whose limit is not known; 0 for none.
-        rounds: how often the bare loops and a campaign are run, in turns; medians count.
-        providers: whose SDKs are measured.
+        questions: of every campaign except the following two.
+        many: of a large campaign with a provider that answers at once.
+        limited: of campaigns with a provider of unknown limit; 0 for none.
+        rounds: alternating runs of the bare loops and a campaign, of which medians are reported.
+        providers: the providers whose SDKs are measured.
     """
 
     questions: int = 3_000
@@ -54,7 +54,7 @@ SHORT = Size(questions=200, many=1_000, limited=0, rounds=1, providers=("openai"
 
 @dataclass(frozen=True)
 class Bar:
-    """One measurement beside what it must reach."""
+    """One measurement and its requirement."""
 
     name: str
     measured: str
@@ -63,11 +63,11 @@ class Bar:
 
 
 def run_bars(size: Size, note: Callable[[str], None]) -> Table:
-    """Run every bar.
+    """Measure everything.
 
     Args:
-        size: how much is asked.
-        note: called with one line as each bar begins.
+        size: numbers of questions.
+        note: called with one line before each measurement.
     """
     bars: list[Bar] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -84,7 +84,7 @@ def run_bars(size: Size, note: Callable[[str], None]) -> Table:
 
 
 def run_client(job: Job) -> Cost:
-    """Measure a client in a process of its own, on one core where that can be asked for."""
+    """Measure a client in a separate process, on one core if possible."""
     with _client(job) as process:
         out, _ = process.communicate()
     if process.returncode != 0:
@@ -104,10 +104,10 @@ def _client(job: Job) -> subprocess.Popen[str]:
 
 
 def _speed(size: Size, provider: Provider, folder: Path) -> list[Bar]:
-    """Questions a second beside the bare SDK, then the same again from the cache."""
+    """Measure questions per second against the bare SDK, then from the cache."""
     costs: dict[str, list[Cost]] = {kind: [] for kind in (*LOOPS, "campaign")}
     with ProviderProcess(LATENCY) as server:
-        # In turns, so that what else the machine does falls on all of them.
+        # Alternating, so that other load on the machine affects all of them.
         for number in range(size.rounds):
             for kind, measured in costs.items():
                 run = str(folder / str(number) / "run")
@@ -124,18 +124,18 @@ def _speed(size: Size, provider: Provider, folder: Path) -> list[Bar]:
 
 
 def _campaign(provider: Provider, costs: dict[str, list[Cost]]) -> list[Bar]:
-    """The campaign's bars beside the faster bare loop."""
+    """Return the measurements of the campaign against the faster bare loop."""
     ours = costs["campaign"]
     share = 0.9 * max(median(map(_rate, costs[kind])) for kind in LOOPS)
     each = median(_milliseconds(cost) for cost in ours)
     most = max(cost.mebibytes for cost in ours)
     return [
         Bar(
-            f"{provider}, campaign, questions a second", _rates(ours), f">= {share:.0f}",
+            f"{provider}, campaign, questions per second", _rates(ours), f">= {share:.0f}",
             median(map(_rate, ours)) >= share,
         ),
         Bar(
-            f"{provider}, campaign, processor time a question, ms", f"{each:.2f}", "< 1.5",
+            f"{provider}, campaign, processor time per question, ms", f"{each:.2f}", "< 1.5",
             each < 1.5,
         ),
         Bar(f"{provider}, campaign, memory, MiB", f"{most:.0f}", "< 150", most < 150),
@@ -159,14 +159,14 @@ def _milliseconds(cost: Cost) -> float:
 
 
 def _rates(costs: list[Cost]) -> str:
-    """Questions a second and processor time of every round."""
+    """Return questions per second and processor time of every round."""
     rates = ", ".join(f"{_rate(cost):.0f}" for cost in costs)
     each = ", ".join(f"{_milliseconds(cost):.2f}" for cost in costs)
     return f"{rates} ({each} ms)"
 
 
 def _killed(size: Size, folder: Path) -> list[Bar]:
-    """SIGKILL at about half, then resumed: what is asked again was in flight."""
+    """SIGKILL at about half, then resume: only requests in flight are asked again."""
     folder.mkdir()
     with ProviderProcess(LATENCY) as server:
         job = Job("campaign", server.url, size.questions, SLOTS, str(folder / "run"))
@@ -187,7 +187,7 @@ def _killed(size: Size, folder: Path) -> list[Bar]:
 
 
 def _faulty(size: Size, folder: Path) -> list[Bar]:
-    """A server that goes wrong: no question is lost, and few are asked twice."""
+    """Measure a server with faults: no question is lost, and few are asked twice."""
     folder.mkdir()
     with ProviderProcess(LATENCY, FAULTS) as server:
         run = str(folder / "run")
@@ -201,14 +201,14 @@ def _faulty(size: Size, folder: Path) -> list[Bar]:
             f"{name}, answered + quarantined", f"{cost.answered:,} + {cost.quarantined}",
             f"{size.questions:,}", settled == size.questions,
         ),
-        Bar(f"{name}, other requests a question", f"{share:.3f}", "< 1.1", share < 1.1),
+        Bar(f"{name}, other requests per question", f"{share:.3f}", "< 1.1", share < 1.1),
     ]  # fmt: skip
 
 
 def _limited(size: Size, folder: Path) -> list[Bar]:
-    """A limit of 600 a minute that the client does not know, with headers and without.
+    """Measure a limit of 600 per minute that the client does not know, with and without headers.
 
-    A bucket: 600 at once, then ten a second.
+    It is a bucket: 600 at once, then ten per second.
     """
     bars: list[Bar] = []
     for dialect in ("openai", "none") if size.limited else ():
@@ -228,7 +228,7 @@ def _limited(size: Size, folder: Path) -> list[Bar]:
 
 
 def _large(size: Size, folder: Path) -> list[Bar]:
-    """Many questions, answered at once; then with none open, and then from the cache."""
+    """Measure many questions: answered at once, then with none open, then from the cache."""
     folder.mkdir()
     with ProviderProcess(0.0) as server:
         run, again = (str(folder / name) for name in ("run", "again"))
@@ -239,13 +239,13 @@ def _large(size: Size, folder: Path) -> list[Bar]:
 
 
 def large_bars(questions: int, cost: Cost, idle: Cost, cached: Cost) -> list[Bar]:
-    """What a large campaign must reach.
+    """Return the requirements of a large campaign.
 
     Args:
-        questions: how many.
+        questions: their number.
         cost: of asking them.
-        idle: of the same run again, with nothing open.
-        cached: of another run of them, from the cache.
+        idle: of the same run again, without open questions.
+        cached: of another run, from the cache.
     """
     each, drift = _milliseconds(cost), cost.tenths[-1] / cost.tenths[0] - 1.0
     rate, nothing = cached.answered / cached.cpu, idle.seconds + idle.exported

@@ -39,10 +39,10 @@ class Job:
 
     Attributes:
         kind: "campaign", or the bare loop "sdk" or "sdk-aiohttp".
-        provider: whose SDK and wire format, "openai" or "anthropic".
+        provider: "openai" or "anthropic".
         url: of the server.
-        questions, slots: how many, and how many at once.
-        folder: of the run; the cache lies beside it.
+        questions, slots: numbers of questions and of concurrent requests.
+        folder: of the run; the cache is beside it.
         timeout: of one request, in seconds.
         export: whether a campaign's table of judgments is written, and its counts are read.
     """
@@ -57,7 +57,7 @@ class Job:
     export: bool = False
 
     def campaign(self) -> Campaign:
-        """The campaign, whose questions the bare loops ask too."""
+        """Return the campaign, whose questions the bare loops ask too."""
         ways: dict[str, dict[str, Any]] = {
             "openai": {"base_url": f"{self.url}/v1", "logprobs": False},
             "anthropic": {"base_url": self.url},
@@ -80,19 +80,19 @@ class Job:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a client took, imports left out.
+    """Time and memory of a client, without imports.
 
     Attributes:
         answered: questions with an answer.
         seconds: of wall time.
         cpu: seconds of processor time, all threads.
-        mebibytes: of memory, at the most.
-        growth: MiB that memory grew from a tenth of the answers to the last.
+        mebibytes: peak memory.
+        growth: growth of memory from a tenth of the answers to the last, in MiB.
         quarantined: questions set aside, with the reason in the journal.
-        first: seconds until the first answer, drawing the pairs included.
-        tenths: seconds of processor time that each tenth of the answers took.
-        exported: seconds that writing the table of judgments took.
-        status: seconds that reading the counts took.
+        first: seconds until the first answer, with the drawing of pairs.
+        tenths: seconds of processor time for each tenth of the answers.
+        exported: seconds for writing the table of judgments.
+        status: seconds for reading the counts.
     """
 
     answered: int
@@ -108,8 +108,8 @@ class Cost:
 
 
 class _Watch(Silent):
-    """A progress that looks at the clock, the processor time and the memory: at the first answer
-    and after each tenth of them."""
+    """A progress that measures time, processor time and memory at the first answer and after each
+    tenth of the answers."""
 
     def __init__(self) -> None:
         self.first = 0.0
@@ -127,7 +127,7 @@ class _Watch(Silent):
 
     @property
     def growth(self) -> float:
-        """MiB from the first tenth to the last."""
+        """Growth of memory from the first tenth to the last, in MiB."""
         return self.memory[-1] - self.memory[0] if self.memory else 0.0
 
     @property
@@ -137,7 +137,7 @@ class _Watch(Silent):
 
 
 def _resident() -> float:
-    """MiB of memory in use now."""
+    """Return the memory in use, in MiB."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
@@ -150,7 +150,7 @@ def _peak() -> float:
 
 
 async def _bare(job: Job, plan: Plan, space: FeatureSpace) -> int:
-    """The same questions by the SDK alone: nothing kept, nothing retried."""
+    """Ask the same questions with the SDK alone, without a journal or retries."""
     template = Template.load(job.campaign().design.template)
     questions = iter(prompts(space, plan, template, len(plan)))
     client, ask = _sdk(job, template.max_tokens)
@@ -171,7 +171,7 @@ Ask = Callable[[Prompt], Awaitable[Any]]
 
 
 def _sdk(job: Job, limit: int) -> tuple[openai.AsyncOpenAI | anthropic.AsyncAnthropic, Ask]:
-    """The provider's client as its documentation uses it, and how it is asked."""
+    """Return the provider's client and its call, as in its documentation."""
     sdk = openai if job.provider == "openai" else anthropic
     http = sdk.DefaultAioHttpClient() if job.kind == "sdk-aiohttp" else None
     if job.provider == "openai":

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of one's own, which can be restarted, where the machine has the programs."""
+"""A private PostgreSQL server that can be restarted, if the machine has its programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Literal, Self
 from llm_elicit.errors import InputError
 
 DEBIAN = Path("/usr/lib/postgresql")
-"""Debian keeps the server's programs here, by version, off the PATH."""
+"""The server's programs in Debian, by version, which are not on the PATH."""
 
 
 class PostgreSQL:
@@ -30,7 +30,7 @@ class PostgreSQL:
         self._programs, self._user = _programs(), _user()
 
     def __enter__(self) -> Self:
-        # A socket's path may have some hundred characters: it must not lie deep.
+        # The path of a socket is limited to about a hundred characters.
         self._folder = Path(tempfile.mkdtemp(prefix="pg"))
         if self._user:
             shutil.chown(self._folder, self._user)
@@ -45,20 +45,20 @@ class PostgreSQL:
 
     @property
     def address(self) -> str:
-        """What a campaign's `journal` says."""
+        """The value of a campaign's `journal`."""
         return f"postgresql://elicit@/postgres?host={self._folder}"
 
     def start(self) -> None:
-        """Start the server and wait until it takes connections."""
+        """Start the server and wait until it accepts connections."""
         options = f"-c listen_addresses='' -k {self._folder} -c max_connections=40"
         self._call("pg_ctl", "-w", "-l", str(self._folder / "log"), "-o", options, "start")
 
     def stop(self, how: Literal["fast", "immediate"] = "immediate") -> None:
-        """Stop the server: its connections are cut."""
+        """Stop the server and close its connections."""
         self._call("pg_ctl", "-w", "-m", how, "stop")
 
     def restart(self, how: Literal["fast", "immediate"] = "fast") -> None:
-        """Stop the server and start it again; what was committed is there."""
+        """Restart the server; committed data is kept."""
         self.stop(how)
         self.start()
 
@@ -81,7 +81,7 @@ class PostgreSQL:
 
 
 def _programs() -> Path:
-    """The folder of the server's programs."""
+    """Return the folder of the server's programs."""
     for folder in sorted(DEBIAN.glob("*/bin"), reverse=True):
         if (folder / "initdb").is_file():
             return folder
@@ -92,7 +92,7 @@ def _programs() -> Path:
 
 
 def _user() -> str | None:
-    """Whom to run the server as: it refuses root."""
+    """Return the user of the server, which refuses to run as root."""
     if os.geteuid() != 0:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Rows about the client's side: processes killed and stopped, full disks, a database restarted."""
+"""Faults of the client: processes killed or stopped, full disks, and a restarted database."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Row = Callable[[Size, Path], ResultRow]
 
 
 def killed(size: Size, folder: Path) -> ResultRow:
-    """SIGKILL at random moments, from before the journal is there to well into the asking."""
+    """SIGKILL at random moments, also before the journal exists."""
     rng = random.Random(1)
     with ProviderProcess(LATENCY) as server:
         trial = Trial(folder, server.url, 2 * _SLOTS * size.kills, _SLOTS)
@@ -49,7 +49,7 @@ def killed(size: Size, folder: Path) -> ResultRow:
 
 
 def terminated(size: Size, folder: Path) -> ResultRow:
-    """SIGTERM: what is under way is waited for, and kept."""
+    """SIGTERM: requests in flight are waited for, and their answers kept."""
     rng, said = random.Random(2), []
     with ProviderProcess(LATENCY) as server:
         trial = Trial(folder, server.url, 4 * _SLOTS * size.signals, _SLOTS)
@@ -83,8 +83,8 @@ mount -o remount,size=1g "$FULL_DISK"
 cp -r "$FULL_DISK" "$FULL_KEPT"
 exit $code
 """
-"""In a namespace of its own a process may mount a small disk without privileges. It is filled,
-made larger, and the same command runs again."""
+"""With its own namespaces a process can mount a small disk without privileges. The disk is filled
+and enlarged, and the same command runs again."""
 
 _LIMITED = """
 set -u
@@ -93,11 +93,11 @@ shift 2
 (ulimit -f "$blocks"; exec "$@" 2> "$FULL_SAID"); echo $? > "$FULL_CODE"
 exec "$@"
 """
-"""Where there are no namespaces: no file may grow beyond a size."""
+"""Without namespaces: the size of files is limited."""
 
 
 def own_namespaces() -> bool:
-    """Whether a process may have a disk of its own here."""
+    """Return whether a process can have its own namespaces here."""
     return (
         shutil.which("unshare") is not None
         and not subprocess.run(
@@ -107,7 +107,7 @@ def own_namespaces() -> bool:
 
 
 def full_disk(size: Size, folder: Path) -> ResultRow:
-    """A disk with a few hundred kilobytes beside a run's reserve; then it is made larger.
+    """A disk with a few hundred kilobytes beyond a run's reserve, which is enlarged afterwards.
 
     A tmpfs in a user's own namespace where the system has them; elsewhere a limit on the size of
     files, which the system refuses in another way.
@@ -116,7 +116,7 @@ def full_disk(size: Size, folder: Path) -> ResultRow:
     questions, mounted, filled = 400, own_namespaces(), 0
     for number in range(size.points):
         with ProviderProcess(LATENCY / 5) as server:
-            # From too small for the journal's first pages to nearly what the run takes.
+            # From too small for the first pages of the journal to almost enough for the run.
             kilobytes = RESERVE // 1024 + 64 + round(1_300 * (number + rng.random()) / size.points)
             trial = Trial(folder / str(number), server.url, questions, _SLOTS)
             ended, first, middle = _filled(trial, kilobytes, mounted)
@@ -133,7 +133,7 @@ def full_disk(size: Size, folder: Path) -> ResultRow:
 
 
 def _filled(trial: Trial, kilobytes: int, mounted: bool) -> tuple[Ended, str, int]:
-    """How the second run ended, and what the first one said before, with its exit code."""
+    """Return how the second run ended, and the message and exit code of the first."""
     runs = trial.path.parent / "runs"
     runs.mkdir()
     said, code = trial.folder / "said", trial.folder / "code"
@@ -150,14 +150,14 @@ def _filled(trial: Trial, kilobytes: int, mounted: bool) -> tuple[Ended, str, in
 
 
 def _clear(said: str, code: int) -> list[str]:
-    """What is wrong with the words of a process whose disk was full."""
+    """Return what is wrong with the message of a process whose disk was full."""
     if "Traceback" in said:
         return [f"traceback: {said.strip().splitlines()[-1][:160]}"]
     return [f"exit code {code} without a line"] if code and "error:" not in said else []
 
 
 def restarted(workers: int) -> Row:
-    """The row of a PostgreSQL that is restarted under so many workers."""
+    """Return the row for restarts of PostgreSQL with this number of workers."""
 
     def row(size: Size, folder: Path) -> ResultRow:
         latency, began = 0.2, time.monotonic()
@@ -169,7 +169,7 @@ def restarted(workers: int) -> Row:
             clients = []
             for number in range(workers):
                 clients.append(trial.start())
-                # Opening a run while the server is away ends with one line: nothing is at stake.
+                # A run that is opened while the server is down ends with one line; nothing is lost.
                 clients[-1].until(lambda: trial.workers > number)  # noqa: B023
             done = 0
             for _ in range(size.restarts):
@@ -180,7 +180,7 @@ def restarted(workers: int) -> Row:
                 postgres.restart()
                 done += 1
             ends = [client.wait(120.0) for client in clients]
-            # Who gave up is started again, as its user would.
+            # A worker that gave up is started again, as a user would do.
             again = trial.run(120.0) if trial.totals.done < questions else ends[0]
             counts = server.counts()
             unmet = [*faults_of(trial, counts, again), *completed(trial, again)]
@@ -212,7 +212,7 @@ def stopped(size: Size, folder: Path) -> ResultRow:
         ends = [client.wait(120.0) for client in (other, sleeper)]
         again = trial.run(120.0)
         counts = server.counts()
-        # What the sleeper had under way the other one asks again: its lease was over.
+        # The lease of the stopped worker expired, so the other asks its questions again.
         bound = min(under_way, _SLOTS)
         unmet = [*faults_of(trial, counts, again, bound), *completed(trial, again)]
         unmet += [f"not clear: {end.line}" for end in ends if not end.clean]
@@ -222,7 +222,7 @@ def stopped(size: Size, folder: Path) -> ResultRow:
 
 
 def corrupted_cache(size: Size, folder: Path) -> ResultRow:
-    """A cache that cannot be read: the run goes on without it."""
+    """A cache that cannot be read: the run continues without it."""
     began, counts, unmet = time.monotonic(), [], []
     questions = min(size.questions, 400)
     for number, damage in enumerate((_garbage, _cut, _flipped, _a_folder, _under_way)):
@@ -267,7 +267,7 @@ def _cut(cache: Path) -> None:
 
 
 def _flipped(cache: Path) -> None:
-    """Ten bytes of every page are others."""
+    """Change ten bytes of every page."""
     data, rng = bytearray(cache.read_bytes()), random.Random(4)
     for page in range(0, len(data), 4096):
         for _ in range(10):
@@ -282,7 +282,7 @@ def _a_folder(cache: Path) -> None:
 
 
 def _under_way(cache: Path) -> None:
-    """Flipped while the run is under way."""
+    """Damage the cache during the run."""
 
 
 PROCESS_ROWS: dict[str, Row] = {

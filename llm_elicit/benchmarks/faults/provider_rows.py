@@ -1,4 +1,4 @@
-"""Rows about a provider that goes wrong: pace, limits, bills, and replies that are none."""
+"""Faults of the provider: errors, rate limits, wrong usage, and malformed replies."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from llm_elicit.testing.provider_process import (
 
 LATENCY = 0.05
 CAPPED, GIVEN_UP = 4, 3
-"""Exit codes: a cap leaves no room; a judge cannot be asked."""
+"""Exit codes: the cap is reached; a judge cannot be asked."""
 
 _INPUT, _OUTPUT = 1_000.0, 20.0
-"""USD for a million tokens, so that a few hundred questions are worth a cap."""
+"""USD per million tokens, so that a few hundred questions reach a cap."""
 
 Unmet = Callable[[Trial, ServerCounts, Ended], list[str]]
 
@@ -36,14 +36,14 @@ class Case:
     """One run against one provider.
 
     Attributes:
-        injected: what the provider does, in words.
-        faults, rate, usage: what it does.
-        judge, rest, patience: settings of the client that differ.
-        cap: USD.
-        at_first: whether what is under way before the first bill may go beyond the cap.
-        slower: the most that the run may take, given the seconds of a clean one.
-        must: what is asked for, in words.
-        unmet: what of it, beyond the rules for every run, was not reached.
+        injected: the fault, in words.
+        faults, rate, usage: the behaviour of the provider.
+        judge, rest, patience: settings of the client that are not the default.
+        cap: in USD.
+        at_first: whether requests in flight before the first bill may exceed the cap.
+        slower: the longest time of the run, given the seconds of the clean run.
+        must: the requirement, in words.
+        unmet: return which requirements are not met, beyond those of every run.
     """
 
     injected: str
@@ -61,12 +61,12 @@ class Case:
 
 
 def cases(size: Size) -> dict[str, Case]:
-    """The rows by name."""
+    """Return the cases by name."""
     return {**_paced(size), **_limited(size), **_billed(size), **_broken()}
 
 
 def _paced(size: Size) -> dict[str, Case]:
-    """Sporadic faults, which cost a question some time and the run next to none."""
+    """Return cases with sporadic faults, which must hardly slow the run."""
     hangs = tuple(round(size.questions * (k + 0.5) / 8) for k in range(7))
     sporadic = partial(Case, slower=lambda clean: 2.0 * clean, must="≤ 2 × clean")
     hung = partial(sporadic, slower=lambda clean: 2.0 * clean + 5.0, must="≤ 2 × clean + 5 s")
@@ -85,7 +85,7 @@ def _paced(size: Size) -> dict[str, Case]:
 
 
 def _limited(size: Size) -> dict[str, Case]:
-    """Limits that the client does not know, and a provider that is not there."""
+    """Return cases with limits that the client does not know, and a provider that is down."""
     many = size.questions
 
     def admitted(trial: Trial, counts: ServerCounts, ended: Ended) -> list[str]:
@@ -128,7 +128,7 @@ def _limited(size: Size) -> dict[str, Case]:
 
 
 def _billed(size: Size) -> dict[str, Case]:
-    """Bills that are not what they should be, under a cap."""
+    """Return cases with wrong usage, under a cap."""
     price = {"price": {"input": _INPUT, "output": _OUTPUT}}
 
     def capped(trial: Trial, _counts: ServerCounts, ended: Ended) -> list[str]:
@@ -138,7 +138,7 @@ def _billed(size: Size) -> dict[str, Case]:
     untrue = partial(Case, judge=price, cap=20.0, unmet=capped, must="0 over the cap")
     beyond = Usage(completion=3_600)
     cheap = {"price": {"input": 1.0, "output": _OUTPUT}}
-    # What is under way before the first bill is in cannot be taken back.
+    # Requests sent before the first bill cannot be cancelled.
     least = size.slots * _bill(beyond, cheap)
     return {
         "cap": untrue("true usage, a cap of 20 USD"),
@@ -153,7 +153,7 @@ def _billed(size: Size) -> dict[str, Case]:
 
 
 def _broken() -> dict[str, Case]:
-    """Replies that are no answers."""
+    """Return cases with malformed replies."""
 
     def not_followed(trial: Trial, counts: ServerCounts, ended: Ended) -> list[str]:
         followed = [f"{counts.followed} redirects followed"] if counts.followed else []
@@ -178,7 +178,7 @@ def _broken() -> dict[str, Case]:
 
 
 def _bill(usage: Usage, judge: Mapping[str, Any]) -> float:
-    """USD of one answer."""
+    """Return the USD of one answer."""
     price = judge["price"]
     return float(usage.prompt * price["input"] + usage.completion * price["output"]) / 1e6
 
@@ -187,10 +187,10 @@ def run_case(name: str, case: Case, size: Size, folder: Path, clean: float | Non
     """Run one case.
 
     Args:
-        name, case: which.
-        size: how much is asked.
-        folder: for the run; it must not be there.
-        clean: seconds of the clean run, where it was run.
+        name, case: the case.
+        size: number of questions.
+        folder: for the run; it must not exist.
+        clean: seconds of the clean run, if it was run.
     """
     rest = dict(case.rest)
     if case.cap is not None:

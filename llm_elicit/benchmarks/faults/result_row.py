@@ -1,4 +1,4 @@
-"""A row of the table: what the provider and the journal say after a fault."""
+"""A row of the table: the counts of the provider and of the journal after a fault."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Size:
-    """How much is asked and how often something is done to it.
+    """Numbers of questions and of faults.
 
     Attributes:
-        questions, slots: of the rows about pace.
-        kills, signals, points, restarts: how many SIGKILLs, SIGTERMs, full disks and restarts of
+        questions, slots: questions and concurrent requests of the rows on rates.
+        kills, signals, points, restarts: numbers of SIGKILLs, SIGTERMs, full disks and restarts of
             PostgreSQL.
         down: seconds for which the provider is down.
-        lease: seconds for which a worker need not be heard of.
+        lease: lease of a worker, in seconds.
     """
 
     questions: int = 3_000
@@ -44,15 +44,15 @@ class ResultRow:
     """One row.
 
     Attributes:
-        fault, injected: what was done, and how often.
-        questions: of the campaign; of all, where there were several.
-        counts: the provider's.
+        fault, injected: the fault, and how often.
+        questions: of the campaign, or of all campaigns together.
+        counts: the provider's counts.
         seconds: from the first request to the last answer, or of the processes.
-        must: what is asked for.
-        unmet: what of it was not reached.
-        over: USD billed beyond the cap; None where there was none.
-        clean: seconds of the clean run; None where the two cannot be compared.
-        bound: answers that may be paid twice, since they were under way when a process was killed.
+        must: the requirement.
+        unmet: requirements that are not met.
+        over: USD billed beyond the cap; None without a cap.
+        clean: seconds of the clean run; None if they cannot be compared.
+        bound: answers that may be paid twice, since they were in flight when a process was killed.
     """
 
     fault: str
@@ -87,23 +87,23 @@ class ResultRow:
 
 
 def _short(unmet: Sequence[str]) -> str:
-    """The first of what was not reached, and how much more there is."""
+    """Return the first unmet requirement, and the number of the others."""
     shown = "; ".join(each[:90] for each in unmet[:2])
     return f"{shown}; {len(unmet) - 2} more" if len(unmet) > 2 else shown
 
 
 def add(counts: Sequence[ServerCounts]) -> ServerCounts:
-    """The sums of several servers' counts."""
+    """Return the sums of several servers' counts."""
     columns = zip(*(vars(each).values() for each in counts), strict=True)
     return ServerCounts(*(sum(column) for column in columns))
 
 
 def faults_of(trial: Trial, counts: ServerCounts, ended: Ended, bound: int = 0) -> list[str]:
-    """What breaks the rules of every run: nothing lost, nothing paid twice, no traceback.
+    """Return how a run breaks the rules of all: nothing lost or paid twice, no traceback.
 
     Args:
-        trial: what was asked.
-        counts: the provider's.
+        trial: the campaign.
+        counts: the provider's counts.
         ended: how the last process ended.
         bound: answers that may have been paid twice.
     """
@@ -121,7 +121,7 @@ def faults_of(trial: Trial, counts: ServerCounts, ended: Ended, bound: int = 0) 
 
 
 def completed(trial: Trial, ended: Ended) -> list[str]:
-    """What is missing of a run that should have ended with every answer."""
+    """Return what is missing in a run that should have all answers."""
     found = []
     if ended.code != 0:
         found.append(f"exit code {ended.code}: {ended.line[:160]}")

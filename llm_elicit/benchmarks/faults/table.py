@@ -1,4 +1,4 @@
-"""The table: every fault, and what became of the campaign under it."""
+"""The table: every fault, and the result of the campaign."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ CLEAN = "clean"
 
 
 def names() -> tuple[str, ...]:
-    """The rows, in the table's order."""
+    """Return the names of the rows, in the table's order."""
     return (*cases(FULL), *PROCESS_ROWS)
 
 
 def run_faults(
     size: Size, note: Callable[[str], None], wanted: Sequence[str] = (), questions: int = 0
 ) -> Table:
-    """Run the rows, each by itself.
+    """Run the rows, one after the other.
 
     Args:
-        size: how much is asked, how often something is done to it.
-        note: called with one line as each row begins.
-        wanted: names of rows; all by default. The clean run is made wherever its time is needed.
-        questions: of the rows about pace, where it is another number.
+        size: numbers of questions and of faults.
+        note: called with one line at the beginning of each row.
+        wanted: names of rows; all by default. The clean run is made whenever its time is needed.
+        questions: of the rows on rates, instead of the number in `size`.
 
     Raises:
         InputError: there is no such row.
@@ -54,7 +54,7 @@ def run_faults(
                 lines.append(run_case(name, known[name], size, own, clean))
             else:
                 lines.append(PROCESS_ROWS[name](size, own))
-            # A row takes minutes: who stops the table has those that are done.
+            # A row takes minutes; a table that is stopped has the finished ones.
             note(" | ".join(lines[-1].cells))
     title = (
         f"Campaigns under faults: {size.questions:,} questions, {size.slots} slots, answers "

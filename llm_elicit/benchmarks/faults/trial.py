@@ -31,21 +31,21 @@ from llm_elicit.pipeline.run_folder import Run
 
 KEY = "BENCH_FAULTS_KEY"
 HUNG = -1000
-"""The exit code of a process that did not end in time."""
+"""The exit code if a process did not end in time."""
 
 _JUDGE = "bench"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A campaign of one judge, written down in a folder.
+    """A campaign of one judge, in a folder.
 
     Attributes:
-        folder: where the campaign and its runs are kept.
+        folder: of the campaign and its runs.
         url: of the provider.
-        questions, slots: how many, and how many at once.
+        questions, slots: numbers of questions and of concurrent requests.
         judge, rest: further settings of the judge and of the campaign.
-        patience: the ceilings of waiting that differ; the command line is run where none does.
+        patience: timeouts other than the default; the command line is run without any.
     """
 
     folder: Path
@@ -75,27 +75,27 @@ class Trial:
 
     @property
     def command(self) -> list[str]:
-        """What asks its questions."""
+        """The command that asks its questions."""
         if not self.patience:
             return [sys.executable, "-m", "llm_elicit", "ask", str(self.path)]
         return [sys.executable, "-m", __name__, str(self.path), json.dumps(dict(self.patience))]
 
     def start(self, command: Sequence[str] | None = None) -> Client:
-        """A process that asks what is open; or another command."""
+        """Start a process that asks the open questions, or another command."""
         return Client(command or self.command)
 
     def run(self, limit: float = 300.0) -> Ended:
-        """Ask what is open, to the end."""
+        """Ask the open questions, and wait for the end."""
         return self.start().wait(limit)
 
     @cached_property
     def campaign(self) -> Campaign:
-        """The campaign as it is read."""
+        """The campaign, read from its file."""
         return Campaign.load(self.path)
 
     @property
     def totals(self) -> Totals:
-        """What the journal says; nothing where there is none yet."""
+        """The counts of the journal; all open if there is no journal yet."""
         try:
             return status(self.campaign.folder, self.campaign)[_JUDGE]
         except InputError as error:
@@ -105,7 +105,7 @@ class Trial:
 
     @property
     def workers(self) -> int:
-        """How many processes have the journal open, or had it when they were killed."""
+        """The number of processes that have opened the journal and not closed it."""
         location = JournalLocation(self.campaign.folder, self.campaign.journal)
         try:
             with reading(location) as db:
@@ -120,8 +120,8 @@ class Ended:
 
     Attributes:
         code: its exit code; minus a signal's number, or `HUNG`.
-        said: what it wrote on standard error.
-        seconds: how long it lived.
+        said: its standard error.
+        seconds: its wall time.
     """
 
     code: int
@@ -140,7 +140,7 @@ class Ended:
 
 
 class Client:
-    """A process at work."""
+    """A running process."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed when it is read
@@ -155,17 +155,17 @@ class Client:
         self._process.send_signal(number)
 
     def alive(self) -> bool:
-        """Whether it has not ended."""
+        """Return whether it is still running."""
         return self._process.poll() is None
 
     def until(self, condition: Callable[[], bool], limit: float = 60.0) -> None:
-        """Wait until something is so, or it has ended."""
+        """Wait until a condition is true, or the process has ended."""
         end = time.monotonic() + limit
         while self.alive() and not condition() and time.monotonic() < end:
             time.sleep(0.005)
 
     def wait(self, limit: float = 300.0) -> Ended:
-        """Wait for its end; after so many seconds it is killed."""
+        """Wait for its end, and kill it after `limit` seconds."""
         try:
             code = self._process.wait(limit)
         except subprocess.TimeoutExpired:

@@ -62,7 +62,7 @@ class BeliefFlow(torch.nn.Module):
         self.with_splines = True
 
     def affine_parameters(self) -> list[torch.nn.Parameter]:
-        """Parameters of the stretch and of the linear layer."""
+        """Return parameters of the stretch and of the linear layer."""
         return [self.centre, self.linear, *([self.share] if self.shape.stretched else [])]
 
     @torch.no_grad()
@@ -79,7 +79,7 @@ class BeliefFlow(torch.nn.Module):
         self.linear.copy_(torch.tril(low, -1) + torch.diag(low.diagonal().log()))
 
     def log_prob(self, g: Tensor) -> Tensor:
-        """log q (n,) per latent unit at latent points (n, d), nats; exactly normalized."""
+        """Return log q (n,) per latent unit at latent points (n, d), nats; exactly normalized."""
         y, log_slope = self._stretch(g)
         t = (y - self.centre) @ self._matrix().T
         log_volume = log_slope + self.linear.diagonal().sum()
@@ -123,7 +123,7 @@ class BeliefFlow(torch.nn.Module):
 
 
 def _identity_splines(shape: FlowShape, seed: int) -> Any:
-    """A neural spline flow that starts as the identity; the global generator is left alone."""
+    """Return a neural spline flow that starts as the identity, without global random state."""
     from zuko.flows import NSF  # noqa: PLC0415 - zuko is imported only where a flow is fitted
 
     with torch.random.fork_rng(devices=[]):
@@ -186,7 +186,7 @@ class FlowDensity:
         return EvaluationError()
 
     def tensors(self) -> dict[str, Tensor]:
-        """The parameters of every flow."""
+        """Return the parameters of every flow."""
         return {
             f"flow.{k}.{name}": parameter.detach()
             for k, flow in enumerate(self.flows)

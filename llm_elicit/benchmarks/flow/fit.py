@@ -120,7 +120,7 @@ class FlowData:
     weights: Tensor
 
     def take(self, rows: Tensor) -> FlowData:
-        """The comparisons numbered ``rows``."""
+        """Return the comparisons numbered ``rows``."""
         return FlowData(
             self.winners[rows],
             self.losers[rows],
@@ -274,7 +274,7 @@ class _Member:
 
 
 def fit_flow(problem: Problem) -> Fitted:
-    """The preferential normalizing flow (Mikkola, Acerbi and Klami, 2024).
+    """Fit the preferential normalizing flow (Mikkola, Acerbi and Klami, 2024).
 
     Each member is fitted without one fold of the pairs, which chooses where its fit stops; the
     belief is their mixture. The

@@ -51,11 +51,11 @@ class CubeLatent(Latent):
         return torch.from_numpy(self.outer.to_latent(self.from_latent(g.numpy())))
 
     def from_outer(self, g: Tensor) -> Tensor:
-        """The outer latent coordinates -> cube."""
+        """Return cube coordinates of outer latent coordinates."""
         return torch.from_numpy(self.to_latent(self.outer.from_latent(g.numpy())))
 
     def features(self, g: Tensor) -> Tensor:
-        """What the utility sees, through the outer coordinates."""
+        """Return the inputs of the utility, through the outer coordinates."""
         return self.outer.features(self.to_outer(g))
 
     def from_features(self, t: Tensor) -> tuple[Tensor, float] | None:  # noqa: ARG002 - a protocol
@@ -79,7 +79,7 @@ class CubeLatent(Latent):
         return torch.stack(slopes, dim=1) / (2.0 * _STEP)
 
     def log_sampling(self, g: Tensor) -> Tensor:
-        """log λ: the same everywhere."""
+        """Return log λ: the same everywhere."""
         return torch.full_like(g[:, 0], -g.shape[1] * math.log(self.side))
 
     def sampling_score(self, g: Tensor, sigma: float | Tensor) -> Tensor:  # noqa: ARG002

@@ -48,7 +48,7 @@ _TIGHTER = 0.1
 
 
 def finer(settings: LikelihoodSettings) -> LikelihoodSettings:
-    """Settings whose error is small beside that of ``settings``, and no tighter.
+    """Return settings whose error is small beside that of ``settings``, and no tighter.
 
     Single-precision networks are noisy at the scale of 1e-6, which stops an adaptive solver.
 
@@ -98,7 +98,7 @@ def spread(gap: Tensor) -> float:
 
 
 def combined(numerical: float, path: float) -> EvaluationError:
-    """An `EvaluationError`; where the solver failed, it is infinite and not NaN."""
+    """Return an `EvaluationError`; where the solver failed, it is infinite and not NaN."""
     values = torch.tensor([numerical, path]).nan_to_num(torch.inf)
     return EvaluationError(float(values[0]), float(values[1]))
 
@@ -196,7 +196,7 @@ class ScoreDensity:
         return self.parts.along_rays(inner)
 
     def evaluation_error(self, g: Tensor) -> EvaluationError:
-        """What quadrature or solver leave, and how far the learned field is from a gradient."""
+        """Return the error of quadrature or solver, and how far the field is from a gradient."""
         tight = replace(self, likelihood=finer(self.likelihood))
         if self.resampler is not None:
             few, second = g[:_SOLVED], self.resampler
@@ -212,7 +212,7 @@ class ScoreDensity:
         return combined(numerical, path_error(self.parts, self._potential, inner))
 
     def log_flow(self, g: Tensor, side: int) -> Tensor:
-        """log p_w (side 0) or log p_l (side 1) by the probability flow, (n,)."""
+        """Return log p_w (side 0) or log p_l (side 1) by the probability flow, (n,)."""
         score, prior = flow_score(self.parts, side), self.parts.priors[side]
         return flow_log_prob(g, score, prior, self.likelihood)
 
@@ -230,7 +230,7 @@ class ScoreDensity:
         return named
 
     def config(self) -> dict[str, Any]:
-        """Every number that is not an array."""
+        """Return every number that is not an array."""
         latent = self.parts.latent
         return {
             "network": _network_config(self.parts.network),

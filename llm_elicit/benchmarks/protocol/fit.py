@@ -63,7 +63,7 @@ def clip_weights(weights: Tensor, clip: tuple[float, float] | None) -> Tensor:
 def winner_weights(
     draws: WinnerDraws, log_sampling: Tensor, clip: tuple[float, float] | None
 ) -> Tensor:
-    """λ/p_w (m,) at draws of the winners, up to a factor, clipped."""
+    """Return λ/p_w (m,) at draws of the winners, up to a factor, clipped."""
     logs = log_sampling - draws.log_prob
     return clip_weights(torch.exp(logs - logs.max()), clip)
 
@@ -71,7 +71,7 @@ def winner_weights(
 def defensive_mixture(
     of_sampling: Tensor, draws: WinnerDraws, log_densities: tuple[Callable[[Tensor], Tensor], ...]
 ) -> tuple[Tensor, Tensor]:
-    """Points (2m, d), half of λ and half of the winners, and weights λ/(½λ + ½p_w) (2m,).
+    """Return points (2m, d), half of λ and half of the winners, and weights λ/(½λ + ½p_w) (2m,).
 
     ``log_densities`` are those of λ and of the winners, (n, d) -> (n,).
     """
@@ -116,7 +116,7 @@ class ChoiceJudge:
         self._parts, self._held, self._sigmas = parts, held.limited(), sigmas
 
     def __call__(self, network: ScoreNetwork) -> tuple[float, Choice]:
-        """The mean log-likelihood, and the `Choice` that reaches it."""
+        """Return the mean log-likelihood, and the `Choice` that reaches it."""
         held, mode = self._held, self._parts.mode
         parts = replace(self._parts, network=network, mode=replace(mode, constant=None))
         best = Choice(self._sigmas[0], -torch.inf)
@@ -149,7 +149,7 @@ def _settings(problem: Problem) -> ProtocolSettings:
 
 
 def fit_score(problem: Problem, utility: Utility, constant: bool) -> Fitted:
-    """The score of winners (and losers) de-tempered by the field, or by one constant."""
+    """Fit the score of winners (and losers), de-tempered by the field or by one constant."""
     settings = _settings(problem)
     points = problem.points_of_sampling()
     latent, data = _coordinates(problem)
@@ -185,7 +185,7 @@ def fit_score(problem: Problem, utility: Utility, constant: bool) -> Fitted:
 
 
 def _coordinates(problem: Problem) -> tuple[Latent, PairData]:
-    """The problem's latent coordinates, or the paper's cube, and the pairs in them."""
+    """Return the problem's latent coordinates, or the paper's cube, and the pairs in them."""
     side, pairs = _settings(problem).cube, problem.judgments.pairs
     if side is None:
         data = PairData(problem.winners, problem.losers, problem.weights, pairs)
@@ -240,7 +240,7 @@ def _chosen(parts: ScoreParts, choice: Choice | None) -> ScoreParts:
 
 
 def _rule_of_thumb(problem: Problem) -> float:
-    """The learned score has a variance of the order d/(n σ²): end at more noise with fewer n."""
+    """Return the last noise level; a learned score has variance of the order d/(n σ²)."""
     per_feature = problem.judgments.size / problem.dimension
     smoothing = _settings(problem).smoothing
     sigma: float = smoothing * (1000.0 / per_feature) ** 0.5
@@ -248,7 +248,7 @@ def _rule_of_thumb(problem: Problem) -> float:
 
 
 def _estimate_field(problem: Problem, parts: ScoreParts, points: Tensor) -> Tempering:
-    """The table again, its integrals taken where `ScoreSettings.expectation` says."""
+    """Return the table with its integrals at the points of `ScoreSettings.expectation`."""
     settings, latent = _settings(problem), parts.latent
     if settings.expectation == "sampling":
         return parts.tempering
@@ -285,7 +285,7 @@ def _winner_flow(problem: Problem, parts: ScoreParts) -> Callable[[Tensor], Tens
 def _optimal_constants(
     problem: Problem, utility: Utility, tempering: Tempering, draws: Tensor
 ) -> dict[str, float]:
-    """τ* and ω* over draws of the belief, with ∇log q = ∇u/field on the feature scale."""
+    """Return τ* and ω* over draws of the belief, with ∇log q = ∇u/field on the feature scale."""
     latent = problem.latent
     value, slope = utility.value_and_slope(latent.features(draws))
     u = value + latent.taper(draws)
@@ -296,7 +296,7 @@ def _optimal_constants(
 def _normalized(
     problem: Problem, parts: ScoreParts, belief: LogNormalizer
 ) -> tuple[ScoreDensity, LogNormalizer]:
-    """The model, its second network if there is one, and log Z."""
+    """Return the model, its second network if there is one, and log Z."""
     settings, generator = _settings(problem), problem.generator
     annealing, sigma = problem.settings.annealing, parts.mode.sigma
     likelihood = replace(settings.likelihood, sigma_min=sigma)

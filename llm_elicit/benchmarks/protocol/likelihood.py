@@ -75,7 +75,7 @@ class FlowPrior:
 
     @classmethod
     def of(cls, points: Tensor, weights: Tensor) -> FlowPrior:
-        """The weighted mean and covariance of points (n, d), weights (n,)."""
+        """Return the weighted mean and covariance of points (n, d), weights (n,)."""
         share = weights / weights.sum()
         mean = share @ points
         centred = points - mean
@@ -98,7 +98,7 @@ class FlowPrior:
         return low
 
     def log_prob(self, x: Tensor, sigma: float) -> Tensor:
-        """log N(x; mean, covariance + σ² I), (n,)."""
+        """Return log N(x; mean, covariance + σ² I), (n,)."""
         d = x.shape[1]
         low = self._factor(sigma)
         white = torch.linalg.solve_triangular(low, (x - self.mean).T, upper=False)
@@ -114,7 +114,7 @@ def flow_log_prob(
     settings: LikelihoodSettings,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """log p_w (n,) at latent points (n, d).
+    """Return log p_w (n,) at latent points (n, d).
 
     ``generator`` draws Hutchinson's probes; without one they are the same at every call.
 

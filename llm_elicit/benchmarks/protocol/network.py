@@ -35,7 +35,7 @@ class UnitLinear(nn.Module):
         self.weight = nn.Parameter(nn.functional.normalize(start, dim=1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., fan_in) -> (..., fan_out)."""
+        """Return (..., fan_in) -> (..., fan_out)."""
         out: Tensor = x @ nn.functional.normalize(self.weight, dim=1).T
         return out
 
@@ -104,7 +104,7 @@ class ScoreNetwork(nn.Module):
     def side_scores(
         self, point: Tensor, masked: Tensor, sigma: float, *, added: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """∇ log p_{w,σ} and ∇ log p_{l,σ}, both (n, d), at points (n, d).
+        """Return ∇ log p_{w,σ} and ∇ log p_{l,σ}, both (n, d), at points (n, d).
 
         ``masked`` (n, d) is N(0, σ²I) noise in place of the half that is not seen; ``added``
         returns what a network of former versions adds to a known score.

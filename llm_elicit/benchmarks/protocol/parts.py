@@ -42,11 +42,11 @@ class ConstantTempered:
     constant: float
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Values (n,) at features (n, d)."""
+        """Return values (n,) at features (n, d)."""
         return self._value(self.utility(t))
 
     def value_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Values (n,) and gradients (n, d) at features (n, d)."""
+        """Return values (n,) and gradients (n, d) at features (n, d)."""
         u, slope = self.utility.value_and_slope(t)
         field = self.tempering.field(u, self.side)
         return self._value(u), self.constant * slope / field[:, None]
@@ -108,7 +108,7 @@ class ScoreParts:
         return self.mode.controlled and self.mode.share == 0.0 and self.mode.jacobian
 
     def field(self, g: Tensor) -> Tensor:
-        """ω or τ at latent points (n, d), capped, or the constant; (n,)."""
+        """Return ω or τ at latent points (n, d), capped, or the constant; (n,)."""
         if self.mode.constant is not None:
             return torch.full_like(g[:, 0], self.mode.constant)
         return self._field_at(utility_at(self.latent, self.utility, g))
@@ -119,7 +119,7 @@ class ScoreParts:
         return self.tempering.field(u, self.mode.side).clamp(self.mode.floor, self.mode.cap)
 
     def scores(self, g: Tensor, masked: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
-        """∇log p_{w,σ} and ∇log p_{l,σ} (n, d); differentiable in g."""
+        """Return ∇log p_{w,σ} and ∇log p_{l,σ} (n, d); differentiable in g."""
         if self.mode.controlled:
             raise DensityError(
                 "the probability flow of a belief saved by a former version with control="
@@ -130,7 +130,7 @@ class ScoreParts:
     def learned(
         self, g: Tensor, masked: Tensor, sigma: float, field: Tensor | None = None
     ) -> Tensor:
-        """The field times the network's part of the score (n, d): all of it, or its addition.
+        """Return the field times the network's part of the score (n, d): all of it or a correction.
 
         Zero beyond the compared points. ``field`` (n,) saves evaluating the utility again.
         """
@@ -148,7 +148,7 @@ class ScoreParts:
             return torch.where(inside, field[:, None] * excess, torch.zeros_like(g))
 
     def force(self, g: Tensor, masked: Tensor, sigma: float) -> Tensor:
-        """∇ of the belief's latent log-density (n, d), as far as it is known at noise level σ."""
+        """Return the gradient of the belief's latent log-density (n, d) at noise level σ."""
         parts = [
             self._force(points, mask, sigma)
             for points, mask in zip(
@@ -187,7 +187,7 @@ class ScoreParts:
         return base + latent.taper(g)
 
     def still(self, sigma: float) -> Callable[[Tensor], Tensor]:
-        """The learned field with one fixed draw of the mask: a deterministic function of g."""
+        """Return the learned field with a fixed draw of the mask, a deterministic function of g."""
         return lambda g: self.learned(g, fixed_mask(g, sigma), sigma)
 
     def _sides(self, g: Tensor, masked: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
@@ -205,7 +205,7 @@ def fixed_mask(g: Tensor, sigma: float) -> Tensor:
 def path_integral(
     field: Callable[[Tensor], Tensor], start: Tensor, end: Tensor, nodes: int = NODES
 ) -> Tensor:
-    """∫ field·dx along the straight lines from ``start`` to ``end``, (n, d) each; (n,).
+    """Return ∫ field·dx along the straight lines from ``start`` to ``end``, (n, d) each; (n,).
 
     For a gradient this is the difference of its potential. By Gauss–Legendre quadrature.
 
@@ -225,7 +225,7 @@ def path_integral(
 
 
 def flow_score(parts: ScoreParts, side: int) -> Callable[[Tensor, float], Tensor]:
-    """The score of winners (0) or losers (1) as the probability flow needs it."""
+    """Return the score of winners (0) or losers (1) as the probability flow needs it."""
     return lambda g, sigma: parts.scores(g, fixed_mask(g, sigma), sigma)[side]
 
 

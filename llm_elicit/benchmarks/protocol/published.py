@@ -133,7 +133,7 @@ _SIGMA_MIN = 0.002
 
 
 def paper_protocol(dimension: int, corrected: Sequence[str] = ()) -> ProtocolSettings:
-    """Settings of the published tables for d features, but for what is ``corrected``.
+    """Return settings of the published tables for d features, but for what is ``corrected``.
 
     It is slow: up to 15,360 training steps and 2000 Langevin steps without any stopping rule.
 

@@ -76,13 +76,13 @@ class LangevinSettings:
         rising(owner, ("sigma_end", self.sigma_end), ("sigma_start", self.sigma_start))
 
     def ending_at(self, sigma: float) -> LangevinSettings:
-        """The same settings for this last noise level (latent units)."""
+        """Return the same settings for this last noise level (latent units)."""
         if self.start == "noise":
             return self
         return replace(self, sigma_start=2.0 * sigma, sigma_end=sigma)
 
     def schedule(self) -> list[float]:
-        """The noise levels, falling to ``sigma_end``; a single level is ``sigma_end`` itself.
+        """Return the noise levels, decreasing to ``sigma_end``; a single level is ``sigma_end``.
 
         Examples
         --------
@@ -285,6 +285,6 @@ class Resampler:
         return flow_log_prob(g, self.score, self.prior, self.likelihood)
 
     def score(self, g: Tensor, sigma: float) -> Tensor:
-        """∇log of the smoothed density (n, d)."""
+        """Return ∇log of the smoothed density (n, d)."""
         point = g.to(self.network.gain)
         return self.network.side_scores(point, torch.zeros_like(point), sigma)[0].to(g)

@@ -75,15 +75,15 @@ class Tempering:
         return cls(grid, *(torch.cat(column) for column in columns))
 
     def tau(self, u: Tensor) -> Tensor:
-        """τ = w/w' at utilities of any shape."""
+        """Return τ = w/w' at utilities of any shape."""
         return torch.exp(self._interpolate(u, self.log_win - self.log_slope))
 
     def omega(self, u: Tensor) -> Tensor:
-        """ω = w(1 − w)/w' at utilities of any shape."""
+        """Return ω = w(1 − w)/w' at utilities of any shape."""
         return torch.exp(self._interpolate(u, self.log_win + self.log_lose - self.log_slope))
 
     def field(self, u: Tensor, side: str) -> Tensor:
-        """ω for side "both", τ for side "winners"."""
+        """Return ω for side "both", τ for side "winners"."""
         return self.omega(u) if side == "both" else self.tau(u)
 
     def win_probability(self, u: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class Tempering:
         return torch.exp(self.log_win_at(u))
 
     def log_win_at(self, u: Tensor) -> Tensor:
-        """log w."""
+        """Return log w."""
         return self._interpolate(u, self.log_win)
 
     def log_odds(self, u: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ class Tempering:
 
 
 def optimal_constant(tau: Tensor, score: Tensor) -> float:
-    """τ* = E[τ |∇log q|²] / E[|∇log q|²], minimizing the Fisher divergence (Proposition 3.2).
+    """Return τ* = E[τ |∇log q|²] / E[|∇log q|²], which minimizes the Fisher divergence (Prop. 3.2).
 
     Shapes: the field τ (n,) and ∇log q (n, d) at draws of the belief; q is the density being
     tempered (the winners' relative to λ, or the odds of winning). Where ∇log q vanishes

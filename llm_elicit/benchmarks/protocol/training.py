@@ -88,7 +88,7 @@ class PairData:
     pairs: npt.NDArray[np.int64]
 
     def held_out(self, share: float, seed: int) -> Tensor:
-        """Which rows (n,) train nothing: whole pairs, ``share`` of them; none of 20 or fewer."""
+        """Return which rows (n,) are held out: a ``share`` of whole pairs; none of 20 or fewer."""
         groups = int(self.pairs.max()) + 1
         if groups <= 20:
             return torch.zeros(len(self.weights), dtype=torch.bool)
@@ -100,7 +100,7 @@ class Judge(Protocol):
     """Says how good a network is on held-out comparisons; see `...score.selection`."""
 
     def __call__(self, network: ScoreNetwork) -> tuple[float, Any]:
-        """A score, larger is better, and whatever was chosen with it."""
+        """Return a score, larger is better, and whatever was chosen with it."""
         ...
 
 
@@ -139,7 +139,7 @@ def power_decay(step: int, relative_sd: float) -> float:
 
 
 def draw_seen(n: int, joint: float, generator: torch.Generator, alone: str = "either") -> Tensor:
-    """Which halves (winner, loser) each row sees, (n, 2): both with probability ``joint``,
+    """Return which halves (winner, loser) each row sees, (n, 2): both with probability ``joint``,
     else one of them: either, equally likely, or always the winner."""
     draw = torch.rand(n, 1, generator=generator)
     if alone == "winner":
@@ -168,7 +168,7 @@ class _Noisy:
     seen: Tensor
 
     def to(self, like: Tensor) -> _Noisy:
-        """The same rows on the device and in the precision of ``like``."""
+        """Return the same rows on the device and in the precision of ``like``."""
         parts = (self.clean, self.noisy, self.sigma, self.seen)
         return _Noisy(*(part.to(like) for part in parts))
 
@@ -307,7 +307,7 @@ def train_score(
 
 
 def _judged(trainer: _Trainer, judge: Judge | None, step: int) -> tuple[float, _Best]:
-    """The averaged weights' denoising loss and what the judge says of them."""
+    """Return the averaged weights' denoising loss and what the judge says of them."""
     current = [p.detach().clone() for p in trainer.network.parameters()]
     values = [p.clone() for p in trainer.average]
     trainer.load(values)

@@ -23,7 +23,7 @@ class Migration:
     postgresql: str
 
     def statements(self, dialect: str) -> list[str]:
-        """The statements for a dialect, in order."""
+        """Return the statements for a dialect, in order."""
         script = self.sqlite if dialect == "sqlite" else self.postgresql
         return [part.strip() for part in script.split(";") if part.strip()]
 
