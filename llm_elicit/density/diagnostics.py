@@ -121,7 +121,8 @@ def near_bounds(sampling: SamplingDensity, x: Array) -> Array:
     tails = torch.tensor([[-3.29], [3.29]], dtype=torch.float64).expand(2, sampling.dimension)
     first, last = sampling.marginals.value(tails).numpy()
     width = np.where(np.isfinite(high), high, last) - np.where(np.isfinite(low), low, first)
-    near = np.minimum(x - low, high - x) < AT_BOUND * width
+    z = sampling.to_scale(x)
+    near = np.minimum(z - low, high - z) < AT_BOUND * width
     bounded = np.isfinite(low) | np.isfinite(high)
     return np.where(bounded, near.astype(np.float64), np.nan)
 

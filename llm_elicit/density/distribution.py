@@ -234,5 +234,5 @@ class Prior:
         if isinstance(sampling, Uniform):
             return sampling.low.copy(), sampling.high.copy()
         if isinstance(sampling, Empirical):
-            return sampling.marginals.low.copy(), sampling.marginals.high.copy()
+            return sampling.low.copy(), sampling.high.copy()
         return np.full(self.dim, -np.inf), np.full(self.dim, np.inf)

@@ -12,7 +12,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import rankdata
 from torch import Tensor
 
-from llm_elicit.density.errors import DensityError, finite, no_nan, numbers
+from llm_elicit.density.errors import DensityError, finite, flags, no_nan, numbers
 from llm_elicit.density.sampling import bisect, check_draw, check_points
 
 Array = npt.NDArray[np.float64]
@@ -36,19 +36,21 @@ class Empirical:
     its distribution function.
 
     Dependence that rank correlations miss (a ring, two clusters) is lost. The estimate of the
-    belief is right all the same if the pairs are drawn from this λ. Every feature's scale is
-    linear: the belief is a density per natural unit.
+    belief is right all the same if the pairs are drawn from this λ. The quantile functions are
+    those of each feature's scale z.
 
     Parameters
     ----------
     points : (n, d) data in natural units, n >= 20. Ties are smoothed apart.
     low, high : (d,) bounds of the support, −inf or +inf where there are none; ``None`` means
         no bounds. Unbounded features have normal tails.
+    log : (d,) bool mask of features with a logarithmic scale (their data must be > 0);
+        ``None`` means all linear.
 
     Raises
     ------
     DensityError : points that are too few, not finite, constant in a feature or outside the
-        bounds; bounds of another shape or crossed.
+        bounds; bounds of another shape or crossed; data <= 0 on a logarithmic scale.
 
     Examples
     --------
@@ -66,12 +68,18 @@ class Empirical:
         points: npt.ArrayLike,
         low: npt.ArrayLike | None = None,
         high: npt.ArrayLike | None = None,
+        log: npt.ArrayLike | None = None,
     ) -> None:
         data = _data(points)
         d = data.shape[1]
         bottom = _bounds(low, d, -np.inf, "low")
         top = _bounds(high, d, np.inf, "high")
         _check_support(data, bottom, top)
+        self.log = np.zeros(d, dtype=np.bool_) if log is None else flags("Empirical: log", log, d)
+        _check_positive(data, self.log)
+        bottom = np.where(self.log, np.maximum(bottom, 0.0), bottom)
+        self.low, self.high = bottom, top
+        data, bottom, top = (self.to_scale(each) for each in (data, bottom, top))
         scores = ndtri((rankdata(data, axis=0) - 0.5) / len(data))
         correlation = np.atleast_2d(np.corrcoef(scores.T))
         # Features that repeat each other would leave no density: keep C invertible.
@@ -89,14 +97,19 @@ class Empirical:
         values: npt.ArrayLike,
         correlation: npt.ArrayLike,
         bounds: tuple[list[float | None], list[float | None]],
+        log: list[bool] | None = None,
     ) -> Empirical:
         """Return the density that `to_dict` described."""
         made = cls.__new__(cls)
         low = np.array([-np.inf if v is None else v for v in bounds[0]], dtype=np.float64)
         high = np.array([np.inf if v is None else v for v in bounds[1]], dtype=np.float64)
         table = np.asarray(values, dtype=np.float64)
+        made.log = np.zeros(len(table), dtype=np.bool_) if log is None else np.asarray(log)
+        made.low, made.high = low, high
         made._set(
-            Marginals(np.asarray(knots, dtype=np.float64), table, low, high),
+            Marginals(
+                np.asarray(knots, dtype=np.float64), table, made.to_scale(low), made.to_scale(high)
+            ),
             np.asarray(correlation, dtype=np.float64),
         )
         return made
@@ -104,13 +117,23 @@ class Empirical:
     def __repr__(self) -> str:
         middle = self.from_cube(np.full((1, self.dimension), 0.5))[0]
         medians = [float(f"{value:.6g}") for value in middle]
-        low, high = self.marginals.low.tolist(), self.marginals.high.tolist()
-        return f"Empirical(medians={medians}, low={low}, high={high})"
+        low, high = self.low.tolist(), self.high.tolist()
+        log = f", log={self.log.tolist()}" if self.log.any() else ""
+        return f"Empirical(medians={medians}, low={low}, high={high}{log})"
 
     @property
     def dimension(self) -> int:
         """Number of features d."""
         return int(self.correlation.shape[0])
+
+    def to_scale(self, x: Array) -> Array:
+        """Return values (..., d) on the features' scales; the logarithm of 0 is −∞."""
+        with np.errstate(divide="ignore"):
+            return np.where(self.log, np.log(np.where(self.log, np.maximum(x, 0.0), 1.0)), x)
+
+    def from_scale(self, z: Array) -> Array:
+        """Return the inverse of `to_scale`."""
+        return np.where(self.log, np.exp(np.where(self.log, z, 0.0)), z)
 
     @property
     def categorical(self) -> npt.NDArray[np.bool_]:
@@ -125,7 +148,7 @@ class Empirical:
     def contains(self, x: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         """Return whether each point is finite and within the closed bounds, (n,) bools."""
         points = check_points(x, self.dimension)
-        inside = (points >= self.marginals.low) & (points <= self.marginals.high)
+        inside = (points >= self.low) & (points <= self.high) & (~self.log | (points > 0.0))
         return np.asarray((inside & np.isfinite(points)).all(axis=1))
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
@@ -133,26 +156,30 @@ class Empirical:
         points = no_nan("points", check_points(x, self.dimension))
         result = np.full(len(points), -np.inf)
         inside = self.contains(points)
-        h = self.marginals.score(points[inside])
+        h = self.marginals.score(self.to_scale(points[inside]))
         g = np.linalg.solve(self.cholesky, h.T).T
         normal = -0.5 * (g * g + _LOG_2PI).sum(axis=1)
         slopes = self.marginals.log_slope(torch.from_numpy(h)).sum(1).numpy()
-        result[inside] = normal - slopes - np.log(np.diagonal(self.cholesky)).sum()
+        per_scale = normal - slopes - np.log(np.diagonal(self.cholesky)).sum()
+        result[inside] = per_scale + self.log_scale_slope(points[inside])
         return result
 
     def log_scale_slope(self, x: npt.ArrayLike) -> Array:
-        """Return zeros (n,): every feature has a linear scale."""
-        return np.zeros(len(check_points(x, self.dimension)))
+        """Return log |d scale / d x| (n,): −log x of each logarithmic feature, summed."""
+        points = check_points(x, self.dimension)
+        logs = np.log(np.where(self.log & (points > 0), points, 1.0))
+        return -np.asarray(logs.sum(axis=1))
 
     def to_normal(self, x: npt.ArrayLike) -> Array:
         """Return g (n, d), in which λ is N(0, I), of points (n, d) in the support."""
-        h = self.marginals.score(check_points(x, self.dimension))
+        h = self.marginals.score(self.to_scale(check_points(x, self.dimension)))
         return np.asarray(np.linalg.solve(self.cholesky, h.T).T)
 
     def from_normal(self, g: npt.ArrayLike) -> Array:
         """Return the inverse of `to_normal`."""
         h = check_points(g, self.dimension) @ self.cholesky.T
-        return np.asarray(self.marginals.value(torch.from_numpy(h)).numpy())
+        x = self.from_scale(self.marginals.value(torch.from_numpy(h)).numpy())
+        return np.clip(x, self.low, self.high)
 
     def to_cube(self, x: npt.ArrayLike) -> Array:
         """Return the distribution function of each feature given those before it, (n, d)."""
@@ -165,8 +192,8 @@ class Empirical:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description: the tables, not the data."""
-        low, high = self.marginals.low.tolist(), self.marginals.high.tolist()
-        return {
+        low, high = self.low.tolist(), self.high.tolist()
+        text = {
             "kind": "empirical",
             "knots": self.marginals.knots.tolist(),
             "values": self.marginals.values.tolist(),
@@ -176,6 +203,7 @@ class Empirical:
                 [v if np.isfinite(v) else None for v in high],
             ],
         }
+        return text | ({"log": self.log.tolist()} if self.log.any() else {})
 
 
 def _data(points: npt.ArrayLike) -> Array:
@@ -218,6 +246,14 @@ def _check_support(data: Array, low: Array, high: Array) -> None:
             f"Empirical: points[{i}, {j}] = {data[i, j]} lies outside [{low[j]}, {high[j]}] "
             f"({len(outside)} such values); the support must hold the data; widen the bounds or "
             "drop the rows."
+        )
+
+
+def _check_positive(data: Array, log: npt.NDArray[np.bool_]) -> None:
+    for i, j in np.argwhere((data <= 0) & log)[:1]:
+        raise DensityError(
+            f"Empirical: points[{i}, {j}] = {data[i, j]} on a logarithmic scale; such a feature "
+            "needs positive data; use a linear scale or drop the row."
         )
 
 

@@ -326,8 +326,8 @@ class AffineLatent(_TaperedLatent):
 class CopulaLatent(_TaperedLatent):
     """Latent coordinates of an `Empirical` λ: h = L g and x_j = Q_j(h_j), so that λ is N(0, I).
 
-    |dz/dg| = |L| Π_j Q_j'(h_j), since x_j is a function of h_j alone. The features are x,
-    standardized by the mean and standard deviation of λ.
+    |dz/dg| = |L| Π_j Q_j'(h_j), since the value z_j on its scale is a function of h_j alone. The
+    features are z, standardized by the mean and standard deviation of λ.
 
     The belief is tapered beyond the compared points even when the support has bounds, because data
     may fill only a corner of it. A judge without preferences thus has the uniform density on the
@@ -358,12 +358,12 @@ class CopulaLatent(_TaperedLatent):
         return self.sampling.from_normal(g)
 
     def features(self, g: Tensor) -> Tensor:
-        """Return (x − mean)/sd, brought back to the sphere of `radius` from beyond it."""
+        """Return (z − mean)/sd, brought back to the sphere of `radius` from beyond it."""
         h = (g * self._shrink(g)).double() @ self._low.T
         return ((self.sampling.marginals.value(h) - self._mean) / self._sd).to(g.dtype)
 
     def from_features(self, t: Tensor) -> tuple[Tensor, float]:
-        x = (t.double() * self._sd + self._mean).numpy()
+        x = self.sampling.from_scale((t.double() * self._sd + self._mean).numpy())
         inside = self.sampling.contains(x)
         g = torch.full_like(t, math.nan)
         g[inside] = torch.from_numpy(self.to_latent(x[inside])).to(t)
@@ -386,13 +386,17 @@ class CopulaLatent(_TaperedLatent):
     def natural_slope(self, g: Array, v: Array) -> Array:
         h = torch.from_numpy(g) @ self._low.T
         of_scores = np.linalg.solve(self.root.T, v.T).T
-        return np.asarray(of_scores * np.exp(-self.sampling.marginals.log_slope(h).numpy()))
+        per_scale = of_scores * np.exp(-self.sampling.marginals.log_slope(h).numpy())
+        # On a logarithmic scale z = log x and log|dz/dx| = −log x.
+        log = self.sampling.log
+        return np.asarray((per_scale - log) / np.where(log, self.from_latent(g), 1.0))
 
     def axis(self, x: Array) -> Array:
         marginals = self.sampling.marginals
-        within = np.clip(x, marginals.low, marginals.high)
+        within = np.clip(self.sampling.to_scale(x), marginals.low, marginals.high)
         finite = np.isfinite(within)
-        known = np.where(finite, within, self.sampling.from_normal(np.zeros((1, x.shape[1]))))
+        median = marginals.value(torch.zeros(1, x.shape[1], dtype=torch.float64)).numpy()
+        known = np.where(finite, within, median)
         return np.where(finite, marginals.score(known), within)
 
     @property

@@ -48,7 +48,11 @@ CAPPED = Empirical(1.5 - DATA[:, [1]], high=[1.5])
 BOXED = Empirical(
     np.stack([1 / (1 + np.exp(-0.5 * DATA[:, 0])), DATA[:, 2]], 1), [0.0, 0.0], [1.0, 1.0]
 )
-DENSITIES = {"mixed": MIXED, "capped": CAPPED, "boxed": BOXED}
+LOGGED = Empirical(
+    np.stack([np.exp(DATA[:, 0]), np.exp(DATA[:, 1]), DATA[:, 2]], 1),
+    [1e-3, -np.inf, 0.0], [1e3, np.inf, 1.0], log=[True, True, False],
+)  # fmt: skip
+DENSITIES = {"mixed": MIXED, "capped": CAPPED, "boxed": BOXED, "logged": LOGGED}
 
 
 @pytest.fixture(params=list(DENSITIES))
@@ -93,6 +97,26 @@ def test_log_prob_integrates_to_one() -> None:
     assert np.exp(pair.log_prob(points)).sum() * step == pytest.approx(1.0, abs=5e-3)
 
 
+def test_a_logarithmic_scale_is_the_linear_one_of_logarithms() -> None:
+    x = LOGGED.sample(200, np.random.default_rng(11))
+    linear = Empirical(np.log(np.exp(DATA[:, [0]])), [np.log(1e-3)], [np.log(1e3)])
+    alone = Empirical(np.exp(DATA[:, [0]]), [1e-3], [1e3], log=[True])
+    per_scale = alone.log_prob(x[:, [0]]) + np.log(x[:, 0])
+    np.testing.assert_allclose(per_scale, linear.log_prob(np.log(x[:, [0]])), atol=1e-9)
+    latent = make_latent(LOGGED, x)
+    value = latent.to_latent(x)
+    step = 1e-6 * x[0, 0]
+    moved = x[:1] + np.array([step, 0.0, 0.0])
+
+    def log_volume(points: Array) -> float:
+        """f + log|dz/dx| for a function f of the latent coordinates."""
+        g = latent.to_latent(points)
+        return float(g.sum() + LOGGED.log_scale_slope(points)[0])
+
+    found = latent.natural_slope(value[:1], np.ones((1, 3)))[0, 0]
+    assert found == pytest.approx((log_volume(moved) - log_volume(x[:1])) / step, rel=1e-3)
+
+
 def test_the_density_is_near_the_one_the_data_came_from() -> None:
     """Normal data: the mean of log λ − log N over fresh draws is minus a small divergence."""
     rng = np.random.default_rng(5)
@@ -103,7 +127,7 @@ def test_the_density_is_near_the_one_the_data_came_from() -> None:
 
 
 def test_the_support_is_kept(density: Empirical) -> None:
-    low, high = density.marginals.low, density.marginals.high
+    low, high = density.low, density.high
     assert density.contains(density.sample(500, np.random.default_rng(6))).all()
     middle = density.from_cube(np.full((1, density.dimension), 0.5))[0]
     for j in range(density.dimension):
@@ -135,12 +159,12 @@ def test_tied_and_bound_data_still_have_a_density() -> None:
 
 
 def test_latent_density_is_that_of_mapped_draws(density: Empirical) -> None:
-    """log λ_g(g) = log λ(x) + log|dz/dg|, with the inverse exact."""
+    """log λ_g(g) = log λ(x) − log|dz/dx| + log|dz/dg|, with the inverse exact."""
     latent = make_latent(density)
     x = density.sample(200, np.random.default_rng(9))
     g = torch.from_numpy(latent.to_latent(x))
     np.testing.assert_allclose(latent.from_latent(g.numpy()), x, rtol=1e-7, atol=1e-7)
-    expected = density.log_prob(x) + latent.log_volume(g).numpy()
+    expected = density.log_prob(x) - density.log_scale_slope(x) + latent.log_volume(g).numpy()
     np.testing.assert_allclose(latent.log_sampling(g).numpy(), expected, atol=1e-6)
 
 
@@ -244,6 +268,7 @@ def test_a_judge_without_preferences_on_a_bounded_support(tmp_path: Path) -> Non
         (lambda: Empirical(DATA[:19]), "at least 20 rows"),
         (lambda: Empirical(np.full((30, 1), np.nan)), r"points\[0, 0\] is nan"),
         (lambda: Empirical(np.ones((30, 1))), "feature 0 is 1.0 in every row"),
+        (lambda: Empirical(DATA, log=[True, False, False]), "on a logarithmic scale"),
         (lambda: Empirical(DATA, low=[0.0]), "one number for each of the 3"),
         (lambda: Empirical(DATA[:, [2]], [1.0], [0.0]), r"low\[0\] = 1.0 is not below"),
         (lambda: Empirical(DATA[:, [2]], [0.5], [1.0]), r"lies outside \[0.5, 1.0\]"),
