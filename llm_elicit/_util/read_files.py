@@ -52,7 +52,7 @@ def read_parquet(
 def read_points(
     path: Path, names: Sequence[str] | None = None, multiple: int = 1
 ) -> NDArray[np.float64]:
-    """Read points `(n, d)` from a Parquet file, a column a feature.
+    """Read points `(n, d)` from a Parquet file with one column per feature.
 
     Args:
         path: the file.

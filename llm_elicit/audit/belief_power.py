@@ -52,7 +52,7 @@ class WidthResponse(StrictModel):
 
     Attributes:
         width: coefficient of log width in the log-odds, 95 % interval.
-        expected: its value for the holder of a density who otherwise answers alike.
+        expected: its value for a judge that holds a density and otherwise answers the same.
         p_value: of the test that the judge holds a density.
         coherent: whether that is not rejected at 5 %.
     """
@@ -91,8 +91,8 @@ class AtPower(StrictModel):
     Attributes:
         factor: the power relative to the saved belief's.
         belief_data: Wasserstein-1 to the data; None without data.
-        log_density: mean log density of the data's rows, nats a row, per unit of every feature's
-            scale (standard deviations of the data; one a category); None without data.
+        log_density: mean log density of the data's rows, nats per row, per unit of every feature's
+            scale (standard deviations of the data; 1 per category); None without data.
         shifts: each feature's mean minus the data's (λ's without data), in its standard
             deviations, on the feature's scale, in the order of the space; None for a categorical
             feature.

@@ -144,7 +144,7 @@ class NullModel(StrictModel):
     Attributes:
         name: "random choices"; "sampling density" (λ as the belief), if that differs; "position",
             if the fit knew positions; "quadratic".
-        log_likelihood: nats a comparison.
+        log_likelihood: nats per comparison.
         gain: the belief's minus this one's, with its 95 % interval over pairs; None if the two
             were not compared by pairs, or are the same.
     """
@@ -172,7 +172,7 @@ class PredictiveCheck(StrictModel):
     """How well choices held out of the fit are predicted.
 
     Attributes:
-        log_likelihood: the belief's, nats a comparison.
+        log_likelihood: the belief's, nats per comparison.
         null_models: simpler models.
         calibration: predicted and observed frequencies, by bins of the predicted probability.
         calibration_error: mean |observed − predicted|.
@@ -185,7 +185,7 @@ class PredictiveCheck(StrictModel):
 
 
 NULL_MODELS = {"coin": "random choices", "places": "position"}
-"""Names of null models in the diagnostics of older fits, and what they are called here."""
+"""Names of null models in the diagnostics of older fits, and their present names."""
 
 
 def read_predictive_check(diagnostics: Mapping[str, Any]) -> PredictiveCheck | None:

@@ -18,7 +18,7 @@ from llm_elicit.spaces.features import Floats
 
 
 class Consistency(StrictModel):
-    """One judge's consistency. None: not measurable from what was asked.
+    """One judge's consistency; None if the questions asked do not allow a measurement.
 
     Attributes:
         judgments: number of answers.
@@ -27,7 +27,7 @@ class Consistency(StrictModel):
         soft_share: share of the choices that have a probability from token log-probabilities.
         order_bias: P(option A chosen) − 1/2 from the verdicts A and B, in [−1/2, 1/2].
         soft_order_bias: the mean probability of option A, minus 1/2, from soft judgments.
-        agreement: share of pairs, asked in both orders, of which both verdicts pick the same point;
+        agreement: share of pairs asked in both orders whose verdicts pick the same point;
             1/2 for random choices, 0 for a judge who always says A.
         retest: share of pairs of answers to the same question in the same order that pick the same
             point; 1/2 for random choices, 1 for a judge who never varies.

@@ -128,7 +128,7 @@ def _rounded(values: Floats) -> Floats:
 
 
 class _KernelDensity:
-    """Log density of the data `(n, d)` by normal kernels: at its rows, each left out, and at λ."""
+    """Return the leave-one-out log kernel density of the data `(n, d)` at its rows, and at λ."""
 
     def __init__(self, standardizer: Standardizer, rows: Floats, sampling: Floats) -> None:
         space = standardizer.space

@@ -1,4 +1,4 @@
-"""The audit of one judge: its evidence, what is measured from it, and the record of that."""
+"""The audit of one judge: its evidence, the measurements, and their record."""
 
 from __future__ import annotations
 

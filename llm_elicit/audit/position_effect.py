@@ -22,11 +22,11 @@ from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 _FEWEST = 10
-"""Pairs in both orders needed to test what the effect depends on."""
+"""Least number of pairs in both orders for a test of the dependence on the points."""
 
 
 class PositionContent(StrictModel):
-    """Whether the position effect depends on what is shown.
+    """Whether the position effect depends on the points shown.
 
     Attributes:
         gain: leave-one-out share of the variance of half sums that the pair's points predict.

@@ -28,7 +28,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import Floats
 
 Index = npt.NDArray[np.int64]
-_PRIOR_SD = 1.0  # of a feature's effect, in nats a standard deviation of λ
+_PRIOR_SD = 1.0  # of a feature's effect, in nats per standard deviation of λ
 _FOLDS = 10
 _NOTHING = Interval(value=0.0, low=0.0, high=0.0)
 
@@ -63,7 +63,7 @@ class FeatureEffect(StrictModel):
 
 
 class RankingAudit(StrictModel):
-    """The audit of a judge's rankings. Log-likelihoods are nats a ranking; intervals are 95 %.
+    """The audit of a judge's rankings. Log-likelihoods are nats per ranking; intervals are 95 %.
 
     Attributes:
         questions, alternatives: number of questions, and of points in each.

@@ -111,7 +111,7 @@ def audit_run(
     """Audit every judge of a run against the data and λ.
 
     A judge's numbers depend on its own evidence, the reference and the seed, not on the other
-    judges, except for Holm-adjusted p-values and hence verdicts.
+    judges, except for Holm-adjusted p-values and the verdicts based on them.
 
     Args:
         evidence: one record a judge, with unique names.

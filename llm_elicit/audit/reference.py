@@ -16,7 +16,7 @@ from llm_elicit.spaces.features import FeatureSpace, Floats
 
 
 class AuditSettings(StrictModel):
-    """How finely an audit measures. The defaults take about ten seconds a judge.
+    """How finely an audit measures. The defaults take about ten seconds per judge.
 
     Attributes:
         size: points on each side of a Wasserstein distance.

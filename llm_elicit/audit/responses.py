@@ -79,7 +79,7 @@ class Response:
 
     @classmethod
     def of_choices(cls, choices: Choices) -> Response:
-        """Return the response from choices alone, whatever the orders they were asked in."""
+        """Return the response from choices, whatever orders they were asked in."""
         unknown = np.full(len(choices), np.nan)
         value = choices.preference - 0.5
         # Averages of P and 1 - P leave rounding error, which is not a preference.
@@ -124,7 +124,7 @@ def _response(kind: Kind, a: Floats, b: Floats, answers: pd.DataFrame) -> Respon
     position = 0.5 * (ab + ba)
     both = np.isfinite(position)
     single = np.where(both, np.nan, np.where(np.isfinite(ab), ab, ba))
-    # A question asked once has no variance of its own: that of the other order stands for both.
+    # A question asked once has no variance estimate, so that of the other order is used for both.
     variances = np.stack([column("var", side) / column("count", side) for side in (True, False)])
     known = np.isfinite(variances)
     repeats = np.where(known, variances, 0.0).sum(0) / np.maximum(known.sum(0), 1)

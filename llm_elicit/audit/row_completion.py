@@ -1,4 +1,4 @@
-"""Whether the judge has memorized the table: rows of which it sees the beginning and continues.
+"""Whether the judge has memorized the table: it is shown beginnings of rows to complete.
 
 The row-completion test of Bordt et al. 2024, "Elephants never forget: memorization and learning of
 tabular data in large language models". Agreement of a belief with a table that the judge has

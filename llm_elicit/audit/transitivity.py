@@ -44,7 +44,7 @@ _ROUNDING = 1e-9
 
 
 class Transitivity(StrictModel):
-    """Cycles among a judge's triads. None: not measurable from what was asked, or no belief.
+    """Cycles among a judge's triads; None if the questions or the belief for them are missing.
 
     Attributes:
         triads: their number; no two share a pair.
@@ -85,7 +85,7 @@ class Triads:
 
 
 def find_triads(comparisons: Comparisons, judge: str) -> Triads:
-    """Find triads of which no two share a pair, from the points alone.
+    """Find triads that share no pair, from the points alone.
 
     Choices on different pairs are independent given the utility, so cycles of such triads are too.
     If the pairs allow more triads, those of earlier pairs are taken. Of two pairs of the same two

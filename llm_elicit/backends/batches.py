@@ -188,7 +188,7 @@ class SDKBatchClient(Generic[J, C]):
 
 
 async def each_listed(pages: AsyncIterable[object]) -> AsyncIterator[object]:
-    """Yield what a list endpoint lists, page by page; the SDKs do not validate pages.
+    """Yield the items of a list endpoint, page by page; the SDKs do not validate pages.
 
     Raises:
         MalformedReplyError: an answer is not a page, or a batch is listed twice.

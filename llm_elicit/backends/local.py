@@ -24,8 +24,8 @@ else:
 
 _CONTEXT = 4096
 _LISTED = 1000
-"""Of how many tokens the log-probability is asked: a model that leans hard to one letter has the
-other far down its list, and what it holds of it is the whole answer."""
+"""Number of log-probabilities requested for the first token: if a model clearly prefers one letter,
+the other one is far down the list."""
 
 
 _GRAMMARS = {
@@ -38,21 +38,19 @@ _GRAMMARS = {
 class LocalBackend(Keyless):
     """A GGUF model served in this process.
 
-    The model is held to the two letters, or to a number, by a grammar, and the log-probabilities
-    of letters are those before the grammar, so `Reply.letter_mass` tells how much of the model's
-    own probability the letters had.
+    A grammar restricts the answer to the two letters, or to a number. The log-probabilities of
+    letters are those without the grammar, so `Reply.letter_mass` is the probability that the model
+    itself gave to the letters. A direct question is answered without a grammar.
 
-    **Reproducible by construction.** llama.cpp's arithmetic depends on how a prompt is split
-    into batches, and with prefix caching the split depends on the question asked before. So
-    an engine evaluates one question at a time, and before each its cache is rewound to the
-    part of the prompt that all questions share, which is evaluated anew where the engine was
-    last asked something with another beginning: every answer is the same in whatever order,
-    after whatever interruption. A direct question is answered freely, without grammar.
+    Answers are reproducible. llama.cpp's arithmetic depends on how a prompt is split into batches,
+    and with prefix caching the split depends on the question before. Therefore an engine evaluates
+    one question at a time, and its cache is reset before each to the beginning that all questions
+    share; the beginning is evaluated again if the last question had another one. Answers then do
+    not depend on the order of asking or on interruptions.
 
-    The judge's `concurrency` is the number of engines, which share the cores between them. Few
-    threads an engine are fast where cores are busy: llama.cpp's threads wait for each other at
-    every layer, and one that was put off holds up all. Each engine has weights of its own in
-    memory: one of `qwen2.5-coder-1.5b` takes 1.4 GB, two take 2.6 GB.
+    The judge's `concurrency` is the number of engines, which share the cores. If cores are busy,
+    few threads per engine are faster, since llama.cpp's threads wait for each other at every layer.
+    Each engine has its own weights in memory: one of `qwen2.5-coder-1.5b` takes 1.4 GB, two 2.6 GB.
 
     Raises:
         InputError: an unknown model, or the engine is not installed.
@@ -116,7 +114,7 @@ class LocalBackend(Keyless):
             "messages": [*shared, last],
             "max_tokens": 1,
             "temperature": 0.0,
-            # What another kind of question begins alike with was split in other batches.
+            # Other kinds of questions split a common beginning into other batches.
             "cache_prompt": self._shared.get(client) == shared,
         }
         await self._send(client, rewound)

@@ -46,7 +46,7 @@ class Provider:
     """One provider of judges.
 
     Attributes:
-        name: what a campaign's `backend` names.
+        name: the `backend` in campaigns.
         settings: the class of its judges' settings.
         open: return the backend of a judge; sends and loads nothing.
         open_batches: return the client of its batch endpoints; None if it has no batch mode.
@@ -95,7 +95,7 @@ PROVIDERS = {
             unsupported=openai.unsupported,
             price_list=openai.price_list,
             vocabulary=openai.vocabulary,
-            # OpenAI caches by itself; Anthropic only on a mark, which is not sent.
+            # OpenAI caches automatically; Anthropic only on request, which is not sent.
             caches_prompts=lambda judge: not judge.base_url,
         ),
         Provider(
@@ -178,8 +178,8 @@ def open_batch_client(judge: Judge) -> BatchClient:
 def unsupported_settings(judge: Judge) -> list[str]:
     """Return the judge's settings that its model is known not to take.
 
-    Nothing is assumed of models that are not listed, or of a server of one's own: if that server
-    refuses a setting, the judge stops, and a refusal costs nothing.
+    Nothing is assumed about models that are not listed, or about other servers: if a server refuses
+    a setting, the judge stops, and a refusal costs nothing.
 
     Example:
         >>> unsupported_settings(AnthropicJudge(

@@ -1,6 +1,6 @@
-"""Answers as providers send them: what a reply is made of, and nothing else.
+"""Models of the providers' answers, with only the fields that a reply needs.
 
-Every other field is left alone, so that a provider may add or leave out what it likes.
+Other fields are ignored, so that a provider may add or omit them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _count(value: object) -> int | None:
 
 
 def _or_none(value: object, read: ValidatorFunctionWrapHandler) -> Any:
-    """None where a part has another form: an answer is not lost for it."""
+    """Return None if an optional part has another form, so that the answer is not lost."""
     try:
         return read(value)
     except ValidationError:
@@ -134,7 +134,7 @@ def parsed(content: bytes | str) -> object:
     """Return parsed JSON.
 
     Raises:
-        MalformedReplyError: it is none, or nested too deep, or has a number too long.
+        MalformedReplyError: it is not JSON, is nested too deeply, or has too long a number.
 
     Example:
         >>> parsed(b'{"a": 1}')

@@ -1,7 +1,7 @@
-"""How few questions do, when each round's pairs are chosen by what the answers so far leave open.
+"""The number of questions needed if the pairs of each round depend on the answers before it.
 
-A judge whose belief is known is asked pairs from λ, then in rounds half as large as all before
-them, each suggested by a fit without networks. The last fit is `auto` with its defaults.
+A judge with a known belief is asked pairs from λ, then rounds half as large as all before them
+together, each suggested by a fit without networks. The last fit is `auto` with its defaults.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def round_ends(dimension: int, n: int) -> list[int]:
 
 @dataclass
 class _Asked:
-    """A simulated judge and what it has answered."""
+    """A simulated judge and its answers."""
 
     target: Target
     streams: Streams

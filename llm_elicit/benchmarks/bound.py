@@ -1,6 +1,6 @@
-"""How near a target any estimator can come with n uniform pairs: an information bound.
+"""An information bound on the error of any estimator with n uniform pairs.
 
-Suppose everything about log p were known but the amounts c of a few smooth changes φ, so that
+Suppose everything about log p were known except the amounts c of a few smooth changes φ, so that
 u = log p + φ·c. The choices carry the Fisher information
 
     I = n E[(φ(x) − φ(x')) (φ(x) − φ(x'))ᵀ F'(Δ)² / (F(Δ) (1 − F(Δ)))],   Δ = u(x) − u(x'),

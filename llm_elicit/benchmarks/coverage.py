@@ -1,9 +1,9 @@
-"""Do credible bands mean what they say? Judges whose belief is known, and 90 % bands of `draws`.
+"""Coverage of credible bands: judges with a known belief, and 90 % bands of its posterior draws.
 
-Each row says which share of the bands held the truth: of every feature's mean, of its quantiles
-at five levels, and of its distribution function at the true 10, 30, 50, 70 and 90 % quantiles
-(the marginal, as a band is drawn around it). Judges choose with the noise that the variant
-names; the fit assumes the same noise, except in the variants with a wrong level.
+Each row has the share of bands that contain the true value: of every feature's mean, of its
+quantiles at five levels, and of its distribution function at the true 10, 30, 50, 70 and 90 %
+quantiles (the band of a marginal). Judges choose with the noise of the variant; the fit assumes
+the same noise, except in the variants with a wrong level.
 """
 
 from __future__ import annotations

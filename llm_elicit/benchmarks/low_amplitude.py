@@ -1,13 +1,12 @@
 """Judges with log-odds of low amplitude, whose power is estimated from judgments of ranges.
 
-The judge's log-odds of a over b are κ (log p(a) − log p(b)), κ such that their standard deviation
-over pairs from λ is `LOG_ODDS_SD`, with a position effect that varies from pair to pair and noise.
-It is asked pairs from λ and then pairs of ranges, log-odds κ (log P(R) − log P(R')), each in both
-orders.
-The true power of the fitted utility is 1/κ.
+The judge's log-odds of a over b are κ (log p(a) − log p(b)), with κ such that their standard
+deviation over pairs from λ is `LOG_ODDS_SD`, plus noise and a position effect that varies between
+pairs. The judge is asked pairs from λ and then pairs of ranges, with log-odds
+κ (log P(R) − log P(R')), each in both orders. The true power of the fitted utility is 1/κ.
 
-Two variants ask how often a judge is called incoherent, and leave the distances out: ``mass``
-answers ranges as above, ``values`` by the mean of log p over a range, whatever its width.
+Two variants measure how often a judge is called incoherent, without distances: ``mass`` answers
+ranges as above, ``values`` by the mean of log p over a range, independent of its width.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Does the score network learn the winners alone from pairs? The paper's table of marginalization.
+"""The paper's table of marginalization: whether the network of pairs learns the winners' marginal.
 
-One network is trained on (winner, loser) pairs with the loser masked part of the time. Winners are
-then drawn from it in two ways: *jointly* with their losers, the losers dropped, and
-*alone*, the losers masked, both by the probability flow, so that the question is the
-network's and not a sampler's. The paper prints the Wasserstein distance between the two (appendix
-C.1). Here both are also held against true winners, which a simulated judge gives for
-free, and the floor is the distance between two samples of true winners.
+One network is trained on (winner, loser) pairs, with the loser masked part of the time. Winners are
+then drawn from it in two ways: *jointly* with their losers, which are dropped, and *alone*, with
+the losers masked. Both use the probability flow, so that the result depends on the network and not
+on a sampler. The paper prints the Wasserstein distance between the two (appendix C.1). Here both
+are also compared with true winners of the simulated judge, and the floor is the distance between
+two samples of true winners.
 
-The network learns the scores from nothing, as in the paper, whatever the score method adds to
-them. Distances are between points of the cube where λ is uniform, of side 6 in two dimensions
+The network learns the scores from scratch, as in the paper, without the additions of the score
+method. Distances are between points of the cube where λ is uniform, of side 6 in two dimensions
 (natural units) and of side 1 above: the paper does not name its coordinates, but its 0.07 in
 four dimensions is about the floor of 15,000 points in the unit cube, and its 0.08 in two is
 above the floor in natural units.

@@ -1,4 +1,4 @@
-"""One benchmark job: simulate a judge, fit, sample, and measure how far the samples are off."""
+"""One benchmark job: simulate a judge, fit, sample, and measure the error of the samples."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _distances(job: Job, target: Target, drawn: Array, streams: Streams) -> Row:
 def peak_mib() -> float:
     """Return the peak memory of this process, MiB.
 
-    Read from Linux where it is there: `getrusage` also counts what the parent held when it
+    Read from Linux if possible, since `getrusage` may also count the parent's memory when it
     started this process.
     """
     try:

@@ -1,20 +1,20 @@
-"""Distances between an estimate's samples and true ones, and what chance alone makes of them.
+"""Distances between samples of an estimate and true samples, and between two true samples.
 
-The distances are the audit's (`llm_elicit.audit.distances`), so that a benchmark and an audit mean
-the same thing by a word; here are the paper's sizes and this module's choice of bins.
+The distances are those of the audit (`llm_elicit.audit.distances`), with the paper's sample sizes
+and the bins described here.
 
 **Wasserstein** is W1 with Euclidean cost, exact: POT's network simplex with its limit raised to
-10 million iterations, and the assignment problem where it has not converged. Memory is
-about 40 bytes a pair of points, time grows a little faster: 0.6 GiB and 5 to 15 s at 4000 points
-a side, 2.5 GiB and a minute at 8000, about 9 GiB and several minutes at the paper's
+10 million iterations, or the assignment problem if that does not converge. Memory is about 40
+bytes per pair of points, and time grows a little faster: 0.6 GiB and 5 to 15 s with 4000 points in
+each sample, 2.5 GiB and a minute with 8000, about 9 GiB and several minutes with the paper's
 15,000, twice for each row, since the floor is measured too.
 
 **MMTV**, the mean marginal total variation, is the mean over features of ½∫|p − q| between
 histograms on common bins: 100 equal ones between the 0.1 % and 99.9 % quantiles of the
-true sample, values beyond counted in the outermost. The paper does not say how it estimates
+true sample, with values beyond them in the outermost. The paper does not state how it estimates
 densities. Two samples of n points of the same density differ by about √(bins/(πn)) or
 less: 0.036 for n = 25,000, which `floor` measures. A kernel estimate would have a lower
-floor but blur narrow modes, and with them the difference that is to be measured.
+floor but blur narrow modes, and with them the difference to be measured.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def distances(x: Array, truth: Array, points: int) -> Distances:
 
 
 def floor(target: Target, size: int, points: int, rng: np.random.Generator) -> Distances:
-    """Both distances between two independent true samples: what a perfect estimate would get.
+    """Both distances between two independent true samples, as for a perfect estimate.
 
     Example:
         >>> from llm_elicit.benchmarks.targets import find

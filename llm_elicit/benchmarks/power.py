@@ -1,10 +1,10 @@
-"""How often answers at random are called a preference, and how often a real one is found.
+"""False alarms of the test of a preference, and its power.
 
-Judges at random and the target's own judge are put to the randomization test of
-`llm_elicit.audit`, one judge a run.
+Random judges and the target's judge are tested by the randomization test of `llm_elicit.audit`, one
+judge per run.
 
-The variant ``rounds`` asks both in rounds, as `llm_elicit.benchmarks.adaptive` does:
-pairs from λ, then pairs suggested by fits to what was answered.
+The variant ``rounds`` asks both in rounds, as in `llm_elicit.benchmarks.adaptive`: pairs from λ,
+then pairs suggested by fits to the answers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The numbers the paper prints, to stand beside ours (Mikkola, Acerbi and Klami, 2026).
+"""The published numbers, for comparison with ours (Mikkola, Acerbi and Klami, 2026).
 
 Means over ten seeds with their standard deviations beside them. The paper's computer had two
 Intel Xeon Cascade Lake processors of 20 cores each.

@@ -25,13 +25,13 @@ from llm_elicit.errors import InputError
 
 @dataclass(frozen=True)
 class Variant:
-    """A method with settings of its own.
+    """A method with named settings.
 
     Attributes:
         method: as in `fit_belief`.
-        about: what differs from the default, in a few words.
-        settings_for: everything else that shapes the fit, for a number of features.
-        slow: left out of the ablation unless it is asked for.
+        about: the difference from the default, in a few words.
+        settings_for: returns the settings for a number of features.
+        slow: whether the ablation omits it by default.
     """
 
     method: str

@@ -152,7 +152,7 @@ def _write_markdown(made: list[tables.Table], path: Path) -> None:
     try:
         command = " ".join(["llm-elicit", *sys.argv[1:]])
         date = datetime.now(UTC).date().isoformat()
-        head = f"`{command}`, {date}, {measure.machine()}, one thread a job."
+        head = f"`{command}`, {date}, {measure.machine()}, one thread per job."
         path.write_text(
             "\n\n".join([head, *(table.markdown() for table in made)]) + "\n", encoding="utf-8"
         )

@@ -68,7 +68,7 @@ def run_app(commands: Callable[[], object]) -> int:
 
 
 def _unusable(error: OSError) -> str:
-    """Return what is wrong with a file or folder; libraries in C have messages of their own."""
+    """Return the error of a file or folder; libraries in C have their own messages."""
     what = f"{visible(str(error.filename), 200)}: {error.strerror}" if error.filename else error
     return f"{what}; check the path, its permissions and the disk's space"
 

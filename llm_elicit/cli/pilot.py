@@ -42,7 +42,7 @@ def pilot_command(
 def _show(found: pilot.Pilot) -> None:
     names = (
         "judge", "template", "answer", "pairs", "one order", "both orders", "predicted",
-        "position", "sd", "refused", "unparsable", "unanswered", "tokens", "USD a question",
+        "position", "sd", "refused", "unparsable", "unanswered", "tokens", "USD per question",
         "ρ/(1−ρ) per cost",
     )  # fmt: skip
     table = Table(*names, box=None)

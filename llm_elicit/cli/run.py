@@ -57,7 +57,7 @@ def plan_command(campaign: CampaignName) -> None:
     """Validate a campaign and draw its pairs."""
     for cell in stages.plan_grid(campaign):
         design, direct = cell.campaign.design, len(cell.plan.direct)
-        asked = f"{design.questions} questions a judge" + (f", {direct} direct" if direct else "")
+        asked = f"{design.questions} questions per judge" + (f", {direct} direct" if direct else "")
         out.print(f"{cell.folder}: {design.pairs} pairs, {asked}")
 
 

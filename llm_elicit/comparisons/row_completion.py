@@ -34,7 +34,7 @@ class RowCompletion:
         beginnings: each row up to it, as the file prints it.
         hidden: each row's hidden cell, as the file prints it.
         shown: the features within the beginnings, `(n, k)`, natural units; NaN for empty cells.
-            Categorical features are dummy-coded, a column a category.
+            Categorical features are dummy-coded, one column per category.
         columns: the index of the feature of each column of `shown`.
     """
 

@@ -60,7 +60,7 @@ class Price:
         return rates.cost(prompt, completion, min(cached, prompt)) / PICO
 
     def most(self, prompt: int, completion: int) -> float:
-        """Return the highest cost in USD of a request with at most so many tokens."""
+        """Return the highest cost in USD of a request with at most these numbers of tokens."""
         reached = (r for r in self.tiers if prompt > r.above or r.above == 0)
         return max(r.cost(prompt, completion, 0) for r in reached) / PICO
 
@@ -69,7 +69,7 @@ def price_of(judge: Judge, batch: bool = False) -> Price | None:
     """Return the price of a judge's tokens; None if it is unknown.
 
     A price in the campaign takes precedence over the price list. Local and simulated judges are
-    free, as are plug-ins that declare it; the price of a server of one's own, or of another
+    free, as are plug-ins that declare it; the price of another server, or of another
     plug-in, is unknown.
 
     Args:

@@ -60,7 +60,7 @@ _RAREST = 30.0
 """Seconds between two probes at most, where the provider asks for no longer wait."""
 
 _IDLE = 0.5
-"""A longer time without anything to send is left out of what is measured."""
+"""Longer times without anything to send are excluded from the measured rate."""
 
 
 class RateLimiter:

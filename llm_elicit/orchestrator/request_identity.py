@@ -64,7 +64,7 @@ def identify(endpoint: str, model: str, body: dict[str, Any], replicate: int) ->
 
 
 def _canonical(whole: dict[str, Any]) -> bytes:
-    """RFC 8785's bytes; where no number is a fraction, json writes the same and is faster."""
+    """Return the bytes of RFC 8785; without fractions json writes the same, and is faster."""
     if _plain(whole):
         with suppress(UnicodeEncodeError):
             return _encode(whole).encode()

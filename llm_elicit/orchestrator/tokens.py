@@ -70,7 +70,7 @@ def _estimated(prompt: Prompt) -> int:
 
 
 def _chat(prompt: Prompt, encode: Callable[[str], Sequence[int]]) -> int:
-    """Count a chat as OpenAI does: the role and three tokens a message, three for the answer."""
+    """Count a chat as OpenAI does: the role and three tokens per message, three for the answer."""
     turns = (3 + len(encode(m.role)) + len(encode(m.content)) for m in prompt.messages)
     return 3 + sum(turns)
 

@@ -139,7 +139,7 @@ class Run:
         return orchestrator.JournalLocation(self.folder, self.campaign.journal)
 
     def write_pairs(self) -> None:
-        """Write plan.parquet, a row a pair."""
+        """Write plan.parquet, one row per pair."""
         columns = [f"{side}_{name}" for side in "ab" for name in self.space.names]
         pairs = np.hstack([self.plan.a, self.plan.b])
         with replacing(self.folder / PLAN) as beside:

@@ -42,10 +42,10 @@ def draw_ranges(  # noqa: PLR0913 - options of a public function
 
     Args:
         low, high: (d,) the least and the largest value of each feature, natural units.
-        n: how many pairs.
+        n: the number of pairs.
         rng: the random generator.
         log: (d,) whether a feature's scale is logarithmic; none by default.
-        bounded: how many features a pair bounds; fewer where there are fewer.
+        bounded: the number of features that a pair bounds, at most all.
         features: indices of the features that may be bounded, all by default; categorical ones
             must be left out.
         resolution: (d,) or one number, the step between worded values of a feature, natural
@@ -53,7 +53,7 @@ def draw_ranges(  # noqa: PLR0913 - options of a public function
 
     Returns:
         ``first``, ``second`` (n, d, 2), the lower and upper bound of every feature. Asked in both
-        orders they are the arguments of `llm_elicit.density.Ranges`, one row a question.
+        orders they are the arguments of `llm_elicit.density.Ranges`, one row per question.
 
     Raises:
         InputError: bounds that are not finite or reversed, a logarithmic scale that reaches zero,

@@ -1,1 +1,1 @@
-"""`llm-elicit bench orchestrator`: how fast questions are asked, and what a kill costs."""
+"""`llm-elicit bench orchestrator`: the rate of asking, and the cost of a kill."""

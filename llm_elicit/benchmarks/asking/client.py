@@ -143,7 +143,7 @@ def _resident() -> float:
 
 
 def _peak() -> float:
-    """MiB of memory at the most; what `getrusage` says may be that of the process before."""
+    """Return the peak memory in MiB; that of `getrusage` may be of an earlier process."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) / 1024

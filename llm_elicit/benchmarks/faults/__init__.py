@@ -1,1 +1,1 @@
-"""`llm-elicit bench faults`: campaigns under faults, and what the provider and the journal say."""
+"""`llm-elicit bench faults`: campaigns under faults, by the counts of provider and journal."""

@@ -53,7 +53,7 @@ class FlowSettings:
     ----------
     members : flows in the mixture; each holds out its own fold of the pairs, of ``folds``.
     transforms, bins, width : spline layers, bins of each spline, hidden units of each network.
-    batch : comparisons a step.
+    batch : comparisons per step.
     affine_steps, short_steps, steps : steps of the linear layer alone, of all layers from the
         other start, and of all layers from the better of the two.
     affine_rate, learning_rate : Adam's rates for the linear layer and for the splines.
