@@ -122,9 +122,7 @@ def audit_rankings(
     effects = _effects(rankings, resamples, rng)
     places_p = _exchange_places(rankings, exchanges, rng)
     points_p, each_p = _exchange_points(rankings, rankings.residual(by_place), exchanges, rng)
-    adjusted = holm(each_p)
     gains = _held_out(rankings, rng)
-    first = np.bincount(rankings.ranking[:, 0], minlength=rankings.k)
     return RankingAudit(
         questions=rankings.n,
         alternatives=rankings.k,
@@ -133,20 +131,8 @@ def audit_rankings(
         by_points=_mean_gain(gains[1]),
         places_p=places_p,
         points_p=points_p,
-        places=[
-            PlaceEffect(place=i, nats=effect, first=int(first[i]))
-            for i, effect in enumerate([*effects[: rankings.k - 1], _NOTHING])
-        ],
-        features=[
-            FeatureEffect(
-                name=name,
-                slope=effects[rankings.k - 1 + j],
-                curvature=effects[rankings.k - 1 + rankings.d + j],
-                p_value=float(each_p[j]),
-                p_holm=float(adjusted[j]),
-            )
-            for j, name in enumerate(names)
-        ],
+        places=_place_effects(rankings, effects),
+        features=_feature_effects(effects[rankings.k - 1 :], names, each_p),
     )
 
 
@@ -224,6 +210,32 @@ class _Rankings:
         shown = np.empty((self.n, self.k))
         np.put_along_axis(shown, self.ranking, slope.numpy(), axis=1)
         return shown
+
+
+def _place_effects(rankings: _Rankings, effects: Sequence[Interval]) -> list[PlaceEffect]:
+    """Return the effects of all positions; the last one is the reference."""
+    first = np.bincount(rankings.ranking[:, 0], minlength=rankings.k)
+    return [
+        PlaceEffect(place=i, nats=effect, first=int(first[i]))
+        for i, effect in enumerate([*effects[: rankings.k - 1], _NOTHING])
+    ]
+
+
+def _feature_effects(
+    effects: Sequence[Interval], names: Sequence[str], p_values: Floats
+) -> list[FeatureEffect]:
+    """Return the effects of all features from their slopes, then their curvatures."""
+    adjusted = holm(p_values)
+    return [
+        FeatureEffect(
+            name=name,
+            slope=effects[j],
+            curvature=effects[len(names) + j],
+            p_value=float(p_values[j]),
+            p_holm=float(adjusted[j]),
+        )
+        for j, name in enumerate(names)
+    ]
 
 
 def plackett_luce(utilities: torch.Tensor) -> torch.Tensor:

@@ -81,11 +81,10 @@ def draw_ranges(  # noqa: PLR0913 - options of a public function
     swap = rng.random(n) < 0.5
     unit[:, swap] = unit[::-1, swap]
     bounds = np.full((2, n, len(bottom), 2), (-np.inf, np.inf))
-    for side in range(2):
-        value = bottom[which][..., None] + (top - bottom)[which][..., None] * unit[side]
-        scaled = of_log[which][..., None]
-        value = np.where(scaled, np.exp(np.where(scaled, value, 0.0)), value)
-        bounds[side, np.arange(n)[:, None], which] = value
+    scaled = bottom[which][..., None] + (top - bottom)[which][..., None] * unit
+    of_log = of_log[which][..., None]
+    values = np.where(of_log, np.exp(np.where(of_log, scaled, 0.0)), scaled)
+    bounds[:, np.arange(n)[:, None], which] = values
     return bounds[0], bounds[1]
 
 
