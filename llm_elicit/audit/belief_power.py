@@ -152,30 +152,24 @@ def measure_powers(
     compared = sampling if data is None else space.round(data)
     standardizer = reference.standardizer
     size = common_size(_SIZE, compared, *evidence.points.values())
-    numbers = standardizer.numbers(compared)
-    sd = numbers.std(axis=0)
+    flat = _log_flat(reference)
 
     def to_data(points: Floats) -> Estimate | None:
         if data is None:
             return None
         return _distance(standardizer(points), standardizer(compared), size, rng)
 
-    flat = _log_flat(reference)
     rows = []
     for factor, drawn in sorted(evidence.points.items()):
         points = space.round(drawn)
-        at = standardizer.numbers(points)
-        log_density = None
-        if evidence.data is not None:
-            gain = factor * float(evidence.data.mean()) - evidence.log_normalizers[factor]
-            log_density = gain + flat
+        shifts, widths = _moments(standardizer.numbers(points), standardizer.numbers(compared))
         rows.append(
             AtPower(
                 factor=factor,
                 belief_data=to_data(points),
-                log_density=log_density,
-                shifts=_finite(at.mean(axis=0) - numbers.mean(axis=0)),
-                widths=_finite(at.std(axis=0) / np.where(sd > 0, sd, 1.0)),
+                log_density=_log_density(evidence, factor, flat),
+                shifts=shifts,
+                widths=widths,
             )
         )
     sampling_data = to_data(sampling)
@@ -190,6 +184,21 @@ def measure_powers(
         sampling_log_density=None if evidence.data is None else flat,
         nearer=_nearer(rows, sampling_data),
     )
+
+
+def _moments(at: Floats, numbers: Floats) -> tuple[list[float | None], list[float | None]]:
+    """Return the shift of the mean and the ratio of standard deviations of each feature."""
+    sd = numbers.std(axis=0)
+    shifts = at.mean(axis=0) - numbers.mean(axis=0)
+    return _finite(shifts), _finite(at.std(axis=0) / np.where(sd > 0, sd, 1.0))
+
+
+def _log_density(evidence: PowerEvidence, factor: float, flat: float) -> float | None:
+    """Return the mean log density of the data at a power; `flat` is that of λ."""
+    if evidence.data is None:
+        return None
+    gain = factor * float(evidence.data.mean()) - evidence.log_normalizers[factor]
+    return gain + flat
 
 
 def _identified(evidence: PowerEvidence) -> IdentifiedPower | None:

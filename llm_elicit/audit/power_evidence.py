@@ -70,47 +70,61 @@ def at_powers(
     # λ is uniform on the scales; densities are relative to it.
     flat = float((belief.sampling.log_prob(both) - slope)[0])
     proposal = np.logaddexp(belief.log_prob(both) - slope - flat, 0.0) - math.log(2.0)
+    tempering = _Tempering(belief, centre, flat, seed)
     drawn, logs = {}, {}
     for factor in FACTORS:
         exponents = factor * (utility - centre) - proposal
         weights = np.exp(exponents - exponents.max())
         if factor != 1.0 and weights.sum() ** 2 / (weights**2).sum() < _LEAST_EFFECTIVE:
-            other = belief.tempered(factor, seed=seed)
+            other, logs[factor] = tempering.at(factor)
             drawn[factor] = other.sample(_COUNT, seed=seed)
-            logs[factor] = _log_normalizer(belief, other, factor, centre, flat)
             continue
         logs[factor] = float(logsumexp(exponents) - math.log(len(both)))
         rows = rng.choice(len(both), _COUNT, p=weights / weights.sum())
         drawn[factor] = some[:_COUNT] if factor == 1.0 else both[rows]
     at_data = None if data is None else belief.utility(data) - centre
-    if at_data is not None:
-        # Beyond the range, until the data are less likely than at the power before.
-        last, factor = FACTORS[-2], FACTORS[-1]
-        while (factor - last) * at_data.mean() > logs[factor] - logs[last] and factor < _LARGEST:
-            last, factor = factor, 2.0 * factor
-            other = belief.tempered(factor, seed=seed)
-            logs[factor] = _log_normalizer(belief, other, factor, centre, flat)
     return PowerEvidence(
         saved=belief.power,
         source=str(belief.diagnostics.get("power", {}).get("source", UNIDENTIFIED[0])),
         identified=identified,
         points=drawn,
-        log_normalizers=logs,
+        log_normalizers=logs if at_data is None else tempering.extended(logs, at_data),
         data=at_data,
     )
 
 
-def _log_normalizer(
-    belief: density.BeliefDensity,
-    other: density.BeliefDensity,
-    factor: float,
-    centre: float,
-    flat: float,
-) -> float:
-    """Return log Z of a tempered belief, from its density at one point."""
-    at = other.sample(1)
-    per_scale = other.log_prob(at) - other.sampling.log_scale_slope(at) - flat
-    return float((factor * (belief.utility(at) - centre) - per_scale)[0])
+@dataclass(frozen=True)
+class _Tempering:
+    """A belief at other powers.
+
+    Attributes:
+        belief: the belief.
+        centre: the mean of its utility over λ.
+        flat: log density of λ on the features' scales.
+        seed: of the samplers.
+    """
+
+    belief: density.BeliefDensity
+    centre: float
+    flat: float
+    seed: int
+
+    def at(self, factor: float) -> tuple[density.BeliefDensity, float]:
+        """Return the belief at a power, and its log Z, from its density at one point."""
+        other = self.belief.tempered(factor, seed=self.seed)
+        at = other.sample(1)
+        per_scale = other.log_prob(at) - other.sampling.log_scale_slope(at) - self.flat
+        exponent = factor * (self.belief.utility(at) - self.centre)
+        return other, float((exponent - per_scale)[0])
+
+    def extended(self, logs: Mapping[float, float], data: Floats) -> dict[float, float]:
+        """Return log Z also of larger powers, until the data are less likely than before."""
+        found = dict(logs)
+        last, factor = FACTORS[-2], FACTORS[-1]
+        while (factor - last) * data.mean() > found[factor] - found[last] and factor < _LARGEST:
+            last, factor = factor, 2.0 * factor
+            _, found[factor] = self.at(factor)
+        return found
 
 
 def write_powers(evidence: PowerEvidence, space: FeatureSpace, path: Path) -> None:
