@@ -14,6 +14,7 @@ Examples
 
 from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.belief_draws import BeliefDraws
+from llm_elicit.density.constraints import IntervalConstraint, LinearConstraint, PolygonConstraint
 from llm_elicit.density.design import BETWEEN_ROUNDS, SuggestSettings, suggest_pairs
 from llm_elicit.density.distribution import Prior
 from llm_elicit.density.empirical import Empirical
@@ -24,7 +25,7 @@ from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.likelihood import Noise, estimate_level, simulate_choices
 from llm_elicit.density.power import fit_power
 from llm_elicit.density.ranges import Ranges
-from llm_elicit.density.sampling import SamplingDensity, Uniform
+from llm_elicit.density.sampling import SamplingDensity
 from llm_elicit.density.settings import (
     AnnealingSettings,
     FitSettings,
@@ -36,6 +37,7 @@ from llm_elicit.density.settings import (
     UtilitySettings,
 )
 from llm_elicit.density.summaries import Coherence, Marginal, Power, band
+from llm_elicit.density.uniform import Uniform
 from llm_elicit.density.work import seconds_of
 
 __all__ = [
@@ -50,10 +52,13 @@ __all__ = [
     "Evidence",
     "FitSettings",
     "GaussianMixture",
+    "IntervalConstraint",
+    "LinearConstraint",
     "Marginal",
     "MixturePrior",
     "MixtureSettings",
     "Noise",
+    "PolygonConstraint",
     "PosteriorSettings",
     "Power",
     "Prior",

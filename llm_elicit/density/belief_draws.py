@@ -18,12 +18,11 @@ from llm_elicit.density.errors import (
     numbers,
     points_of,
 )
-from llm_elicit.density.sampling import Uniform
 from llm_elicit.density.settings import AnnealingSettings, Progress
-from llm_elicit.density.smc import draw_sampling
 from llm_elicit.density.stacks import ComponentStack
 from llm_elicit.density.summaries import weighted_quantiles
 from llm_elicit.density.transforms import Latent
+from llm_elicit.density.uniform import Uniform
 from llm_elicit.density.utility_density import UtilityDensity, anneal_belief, utility_at
 from llm_elicit.density.utility_function import Utility, UtilityDraws
 
@@ -104,15 +103,15 @@ class BeliefDraws:
         ])  # fmt: skip
 
     def shares(self, feature: int) -> Array:
-        """Return shares of mass (S, K) of the K categories of one feature.
+        """Return shares of mass (S, K) of the K categories, or whole numbers, of one feature.
 
         Raises
         ------
-        DensityError : the feature has no categories.
+        DensityError : the feature has neither.
         """
         self._check_feature(feature)
         sampling = self._latent.sampling
-        if not isinstance(sampling, Uniform) or not sampling.categorical[feature]:
+        if not isinstance(sampling, Uniform) or not sampling.discrete[feature]:
             raise DensityError(
                 f"shares: feature {feature} has no categories; `marginal` takes edges instead."
             )
@@ -313,7 +312,7 @@ def make_candidates(
     found = anneal_belief(latent, flat, max(sizes[1], 512), generator, model.annealing)
     kept = torch.randperm(len(found.draws.points), generator=generator)[: sizes[1]]
     of_belief = model.sample_latent(sizes[0], generator).points
-    of_sampling = draw_sampling(latent, sizes[2], generator)
+    of_sampling = latent.draw(sizes[2], generator)
     g = torch.cat([of_belief, found.draws.points[kept], of_sampling])
     parts = [
         model.log_density(g),

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.errors import DensityError, integer, number
-from llm_elicit.density.sampling import Uniform
 from llm_elicit.density.stacks import ComponentStack, FourierStack, NetworkStack
 from llm_elicit.density.transforms import BoxLatent, Latent
+from llm_elicit.density.uniform import Uniform
 from llm_elicit.density.utility_function import Utility, UtilityDraws
 
 
@@ -120,11 +120,11 @@ def condition(latent: Latent, given: Mapping[int, float]) -> tuple[BoxLatent, Su
         raise DensityError("given: every feature is given; leave at least one free.")
     point = sampling.from_cube(np.full((1, sampling.dimension), 0.5))
     point[0, list(given)] = list(given.values())
-    if not sampling.contains(point)[0]:
+    if not sampling.in_box(point)[0]:
         raise DensityError(
             f"given: {dict(given)} lies outside the support of {sampling!r}; give values inside it."
         )
     t = latent.features(torch.from_numpy(latent.to_latent(point)))[0]
     held = np.isin(latent.owners, list(given))
     free, fixed = (torch.from_numpy(np.flatnonzero(which)) for which in (~held, held))
-    return BoxLatent(sampling.without(list(given))), Substitution(free, fixed, t[fixed])
+    return BoxLatent(sampling.conditional(given)), Substitution(free, fixed, t[fixed])

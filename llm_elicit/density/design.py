@@ -42,6 +42,7 @@ from llm_elicit.density.errors import DensityError, instance, integer, number, s
 from llm_elicit.density.sampling import SamplingDensity
 from llm_elicit.density.settings import FitSettings, SmoothSettings, UtilitySettings
 from llm_elicit.density.torch_utils import one_thread
+from llm_elicit.density.uniform import Uniform
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -209,14 +210,20 @@ def _energy(found: Candidates, coordinates: Tensor) -> Tensor:
 def _coordinates(points: Array, sampling: SamplingDensity) -> Tensor:
     """Return points (M, d) in coordinates (M, p) for distances.
 
-    Numbers are divided by their standard deviation. Categories lie at corners that are equally far
-    from each other, divided by theirs.
+    Numbers are divided by their standard deviation. Periodic features lie on a circle, and
+    categories at corners that are equally far from each other, divided by theirs.
     """
     numbers = points / points.std(0).clip(min=1e-12)
-    if not sampling.categorical.any():
-        return torch.from_numpy(numbers)
-    columns = [numbers[:, ~sampling.categorical]]
+    columns = [numbers[:, ~(sampling.categorical | sampling.periodic)]]
+    if isinstance(sampling, Uniform):
+        angles = 2.0 * np.pi * sampling.to_cube(points)[:, sampling.periodic]
+        circles = (np.stack([np.cos(angle), np.sin(angle)], 1) for angle in angles.T)
+        columns.extend(map(_of_unit_variance, circles))
     for codes in points[:, sampling.categorical].T:
-        corners = (codes[:, None] == np.unique(codes)).astype(float)
-        columns.append(corners / np.sqrt(corners.var(0).sum()).clip(min=1e-12))
+        columns.append(_of_unit_variance((codes[:, None] == np.unique(codes)).astype(float)))
     return torch.from_numpy(np.concatenate(columns, axis=1))
+
+
+def _of_unit_variance(columns: Array) -> Array:
+    """Return columns (M, c) of one feature divided by their standard deviation in all."""
+    return columns / max(float(np.sqrt(columns.var(0).sum())), 1e-12)

@@ -29,9 +29,10 @@ from torch import Tensor
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.methods import DensityModel, LogNormalizer
-from llm_elicit.density.sampling import SamplingDensity, Uniform
+from llm_elicit.density.sampling import SamplingDensity
 from llm_elicit.density.smc import Draws
 from llm_elicit.density.transforms import Array, Latent
+from llm_elicit.density.uniform import Uniform
 
 AT_BOUND = 0.01
 _MEASURED = 512
@@ -102,8 +103,9 @@ def bound_facts(latent: Latent, draws: Draws) -> dict[str, Any]:
 def near_bounds(sampling: SamplingDensity, x: Array) -> Array:
     """Return 1 where a feature of x (n, d) lies within 1 % of its range from a bound, else 0.
 
-    NaN if the feature has no bound or has categories. The range of a feature with one bound is that
-    of the central 99.9 % of λ.
+    NaN if the feature has no bound, is periodic, has categories, or has whole numbers of
+    which one is more than 1 % of the range. The range of a feature with one bound is that of the
+    central 99.9 % of λ.
 
     Examples
     --------
@@ -114,7 +116,10 @@ def near_bounds(sampling: SamplingDensity, x: Array) -> Array:
     if isinstance(sampling, Uniform):
         cube = sampling.to_cube(x)
         near = np.minimum(cube, 1.0 - cube) < AT_BOUND
-        return np.where(sampling.categorical, np.nan, near.astype(np.float64))
+        ends = np.stack([sampling.low, sampling.high])[..., None].repeat(2, -1)
+        coarse = (np.diff(sampling.edges(ends))[..., 0] > AT_BOUND).any(0)
+        unbounded = sampling.categorical | sampling.periodic | coarse
+        return np.where(unbounded, np.nan, near.astype(np.float64))
     if not isinstance(sampling, Empirical):
         return np.full(x.shape, np.nan)
     low, high = sampling.marginals.low, sampling.marginals.high

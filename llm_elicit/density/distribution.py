@@ -22,10 +22,11 @@ from llm_elicit.density.errors import (
     seed_of,
 )
 from llm_elicit.density.methods import DensityModel
-from llm_elicit.density.sampling import SamplingDensity, Uniform
+from llm_elicit.density.sampling import SamplingDensity
 from llm_elicit.density.summaries import CredibleRegion, Marginal, find_mode, summarize
 from llm_elicit.density.torch_utils import generator_of, one_thread
 from llm_elicit.density.transforms import Latent
+from llm_elicit.density.uniform import Uniform
 from llm_elicit.density.utility_density import UtilityDensity
 
 Array = npt.NDArray[np.float64]
@@ -74,7 +75,15 @@ class Distribution:
 
     def mode(self) -> Array:
         """Return the point (d,) of highest density per natural unit; see `find_mode`."""
-        return find_mode(self.log_prob, self._kept)
+        sampling = self.sampling
+        if not isinstance(sampling, Uniform):
+            return find_mode(self.log_prob, self._kept)
+
+        def log_prob(x: npt.ArrayLike) -> Array:
+            return self.log_prob(sampling.wrap(np.asarray(x)))
+
+        reach = np.where(sampling.integer, sampling.high - sampling.low, 0.0)
+        return np.asarray(sampling.wrap(find_mode(log_prob, self._kept, reach)[None])[0])
 
     def credible_region(self, level: float = 0.9) -> CredibleRegion:
         """Return the smallest region that holds a share ``level`` of the belief.
@@ -175,7 +184,7 @@ class Prior:
         Raises
         ------
         DensityError : the belief was fitted by another method than "utility" and "auto", or has
-            features with categories.
+            features with categories or whole numbers.
 
         Examples
         --------
@@ -196,10 +205,13 @@ class Prior:
                 'logpdf_and_gradient: beliefs of methods "utility" and "auto" alone have a '
                 "gradient; fit by one of them, or use a sampler that needs none."
             )
-        if sampling.categorical.any():
+        stepped = sampling.categorical | sampling.integer
+        if stepped.any():
+            j = int(stepped.argmax())
             raise DensityError(
-                f"logpdf_and_gradient: feature {int(sampling.categorical.argmax())} has "
-                "categories, and no gradient; use a sampler that needs none."
+                f"logpdf_and_gradient: feature {j} has "
+                f"{'categories' if sampling.categorical[j] else 'whole numbers'}, and no gradient; "
+                "use a sampler that needs none."
             )
         points = self._points("logpdf_and_gradient: x", x)
         flat = points.reshape(-1, self.dim)

@@ -140,6 +140,16 @@ class Empirical:
         """Which features have categories, (d,) bools: none."""
         return np.zeros(self.dimension, dtype=np.bool_)
 
+    @property
+    def integer(self) -> npt.NDArray[np.bool_]:
+        """Which features have whole numbers for values, (d,) bools: none."""
+        return self.categorical
+
+    @property
+    def periodic(self) -> npt.NDArray[np.bool_]:
+        """Which features lie on a circle, (d,) bools: none."""
+        return self.categorical
+
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Return n random points (n, d) in natural units."""
         check_draw(n, rng)

@@ -19,10 +19,11 @@ from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.judgments import Judgments, check_evidence, check_judgments
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
 from llm_elicit.density.methods import OWN, Fitted, Problem, external_method, known_methods
-from llm_elicit.density.sampling import SamplingDensity, Uniform
+from llm_elicit.density.sampling import SamplingDensity
 from llm_elicit.density.score.density import fit_score
 from llm_elicit.density.settings import FitSettings, Progress
 from llm_elicit.density.torch_utils import one_thread
+from llm_elicit.density.uniform import Uniform, other_than_numbers
 from llm_elicit.density.utility import ChoiceData, UtilityFit, fit_measured, fit_utility
 from llm_elicit.density.utility_density import normalized
 from llm_elicit.density.utility_function import DeferredDraws, Utility, UtilityDraws
@@ -243,10 +244,11 @@ def _checked(method: str, sampling: SamplingDensity | None, noise: Noise) -> Sam
             f"fit_belief: sampling is a {type(sampling).__name__}; the sampling densities known "
             "here are Uniform, GaussianMixture and Empirical; pass one of them."
         )
-    if sampling.categorical.any() and method not in JUDGE_METHODS:
+    other = other_than_numbers(sampling)
+    if other is not None and method not in JUDGE_METHODS:
         raise DensityError(
-            f"fit_belief: method {method!r} knows numbers alone, and feature "
-            f'{int(sampling.categorical.argmax())} has categories; use "auto" or "utility".'
+            f"fit_belief: method {method!r} knows numbers alone, and {other}; use "
+            '"auto" or "utility".'
         )
     return sampling
 
@@ -323,6 +325,7 @@ def fit_choice_utility(problem: Problem) -> UtilityFit:
         judgments.weights,
         judgments.pairs,
         judgments.context,
+        latent.category,
     )
     settings = problem.settings.utility
     return fit_utility(data, problem.noise, problem.rng, settings, problem.progress)

@@ -84,6 +84,16 @@ class GaussianMixture:
         return np.zeros(self.dimension, dtype=np.bool_)
 
     @property
+    def integer(self) -> npt.NDArray[np.bool_]:
+        """Which features have whole numbers for values, (d,) bools: none."""
+        return self.categorical
+
+    @property
+    def periodic(self) -> npt.NDArray[np.bool_]:
+        """Which features lie on a circle, (d,) bools: none."""
+        return self.categorical
+
+    @property
     def mean(self) -> Array:
         """Mean of the mixture (d,)."""
         return np.asarray(self.weights @ self.means)

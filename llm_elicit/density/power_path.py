@@ -68,7 +68,7 @@ class TruncatedNormal:
                 f"ranges: {boxes[tuple(grouped[0])].tolist()} bounds feature {grouped[0][1]}, whose"
                 " values are categories; leave it free by (-inf, inf)."
             )
-        low, high = (latent.axis(boxes[..., side]) for side in (0, 1))
+        low, high = latent.box(boxes)
         root = latent.root
         most = _FARTHEST * np.linalg.norm(root, axis=1)
         empty = np.flatnonzero(~((low < high) & (low < most) & (high > -most)).all(1))

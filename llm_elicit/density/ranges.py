@@ -20,8 +20,9 @@ from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.errors import DensityError, numbers
 from llm_elicit.density.log_odds import LogOdds, pair_contrasts
 from llm_elicit.density.power_path import PowerPath, unique_boxes
-from llm_elicit.density.sampling import SamplingDensity, Uniform
+from llm_elicit.density.sampling import SamplingDensity
 from llm_elicit.density.summaries import Coherence
+from llm_elicit.density.uniform import Uniform
 
 Array = npt.NDArray[np.float64]
 Paths = Callable[[Array, Array, int], PowerPath]
@@ -340,12 +341,10 @@ def _check(ranges: Ranges, sampling: SamplingDensity) -> None:
 
 def _log_widths(boxes: Array, sampling: SamplingDensity) -> Array:
     """Return log-volumes (G,) of boxes on the features' scales; a free one has its whole range."""
-    low, high = boxes[..., 0], boxes[..., 1]
     if isinstance(sampling, Uniform):
-        low, high = (
-            sampling.to_cube(np.clip(side, sampling.low, sampling.high)) for side in (low, high)
-        )
-        return np.asarray(np.log(high - low).sum(1))
+        cube = sampling.edges(boxes)
+        return np.asarray(np.log(cube[..., 1] - cube[..., 0]).sum(1))
+    low, high = boxes[..., 0], boxes[..., 1]
     free = np.isinf(low) & np.isinf(high)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(free, 0.0, np.log(high - low)).sum(1))

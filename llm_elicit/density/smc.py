@@ -27,9 +27,8 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from llm_elicit.density.errors import DensityError
-from llm_elicit.density.sampling import Uniform
 from llm_elicit.density.settings import AnnealingSettings
-from llm_elicit.density.transforms import CUBE_MARGIN, Latent
+from llm_elicit.density.transforms import Latent
 
 LogDensity = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Log-densities (n,) and their gradients (n, d) at latent points (n, d)."""
@@ -237,16 +236,6 @@ def _spread(x: Tensor) -> Tensor:
     return factor
 
 
-def draw_sampling(latent: Latent, n: int, generator: torch.Generator) -> Tensor:
-    """Return n exact latent draws (n, d) of λ, from uniforms through the Rosenblatt map."""
-    sampling = latent.sampling
-    cube = torch.rand(n, sampling.dimension, generator=generator, dtype=torch.float64)
-    if isinstance(sampling, Uniform):  # natural units lose the position within a category
-        g: Tensor = torch.special.ndtri(cube.clamp(min=CUBE_MARGIN))
-        return g
-    return torch.from_numpy(latent.to_latent(sampling.from_cube(cube.numpy())))
-
-
 @dataclass(frozen=True)
 class Proposal:
     """q = 0.1 λ + 0.9 Σ_k w_k N(m_k, L_k L_kᵀ) in latent coordinates.
@@ -286,7 +275,7 @@ class Proposal:
         which = torch.multinomial(self.weights, rest, replacement=True, generator=generator)
         white = torch.randn(rest, self.means.shape[1], generator=generator, dtype=torch.float64)
         points = self.means[which] + torch.einsum("nij,nj->ni", self.factors[which], white)
-        return torch.cat([draw_sampling(latent, of_sampling, generator), points])
+        return torch.cat([latent.draw(of_sampling, generator), points])
 
     def log_density(self, latent: Latent, g: Tensor) -> tuple[Tensor, Tensor]:
         """Return log q (n,) and its gradient (n, d) at latent points (n, d)."""

@@ -22,6 +22,7 @@ LogProb = Callable[[npt.ArrayLike], Array]
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _STARTS = 5
 _STEP = 1e-4
+_HIGHER = 1e-9  # nats
 
 
 @dataclass(frozen=True)
@@ -181,11 +182,17 @@ class CredibleRegion:
         return np.asarray(self.log_prob(x) >= self.threshold)
 
 
-def find_mode(log_prob: LogProb, draws: Array) -> Array:
+def find_mode(log_prob: LogProb, draws: Array, reach: Array | None = None) -> Array:
     """Return the point (d,) of highest density near ``draws`` (n, d).
 
     L-BFGS starts from the five draws of highest density, in units of the draws' standard
-    deviations.
+    deviations. Whole numbers are then changed by powers of two, one feature at a time, in turns
+    with L-BFGS, until nothing is higher.
+
+    Parameters
+    ----------
+    reach : (d,) the largest change of each whole number, 0 of other features; None if there are
+        no whole numbers.
 
     Examples
     --------
@@ -207,6 +214,32 @@ def find_mode(log_prob: LogProb, draws: Array) -> Array:
         slope = np.subtract(up, down, out=np.zeros_like(up), where=inside) / (2.0 * _STEP)
         return (-float(value[0]), -slope) if np.isfinite(value[0]) else (1e10, 0.0 * slope)
 
-    found = [minimize(downhill, x / scale, jac=True, method="L-BFGS-B").x for x in highest]
-    points = np.concatenate([highest, np.stack(found) * scale])
-    return np.asarray(points[int(np.argmax(log_prob(points)))])
+    def best_of(starts: Array) -> tuple[Array, float]:
+        found = [minimize(downhill, x / scale, jac=True, method="L-BFGS-B").x for x in starts]
+        points = np.concatenate([starts, np.stack(found) * scale])
+        values = log_prob(points)
+        return points[int(np.argmax(values))], float(np.max(values))
+
+    point, value = best_of(highest)
+    while reach is not None and reach.any():
+        moved, higher = best_of(_best_whole(log_prob, point, reach)[None])
+        if higher <= value + _HIGHER:
+            break
+        point, value = moved, higher
+    return point
+
+
+def _best_whole(log_prob: LogProb, point: Array, reach: Array) -> Array:
+    """Return a point (d,) whose whole numbers no single change by a power of two improves."""
+    moves = np.concatenate([
+        np.outer([sign * 2.0**i for i in range(int(np.log2(far)) + 1) for sign in (1, -1)], unit)
+        for unit, far in zip(np.eye(len(point)), reach, strict=True)
+        if far >= 1.0
+    ])  # fmt: skip
+    while True:
+        around = np.concatenate([point[None], point + moves])
+        values = log_prob(around)
+        best = int(np.argmax(values))
+        if values[best] <= values[0] + _HIGHER:
+            return point
+        point = around[best]

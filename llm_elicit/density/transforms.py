@@ -30,10 +30,12 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
+from llm_elicit.density.columns import Columns
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.gaussian_mixture import GaussianMixture
-from llm_elicit.density.sampling import SamplingDensity, Uniform
+from llm_elicit.density.sampling import SamplingDensity, accepted
+from llm_elicit.density.uniform import Uniform
 
 Array = npt.NDArray[np.float64]
 _SQRT_3 = math.sqrt(3.0)
@@ -63,12 +65,23 @@ class Latent(ABC):
     def from_latent(self, g: Array) -> Array:
         """Return the points, natural units and inside the support, of latent points."""
 
+    def draw(self, n: int, generator: torch.Generator) -> Tensor:
+        """Return n exact draws (n, d) of λ, from uniforms through the Rosenblatt map."""
+        size = (n, self.sampling.dimension)
+        cube = torch.rand(*size, generator=generator, dtype=torch.float64)
+        return torch.from_numpy(self.to_latent(self.sampling.from_cube(cube.numpy())))
+
     @abstractmethod
     def features(self, g: Tensor) -> Tensor:
         """Return the inputs (n, p) of the utility: bounded, of unit variance under λ.
 
-        p is d, or more where a feature has categories.
+        p is d, or more where a feature is periodic or has categories.
         """
+
+    @property
+    def category(self) -> npt.NDArray[np.int64]:
+        """The categorical feature that each input of the utility belongs to, (p,); −1 of others."""
+        return np.full(self.sampling.dimension, -1)
 
     @abstractmethod
     def from_features(self, t: Tensor) -> tuple[Tensor, float] | None:
@@ -105,6 +118,10 @@ class Latent(ABC):
         """
         raise NotImplementedError
 
+    def box(self, boxes: Array) -> tuple[Array, Array]:
+        """Return the lower and upper bounds (G, d) of h in boxes (G, d, 2), natural units."""
+        return self.axis(boxes[..., 0]), self.axis(boxes[..., 1])
+
     @property
     def root(self) -> Array:
         """L (d, d), lower triangular; see `axis`."""
@@ -137,27 +154,22 @@ class Latent(ABC):
 class BoxLatent(Latent):
     """Latent coordinates of a `Uniform` λ: g = Φ⁻¹(cube), so that λ is N(0, I).
 
-    A category is an interval of its axis. Its features are one of the K corners of a regular
-    simplex in K − 1 columns, all equally far from each other, so that categories have no order.
+    A whole number or a category is an interval of its axis; see `Columns` for the features. Where
+    a constraint does not hold the taper is −∞, and λ is N(0, I) truncated to where all do.
     """
 
     sampling: Uniform
 
     def __init__(self, sampling: Uniform) -> None:
         self.sampling = sampling
+        self._columns = Columns(sampling)
         self._widths = sampling.scale_high - sampling.scale_low
         self._log_widths = float(np.log(self._widths).sum())
-        self._numeric = torch.from_numpy(~sampling.categorical)
-        self._corners = {
-            int(j): _simplex(round(sampling.high[j] - sampling.low[j]) + 1)
-            for j in np.flatnonzero(sampling.categorical)
-        }
 
     @property
     def owners(self) -> npt.NDArray[np.int64]:
         """The feature (p,) that each column of `features` belongs to."""
-        words = [np.full(corners.shape[1], j) for j, corners in self._corners.items()]
-        return np.concatenate([np.flatnonzero(~self.sampling.categorical), *words])
+        return self._columns.owners
 
     def to_latent(self, x: Array) -> Array:
         """Return latent points; the faces of the box map to a large finite value."""
@@ -167,33 +179,60 @@ class BoxLatent(Latent):
     def from_latent(self, g: Array) -> Array:
         return self.sampling.from_cube(torch.special.ndtr(torch.from_numpy(g)).numpy())
 
+    def draw(self, n: int, generator: torch.Generator) -> Tensor:
+        """Return n exact draws of λ; natural units would lose the position within a cell."""
+
+        def normal(count: int) -> Tensor:
+            size = (count, self.sampling.dimension)
+            cube = torch.rand(*size, generator=generator, dtype=torch.float64)
+            g: Tensor = torch.special.ndtri(cube.clamp(min=CUBE_MARGIN))
+            return g
+
+        if not self.sampling.constraints:
+            return normal(n)
+
+        def kept(count: int) -> Array:
+            g = normal(count)
+            return g[self._outside(g).logical_not()].numpy()
+
+        return torch.from_numpy(accepted(kept, n, self.sampling.share))
+
+    @property
+    def category(self) -> npt.NDArray[np.int64]:
+        return np.where(self.sampling.categorical[self.owners], self.owners, -1)
+
     def features(self, g: Tensor) -> Tensor:
-        """Return √3·(2Φ(g) − 1), linear in the scaled feature; corners of categories come last."""
-        if not self._corners:
-            return _SQRT_3 * torch.erf(g / math.sqrt(2.0))
-        columns = [_SQRT_3 * torch.erf(g[:, self._numeric.to(g.device)] / math.sqrt(2.0))]
-        for j, corners in self._corners.items():
-            category = (torch.special.ndtr(g[:, j]) * len(corners)).long()
-            columns.append(corners.to(g)[category.clamp(0, len(corners) - 1)])
-        return torch.cat(columns, 1)
+        """Return the columns: of numbers √3·(2Φ(g) − 1), linear in the scaled feature."""
+        return self._columns(g)
 
     def from_features(self, t: Tensor) -> tuple[Tensor, float] | None:
-        """Return the inverse of `features` in the box; None where there are categories."""
-        if self._corners:
+        """Return the inverse of `features` in the box; None unless all are numbers."""
+        if not self._columns.invertible:
             return None
         g = torch.special.ndtri(0.5 + t / (2.0 * _SQRT_3))  # NaN beyond [0, 1]
         return g, self._log_widths - t.shape[1] * math.log(2.0 * _SQRT_3)
 
     def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
-        """Return v times dt/dg = 2√3 φ(g), coordinate by coordinate; 0 for categories."""
-        if self._corners:
-            numeric = self._numeric.to(g.device)
-            of_numbers, v = v[:, : int(numeric.sum())], torch.zeros_like(g)
-            v[:, numeric] = of_numbers
-        return v * (2.0 * _SQRT_3 / math.sqrt(2.0 * math.pi)) * torch.exp(-0.5 * g * g)
+        """Return v times dt/dg = 2√3 φ(g), coordinate by coordinate; see `Columns.slope`."""
+        return self._columns.slope(g, v)
+
+    def taper(self, g: Tensor) -> Tensor:
+        """Return −∞ where a constraint does not hold, else 0."""
+        if not self.sampling.constraints:
+            return super().taper(g)
+        return torch.where(self._outside(g), -math.inf, 0.0).to(g)
+
+    def _outside(self, g: Tensor) -> Tensor:
+        x = self.from_latent(g.detach().cpu().double().numpy())
+        return torch.from_numpy(~self.sampling.within(x)).to(g.device)
+
+    def log_sampling(self, g: Tensor) -> Tensor:
+        if not self.sampling.constraints:
+            return super().log_sampling(g)
+        return super().log_sampling(g) - math.log(self.sampling.share) + self.taper(g)
 
     def log_volume(self, g: Tensor) -> Tensor:
-        return self.log_sampling(g) + self._log_widths
+        return super().log_sampling(g) + self._log_widths
 
     def log_volume_slope(self, g: Tensor) -> Tensor:
         return -g
@@ -204,22 +243,15 @@ class BoxLatent(Latent):
         x = np.where(self.sampling.log, self.from_latent(g), 1.0)
         return np.asarray((per_scale - self.sampling.log) / x)
 
-    def axis(self, x: Array) -> Array:
-        """Return h = g; bounds at or beyond the box are large and finite."""
-        cube = self.sampling.to_cube(np.clip(x, self.sampling.low, self.sampling.high))
-        cube = np.where(np.isfinite(x), cube, x > 0).clip(CUBE_MARGIN, 1.0 - CUBE_MARGIN)
-        return np.asarray(ndtri(cube))
+    def box(self, boxes: Array) -> tuple[Array, Array]:
+        """Return bounds of g; those at or beyond the support's are large and finite."""
+        cube = self.sampling.edges(boxes)
+        h = ndtri(cube.clip(CUBE_MARGIN, 1.0 - CUBE_MARGIN))
+        return h[..., 0], h[..., 1]
 
     @property
     def root(self) -> Array:
         return np.eye(self.sampling.dimension)
-
-
-def _simplex(count: int) -> Tensor:
-    """Return the corners (K, K − 1) of a regular simplex around 0, columns of unit variance."""
-    centred = np.eye(count) - 1.0 / count
-    axes = np.linalg.svd(centred)[0][:, : count - 1]
-    return torch.from_numpy(math.sqrt(count) * axes)
 
 
 class _TaperedLatent(Latent):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from llm_elicit.density.methods import EvaluationError, Fitted, LogNormalizer
 from llm_elicit.density.settings import AnnealingSettings
-from llm_elicit.density.smc import Annealed, Draws, Proposal, anneal, draw_sampling
+from llm_elicit.density.smc import Annealed, Draws, Proposal, anneal
 from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_function import Potential, Utility, rounding
 
@@ -116,7 +116,7 @@ def anneal_belief(
         return value + latent.log_volume(g), slope + latent.log_volume_slope(g)
 
     if start is None:
-        points = draw_sampling(latent, n, generator)
+        points = latent.draw(n, generator)
         return anneal(points, from_sampling, target, generator, settings)
     points, density = start.draw(latent, n, generator), partial(start.log_density, latent)
     return anneal(points, density, target, generator, settings, float(start.step))

@@ -24,19 +24,6 @@ Array = npt.NDArray[np.float64]
 _CHUNK, _CHUNK_GPU = 1024, 65_536
 
 
-def quadratic_features(t: Array) -> Array:
-    """Return [t_i, t_i t_j for i <= j] (n, d + d(d+1)/2) of features (n, d).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> quadratic_features(np.array([[2.0, 3.0]])).tolist()
-    [[2.0, 3.0, 4.0, 6.0, 9.0]]
-    """
-    i, j = np.triu_indices(t.shape[1])
-    return np.concatenate([t, t[:, i] * t[:, j]], axis=1)
-
-
 class Potential(Protocol):
     """A log-density up to a constant, as a function of features, such as a `Utility`."""
 
@@ -77,16 +64,6 @@ class Utility:
     def flat(cls, dimension: int) -> Utility:
         """Return f = 0, the utility of a judge without preferences."""
         return cls(torch.zeros(dimension), torch.zeros(dimension, dimension))
-
-    @classmethod
-    def from_coefficients(cls, beta: Array, dimension: int) -> Utility:
-        """Return the quadratic form with these coefficients of `quadratic_features`."""
-        i, j = np.triu_indices(dimension)
-        matrix = np.zeros((dimension, dimension))
-        matrix[i, j] = beta[dimension:]
-        symmetric = 0.5 * (matrix + matrix.T)
-        linear = torch.from_numpy(beta[:dimension].copy()).float()
-        return cls(linear, torch.from_numpy(symmetric).float())
 
     def scaled(self, factor: float) -> Utility:
         """Return the utility times ``factor``."""

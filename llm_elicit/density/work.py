@@ -10,7 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from llm_elicit.density.errors import DensityError
-from llm_elicit.density.sampling import SamplingDensity, Uniform
+from llm_elicit.density.sampling import SamplingDensity
+from llm_elicit.density.uniform import Uniform
 
 _MATRICES = 8
 _GIB = 2**30
@@ -27,7 +28,7 @@ def features_of(sampling: SamplingDensity) -> int:
     if not isinstance(sampling, Uniform):
         return sampling.dimension
     words = (sampling.high - sampling.low)[sampling.categorical]
-    return int(sampling.dimension - len(words) + words.sum())
+    return int(sampling.dimension + sampling.periodic.sum() - len(words) + words.sum())
 
 
 def memory_of(n: int, features: int) -> int:

@@ -25,12 +25,14 @@ from llm_elicit.density import (
 from llm_elicit.density.judgments import assign_folds, check_judgments
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.stacks import ComponentStack, NetworkStack
+from llm_elicit.density.transforms import make_latent
 from llm_elicit.density.utility import ChoiceData, fit_utility
 from llm_elicit.density.utility.folds import CrossValidation, HeldOut
 from llm_elicit.density.utility.quadratic import QuadraticFit, Ridges
 from llm_elicit.density.utility.smooth import average_smooth, fit_smooth
 from llm_elicit.density.utility.stacking import cross_fitted_stack
-from llm_elicit.density.utility_function import Utility, quadratic_features
+from llm_elicit.density.utility.terms import QuadraticTerms
+from llm_elicit.density.utility_function import Utility
 from tests.density.conftest import QUICK
 from tests.density.targets import Array, anneal_two_modes, ask, random_networks, wasserstein
 
@@ -74,7 +76,7 @@ def test_a_quadratic_s_evidence_is_the_integral_over_its_coefficients() -> None:
     winners, losers = rng.normal(0.3, 1, (300, 1)), rng.normal(0, 1, (300, 1))
     data = ChoiceData(winners, losers, np.ones(300), np.arange(300))
     quadratic = QuadraticFit(CrossValidation(data, Response(Noise()), 4, rng))
-    design = torch.from_numpy(quadratic_features(winners) - quadratic_features(losers))
+    design = torch.from_numpy(quadratic.terms.columns(winners) - quadratic.terms.columns(losers))
     linear, curvature = np.meshgrid(np.linspace(-3, 3, 301), np.linspace(-3, 3, 301))
     betas = np.stack([linear.ravel(), curvature.ravel()])
     choices = Noise().log_cdf(design @ torch.from_numpy(betas)).sum(0).numpy()
@@ -149,7 +151,7 @@ def test_a_belief_off_the_middle_is_found_where_features_have_nothing_to_do_with
     data = ChoiceData(np.where(won, *pairs), np.where(won, *pairs[::-1]), np.ones(n), np.arange(n))
     quadratic = QuadraticFit(CrossValidation(data, Response(Noise()), 4, rng))
     best = quadratic.fits((0.1, 1.0, 10.0))[0]
-    found = Utility.from_coefficients(best.coefficients, d)
+    found = quadratic.terms.utility(best.coefficients)
     curvature, linear = found.curvature.double().numpy(), found.linear.double().numpy()
     centre = -0.5 * np.linalg.solve(curvature, linear)
     assert np.abs(centre - 0.7).max() < 0.3
@@ -171,7 +173,7 @@ def test_few_choices_of_a_wide_belief_leave_no_direction_open() -> None:
     data = ChoiceData(winners, losers, np.ones(1600), np.arange(1600))
     quadratic = QuadraticFit(CrossValidation(data, Response(Noise()), 4, rng))
     beta = quadratic.fits((0.01, 0.1, 1.0, 10.0))[0].coefficients
-    curvature = -2.0 * Utility.from_coefficients(beta, 16).curvature.double().numpy()
+    curvature = -2.0 * quadratic.terms.utility(beta).curvature.double().numpy()
     # The true ones are 7.7 in fifteen directions and 0.3 in the last, which is hard to see.
     assert np.linalg.eigvalsh(curvature)[0] > 0.2
 
@@ -210,9 +212,21 @@ def test_every_network_parameter_gets_a_gradient() -> None:
 
 def test_coefficients_of_the_quadratic_are_those_of_its_features(rng: np.random.Generator) -> None:
     t, beta = rng.normal(size=(10, 3)), rng.normal(size=9)
-    utility = Utility.from_coefficients(beta, 3)
-    expected = quadratic_features(t) @ beta
+    terms = QuadraticTerms.of(np.full(3, -1))
+    np.testing.assert_allclose(terms.columns(t[:1])[0, 3:5], t[0, 0] * t[0, :2])
+    utility, expected = terms.utility(beta), terms.columns(t) @ beta
     np.testing.assert_allclose(utility(torch.from_numpy(t)), expected, atol=1e-5)
+
+
+def test_products_within_one_feature_s_categories_are_left_out() -> None:
+    """100 categories and two numbers have 302 terms, not 5252."""
+    latent = make_latent(Uniform([0.0] * 3, [99.0, 1.0, 1.0], categorical=[True, False, False]))
+    terms = QuadraticTerms.of(latent.category)
+    assert len(terms) == 101 + 3 + 2 * 99
+    linear, curvature = terms.forms(torch.ones(1, len(terms)))
+    assert linear.shape == (1, 101)
+    np.testing.assert_array_equal(curvature[0, 2:, 2:], 0.0)
+    np.testing.assert_array_equal(curvature[0, :2, 2:], 0.5)
 
 
 def _fit(winners: Array, losers: Array, weights: Array | None = None, seed: int = 0) -> Utility:
@@ -352,7 +366,7 @@ def test_the_smooth_remainder_finds_what_is_no_quadratic_form() -> None:
     coefficients, process = smooth.split(smooth.mode[None])
     x = np.linspace(-1.8, 1.8, 50)[:, None]
     t = torch.from_numpy(x).float()
-    found = process(t)[0].numpy() + quadratic_features(x) @ coefficients[0].numpy()
+    found = process(t)[0].numpy() + quadratic.terms.columns(x) @ coefficients[0].numpy()
     gap = found - utility(x)
     assert np.std(gap) < 0.8
     none = fit_smooth(quadratic, Ridges(1.0, 1.0, 1.0), SmoothSettings(most_features=0))
@@ -360,8 +374,8 @@ def test_the_smooth_remainder_finds_what_is_no_quadratic_form() -> None:
     shares = np.array([0.5, 0.3, 0.2])
     coefficients, average = average_smooth(fits, shares)
     expected = sum(
-        a * (process(t)[0].numpy() + quadratic_features(x) @ under[0].numpy())
+        a * (process(t)[0].numpy() + quadratic.terms.columns(x) @ under[0].numpy())
         for a, (under, process) in zip(shares, (f.split(f.mode[None]) for f in fits), strict=True)
     )
-    found = average(t)[0].numpy() + quadratic_features(x) @ coefficients.numpy()
+    found = average(t)[0].numpy() + quadratic.terms.columns(x) @ coefficients.numpy()
     np.testing.assert_allclose(found, expected, atol=1e-4)

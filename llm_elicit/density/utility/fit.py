@@ -149,14 +149,15 @@ def _describe(
     if choice.form == "constant":
         utility = Utility.flat(validation.dimension)
     elif choice.form == "quadratic":
-        utility = Utility.from_coefficients(ridged[0].coefficients, validation.dimension)
+        utility = quadratic.terms.utility(ridged[0].coefficients)
     elif choice.form == "mixtures":
         utility = replace(Utility.flat(validation.dimension), components=averaged)
     else:
-        utility = _stacked(ridged[0].coefficients, averaged, stack, validation.dimension)
+        plain = quadratic.terms.utility(stack["quadratic"] * ridged[0].coefficients)
+        utility = _stacked(plain, averaged, stack)
         if stack.get("smooth"):
             under, process = average_smooth(smooth, stack["smooth"] * of_smooth)
-            plain = Utility.from_coefficients(under.numpy(), validation.dimension)
+            plain = quadratic.terms.utility(under.numpy())
             utility = replace(
                 utility,
                 linear=utility.linear + plain.linear,
@@ -221,17 +222,12 @@ def _average(mixtures: list[MixtureFit], tolerance: float) -> tuple[ComponentSta
 
 
 def _stacked(
-    quadratic: Array,
-    mixtures: tuple[ComponentStack, ...],
-    stack: dict[str, float],
-    d: int,
+    quadratic: Utility, mixtures: tuple[ComponentStack, ...], stack: dict[str, float]
 ) -> Utility:
-    """Return the weighted sum of the quadratic form's coefficients (P,) and the mixtures."""
+    """Return the sum of the weighted quadratic form and the mixtures by their weight."""
     of_mixtures = stack.get("mixtures", 0.0)
-    return replace(
-        Utility.from_coefficients(stack["quadratic"] * quadratic, d),
-        components=tuple(replace(m, share=of_mixtures * m.share) for m in mixtures if of_mixtures),
-    )
+    components = (replace(m, share=of_mixtures * m.share) for m in mixtures if of_mixtures)
+    return replace(quadratic, components=tuple(components))
 
 
 def simplest(scores: dict[str, Array], weights: Array, groups: Folds) -> str:

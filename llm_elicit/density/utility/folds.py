@@ -21,13 +21,18 @@ _EDGES = np.array([0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
 
 @dataclass(frozen=True)
 class ChoiceData:
-    """Features of winners and losers (n, d), weights (n,), pair numbers (n,), and their context."""
+    """Features of winners and losers (n, d), weights (n,), pair numbers (n,), and their context.
+
+    ``category`` (d,) is the categorical feature that each belongs to, −1 of numbers; see
+    `llm_elicit.density.transforms.Latent.category`. None if all are numbers.
+    """
 
     winners: Array
     losers: Array
     weights: Array
     pairs: npt.NDArray[np.int64]
     context: Context | None = None
+    category: npt.NDArray[np.int64] | None = None
 
     @property
     def groups(self) -> npt.NDArray[np.int64]:

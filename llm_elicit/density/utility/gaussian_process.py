@@ -29,6 +29,7 @@ from torch import Tensor
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.settings import GaussianProcessSettings
 from llm_elicit.density.stacks import FourierStack, draw_frequencies, fourier_features
+from llm_elicit.density.utility.terms import QuadraticTerms
 from llm_elicit.density.utility_function import Utility, UtilityDraws
 
 Array = npt.NDArray[np.float64]
@@ -46,13 +47,13 @@ _CONVERGED = 1e-3
 class Observations:
     """n rows that measure differences of utility.
 
-    ``first``, ``second`` (n, p) features. Of a measurement ``value`` (n,) has variance ``share`` σ²
-    + ``extra`` and may be ``censored`` (see `LogOdds`); of a choice the first point won,
-    ``weight`` (n,) times. ``source`` (n,) numbers what has a gain and a dispersion of its own: the
-    log-odds of each judge, then the choices of each judge; ``choices`` says of each source whether
-    it is of choices. ``effects`` (n, B) are columns of position effects with normal priors of
-    standard deviation ``effect_sd`` (B,), NaN for a wide one. Rows of one ``group`` (n,) are left
-    out together.
+    ``first``, ``second`` (n, p) features; ``category`` (p,) as in `QuadraticTerms.of`. Of a
+    measurement ``value`` (n,) has variance ``share`` σ² + ``extra`` and may be ``censored`` (see
+    `LogOdds`); of a choice the first point won, ``weight`` (n,) times. ``source`` (n,) numbers what
+    has a gain and a dispersion of its own: the log-odds of each judge, then the choices of each
+    judge; ``choices`` says of each source whether it is of choices. ``effects`` (n, B) are columns
+    of position effects with normal priors of standard deviation ``effect_sd`` (B,), NaN for a wide
+    one. Rows of one ``group`` (n,) are left out together.
     """
 
     first: Tensor
@@ -67,6 +68,7 @@ class Observations:
     effects: Array
     effect_sd: Array
     group: Index
+    category: Index
 
     def __len__(self) -> int:
         return len(self.value)
@@ -125,8 +127,10 @@ class _Process:
         self.generator = generator
         self.dimension = int(rows.first.shape[1])
         self.unit_frequencies = draw_frequencies(settings.frequencies, self.dimension, generator)
-        self.quadratic = _quadratic(rows.first.double()) - _quadratic(rows.second.double())
-        self.blocks = _blocks(self.dimension)
+        self.terms = QuadraticTerms.of(rows.category)
+        sides = (self.terms.columns(t.double().numpy()) for t in (rows.first, rows.second))
+        self.quadratic = torch.from_numpy(np.subtract(*sides))
+        self.blocks = _blocks(self.terms)
         exact = ~rows.chosen & np.isfinite(rows.extra) & (rows.censored == 0)
         self.exact = torch.from_numpy(exact)
         square = float(np.mean(rows.value[exact] ** 2)) if exact.any() else noise.scale**2
@@ -270,7 +274,7 @@ class _Process:
 
     def result(self) -> GaussianProcessFit:
         """Return the fit."""
-        d, quadratic = self.dimension, self.quadratic.shape[1]
+        quadratic = self.quadratic.shape[1]
         end = self.columns.shape[1] - len(self.effect_variance)
         normal = torch.randn(
             self.root.shape[1], self.settings.draws, generator=self.generator, dtype=torch.float64
@@ -278,14 +282,10 @@ class _Process:
         drawn = (self.mean[:, None] + self.root @ normal).T
         frequencies = self.frequencies.float()
         mean = self.mean.numpy()
-        plain = Utility.from_coefficients(mean[:quadratic], d)
+        plain = self.terms.utility(mean[:quadratic])
         smooth = FourierStack(frequencies, self.mean[None, quadratic:end].float())
-        i, j = torch.triu_indices(d, d)
-        curvature = torch.zeros(len(drawn), d, d)
-        curvature[:, i, j] = drawn[:, d:quadratic].float()
         draws = UtilityDraws(
-            drawn[:, :d].float(),
-            0.5 * (curvature + curvature.mT),
+            *self.terms.forms(drawn[:, :quadratic]),
             fourier=FourierStack(frequencies, drawn[:, quadratic:end].float()),
         )
         _, length, _, _ = self._parts(torch.from_numpy(self.theta))
@@ -359,17 +359,11 @@ class _Grams:
         return loss
 
 
-def _quadratic(t: Tensor) -> Tensor:
-    """[t_i, t_i t_j for i <= j] (n, p + p(p + 1)/2) at features (n, p)."""
-    i, j = torch.triu_indices(t.shape[1], t.shape[1])
-    return torch.cat([t, t[:, i] * t[:, j]], 1)
-
-
-def _blocks(d: int) -> tuple[Tensor, ...]:
+def _blocks(terms: QuadraticTerms) -> tuple[Tensor, ...]:
     """Projections (P, P) on linear terms, shared curvature, its differences, cross terms."""
-    i, j = torch.triu_indices(d, d)
-    linear = torch.cat([torch.ones(d), torch.zeros(len(i))]).double()
-    squares = torch.cat([torch.zeros(d), (i == j).double()]).double()
-    crossed = torch.cat([torch.zeros(d), (i != j).double()]).double()
-    common = torch.outer(squares, squares) / d
+    d, square = terms.dimension, torch.from_numpy(terms.squares)
+    linear = torch.cat([torch.ones(d), torch.zeros(len(square))]).double()
+    squares = torch.cat([torch.zeros(d), square]).double()
+    crossed = torch.cat([torch.zeros(d), ~square]).double()
+    common = torch.outer(squares, squares) / max(float(squares.sum()), 1.0)
     return torch.diag(linear), common, torch.diag(squares) - common, torch.diag(crossed)

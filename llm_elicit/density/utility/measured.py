@@ -73,6 +73,7 @@ def _observations(judgments: Judgments, latent: Latent, noise: Noise) -> Observa
         effects,
         effect_sd,
         _groups(judgments),
+        latent.category,
     )
 
 

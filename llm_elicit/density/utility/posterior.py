@@ -81,7 +81,7 @@ def draw_posterior(
         for m, size in zip(mixtures, sizes, strict=True)
         if size
     ]
-    return UtilityDraws(*_quadratic_form(beta, validation.dimension), tuple(stacks), fourier)
+    return UtilityDraws(*quadratic.terms.forms(beta), tuple(stacks), fourier)
 
 
 def _shares(
@@ -199,11 +199,3 @@ def _draw_linear(
         density(regression), root, count, generator, settings.hmc_linear, lambda _: density(few)
     )
     return mode + steps.double()
-
-
-def _quadratic_form(beta: Tensor, d: int) -> tuple[Tensor, Tensor]:
-    """Return linear terms (S, d) and symmetric curvatures (S, d, d) of coefficients (S, P)."""
-    i, j = torch.triu_indices(d, d)
-    curvature = torch.zeros(len(beta), d, d)
-    curvature[:, i, j] = beta[:, d:].float()
-    return beta[:, :d].float(), 0.5 * (curvature + curvature.mT)

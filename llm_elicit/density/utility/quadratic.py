@@ -15,7 +15,7 @@ from torch import Tensor
 
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility.folds import Array, CrossValidation, HeldOut
-from llm_elicit.density.utility_function import quadratic_features
+from llm_elicit.density.utility.terms import QuadraticTerms
 
 _ISOTROPIC = 1e-4
 _TURNS = 12
@@ -126,10 +126,13 @@ class QuadraticFit:
         self.rows = validation.rows.numpy()
         data = validation.data
         winners, losers = data.winners[self.rows], data.losers[self.rows]
-        self.design = quadratic_features(winners) - quadratic_features(losers)
+        category = data.category
+        category = np.full(validation.dimension, -1) if category is None else category
+        self.terms = QuadraticTerms.of(category)
+        self.design = self.terms.columns(winners) - self.terms.columns(losers)
         self.weights = data.weights[self.rows]
         self.response = validation.response.at(validation.rows)
-        self.kinds, self.free = _kinds(validation.dimension)
+        self.kinds, self.free = _kinds(self.terms)
 
     def regression(self, ridges: Ridges) -> Regression:
         """Return the posterior of the coefficients under ridges."""
@@ -201,21 +204,23 @@ class _Kind:
     rank: int
 
 
-def _kinds(d: int) -> tuple[tuple[_Kind, ...], Array]:
+def _kinds(terms: QuadraticTerms) -> tuple[tuple[_Kind, ...], Array]:
     """Return the kinds in the order of `Ridges`, and the unpenalized direction (P,)."""
-    i, j = np.triu_indices(d)
+    d, squares = terms.dimension, terms.squares
     linear, alike, crossed = (
         np.concatenate(which).astype(float)
         for which in (
-            (np.ones(d), np.zeros(len(i))),
-            (np.zeros(d), i == j),
-            (np.zeros(d), i != j),
+            (np.ones(d), np.zeros(len(squares))),
+            (np.zeros(d), squares),
+            (np.zeros(d), ~squares),
         )
     )
-    free, terms = alike / np.sqrt(d), int(crossed.sum())
+    curved, count = int(alike.sum()), int(crossed.sum())
+    free = alike / np.sqrt(max(curved, 1))
     apart = np.diag(alike) - np.outer(free, free)
-    of_crossed = np.diag(crossed) - np.outer(crossed, crossed) / (terms + 1)
-    return (_Kind(np.diag(linear), d), _Kind(apart, d - 1), _Kind(of_crossed, terms)), free
+    of_crossed = np.diag(crossed) - np.outer(crossed, crossed) / (count + 1)
+    kinds = _Kind(np.diag(linear), d), _Kind(apart, max(curved - 1, 0)), _Kind(of_crossed, count)
+    return kinds, free
 
 
 def _suited(kind: _Kind, ridge: float, beta: Array, covariance: Array) -> float:

@@ -1,0 +1,287 @@
+"""Constraints on the points of a `Uniform` λ: regions of the box, in natural units.
+
+A constraint is a plain object that JSON can hold (`to_dict`, `constraint_of`). Points nearer to the
+boundary than rounding errors, 1e-9 of the features' ranges, are inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from llm_elicit.density.errors import DensityError, finite, integer, number, numbers
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+_SLACK = 1e-9
+_CHUNK = 2**20
+
+
+class Constraint(Protocol):
+    """A region of d features."""
+
+    @property
+    def involved(self) -> tuple[int, ...]:
+        """The numbers of the features that it bounds."""
+        ...
+
+    def holds(self, x: Array, ranges: Array) -> Flags:
+        """Return whether points (n, d) lie in the region, (n,); ``ranges`` (d,) are high − low."""
+        ...
+
+    def conditional(self, given: Mapping[int, float], free: Sequence[int]) -> Constraint | None:
+        """Return the constraint on the features ``free``, numbered anew, given the others.
+
+        None if it is on none of them.
+        """
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able description, which `constraint_of` reads back."""
+        ...
+
+
+@dataclass(frozen=True)
+class LinearConstraint:
+    """The region where Σ_j a_j x_j <= bound, in natural units.
+
+    Parameters
+    ----------
+    coefficients : a (d,), one of each feature, 0 where the feature does not matter.
+    bound : the largest value allowed.
+
+    Raises
+    ------
+    DensityError : values that are not finite numbers, or coefficients that are all 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> low_below_high = LinearConstraint([1.0, -1.0], 0.0)       # x_0 <= x_1
+    >>> low_below_high.holds(np.array([[1.0, 2.0], [2.0, 1.0]]), np.ones(2)).tolist()
+    [True, False]
+    """
+
+    coefficients: Sequence[float]
+    bound: float
+
+    def __post_init__(self) -> None:
+        a = finite("LinearConstraint: coefficients", numbers("coefficients", self.coefficients))
+        if a.ndim != 1 or not a.any():
+            raise DensityError(
+                f"LinearConstraint: coefficients = {self.coefficients!r}; they must be one number "
+                "for each feature, not all of them 0."
+            )
+        object.__setattr__(self, "coefficients", tuple(a.tolist()))
+        object.__setattr__(self, "bound", number("LinearConstraint: bound", self.bound))
+
+    @property
+    def involved(self) -> tuple[int, ...]:
+        """The numbers of the features with a coefficient."""
+        return tuple(j for j, a in enumerate(self.coefficients) if a)
+
+    def holds(self, x: Array, ranges: Array) -> Flags:
+        """Return whether points (n, d) lie in the region, (n,)."""
+        a = np.asarray(self.coefficients)
+        return np.asarray(x @ a <= self.bound + _SLACK * float(np.abs(a) @ ranges))
+
+    def conditional(self, given: Mapping[int, float], free: Sequence[int]) -> Constraint | None:
+        """Return the constraint on the features ``free`` given the others."""
+        a = [self.coefficients[j] for j in free]
+        known = sum(self.coefficients[j] * value for j, value in given.items())
+        return LinearConstraint(a, self.bound - known) if any(a) else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able description."""
+        return {"kind": "linear", "coefficients": list(self.coefficients), "bound": self.bound}
+
+
+@dataclass(frozen=True)
+class PolygonConstraint:
+    """The region of two features within a polygon, in natural units.
+
+    Parameters
+    ----------
+    features : the numbers of the two features, such as those of longitude and latitude.
+    vertices : (v, 2) corners in order, three or more; the last is joined to the first. Where the
+        outline crosses itself, a point is inside by the even–odd rule.
+
+    Raises
+    ------
+    DensityError : other features than two different ones, or vertices of another shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> triangle = PolygonConstraint((0, 1), [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    >>> triangle.holds(np.array([[0.2, 0.2], [0.8, 0.8], [0.5, 0.5]]), np.ones(2)).tolist()
+    [True, False, True]
+    """
+
+    features: tuple[int, int]
+    vertices: Sequence[Sequence[float]]
+
+    def __post_init__(self) -> None:
+        if len(self.features) != 2 or self.features[0] == self.features[1]:
+            raise DensityError(
+                f"PolygonConstraint: features = {self.features!r}; they must be two different ones."
+            )
+        both = tuple(integer("PolygonConstraint: features", j) for j in self.features)
+        corners = finite(
+            "PolygonConstraint: vertices", numbers("PolygonConstraint: vertices", self.vertices)
+        )
+        if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3:
+            raise DensityError(
+                f"PolygonConstraint: vertices have shape {corners.shape}; they must be (v, 2), "
+                "three corners or more."
+            )
+        object.__setattr__(self, "features", both)
+        object.__setattr__(self, "vertices", tuple(map(tuple, corners.tolist())))
+
+    @property
+    def involved(self) -> tuple[int, ...]:
+        """The numbers of both features."""
+        return self.features
+
+    def holds(self, x: Array, ranges: Array) -> Flags:
+        """Return whether points (n, d) lie in the polygon, (n,)."""
+        unit = ranges[list(self.features)]
+        points, corners = x[:, list(self.features)] / unit, np.asarray(self.vertices) / unit
+        parts = np.array_split(points, 1 + len(points) * len(corners) // _CHUNK)
+        return np.concatenate([_in_polygon(part, corners) for part in parts])
+
+    def conditional(self, given: Mapping[int, float], free: Sequence[int]) -> Constraint | None:
+        """Return the constraint on the features ``free`` given the others."""
+        left = [j for j in self.features if j in free]
+        if len(left) == 2:
+            return PolygonConstraint((free.index(left[0]), free.index(left[1])), self.vertices)
+        if not left:
+            return None
+        at = self.features.index(left[0])
+        along, across = (np.asarray(self.vertices)[:, side] for side in (at, 1 - at))
+        rest, after = across - given[self.features[1 - at]], np.roll(along, -1)
+        spans = (rest < 0.0) != (np.roll(rest, -1) < 0.0)
+        share = rest[spans] / (rest - np.roll(rest, -1))[spans]
+        ends = np.sort(along[spans] + share * (after - along)[spans])
+        return IntervalConstraint(free.index(left[0]), ends.reshape(-1, 2).tolist())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able description."""
+        corners = [list(corner) for corner in self.vertices]
+        return {"kind": "polygon", "features": list(self.features), "vertices": corners}
+
+
+@dataclass(frozen=True)
+class IntervalConstraint:
+    """The region where one feature lies in one of some intervals, in natural units.
+
+    A polygon is this for one of its features given the other.
+
+    Parameters
+    ----------
+    feature : the feature's number.
+    intervals : (m, 2) ends, one interval or more.
+
+    Raises
+    ------
+    DensityError : intervals of another shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> morning_or_evening = IntervalConstraint(0, [[6.0, 10.0], [16.0, 20.0]])
+    >>> morning_or_evening.holds(np.array([[8.0], [12.0], [20.0]]), np.ones(1)).tolist()
+    [True, False, True]
+    """
+
+    feature: int
+    intervals: Sequence[Sequence[float]]
+
+    def __post_init__(self) -> None:
+        integer("IntervalConstraint: feature", self.feature)
+        where = "IntervalConstraint: intervals"
+        ends = finite(where, numbers(where, self.intervals))
+        if ends.ndim != 2 or ends.shape[1] != 2 or not len(ends):
+            raise DensityError(
+                f"{where} have shape {ends.shape}; they must be (m, 2), one interval or more."
+            )
+        object.__setattr__(self, "intervals", tuple(map(tuple, ends.tolist())))
+
+    @property
+    def involved(self) -> tuple[int, ...]:
+        """The feature's number."""
+        return (self.feature,)
+
+    def holds(self, x: Array, ranges: Array) -> Flags:
+        """Return whether points (n, d) lie in an interval, (n,)."""
+        low, high = np.asarray(self.intervals).T
+        slack, values = _SLACK * ranges[self.feature], x[:, self.feature, None]
+        return np.asarray(((values >= low - slack) & (values <= high + slack)).any(1))
+
+    def conditional(self, given: Mapping[int, float], free: Sequence[int]) -> Constraint | None:
+        """Return the constraint on the features ``free`` given the others."""
+        if self.feature in given:
+            return None
+        return IntervalConstraint(free.index(self.feature), self.intervals)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able description."""
+        intervals = [list(ends) for ends in self.intervals]
+        return {"kind": "intervals", "feature": self.feature, "intervals": intervals}
+
+
+def _in_polygon(points: Array, start: Array) -> Flags:
+    """Return whether points (n, 2) lie in the polygon of corners (v, 2) or on its edges, (n,)."""
+    along = np.roll(start, -1, axis=0) - start
+    offset = points[:, None] - start  # (n, v, 2)
+    spans = (offset[..., 1] < 0.0) != (offset[..., 1] < along[:, 1])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        crossing = along[:, 0] * offset[..., 1] / along[:, 1]
+    inside = (spans & (offset[..., 0] < crossing)).sum(1) % 2 == 1
+    length = np.square(along).sum(1).clip(min=1e-300)
+    nearest = ((offset * along).sum(2) / length).clip(0.0, 1.0)[..., None]
+    on_edge = np.square(offset - nearest * along).sum(2) <= _SLACK**2
+    return np.asarray(inside | on_edge.any(1))
+
+
+def constraint_of(given: object, dimension: int) -> Constraint:
+    """Return a constraint on d features, or the one that its ``to_dict`` described.
+
+    Raises
+    ------
+    DensityError : another kind of object, or features that λ does not have.
+
+    Examples
+    --------
+    >>> constraint_of({"kind": "linear", "coefficients": [1.0, 2.0], "bound": 3.0}, 2)
+    LinearConstraint(coefficients=(1.0, 2.0), bound=3.0)
+    """
+    kinds = {
+        "linear": LinearConstraint,
+        "polygon": PolygonConstraint,
+        "intervals": IntervalConstraint,
+    }
+    found = given
+    if isinstance(given, Mapping) and given.get("kind") in kinds:
+        fields = {name: value for name, value in given.items() if name != "kind"}
+        found = kinds[given["kind"]](**fields)
+    if not isinstance(found, LinearConstraint | PolygonConstraint | IntervalConstraint):
+        raise DensityError(
+            f"Uniform: constraints holds {given!r}; each must be a LinearConstraint, a "
+            "PolygonConstraint or an IntervalConstraint."
+        )
+    if isinstance(found, LinearConstraint) and len(found.coefficients) != dimension:
+        raise DensityError(
+            f"Uniform: a LinearConstraint has {len(found.coefficients)} coefficients and λ "
+            f"{dimension} features; give one for each, 0 where the feature does not matter."
+        )
+    if max(found.involved) >= dimension:
+        raise DensityError(
+            f"Uniform: a constraint is on feature {max(found.involved)}, and λ has {dimension}; "
+            "features are numbered from 0."
+        )
+    return found
