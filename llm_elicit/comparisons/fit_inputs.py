@@ -23,8 +23,15 @@ STATED_TO = 0.01
 """The rounding of stated probabilities."""
 
 
-def sampling_of(space: FeatureSpace) -> density.Uniform:
-    """Return λ, the density that pairs are drawn from: uniform on each feature's scale."""
+def sampling_of(space: FeatureSpace) -> density.SamplingDensity:
+    """Return λ, in whose coordinates beliefs are fitted.
+
+    It is uniform on each feature's scale. If points are drawn from the table and all features are
+    numbers, it has the marginals and rank correlations of the table, so that a belief does not
+    spread where no questions were asked.
+    """
+    if space.sampling == "empirical" and not (space.categorical | space.periodic).any():
+        return density.Empirical(space.table_points(), space.low, space.high, log=space.log)
     return density.Uniform(space.low, space.high, log=space.log, categorical=space.categorical)
 
 

@@ -8,7 +8,7 @@ import re
 import warnings
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
@@ -34,6 +34,8 @@ _NUMBER = re.compile(
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Sampling = Literal["uniform", "empirical"]
+"""The sampling density λ: uniform on the features' scales, or a kernel density of the table."""
 NoiseLevel = Annotated[float, Field(ge=1e-6, le=1e6)]
 """A noise level within the range in which differences of utilities can be computed."""
 

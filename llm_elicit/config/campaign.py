@@ -190,6 +190,11 @@ class Campaign(StrictModel):
                 f"fit: method {bound[0]!r} needs pairs drawn independently from λ, which adaptive "
                 "rounds do not ask; use utility or auto, or leave out design.rounds"
             )
+        if self.design.sampling == "empirical" and bound:
+            raise ValueError(
+                f"fit: method {bound[0]!r} needs λ's density, which a kernel density of the table "
+                "has only roughly; use utility or auto, or sampling: uniform"
+            )
         return self
 
     @model_validator(mode="after")
@@ -223,6 +228,7 @@ class Campaign(StrictModel):
                 does not support categories.
         """
         space = FeatureSpace.load(self.space).conditional(self.given)
+        space = space.sampled(self.design.sampling)
         bound = [method for method in self.fit.methods if method not in ("utility", "auto")]
         if bound and space.categorical.any():
             named = space.names[int(space.categorical.argmax())]

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from llm_elicit.config.base_model import Positive, StrictModel
+from llm_elicit.config.base_model import Positive, Sampling, StrictModel
 
 
 class Stop(StrictModel):
@@ -54,6 +54,8 @@ class Design(StrictModel):
 
     Attributes:
         pairs: the number of pairs, in all rounds together.
+        sampling: λ, the density that points are drawn from: "uniform" on the features' scales, or
+            "empirical", a kernel density of the reference table.
         template: the question template.
         both_orders: whether each pair is shown in both orders.
         replicates: how many times each pair is asked in each order.
@@ -68,6 +70,7 @@ class Design(StrictModel):
     """
 
     pairs: Annotated[int, Field(ge=2, le=10_000_000)] = 200
+    sampling: Sampling = "uniform"
     template: str = "v1/zero-shot"
     both_orders: bool = True
     replicates: Annotated[int, Field(ge=1, le=1000)] = 1
@@ -103,6 +106,8 @@ class Design(StrictModel):
         if not self.triads:
             # Runs from before there were triads can be resumed.
             del identity["triads"]
+        if self.sampling == "uniform":
+            del identity["sampling"]
         return identity
 
     @property

@@ -29,10 +29,11 @@ _OWN = {"name", "given", "grid", "limits", "runs"}
 def conditions_of(run: Run) -> tuple[Run, ...]:
     """Return the runs that are fitted together with a run, itself among them, in order of folders.
 
-    They are the answered cells of its grid with the same settings but for the values given.
+    They are the answered cells of its grid with the same settings but for the values given. Points
+    that are drawn from the table have no density over all conditions, so each is fitted alone.
     """
     campaign = run.campaign
-    if not campaign.given or campaign.part_of is None:
+    if not campaign.given or campaign.part_of is None or campaign.design.sampling != "uniform":
         return (run,)
     found = {run.folder: run}  # the run itself, not a second reading of it
     for path in sorted(run.folder.parent.glob(f"{campaign.part_of}.*/{CAMPAIGN}")):

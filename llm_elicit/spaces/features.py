@@ -14,11 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, model_validator
 
 from llm_elicit.config import resources
-from llm_elicit.config.base_model import StrictModel, read_yaml, validated
+from llm_elicit.config.base_model import Sampling, StrictModel, read_yaml, validated
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.csv_columns import read_columns
 from llm_elicit.spaces.feature import NAME, Feature, Floats
 from llm_elicit.spaces.number_format import Locale
+from llm_elicit.spaces.table_density import TableDensity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,6 +108,7 @@ class FeatureSpace(StrictModel):
     features: Annotated[tuple[Feature, ...], Field(min_length=1)]
     table: Table | None = None
     fixed: tuple[FixedFeature, ...] = Field(default=(), exclude_if=lambda fixed: not fixed)
+    sampling: Sampling = Field(default="uniform", exclude_if=lambda given: given == "uniform")
     locale: Locale | None = Field(default=None, exclude_if=lambda given: given is None)
     folder: Path = Field(default=Path(), exclude=True)
 
@@ -193,8 +195,24 @@ class FeatureSpace(StrictModel):
         stated = f"All of them have {'; '.join(one.worded for one in fixed)}."
         setting = f"{self.setting} {stated}".strip()
         changed = {"features": free, "fixed": (*self.fixed, *fixed), "setting": setting}
+        return self._changed(changed)
+
+    def sampled(self, sampling: Sampling) -> FeatureSpace:
+        """Return the space with another sampling density.
+
+        Raises:
+            InputError: "empirical", and there is no table.
+        """
+        if sampling == "empirical" and self.table is None:
+            raise InputError(
+                f"sampling: empirical needs a reference table, and {self.name} has none; use "
+                "sampling: uniform"
+            )
+        return self if sampling == self.sampling else self._changed({"sampling": sampling})
+
+    def _changed(self, values: Mapping[str, Any]) -> FeatureSpace:
         kept = {name: getattr(self, name) for name in FeatureSpace.model_fields}
-        return FeatureSpace(**{**kept, **changed})
+        return FeatureSpace(**{**kept, **values})
 
     @cached_property
     def names(self) -> list[str]:
@@ -271,15 +289,30 @@ class FeatureSpace(StrictModel):
         return np.asarray((natural >= self.low) & below & whole)
 
     def sample(self, n: int, rng: np.random.Generator) -> Floats:
-        """`n` draws from the sampling density λ: uniform on each feature's scale, `(n, d)`.
+        """`n` draws from the sampling density λ, `(n, d)`, rounded as they are worded (`round`).
 
-        Values are rounded as they are worded (`round`). A category or a whole number k has the
-        probability of its cell, from k − 1/2 to k + 1/2: on a linear scale all are as likely.
+        λ is uniform on each feature's scale: a category or a whole number k has the probability of
+        its cell, from k − 1/2 to k + 1/2. With `sampling="empirical"` it is a kernel density of the
+        table; see `llm_elicit.spaces.table_density`.
         """
+        if self.sampling == "empirical":
+            return self.round(self.from_scale(self._of_table.sample(n, rng, self._asked)))
         unit = rng.random((n, self.dimension))
         cell = np.where(self.categorical | self.integer, 0.5, 0.0)
         low, high = self.to_scale(self.low - cell), self.to_scale(self.high + cell)
         return self.round(self.from_scale(low + unit * (high - low)))
+
+    @cached_property
+    def _of_table(self) -> TableDensity:
+        return TableDensity(self.to_scale(self.table_points()), ~self.categorical)
+
+    def _asked(self, scaled: Floats) -> NDArray[np.bool_]:
+        """Whether points on the scales lie in the range asked about, before they are rounded."""
+        natural = self.from_scale(scaled)
+        cell = np.where(self.categorical | self.integer, 0.5, 0.0)
+        return np.asarray(
+            ((natural >= self.low - cell) & (natural <= self.high + cell)).all(axis=1)
+        )
 
     def round(self, points: ArrayLike) -> Floats:
         """Points as they are asked, so that the question and the record agree to the last digit."""
