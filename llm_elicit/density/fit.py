@@ -27,7 +27,7 @@ from llm_elicit.density.uniform import Uniform, other_than_numbers
 from llm_elicit.density.utility import ChoiceData, UtilityFit, fit_measured, fit_utility
 from llm_elicit.density.utility_density import normalized
 from llm_elicit.density.utility_function import DeferredDraws, Utility, UtilityDraws
-from llm_elicit.density.work import check_memory
+from llm_elicit.density.work import check_work
 
 JUDGE_METHODS = ("auto", "utility")
 """Those that model the judges, and so take log-odds, positions, ties, rankings and categories."""
@@ -200,9 +200,9 @@ def _check_context(judgments: Judgments, method: str, noise: Noise) -> None:
 
 
 def _check_work(judgments: Judgments, sampling: SamplingDensity, method: str) -> None:
-    """Raise unless there is enough memory for the fit of a utility to choices."""
+    """Raise unless a utility can be fitted to the choices."""
     if method in JUDGE_METHODS and not len(judgments.measured):
-        check_memory(judgments.size, sampling)
+        check_work(judgments.size, sampling)
 
 
 def _belief(problem: Problem, method: str, seed: int) -> BeliefDensity:

@@ -85,6 +85,8 @@ class MixtureSettings:
     steps : most Newton steps of every later fit.
     tolerance : nats per comparison by which a number of components may predict worse and still
         count; see `averaging_shares`.
+    most_categories : with more columns of categories than these, mixtures are left out: with 50
+        categories they took a hundred times as long and the shares were no nearer.
     """
 
     counts: tuple[int, ...] = (2, 3, 4, 6, 8, 12)
@@ -94,6 +96,7 @@ class MixtureSettings:
     strengths: tuple[float, ...] = (0.3, 1.0, 3.0)
     steps: int = 30
     tolerance: float = 0.02
+    most_categories: int = 24
     prior: MixturePrior = field(default_factory=MixturePrior)
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
 """Time and memory that a fit will take, estimated beforehand.
 
-The utility's quadratic form over p features has P = p + p (p + 1)/2 coefficients. Its fit holds
-their design (n, P) and about eight matrices (P, P), in double precision. A category of K words is
-K − 1 features.
+The utility's quadratic form over p features has P = p + p (p + 1)/2 coefficients, less the products
+within one feature's categories. Its fit holds their design (n, P) and about eight matrices (P, P),
+in double precision. A category of K words is K − 1 features, and a periodic feature two.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from pathlib import Path
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.sampling import SamplingDensity
 from llm_elicit.density.uniform import Uniform
+
+MOST_CATEGORIES = 200
+"""The most categories of one feature that a fit takes."""
 
 _MATRICES = 8
 _GIB = 2**30
@@ -25,21 +28,37 @@ def features_of(sampling: SamplingDensity) -> int:
     >>> features_of(Uniform([0.0, 0.0], [1.0, 3.0], categorical=[False, True]))
     4
     """
-    if not isinstance(sampling, Uniform):
-        return sampling.dimension
-    words = (sampling.high - sampling.low)[sampling.categorical]
-    return int(sampling.dimension + sampling.periodic.sum() - len(words) + words.sum())
+    return int(sampling.dimension + sampling.periodic.sum() + sum(n - 1 for n in _words(sampling)))
 
 
-def memory_of(n: int, features: int) -> int:
-    """Return about how many bytes the fit of a utility to n comparisons holds at once.
+def terms_of(sampling: SamplingDensity) -> int:
+    """Return the number of coefficients P of the quadratic form.
 
     Examples
     --------
-    >>> memory_of(200, 8) < 10**6, memory_of(200, 5000) > 10**15
+    >>> terms_of(Uniform([0.0, 0.0], [1.0, 3.0], categorical=[False, True]))
+    8
+    """
+    features = features_of(sampling)
+    within = sum(n * (n + 1) // 2 for n in _words(sampling))
+    return features + features * (features + 1) // 2 - within
+
+
+def _words(sampling: SamplingDensity) -> list[int]:
+    """Return the number of words less one of each categorical feature."""
+    if not isinstance(sampling, Uniform):
+        return []
+    return [round(less) for less in (sampling.high - sampling.low)[sampling.categorical]]
+
+
+def memory_of(n: int, terms: int) -> int:
+    """Return about how many bytes the fit of P coefficients to n comparisons holds at once.
+
+    Examples
+    --------
+    >>> memory_of(200, 44) < 10**6, memory_of(200, 10**7) > 10**15
     (True, True)
     """
-    terms = features + features * (features + 1) // 2
     return 8 * terms * (2 * n + _MATRICES * terms)
 
 
@@ -54,25 +73,30 @@ def seconds_of(n: int, sampling: SamplingDensity) -> float:
     >>> seconds_of(200, square) < 60 < seconds_of(100_000, square)
     True
     """
-    features = features_of(sampling)
-    terms = features + features * (features + 1) // 2
-    return float(3.0 * (n / 200.0) ** 0.6 + 1.3e-8 * terms**3)
+    return float(3.0 * (n / 200.0) ** 0.6 + 1.3e-8 * terms_of(sampling) ** 3)
 
 
-def check_memory(n: int, sampling: SamplingDensity) -> None:
-    """Raise unless the fit of a utility to n comparisons fits into free memory.
+def check_work(n: int, sampling: SamplingDensity) -> None:
+    """Raise unless a utility can be fitted to n comparisons.
 
     Raises
     ------
-    DensityError : with the memory that it would take and what is free.
+    DensityError : a feature of more than `MOST_CATEGORIES` categories, or too little free memory,
+        with what it would take.
     """
-    features = features_of(sampling)
-    wanted, free = memory_of(n, features), free_memory()
+    most = max(_words(sampling), default=0) + 1
+    if most > MOST_CATEGORIES:
+        raise DensityError(
+            f"fit: a feature has {most:,} categories, {MOST_CATEGORIES} at most can be fitted; put "
+            "rare ones together."
+        )
+    wanted, free = memory_of(n, terms_of(sampling)), free_memory()
     if free is not None and wanted > free:
         raise DensityError(
-            f"fit: {n:,} comparisons over {features:,} features (each word of a category but one "
-            f"counts) take about {wanted / _GIB:,.1f} GiB of memory, and {free / _GIB:,.1f} GiB "
-            "are free; ask about fewer features, or put rare words together."
+            f"fit: {n:,} comparisons over {features_of(sampling):,} features (each word of a "
+            f"category but one counts) take about {wanted / _GIB:,.1f} GiB of memory, and "
+            f"{free / _GIB:,.1f} GiB are free; ask about fewer features, or put rare words "
+            "together."
         )
 
 

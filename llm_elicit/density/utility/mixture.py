@@ -84,7 +84,8 @@ def fit_mixtures(
     """Fit mixtures of each number of components, until three numbers in a row do not help.
 
     Components have one factor (`FactorMixture`) where comparisons are too few for free
-    covariances. The list is empty where they are too few for the smallest number.
+    covariances. The list is empty where they are too few for the smallest number, or where there
+    are more columns of categories than `MixtureSettings.most_categories`.
 
     Parameters
     ----------
@@ -93,6 +94,9 @@ def fit_mixtures(
     """
     fits: list[MixtureFit] = []
     scores = [first]
+    category = validation.data.category
+    if category is not None and (category >= 0).sum() > settings.most_categories:
+        return fits
     for tried, count in enumerate(settings.counts, 1):
         one_factor = not _enough(validation, count * _free_parameters(validation.dimension))
         if one_factor and not _enough(validation, count * (2 * validation.dimension + 2)):
