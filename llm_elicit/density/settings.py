@@ -80,27 +80,21 @@ class MixtureSettings:
     counts : numbers of components that are tried.
     starts : starts for each of them.
     search_steps : most Newton steps of the starts that are left.
-    search_rows : most comparisons that the starts are compared on.
-    strengths : prior strengths, of which the one that predicts best is kept.
     steps : most Newton steps of every later fit.
-    tolerance : nats per comparison by which a number of components may predict worse and still
-        count; see `averaging_shares`.
     most_categories : with more columns of categories than these, mixtures are left out: with 50
         categories they took a hundred times as long and the shares were no nearer.
+    prior : of the components; its strength is chosen by held-out choices.
     """
 
     counts: tuple[int, ...] = (2, 3, 4, 6, 8, 12)
     starts: int = 16
     search_steps: int = 12
-    search_rows: int = 6000
-    strengths: tuple[float, ...] = (0.3, 1.0, 3.0)
     steps: int = 30
-    tolerance: float = 0.02
     most_categories: int = 24
     prior: MixturePrior = field(default_factory=MixturePrior)
 
     def __post_init__(self) -> None:
-        for name in ("starts", "search_steps", "search_rows", "steps"):
+        for name in ("starts", "search_steps", "steps"):
             integer(f"MixtureSettings: {name}", getattr(self, name), least=1)
         for count in self.counts:
             integer("MixtureSettings: counts", count, least=2)
@@ -130,50 +124,10 @@ class SmoothSettings:
 
 
 @dataclass(frozen=True)
-class HmcSettings:
-    """Effort of the sampler.
-
-    Parameters
-    ----------
-    windows : number of windows; all but the last adapt the coordinates.
-    trajectories : fresh velocities in each window.
-    leapfrog_steps : gradient evaluations in each trajectory.
-    """
-
-    windows: int = 5
-    trajectories: int = 6
-    leapfrog_steps: int = 12
-
-    def __post_init__(self) -> None:
-        for name in ("windows", "trajectories", "leapfrog_steps"):
-            integer(f"HmcSettings: {name}", getattr(self, name), least=1)
-
-
-@dataclass(frozen=True)
 class PosteriorSettings:
-    """Settings of the draws.
-
-    Parameters
-    ----------
-    draws : number of draws; 0 for none.
-    hmc : effort of the sampler for mixtures.
-    hmc_linear : the same for linear predictors, whose posterior is log-concave.
-    concentration : that of the mixtures' prior; one half is Jeffreys' Dirichlet prior.
-    prior_scale : what the chosen strength of the mixtures' prior is multiplied by.
-    size_power : see `MixturePrior`.
-    width_doubt : see `MixturePrior`; divided by the number of entries of a precision.
-    likelihood_power : the power of the forms' likelihoods in their shares; below one, because
-        most choices are between improbable points and say little about the belief's mass.
-    """
+    """Settings of the posterior's draws: their number, 0 for none."""
 
     draws: int = 64
-    hmc: HmcSettings = field(default_factory=HmcSettings)
-    hmc_linear: HmcSettings = field(default_factory=lambda: HmcSettings(4, 4, 8))
-    concentration: float = 0.5
-    prior_scale: float = 0.3
-    size_power: float = 2.0
-    width_doubt: float = 1.0
-    likelihood_power: float = 0.5
 
     def __post_init__(self) -> None:
         integer("PosteriorSettings: draws", self.draws)
@@ -202,8 +156,6 @@ class UtilitySettings:
     Parameters
     ----------
     folds : of the cross-validation.
-    ridge_factors : the draws of the quadratic form are divided among these multiples of its ridges
-        of most evidence. They are half a decade apart, as whole decades are too coarse.
     mixture, smooth, posterior : of the forms and the draws.
     process : of the fit to log-odds; the others are for choices alone.
 
@@ -213,7 +165,6 @@ class UtilitySettings:
     """
 
     folds: int = 8
-    ridge_factors: tuple[float, ...] = tuple(10.0 ** (half / 2) for half in range(-6, 7))
     mixture: MixtureSettings = field(default_factory=MixtureSettings)
     smooth: SmoothSettings = field(default_factory=SmoothSettings)
     posterior: PosteriorSettings = field(default_factory=PosteriorSettings)

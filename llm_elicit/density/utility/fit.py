@@ -114,7 +114,7 @@ def _judge_terms(
         validation = CrossValidation(weighted, response, settings.folds, rng)
         if turn < _TURNS - 1:
             quadratic = QuadraticFit(validation)
-            ridged = quadratic.fits(settings.ridge_factors)[0]
+            ridged = quadratic.fits()[0]
             predicted = validation.everywhere(quadratic.cross_validate(ridged.ridges)[1])
         else:
             predicted = _describe(validation, quick, None).predicted
@@ -128,16 +128,14 @@ def _describe(
 ) -> UtilityFit:
     """Return the simplest description that is not clearly beaten, with draws and diagnostics."""
     quadratic = QuadraticFit(validation)
-    ridged = quadratic.fits(settings.ridge_factors)
+    ridged = quadratic.fits()
     by_quadratic = quadratic.cross_validate(ridged[0].ridges)[1]
     smooth = fit_smooth(quadratic, ridged[0].ridges, settings.smooth)
     mixtures = fit_mixtures(validation, settings.mixture, validation.score(by_quadratic), step)
-    averaged = _average(mixtures, settings.mixture.tolerance)
+    averaged = _average(mixtures)
     parts = {"quadratic": by_quadratic}
     if smooth:
-        of_smooth = averaging_shares(
-            [validation.score(s.held_out) for s in smooth], settings.mixture.tolerance
-        )
+        of_smooth = averaging_shares([validation.score(s.held_out) for s in smooth])
         parts["smooth"] = stacked([s.held_out for s in smooth], of_smooth)
     if mixtures:
         held_out = [m.held_out for m in mixtures]
@@ -175,7 +173,7 @@ def _describe(
     }
     seed = int(validation.rng.integers(2**62))
     best = max(smooth, key=lambda s: validation.score(s.held_out), default=None)
-    posterior = (quadratic, ridged, by_quadratic, mixtures, best, settings.posterior, seed)
+    posterior = (quadratic, ridged, by_quadratic, mixtures, best, settings.posterior.draws, seed)
     draws = DeferredDraws(partial(draw_posterior, *posterior), settings.posterior.draws)
     return UtilityFit(utility, draws, validation.everywhere(choice.held_out), diagnostics)
 
@@ -212,11 +210,11 @@ class _Choice:
         }
 
 
-def _average(mixtures: list[MixtureFit], tolerance: float) -> tuple[ComponentStack, ...]:
+def _average(mixtures: list[MixtureFit]) -> tuple[ComponentStack, ...]:
     """Return the mixtures of each number of components, with their shares in the average."""
     if not mixtures:
         return ()
-    shares = averaging_shares([m.score for m in mixtures], tolerance)
+    shares = averaging_shares([m.score for m in mixtures])
     pairs = zip(mixtures, shares, strict=True)
     return tuple(replace(m.components, share=float(a)) for m, a in pairs)
 

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from llm_elicit.density.settings import HmcSettings
-
 LogDensity = Callable[[Tensor], Tensor]
 Surrogate = Callable[[Tensor], LogDensity]
 _ACCEPTED = 0.8
@@ -31,12 +29,28 @@ _LATER = 0.25
 _LEAST = 1e-8
 
 
+@dataclass(frozen=True)
+class HmcSettings:
+    """Effort of the sampler.
+
+    Parameters
+    ----------
+    windows : number of windows; all but the last adapt the coordinates.
+    trajectories : fresh velocities in each window.
+    leapfrog_steps : gradient evaluations in each trajectory.
+    """
+
+    windows: int = 5
+    trajectories: int = 6
+    leapfrog_steps: int = 12
+
+
 def sample_hmc(
     log_density: LogDensity,
     root: Tensor,
     count: int,
     generator: torch.Generator,
-    settings: HmcSettings | None = None,
+    settings: HmcSettings = HmcSettings(),
     surrogate: Surrogate | None = None,
 ) -> Tensor:
     """Return S = ``count`` draws (S, P) from a density with its mode at 0.
@@ -59,7 +73,6 @@ def sample_hmc(
     >>> bool(1.8 < found.std() < 2.2)
     True
     """
-    settings = settings or HmcSettings()
     if not (count and root.shape[1]):
         return torch.zeros(count, len(root))
     last = settings.trajectories - 1

@@ -36,6 +36,9 @@ from llm_elicit.density.utility.folds import Array, CrossValidation, Folds, Held
 from llm_elicit.density.utility.model import FactorMixture, Mixture
 
 _PATIENCE = 3
+_SEARCH_ROWS = 6000  # most comparisons that the starts are compared on
+_STRENGTHS = (0.3, 1.0, 3.0)  # of the prior, of which the one that predicts best is kept
+_TOLERANCE = 0.02  # of averaging, nats per comparison
 _HALVINGS = ((3, 3), (4, 2))  # steps, then the divisor of the number of starts kept
 _CLUSTERED = 1500
 _SWEEPS = 10
@@ -113,12 +116,12 @@ def fit_mixtures(
     return fits
 
 
-def averaging_shares(scores: Sequence[float], tolerance: float) -> Array:
-    """Return shares (F,) ∝ exp(score / ``tolerance``), which sum to one.
+def averaging_shares(scores: Sequence[float]) -> Array:
+    """Return shares (F,) ∝ exp(score / 0.02 nats per comparison), which sum to one.
 
-    Most comparisons lie where the belief is not, so too few components may predict them best and
-    yet miss one. A small difference of scores therefore says little about the belief; a
-    component that one number misses and another invents are both milder in the average of log f.
+    Most comparisons lie where the belief has little mass, so that small differences of scores say
+    little about the belief: too few components may predict best. Averaging reduces the effect of a
+    component that is missing, or superfluous, in one of the forms.
 
     Parameters
     ----------
@@ -126,10 +129,10 @@ def averaging_shares(scores: Sequence[float], tolerance: float) -> Array:
 
     Examples
     --------
-    >>> averaging_shares([-0.07, -0.08, -0.40], 0.02).round(2).tolist()
+    >>> averaging_shares([-0.07, -0.08, -0.40]).round(2).tolist()
     [0.62, 0.38, 0.0]
     """
-    shares = np.exp((np.asarray(scores) - max(scores)) / tolerance)
+    shares = np.exp((np.asarray(scores) - max(scores)) / _TOLERANCE)
     return np.asarray(shares / shares.sum())
 
 
@@ -150,7 +153,7 @@ def _fit_count(
     start = _search(validation, settings, starts)
     seen = _posterior(validation, torch.nonzero(validation.fold_of != 0)[:, 0], settings.prior)
     members = []
-    for strength in settings.strengths:
+    for strength in _STRENGTHS:
         posterior = replace(seen, prior=replace(settings.prior, strength=strength))
         start = maximize(posterior, start, settings.steps)[0]
         members.append((start, posterior, _predictions(validation, posterior, start, 0)))
@@ -170,7 +173,7 @@ def _search(
 ) -> Mixture:
     """Return the start, maximized, that best predicts the first fold, by successive halving."""
     rows = torch.nonzero(validation.fold_of != 0)[:, 0]
-    rows = rows[torch.randperm(len(rows), generator=validation.generator)[: settings.search_rows]]
+    rows = rows[torch.randperm(len(rows), generator=validation.generator)[:_SEARCH_ROWS]]
     posterior = _posterior(validation, rows, settings.prior)
     left = list(starts)
     for steps, divisor in _HALVINGS:

@@ -21,11 +21,10 @@ from scipy.special import softmax
 from torch import Tensor
 
 from llm_elicit.density.likelihood import Response
-from llm_elicit.density.settings import PosteriorSettings
 from llm_elicit.density.stacks import ComponentStack, products
 from llm_elicit.density.utility.fisher_scoring import MixturePosterior, inverse_root, maximize
 from llm_elicit.density.utility.folds import Array, CrossValidation, HeldOut
-from llm_elicit.density.utility.hmc import LogDensity, sample_hmc
+from llm_elicit.density.utility.hmc import HmcSettings, LogDensity, sample_hmc
 from llm_elicit.density.utility.mixture import MixtureFit
 from llm_elicit.density.utility.model import Mixture, log_prior
 from llm_elicit.density.utility.quadratic import QuadraticFit, Regression, RidgedFit
@@ -36,6 +35,13 @@ from llm_elicit.density.utility_function import UtilityDraws
 _STEPS = 30
 _CHUNK = 1024
 _UNDECIDED = 1e-3
+# The mixtures' prior: Jeffreys' Dirichlet prior of the masses, a share of the strength chosen for
+# the mode, and doubt about the width; see `MixturePrior`.
+_CONCENTRATION, _PRIOR_SCALE, _SIZE_POWER = 0.5, 0.3, 2.0
+# Of the forms' likelihoods in their shares; below one, because most choices are between improbable
+# points and say little about the belief's mass.
+_LIKELIHOOD_POWER = 0.5
+_OF_LINEAR = HmcSettings(4, 4, 8)  # the posterior of a linear predictor is log-concave
 
 
 def draw_posterior(
@@ -44,10 +50,10 @@ def draw_posterior(
     predicted: HeldOut,
     mixtures: list[MixtureFit],
     smooth: SmoothFit | None,
-    settings: PosteriorSettings,
+    count: int,
     seed: int,
 ) -> UtilityDraws:
-    """Return draws over all forms.
+    """Return ``count`` draws over all forms.
 
     Parameters
     ----------
@@ -58,26 +64,26 @@ def draw_posterior(
     forms = [(predicted, quadratic.design @ ridged[0].coefficients)]
     forms += [(fit.held_out, fit.fitted) for fit in (smooth,) if fit is not None]
     forms += [(fit.held_out, fit.fitted) for fit in mixtures]
-    of_forms = _shares(validation, forms, settings, generator)
+    of_forms = _shares(validation, forms, generator)
     evidence = np.array([fit.evidence for fit in ridged])
     shares = np.concatenate([of_forms[0] * softmax(evidence), of_forms[1:]])
     # Rounding the cumulated shares once makes the parts add up.
-    edges = np.floor(np.cumsum(shares) * settings.draws + 0.5).astype(int)
+    edges = np.floor(np.cumsum(shares) * count + 0.5).astype(int)
     sizes = np.diff(np.concatenate([[0], edges])).tolist()
     drawn = []
     for fit in ridged:
         regression = quadratic.regression(fit.ridges)
         mode = torch.from_numpy(fit.coefficients)
-        drawn.append(_draw_linear(regression, mode, sizes.pop(0), generator, settings))
+        drawn.append(_draw_linear(regression, mode, sizes.pop(0), generator))
     beta, fourier = torch.cat(drawn), None
     if smooth is not None and (size := sizes.pop(0)):
-        more = _draw_linear(smooth.regression, smooth.mode, size, generator, settings)
+        more = _draw_linear(smooth.regression, smooth.mode, size, generator)
         rest, process = smooth.split(more)
         none = torch.zeros(len(beta), process.weights.shape[1])
         fourier = replace(process, weights=torch.cat([none, process.weights]))
         beta = torch.cat([beta, rest])
     stacks = [
-        draw_mixtures(validation, m, replace(settings, draws=size), generator)
+        draw_mixtures(validation, m, size, generator)
         for m, size in zip(mixtures, sizes, strict=True)
         if size
     ]
@@ -87,38 +93,37 @@ def draw_posterior(
 def _shares(
     validation: CrossValidation,
     forms: list[tuple[HeldOut, Array]],
-    settings: PosteriorSettings,
     generator: torch.Generator,
 ) -> Array:
     """Return shares (F,) of the forms, given each one's held-out and fitted differences."""
     rows = validation.rows.numpy()
     weights, groups = validation.data.weights[rows], validation.data.groups[rows]
     logs = np.stack([halfway(validation, *form) for form in forms])
-    power = settings.likelihood_power * len(rows) / weights.sum()
+    power = _LIKELIHOOD_POWER * len(rows) / weights.sum()
     return bootstrapped_shares(power * weights * logs, groups, generator)
 
 
 def draw_mixtures(
     validation: CrossValidation,
     fit: MixtureFit,
-    settings: PosteriorSettings,
+    count: int,
     generator: torch.Generator,
 ) -> ComponentStack:
-    """Return draws of the posterior of a mixture of one number of components."""
+    """Return ``count`` draws of the posterior of a mixture of one number of components."""
     d = validation.dimension
     prior = replace(
         fit.prior,
-        concentration=settings.concentration,
-        size_power=settings.size_power,
-        strength=settings.prior_scale * fit.prior.strength,
-        width_doubt=2.0 * settings.width_doubt / (d * (d + 1)),
+        concentration=_CONCENTRATION,
+        size_power=_SIZE_POWER,
+        strength=_PRIOR_SCALE * fit.prior.strength,
+        width_doubt=2.0 / (d * (d + 1)),
     )
     points = validation.sides(torch.arange(validation.size))
     posterior = MixturePosterior(points, validation.weights, validation.response, prior)
     mode = maximize(posterior, fit.mode, _STEPS)[0]
     density = MixtureDensity(posterior, mode)
     root = inverse_root(posterior.derivatives(mode)[1])
-    steps = sample_hmc(density, root, settings.draws, generator, settings.hmc, density.surrogate)
+    steps = sample_hmc(density, root, count, generator, surrogate=density.surrogate)
     drawn = mode.moved(steps)
     return ComponentStack(drawn.whiten, drawn.offset, drawn.height)
 
@@ -185,7 +190,6 @@ def _draw_linear(
     mode: Tensor,
     count: int,
     generator: torch.Generator,
-    settings: PosteriorSettings,
 ) -> Tensor:
     """Return draws (S, P) of the coefficients of a linear predictor."""
     undecided = regression.response.log_cdf(regression.columns @ mode) < -_UNDECIDED
@@ -196,6 +200,6 @@ def _draw_linear(
         return lambda steps: of.values(mode + steps.double()).float()
 
     steps = sample_hmc(
-        density(regression), root, count, generator, settings.hmc_linear, lambda _: density(few)
+        density(regression), root, count, generator, _OF_LINEAR, lambda _: density(few)
     )
     return mode + steps.double()

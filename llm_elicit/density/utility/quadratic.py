@@ -6,6 +6,7 @@ belief on the feature scale, is fitted here; `smooth` adds a process to it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ _TURNS = 12
 _SETTLED = 0.05  # of the logarithms of the ridges
 _RIDGES = (1e-6, 1e4)
 _UNDETERMINED = 1e-6
+_FACTORS = tuple(10.0 ** (half / 2) for half in range(-6, 7))  # whole decades are too coarse
 _STEPS, _HALVINGS = 50, 12  # of Newton's method
 _CONVERGED = 1e-3  # nats of the log-posterior
 
@@ -139,7 +141,7 @@ class QuadraticFit:
         design, weights = torch.from_numpy(self.design), torch.from_numpy(self.weights)
         return Regression(design, weights, self.response, torch.from_numpy(self.prior(ridges)))
 
-    def fits(self, factors: tuple[float, ...]) -> list[RidgedFit]:
+    def fits(self, factors: Sequence[float] = _FACTORS) -> list[RidgedFit]:
         """Return the fit under each multiple of `suited` ridges, the one of most evidence first.
 
         Evidence is the likelihood of the choices with β integrated out, by Laplace's approximation
