@@ -113,6 +113,40 @@ def finite(where: str, array: Array) -> Array:
     return array
 
 
+def table_of(where: str, values: object, axes: int = 2) -> Array:
+    """Return points (n, d), or (n, k, d) for three axes, that are finite and not empty.
+
+    Raises
+    ------
+    DensityError : as `numbers`, another shape, no points, or a value that is not finite.
+    """
+    array = numbers(where, values)
+    if array.ndim != axes or 0 in array.shape:
+        shape = "(n, d)" if axes == 2 else "(n, k, d)"
+        raise DensityError(
+            f"{where} has shape {array.shape}; it must be {shape}, with no axis of length 0; "
+            "reshape a single feature to a last axis of one."
+        )
+    return finite(where, array)
+
+
+def sides_of(where: tuple[str, str], one: object, other: object) -> tuple[Array, Array]:
+    """Return two sides (n, d) of n questions; tables are matched by their columns' names.
+
+    Raises
+    ------
+    DensityError : as `same_columns` and `table_of`, or shapes that differ.
+    """
+    other = same_columns(where, one, other)
+    a, b = table_of(where[0], one), table_of(where[1], other)
+    if a.shape != b.shape:
+        raise DensityError(
+            f"{where[0]} has shape {a.shape} and {where[1]} {b.shape}; row i of each is one "
+            "question, so the shapes must be equal; pass matching arrays."
+        )
+    return a, b
+
+
 def column(where: str, values: object, n: int) -> Array:
     """Return one number for each of n rows, (n,); a single number is repeated.
 

@@ -22,11 +22,11 @@ import numpy.typing as npt
 from llm_elicit.density.errors import (
     DensityError,
     column,
-    finite,
     flags,
     number,
     numbers,
-    same_columns,
+    sides_of,
+    table_of,
 )
 from llm_elicit.density.log_odds import LogOdds
 from llm_elicit.density.rankings import ranking_rows
@@ -133,7 +133,7 @@ class Evidence:
         >>> round(belief.diagnostics["response"]["position"]["mean"], 1)
         0.3
         """
-        one, other = _pair(first, second, "first", "second")
+        one, other = sides_of(("Evidence: first", "Evidence: second"), first, second)
         value = _each(log_odds, len(one), "log_odds")
         return cls._of_log_odds(one, other, value, np.zeros(len(one)), judge)
 
@@ -163,7 +163,7 @@ class Evidence:
         >>> stated.measured.value.round(2).tolist(), stated.measured.censored.tolist()
         ([0.99, 5.29], [0, 1])
         """
-        one, other = _pair(first, second, "first", "second")
+        one, other = sides_of(("Evidence: first", "Evidence: second"), first, second)
         p = column("Evidence: probability", probability, len(one))
         bad = np.flatnonzero((p < 0) | (p > 1))
         if bad.size:
@@ -222,7 +222,7 @@ class Evidence:
         DensityError : shapes that differ, a preference that is not a probability, or a negative
             weight.
         """
-        one, other = _pair(a, b, "a", "b")
+        one, other = sides_of(("Evidence: a", "Evidence: b"), a, b)
         n = len(one)
         _check_judge(judge)
         even = flags("Evidence: tie", tie, n)
@@ -282,7 +282,7 @@ class Evidence:
         _check_judge(judge)
         if not isinstance(positions, bool | np.bool_):
             raise DensityError(f"Evidence: positions = {positions!r}; it must be True or False.")
-        sets = _points(points, "points", 3)
+        sets = table_of("Evidence: points", points, 3)
         n, k = sets.shape[:2]
         if k == 1:
             raise DensityError("Evidence: points has one point per question; a ranking needs two.")
@@ -359,17 +359,6 @@ def _joined(parts: Sequence[Evidence | LogOdds], names: Sequence[str]) -> dict[s
     return arrays
 
 
-def _pair(one: object, other: object, *names: str) -> tuple[Array, Array]:
-    other = same_columns((f"Evidence: {names[0]}", f"Evidence: {names[1]}"), one, other)
-    a, b = (_points(x, name, 2) for x, name in zip((one, other), names, strict=True))
-    if a.shape != b.shape:
-        raise DensityError(
-            f"Evidence: {names[0]} has shape {a.shape} and {names[1]} {b.shape}; row i of each is "
-            "one question, so the shapes must be equal; pass matching arrays."
-        )
-    return a, b
-
-
 def _each(values: npt.ArrayLike, n: int, name: str) -> Array:
     """Return one number for each of n rows; unlike `column`, reject a single number."""
     if np.ndim(values) == 0:
@@ -391,14 +380,3 @@ def _without_ties(preference: npt.ArrayLike, even: npt.NDArray[np.bool_]) -> Arr
 def _check_judge(judge: object) -> None:
     if not isinstance(judge, str) or not judge:
         raise DensityError(f"Evidence: judge = {judge!r}; it must be the judge's name.")
-
-
-def _points(values: object, name: str, axes: int) -> Array:
-    array = numbers(f"Evidence: {name}", values)
-    if array.ndim != axes or 0 in array.shape:
-        shape = "(n, d)" if axes == 2 else "(n, k, d)"
-        raise DensityError(
-            f"Evidence: {name} has shape {array.shape}; it must be {shape}; "
-            "reshape a single feature to a last axis of one."
-        )
-    return finite(f"Evidence: {name}", array)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from llm_elicit.density.errors import DensityError, column, finite, numbers, same_columns
+from llm_elicit.density.errors import DensityError, column, sides_of, table_of
 from llm_elicit.density.evidence import UNKNOWN, Evidence
 from llm_elicit.density.log_odds import LogOdds, PairContrasts, pair_contrasts
 from llm_elicit.density.sampling import SamplingDensity
@@ -100,13 +100,7 @@ def check_judgments(
     DensityError : shapes that differ or do not match λ, values that are not finite, points
         outside λ's support, bad weights, or fewer comparisons than features.
     """
-    losers = same_columns(("winners", "losers"), winners, losers)
-    w, loser = _matrix(winners, "winners"), _matrix(losers, "losers")
-    if w.shape != loser.shape:
-        raise DensityError(
-            f"winners has shape {w.shape} and losers {loser.shape}; row i of each is one "
-            "comparison, so the shapes must be equal; pass matching arrays."
-        )
+    w, loser = sides_of(("winners", "losers"), winners, losers)
     mass = _weights(weights, len(w))
     pair = np.full((len(w), 2), UNKNOWN)
     none, zero = pair[:, 0], np.zeros(len(w), dtype=np.int64)
@@ -133,7 +127,7 @@ def check_evidence(evidence: Evidence, sampling: SamplingDensity) -> Judgments:
         named |= {"first": measured.first, "second": measured.second}
     for name, points in named.items():
         if len(points) or not len(measured):
-            _inside(name, _matrix(points, name), sampling)
+            _inside(name, table_of(name, points), sampling)
     _weights(evidence.weights, len(evidence.winners), needed=not len(measured))
     merged = _merge(evidence)
     if merged.size + len(merged.measured) < d:
@@ -143,16 +137,6 @@ def check_evidence(evidence: Evidence, sampling: SamplingDensity) -> Judgments:
             "features are needed; ask more questions."
         )
     return merged
-
-
-def _matrix(values: object, name: str) -> Array:
-    array = numbers(name, values)
-    if array.ndim != 2 or 0 in array.shape:
-        raise DensityError(
-            f"{name} has shape {array.shape}; it must be (n, d) with n, d >= 1; "
-            "reshape a single feature to (n, 1)."
-        )
-    return finite(name, array)
 
 
 def _weights(weights: npt.ArrayLike | None, n: int, *, needed: bool = True) -> Array:

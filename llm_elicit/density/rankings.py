@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from llm_elicit.density.errors import DensityError, numbers
 
+Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
 
@@ -64,6 +65,27 @@ def ranking_rows(ranking: npt.ArrayLike, n: int, k: int) -> RankingRows:
     question = np.repeat(np.arange(n), len(best))
     pick = question * picks + np.tile(best, n)
     return RankingRows(question, whole[:, best].ravel(), whole[:, worse].ravel(), pick)
+
+
+def pick_weights(pick: Index, odds: Array) -> Array:
+    """Return v_wj (m,) of the comparisons of picks numbered ``pick`` (m,).
+
+    Parameters
+    ----------
+    odds : (m,) f_w − f_j in units of the noise's scale; NaN where not known: equal utilities.
+
+    Examples
+    --------
+    >>> pick_weights(np.array([0, 0]), np.zeros(2)).round(2).tolist()    # one of three
+    [0.67, 0.67]
+    """
+    picks = np.unique(pick, return_inverse=True)[1].reshape(-1)
+    # log Σ_S e / e_w, over the losers of each pick and the winner itself.
+    others = np.zeros(int(picks.max()) + 1)
+    np.logaddexp.at(others, picks, -odds)
+    share = np.exp(np.logaddexp(0.0, -odds) - others[picks])
+    even = 2.0 / (1.0 + np.bincount(picks))[picks]
+    return np.where(np.isnan(share), even, share)
 
 
 def _check_ranking(ranking: npt.ArrayLike, n: int, k: int) -> Index:

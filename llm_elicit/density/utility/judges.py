@@ -19,6 +19,7 @@ from torch import Tensor
 from llm_elicit.density.evidence import UNKNOWN
 from llm_elicit.density.judgments import Context
 from llm_elicit.density.likelihood import Noise, Response
+from llm_elicit.density.rankings import pick_weights
 from llm_elicit.density.utility.folds import Array, ChoiceData, Folds
 
 _BIAS_SD = 3.0  # of an order bias, in units of the noise's scale
@@ -59,7 +60,7 @@ class JudgeTerms:
         return Response(replace(noise, ties=ties), gain, offset)
 
     def weigh(self, data: ChoiceData, noise: Noise, difference: Array | None = None) -> ChoiceData:
-        """Return the rows, those of rankings weighted as in `llm_elicit.density.evidence`.
+        """Return the rows, those of rankings weighted as in `llm_elicit.density.rankings`.
 
         ``difference`` (n,) is f(winner) − f(loser), NaN or None where not known: equal utilities.
         """
@@ -69,14 +70,8 @@ class JudgeTerms:
         response = self.response(context, noise)
         known = np.zeros(len(data.weights)) if difference is None else difference
         odds = response.seen(torch.from_numpy(known)).numpy() / noise.scale
-        weights, picked = data.weights.copy(), np.flatnonzero(context.pick != UNKNOWN)
-        picks = np.unique(context.pick[picked], return_inverse=True)[1].reshape(-1)
-        # log Σ_S e / e_w, over the losers of each pick and the winner itself.
-        others = np.full(int(picks.max()) + 1, 0.0)
-        np.logaddexp.at(others, picks, -odds[picked])
-        share = np.exp(np.logaddexp(0.0, -odds[picked]) - others[picks])
-        even = 2.0 / (1.0 + np.bincount(picks))[picks]
-        weights[picked] *= np.where(np.isnan(share), even, share)
+        weights, picked = data.weights.copy(), context.pick != UNKNOWN
+        weights[picked] *= pick_weights(context.pick[picked], odds[picked])
         return replace(data, weights=weights)
 
     def estimate(self, data: ChoiceData, noise: Noise, difference: Array) -> JudgeTerms:
