@@ -24,7 +24,7 @@ from llm_elicit.density.belief_files import BeliefParts, read_belief, write_beli
 from llm_elicit.density.conditional import condition
 from llm_elicit.density.diagnostics import at_level, self_report
 from llm_elicit.density.distribution import Distribution
-from llm_elicit.density.errors import DensityError, callback, integer, number, points_of
+from llm_elicit.density.errors import DensityError, callback, integer, number
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.methods import DensityModel
 from llm_elicit.density.settings import Progress
@@ -170,7 +170,7 @@ class BeliefDensity(Distribution):
         DensityError : the method is neither "utility" nor "auto", or points lie outside the
             support.
         """
-        model, points = self.utility_model("utility"), self._inside("utility: x", x)
+        model, points = self.utility_model("utility"), self.inside("utility: x", x)
         with one_thread():
             g = torch.from_numpy(self._latent.to_latent(points))
             return np.asarray(utility_at(self._latent, model.utility, g).numpy())
@@ -184,20 +184,9 @@ class BeliefDensity(Distribution):
         ------
         DensityError : the belief has no draws.
         """
-        g = torch.from_numpy(self._latent.to_latent(self._inside("utilities: x", x)))
+        g = torch.from_numpy(self._latent.to_latent(self.inside("utilities: x", x)))
         with one_thread():
             return np.asarray(utilities_at(self._latent, self.utility_draws(), g).numpy())
-
-    def _inside(self, where: str, x: npt.ArrayLike) -> Array:
-        """Return points (n, d) of the support."""
-        found = points_of(where, x, self.dimension)
-        outside = np.flatnonzero(~self.sampling.contains(found))
-        if outside.size:
-            raise DensityError(
-                f"{where}: point {outside[0]}, {found[outside[0]].tolist()}, lies outside the "
-                "support; the utility is known only inside."
-            )
-        return found
 
     @property
     def power(self) -> float:
@@ -284,11 +273,6 @@ class BeliefDensity(Distribution):
         """
         if log_level_sd is None:
             log_level_sd = float(self.diagnostics.get("power", {}).get("log_sd", 0.0))
-        if number("draws: log_level_sd", log_level_sd) < 0.0:
-            raise DensityError(
-                f"draws: log_level_sd = {log_level_sd}; a standard deviation is finite and >= 0; "
-                "0 means that the noise level is known."
-            )
         callback("draws: progress", progress)
         generator = generator_of(seed)
         model = self._model if isinstance(self._model, UtilityDensity) else None

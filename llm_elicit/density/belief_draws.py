@@ -15,6 +15,7 @@ from llm_elicit.density.errors import (
     finite,
     integer,
     levels_of,
+    number,
     numbers,
     points_of,
 )
@@ -176,6 +177,11 @@ def make_draws(
     log_level_sd : standard deviation of log factors (normal, mean 0) of the draws' utilities,
         which represent noise levels.
     """
+    if number("draws: log_level_sd", log_level_sd) < 0.0:
+        raise DensityError(
+            f"draws: log_level_sd = {log_level_sd}; a standard deviation is finite and >= 0; "
+            "0 means that the noise level is known."
+        )
     factors = torch.ones(len(utilities))
     if log_level_sd > 0:
         factors = torch.exp(log_level_sd * torch.randn(len(utilities), generator=generator))

@@ -130,6 +130,22 @@ class Distribution:
             result[inside] = per_scale + self.sampling.log_scale_slope(kept)
         return result
 
+    def inside(self, where: str, x: object) -> Array:
+        """Return points (n, d) after a check that they are in the support, for use in the core.
+
+        Raises
+        ------
+        DensityError : other shapes or values, or points outside the support.
+        """
+        points = points_of(where, x, self.dimension)
+        outside = np.flatnonzero(~self.sampling.contains(points))
+        if outside.size:
+            raise DensityError(
+                f"{where}[{outside[0]}] = {points[outside[0]].tolist()} lies outside the support "
+                f"({outside.size} such rows); leave those out."
+            )
+        return points
+
     def as_prior(self) -> Prior:
         """Return the density with the methods of SciPy's frozen distributions; see `Prior`."""
         return Prior(self)

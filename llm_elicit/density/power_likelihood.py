@@ -26,7 +26,7 @@ import torch
 from scipy.special import logsumexp
 
 from llm_elicit.density.belief import BeliefDensity
-from llm_elicit.density.errors import DensityError, finite, integer, number, numbers
+from llm_elicit.density.errors import DensityError, finite, integer, number, numbers, table_of
 from llm_elicit.density.power_path import PowerPath, follow_powers, log_grid, whole
 from llm_elicit.density.ranges import RangeLikelihood, Ranges
 from llm_elicit.density.utility_density import utility_at
@@ -196,19 +196,9 @@ class PowerLikelihoods:
 
 
 def _inside(belief: BeliefDensity, values: npt.ArrayLike, name: str) -> Array:
-    """Return points (n, d) of the support."""
-    x = numbers(f"fit_power: {name}", values)
-    if x.ndim != 2 or x.shape[1] != belief.dimension or not len(x):
-        raise DensityError(
-            f"fit_power: {name} has shape {x.shape}; points are (m, {belief.dimension}), m >= 1."
-        )
-    outside = np.flatnonzero(~belief.sampling.contains(x))
-    if outside.size:
-        raise DensityError(
-            f"fit_power: {name}[{outside[0]}] = {x[outside[0]].tolist()} lies outside the support "
-            f"of the belief ({outside.size} such rows); leave those out."
-        )
-    return x
+    """Return points (n, d) of the support, n >= 1."""
+    where = f"fit_power: {name}"
+    return belief.inside(where, table_of(where, values))
 
 
 def _stated(
