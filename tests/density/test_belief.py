@@ -205,7 +205,7 @@ GOOD = np.linspace(-0.9, 0.9, 8)[:, None]
         ({"losers": np.where(GOOD > 0.8, np.inf, GOOD)}, r"losers\[7, 0\] is inf"),
         ({"winners": GOOD + 0.5}, "outside the support"),
         ({"weights": -np.ones(8)}, r"weights\[0\] is -1.0"),
-        ({"weights": np.ones(3)}, "one weight a comparison"),
+        ({"weights": np.ones(3)}, "one weight per comparison"),
         ({"weights": np.zeros(8)}, "weights are all 0"),
         ({"sampling": None}, "sampling is missing"),
         ({"sampling": Uniform([-1.0] * 2, [1.0] * 2)}, "1 features and the sampling density 2"),

@@ -9,9 +9,8 @@ import torch
 
 from llm_elicit.density import GaussianMixture, MixturePrior, Noise, Uniform
 from llm_elicit.density.likelihood import Response
-from llm_elicit.density.settings import HmcSettings
 from llm_elicit.density.utility.fisher_scoring import MixturePosterior, inverse_root, maximize
-from llm_elicit.density.utility.hmc import sample_hmc
+from llm_elicit.density.utility.hmc import HmcSettings, sample_hmc
 from llm_elicit.density.utility.model import Mixture, log_prior
 from llm_elicit.density.utility.posterior import MixtureDensity
 from tests.density.targets import ask

@@ -371,7 +371,7 @@ class TestBadInput:
         [
             ([[(1, 0)]], [[(0, 1)]], [0.1], "lower bound comes first"),
             ([[(0, 1)]], [[(0, 1)]], [np.nan], r"log_odds\[0\] is nan"),
-            ([[(0, 1)]], [[(0, 1)]], [0.1, 0.2], "one number a question"),
+            ([[(0, 1)]], [[(0, 1)]], [0.1, 0.2], "one number per question"),
             ([(0, 1)], [(0, 1)], [0.1], "both are"),
             ([[(0, "x")]], [[(0, 1)]], [0.1], "cannot be read"),
         ],
