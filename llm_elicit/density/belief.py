@@ -25,12 +25,12 @@ from llm_elicit.density.conditional import condition
 from llm_elicit.density.diagnostics import at_level, self_report
 from llm_elicit.density.distribution import Distribution
 from llm_elicit.density.errors import DensityError, callback, integer, number
+from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.methods import DensityModel
 from llm_elicit.density.settings import Progress
 from llm_elicit.density.summaries import Power
 from llm_elicit.density.torch_utils import generator_of, one_thread
-from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_density import (
     UtilityDensity,
     normalized,

@@ -19,10 +19,10 @@ from llm_elicit.density.errors import (
     numbers,
     points_of,
 )
+from llm_elicit.density.latent import Latent
 from llm_elicit.density.settings import AnnealingSettings, Progress
 from llm_elicit.density.stacks import ComponentStack
 from llm_elicit.density.summaries import weighted_quantiles
-from llm_elicit.density.transforms import Latent
 from llm_elicit.density.uniform import Uniform
 from llm_elicit.density.utility_density import UtilityDensity, anneal_belief, utility_at
 from llm_elicit.density.utility_function import Utility, UtilityDraws

@@ -17,10 +17,11 @@ from torch import Tensor
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.gaussian_mixture import GaussianMixture
+from llm_elicit.density.latent import Latent
 from llm_elicit.density.methods import DensityModel, external_method
 from llm_elicit.density.sampling import SamplingDensity
 from llm_elicit.density.score.density import ScoreDensity
-from llm_elicit.density.transforms import Latent, make_latent
+from llm_elicit.density.transforms import make_latent
 from llm_elicit.density.uniform import Uniform
 from llm_elicit.density.utility_density import UtilityDensity
 from llm_elicit.density.utility_function import UtilityDraws

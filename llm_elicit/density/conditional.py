@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.errors import DensityError, integer, number
+from llm_elicit.density.latent import Latent
 from llm_elicit.density.stacks import ComponentStack, FourierStack, NetworkStack
-from llm_elicit.density.transforms import BoxLatent, Latent
+from llm_elicit.density.transforms import BoxLatent
 from llm_elicit.density.uniform import Uniform
 from llm_elicit.density.utility_function import Utility, UtilityDraws
 

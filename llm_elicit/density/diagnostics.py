@@ -27,11 +27,11 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.empirical import Empirical
+from llm_elicit.density.latent import Array, Latent
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.methods import DensityModel, LogNormalizer
 from llm_elicit.density.sampling import SamplingDensity
 from llm_elicit.density.smc import Draws
-from llm_elicit.density.transforms import Array, Latent
 from llm_elicit.density.uniform import Uniform
 
 AT_BOUND = 0.01

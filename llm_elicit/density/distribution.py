@@ -21,11 +21,11 @@ from llm_elicit.density.errors import (
     points_of,
     seed_of,
 )
+from llm_elicit.density.latent import Latent
 from llm_elicit.density.methods import DensityModel
 from llm_elicit.density.sampling import SamplingDensity
 from llm_elicit.density.summaries import CredibleRegion, Marginal, find_mode, summarize
 from llm_elicit.density.torch_utils import generator_of, one_thread
-from llm_elicit.density.transforms import Latent
 from llm_elicit.density.uniform import Uniform
 from llm_elicit.density.utility_density import UtilityDensity
 

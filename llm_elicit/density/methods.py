@@ -18,11 +18,12 @@ from torch import Tensor
 
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.judgments import Judgments
+from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.sampling import SamplingDensity
 from llm_elicit.density.settings import FitSettings, Progress
 from llm_elicit.density.smc import Draws, Proposal
-from llm_elicit.density.transforms import Latent, make_latent
+from llm_elicit.density.transforms import make_latent
 from llm_elicit.density.utility_function import DeferredDraws, UtilityDraws
 
 GROUP = "llm_elicit.density_methods"

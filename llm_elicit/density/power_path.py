@@ -24,8 +24,8 @@ from scipy.stats import qmc
 from torch import Tensor
 
 from llm_elicit.density.errors import DensityError
+from llm_elicit.density.latent import Latent
 from llm_elicit.density.sampling import bisect
-from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_function import Utility
 
 Array = npt.NDArray[np.float64]

@@ -27,8 +27,8 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from llm_elicit.density.errors import DensityError
+from llm_elicit.density.latent import Latent
 from llm_elicit.density.settings import AnnealingSettings
-from llm_elicit.density.transforms import Latent
 
 LogDensity = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Log-densities (n,) and their gradients (n, d) at latent points (n, d)."""

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from llm_elicit.density.latent import Latent
 from llm_elicit.density.methods import EvaluationError, Fitted, LogNormalizer
 from llm_elicit.density.settings import AnnealingSettings
 from llm_elicit.density.smc import Annealed, Draws, Proposal, anneal
-from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_function import Potential, Utility, rounding
 
 Array = npt.NDArray[np.float64]

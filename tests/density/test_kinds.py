@@ -56,8 +56,7 @@ PAIRS = {
         [1.0, 1.0], [9.0, 9.0], integer=[True, True], constraints=[LinearConstraint([1, -1], 0)]
     ),
 }  # fmt: skip
-# A flag alone is one pair of points, which cannot be held out.
-EVERY = {name: box for name, box in KINDS.items() if name != "flag"} | PAIRS
+EVERY = KINDS | PAIRS
 
 
 def _axis(box: Uniform, j: int, fine: int) -> tuple[Array, Array]:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from llm_elicit.density.latent import Latent
 from llm_elicit.density.methods import EvaluationError
 from llm_elicit.density.smc import Draws
-from llm_elicit.density.transforms import Latent
 
 _CHUNK = 8192
 _SQRT_3 = math.sqrt(3.0)

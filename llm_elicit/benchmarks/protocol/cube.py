@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from llm_elicit.density.transforms import Array, Latent
+from llm_elicit.density.latent import Array, Latent
 
 _STEP = 1e-4
 _MARGIN = 1e-9
 
 
 class CubeLatent(Latent):
-    """Coordinates in [−side/2, side/2]^d; see `llm_elicit.density.transforms.Latent`.
+    """Coordinates in [−side/2, side/2]^d; see `llm_elicit.density.latent.Latent`.
 
     Points beyond the cube count as the nearest point of it. ``outer`` are the coordinates the
     utility was fitted in.

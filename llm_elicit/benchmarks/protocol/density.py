@@ -34,10 +34,10 @@ from llm_elicit.benchmarks.protocol.samplers import (
 )
 from llm_elicit.benchmarks.protocol.tempering import Tempering
 from llm_elicit.benchmarks.protocol.training import TrainingSettings
+from llm_elicit.density.latent import Latent
 from llm_elicit.density.methods import EvaluationError, LogNormalizer
 from llm_elicit.density.settings import AnnealingSettings
 from llm_elicit.density.smc import Draws, Proposal
-from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_density import (
     anneal_belief,
 )

@@ -30,9 +30,9 @@ from llm_elicit.benchmarks.protocol.samplers import Resampler, sample_heun
 from llm_elicit.benchmarks.protocol.tempering import Tempering, optimal_constant
 from llm_elicit.benchmarks.protocol.training import PairData, TrainedScore, train_score
 from llm_elicit.density.fit import fit_choice_utility
+from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.methods import Fitted, LogNormalizer, Problem, external_settings
-from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_density import estimate_log_normalizer, utility_at
 from llm_elicit.density.utility_function import Utility
 

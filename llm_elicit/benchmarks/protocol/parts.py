@@ -14,7 +14,7 @@ from llm_elicit.benchmarks.protocol.likelihood import FlowPrior
 from llm_elicit.benchmarks.protocol.network import ScoreNetwork
 from llm_elicit.benchmarks.protocol.tempering import Tempering
 from llm_elicit.density.errors import DensityError
-from llm_elicit.density.transforms import Latent
+from llm_elicit.density.latent import Latent
 from llm_elicit.density.utility_density import utility_and_slope, utility_at
 from llm_elicit.density.utility_function import Potential, Utility
 

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.judgments import assign_folds
+from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import choice_log_likelihood
 from llm_elicit.density.methods import EvaluationError, Fitted, Problem
 from llm_elicit.density.score.field import TemperingField
 from llm_elicit.density.score.network import PairData, ScoreNetworks, train_networks
 from llm_elicit.density.settings import AnnealingSettings
 from llm_elicit.density.smc import Draws, Proposal
-from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility_density import (
     draw_belief,
     estimate_log_normalizer,

@@ -28,10 +28,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.settings import ScoreSettings
 from llm_elicit.density.torch_utils import Adam
-from llm_elicit.density.transforms import Latent
 
 _CHUNK = 4096
 _AVERAGING, _CLIP = 0.98, 10.0

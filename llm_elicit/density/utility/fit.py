@@ -190,7 +190,8 @@ class _Choice:
         self.response = validation.response.at(validation.rows)
         self.scores = {name: of.log_likelihood(self.response) for name, of in forms.items()}
         alone = {name: score for name, score in self.scores.items() if name != "smooth"}
-        self.form = simplest(alone, self.weights, self.groups)
+        two_values = _one_pair_of_two_values(validation)
+        self.form = "quadratic" if two_values else simplest(alone, self.weights, self.groups)
         self.held_out = forms[self.form]
 
     def report(self) -> dict[str, Any]:
@@ -208,6 +209,18 @@ class _Choice:
             },
             "calibration": calibration(self.held_out, self.weights, self.response),
         }
+
+
+def _one_pair_of_two_values(validation: CrossValidation) -> bool:
+    """Return whether all is about one feature with two values, which are at −1 and 1.
+
+    Held out, the only pair that there is leaves nothing to fit, so that no form could win.
+    """
+    winners, losers = validation.data.winners, validation.data.losers
+    if validation.dimension > 1:
+        return False
+    differ = winners != losers
+    return bool(differ.any() and np.allclose(np.abs([winners, losers]), np.abs(winners[0])))
 
 
 def _average(mixtures: list[MixtureFit]) -> tuple[ComponentStack, ...]:

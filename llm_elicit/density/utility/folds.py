@@ -24,7 +24,7 @@ class ChoiceData:
     """Features of winners and losers (n, d), weights (n,), pair numbers (n,), and their context.
 
     ``category`` (d,) is the categorical feature that each belongs to, −1 of numbers; see
-    `llm_elicit.density.transforms.Latent.category`. None if all are numbers.
+    `llm_elicit.density.latent.Latent.category`. None if all are numbers.
     """
 
     winners: Array

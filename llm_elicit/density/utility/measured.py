@@ -10,10 +10,10 @@ import torch
 from scipy import stats
 
 from llm_elicit.density.judgments import Context, Judgments
+from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.log_odds import PairContrasts
 from llm_elicit.density.settings import GaussianProcessSettings
-from llm_elicit.density.transforms import Latent
 from llm_elicit.density.utility.gaussian_process import (
     GaussianProcessFit,
     Observations,
