@@ -88,7 +88,7 @@ def _mean(belief: density.BeliefDensity, points: Floats) -> Floats:
 def _grids(space: FeatureSpace) -> list[Floats]:
     """Return the values at which each feature is evaluated, natural units."""
     ends = space.to_scale(np.stack([space.low, space.high]))
-    at = space.from_scale(ends[0] + GRID[:, None] * (ends[1] - ends[0]))
+    at = space.to_support(space.from_scale(ends[0] + GRID[:, None] * (ends[1] - ends[0])))
     return [
         np.arange(len(feature.categories), dtype=np.float64) if feature.categories else at[:, j]
         for j, feature in enumerate(space.features)

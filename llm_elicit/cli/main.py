@@ -14,9 +14,10 @@ from llm_elicit.cli.bench import bench_app
 from llm_elicit.cli.cache import cache_app
 from llm_elicit.cli.compare import compare_command
 from llm_elicit.cli.exit_codes import CommandGroup, run_app
-from llm_elicit.cli.models import backends_command, models_app, space_app
+from llm_elicit.cli.models import backends_command, models_app
 from llm_elicit.cli.options import out
 from llm_elicit.cli.pilot import pilot_command
+from llm_elicit.cli.space import space_app
 
 app = typer.Typer(
     cls=CommandGroup,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,17 +15,12 @@ from llm_elicit.errors import InputError
 if TYPE_CHECKING:
     from llm_elicit import backends, orchestrator
     from llm_elicit.config import judges, plugins
-    from llm_elicit.pipeline import manifest
-    from llm_elicit.spaces import drafting
 else:
     backends = LazyModule("llm_elicit.backends")
-    drafting = LazyModule("llm_elicit.spaces.drafting")
     judges = LazyModule("llm_elicit.config.judges")
-    manifest = LazyModule("llm_elicit.pipeline.manifest")
     orchestrator = LazyModule("llm_elicit.orchestrator")
     plugins = LazyModule("llm_elicit.config.plugins")
 
-space_app = typer.Typer(help="Feature spaces.", no_args_is_help=True)
 models_app = typer.Typer(help="The local models: list them, download their weights.")
 
 
@@ -70,18 +64,3 @@ def _state_of(name: str) -> str:
     except InputError as error:
         return str(error)
     return "ready"
-
-
-@space_app.command("init")
-def init_command(
-    table: Annotated[Path, typer.Argument(metavar="CSV", help="Your table, with a header line.")],
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the YAML file.")] = False,
-) -> None:
-    """Draft a feature space from a CSV: a YAML file beside it, ready to edit."""
-    space, text = drafting.draft_space(table)
-    path = table.parent / f"{space.name}.yaml"
-    if path.exists() and not force:
-        raise InputError(f"{path} exists; give --force to overwrite it")
-    manifest.write_atomically(path, text)
-    count = space.dimension
-    out.print(f"{path}: {count} features; edit it, then name it as `space:` in a campaign")

@@ -32,7 +32,8 @@ def sampling_of(space: FeatureSpace) -> density.SamplingDensity:
     """
     if space.sampling == "empirical" and not (space.categorical | space.periodic).any():
         return density.Empirical(space.table_points(), space.low, space.high, log=space.log)
-    return density.Uniform(space.low, space.high, log=space.log, categorical=space.categorical)
+    kinds = {name: getattr(space, name) for name in ("log", "categorical", "integer", "periodic")}
+    return density.Uniform(space.low, space.high, **kinds)
 
 
 def noise_of(fit: Fit) -> density.Noise:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.csv_columns import read_cells
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 _UNIQUE_SHARE = 0.9
@@ -69,8 +68,7 @@ class RowCompletion:
             ('body_mass_g', 342)
         """
         space.read_table()  # this checks its checksum and its columns
-        assert space.table is not None
-        header, *rows = read_cells(space.folder / space.table.file)
+        header, *rows = space.printed_rows()
         rows = [row for row in rows if len(row) == len(header)]
         places = [header.index(heading) for heading in space.headings]
         place = _hidden_column(places, rows, space)
@@ -92,7 +90,7 @@ class RowCompletion:
 def _hidden_column(places: list[int], rows: list[list[str]], space: FeatureSpace) -> int:
     """Return the column to hide, a numeric feature's."""
     found: list[tuple[bool, int, int]] = []
-    for place in (places[j] for j in space.numeric):
+    for place in (places[j] for j in space.numeric if space.features[j].kind != "date"):
         if not place:
             continue  # no cell precedes it
         beginnings = {tuple(row[:place]) for row in rows}

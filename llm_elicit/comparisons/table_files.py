@@ -14,7 +14,7 @@ import numpy as np
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import guard, unguard, visible
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.csv_columns import read_csv
+from llm_elicit.spaces.csv_files import read_csv
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -38,7 +38,11 @@ def identity_of(
         >>> identity_of(campaign, campaign.load_space())["seed"]
         '1'
     """
-    table = space.table and {"sha256": space.table.sha256, "columns": space.table.columns}
+    table = space.table and {
+        "sha256": space.table.sha256,
+        "columns": space.table.columns,
+        **space.table.recorded(include={"dialect", "words", "dates"}),
+    }
     about: dict[str, Any] = {"features": space.names, "table": table}
     about |= {name: getattr(space, name) for name in ("subject", "setting")}
     features = {

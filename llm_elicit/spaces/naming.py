@@ -1,0 +1,139 @@
+"""Names, labels and units of features, guessed from the headings of columns."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from llm_elicit.spaces.feature import NAME
+
+_UNITS = {
+    "mm": "mm", "cm": "cm", "km": "km", "ft": "feet", "kg": "kg", "mg": "mg", "lb": "pounds",
+    "lbs": "pounds", "oz": "ounces", "kwh": "kWh", "kw": "kW", "mph": "miles per hour",
+    "kmh": "km/h", "kph": "km/h", "sec": "seconds", "secs": "seconds", "seconds": "seconds",
+    "mins": "minutes", "minutes": "minutes", "hrs": "hours", "hours": "hours", "days": "days",
+    "weeks": "weeks", "months": "months", "years": "years", "yrs": "years", "pct": "%",
+    "percent": "%", "perc": "%", "usd": "USD", "eur": "EUR", "gbp": "GBP", "chf": "CHF",
+    "dollars": "USD", "celsius": "°C", "degc": "°C", "fahrenheit": "°F", "degf": "°F",
+    "deg": "°", "degrees": "°", "hpa": "hPa", "kpa": "kPa", "ppm": "ppm", "ppb": "ppb",
+    "ml": "ml", "liters": "litres", "litres": "litres", "sqm": "m²", "m2": "m²", "km2": "km²",
+    "sqft": "square feet", "kcal": "kcal",
+}  # fmt: skip
+"""Units by what stands for them at the end of a heading."""
+
+_LETTERS = {"m": "m", "g": "g", "l": "litres", "s": "seconds"}
+_DEGREES = {"c": "°C", "f": "°F", "k": "K"}
+_WORDS = {
+    "temp": "temperature", "avg": "average", "max": "maximum", "min": "minimum", "qty": "quantity",
+    "num": "number of", "lat": "latitude", "lon": "longitude", "lng": "longitude", "yr": "year",
+    "pop": "population", "dow": "day of the week", "hr": "hour", "dob": "date of birth",
+}  # fmt: skip
+"""Abbreviations that are written out."""
+
+_STATISTICS = {"avg", "average", "mean", "median", "max", "maximum", "min", "minimum", "total"}
+"""Words that come first in a label: the maximum temperature, of a column temp_max."""
+
+_OWN_UNITS = {"age": "years", "latitude": "°", "longitude": "°"}
+
+
+@dataclass(frozen=True)
+class Wording:
+    """How a column is worded.
+
+    Attributes:
+        name: the feature's name.
+        label: its label.
+        unit: its unit; empty if unknown.
+        guessed: the keys that are guesses: "label", "unit".
+    """
+
+    name: str
+    label: str
+    unit: str
+    guessed: frozenset[str]
+
+
+def words_of(heading: str) -> list[str]:
+    """Return the words of a heading in lower case.
+
+    Example:
+        >>> words_of("body_mass_g"), words_of("lifeExp"), words_of("GDPPerCap (US$)")
+        (['body', 'mass', 'g'], ['life', 'exp'], ['gdp', 'per', 'cap', 'us'])
+    """
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", heading)
+    return [word.casefold() for word in re.findall(r"[^\W_]+", apart)]
+
+
+def wordings(headings: Sequence[str]) -> dict[str, Wording]:
+    """Return the wording of each heading; names and labels differ.
+
+    Example:
+        >>> found = wordings(["body_mass_g", "temp_c", "price (USD)"])
+        >>> [(each.label, each.unit) for each in found.values()]
+        [('body mass', 'g'), ('temperature', '°C'), ('price', 'USD')]
+    """
+    names, found = _names(headings), dict[str, Wording]()
+    for heading in headings:
+        label, unit = _guess(heading)
+        plain = " ".join(re.sub(r"[_\s]+", " ", heading).split())
+        known = {each.label for each in found.values()}
+        if label in known or not label.isprintable() or not label:
+            label, unit = plain, ""
+        if label in known or not label.isprintable() or not label:
+            label = names[heading]
+        guesses = {"label": label.casefold() != plain.casefold(), "unit": bool(unit)}
+        guessed = frozenset(key for key, given in guesses.items() if given)
+        found[heading] = Wording(names[heading], label, unit, guessed)
+    return found
+
+
+def _guess(heading: str) -> tuple[str, str]:
+    """Return a label and a unit; the unit is empty if none is recognized."""
+    words = words_of(heading)
+    unit = _unit(words, heading)
+    kept = words[:-1] if unit else words
+    if len(kept) > 1 and kept[-1] in _STATISTICS:
+        kept = [kept[-1], *kept[:-1]]
+    if not unit and len(words) == 1 and heading.isprintable() and words[0] not in _WORDS:
+        return " ".join(heading.replace("_", " ").split()), _OWN_UNITS.get(words[0], "")
+    label = " ".join(_WORDS.get(word, word) for word in kept)
+    if not unit and label == " ".join(words):
+        label = " ".join(heading.replace("_", " ").split())  # with its capitals
+        label = " ".join(words) if re.search(r"[a-z][A-Z]", label) else label
+    return label, unit or _OWN_UNITS.get(label, "")
+
+
+def _unit(words: Sequence[str], heading: str) -> str:
+    if len(words) < 2:
+        return ""
+    last = words[-1]
+    if last in _UNITS:
+        return _UNITS[last]
+    if {"temp", "temperature"} & set(words) and last in _DEGREES:
+        return _DEGREES[last]
+    # A single letter is a unit only where something sets it apart.
+    return _LETTERS.get(last, "") if re.search(r"[\s_.(\[][a-zA-Z][)\]]?$", heading) else ""
+
+
+def _names(headings: Sequence[str]) -> dict[str, str]:
+    """Return the name of each heading's feature: the heading, or a valid name made from it."""
+    names = {heading: heading for heading in headings if re.fullmatch(NAME, heading)}
+    for heading in headings:
+        if heading not in names:
+            names[heading] = valid_name(heading, names.values())
+    return names
+
+
+def valid_name(text: str, taken: Collection[str] = ()) -> str:
+    """Return a name made from a text that is none, other than those that are taken.
+
+    Example:
+        >>> valid_name("weight kg"), valid_name("2nd"), valid_name("%", ["_"])
+        ('weight_kg', '_2nd', '__2')
+    """
+    plain = re.sub(r"^(?=\d)", "_", re.sub(r"[^A-Za-z0-9]+", "_", text.strip()))
+    plain = re.sub(r"(?<=.)_$", "", plain) or "_"
+    tried = (f"{plain}_{k}" if k > 1 else plain for k in itertools.count(1))
+    return next(name for name in tried if name not in taken)

@@ -1,0 +1,156 @@
+"""Reference tables: the file that a feature space stands for, and which of its rows are used."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from llm_elicit._util.packages import LazyModule
+from llm_elicit.config.base_model import StrictModel
+from llm_elicit.errors import InputError
+from llm_elicit.spaces import cells
+from llm_elicit.spaces.csv_files import Dialect, read_cells
+from llm_elicit.spaces.feature import Feature
+from llm_elicit.spaces.table_files import is_text, read_table_file
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = LazyModule("pandas")
+
+
+class Table(StrictModel):
+    """The reference data that a belief is compared with, and where they come from.
+
+    Attributes:
+        file: the file's name, beside the space's.
+        sha256: its checksum.
+        source, licence: where it is from, and what may be done with it.
+        rows: the number of its rows.
+        columns: the headings of features that are not headed by their names; of names that are no
+            feature's it says nothing.
+        dialect: how a CSV is written.
+        words: by feature, the category of cells that are not written as their category; an empty
+            cell may be one.
+        dates: by feature, how its dates are written; unless given, as 2020-03-14.
+    """
+
+    file: str
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    source: str
+    licence: str
+    rows: Annotated[int, Field(ge=1)]
+    columns: dict[str, str] = Field(default={}, exclude_if=lambda headings: not headings)
+    dialect: Dialect = Field(default=Dialect(), exclude_if=lambda given: given == Dialect())
+    words: dict[str, dict[str, str]] = Field(default={}, exclude_if=lambda given: not given)
+    dates: dict[str, str] = Field(default={}, exclude_if=lambda given: not given)
+
+    def heading(self, name: str) -> str:
+        """The heading of a feature's column."""
+        return self.columns.get(name, name)
+
+    def read(
+        self, folder: Path, features: Sequence[Feature], space: str, content: bytes | None = None
+    ) -> pd.DataFrame:
+        """Return the columns of features, by their names, as floats in natural units.
+
+        Args:
+            folder: where the file is.
+            features: the features.
+            space: the space's name, for messages.
+            content: the file's bytes, if it has not been written yet.
+
+        Raises:
+            InputError: the file is gone or was changed, or a column is missing or holds a cell
+                that is no value of its feature.
+        """
+        path = self._checked(folder, space, content)
+        frame = read_table_file(path, self.dialect, content)
+        if len(frame) != self.rows:
+            raise InputError(
+                f"{path}: {len(frame):,} rows, and {space}.yaml says {self.rows:,}; "
+                "correct rows there, or restore the file"
+            )
+        missing = [one.name for one in features if self.heading(one.name) not in frame.columns]
+        if missing:
+            raise InputError(
+                f"{path}: no column {self.heading(missing[0])!r}; it has {', '.join(frame.columns)}"
+            )
+        return pd.DataFrame({one.name: self._values(frame, one, path) for one in features})
+
+    def _values(self, frame: pd.DataFrame, feature: Feature, path: Path) -> pd.Series[float]:
+        name = feature.name
+        words, dates = self.words.get(name, {}), self.dates.get(name, cells.ISO)
+        column = frame[self.heading(name)]
+        return cells.to_values(column, feature, self.dialect, words, dates, str(path))
+
+    def _checked(self, folder: Path, space: str, content: bytes | None) -> Path:
+        """Return the path of the file, whose checksum is the recorded one.
+
+        Raises:
+            InputError: it is gone, or has another.
+        """
+        path = folder / self.file
+        if content is None and not path.is_file():
+            raise InputError(f"{path}: the reference table is missing; put the file back")
+        content = path.read_bytes() if content is None else content
+        digest = hashlib.sha256(content).hexdigest()
+        if digest != self.sha256:
+            raise InputError(
+                f"{path}: checksum {digest[:12]}… is not {self.sha256[:12]}… as "
+                f"{space}.yaml says; restore the file or update sha256"
+            )
+        return path
+
+    def printed(self, folder: Path, content: bytes | None = None) -> list[list[str]]:
+        """Return the cells as they are printed, the header line first.
+
+        Cells of files that are no text, or with decimal commas, are printed as in English CSV.
+        """
+        path = folder / self.file
+        if is_text(self.file) and self.dialect.decimal == ".":
+            return read_cells(path, self.dialect)
+        frame = read_table_file(path, self.dialect, content)
+        for name in frame.columns if self.dialect.decimal == "," else ():
+            numbers = cells.to_numbers(frame[name], self.dialect)
+            frame[name] = numbers if numbers.notna().any() else frame[name]
+        text = pd.DataFrame({name: cells.as_text(frame[name]) for name in frame.columns})
+        return list(csv.reader(io.StringIO(text.to_csv(index=False), newline="")))
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """The rows of a reference table that are used, and why the others are not.
+
+    A row is counted once: under the first feature, in the order of the space, that it lacks, or
+    else under the first whose range it leaves.
+
+    Attributes:
+        total: the number of rows.
+        used: the number of rows that are complete and within the range.
+        missing: the number of rows without a value, by feature.
+        outside: the number of complete rows outside the range, by feature.
+
+    Example:
+        >>> print(TableRows(200_000, 59_233, {"age": 20_767}, {"income": 120_000}))
+        59,233 of 200,000 rows used: 120,000 outside the range of income, 20,767 with a missing age
+    """
+
+    total: int
+    used: int
+    missing: Mapping[str, int]
+    outside: Mapping[str, int]
+
+    def __str__(self) -> str:
+        """The counts in a sentence, the largest first."""
+        reasons = [(n, f"{n:,} outside the range of {name}") for name, n in self.outside.items()]
+        reasons += [(n, f"{n:,} with a missing {name}") for name, n in self.missing.items()]
+        listed = ", ".join(line for _, line in sorted(reasons, key=lambda each: -each[0]))
+        return f"{self.used:,} of {self.total:,} rows used" + (f": {listed}" if listed else "")
