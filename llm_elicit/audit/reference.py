@@ -22,7 +22,7 @@ class AuditSettings(StrictModel):
         size: points on each side of a Wasserstein distance.
         marginal_size: points on each side of a one-dimensional distance.
         repeats: how often each distance is measured, on fresh subsamples.
-        bins: histogram bins a feature, for total variation.
+        bins: histogram bins per feature, for total variation.
         flips: random sign flips of each randomization test.
         level: size of the tests that verdicts rest on.
     """

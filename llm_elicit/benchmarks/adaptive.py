@@ -33,7 +33,7 @@ from llm_elicit.density import (
 )
 
 FIRST = 50
-"""Comparisons a feature in the first round."""
+"""Comparisons per feature in the first round."""
 _GROWTH = 1.5
 
 

@@ -1,4 +1,4 @@
-"""The settings of judges: one model a backend, and those that other packages add."""
+"""The settings of judges: one model per backend, and those of other packages."""
 
 from __future__ import annotations
 

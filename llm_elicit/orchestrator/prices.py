@@ -141,5 +141,5 @@ def _at(price: Any, start: int) -> Decimal:
 
 
 def _pico(usd_per_million: Decimal) -> int:
-    """Return the price in picodollars a token, rounded up."""
+    """Return the price in picodollars per token, rounded up."""
     return int((usd_per_million * 10**6).to_integral_value(ROUND_CEILING))

@@ -54,7 +54,7 @@ _FEW = 16
 """Fewer answers than this measure nothing over a pause."""
 
 _PROBE, _RARER = 5.0, 0.6
-"""Probes a second at first where nothing gets through; each next step of them is rarer."""
+"""Initial rate of probes per second if nothing is admitted; it falls from step to step."""
 
 _RAREST = 30.0
 """Seconds between two probes at most, where the provider asks for no longer wait."""

@@ -330,7 +330,7 @@ def _gaps(result: Run, summary: orchestrator.AskSummary) -> list[ElicitError]:
 def export(result: Run, path: Path, *, thinking: bool = False) -> Path:
     """Write the judgments in the journal as Parquet, JSONL or CSV.
 
-    With `thinking`, the visible reasoning of reasoning models is a column of its own.
+    With `thinking`, the visible reasoning of reasoning models is a separate column.
     """
     return orchestrator.write_judgments(
         result.folder, result.campaign, result.space, result.plan, path, thinking=thinking
