@@ -65,7 +65,10 @@ class Distribution:
         return summarize(self._kept)
 
     def mean(self) -> Array:
-        """Return the features' means (d,), from draws kept with the fit."""
+        """Return the features' means (d,), from draws kept with the fit.
+
+        Those of a periodic feature are on the line from its low to its high.
+        """
         return np.array([each.mean for each in self.marginals])
 
     def quantile(self, levels: npt.ArrayLike) -> Array:

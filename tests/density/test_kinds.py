@@ -240,6 +240,38 @@ def test_suggested_pairs_are_points_of_the_support() -> None:
     assert conditional.sampling.periodic.tolist() == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("name", "given"), [("two kinds", {1: 2.0}), ("map", {0: 3.0}), ("ordered counts", {0: 4.0})]
+)
+def test_a_conditional_belief_is_the_belief_s_own_slice(name: str, given: dict[int, float]) -> None:
+    box, belief = EVERY[name], _fitted(EVERY[name], 500)
+    conditional = belief.given(given)
+    grid, volume = _quadrature(conditional.sampling, 1000)
+    mass = np.exp(conditional.log_prob(grid)) * volume
+    assert mass.sum() == pytest.approx(1.0, abs=0.03)
+    ((at, value),) = given.items()
+    slices = np.insert(grid, at, value, axis=1)
+    joint = np.exp(belief.log_prob(slices)) * volume
+    assert (box.contains(slices) == conditional.sampling.contains(grid)).all()
+    np.testing.assert_allclose(mass, joint / joint.sum(), atol=0.03 * mass.max())
+    x = conditional.sample(20_000, seed=2)[:, 0]
+    for cut in np.quantile(grid[mass > 0], [0.25, 0.5, 0.75]):
+        assert np.mean(x <= cut) == pytest.approx(mass[grid[:, 0] <= cut].sum(), abs=0.04)
+
+
+@pytest.mark.parametrize("name", ["two kinds", "ordered counts", "hour"])
+def test_log_odds_find_a_belief_of_every_kind(name: str) -> None:
+    box, rng = EVERY[name], np.random.default_rng(5)
+    a, b = box.sample(150, rng), box.sample(150, rng)
+    log_odds = _log_density(box, a) - _log_density(box, b) + rng.normal(0, 0.3, 150)
+    belief = fit_belief(a, b, log_odds=log_odds, sampling=box)
+    grid, volume = _quadrature(box, 200)
+    inside = box.contains(grid)
+    truth = np.where(inside, np.exp(_log_density(box, grid)), 0.0) * volume
+    mass = np.exp(belief.log_prob(grid)) * volume
+    assert 0.5 * np.abs(mass - truth / truth.sum()).sum() < 0.06
+
+
 def test_a_circle_has_no_cut() -> None:
     box = Uniform([0.0, 0.0], [24.0, 24.0], periodic=[True, False])
     latent = make_latent(box)
