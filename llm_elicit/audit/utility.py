@@ -67,7 +67,9 @@ def utility_of(
         sampling=values(sampling),
         row_points=rows,
         sampling_points=sampling,
-        effects=tuple(_averaged(values, base, feature, grid) for feature, grid in enumerate(grids)),
+        effects=tuple(
+            _averaged(values, space, base, feature, grid) for feature, grid in enumerate(grids)
+        ),
     )
 
 
@@ -96,12 +98,29 @@ def _grids(space: FeatureSpace) -> list[Floats]:
 
 
 def _averaged(
-    values: Callable[[Floats], Values], base: Floats, feature: int, grid: Floats
+    values: Callable[[Floats], Values],
+    space: FeatureSpace,
+    base: Floats,
+    feature: int,
+    grid: Floats,
 ) -> Values:
-    """Return the mean over base points `(m, d)` with one feature set to each of T values."""
+    """Return the mean over base points `(m, d)` with one feature set to each of T values.
+
+    The mean is over the points that keep the space's constraints. Where none does, it is that of
+    the nearest value.
+    """
     points = np.repeat(base[None], len(grid), axis=0)
     points[:, :, feature] = grid[:, None]
-    found = values(points.reshape(-1, base.shape[1]))
-    shape = (len(grid), len(base))
-    draws = found.draws.reshape(len(found.draws), *shape).mean(axis=2)
-    return Values(found.mean.reshape(shape).mean(axis=1), draws)
+    flat = points.reshape(-1, base.shape[1])
+    inside = space.contains(flat) if space.constraints else np.ones(len(flat), dtype=bool)
+    found = values(flat[inside])
+    counts = inside.reshape(len(grid), -1).sum(axis=1)
+    owner = np.repeat(np.arange(len(grid)), len(base))[inside]
+    known = np.flatnonzero(counts)
+    nearest = known[np.abs(known - np.arange(len(grid))[:, None]).argmin(axis=1)]
+
+    def averaged(row: Floats) -> Floats:
+        totals = np.bincount(owner, weights=row, minlength=len(grid))
+        return np.asarray((totals / np.maximum(counts, 1))[nearest])
+
+    return Values(averaged(found.mean), np.stack([averaged(row) for row in found.draws]))

@@ -30,10 +30,11 @@ def sampling_of(space: FeatureSpace) -> density.SamplingDensity:
     numbers, it has the marginals and rank correlations of the table, so that a belief does not
     spread where no questions were asked.
     """
-    if space.sampling == "empirical" and not (space.categorical | space.periodic).any():
+    plain = not space.constraints and not (space.categorical | space.periodic).any()
+    if space.sampling == "empirical" and plain:
         return density.Empirical(space.table_points(), space.low, space.high, log=space.log)
     kinds = {name: getattr(space, name) for name in ("log", "categorical", "integer", "periodic")}
-    return density.Uniform(space.low, space.high, **kinds)
+    return density.Uniform(space.low, space.high, **kinds, constraints=space.density_constraints)
 
 
 def noise_of(fit: Fit) -> density.Noise:

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit.comparisons.fit_inputs import noise_of, sampling_of
@@ -103,12 +104,15 @@ class Informative:
         found = [self._part(one, len(part), rng) for one, part in zip(beliefs, parts, strict=True)]
         order = rng.permutation(size)
         a, b = (self.space.round(np.concatenate(side)[order]) for side in zip(*found, strict=True))
-        same = (a == b).all(axis=1)
-        while same.any():  # equal after rounding
+        while (wrong := self._wrong(a, b)).any():
             # Both are drawn again, since the order within a pair must carry no information.
-            a[same], b[same] = (self.space.sample(int(same.sum()), rng) for _ in range(2))
-            same = (a == b).all(axis=1)
+            a[wrong], b[wrong] = (self.space.sample(int(wrong.sum()), rng) for _ in range(2))
         return Pairs(a, b)
+
+    def _wrong(self, a: Floats, b: Floats) -> NDArray[np.bool_]:
+        """Whether the points of pairs are equal, or break a constraint, after rounding."""
+        inside = self.space.contains(a) & self.space.contains(b)
+        return np.asarray((a == b).all(axis=1) | ~inside)
 
     def _fit(self, choices: Choices, seed: int) -> density.BeliefDensity:
         evidence = choices.evidence if isinstance(choices, Answers) else None

@@ -8,14 +8,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from llm_elicit.spaces.constraints import Constraint, density_constraint
 from llm_elicit.spaces.feature import Feature, Floats
+
+if TYPE_CHECKING:
+    from llm_elicit.density.constraints import Constraint as DensityConstraint
 
 
 class Coordinates:
     """What arrays of points `(n, d)` mean, columns in the order of `features`."""
 
-    if TYPE_CHECKING:
-        features: tuple[Feature, ...]  # a field of the space
+    if TYPE_CHECKING:  # fields of the space
+        features: tuple[Feature, ...]
+        constraints: tuple[Constraint, ...]
+
+        @property
+        def given(self) -> dict[str, float]: ...
 
     @cached_property
     def names(self) -> list[str]:
@@ -70,11 +78,29 @@ class Coordinates:
         return np.where(self.log, np.exp(np.where(self.log, scaled, 0.0)), scaled)
 
     def contains(self, points: ArrayLike) -> NDArray[np.bool_]:
-        """Whether each point lies in the range asked about, `(n,)` bools.
+        """Whether each point lies in the range asked about and keeps the constraints, `(n,)` bools.
 
         Codes, integers and dates must be whole; `high` of a periodic real number is its `low`.
         """
-        return np.asarray(self.inside(np.asarray(points, dtype=np.float64)).all(axis=-1))
+        natural = np.asarray(points, dtype=np.float64)
+        inside = self.inside(natural).all(axis=-1)
+        return np.asarray(inside & self.allowed(natural) if self.constraints else inside)
+
+    @cached_property
+    def density_constraints(self) -> tuple[DensityConstraint, ...]:
+        """The constraints on the features, given the values of fixed ones, for the density core."""
+        given = dict(enumerate(self.given.values(), start=self.dimension))
+        names, places = [*self.names, *self.given], range(self.dimension)
+        whole = (density_constraint(each, names) for each in self.constraints)
+        left = (each.conditional(given, places) for each in whole)
+        return tuple(each for each in left if each is not None)
+
+    def allowed(self, natural: Floats) -> NDArray[np.bool_]:
+        """Whether points keep the constraints, `(n,)` bools; not those with missing values."""
+        kept = ~np.isnan(natural).any(axis=-1)
+        for each in self.density_constraints:
+            kept = kept & each.holds(natural, self.high - self.low)
+        return np.asarray(kept)
 
     def inside(self, natural: Floats) -> NDArray[np.bool_]:
         """Whether each value lies in the range of its feature, `(n, d)` bools."""

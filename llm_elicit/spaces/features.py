@@ -15,6 +15,7 @@ from llm_elicit._util.packages import LazyModule
 from llm_elicit.config import resources
 from llm_elicit.config.base_model import Sampling, StrictModel, read_yaml, to_yaml, validated
 from llm_elicit.errors import InputError
+from llm_elicit.spaces.constraints import Constraint, involved
 from llm_elicit.spaces.coordinates import Coordinates
 from llm_elicit.spaces.feature import NAME, Feature, Floats
 from llm_elicit.spaces.number_format import Locale
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from llm_elicit.spaces.drafting import Draft
 else:
     drafting = LazyModule("llm_elicit.spaces.drafting")
+
+_MOST_ROUNDS = 1000
+"""Rounds of draws, until enough keep the constraints."""
 
 __all__ = ["NAME", "Feature", "FeatureSpace", "Floats", "Table", "TableRows"]
 
@@ -66,6 +70,7 @@ class FeatureSpace(StrictModel, Coordinates):
     ranges: str = ""
     features: Annotated[tuple[Feature, ...], Field(min_length=1)]
     table: Table | None = None
+    constraints: tuple[Constraint, ...] = Field(default=(), exclude_if=lambda given: not given)
     fixed: tuple[FixedFeature, ...] = Field(default=(), exclude_if=lambda fixed: not fixed)
     sampling: Sampling = Field(default="uniform", exclude_if=lambda given: given == "uniform")
     locale: Locale | None = Field(default=None, exclude_if=lambda given: given is None)
@@ -108,6 +113,21 @@ class FeatureSpace(StrictModel, Coordinates):
             raise ValueError(
                 f"table: the column {twice[0]!r} belongs to two features; a feature has its own"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _constraints_are_on_numbers(self) -> FeatureSpace:
+        known = {one.name: one for one in (*self.features, *(each.feature for each in self.fixed))}
+        for constraint in self.constraints:
+            for name in involved(constraint):
+                if name not in known:
+                    raise ValueError(
+                        f"constraint {constraint}: no feature {name!r}; it has {', '.join(known)}"
+                    )
+                if known[name].kind == "categorical" or known[name].periodic:
+                    raise ValueError(
+                        f"constraint {constraint}: {name} has no order; name features with one"
+                    )
         return self
 
     @classmethod
@@ -247,6 +267,11 @@ class FeatureSpace(StrictModel, Coordinates):
         return space
 
     @property
+    def given(self) -> dict[str, float]:
+        """The values of the fixed features, by name."""
+        return {one.feature.name: one.value for one in self.fixed}
+
+    @property
     def headings(self) -> list[str]:
         """What the reference table's columns are headed by, in the order of the features."""
         return [self.table.heading(name) if self.table else name for name in self.names]
@@ -260,6 +285,20 @@ class FeatureSpace(StrictModel, Coordinates):
         """
         if self.sampling == "empirical":
             return self.round(self.from_scale(self._of_table.sample(n, rng, self._asked)))
+        kept = np.empty((0, self.dimension))
+        for _ in range(_MOST_ROUNDS):
+            drawn = self._uniform(n, rng)
+            if not self.constraints:
+                return drawn
+            kept = np.concatenate([kept, drawn[self.allowed(drawn)]])
+            if len(kept) >= n:
+                return kept[:n]
+        raise InputError(
+            f"{self.name}: hardly any point of the ranges keeps the constraints; narrow the ranges"
+        )
+
+    def _uniform(self, n: int, rng: np.random.Generator) -> Floats:
+        """Draw from the ranges, whatever the constraints."""
         unit = rng.random((n, self.dimension))
         low, high = self.to_scale(self.low - self.cells), self.to_scale(self.high + self.cells)
         return self.round(self.from_scale(low + unit * (high - low)))
@@ -272,7 +311,10 @@ class FeatureSpace(StrictModel, Coordinates):
         """Whether points on the scales lie in the range asked about, before they are rounded."""
         natural = self.from_scale(scaled)
         low, high = self.low - self.cells, self.high + self.cells
-        return np.asarray(((natural >= low) & (natural <= high)).all(axis=1))
+        inside = ((natural >= low) & (natural <= high)).all(axis=1)
+        if self.constraints:
+            inside = inside & self.allowed(self.round(natural))
+        return np.asarray(inside)
 
     def read_table(self) -> pd.DataFrame:
         """The reference table's feature columns, natural units, after its checksum is verified.
@@ -322,7 +364,9 @@ class FeatureSpace(StrictModel, Coordinates):
         missing = self._first(np.isnan(rows))
         inside = self.inside(rows)
         outside = self._first(~inside & ~np.isnan(rows).any(axis=1, keepdims=True))
-        return TableRows(len(rows), int(inside.all(axis=1).sum()), missing, outside)
+        within = inside.all(axis=1)
+        used = int((within & self.allowed(rows)).sum())
+        return TableRows(len(rows), used, missing, outside, int(within.sum()) - used)
 
     def _first(self, flagged: NDArray[np.bool_]) -> dict[str, int]:
         """The number of rows by the first feature that is flagged in them."""

@@ -137,6 +137,7 @@ class TableRows:
         used: the number of rows that are complete and within the range.
         missing: the number of rows without a value, by feature.
         outside: the number of complete rows outside the range, by feature.
+        excluded: the number of rows within all ranges that break a constraint.
 
     Example:
         >>> print(TableRows(200_000, 59_233, {"age": 20_767}, {"income": 120_000}))
@@ -147,10 +148,13 @@ class TableRows:
     used: int
     missing: Mapping[str, int]
     outside: Mapping[str, int]
+    excluded: int = 0
 
     def __str__(self) -> str:
         """The counts in a sentence, the largest first."""
         reasons = [(n, f"{n:,} outside the range of {name}") for name, n in self.outside.items()]
         reasons += [(n, f"{n:,} with a missing {name}") for name, n in self.missing.items()]
+        if self.excluded:
+            reasons.append((self.excluded, f"{self.excluded:,} outside the constraints"))
         listed = ", ".join(line for _, line in sorted(reasons, key=lambda each: -each[0]))
         return f"{self.used:,} of {self.total:,} rows used" + (f": {listed}" if listed else "")

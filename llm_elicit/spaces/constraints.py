@@ -1,0 +1,144 @@
+"""Constraints of a feature space: the region of its box that points come from.
+
+Two forms are written in YAML. A text is an inequality of two linear expressions, in natural units;
+a mapping names two features and the corners of a polygon::
+
+    constraints:
+      - low_price <= high_price
+      - 2 * bathrooms <= rooms + 1
+      - {features: [Longitude, Latitude], polygon: [[-124, 42], [-120, 42], [-114, 35], [-117, 32]]}
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from llm_elicit._util.packages import LazyModule
+from llm_elicit.config.base_model import StrictModel
+
+if TYPE_CHECKING:
+    from llm_elicit import density
+    from llm_elicit.density.constraints import Constraint as DensityConstraint
+else:
+    density = LazyModule("llm_elicit.density")  # PyTorch, which spaces without constraints avoid
+
+Corner = tuple[float, float]
+Linear = dict[str, float]
+"""Coefficients by feature; that of the empty name is the constant."""
+
+
+class Polygon(StrictModel):
+    """A polygon that two features lie in, natural units; its last corner is joined to the first."""
+
+    features: tuple[str, str]
+    polygon: Annotated[tuple[Corner, ...], Field(min_length=3)]
+
+
+Constraint = str | Polygon
+
+
+def density_constraint(constraint: Constraint, names: Sequence[str]) -> DensityConstraint:
+    """Return a constraint as the density core has it, on features in the order of `names`.
+
+    Raises:
+        ValueError: another feature, not an inequality, or not a linear one.
+
+    Example:
+        >>> density_constraint("2 * low <= high - 1", ["low", "high"])
+        LinearConstraint(coefficients=(2.0, -1.0), bound=-1.0)
+    """
+    if isinstance(constraint, Polygon):
+        first, second = (
+            _place(name, names, str(constraint.polygon)) for name in constraint.features
+        )
+        return density.PolygonConstraint((first, second), constraint.polygon)
+    terms = inequality(constraint)
+    coefficients = [0.0] * len(names)
+    for name, value in terms.items():
+        if name:
+            coefficients[_place(name, names, constraint)] = value
+    if not any(coefficients):
+        raise ValueError(f"constraint {constraint!r}: no feature is left in it; remove it")
+    return density.LinearConstraint(coefficients, -terms.get("", 0.0))
+
+
+def involved(constraint: Constraint) -> tuple[str, ...]:
+    """Return the names of the features that a constraint is on.
+
+    Raises:
+        ValueError: as `inequality`.
+
+    Example:
+        >>> involved("low_price <= high_price")
+        ('low_price', 'high_price')
+    """
+    if isinstance(constraint, Polygon):
+        return constraint.features
+    return tuple(name for name in inequality(constraint) if name)
+
+
+def inequality(text: str) -> Linear:
+    """Return left minus right of `left <= right`, the sides exchanged for `>=`.
+
+    Raises:
+        ValueError: not an inequality of two linear expressions.
+
+    Example:
+        >>> inequality("rooms + 1 >= bedrooms / 2")
+        {'bedrooms': 0.5, 'rooms': -1.0, '': -1.0}
+    """
+    way_out = 'write an inequality of linear expressions, such as "low_price <= high_price"'
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        if not isinstance(tree, ast.Compare) or len(tree.ops) != 1:
+            raise ValueError("not one inequality")
+        left, right = _linear(tree.left), _linear(tree.comparators[0])
+        if isinstance(tree.ops[0], ast.Gt | ast.GtE):
+            left, right = right, left
+        elif not isinstance(tree.ops[0], ast.Lt | ast.LtE):
+            raise ValueError("neither <= nor >=")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        why = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ValueError(f"constraint {text!r}: {why}; {way_out}") from None
+    return _sum(left, right, -1.0)
+
+
+def _linear(node: ast.expr) -> Linear:
+    """Return the coefficients of an expression of sums, differences and multiples."""
+    if isinstance(node, ast.Name):
+        return {node.id: 1.0}
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return {"": float(node.value)}
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return _sum({}, _linear(node.operand), -1.0)
+    if isinstance(node, ast.BinOp):
+        return _combined(node, _linear(node.left), _linear(node.right))
+    raise ValueError(f"{ast.unparse(node)!r} is not linear in the features")
+
+
+def _combined(node: ast.BinOp, left: Linear, right: Linear) -> Linear:
+    """Return the coefficients of an operation on two expressions."""
+    if isinstance(node.op, ast.Add | ast.Sub):
+        return _sum(left, right, 1.0 if isinstance(node.op, ast.Add) else -1.0)
+    if isinstance(node.op, ast.Mult) and right.keys() == {""}:
+        return _sum({}, left, right[""])
+    if isinstance(node.op, ast.Mult) and left.keys() == {""}:
+        return _sum({}, right, left[""])
+    if isinstance(node.op, ast.Div) and right.keys() == {""} and right[""]:
+        return _sum({}, left, 1.0 / right[""])
+    raise ValueError(f"{ast.unparse(node)!r} is not linear in the features")
+
+
+def _sum(one: Linear, other: Linear, factor: float) -> Linear:
+    """Return one + factor · other."""
+    return {name: one.get(name, 0.0) + factor * other.get(name, 0.0) for name in {**one, **other}}
+
+
+def _place(name: str, names: Sequence[str], where: str) -> int:
+    if name not in names:
+        raise ValueError(f"constraint {where!r}: no feature {name!r}; it has {', '.join(names)}")
+    return names.index(name)
