@@ -38,8 +38,8 @@ class Columns:
     >>> import torch
     >>> columns = Columns(Uniform([0.0, 0.0], [1.0, 23.0], integer=[True, True],
     ...                           periodic=[False, True]))
-    >>> columns(torch.tensor([[-1.0, 0.0], [-2.0, 0.0]])).round(decimals=2).tolist()
-    [[-1.0, -1.4, 0.18], [-1.0, -1.4, 0.18]]
+    >>> columns(torch.tensor([[-1.0, 0.1], [-2.0, 0.1]]).double()).numpy().round(2).tolist()
+    [[-1.0, -1.4, -0.18], [-1.0, -1.4, -0.18]]
     """
 
     def __init__(self, sampling: Uniform) -> None:
