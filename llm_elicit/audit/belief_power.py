@@ -253,8 +253,8 @@ def _data_power(evidence: PowerEvidence, data: Floats) -> DataPower:
 def _log_flat(reference: Reference) -> float:
     """Return log density of λ per unit of every feature's scale (sd, or category)."""
     space, standardizer = reference.space, reference.standardizer
-    low, high = space.to_scale(np.stack([space.low, space.high]))
-    widths = np.where(space.categorical, high - low + 1.0, (high - low) / standardizer.sd)
+    low, high = space.scale_ends
+    widths = np.where(space.categorical, high - low, (high - low) / standardizer.sd)
     return -float(np.log(widths).sum())
 
 

@@ -88,9 +88,14 @@ def _mean(belief: density.BeliefDensity, points: Floats) -> Floats:
 
 
 def _grids(space: FeatureSpace) -> list[Floats]:
-    """Return the values at which each feature is evaluated, natural units."""
-    ends = space.to_scale(np.stack([space.low, space.high]))
-    at = space.to_support(space.from_scale(ends[0] + GRID[:, None] * (ends[1] - ends[0])))
+    """Return the values at which each feature is evaluated, natural units.
+
+    Whole numbers at a position in the range of their cells, halves to the nearer end.
+    """
+    low, high = space.scale_ends
+    at = space.from_scale(low + GRID[:, None] * (high - low))
+    outward = np.where(GRID[:, None] <= 0.5, np.ceil(at - 0.5), np.floor(at + 0.5))
+    at = np.clip(np.where(space.integer, outward, at), space.low, space.high)
     return [
         np.arange(len(feature.categories), dtype=np.float64) if feature.categories else at[:, j]
         for j, feature in enumerate(space.features)

@@ -66,6 +66,16 @@ class Coordinates:
         """The places of the coordinates that are not worded as categories."""
         return np.flatnonzero([not feature.categories for feature in self.features])
 
+    @cached_property
+    def on_line(self) -> NDArray[np.int64]:
+        """The places of the numbers with quantiles: neither categories nor periodic."""
+        return self.numeric[~self.periodic[self.numeric]]
+
+    @cached_property
+    def scale_ends(self) -> tuple[Floats, Floats]:
+        """The ends of the range on the scales, `(d,)` each: of whole numbers, of their cells."""
+        return self.to_scale(self.low - self.cells), self.to_scale(self.high + self.cells)
+
     def to_scale(self, points: ArrayLike) -> Floats:
         """Natural units to scale units (the logarithm, where the scale is logarithmic)."""
         natural = np.asarray(points, dtype=np.float64)

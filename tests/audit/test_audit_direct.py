@@ -108,9 +108,9 @@ def test_the_planted_noise_level_is_found(reference: Reference, planted: float) 
 
 def test_quantiles_at_another_level_are_those_of_the_belief_there() -> None:
     space, rng = world(3), np.random.default_rng(2)
-    space = space.model_copy(update={"features": tuple(
-        feature.model_copy(update={"low": -4.0, "high": 4.0, "scale": "linear"})
-        for feature in space.features)})  # fmt: skip
+    ends = {"low": -4.0, "high": 4.0, "scale": "linear"}
+    features = [feature.model_dump() | ends for feature in space.features]
+    space = FeatureSpace.model_validate(space.model_dump() | {"features": features})
     a, b = space.sample(150, rng), space.sample(150, rng)
     nearer = ((a**2).sum(axis=1) - (b**2).sum(axis=1) < 2 * rng.logistic(0, 0.78, 150))[:, None]
     belief = fit_belief(
