@@ -25,17 +25,14 @@ from llm_elicit.density.conditional import condition
 from llm_elicit.density.diagnostics import at_level, self_report
 from llm_elicit.density.distribution import Distribution
 from llm_elicit.density.errors import DensityError, callback, integer, number
+from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.methods import DensityModel
 from llm_elicit.density.settings import Progress
 from llm_elicit.density.summaries import Power
 from llm_elicit.density.torch_utils import generator_of, one_thread
-from llm_elicit.density.utility_density import (
-    UtilityDensity,
-    normalized,
-    utility_at,
-)
+from llm_elicit.density.utility_density import UtilityDensity, normalized, utility_at
 from llm_elicit.density.utility_function import DeferredDraws, Utility, UtilityDraws
 
 Array = npt.NDArray[np.float64]
@@ -89,8 +86,9 @@ class BeliefDensity(Distribution):
         reference: Tensor,
         diagnostics: dict[str, Any],
         draws: UtilityDraws | DeferredDraws | None = None,
+        features: FeatureNames | None = None,
     ) -> None:
-        super().__init__(latent, model, reference)
+        super().__init__(latent, model, reference, features)
         self._draws = draws
         self.diagnostics = diagnostics
 
@@ -102,7 +100,7 @@ class BeliefDensity(Distribution):
         """The judge's noise that the fit assumed."""
         return Noise(**self.diagnostics["noise"])
 
-    def given(self, given: Mapping[int, float], *, seed: int = 0) -> BeliefDensity:
+    def given(self, given: Mapping[Any, float | str], *, seed: int = 0) -> BeliefDensity:
         """Return the conditional belief of the other features, given values of some.
 
         It is a belief of its own, over the other features in their order, with draws of the
@@ -112,7 +110,8 @@ class BeliefDensity(Distribution):
 
         Parameters
         ----------
-        given : values by the features' numbers, natural units; of a category its code.
+        given : values by the features' names or numbers, natural units; of a category its word or
+            code.
         seed : of the normalizing constant and the draws kept.
 
         Raises
@@ -133,17 +132,19 @@ class BeliefDensity(Distribution):
         True
         """
         model = self.utility_model("given")
-        latent, substitution = condition(self._latent, given)
-        stated = {str(feature): float(value) for feature, value in given.items()}
+        values = self._features.values("given", given)
+        latent, substitution = condition(self._latent, values)
+        stated = {str(feature): value for feature, value in values.items()}
         draws = None
         if self._draws is not None:
             draws = DeferredDraws(
                 lambda: substitution.draws(self.utility_draws()), len(self._draws)
             )
         parts = latent, substitution.utility(model.utility), draws
-        return self._changed(*parts, {**self.diagnostics, "given": stated}, seed)
+        features = self._features.without(values)
+        return self._changed(*parts, {**self.diagnostics, "given": stated}, seed, features)
 
-    def sample_given(self, given: Mapping[int, float], n: int, *, seed: int = 0) -> Array:
+    def sample_given(self, given: Mapping[Any, float | str], n: int, *, seed: int = 0) -> Array:
         """Return n points (n, d) with the values of some features given, natural units.
 
         Raises
@@ -151,12 +152,11 @@ class BeliefDensity(Distribution):
         DensityError : as `given`.
         """
         integer("sample_given: n", n)
-        belief = self.given(given, seed=seed)
+        values = self._features.values("sample_given", given)
         points = np.empty((n, self.dimension))
-        points[:, list(given)] = list(given.values())
-        points[:, np.setdiff1d(np.arange(self.dimension), list(given))] = belief.sample(
-            n, seed=seed
-        )
+        points[:, list(values)] = list(values.values())
+        free = np.setdiff1d(np.arange(self.dimension), list(values))
+        points[:, free] = self.given(values, seed=seed).sample(n, seed=seed)
         return points
 
     def utility(self, x: npt.ArrayLike) -> Array:
@@ -297,19 +297,6 @@ class BeliefDensity(Distribution):
         ------
         DensityError : the level is not a positive finite number, or the method is neither
             "utility" nor "auto".
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from llm_elicit.density import Uniform, fit_belief
-        >>> rng = np.random.default_rng(0)
-        >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
-        >>> nearer = abs(a - 1) < abs(b - 1)
-        >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
-        ...                     sampling=Uniform([-3.0], [3.0]), method="utility")
-        >>> noisier = belief.at_noise(2 * belief.noise.level)  # the same choices, a sharper belief
-        >>> bool(noisier.sample(1000).std() < belief.sample(1000).std())
-        True
         """
         noise = replace(self.noise, level=level)
         diagnostics = at_level(self.diagnostics, noise, self.noise)
@@ -330,6 +317,7 @@ class BeliefDensity(Distribution):
         draws: UtilityDraws | DeferredDraws | None,
         diagnostics: dict[str, Any],
         seed: int,
+        features: FeatureNames | None = None,
     ) -> BeliefDensity:
         """Return the belief of another utility, normalized, with these diagnostics."""
         annealing, generator = self.utility_model("belief").annealing, generator_of(seed)
@@ -337,7 +325,8 @@ class BeliefDensity(Distribution):
             fitted = normalized(latent, utility, generator, annealing)
             report = self_report(latent, fitted.model, fitted.normalizer)
         reference = fitted.normalizer.draws.points[: len(self._reference)].clone()
-        return BeliefDensity(latent, fitted.model, reference, {**diagnostics, **report}, draws)
+        names, stated = features or self._features, {**diagnostics, **report}
+        return BeliefDensity(latent, fitted.model, reference, stated, draws, names)
 
     def candidates(self, count: int, temperature: float, *, seed: int = 0) -> Candidates:
         """Return points for the next pairs to be made of; see `llm_elicit.density.design`.
@@ -383,8 +372,8 @@ class BeliefDensity(Distribution):
     def save(self, folder: str | Path) -> None:
         """Write ``belief.safetensors`` and ``belief.json`` into ``folder`` (made if missing)."""
         draws = self.utility_draws() if self.has_draws else None
-        parts = BeliefParts(self._latent, self._model, self._reference, self.diagnostics, draws)
-        write_belief(parts, folder)
+        parts = (self._latent, self._model, self._reference, self.diagnostics, draws)
+        write_belief(BeliefParts(*parts, self._features), folder)
 
     @classmethod
     def load(cls, folder: str | Path) -> BeliefDensity:
@@ -395,5 +384,6 @@ class BeliefDensity(Distribution):
         DensityError : the folder holds no belief, one of another format, one that was changed
             since `save` wrote it, or one of a method that is not installed.
         """
-        parts = read_belief(folder)
-        return cls(parts.latent, parts.model, parts.reference, parts.diagnostics, parts.draws)
+        found = read_belief(folder)
+        parts = (found.latent, found.model, found.reference, found.diagnostics, found.draws)
+        return cls(*parts, found.features)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError
+from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.methods import DensityModel, external_method
@@ -44,6 +45,7 @@ class BeliefParts:
     reference : (m, d) latent draws kept with the fit.
     diagnostics : the JSON-able report of the fit.
     draws : draws of the posterior over utilities; None if the belief was fitted without.
+    features : names of the features; None in files that were written before they had any.
     """
 
     latent: Latent
@@ -51,6 +53,7 @@ class BeliefParts:
     reference: Tensor
     diagnostics: dict[str, Any]
     draws: UtilityDraws | None = None
+    features: FeatureNames | None = None
 
 
 def write_belief(parts: BeliefParts, folder: object) -> None:
@@ -77,6 +80,8 @@ def write_belief(parts: BeliefParts, folder: object) -> None:
         "radius": radius if math.isfinite(radius) else None,
         "diagnostics": parts.diagnostics,
     }
+    if parts.features is not None:
+        text["features"] = parts.features.to_dict()
     text["digest"] = _digest(text, target / "belief.safetensors")
     (target / "belief.json").write_text(json.dumps(text, indent=2) + "\n", encoding="utf-8")
 
@@ -117,7 +122,8 @@ def read_belief(folder: object) -> BeliefParts:
     restore = _RESTORE[name] if name in _RESTORE else external_method(name).restore
     model = restore(latent, tensors, config)
     draws = UtilityDraws.from_tensors(tensors) if "draws.linear" in tensors else None
-    return BeliefParts(latent, model, reference, text["diagnostics"], draws)
+    features = FeatureNames.from_dict(text["features"]) if "features" in text else None
+    return BeliefParts(latent, model, reference, text["diagnostics"], draws, features)
 
 
 def sampling_from_dict(text: dict[str, Any]) -> SamplingDensity:

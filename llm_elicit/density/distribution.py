@@ -6,6 +6,11 @@ quantiles and the mode are those of draws kept with the fit.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from copy import copy
+from importlib import import_module
+from typing import Any, Self
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -21,6 +26,7 @@ from llm_elicit.density.errors import (
     points_of,
     seed_of,
 )
+from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.methods import DensityModel
 from llm_elicit.density.sampling import SamplingDensity
@@ -39,10 +45,18 @@ class Distribution:
     ----------
     latent, model : the coordinates, and the density in them.
     reference : (m, d) latent draws, from which moments and quantiles are computed.
+    features : names of the features; x0, x1, ... by default.
     """
 
-    def __init__(self, latent: Latent, model: DensityModel, reference: Tensor) -> None:
+    def __init__(
+        self,
+        latent: Latent,
+        model: DensityModel,
+        reference: Tensor,
+        features: FeatureNames | None = None,
+    ) -> None:
         self._latent, self._model, self._reference = latent, model, reference
+        self._features = features or FeatureNames.numbered(latent.sampling.dimension)
 
     @property
     def sampling(self) -> SamplingDensity:
@@ -55,6 +69,30 @@ class Distribution:
         return self.sampling.dimension
 
     @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the features, in the order of the columns of points."""
+        return self._features.names
+
+    def named(
+        self, names: Sequence[str], categories: Mapping[int, Sequence[str]] | None = None
+    ) -> Self:
+        """Return the same density with names of its features, and words of categories' codes.
+
+        Raises
+        ------
+        DensityError : not one name for each feature, each of its own.
+        """
+        words = {place: tuple(each) for place, each in (categories or {}).items()}
+        features = FeatureNames(tuple(names), words)
+        if len(features.names) != self.dimension:
+            raise DensityError(
+                f"named: {len(features.names)} names for {self.dimension} features; give one each."
+            )
+        other = copy(self)
+        other._features = features
+        return other
+
+    @property
     def _kept(self) -> Array:
         """Draws (m, d) kept with the fit, natural units."""
         return self._latent.from_latent(self._reference.numpy())
@@ -63,6 +101,23 @@ class Distribution:
     def marginals(self) -> tuple[Marginal, ...]:
         """Each feature's mean, standard deviation and quantiles, from draws kept with the fit."""
         return summarize(self._kept)
+
+    def marginal(self, feature: int | str) -> Marginal:
+        """Return the marginal of one feature, by its number or name.
+
+        Raises
+        ------
+        DensityError : there is no such feature.
+        """
+        return self.marginals[self._features.place("marginal", feature)]
+
+    def sd(self) -> Array:
+        """Return the features' standard deviations (d,), from draws kept with the fit."""
+        return np.array([each.sd for each in self.marginals])
+
+    def covariance(self) -> Array:
+        """Return the covariance (d, d), from draws kept with the fit."""
+        return np.cov(self._kept.T).reshape(self.dimension, self.dimension)
 
     def mean(self) -> Array:
         """Return the features' means (d,), from draws kept with the fit.
@@ -113,15 +168,38 @@ class Distribution:
             points = self._model.sample_latent(n, generator).points
         return self._latent.from_latent(points.numpy())
 
+    def to_pandas(self, n: int = 10_000, *, seed: int = 0) -> Any:
+        """Return n draws as a `pandas.DataFrame`, codes of categories as their words.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from llm_elicit.density import Uniform, fit_belief
+        >>> a, b = np.random.default_rng(0).uniform(-3, 3, (2, 40, 1))
+        >>> nearer = abs(a - 1) < abs(b - 1)
+        >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
+        ...                     sampling=Uniform([-3.0], [3.0]))
+        >>> belief.named(["age"]).to_pandas(5).columns.to_list()
+        ['age']
+        """
+        # Not imported above: the core works without pandas.
+        pandas = import_module("pandas")
+        return pandas.DataFrame(self._features.columns(self.sample(n, seed=seed)))
+
+    def pdf(self, x: npt.ArrayLike) -> Array:
+        """Return densities (n,) at points (n, d), per natural unit; see `log_prob`."""
+        return np.asarray(np.exp(self.log_prob(x)))
+
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Return log densities (n,) at points (n, d), nats per natural unit.
 
-        They are −inf outside the support.
+        They are −inf outside the support. The columns of a data frame are matched by name.
 
         Raises
         ------
-        DensityError : points of another shape than (n, d).
+        DensityError : points of another shape than (n, d), or a frame that lacks a feature.
         """
+        x = self._features.points("log_prob: x", x)
         points = points_of("log_prob: x", x, self.dimension, infinite=True)
         inside = self.sampling.contains(points)
         result = np.full(len(points), -np.inf)
@@ -140,7 +218,7 @@ class Distribution:
         ------
         DensityError : other shapes or values, or points outside the support.
         """
-        points = points_of(where, x, self.dimension)
+        points = points_of(where, self._features.points(where, x), self.dimension)
         outside = np.flatnonzero(~self.sampling.contains(points))
         if outside.size:
             raise DensityError(

@@ -15,6 +15,7 @@ from llm_elicit.density.diagnostics import self_report
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError, callback, instance, seed_of
 from llm_elicit.density.evidence import Evidence
+from llm_elicit.density.feature_names import frame_names
 from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.judgments import Judgments, check_evidence, check_judgments
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
@@ -36,8 +37,8 @@ _REFERENCE = 2048
 
 
 def fit_belief(  # noqa: PLR0913 - the public function carries every choice a caller can make
-    winners: npt.ArrayLike,
-    losers: npt.ArrayLike,
+    winners: Any,
+    losers: Any,
     *,
     sampling: SamplingDensity | None = None,
     method: str = "auto",
@@ -52,7 +53,8 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
 
     Parameters
     ----------
-    winners, losers : (n, d) floats in natural units; row i says winners[i] beat losers[i].
+    winners, losers : (n, d) floats in natural units; row i says winners[i] beat losers[i]. Columns
+        of data frames are matched by name, in the order of ``winners``, and name the features.
     sampling : λ, the density the compared points were drawn from: `Uniform`,
         `GaussianMixture` or `Empirical`. A `Uniform` may give features a logarithmic scale, and
         the belief that enters the utility is then the density per unit of that scale.
@@ -96,6 +98,10 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
     """
     assumed = _checked_noise(noise, seed, settings, progress)
     density = _checked(method, sampling, assumed)
+    names = frame_names(winners)
+    if names is not None and frame_names(losers) is not None:
+        winners = names.points("fit_belief: winners", winners)
+        losers = names.points("fit_belief: losers", losers)
     if log_odds is not None:
         if weights is not None:
             raise DensityError(
@@ -108,7 +114,8 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
         judgments = check_judgments(winners, losers, weights, density)
     _check_work(judgments, density, method)
     problem = Problem(judgments, density, assumed, seed, settings or FitSettings(), progress)
-    return _belief(problem, method, seed)
+    belief = _belief(problem, method, seed)
+    return belief if names is None else belief.named(names.names)
 
 
 def fit_evidence(

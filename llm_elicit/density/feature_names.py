@@ -1,0 +1,153 @@
+"""Names of the features of a density, and the words of their categories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from llm_elicit.density.errors import DensityError, integer, number, numbers
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class FeatureNames:
+    """The names of d features.
+
+    Parameters
+    ----------
+    names : one name for each feature, no two alike.
+    categories : the words of a feature's codes 0, 1, ..., by its number.
+
+    Raises
+    ------
+    DensityError : names that are not texts, or two that are alike.
+
+    Examples
+    --------
+    >>> known = FeatureNames(("species", "mass"), {0: ("Adelie", "Gentoo")})
+    >>> known.values("given", {"species": "Gentoo"})
+    {0: 1.0}
+    """
+
+    names: tuple[str, ...]
+    categories: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            if not isinstance(name, str) or self.names.count(name) > 1:
+                raise DensityError(
+                    f"feature names: {name!r}; each must be a text of its own; rename the columns."
+                )
+
+    @classmethod
+    def numbered(cls, count: int) -> FeatureNames:
+        """Return x0, x1, ..., the names of features without any."""
+        return cls(tuple(f"x{i}" for i in range(count)))
+
+    def place(self, where: str, feature: int | str) -> int:
+        """Return the number of a feature, which is given by its number or name.
+
+        Raises
+        ------
+        DensityError : there is none.
+        """
+        if isinstance(feature, str):
+            if feature not in self.names:
+                raise DensityError(
+                    f"{where}: no feature {feature!r}; there are {', '.join(self.names)}."
+                )
+            return self.names.index(feature)
+        return integer(f"{where}: a feature's number", feature, most=len(self.names) - 1)
+
+    def values(self, where: str, given: Mapping[Any, float | str]) -> dict[int, float]:
+        """Return values by the features' numbers; words of categories become codes.
+
+        Raises
+        ------
+        DensityError : no mapping, an unknown feature, or a value that it cannot have.
+        """
+        if not isinstance(given, Mapping) or not given:
+            raise DensityError(
+                f"{where}: {given!r}; it must be {{feature: value}}, one value or more."
+            )
+        places = {self.place(where, feature): value for feature, value in given.items()}
+        return {place: self._value(where, place, value) for place, value in places.items()}
+
+    def _value(self, where: str, place: int, value: float | str) -> float:
+        if not isinstance(value, str):
+            return number(f"{where}: the value of feature {place}", value)
+        words = self.categories.get(place, ())
+        if value not in words:
+            known = ", ".join(words) or "none; give a number"
+            raise DensityError(
+                f"{where}: {self.names[place]} has no category {value!r}; it has {known}."
+            )
+        return float(words.index(value))
+
+    def points(self, where: str, x: Any) -> Any:
+        """Return the columns of a data frame in the order of the features; arrays as they are.
+
+        Raises
+        ------
+        DensityError : a frame without a column of a feature's name, or with an unknown category.
+        """
+        if frame_names(x) is None:
+            return x
+        missing = [name for name in self.names if name not in x.columns]
+        if missing:
+            raise DensityError(f"{where}: the frame has no column {missing[0]!r}.")
+        columns = [self._codes(where, place, x[name]) for place, name in enumerate(self.names)]
+        return np.stack(columns, axis=1) if columns else np.empty((len(x), 0))
+
+    def _codes(self, where: str, place: int, column: Any) -> Array:
+        if place not in self.categories or column.dtype.kind in "biuf":
+            return numbers(f"{where}: column {self.names[place]!r}", column)
+        return np.array([self._value(where, place, str(word)) for word in column])
+
+    def columns(self, x: Array) -> dict[str, list[Any]]:
+        """Return the columns of points (n, d) by name, codes of categories as words."""
+        found: dict[str, list[Any]] = {}
+        for place, name in enumerate(self.names):
+            words = self.categories.get(place)
+            values = x[:, place].tolist()
+            found[name] = values if words is None else [words[round(code)] for code in values]
+        return found
+
+    def without(self, features: Iterable[int]) -> FeatureNames:
+        """Return the names of the other features."""
+        kept = [i for i in range(len(self.names)) if i not in set(features)]
+        words = {new: self.categories[i] for new, i in enumerate(kept) if i in self.categories}
+        return FeatureNames(tuple(self.names[i] for i in kept), words)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able description."""
+        words = {str(place): list(words) for place, words in self.categories.items()}
+        return {"names": list(self.names), "categories": words}
+
+    @classmethod
+    def from_dict(cls, text: Mapping[str, Any]) -> FeatureNames:
+        """Return the names that `to_dict` described."""
+        words = {int(place): tuple(words) for place, words in text["categories"].items()}
+        return cls(tuple(text["names"]), words)
+
+
+def frame_names(x: Any) -> FeatureNames | None:
+    """Return the names of the columns of a data frame; None if they are not texts, all different.
+
+    Examples
+    --------
+    >>> frame_names([[1.0, 2.0]]) is None
+    True
+    """
+    columns = list(x.columns) if hasattr(x, "columns") and hasattr(x, "to_numpy") else []
+    texts = all(isinstance(name, str) for name in columns)
+    return (
+        FeatureNames(tuple(columns))
+        if columns and texts and len(set(columns)) == len(columns)
+        else None
+    )
