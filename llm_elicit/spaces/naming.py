@@ -77,7 +77,7 @@ def wordings(headings: Sequence[str]) -> dict[str, Wording]:
     names, found = _names(headings), dict[str, Wording]()
     for heading in headings:
         label, unit = _guess(heading)
-        plain = " ".join(re.sub(r"[_\s]+", " ", heading).split())
+        plain = _spaced(heading)
         known = {each.label for each in found.values()}
         if label in known or not label.isprintable() or not label:
             label, unit = plain, ""
@@ -97,12 +97,17 @@ def _guess(heading: str) -> tuple[str, str]:
     if len(kept) > 1 and kept[-1] in _STATISTICS:
         kept = [kept[-1], *kept[:-1]]
     if not unit and len(words) == 1 and heading.isprintable() and words[0] not in _WORDS:
-        return " ".join(heading.replace("_", " ").split()), _OWN_UNITS.get(words[0], "")
+        return _spaced(heading), _OWN_UNITS.get(words[0], "")
     label = " ".join(_WORDS.get(word, word) for word in kept)
     if not unit and label == " ".join(words):
-        label = " ".join(heading.replace("_", " ").split())  # with its capitals
+        label = _spaced(heading)  # with its capitals
         label = " ".join(words) if re.search(r"[a-z][A-Z]", label) else label
     return label, unit or _OWN_UNITS.get(label, "")
+
+
+def _spaced(heading: str) -> str:
+    """Return a heading with spaces for underscores, and for points between letters."""
+    return " ".join(re.sub(r"_|(?<=[^\W\d])\.(?=[^\W\d])", " ", heading).split())
 
 
 def _unit(words: Sequence[str], heading: str) -> str:

