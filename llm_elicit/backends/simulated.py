@@ -83,7 +83,8 @@ class SimulatedBackend(Keyless):
                 f"judge {self._judge.name!r}: the table of {self._space.name!r} has only "
                 f"{len(points)} rows in the range; use belief: uniform, or widen the range"
             )
-        counts = np.array([len(feature.categories) for feature in self._space.features])
+        words = [len(feature.categories) for feature in self._space.features]
+        counts = np.where(self._space.categorical, words, 0)  # ordered ones are numbers here
         return KernelDensity(points, counts, self._judge.bandwidth)
 
     def _unit(self, points: Floats) -> Floats:
@@ -286,6 +287,6 @@ def _logistic(log_odds: float) -> float:
 
 def _said(feature: Feature, value: float) -> str:
     """Return a value as text without its unit."""
-    if feature.categories:
+    if feature.categories or feature.kind == "date":
         return feature.word(value)
     return f"{float(feature.round(np.asarray(value)) * feature.factor):.10g}"

@@ -1,4 +1,5 @@
 import sys
+import zipfile
 
 import numpy as np
 import pandas as pd
@@ -309,3 +310,56 @@ def test_damaged_files_of_other_formats_are_one_line(tmp_path):
 def test_rows_are_counted_once():
     rows = TableRows(10, 10, {}, {})
     assert str(rows) == "10 of 10 rows used"
+
+
+_SHEET = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+_PARTS = "http://schemas.openxmlformats.org/package/2006"
+_OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+
+
+def write_sheet(path, rows):
+    """Write the least Excel file: one sheet of texts and numbers."""
+    cells = [
+        "".join(
+            f'<c t="inlineStr"><is><t>{cell}</t></is></c>' if isinstance(cell, str) else
+            f"<c><v>{cell}</v></c>" for cell in row
+        )
+        for row in rows
+    ]  # fmt: skip
+    data = "".join(f"<row>{row}</row>" for row in cells)
+    sheet = "application/vnd.openxmlformats-officedocument.spreadsheetml"
+    kinds = {"workbook": "sheet.main", "worksheets/sheet1": "worksheet"}
+    types = "".join(
+        f'<Override PartName="/xl/{name}.xml" ContentType="{sheet}.{kind}+xml"/>'
+        for name, kind in kinds.items()
+    )
+    part = "application/vnd.openxmlformats-package.relationships+xml"
+
+    def relation(kind, target):
+        return (
+            f'<Relationships xmlns="{_PARTS}/relationships"><Relationship Id="r" '
+            f'Type="{_OFFICE}/{kind}" Target="{target}"/></Relationships>'
+        )
+
+    parts = {
+        "[Content_Types].xml": f'<Types xmlns="{_PARTS}/content-types"><Default Extension="rels" '
+        f'ContentType="{part}"/>{types}</Types>',
+        "_rels/.rels": relation("officeDocument", "xl/workbook.xml"),
+        "xl/workbook.xml": f'<workbook xmlns="{_SHEET}" xmlns:r="{_OFFICE}"><sheets>'
+        '<sheet name="a" sheetId="1" r:id="r"/></sheets></workbook>',
+        "xl/_rels/workbook.xml.rels": relation("worksheet", "worksheets/sheet1.xml"),
+        "xl/worksheets/sheet1.xml": f'<worksheet xmlns="{_SHEET}"><sheetData>{data}</sheetData>'
+        "</worksheet>",
+    }
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in parts.items():
+            archive.writestr(name, text)
+
+
+def test_an_excel_file_is_read(tmp_path):
+    pytest.importorskip("python_calamine")
+    path = tmp_path / "t.xlsx"
+    write_sheet(path, [("region", "mass_kg"), *((["NA", "EU"][k % 2], k * 1.5) for k in range(40))])
+    space = FeatureSpace.load(str(FeatureSpace.from_file(path).save()))
+    assert space.features[0].categories == ("EU", "NA")
+    assert (space.features[1].unit, len(space.read_table())) == ("kg", 40)
