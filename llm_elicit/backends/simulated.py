@@ -119,7 +119,7 @@ class SimulatedBackend(Keyless):
         if self._kernels is None:
             unit = rng.random((n, self._space.dimension))
             unit = np.where(words, np.floor(unit * (self._high + 1.0)), unit)
-            return self._natural(unit)
+            return self._space.to_support(self._natural(unit))
         kept: list[Floats] = []
         count = 0
         while count < n:
@@ -127,7 +127,7 @@ class SimulatedBackend(Keyless):
             draws = draws[(words | ((draws >= 0.0) & (draws <= 1.0))).all(axis=1)]
             kept.append(draws)
             count += len(draws)
-        return self._natural(np.concatenate(kept)[:n])
+        return self._space.to_support(self._natural(np.concatenate(kept)[:n]))
 
     def body(self, request: Request) -> dict[str, Any]:
         """Return everything that determines the answer."""
