@@ -31,7 +31,9 @@ NOTEBOOKS = runpy.run_path(str(ROOT / "docs" / "notebooks.py"))
 # the target exists without running the tests inside the tests.
 SETUP = ("git clone", "cd ", "python3 -m venv", ". .venv", "pip install")
 LOCAL_PACKAGE = "pip install ./"
-LOCAL = re.compile(r"(?<!make )\b(california|demo|smollm2|study)(\b|_direct)(?!_)(?!.*--dry-run)")
+LOCAL = re.compile(
+    r"(?<!make )\b(california|demo|gallery|smollm2|study)(\b|_direct)(?!_)(?!.*--dry-run)"
+)
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -22,15 +22,19 @@ else:
 STATED_TO = 0.01
 """The rounding of stated probabilities."""
 
+_DENSE = 100
+"""A whole number with at least so many values is as good as a real one for `Empirical`."""
+
 
 def sampling_of(space: FeatureSpace) -> density.SamplingDensity:
     """Return λ, in whose coordinates beliefs are fitted.
 
     It is uniform on each feature's scale. If points are drawn from the table and all features are
-    numbers, it has the marginals and rank correlations of the table, so that a belief does not
-    spread where no questions were asked.
+    real numbers, or whole ones of a wide range, it has the marginals and rank correlations of the
+    table, so that a belief does not spread where no questions were asked.
     """
-    plain = not space.constraints and not (space.categorical | space.periodic).any()
+    few = space.integer & (space.high - space.low < _DENSE)
+    plain = not space.constraints and not (space.categorical | space.periodic | few).any()
     if space.sampling == "empirical" and plain:
         return density.Empirical(space.table_points(), space.low, space.high, log=space.log)
     kinds = {name: getattr(space, name) for name in ("log", "categorical", "integer", "periodic")}

@@ -56,6 +56,12 @@ def test_lambda_of_the_fit_is_that_of_the_points() -> None:
         assert stats.ks_2samp(x[:, j], other).statistic < 0.15
 
 
+def test_a_belief_about_ordered_words_stays_on_them() -> None:
+    space = FeatureSpace.load("gallery/diamonds").sampled("empirical")
+    drawn = sampling_of(space).sample(200, np.random.default_rng(0))
+    assert space.inside(drawn)[:, space.names.index("cut")].all()
+
+
 def test_a_campaign_asks_about_points_of_the_table(tmp_path: Path) -> None:
     campaign = Campaign.model_validate({
         "name": "plausible", "space": "countries", "runs": str(tmp_path),
