@@ -9,32 +9,16 @@ weighted draws of the prior, which need no sampler where the data are few.
 """
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpyro
 from numpyro import distributions as dist
 from numpyro.infer import MCMC, NUTS
 from scipy import stats
 
+import llm_elicit as le
 from llm_elicit.density import BETWEEN_ROUNDS, Uniform, fit_belief
 
 jax.config.update("jax_enable_x64", True)  # beliefs are in double precision
-
-
-def log_prior_of(prior):
-    """log p as a function JAX can call and differentiate: PyTorch works it out outside of JAX."""
-
-    def outside(x):
-        shapes = jax.ShapeDtypeStruct(x.shape[:-1], x.dtype), jax.ShapeDtypeStruct(x.shape, x.dtype)
-        call = prior.logpdf_and_gradient
-        return jax.pure_callback(call, shapes, x, vmap_method="broadcast_all")
-
-    @jax.custom_vjp
-    def log_prior(x):
-        return outside(x)[0]
-
-    log_prior.defvjp(outside, lambda gradient, cotangent: (cotangent[..., None] * gradient,))
-    return log_prior
 
 
 def expects(x):
@@ -47,23 +31,20 @@ box = Uniform([0.0, 0.2], [20.0, 5.0])  # the mean, the standard deviation
 a, b = box.sample(200, rng), box.sample(200, rng)
 wins = (expects(a) - expects(b) + rng.logistic(0, 0.78, 200) > 0)[:, None]
 winners, losers = np.where(wins, a, b), np.where(wins, b, a)
-prior = fit_belief(winners, losers, sampling=box, method="auto", settings=BETWEEN_ROUNDS).as_prior()
+belief = fit_belief(winners, losers, sampling=box, method="auto", settings=BETWEEN_ROUNDS)
 measured = rng.normal(9.0, 1.5, 8)
-log_prior = log_prior_of(prior)
+prior = le.to_numpyro(belief)
 
 
 def model():
-    # Flat over the belief's support, which NumPyro then keeps to, and the belief on top of it.
-    low, high = (jnp.asarray(side) for side in prior.support())
-    x = numpyro.sample("x", dist.Uniform(low, high).to_event(1))
-    numpyro.factor("belief", log_prior(x))
+    x = numpyro.sample("x", prior)
     numpyro.sample("measured", dist.Normal(x[0], x[1]), obs=measured)
 
 
 sampler = MCMC(NUTS(model), num_warmup=500, num_samples=1000, progress_bar=False)
 sampler.run(jax.random.PRNGKey(1))
 posterior = np.asarray(sampler.get_samples()["x"])
-draws = prior.rvs(20_000, random_state=1)
+draws = belief.sample(20_000, seed=1)
 log_weights = stats.norm.logpdf(measured, draws[:, :1], draws[:, 1:]).sum(1)
 weights = np.exp(log_weights - log_weights.max())
 weights /= weights.sum()

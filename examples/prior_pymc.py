@@ -10,31 +10,10 @@ weighted draws of the prior, which need no sampler where the data are few.
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
 from scipy import stats
 
+import llm_elicit as le
 from llm_elicit.density import BETWEEN_ROUNDS, Uniform, fit_belief
-
-
-class LogPrior(Op):
-    """log p and its gradient (d,) at a point (d,): PyTorch works them out, PyTensor looks on."""
-
-    __props__ = ("prior",)
-
-    def __init__(self, prior):
-        self.prior = prior
-
-    def make_node(self, x):
-        return Apply(self, [pt.as_tensor_variable(x)], [pt.dscalar(), pt.dvector()])
-
-    def perform(self, node, inputs, outputs):  # noqa: ARG002 - PyTensor's signature
-        value, gradient = self.prior.logpdf_and_gradient(inputs[0])
-        outputs[0][0], outputs[1][0] = np.asarray(value), gradient
-
-    def L_op(self, inputs, outputs, output_grads):  # noqa: N802, ARG002 - PyTensor's name
-        return [output_grads[0] * outputs[1]]
 
 
 def expects(x):
@@ -47,18 +26,16 @@ box = Uniform([0.0, 0.2], [20.0, 5.0])  # the mean, the standard deviation
 a, b = box.sample(200, rng), box.sample(200, rng)
 wins = (expects(a) - expects(b) + rng.logistic(0, 0.78, 200) > 0)[:, None]
 winners, losers = np.where(wins, a, b), np.where(wins, b, a)
-prior = fit_belief(winners, losers, sampling=box, method="auto", settings=BETWEEN_ROUNDS).as_prior()
+belief = fit_belief(winners, losers, sampling=box, method="auto", settings=BETWEEN_ROUNDS)
 measured = rng.normal(9.0, 1.5, 8)
 
 with pm.Model():
-    # Flat over the belief's support, which PyMC then keeps to, and the belief on top of it.
-    x = pm.Uniform("x", *prior.support(), shape=prior.dim)
-    pm.Potential("belief", LogPrior(prior)(x)[0])
+    x = le.to_pymc(belief, "x")
     pm.Normal("measured", x[0], x[1], observed=measured)
     found = pm.sample(500, tune=500, chains=2, cores=1, random_seed=1, progressbar=False)
 
-posterior = found.posterior["x"].to_numpy().reshape(-1, prior.dim)
-draws = prior.rvs(20_000, random_state=1)
+posterior = found.posterior["x"].to_numpy().reshape(-1, belief.dimension)
+draws = belief.sample(20_000, seed=1)
 log_weights = stats.norm.logpdf(measured, draws[:, :1], draws[:, 1:]).sum(1)
 weights = np.exp(log_weights - log_weights.max())
 weights /= weights.sum()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llm_elicit.comparisons.exports import to_arviz
+    from llm_elicit.comparisons.priors import to_numpyro, to_pymc
     from llm_elicit.comparisons.table import Comparisons
     from llm_elicit.config.campaign import Campaign
     from llm_elicit.errors import ElicitError, InputError, JudgeError
@@ -39,12 +40,14 @@ _HOMES = {
     "run": "pipeline.stages",
     "run_grid": "pipeline.stages",
     "to_arviz": "comparisons.exports",
+    "to_numpyro": "comparisons.priors",
+    "to_pymc": "comparisons.priors",
 }
 
 __all__ = [
     "Campaign", "Comparisons", "Display", "ElicitError", "Feature", "FeatureSpace",
     "InputError", "JudgeError", "Run", "Silent", "arun", "compare", "run",
-    "run_grid", "to_arviz",
+    "run_grid", "to_arviz", "to_numpyro", "to_pymc",
 ]  # fmt: skip
 
 
