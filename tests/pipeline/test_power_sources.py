@@ -217,7 +217,7 @@ def _campaign(folder: Path, **more: Any) -> Path:
         {"name": "flat", "backend": "simulated", "log_odds": {**soft, "ignores_width": True}},
     ]
     data = {
-        "name": "try", "space": "penguins", "design": {"pairs": 60}, "judges": judges,
+        "name": "try", "space": "penguins", "seed": 5, "design": {"pairs": 60}, "judges": judges,
         "runs": str(folder / "runs"), "fit": {"method": "auto", "samples": 500}, **more,
     }  # fmt: skip
     path = folder / "campaign.yaml"
