@@ -123,7 +123,7 @@ def _blank(samples: Samples, theme: Theme) -> Figure:
     # The constrained layout would take seconds for this many panels.
     d = samples.space.dimension
     side = _PANEL.get(d, _LEAST_PANEL) * d + _LEFT + _RIGHT
-    under = _WORDS if samples.space.categorical.any() else _LEFT
+    under = _WORDS if any(each.categories for each in samples.space.features) else _LEFT
     figure = Figure(figsize=(side, side), facecolor=theme.background)
     figure.subplots_adjust(
         left=_LEFT / side, bottom=under / side, right=1 - _RIGHT / side, top=1 - _RIGHT / side,

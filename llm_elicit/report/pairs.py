@@ -27,7 +27,7 @@ from llm_elicit.spaces.features import Feature, Floats
 
 _MASSES = (0.9, 0.5)
 _LINES = (0.8, 1.3)
-_WIDEST = 0.9  # largest side of a frame, relative to their distance
+_LARGEST = 0.9  # largest side of a frame, relative to their distance
 
 
 def draw_panel(axes: Axes, samples: Samples, pair: PanelPair, theme: Theme) -> None:
@@ -80,7 +80,7 @@ def _edges(pair: PanelPair) -> list[Floats]:
 
 def _draw_frames(axes: Axes, shares: Floats, theme: Theme) -> Artist:
     """Draw a frame for each pair of categories, with an area proportional to its share."""
-    sides = np.ndenumerate(_WIDEST * np.sqrt(shares / shares.max()))
+    sides = np.ndenumerate(_LARGEST * np.sqrt(shares / shares.max()))
     frames = [Rectangle((i - side / 2, j - side / 2), side, side) for (i, j), side in sides]
     outlines = PatchCollection(frames, facecolor="none", edgecolor=theme.belief, linewidth=1.3)
     axes.add_collection(outlines)

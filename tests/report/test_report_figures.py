@@ -15,7 +15,7 @@ from llm_elicit.report.corner import corner_figure, corner_layers, flat_factors
 from llm_elicit.report.figures import draw_portrait, file_name, save_figures
 from llm_elicit.report.formatting import visible, worded
 from llm_elicit.report.marginals import Samples
-from llm_elicit.report.pairs import PanelPair
+from llm_elicit.report.pairs import PanelPair, draw_regions
 from llm_elicit.report.rendering import DARK, LIGHT, log_ticks, set_axis
 from llm_elicit.spaces.features import Feature
 
@@ -129,6 +129,17 @@ def test_a_flat_belief_has_no_contours_and_says_so():
     assert [shape.text for shape in flat.shapes if shape.text] == 3 * ["flat"]
     assert [shape.text for shape in other.shapes if shape.text] == ["flat"], "x1 and x2"
     assert len(other.by_step[0][1]) == 4, "lines of both widths, marginals, and a word"
+
+
+@pytest.mark.parametrize("kind", ["categorical", "ordered"])
+def test_frames_of_categories_do_not_overlap(kind):
+    words = Feature(name="w", label="w", kind=kind, categories=("a", "b", "c"))
+    points = np.random.default_rng(0).integers(3, size=(500, 2)).astype(float)
+    axes = Figure().subplots()
+    (frames,) = draw_regions(axes, points, PanelPair((words, words), (0, 1)), LIGHT)
+    boxes = [path.get_extents() for path in frames.get_paths()]
+    assert len(boxes) == 9
+    assert 0.5 < max(box.width for box in boxes) < 1.0
 
 
 def test_what_the_answers_leave_open_is_not_drawn_as_a_shape():
