@@ -32,6 +32,7 @@ _LEAST_SHARE = 0.25
 class BoxBound(StrictModel):
     """A box's range of one feature, natural units: above `low`, up to `high`; None if unbounded.
 
+    Bounds of whole features are whole.
     For a categorical feature, its `categories` in the box; None for a number.
     """
 
@@ -172,20 +173,24 @@ def _halves(data: Floats, standardizer: Standardizer, cell: _Cell) -> tuple[_Cel
         found = (
             _halves_by_category(data[:, feature], standardizer.space, cell, feature)
             if standardizer.space.categorical[feature]
-            else _halves_by_number(data[:, feature], cell, feature)
+            else _halves_by_number(
+                data[:, feature], cell, feature, bool(standardizer.space.integer[feature])
+            )
         )
         if found is not None:
             return found
     return None
 
 
-def _halves_by_number(values: Floats, cell: _Cell, feature: int) -> tuple[_Cell, _Cell] | None:
+def _halves_by_number(
+    values: Floats, cell: _Cell, feature: int, whole: bool
+) -> tuple[_Cell, _Cell] | None:
     values = np.sort(values)
     steps = np.flatnonzero(np.diff(values))
     if not len(steps):
         return None
     step = steps[np.abs(steps + 1 - len(values) / 2).argmin()]
-    at = float(values[step : step + 2].mean())
+    at = float(values[step] if whole else values[step : step + 2].mean())
     return cell.below(feature, at), cell.above(feature, at)
 
 

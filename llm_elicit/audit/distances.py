@@ -3,7 +3,8 @@
 Wasserstein-1 is the least mean distance that points must be moved to turn one sample into the
 other. Total variation of a marginal is ½∫|p − q|, from histograms on common bins; MMTV is its mean
 over the features (Acerbi 2020, "Variational Bayesian Monte Carlo with noisy likelihoods"). For a
-categorical feature it is that of the shares, and the only distance of its marginal; over all
+categorical feature it is that of the shares, and the only distance of its marginal unless the
+categories are ordered; over all
 features jointly, categories are vertices of a simplex (`llm_elicit.audit.scales`). Further joint
 distances are in `llm_elicit.audit.two_sample`. Between finite samples of one density no distance is
 0, so each is read relative to its *floor*: the same distance between two disjoint samples of the
@@ -18,7 +19,6 @@ import numpy as np
 import ot
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
-from scipy.stats import wasserstein_distance
 
 from llm_elicit import density
 from llm_elicit.audit.reference import AuditSettings
@@ -44,7 +44,8 @@ class FeatureDistance(StrictModel):
     Attributes:
         name: the feature.
         wasserstein: Wasserstein-1 in standard deviations of the data, on the feature's scale; None
-            for a categorical one.
+            for categories without an order. Of ordered ones, of their codes; of a periodic feature,
+            along the circle.
         total_variation: ½∫|p − q|, from 0 (equal) to 1 (disjoint); for shares ½Σ|p − q|.
     """
 
@@ -228,12 +229,8 @@ class DistanceEstimator:
             x, y = pick(self.marginal_size)
             columns = zip(x.T, y.T, self.edges, strict=True)
             marginal_tv.append([total_variation(*column) for column in columns])
-            numbers = self.standardizer.numbers
-            pairs = zip(numbers(x).T, numbers(y).T, strict=True)
-            marginal_w.append([
-                np.nan if feature.categories else wasserstein_distance(*pair)
-                for feature, pair in zip(self.space.features, pairs, strict=True)
-            ])  # fmt: skip
+            pairs = enumerate(zip(x.T, y.T, strict=True))
+            marginal_w.append([self.standardizer.marginal_distance(j, *pair) for j, pair in pairs])
         w, tv = np.array(marginal_w), np.array(marginal_tv)
         return Distance(
             wasserstein=estimate_of(joint_w),
@@ -246,7 +243,7 @@ class DistanceEstimator:
             features=[
                 FeatureDistance(
                     name=feature.name,
-                    wasserstein=None if feature.categories else estimate_of(w[:, column]),
+                    wasserstein=None if np.isnan(w[:, column]).any() else estimate_of(w[:, column]),
                     total_variation=estimate_of(tv[:, column]),
                 )
                 for column, feature in enumerate(self.space.features)

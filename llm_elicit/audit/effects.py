@@ -18,7 +18,7 @@ from llm_elicit.audit.inference import holm
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import Response
-from llm_elicit.audit.utility import GRID, Utility, Values
+from llm_elicit.audit.utility import GRID, Utility, Values, is_separate, separate_values
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
@@ -36,11 +36,13 @@ class Effect(StrictModel):
         name: the feature.
         value: log-odds over the middle half of the range: of the upper quartile against the lower
             if higher or lower values are preferred, of the median against the quartiles if the
-            middle or the ends are, of the best category against the worst. None without a belief.
+            middle or the ends are, of the best category or periodic value against the worst.
+            None without a belief.
         low, high: its 95 % interval over draws of the posterior.
         direction: what is preferred: "higher" or "lower" values, those in the "middle" or at the
             "ends" of the range, or a "category".
-        categories: of a categorical feature, the best and the worst; else None.
+        categories: of a categorical feature, the best and the worst; of a periodic one, the best
+            and the worst value; else None.
         size: standard deviation of the averaged utility over λ, log-odds.
         gain: leave-one-out share of the responses' mean square that the feature predicts alone,
             by linear and square terms, or by category; at or below 0 if it predicts nothing.
@@ -112,14 +114,15 @@ def measure_effects(
 def _curve_effect(values: Values, feature: Feature) -> dict[str, Any]:
     """Return the fields of `Effect` that the averaged utility determines."""
     mean = values.mean
-    if feature.categories:
+    if is_separate(feature):
         best, worst = int(mean.argmax()), int(mean.argmin())
         direction, contrast = "category", np.zeros(len(mean))
         contrast[best], contrast[worst] = 1.0, -1.0
         if best == worst:
             contrast[:] = 0.0
         weights = np.full(len(mean), 1.0 / len(mean))
-        categories = feature.categories[best], feature.categories[worst]
+        at = separate_values(feature)
+        categories = feature.word(float(at[best])), feature.word(float(at[worst]))
     else:
         direction, contrast = _contrast(mean)
         weights, categories = _WEIGHTS, None

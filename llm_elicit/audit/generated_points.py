@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.stats import wasserstein_distance
 
 from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.audit.scales import Standardizer, category_shares
@@ -123,16 +122,16 @@ def _tested(
 
 def _distances_to(y: Floats, standardizer: Standardizer) -> Callable[[Floats], list[float]]:
     """Return a function for a sample's distances from y: by feature, and the energy distance."""
-    columns, numbers = standardizer(y), standardizer.numbers(y)
-    within, features = mean_distance(columns), standardizer.space.features
+    columns, features = standardizer(y), standardizer.space.features
+    within = mean_distance(columns)
     shares = {j: category_shares(y[:, j], f) for j, f in enumerate(features) if f.categories}
 
     def distances(some: Floats) -> list[float]:
         found = [
             0.5 * float(np.abs(category_shares(some[:, j], features[j]) - shares[j]).sum())
             if j in shares
-            else float(wasserstein_distance(column, numbers[:, j]))
-            for j, column in enumerate(standardizer.numbers(some).T)
+            else standardizer.marginal_distance(j, some[:, j], y[:, j])
+            for j in range(some.shape[1])
         ]
         return [*found, energy_between(standardizer(some), columns, within)]
 

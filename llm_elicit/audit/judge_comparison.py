@@ -252,7 +252,9 @@ def _difference(
     between = one[:count].distance(other[:count])
     mean, log_sd = _all_pairs(one.mean, other.mean), _all_pairs(one.log_sd, other.log_sd)
     shares = {j: _all_pairs(one.shares[j], other.shares[j]) for j in one.shares}
-    adjusted = holm(_feature_p_values(mean, log_sd, shares))
+    turned = {j: _all_pairs(one.resultant(j), other.resultant(j)) for j in one.circles}
+    adjusted = holm(_feature_p_values(mean, log_sd, shares, turned))
+    apart = shares.keys() | turned.keys()
     features = []
     for j, feature in enumerate(space.features):
         categories = None
@@ -262,8 +264,8 @@ def _difference(
         features.append(
             FeatureDifference(
                 name=feature.name,
-                mean=None if j in shares else posterior_interval(mean[:, j], _LEVEL),
-                log_sd=None if j in shares else posterior_interval(log_sd[:, j], _LEVEL),
+                mean=None if j in apart else posterior_interval(mean[:, j], _LEVEL),
+                log_sd=None if j in apart else posterior_interval(log_sd[:, j], _LEVEL),
                 shares=categories,
                 distance=posterior_interval(between[:, j], _LEVEL),
                 p_holm=float(adjusted[j]),
@@ -280,14 +282,17 @@ def _difference(
     )
 
 
-def _feature_p_values(mean: Floats, log_sd: Floats, shares: Mapping[int, Floats]) -> Floats:
+def _feature_p_values(
+    mean: Floats, log_sd: Floats, shares: Mapping[int, Floats], circles: Mapping[int, Floats]
+) -> Floats:
     """Return a p-value per feature, Bonferroni-adjusted within it.
 
-    A number has two tests, of mean and width; K categories have K, or one if K = 2.
+    A number has two tests, of mean and width; K categories have K, or one if K = 2; a periodic
+    feature has two, of the coordinates of its mean unit vector.
     """
     p_values = np.minimum(1.0, 2.0 * np.minimum(_two_sided(mean), _two_sided(log_sd)))
-    for j, found in shares.items():
-        tests = found.shape[1] if found.shape[1] > 2 else 1
+    for j, found in {**shares, **circles}.items():
+        tests = found.shape[1] if found.shape[1] > 2 or j in circles else 1
         p_values[j] = min(1.0, tests * float(_two_sided(found).min()))
     return p_values
 

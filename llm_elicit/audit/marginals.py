@@ -9,9 +9,11 @@ import numpy as np
 
 from llm_elicit import density
 from llm_elicit.audit.scales import Standardizer, category_shares
+from llm_elicit.spaces.circles import share_distance
 from llm_elicit.spaces.features import Floats
 
 _LEVELS = (np.arange(200) + 0.5) / 200  # of quantiles
+_BINS = 120  # of a circle
 
 
 @dataclass(frozen=True)
@@ -19,14 +21,18 @@ class Marginals:
     """Marginals of a sample, or of every draw of a belief (S, ...), standardized.
 
     Attributes:
-        quantiles: at even levels (..., L, d); NaN for a categorical feature.
+        quantiles: at even levels (..., L, d); NaN for a categorical or periodic feature.
         shares: of each categorical feature's categories (..., K), by its index.
         edges: the distance between any two of its categories.
+        circles: shares in equal bins (..., K) of each periodic feature, by its index.
+        arcs: the length of one of its bins.
     """
 
     quantiles: Floats
     shares: Mapping[int, Floats]
     edges: Mapping[int, float]
+    circles: Mapping[int, Floats]
+    arcs: Mapping[int, float]
 
     @classmethod
     def of_draws(cls, draws: density.BeliefDraws, standardizer: Standardizer) -> Marginals:
@@ -34,7 +40,9 @@ class Marginals:
         natural = draws.quantile(_LEVELS)
         quantiles = np.stack([standardizer.numbers(each) for each in natural])
         shares = {j: draws.shares(j) for j in standardizer.vertices}
-        return cls(quantiles, shares, {j: standardizer.edge(j) for j in shares})
+        edges, arcs = _bins_of_circles(standardizer)
+        circles = {j: draws.marginal(j, each) for j, each in edges.items()}
+        return cls(quantiles, shares, {j: standardizer.edge(j) for j in shares}, circles, arcs)
 
     @classmethod
     def of_points(cls, points: Floats, standardizer: Standardizer) -> Marginals:
@@ -42,12 +50,15 @@ class Marginals:
         features = standardizer.space.features
         shares = {j: category_shares(points[:, j], features[j]) for j in standardizer.vertices}
         quantiles = np.asarray(np.quantile(standardizer.numbers(points), _LEVELS, axis=0))
-        return cls(quantiles, shares, {j: standardizer.edge(j) for j in shares})
+        edges, arcs = _bins_of_circles(standardizer)
+        circles = {j: np.histogram(points[:, j], e)[0] / len(points) for j, e in edges.items()}
+        return cls(quantiles, shares, {j: standardizer.edge(j) for j in shares}, circles, arcs)
 
     def __getitem__(self, some: slice) -> Marginals:
         """Return some of the draws."""
         shares = {j: each[some] for j, each in self.shares.items()}
-        return replace(self, quantiles=self.quantiles[some], shares=shares)
+        circles = {j: each[some] for j, each in self.circles.items()}
+        return replace(self, quantiles=self.quantiles[some], shares=shares, circles=circles)
 
     def __len__(self) -> int:
         return len(self.quantiles)
@@ -70,7 +81,26 @@ class Marginals:
         found = np.abs(self.quantiles - other.quantiles).mean(-2)
         for j, edge in self.edges.items():
             found[..., j] = 0.5 * edge * np.abs(self.shares[j] - other.shares[j]).sum(-1)
+        for j, arc in self.arcs.items():
+            found[..., j] = arc * share_distance(self.circles[j], other.circles[j])
         return np.asarray(found)
+
+    def resultant(self, feature: int) -> Floats:
+        """Return the mean unit vector (S, 2) of a periodic feature, of every draw."""
+        shares = self.circles[feature]
+        angles = 2.0 * np.pi * (np.arange(shares.shape[-1]) + 0.5) / shares.shape[-1]
+        return np.asarray(shares @ np.stack([np.cos(angles), np.sin(angles)], axis=-1))
+
+
+def _bins_of_circles(standardizer: Standardizer) -> tuple[dict[int, Floats], dict[int, float]]:
+    """Return the edges of equal bins of each periodic feature, and their standardized width."""
+    edges = {}
+    for j in standardizer.circles:
+        feature = standardizer.space.features[j]
+        half = 0.5 if feature.whole else 0.0
+        count = round(feature.period) if feature.whole else _BINS
+        edges[j] = np.linspace(feature.lowest - half, feature.highest + half, count + 1)
+    return edges, {j: float(np.diff(e)[0] / standardizer.sd[j]) for j, e in edges.items()}
 
 
 def half_distance(data: Floats, standardizer: Standardizer, seed: int) -> float:

@@ -76,7 +76,7 @@ def measure_nonresponse(
     bases = [
         _category_basis(codes[:, :, j], len(feature.categories))
         if feature.categories
-        else _number_basis(points[:, :, j])
+        else _number_basis(points[:, :, j], feature)
         for j, feature in enumerate(space.features)
     ]
     p_values = _permutation_p_values(bases, rates, permutations, rng)
@@ -98,9 +98,18 @@ def measure_nonresponse(
     )
 
 
-def _number_basis(values: Floats) -> Floats:
-    """Return an orthonormal basis `(n, 2)` of sum and sum of squares of pairs `(2, n)`."""
-    columns = [np.ones(values.shape[1]), values.sum(axis=0), (values**2).sum(axis=0)]
+def _number_basis(values: Floats, feature: Feature) -> Floats:
+    """Return an orthonormal basis `(n, 2)` of sums over pairs of values `(2, n)`, from 0 to 1.
+
+    The sums are those of the values and of their squares; of a periodic feature, of its unit
+    vectors.
+    """
+    if feature.periodic:
+        angle = 2.0 * np.pi * values * (feature.highest - feature.lowest) / feature.period
+        parts = [np.cos(angle), np.sin(angle)]
+    else:
+        parts = [values, values**2]
+    columns = [np.ones(values.shape[1]), *(part.sum(axis=0) for part in parts)]
     return np.asarray(np.linalg.qr(np.stack(columns, axis=1))[0][:, 1:])
 
 

@@ -18,7 +18,7 @@ from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.audit.summaries import Summary, summarize, summary_table
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.features import FeatureSpace
+from llm_elicit.spaces.features import FeatureSpace, TableRows
 
 Progress = Callable[[int, int], None]
 
@@ -28,6 +28,7 @@ class ReferenceAudit(StrictModel):
 
     Attributes:
         rows: points of the reference table in the range asked; None without a table.
+        table: how many rows the table has, and why others are not used; None if not counted.
         half_split: whether the table was too small for the size asked for, so that distances
             are measured on half of it.
         data, sampling: marginal summaries of the data and of λ.
@@ -36,6 +37,7 @@ class ReferenceAudit(StrictModel):
     """
 
     rows: int | None
+    table: TableRows | None = None
     half_split: bool
     data: list[Summary] | None
     sampling: list[Summary]
@@ -185,6 +187,7 @@ def _audit_reference(
     data, sampling, space = reference.data, reference.sampling, reference.space
     return ReferenceAudit(
         rows=None if data is None else len(data),
+        table=reference.rows,
         half_split=data is not None and len(data) < 2 * estimator.settings.size,
         data=None if data is None else summarize(data, space),
         sampling=summarize(sampling, space),

@@ -12,7 +12,7 @@ from pydantic import Field
 from llm_elicit.audit.scales import Standardizer
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.features import FeatureSpace, Floats
+from llm_elicit.spaces.features import FeatureSpace, Floats, TableRows
 
 
 class AuditSettings(StrictModel):
@@ -43,6 +43,7 @@ class Reference:
         space: the feature space.
         sampling: draws from the sampling density λ, `(k, d)`, natural units.
         data: the reference table's points, `(n, d)`; None for a space without a table.
+        rows: how many rows of the table these are, and why others are not used.
 
     Raises:
         InputError: if points have the wrong shape, number fewer than two, are NaN, are not
@@ -52,6 +53,7 @@ class Reference:
     space: FeatureSpace
     sampling: Floats
     data: Floats | None = None
+    rows: TableRows | None = None
 
     def __post_init__(self) -> None:
         _replace(self, "sampling", checked_points(self.sampling, self.space, "λ samples"))

@@ -23,7 +23,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from llm_elicit.audit.summaries import BeliefBands, CategoryBands
+from llm_elicit.audit.summaries import BeliefBands, CategoryBands, CircularBands
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
@@ -61,7 +61,8 @@ class BandPrecision(StrictModel):
         more_pairs: how many more, drawn and answered in the same way, would halve every width.
         prior_dominated: whether there are so few pairs that the prior still dominates, and
             `more_pairs` is too low.
-        widths: of the bands of mean and median, in the order of the space; for numbers.
+        widths: of the bands of mean and median, in the order of the space; for numbers that are
+            not periodic.
         shares: of the bands of shares, in the order of the space; for categorical features.
     """
 
@@ -108,6 +109,8 @@ def measure_band_precision(
         if isinstance(each, CategoryBands):
             widest = max(high - low for low, high in each.shares.values())
             shares.append(ShareBandWidth(name=each.name, share=widest))
+            continue
+        if isinstance(each, CircularBands):
             continue
         ends = np.log([each.mean, each.q50]) if space.log[column] else [each.mean, each.q50]
         mean, median = np.diff(ends)[:, 0] / (sd[column] if sd[column] > 0 else 1.0)

@@ -8,6 +8,10 @@ A category is a vertex of a regular simplex, K categories in K − 1 columns, so
 equally far apart and their codes have no influence. The edge is √2 / √(1 − Σ p²), p the shares in
 the data: rows of the data then have a variance of 1 over these columns together, as over a number.
 Two categories give one column, the standardized indicator of one of them.
+
+A periodic feature is a circle in two columns, so that its ends are the same point; its standard
+deviation is that of `llm_elicit.spaces.circles`, and the variance of the data over both columns
+together is 1. Its marginal distances are along the circle.
 """
 
 from __future__ import annotations
@@ -19,8 +23,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import helmert
+from scipy.stats import wasserstein_distance
 
+from llm_elicit.spaces.circles import Circle
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
+
+FEW = 24
+"""The most values of a whole feature that are shown one by one."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,7 @@ class Standardizer:
         space: the feature space.
         mean, sd: of each feature, `(d,)`; of a categorical one 0 and √(1 − Σ p²).
         vertices: `(K, K − 1)` of each categorical feature, by its index.
+        circles: of each periodic feature, by its index.
 
     Example:
         >>> space = FeatureSpace.load("california_housing")
@@ -45,6 +55,7 @@ class Standardizer:
     mean: Floats
     sd: Floats
     vertices: Mapping[int, Floats] = field(default_factory=dict)
+    circles: Mapping[int, Circle] = field(default_factory=dict)
 
     @classmethod
     def of(cls, space: FeatureSpace, points: Floats) -> Standardizer:
@@ -55,38 +66,62 @@ class Standardizer:
         shares = {j: category_shares(points[:, j], space.features[j]) for j in categorical}
         for j, share in shares.items():
             mean[j], sd[j] = 0.0, _category_sd(share)
+        periodic = np.flatnonzero(space.periodic).tolist()
+        circles = {j: Circle.of(space.features[j]) for j in periodic}
+        for j, circle in circles.items():
+            mean[j], sd[j] = circle.mean(points[:, j]), circle.sd(points[:, j])
         # Rounding leaves a constant column a sd of a few ulps instead of 0.
         constant = sd <= 1e-12 * np.maximum(1.0, np.abs(mean))
         sd = np.where(constant, 1.0, sd)
         vertices = {j: _simplex(share) / sd[j] for j, share in shares.items()}
-        return cls(space, mean, sd, vertices)
+        return cls(space, mean, sd, vertices, circles)
 
     def __call__(self, points: Floats) -> Floats:
-        """Return all columns `(..., p)` of points `(..., d)`; p = d without categories."""
-        if not self.vertices:
+        """Return all columns `(..., p)` of points `(..., d)`; p = d for numbers alone."""
+        if not self.vertices and not self.circles:
             return self.numbers(points)
         return np.concatenate(self.by_feature(points), axis=-1)
 
     def by_feature(self, points: Floats) -> list[Floats]:
-        """Return each feature's columns: `(..., 1)` of a number, `(..., K − 1)` of K categories."""
+        """Return each feature's columns.
+
+        `(..., 1)` of a number, `(..., K − 1)` of K categories, `(..., 2)` of a periodic feature.
+        """
         numbers = self.numbers(points)
-        return [
-            self.vertices[j][np.rint(points[..., j]).astype(int)]
-            if j in self.vertices
-            else numbers[..., j : j + 1]
-            for j in range(self.space.dimension)
-        ]
+        return [self._columns(j, points, numbers) for j in range(self.space.dimension)]
+
+    def _columns(self, j: int, points: Floats, numbers: Floats) -> Floats:
+        if j in self.vertices:
+            return np.asarray(self.vertices[j][np.rint(points[..., j]).astype(int)])
+        if j in self.circles:
+            circle = self.circles[j]
+            return circle.vectors(points[..., j]) * (circle.radius / float(self.sd[j]))
+        return np.asarray(numbers[..., j : j + 1])
 
     def numbers(self, points: Floats) -> Floats:
-        """Return one column per feature, `(..., d)`; NaN where it is categorical."""
+        """Return one column per feature, `(..., d)`; NaN where it is categorical or periodic."""
         scaled = (self.space.to_scale(points) - self.mean) / self.sd
-        return np.where(self.space.categorical, np.nan, scaled) if self.vertices else scaled
+        return np.where(self.space.categorical | self.space.periodic, np.nan, scaled)
+
+    def marginal_distance(self, j: int, x: Floats, y: Floats) -> float:
+        """Return Wasserstein-1 of one feature between samples `(n,)` and `(m,)`, natural units.
+
+        In standard deviations; of a periodic feature, along the circle; NaN for categories without
+        an order.
+        """
+        if j in self.vertices:
+            return math.nan
+        if j in self.circles:
+            return self.circles[j].distance(x, y) / float(self.sd[j])
+        if self.space.log[j]:
+            x, y = np.log(x), np.log(y)
+        return float(wasserstein_distance(x, y)) / float(self.sd[j])
 
     @property
     def owners(self) -> npt.NDArray[np.int64]:
         """The index of the feature of each column, `(p,)`."""
         widths = [
-            self.vertices[j].shape[1] if j in self.vertices else 1
+            self.vertices[j].shape[1] if j in self.vertices else 2 if j in self.circles else 1
             for j in range(self.space.dimension)
         ]
         return np.repeat(np.arange(len(widths)), widths)
@@ -123,25 +158,42 @@ def _simplex(shares: Floats) -> Floats:
 def bin_edges(feature: Feature, bins: int) -> Floats:
     """Return edges of about `bins` equal bins over a feature's range, natural units.
 
-    Bins are equal on the feature's scale. On a linear scale, every bin of a whole-numbered feature
-    holds the same number of values; every category has its own bin, whatever `bins`.
+    Bins are equal on the feature's scale. The bins of a whole feature consist of whole cells, from
+    k − 1/2 to k + 1/2: on a linear scale each holds the same number of values. Every category has
+    its own bin, whatever `bins`.
     """
     if feature.categories:
         return np.arange(-0.5, len(feature.categories))
+    low, high = feature.lowest, feature.highest
+    if feature.scale == "log" and feature.whole:
+        edges = np.geomspace(low - 0.5, high + 0.5, bins + 1)
+        return np.unique(np.clip(np.rint(edges - 0.5) + 0.5, low - 0.5, high + 0.5))
     if feature.scale == "log":
-        return np.exp(np.linspace(np.log(feature.low), np.log(feature.high), bins + 1))
-    if feature.kind == "integer":
-        low, high = np.floor(feature.low), np.ceil(feature.high)
+        return np.geomspace(low, high, bins + 1)
+    if feature.whole:
         width = max(1.0, np.ceil((high - low + 1) / bins))
         return np.asarray(low - 0.5 + width * np.arange(np.ceil((high - low + 1) / width) + 1))
-    return np.linspace(feature.low, feature.high, bins + 1)
+    return np.linspace(low, high, bins + 1)
 
 
 def bin_widths(feature: Feature, edges: Floats) -> Floats:
     """Return widths of bins between edges (natural units), in units of the feature's scale.
 
-    For whole-numbered features, the number of values in each bin: the last may hold fewer.
+    For whole features on a linear scale, the number of values in each bin: the last may hold fewer.
     """
-    if feature.kind == "integer" and feature.scale == "linear":
-        edges = np.minimum(edges, np.ceil(feature.high) + 0.5)
+    if feature.whole:
+        edges = np.minimum(edges, feature.highest + 0.5)
     return np.asarray(np.diff(np.log(edges) if feature.scale == "log" else edges))
+
+
+def by_value(feature: Feature) -> bool:
+    """Return whether a feature's values are so few that each has its own share.
+
+    These are categories and whole numbers of which there are at most `FEW`.
+
+    Example:
+        >>> rooms = Feature(name="rooms", label="rooms", kind="integer", low=1, high=9)
+        >>> by_value(rooms), by_value(rooms.model_copy(update={"kind": "continuous"}))
+        (True, False)
+    """
+    return bool(feature.categories) or (feature.whole and feature.highest - feature.lowest < FEW)

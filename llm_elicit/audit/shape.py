@@ -1,9 +1,9 @@
 """Differences between the joint shape of a belief and of the data: correlations and tails.
 
 *Correlations* are Pearson's, each feature on its scale, categories dummy-coded. *Tails* are of
-numbers only. The belief's values have credible bands, from its posterior; the data's have intervals
-for the sampling error of the rows. One pair in ten lies outside its band by chance, even if the
-belief is right.
+numbers with many values only. The belief's values have credible bands, from its posterior; the
+data's have intervals for the sampling error of the rows. One pair in ten lies outside its band by
+chance, even if the belief is right.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from scipy.stats import norm
 
 from llm_elicit.audit.inference import Interval, wilson
 from llm_elicit.audit.reference import Reference
+from llm_elicit.audit.scales import by_value
 from llm_elicit.audit.summaries import (
     Band,
     BeliefBands,
-    CategoryBands,
     FeatureBands,
     FeaturePair,
     correlation_columns,
@@ -79,7 +79,8 @@ class Shape(StrictModel):
 
     Attributes:
         correlations: one per pair of columns of `correlation_columns`.
-        tails: one per number; None without data.
+        tails: one per number, but for periodic ones and those with few values, whose quantiles
+            hold a share of their own; None without data.
     """
 
     correlations: list[Correlation]
@@ -127,7 +128,8 @@ def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | Non
     if data is not None:
         tails = [
             _tails(belief[:, j], data[:, j], space.names[j], _number_bands(bands, j))
-            for j in space.numeric
+            for j in space.on_line
+            if not by_value(space.features[j])
         ]
     return Shape(correlations=correlations, tails=tails)
 
@@ -177,7 +179,7 @@ def correlation_interval(x: Floats, y: Floats, level: float = 0.95) -> Interval:
 
 def _number_bands(bands: BeliefBands | None, column: int) -> FeatureBands | None:
     found = None if bands is None else bands.features[column]
-    assert not isinstance(found, CategoryBands)
+    assert found is None or isinstance(found, FeatureBands)
     return found
 
 

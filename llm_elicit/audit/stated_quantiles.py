@@ -85,7 +85,7 @@ class StatedQuantiles(StrictModel):
     """A judge's stated quantiles.
 
     Attributes:
-        features: those that are numbers, in the order of the space.
+        features: those that are numbers and not periodic, in the order of the space.
         level: the noise level they fit; None for a belief with a single level, or with statements
             for fewer than two features.
     """
@@ -140,7 +140,7 @@ def measure_stated(
             outside=int(outside[j]),
             **{key: _finite(values, j) for key, values in columns.items()},
         )
-        for j in space.numeric
+        for j in space.on_line
     ]
     level = None
     if by_level is not None:
@@ -247,8 +247,8 @@ def quantiles_by_noise(
 ) -> Floats:
     """Return five quantiles per feature at each of `NOISE_FACTORS`, `(1 + S, c, d, 5)`.
 
-    In natural units; NaN for categorical features. The first entry is the belief, the other S are
-    draws of its posterior, if it has any. Points of the belief and as many from λ are
+    In natural units; NaN for categorical and periodic features. The first entry is the belief, the
+    other S are draws of its posterior, if it has any. Points of the belief and as many from λ are
     importance-weighted to each; if too few have weight for the belief itself, it is sampled anew.
     """
     rng = np.random.default_rng([seed, 0x1E7E1])
@@ -270,5 +270,5 @@ def quantiles_by_noise(
                 found[i, k] = np.quantile(other, levels, axis=0).T
             else:
                 found[i, k] = weighted_quantiles(both, weights, levels, order).T
-    found[:, :, space.categorical] = np.nan
+    found[:, :, space.categorical | space.periodic] = np.nan
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,9 @@ from scipy.ndimage import gaussian_filter1d
 from llm_elicit import density
 from llm_elicit._util.read_files import read_points
 from llm_elicit.audit.inference import Interval
-from llm_elicit.audit.scales import bin_edges, bin_widths, category_shares
+from llm_elicit.audit.scales import bin_edges, bin_widths, by_value, category_shares
 from llm_elicit.config.base_model import StrictModel
+from llm_elicit.spaces.circles import Circle
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 Index = npt.NDArray[np.int64]
@@ -54,6 +55,17 @@ class FeatureSummary(_Statistics[float]):
     sd: float
 
 
+class CircularSummary(StrictModel):
+    """A periodic feature of one sample, natural units; see `llm_elicit.spaces.circles`.
+
+    A circle has no quantiles.
+    """
+
+    name: str
+    mean: float
+    sd: float
+
+
 class CategorySummary(StrictModel):
     """The shares of a feature's categories in one sample."""
 
@@ -61,11 +73,18 @@ class CategorySummary(StrictModel):
     shares: dict[str, float]
 
 
-Summary = FeatureSummary | CategorySummary
+Summary = FeatureSummary | CircularSummary | CategorySummary
 
 
 class FeatureBands(_Statistics[Band]):
     """Bands of one feature's mean and quantiles, natural units."""
+
+
+class CircularBands(StrictModel):
+    """Band of a periodic feature's mean, natural units; it may go over the end of the range."""
+
+    name: str
+    mean: Band
 
 
 class CategoryBands(StrictModel):
@@ -75,7 +94,7 @@ class CategoryBands(StrictModel):
     shares: dict[str, Band]
 
 
-Bands = FeatureBands | CategoryBands
+Bands = FeatureBands | CircularBands | CategoryBands
 
 
 class MarginalBand(StrictModel):
@@ -143,6 +162,11 @@ def summarize(points: Floats, space: FeatureSpace) -> list[Summary]:
             shares = _by_category(feature, category_shares(values, feature))
             summaries.append(CategorySummary(name=feature.name, shares=shares))
             continue
+        if feature.periodic:
+            circle = Circle.of(feature)
+            mean, sd = circle.mean(values), circle.sd(values)
+            summaries.append(CircularSummary(name=feature.name, mean=mean, sd=sd))
+            continue
         summaries.append(
             FeatureSummary(
                 name=feature.name,
@@ -164,7 +188,8 @@ def _by_category(feature: Feature, shares: Floats) -> dict[str, float]:
 def summary_table(summaries: Mapping[str, list[Summary]]) -> pd.DataFrame:
     """Return a tidy table with columns feature, sample, mean, sd, q05 ... q95.
 
-    There is one row per feature and sample. A categorical feature has one row per category and
+    There is one row per feature and sample; that of a periodic feature has no quantiles. A
+    categorical feature has one row per category and
     sample instead, with columns category and share.
 
     Args:
@@ -177,7 +202,9 @@ def summary_table(summaries: Mapping[str, list[Summary]]) -> pd.DataFrame:
             if isinstance(row, CategorySummary):
                 records += [key | {"category": k, "share": p} for k, p in row.shares.items()]
             else:
-                quantiles = {name: getattr(row, name) for name in _QUANTILE_KEYS}
+                of_circle = isinstance(row, CircularSummary)
+                keys = () if of_circle else _QUANTILE_KEYS
+                quantiles = {name: getattr(row, name) for name in keys}
                 records.append(key | {"mean": row.mean, "sd": row.sd, **quantiles})
     frame = pd.DataFrame(records)
     order = {name: i for i, name in enumerate(dict.fromkeys(frame["feature"]))}
@@ -200,6 +227,10 @@ def measure_bands(
             shares = dict(zip(feature.categories, ends, strict=True))
             features.append(CategoryBands(name=feature.name, shares=shares))
             continue
+        if feature.periodic:
+            ends_of_mean = _circular_band(draws, Circle.of(feature), column, level)
+            features.append(CircularBands(name=feature.name, mean=ends_of_mean))
+            continue
         features.append(
             FeatureBands(
                 name=feature.name,
@@ -216,6 +247,16 @@ def measure_bands(
     )
 
 
+def _circular_band(draws: density.BeliefDraws, circle: Circle, column: int, level: float) -> Band:
+    """Return a band of the circular mean: that of its offsets from the mean of all draws."""
+    weighted = zip(draws.points, draws.weights, strict=True)
+    means = np.array([circle.resultant(x[:, column], w) for x, w in weighted])
+    middle = float(circle.direction(means.mean(axis=0)))
+    ends = np.stack(density.band(circle.offsets(circle.direction(means), middle), level))
+    low, high = circle.low + np.mod(middle + ends - circle.low, circle.period)
+    return float(low), float(high)
+
+
 def _as_band(ends: Floats) -> Band:
     return float(ends[0]), float(ends[1])
 
@@ -226,8 +267,7 @@ def _marginal(
     feature = space.features[column]
     edges = bin_edges(feature, BINS)
     curves = draws.marginal(column, edges) / bin_widths(feature, edges)
-    if not feature.categories:
-        curves = smoothed(curves)
+    curves = smoothed(curves, feature)
     low, high = density.band(curves, level)
     centres = (edges[:-1] + edges[1:]) / 2
     return MarginalBand(
@@ -235,9 +275,15 @@ def _marginal(
     )
 
 
-def smoothed(densities: Floats) -> Floats:
-    """Smooth histogram densities (..., bins) for plotting, reflected at the range's ends."""
-    return np.asarray(gaussian_filter1d(densities, 1.5, mode="reflect"))
+def smoothed(densities: Floats, feature: Feature) -> Floats:
+    """Smooth histogram densities (..., bins) for plotting, unless each value has its own share.
+
+    They are reflected at the range's ends, or go on around a circle.
+    """
+    if by_value(feature):
+        return densities
+    mode: Literal["wrap", "reflect"] = "wrap" if feature.periodic else "reflect"
+    return np.asarray(gaussian_filter1d(densities, 1.5, mode=mode))
 
 
 def write_draws(draws: density.BeliefDraws, space: FeatureSpace, path: Path) -> None:
@@ -267,15 +313,17 @@ def _systematic(weights: Floats, count: int) -> Index:
 def correlation_columns(space: FeatureSpace, points: Floats) -> Floats:
     """Return columns `(n, c)` of points `(n, d)`: numbers on their scale, categories dummy-coded.
 
-    A feature with two categories has one column, the indicator of the second.
+    A feature with two categories has one column, the indicator of the second. Ordered categories
+    are their codes. A periodic feature has no column: no line through a circle is its scale.
     """
     scaled = space.to_scale(points)
-    return np.column_stack([
+    columns = [
         scaled[:, index]
         if category is None
         else (points[:, index] == space.features[index].code(category)).astype(np.float64)
         for index, category in _columns(space)
-    ])  # fmt: skip
+    ]
+    return np.column_stack([np.empty((len(points), 0)), *columns])
 
 
 def correlation_pairs(space: FeatureSpace) -> list[tuple[int, int, FeaturePair]]:
@@ -292,8 +340,16 @@ def _columns(space: FeatureSpace) -> list[_Column]:
     return [
         (index, category)
         for index, feature in enumerate(space.features)
-        for category in feature.categories[len(feature.categories) == 2 :] or (None,)
+        if not feature.periodic
+        for category in _dummies(feature)
     ]
+
+
+def _dummies(feature: Feature) -> tuple[str | None, ...]:
+    """Return the categories with a column of their own; None is that of a number."""
+    if feature.kind != "categorical":
+        return (None,)
+    return feature.categories[len(feature.categories) == 2 :]
 
 
 def _feature_pair(space: FeatureSpace, one: _Column, other: _Column) -> FeaturePair:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from llm_elicit import density
-from llm_elicit.spaces.features import FeatureSpace, Floats
+from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 GRID = np.array([0.05, 0.15, 0.25, 0.35, 0.45, 0.5, 0.55, 0.65, 0.75, 0.85, 0.95])
 """Positions in a number's range, on its scale from 0 to 1, at which its effect is evaluated."""
 
+_AROUND = 12  # values around a circle
 _ROWS, _SAMPLING, _AVERAGED = 1000, 2000, 200
 
 
@@ -36,8 +37,8 @@ class Utility:
         rows: at rows of the data; None without a table.
         sampling: at draws from λ.
         row_points, sampling_points: the points of these, natural units.
-        effects: of each feature at `GRID` over its range, or at each of its categories, averaged
-            over λ in the other features.
+        effects: of each feature at `GRID` over its range, or at `separate_values`, averaged over λ
+            in the other features.
     """
 
     rows: Values | None
@@ -88,7 +89,7 @@ def _mean(belief: density.BeliefDensity, points: Floats) -> Floats:
 
 
 def _grids(space: FeatureSpace) -> list[Floats]:
-    """Return the values at which each feature is evaluated, natural units.
+    """Return the values at which each feature is evaluated, natural units: see `separate_values`.
 
     Whole numbers at a position in the range of their cells, halves to the nearer end.
     """
@@ -97,9 +98,28 @@ def _grids(space: FeatureSpace) -> list[Floats]:
     outward = np.where(GRID[:, None] <= 0.5, np.ceil(at - 0.5), np.floor(at + 0.5))
     at = np.clip(np.where(space.integer, outward, at), space.low, space.high)
     return [
-        np.arange(len(feature.categories), dtype=np.float64) if feature.categories else at[:, j]
+        separate_values(feature) if is_separate(feature) else at[:, j]
         for j, feature in enumerate(space.features)
     ]
+
+
+def is_separate(feature: Feature) -> bool:
+    """Return whether a feature's values are compared one by one: categories, and on a circle."""
+    return bool(feature.categories) or feature.periodic
+
+
+def separate_values(feature: Feature) -> Floats:
+    """Return codes of all categories, or values around a circle, natural units.
+
+    Example:
+        >>> month = Feature(name="m", label="m", kind="integer", low=1, high=12, periodic=True)
+        >>> separate_values(month).tolist()[-2:]
+        [11.0, 12.0]
+    """
+    if feature.categories or (feature.whole and feature.period <= _AROUND):
+        return np.arange(feature.lowest, feature.highest + 1.0)
+    around = feature.lowest + feature.period * np.arange(_AROUND) / _AROUND
+    return feature.round(around)
 
 
 def _averaged(

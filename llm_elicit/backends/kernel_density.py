@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +33,7 @@ class KernelDensity:
         points: the table, `(n, d)`.
         counts: number of categories of each feature, `(d,)`; 0 for a number.
         bandwidth: of the Gaussian kernels, in standard deviations; None for Scott's rule.
+        around: which numbers lie on a circle from 0 to 1, `(d,)` bools; none by default.
 
     Example:
         >>> rows = np.array([[0.0, 1.0], [0.0, 1.2], [1.0, 5.0], [0.0, 0.9], [1.0, 5.5]])
@@ -43,12 +45,23 @@ class KernelDensity:
     """
 
     def __init__(
-        self, points: Floats, counts: NDArray[np.int64], bandwidth: float | None = None
+        self,
+        points: Floats,
+        counts: NDArray[np.int64],
+        bandwidth: float | None = None,
+        around: NDArray[np.bool_] | None = None,
     ) -> None:
         self._words = counts > 0
         self._counts = counts[self._words]
         self._codes = points[:, self._words].astype(int)
         self._numbers = points[:, ~self._words].T
+        on_circle = np.zeros(len(counts), dtype=bool) if around is None else around
+        self._around = np.flatnonzero(on_circle[~self._words])
+        self._start = np.zeros(len(self._numbers))
+        for j in self._around.tolist():
+            turn = np.exp(2j * np.pi * self._numbers[j]).mean()
+            self._start[j] = np.angle(turn) / (2.0 * np.pi) - 0.5  # opposite the mean direction
+        self._numbers = self._cut(self._numbers)
         self._spread = self._counts / (len(points) + self._counts)
         self._bandwidth = bandwidth
         self._given: dict[tuple[int, ...], stats.gaussian_kde] = {}
@@ -59,7 +72,7 @@ class KernelDensity:
         for codes, rows in self._by_codes(points[:, self._words].astype(int)):
             found[rows] = np.log(self._weights(codes).mean())
             if len(self._numbers):
-                found[rows] += self._of_numbers(codes).logpdf(points[np.ix_(rows, ~self._words)].T)
+                found[rows] += self._log_of_numbers(codes, points[np.ix_(rows, ~self._words)].T)
         return found
 
     def sample(self, count: int, rng: np.random.Generator) -> Floats:
@@ -72,6 +85,7 @@ class KernelDensity:
         if len(self._numbers):
             for some, rows in self._by_codes(codes):
                 numbers = self._of_numbers(some).resample(len(rows), seed=rng)
+                numbers[self._around] %= 1.0
                 drawn[np.ix_(rows, ~self._words)] = numbers.T
         return drawn
 
@@ -84,10 +98,10 @@ class KernelDensity:
             low, high: `(d,)`; infinite for an unbounded feature.
 
         Returns:
-            Nats; None for other boxes, and where there are categories.
+            Nats; None for other boxes, and where there are categories or circles.
         """
         bounded = np.flatnonzero(np.isfinite(low) & np.isfinite(high))
-        if self._words.any() or not 1 <= len(bounded) <= 2:
+        if self._words.any() or len(self._around) or not 1 <= len(bounded) <= 2:
             return None
         kernels = self._of_numbers(())
         one, *others = bounded.tolist()
@@ -119,6 +133,22 @@ class KernelDensity:
         evenly = self._spread / self._counts
         own = np.where(self._codes == np.array(codes, int), 1.0 - self._spread, 0.0)
         return np.asarray((own + evenly).prod(axis=1))
+
+    def _cut(self, numbers: Floats) -> Floats:
+        """Return numbers `(d, m)` with each circle cut opposite its mean direction."""
+        cut, start = numbers.copy(), self._start[self._around, None]
+        cut[self._around] = start + (numbers[self._around] - start) % 1.0
+        return cut
+
+    def _log_of_numbers(self, codes: tuple[int, ...], numbers: Floats) -> Floats:
+        """Return the log density of numbers `(d, m)`, a sum over turns around each circle."""
+        kernels, cut = self._of_numbers(codes), self._cut(numbers)
+        logs = []
+        for turns in itertools.product((-1.0, 0.0, 1.0), repeat=len(self._around)):
+            turned = cut.copy()
+            turned[self._around] += np.array(turns)[:, None]
+            logs.append(kernels.logpdf(turned))
+        return np.asarray(np.logaddexp.reduce(logs, axis=0))
 
     def _of_numbers(self, codes: tuple[int, ...]) -> stats.gaussian_kde:
         """Return the density of the numeric features given the categories."""

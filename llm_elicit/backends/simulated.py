@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit.backends.base import Capabilities, Reply, Request
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 else:
     # PyTorch, which other judges do not need.
     density, torch = LazyModule("llm_elicit.density"), LazyModule("torch")
+
+_FEW = 24
+"""The most values of a whole feature of which a belief has a share each."""
 
 _DRAWS = 20_000
 """Draws of the belief for stated quantiles and comparisons of ranges."""
@@ -73,7 +77,7 @@ class SimulatedBackend(Keyless):
         self._space = space
         self.model = f"simulated/{judge.belief}/{judge.noise}"
         self._level = judge.noise_level or (GUMBEL_LEVEL if judge.noise == "gumbel" else 1.0)
-        self._low, self._high = space.to_scale(space.low), space.to_scale(space.high)
+        self._low, self._high = space.scale_ends
         self._kernels = self._density() if judge.belief == "table" else None
 
     def _density(self) -> KernelDensity:
@@ -83,19 +87,26 @@ class SimulatedBackend(Keyless):
                 f"judge {self._judge.name!r}: the table of {self._space.name!r} has only "
                 f"{len(points)} rows in the range; use belief: uniform, or widen the range"
             )
-        words = [len(feature.categories) for feature in self._space.features]
-        counts = np.where(self._space.categorical, words, 0)  # ordered ones are numbers here
-        return KernelDensity(points, counts, self._judge.bandwidth)
+        counts = np.where(self._counted, self._space.high - self._space.low + 1.0, 0.0)
+        around = self._space.periodic & ~self._counted
+        return KernelDensity(points, counts.astype(int), self._judge.bandwidth, around)
+
+    @cached_property
+    def _counted(self) -> NDArray[np.bool_]:
+        """Which features have so few values, `(d,)` bools, that the belief is of shares."""
+        few = self._space.high - self._space.low < _FEW
+        return np.asarray(self._space.categorical | (self._space.integer & few))
 
     def _unit(self, points: Floats) -> Floats:
-        """Return points scaled to the unit cube of the ranges; codes are unchanged."""
+        """Return points with the ranges scaled to [0, 1]; numbers from 0 for counted features."""
         unit = (self._space.to_scale(points) - self._low) / (self._high - self._low)
-        return np.where(self._space.categorical, points, unit)
+        return np.where(self._counted, points - self._space.low, unit)
 
     def _natural(self, unit: Floats) -> Floats:
-        """Inverse of `_unit`."""
+        """Inverse of `_unit`, on the support: whole numbers are rounded."""
         natural = self._space.from_scale(self._low + unit * (self._high - self._low))
-        return np.where(self._space.categorical, unit, natural)
+        natural = np.where(self._counted, self._space.low + unit, natural)
+        return self._space.to_support(natural)
 
     def log_belief(self, points: Floats) -> Floats:
         """Return the log density of the belief per unit of the features' scales and per category.
@@ -104,30 +115,37 @@ class SimulatedBackend(Keyless):
             points: `(n, d)`, natural units.
 
         Returns:
-            `(n,)` nats, normalized over all space; nearly all mass is in the feature space.
+            `(n,)` nats, normalized over all space; nearly all mass is in the feature space. For
+            whole numbers on a logarithmic scale, the cell of each is as wide as on that scale.
         """
         inside = np.atleast_2d(np.asarray(points, dtype=np.float64))
-        words, widths = self._space.categorical, self._high - self._low
-        volume = float(np.log(widths[~words]).sum())
         if self._kernels is None:
-            return np.full(len(inside), -volume - float(np.log(widths[words] + 1.0).sum()))
-        return self._kernels.logpdf(self._unit(inside)) - volume
+            return np.full(len(inside), -float(np.log(self._high - self._low).sum()))
+        found = self._kernels.logpdf(self._unit(inside))
+        # A share is that of a cell, whose width on a logarithmic scale depends on the number.
+        narrow = self._counted & self._space.log
+        ends = [self._space.to_scale(inside + side) for side in (-0.5, 0.5)]
+        widths = np.where(narrow, ends[1] - ends[0], 1.0)
+        volume = float(np.log(np.where(self._counted, 1.0, self._high - self._low)).sum())
+        return np.asarray(found - volume - np.log(widths).sum(axis=1))
 
     def sample(self, n: int, rng: np.random.Generator) -> Floats:
         """Return `n` draws from the belief in the feature space, `(n, d)`, natural units."""
-        words = self._space.categorical
-        if self._kernels is None:
-            unit = rng.random((n, self._space.dimension))
-            unit = np.where(words, np.floor(unit * (self._high + 1.0)), unit)
-            return self._space.to_support(self._natural(unit))
         kept: list[Floats] = []
         count = 0
         while count < n:
-            draws = self._kernels.sample(2 * n, rng)
-            draws = draws[(words | ((draws >= 0.0) & (draws <= 1.0))).all(axis=1)]
-            kept.append(draws)
-            count += len(draws)
-        return self._space.to_support(self._natural(np.concatenate(kept)[:n]))
+            points = self._natural(self._drawn(2 * n, rng))
+            kept.append(points[self._space.contains(points)])
+            count += len(kept[-1])
+        return np.concatenate(kept)[:n]
+
+    def _drawn(self, n: int, rng: np.random.Generator) -> Floats:
+        """Return draws `(n, d)` in the coordinates of `_unit`, some outside the range."""
+        if self._kernels is not None:
+            return self._kernels.sample(n, rng)
+        unit = rng.random((n, self._space.dimension))
+        count = self._space.high - self._space.low + 1.0
+        return np.where(self._counted, np.floor(unit * count), unit)
 
     def body(self, request: Request) -> dict[str, Any]:
         """Return everything that determines the answer."""
@@ -195,7 +213,8 @@ class SimulatedBackend(Keyless):
 
     def _log_mass(self, kernels: KernelDensity, box: Floats) -> float:
         bounded = np.asarray(np.isfinite(box).all(axis=1))
-        inner = np.where(bounded[:, None], box, self._space.low[:, None])
+        cells = np.stack([-self._space.cells, self._space.cells], axis=1)
+        inner = np.where(bounded[:, None], box + cells, self._space.low[:, None])
         ends = [np.where(bounded, self._unit(inner[:, side]), np.inf) for side in (0, 1)]
         exact = kernels.log_mass(*ends)
         if exact is not None:
@@ -214,8 +233,9 @@ class SimulatedBackend(Keyless):
         Unbounded features, and all categorical ones, have the whole range.
         """
         free = np.isinf(boxes).any(axis=2) | self._space.categorical
-        low, high = self._space.low, self._space.high
+        low, high, cells = self._space.low, self._space.high, self._space.cells
         inner = np.where(free[..., None], np.stack([low, high], axis=-1), boxes)
+        inner = inner + np.stack([-cells, cells], axis=-1)
         ends = [self._space.to_scale(inner[..., side]) for side in (0, 1)]
         share = (ends[1] - ends[0]) / (self._high - self._low)
         return np.asarray(np.log(np.where(free, 1.0, share)).sum(axis=1))

@@ -64,7 +64,8 @@ def audit(result: Run, progress: Progress = _SILENT) -> None:
 def write_audit(result: Run, progress: Progress) -> None:
     """Write audit.json; the files that it reads are checked already."""
     samples = read_samples(result)
-    reference = audit_package.Reference(result.space, samples.sampling, samples.data)
+    rows = None if samples.data is None else result.space.table_rows()
+    reference = audit_package.Reference(result.space, samples.sampling, samples.data, rows)
     table = result.comparisons
     names = [judge.name for judge in result.campaign.judges if judge.name in table.judges]
     evidence = [_evidence(result, table, name, samples) for name in names]

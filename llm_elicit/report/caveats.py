@@ -109,13 +109,21 @@ def _kinds(audit: Audit) -> set[str]:
 
 
 def _categories(audit: Audit) -> str:
-    labels = [f.label for f in audit.space.features if f.categories]
-    if not labels:
-        return ""
-    return (
-        f" These features are categorical: {', '.join(labels)}. Candidates were drawn uniformly "
-        "over the categories, the density is per category, and no order is assumed."
-    )
+    kinds = {
+        "are categorical": [f.label for f in audit.space.features if f.kind == "categorical"],
+        "are ordered categories": [f.label for f in audit.space.features if f.kind == "ordered"],
+        "go around a circle": [f.label for f in audit.space.features if f.periodic],
+    }
+    rules = {
+        "are categorical": "Candidates were drawn uniformly over the categories, the density is "
+        "per category, and no order is assumed.",
+        "are ordered categories": "They count as whole numbers in their order.",
+        "go around a circle": "Their ends are the same point, and they have neither quantiles nor "
+        "correlations.",
+    }
+    found = ((kind, labels) for kind, labels in kinds.items() if labels)
+    parts = (f" These features {kind}: {', '.join(some)}. {rules[kind]}" for kind, some in found)
+    return "".join(parts)
 
 
 def _scales(audit: Audit) -> str:
@@ -135,8 +143,9 @@ def _scales(audit: Audit) -> str:
 def _range(audit: Audit) -> str:
     ranges = "; ".join(_span(feature) for feature in audit.space.features)
     reason = f" ({audit.space.ranges})" if audit.space.ranges else ""
-    rows = audit.reference.rows
+    rows, table = audit.reference.rows, audit.reference.table
     data = "" if rows is None else f" The data are the {rows:,} complete rows inside these ranges."
+    data += "" if table is None else f" {table}."
     return (
         f"The questions cover these ranges{reason}: {ranges}. The belief is not defined outside."
         f"{data}"

@@ -10,7 +10,14 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from llm_elicit.audit.record import Audit
-from llm_elicit.audit.summaries import Bands, FeatureBands, FeatureSummary, Summary
+from llm_elicit.audit.summaries import (
+    Bands,
+    CategoryBands,
+    CategorySummary,
+    FeatureBands,
+    FeatureSummary,
+    Summary,
+)
 from llm_elicit.report.page import environment
 from llm_elicit.report.rendering import (
     LIGHT,
@@ -111,7 +118,7 @@ def _view(judge: str, conditions: Sequence[Condition]) -> JudgeView:
     pictures = tuple(
         _picture(feature, place, judge, conditions, labels)
         for place, feature in enumerate(features)
-        if not feature.categories
+        if not feature.categories and not feature.periodic
     )
     return JudgeView(judge, rows, pictures)
 
@@ -120,7 +127,9 @@ def _rows(feature: Feature, place: int, judge: str, conditions: Sequence[Conditi
     found = []
     for category in feature.categories or (None,):
         cells = tuple(_cell(condition, judge, place, category) for condition in conditions)
-        found.append(Row(feature, category, cells, *_direction(cells)))
+        # A circle has no direction: later and earlier hours are the same.
+        moved = (0, 0) if feature.periodic else _direction(cells)
+        found.append(Row(feature, category, cells, *moved))
     return found
 
 
@@ -128,7 +137,7 @@ def _cell(condition: Condition, judge: str, place: int, category: str | None) ->
     belief, bands, data = _summaries(condition, judge, place)
     band = None
     if bands is not None:
-        band = bands.mean if isinstance(bands, FeatureBands) else bands.shares[category or ""]
+        band = bands.shares[category or ""] if isinstance(bands, CategoryBands) else bands.mean
     return Cell(_value(belief, category), band, _value(data, category))
 
 
@@ -147,7 +156,9 @@ def _summaries(
 def _value(summary: Summary | None, category: str | None) -> float | None:
     if summary is None:
         return None
-    return summary.mean if isinstance(summary, FeatureSummary) else summary.shares[category or ""]
+    if isinstance(summary, CategorySummary):
+        return summary.shares[category or ""]
+    return summary.mean
 
 
 def _direction(cells: Sequence[Cell]) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from llm_elicit.audit.scales import by_value
 from llm_elicit.report.layers import Layers, Rescaled, Shape, shapes_of, size_of
 from llm_elicit.report.marginals import (
     Samples,
@@ -92,10 +93,11 @@ def corner_layers(samples: Samples, judge: str) -> Layers:
 def flat_factors(samples: Samples, judge: str, pair: PanelPair) -> dict[float, bool]:
     """Return whether a judge's belief is flat over two features, by the factor of its power.
 
-    For two categorical features shares are drawn directly, so the belief is never called flat.
+    For two features of single values shares are drawn directly, so the belief is never called
+    flat.
     """
     powers = samples.by_factor(judge)
-    if all(feature.categories for feature in pair.features):
+    if all(map(by_value, pair.features)):
         return dict.fromkeys(powers, False)
     draws = samples.draws.get(judge)
     uncertain = draws is not None and is_uncertain(
@@ -123,7 +125,8 @@ def _blank(samples: Samples, theme: Theme) -> Figure:
     # The constrained layout would take seconds for this many panels.
     d = samples.space.dimension
     side = _PANEL.get(d, _LEAST_PANEL) * d + _LEFT + _RIGHT
-    under = _WORDS if any(each.categories for each in samples.space.features) else _LEFT
+    worded = any(feature.categories for feature in samples.space.features)
+    under = _WORDS if worded else _LEFT
     figure = Figure(figsize=(side, side), facecolor=theme.background)
     figure.subplots_adjust(
         left=_LEFT / side, bottom=under / side, right=1 - _RIGHT / side, top=1 - _RIGHT / side,

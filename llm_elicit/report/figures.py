@@ -127,7 +127,7 @@ def marginals_figure(
     for column, feature in enumerate(features):
         axes = figure.add_subplot(rows, columns, column + 1)
         draw_marginal(axes, samples, belief, column, theme)
-        draw_band(axes, bands, column, theme)
+        draw_band(axes, bands, feature, column, theme)
         axes.set_xlabel(axis_label(feature), fontsize=8)
     handles = legend(theme, data=samples.data is not None, bands=bands is not None)
     figure.legend(

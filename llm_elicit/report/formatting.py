@@ -13,11 +13,12 @@ from llm_elicit.audit.inference import Interval, p_text
 from llm_elicit.audit.judge_audit import JudgeAudit
 from llm_elicit.audit.row_completion import RowCompletionTest
 from llm_elicit.spaces.features import Feature, FeatureSpace
+from llm_elicit.spaces.number_format import ENGLISH, format_number
 
 __all__ = [
     "between", "box_text", "cell", "estimate", "interval", "listed", "no_belief_sentence",
     "noise_level_text", "number", "p_cell", "row_completion_sentence", "share", "signed",
-    "times_saved", "visible", "worded",
+    "times_saved", "visible", "width", "worded",
 ]  # fmt: skip
 
 NOT_MEASURED = "not measurable"
@@ -146,14 +147,29 @@ def worded(feature: Feature, value: float) -> str:
         >>> worded(feature, 41.57), worded(feature, -1.0)
         ('42,000', '−1,000')
     """
+    if feature.kind == "date":
+        day, month, year = feature.word(value).split()
+        return f"{day} {month[:3]} {year}"
     shown = value * feature.factor
     span = (feature.high - feature.low) * feature.factor
     extent = abs(shown) if feature.scale == "log" else span
     decimals = feature.digits - 1 - math.floor(math.log10(max(extent, 1e-9)))
     if feature.kind == "integer":
-        decimals = min(decimals, 0 if span >= 20 else 1)
-    text = f"{round(shown, decimals):,.{max(decimals, 0)}f}"
+        most = 1 if span >= 2 else 2
+        decimals = min(decimals, 0 if span >= 20 or value == round(value) else most)
+    text = format_number(round(shown, decimals), decimals, feature.locale or ENGLISH)
     return text.replace("-", "−")
+
+
+def width(feature: Feature, sd: float) -> str:
+    """Return a standard deviation, formatted by `worded`; of dates, in days.
+
+    Example:
+        >>> born = Feature(name="b", label="b", kind="date", low="1990-01-01", high="2020-12-31")
+        >>> width(born, 1234.5)
+        '1,234 days'
+    """
+    return f"{sd:,.0f} days" if feature.kind == "date" else worded(feature, sd)
 
 
 def no_belief_sentence(judge: JudgeAudit, space: FeatureSpace) -> str:
@@ -184,9 +200,14 @@ def box_text(box: Box, space: FeatureSpace) -> str:
         if bound.categories is not None:
             parts.append(f"{feature.label} {listed(bound.categories, 'or')}")
             continue
-        low, high = (None if end is None else feature.word(end) for end in (bound.low, bound.high))
+        # Above 2 is from 3 on, where values are whole.
+        least = bound.low + 1.0 if feature.whole and bound.low is not None else bound.low
+        low, high = (None if end is None else feature.word(end) for end in (least, bound.high))
         if low is None or high is None:
-            limits = f"up to {high}" if low is None else f"above {low}"
+            above = "from" if feature.whole else "above"
+            limits = f"up to {high}" if low is None else f"{above} {low}"
+        elif low == high:
+            limits = low
         else:
             limits = f"{low} to {high}"
         parts.append(f"{feature.label} {limits}")

@@ -13,8 +13,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from llm_elicit.audit.scales import bin_edges, bin_widths, category_shares
-from llm_elicit.audit.summaries import BINS, BeliefBands, CategoryBands, FeatureBands, smoothed
+from llm_elicit.audit.scales import bin_edges, bin_widths, by_value, category_shares
+from llm_elicit.audit.summaries import (
+    BINS,
+    BeliefBands,
+    CategoryBands,
+    CircularBands,
+    FeatureBands,
+    smoothed,
+)
 from llm_elicit.report.formatting import between, share
 from llm_elicit.report.layers import (
     Layers,
@@ -26,6 +33,7 @@ from llm_elicit.report.layers import (
     size_of,
 )
 from llm_elicit.report.rendering import LIGHT, Theme, axis_label, dress, set_axis
+from llm_elicit.spaces.circles import Circle
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 _BAR = 0.8  # the width of a category's bar, relative to their distance
@@ -60,7 +68,7 @@ def dress_marginal(axes: Axes, feature: Feature, theme: Theme) -> None:
     set_axis(axes, "x", feature)
     if not feature.categories:
         edges = bin_edges(feature, BINS)
-        axes.set_xlim(edges[0], min(edges[-1], feature.high + 0.5 * (feature.kind == "integer")))
+        axes.set_xlim(edges[0], min(edges[-1], feature.highest + 0.5 * feature.whole))
 
 
 def draw_data(axes: Axes, samples: Samples, column: int, theme: Theme) -> list[Artist]:
@@ -69,15 +77,15 @@ def draw_data(axes: Axes, samples: Samples, column: int, theme: Theme) -> list[A
     if samples.data is None:
         return []
     bars, edges = _bars(feature, samples.data[:, column]), bin_edges(feature, BINS)
-    if feature.categories:
-        return list(axes.bar(np.arange(len(bars)), bars, _BAR, color=theme.data))
+    if by_value(feature):
+        return list(axes.bar(_centres(edges), bars, _BAR, color=theme.data))
     return [axes.stairs(bars, edges, fill=True, color=theme.data)]
 
 
 def draw_sampling(axes: Axes, samples: Samples, column: int, theme: Theme) -> list[Artist]:
     """Draw λ as a dashed line."""
     feature = samples.space.features[column]
-    dashes = (0, (2, 1)) if feature.categories else (0, (4, 2))
+    dashes = (0, (2, 1)) if by_value(feature) else (0, (4, 2))
     return _draw_line(axes, feature, samples.sampling[:, column], theme.sampling, dashes)
 
 
@@ -86,14 +94,16 @@ def draw_belief(axes: Axes, feature: Feature, values: Floats, theme: Theme) -> l
     return _draw_line(axes, feature, values, theme.belief, "solid")
 
 
-def draw_band(axes: Axes, bands: BeliefBands | None, column: int, theme: Theme) -> list[Artist]:
+def draw_band(
+    axes: Axes, bands: BeliefBands | None, feature: Feature, column: int, theme: Theme
+) -> list[Artist]:
     """Draw a belief's band as a shaded area, if it has one."""
     if bands is None:
         return []
     band = bands.marginals[column]
     axes.set_ylim(top=max(axes.get_ylim()[1], 1.05 * max(band.high)))
     shade: dict[str, Any] = {"color": theme.belief, "alpha": 0.28, "linewidth": 0}
-    if isinstance(bands.features[column], CategoryBands):
+    if by_value(feature):
         height = np.subtract(band.high, band.low)
         return list(axes.bar(band.at, height, _BAR, band.low, **shade))
     return [axes.fill_between(band.at, band.low, band.high, **shade)]
@@ -131,7 +141,7 @@ def marginal_shapes(
         axes.set_ylim(0, top)
         lines += shapes_of(draw_belief(axes, feature, points[:, column], LIGHT), "belief", step)
     axes.set_ylim(0, tops[saved])
-    shade = shapes_of(draw_band(axes, bands, column, LIGHT), "band", saved)
+    shade = shapes_of(draw_band(axes, bands, feature, column, LIGHT), "band", saved)
     fixed = shapes_of(draw_data(axes, samples, column, LIGHT), "data")
     fixed += shapes_of(draw_sampling(axes, samples, column, LIGHT), "sampling")
     return [*shade, *lines], Rescaled(tuple(fixed), rescaling(axes, tops, tops[saved]))
@@ -163,44 +173,50 @@ def _draw_line(
     colour: str,
     dashes: str | tuple[int, tuple[int, int]],
 ) -> list[Artist]:
-    """Draw a density as a line; for categories, one horizontal line each."""
+    """Draw a density as a line; of single values, one horizontal line each."""
     style: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": _LINE}
-    line = _line(feature, values)
-    if feature.categories:
-        codes = np.arange(len(line))
-        return [axes.hlines(line, codes - _BAR / 2, codes + _BAR / 2, **style)]
-    edges = bin_edges(feature, BINS)
-    return list(axes.plot((edges[:-1] + edges[1:]) / 2, line, **style))
+    line, at = _line(feature, values), _centres(bin_edges(feature, BINS))
+    if by_value(feature):
+        return [axes.hlines(line, at - _BAR / 2, at + _BAR / 2, **style)]
+    return list(axes.plot(at, line, **style))
 
 
 def _bars(feature: Feature, values: Floats) -> Floats:
-    """Return the histogram density per unit of the feature's scale; shares for categories."""
-    if feature.categories:
-        return category_shares(values, feature)
+    """Return the histogram density per unit of the feature's scale; shares of single values."""
     edges = bin_edges(feature, BINS)
     counts = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0]
-    return np.asarray(counts / (counts.sum() * bin_widths(feature, edges)), dtype=np.float64)
+    widths = 1.0 if by_value(feature) else bin_widths(feature, edges)
+    return np.asarray(counts / (counts.sum() * widths), dtype=np.float64)
+
+
+def _centres(edges: Floats) -> Floats:
+    return np.asarray((edges[:-1] + edges[1:]) / 2)
 
 
 def _line(feature: Feature, values: Floats) -> Floats:
-    """Return the histogram density, smoothed for a number."""
-    bars = _bars(feature, values)
-    return bars if feature.categories else smoothed(bars)
+    """Return the histogram density, smoothed unless each value has its own share."""
+    return smoothed(_bars(feature, values), feature)
 
 
 def _median_words(samples: Samples, belief: Floats, column: int, bands: BeliefBands | None) -> str:
     feature = samples.space.features[column]
 
-    def median(points: Floats) -> str:
-        return feature.word(float(np.median(points[:, column])))
+    circle = Circle.of(feature) if feature.periodic else None
 
-    parts = [f"belief {median(belief)}", f"sampling density {median(samples.sampling)}"]
+    def middle(points: Floats) -> str:
+        values = points[:, column]
+        return feature.word(circle.mean(values) if circle else float(np.median(values)))
+
+    parts = [f"belief {middle(belief)}", f"sampling density {middle(samples.sampling)}"]
     band = None if bands is None else bands.features[column]
     if isinstance(band, FeatureBands):
         parts[0] += f" (90 % band {between(feature, band.q50)})"
+    elif isinstance(band, CircularBands):
+        parts[0] += f" (90 % band {between(feature, band.mean)})"
     if samples.data is not None:
-        parts.insert(0, f"data {median(samples.data)}")
-    return f"Marginal densities of {feature.label}. Medians: {', '.join(parts)}."
+        parts.insert(0, f"data {middle(samples.data)}")
+    name = "Circular means" if feature.periodic else "Medians"
+    return f"Marginal densities of {feature.label}. {name}: {', '.join(parts)}."
 
 
 def _share_words(samples: Samples, belief: Floats, column: int, bands: BeliefBands | None) -> str:

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from llm_elicit.audit.judge_audit import JudgeAudit
 from llm_elicit.audit.record import Audit
+from llm_elicit.audit.scales import by_value
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.config.campaign import Campaign
@@ -163,12 +164,14 @@ def environment() -> jinja2.Environment:
         formatting.p_cell,
         formatting.visible,
         formatting.worded,
+        formatting.width,
         formatting.between,
         axis_label,
         formatting.times_saved,
         data_uri,
     ):
         environment.filters[function.__name__] = function
+    environment.tests["by_value"] = by_value
     return environment
 
 

@@ -1,4 +1,4 @@
-"""Panels of two features, for numbers and categories, and the test of a flat belief.
+"""Panels of two features, for numbers and single values, and the test of a flat belief.
 
 The variation of a density p relative to λ is ∑ (p − λ)² / λ over cells of a coarse grid, minus its
 expectation for a finite number of points. It is compared with two noise levels: the variance of the
@@ -20,7 +20,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
 from scipy.ndimage import gaussian_filter
 
-from llm_elicit.audit.scales import bin_edges
+from llm_elicit.audit.scales import bin_edges, by_value
 from llm_elicit.report.marginals import Samples
 from llm_elicit.report.rendering import Theme, dress, set_axis
 from llm_elicit.spaces.features import Feature, Floats
@@ -46,24 +46,25 @@ def draw_panel(axes: Axes, samples: Samples, pair: PanelPair, theme: Theme) -> N
 def draw_regions(axes: Axes, points: Floats, pair: PanelPair, theme: Theme) -> list[Artist]:
     """Draw the densest regions of a belief's points `(n, d)`.
 
-    Categories are not smoothed: a region is one line per category. For two categorical features
-    the areas of frames are the belief's shares.
+    Single values, such as categories, are not smoothed: a region is one line per value. For two
+    such features the areas of frames are the belief's shares.
     """
     edges, width = _edges(pair), smoothing(len(points))
-    words = [bool(feature.categories) for feature in pair.features]
+    centres = [(e[:-1] + e[1:]) / 2 for e in edges]
+    single = [by_value(feature) for feature in pair.features]
     density = gaussian_filter(
         histogram(points[:, pair.columns], edges),
-        [0.0 if word else width for word in words],
-        mode="reflect",
+        [0.0 if each else width for each in single],
+        mode=["wrap" if feature.periodic else "reflect" for feature in pair.features],
     )
-    if all(words):
-        return [_draw_frames(axes, density / density.sum(), theme)]
+    if all(single):
+        return [_draw_frames(axes, density / density.sum(), centres, theme)]
     levels = _levels(density)
-    if any(words):
-        return _draw_lines(axes, density, edges, levels, words[0], theme)
+    if any(single):
+        at = centres[0] if single[0] else centres[1]
+        return _draw_lines(axes, density, edges, at, levels, single[0], theme)
     if not levels:
         return []
-    centres = [(e[:-1] + e[1:]) / 2 for e in edges]
     lines: dict[str, Any] = {"colors": theme.belief, "linewidths": _LINES[-len(levels) :]}
     return [axes.contour(*centres, density.T, levels=levels, **lines)]
 
@@ -78,10 +79,13 @@ def _edges(pair: PanelPair) -> list[Floats]:
     return [bin_edges(feature, CELLS) for feature in pair.features]
 
 
-def _draw_frames(axes: Axes, shares: Floats, theme: Theme) -> Artist:
-    """Draw a frame for each pair of categories, with an area proportional to its share."""
-    sides = np.ndenumerate(_LARGEST * np.sqrt(shares / shares.max()))
-    frames = [Rectangle((i - side / 2, j - side / 2), side, side) for (i, j), side in sides]
+def _draw_frames(axes: Axes, shares: Floats, centres: list[Floats], theme: Theme) -> Artist:
+    """Draw a frame for each pair of single values, with an area proportional to its share."""
+    sides, (x, y) = _LARGEST * np.sqrt(shares / shares.max()), centres
+    frames = [
+        Rectangle((x[i] - side / 2, y[j] - side / 2), side, side)
+        for (i, j), side in np.ndenumerate(sides)
+    ]
     outlines = PatchCollection(frames, facecolor="none", edgecolor=theme.belief, linewidth=1.3)
     axes.add_collection(outlines)
     return outlines
@@ -91,21 +95,22 @@ def _draw_lines(
     axes: Axes,
     density: Floats,
     edges: list[Floats],
+    at: Floats,
     levels: list[float],
     upright: bool,
     theme: Theme,
 ) -> list[Artist]:
-    """Draw highest-density regions over categories and a number as lines, thicker for 50 %."""
+    """Draw highest-density regions over single values and a number as lines, thick for 50 %."""
     rows, ends_of = (density, edges[1]) if upright else (density.T, edges[0])
     draw, drawn = axes.vlines if upright else axes.hlines, list[Artist]()
     for level, width in zip(levels, (0.8, 2.6), strict=False):
-        for code, row in enumerate(rows):
+        for value, row in zip(at, rows, strict=True):
             dense = np.concatenate([[False], row >= level, [False]])
             starts, ends = (np.flatnonzero(np.diff(dense.astype(int)) == step) for step in (1, -1))
             if len(starts):
-                at = np.full(len(starts), code)
+                place = np.full(len(starts), value)
                 sides = ends_of[starts], ends_of[ends]
-                drawn.append(draw(at, *sides, color=theme.belief, linewidth=width))
+                drawn.append(draw(place, *sides, color=theme.belief, linewidth=width))
     return drawn
 
 

@@ -11,12 +11,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal, cast
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.dates import AutoDateLocator, DateFormatter, num2date
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from PIL import Image
 
 from llm_elicit.spaces.features import Feature
@@ -87,18 +89,35 @@ def set_axis(axes: Axes, which: Literal["x", "y"], feature: Feature, most: int =
     if feature.categories:
         _set_words(axes, which, feature)
         return
+    cell = 0.5 if feature.whole else 0.0
+    ends = feature.lowest - cell, feature.highest + cell
     if which == "x":
         axes.set_xscale(feature.scale)
-        axes.set_xlim(feature.low, feature.high)
+        axes.set_xlim(ends)
     else:
         axes.set_yscale(feature.scale)
-        axes.set_ylim(feature.low, feature.high)
+        axes.set_ylim(ends)
     axis.set_minor_locator(NullLocator())
+    if feature.kind == "date":
+        _set_dates(axis, feature, most)
+        return
     if feature.scale == "log":
         axis.set_major_locator(FixedLocator(log_ticks(feature, most)))
     else:
-        axes.locator_params(axis=which, nbins=most - 1)
+        axis.set_major_locator(MaxNLocator(most - 1, integer=feature.whole))
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value * feature.factor)))
+
+
+def _set_dates(axis: Axis, feature: Feature, most: int) -> None:
+    """Set ticks at round dates; Matplotlib counts days from the same origin."""
+    low, high = feature.lowest, feature.highest
+    style = "%Y" if high - low > 3 * 365 else "%b %Y" if high - low > 90 else "%d %b"
+    locator, formatter = cast("Any", AutoDateLocator), cast("Any", DateFormatter)  # untyped
+    ticks = locator(minticks=2, maxticks=most).tick_values(*map(num2date, (low, high)))
+    room = 0.06 * (high - low)  # a label there would leave the figure
+    inside = [tick for tick in ticks if low + room <= tick <= high - room]
+    axis.set_major_locator(FixedLocator(inside))
+    axis.set_major_formatter(formatter(style))
 
 
 def _set_words(axes: Axes, which: Literal["x", "y"], feature: Feature) -> None:

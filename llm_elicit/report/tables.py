@@ -21,6 +21,7 @@ from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.report import formatting
 from llm_elicit.report.figures import file_name
 from llm_elicit.report.rendering import axis_label
+from llm_elicit.spaces.features import Feature
 
 _NAMES = 2  # columns of a table that name what the numbers are of
 
@@ -205,16 +206,21 @@ def feature_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
             {
                 "Feature": "" if place else axis_label(feature),
                 "Of": name,
-                **{
-                    head: formatting.worded(feature, getattr(rows[i], key))
-                    for key, head in heads.items()
-                },
+                **{head: _statistic(feature, rows[i], key) for key, head in heads.items()},
             }
             for i, feature in enumerate(audit.space.features)
             if not feature.categories
             for place, (name, rows) in enumerate(shown.items())
         ]
     )
+
+
+def _statistic(feature: Feature, summary: Summary, key: str) -> str:
+    """Return a statistic as text; empty for the quantiles of a periodic feature."""
+    value = getattr(summary, key, None)
+    if value is None:
+        return ""
+    return formatting.width(feature, value) if key == "sd" else formatting.worded(feature, value)
 
 
 def share_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:
