@@ -115,8 +115,12 @@ def _categories(audit: Audit) -> str:
         "go around a circle": [f.label for f in audit.space.features if f.periodic],
     }
     rules = {
-        "are categorical": "Candidates were drawn uniformly over the categories, the density is "
-        "per category, and no order is assumed.",
+        "are categorical": (
+            ""
+            if _from_the_table(audit)
+            else "Candidates were drawn uniformly over the categories. "
+        )
+        + "The density is per category, and no order is assumed.",
         "are ordered categories": "They count as whole numbers in their order.",
         "go around a circle": "Their ends are the same point, and they have neither quantiles nor "
         "correlations.",
@@ -128,16 +132,25 @@ def _categories(audit: Audit) -> str:
 
 def _scales(audit: Audit) -> str:
     log = [f.label for f in audit.space.features if f.scale == "log"]
-    if not log:
-        return (
-            "Every feature has a linear scale: densities are per unit of the feature, and "
-            "candidates were drawn uniformly over its range."
+    if log:
+        text = (
+            f"These features have a logarithmic scale: {', '.join(log)}. The density is per unit "
+            "of the logarithm; per unit of the feature the curves would have another shape."
         )
-    return (
-        f"These features have a logarithmic scale: {', '.join(log)}. Candidates were drawn "
-        "uniformly in the logarithm and the density is per unit of the logarithm; per unit of the "
-        "feature the curves would have another shape."
-    )
+        drawn = " Candidates were drawn uniformly in the logarithm."
+    else:
+        text = "Every feature has a linear scale: densities are per unit of the feature."
+        drawn = " Candidates were drawn uniformly over its range."
+    if _from_the_table(audit):
+        drawn = (
+            " Candidates were drawn from a kernel density of the table; where hardly any lie, the "
+            "belief follows from the shape of the utility, not from answers."
+        )
+    return text + drawn
+
+
+def _from_the_table(audit: Audit) -> bool:
+    return audit.space.sampling == "empirical"
 
 
 def _range(audit: Audit) -> str:

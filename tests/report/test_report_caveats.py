@@ -73,3 +73,13 @@ def test_chosen_pairs_are_not_called_drawn(study):
     assert text.startswith("100 pairs")
     stopped = Design(pairs=100, rounds=Rounds(count=4, stop=Stop(max_band_width=0.2)))
     assert said(study, heading, design=stopped).startswith("Up to 100 pairs")
+
+
+def test_candidates_from_the_table_are_not_called_uniform(study):
+    heading = "The density is per unit of each feature's scale"
+    assert "drawn uniformly" in said(study, heading)
+    space = study.audit.space.model_copy(update={"sampling": "empirical"})
+    audit = study.audit.model_copy(update={"space": space})
+    text = dict(caveats(audit, study.campaign, {}, {}))[heading]
+    assert "uniformly" not in text
+    assert "kernel density of the table" in text
