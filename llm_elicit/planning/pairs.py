@@ -242,8 +242,8 @@ def direct_queries(
         pairs: the number of pairs of the first round, for the ratios.
 
     Raises:
-        InputError: rows are asked for without a suitable table, or quantiles or ranges if every
-            feature is categorical.
+        InputError: rows are asked for without a suitable table, or quantiles or ranges if no
+            feature has any.
 
     Example:
         >>> space = FeatureSpace.load("penguins")
@@ -252,17 +252,17 @@ def direct_queries(
     """
     if direct is None:
         return ()
-    if direct.quantiles and not len(space.numeric):
+    if direct.quantiles and not len(space.on_line):
         raise InputError(
-            f"direct.quantiles: every feature of {space.name} is categorical, and categories have "
-            "no quantiles; leave quantiles out"
+            f"direct.quantiles: every feature of {space.name} is categorical or periodic, and "
+            "neither categories nor circles have quantiles; leave quantiles out"
         )
     rows = min(direct.rows, len(RowCompletion.of(space, seed))) if direct.rows else 0
     if direct.ranges:
         range_pairs(space, direct.ranges, seed)  # raises an error if there are no such ranges
     quantiles = (
         Query(feature, "quantiles", time)
-        for feature in space.numeric.tolist()
+        for feature in space.on_line.tolist()
         for time in range(direct.quantiles)
     )
     samples = (Query(0, "sample", number) for number in range(direct.samples))

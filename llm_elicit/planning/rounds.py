@@ -21,6 +21,7 @@ from llm_elicit.comparisons.table import Choices
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.design import Stop
 from llm_elicit.planning.pairs import Plan
+from llm_elicit.spaces.circles import Circle
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 if TYPE_CHECKING:
@@ -166,11 +167,22 @@ class Informative:
         draws = belief.draws()
         low, high = density.band(draws.mean())
         width, sd = high - low, np.array([each.sd for each in belief.marginals])
+        for j in np.flatnonzero(self.space.periodic).tolist():
+            width[j], sd[j] = _around(draws, Circle.of(self.space.features[j]), j)
         for j in np.flatnonzero(self.space.categorical).tolist():
             shares = draws.shares(j)
             low, high = density.band(shares)
             width[j], sd[j] = (high - low).max(), np.sqrt(1.0 - (shares.mean(0) ** 2).sum())
         return bool((width <= self.stop.max_band_width * sd).all())
+
+
+def _around(draws: density.BeliefDraws, circle: Circle, feature: int) -> tuple[float, float]:
+    """Return the width of the band of a periodic feature's mean, and its standard deviation."""
+    weighted = zip(draws.points, draws.weights, strict=True)
+    vectors = np.stack([circle.resultant(x[:, feature], w) for x, w in weighted])
+    means, middle = circle.direction(vectors), vectors.mean(axis=0)
+    low, high = density.band(circle.offsets(means, float(circle.direction(middle))))
+    return float(high - low), circle.spread(middle)
 
 
 def design_of(campaign: Campaign, space: FeatureSpace) -> RoundDesign:

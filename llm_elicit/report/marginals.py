@@ -113,10 +113,11 @@ def marginal_layers(samples: Samples, judge: str, column: int) -> Layers:
     """Draw one feature's marginal for the page, with the belief at every power."""
     feature, bands = samples.space.features[column], samples.bands.get(judge)
     figure = Figure(figsize=_SIZE, facecolor=LIGHT.background)
-    under = _UNDER_WORDS if feature.categories else _UNDER
-    figure.subplots_adjust(left=0.04, right=0.96, bottom=under / _SIZE[1], top=0.97)
+    figure.subplots_adjust(left=0.04, right=0.96, bottom=_UNDER / _SIZE[1], top=0.97)
     axes = figure.add_subplot()
     dress_marginal(axes, feature, LIGHT)
+    if any(label.get_rotation() for label in axes.get_xticklabels()):
+        figure.subplots_adjust(bottom=_UNDER_WORDS / _SIZE[1])
     shapes, grown = marginal_shapes(axes, samples, judge, column, bands)
     return Layers(
         axis_label(feature),

@@ -62,8 +62,11 @@ class Circle:
 
     def sd(self, values: Floats) -> float:
         """Return the standard deviation of values `(n,)`, √(1 − ρ²) radii."""
-        length = float(np.linalg.norm(self.resultant(values)))
-        return self.radius * math.sqrt(max(0.0, 1.0 - length**2))
+        return self.spread(self.resultant(values))
+
+    def spread(self, resultant: Floats) -> float:
+        """Return the standard deviation of values with this mean of unit vectors, `(2,)`."""
+        return self.radius * math.sqrt(max(0.0, 1.0 - float(resultant @ resultant)))
 
     def offsets(self, values: Floats, start: float) -> Floats:
         """Return values minus `start` by the shorter way around, from −period/2 to period/2."""
