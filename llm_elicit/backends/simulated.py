@@ -27,6 +27,9 @@ else:
     # PyTorch, which other judges do not need.
     density, torch = LazyModule("llm_elicit.density"), LazyModule("torch")
 
+_MOST_ROWS = 20_000
+"""Rows of the table that a kernel density is made of; more would only cost time."""
+
 _FEW = 24
 """The most values of a whole feature of which a belief has a share each."""
 
@@ -81,7 +84,10 @@ class SimulatedBackend(Keyless):
         self._kernels = self._density() if judge.belief == "table" else None
 
     def _density(self) -> KernelDensity:
-        points = self._unit(self._space.table_points())
+        rows = self._space.table_points()
+        if len(rows) > _MOST_ROWS:
+            rows = rows[np.random.default_rng(0).choice(len(rows), _MOST_ROWS, replace=False)]
+        points = self._unit(rows)
         if len(points) <= self._space.dimension:
             raise InputError(
                 f"judge {self._judge.name!r}: the table of {self._space.name!r} has only "

@@ -2,8 +2,10 @@
 
 import asyncio
 import math
+import time
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import norm
 
@@ -180,3 +182,18 @@ def test_the_noise_of_choices_does_not_go_with_log_odds() -> None:
         SimulatedJudge.model_validate(
             {"name": "e", "backend": "simulated", "log_odds": {}, "noise_level": 0.5}
         )
+
+
+def test_a_large_table_costs_no_more_time_than_a_small_one():
+    """A question about a table of 200,000 rows once took half a second."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(5, 1, 200_000), "b": rng.normal(1, 2, 200_000)})
+    space = FeatureSpace.from_frame(frame, name="large")
+    expert = SimulatedBackend(SimulatedJudge(name="expert", backend="simulated"), space)
+    points = space.sample(1000, rng)
+    found = expert.log_belief(points)
+    expected = norm.logpdf(points, [5, 1], [1, 2]).sum(axis=1)
+    assert np.corrcoef(found, expected)[0, 1] > 0.99
+    began = time.process_time()
+    expert.log_belief(points[:50])
+    assert time.process_time() - began < 2.0
