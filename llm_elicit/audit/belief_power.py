@@ -95,7 +95,7 @@ class AtPower(StrictModel):
             scale (standard deviations of the data; 1 per category); None without data.
         shifts: each feature's mean minus the data's (λ's without data), in its standard
             deviations, on the feature's scale, in the order of the space; None for a categorical
-            feature.
+            or periodic feature.
         widths: each feature's standard deviation relative to the data's (λ's without data).
     """
 

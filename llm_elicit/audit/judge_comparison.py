@@ -59,13 +59,14 @@ class FeatureDifference(StrictModel):
     Attributes:
         name: the feature.
         mean: difference of means, standard deviations of the reference; None for a categorical
-            feature.
+            or periodic feature.
         log_sd: difference of the logarithms of the standard deviations; None likewise.
         shares: differences of a categorical feature's shares, by category; None for a number.
         distance: Wasserstein-1 between the marginals, standard deviations of the reference; for a
             categorical feature, total variation times the distance between any two categories
             (see `llm_elicit.audit.scales`).
-        p_holm: that neither mean nor width differs, or no share, adjusted over all features.
+        p_holm: that neither mean nor width differs, or no share, or no mean direction, adjusted
+            over all features.
     """
 
     name: str

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from llm_elicit.audit.judge_audit import is_cross_check
 from llm_elicit.audit.record import Audit
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.report.formatting import listed
+from llm_elicit.report.formatting import between, listed
 from llm_elicit.spaces.features import Feature
 
 _NOISE = {
@@ -178,6 +178,9 @@ def _span(feature: Feature) -> str:
     if feature.categories:
         *most, last = feature.categories
         return f"{feature.label} {', '.join(most)} or {last}"
+    if feature.periodic:  # the highest value would be worded as the lowest
+        ends = between(feature, (feature.lowest, feature.highest))
+        return f"{feature.label} {ends} {feature.unit}".rstrip() + ", around a circle"
     return f"{feature.label} {feature.word(feature.low)} to {feature.word(feature.high)}"
 
 
