@@ -21,8 +21,13 @@ NAMES = sorted(path.stem for path in (ROOT / "examples" / "gallery").glob("*.yam
 JUDGES = TypeAdapter(list[Judge]).validate_python([{"name": "expert", "backend": "simulated"}])
 
 
-def test_there_are_six_tables() -> None:
+def test_there_are_six_tables_and_the_page_shows_each() -> None:
+    page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
     assert len(NAMES) == 6
+    for name in NAMES:
+        assert f"llm-elicit run gallery/{name}\n" in page
+        assert f"(gallery/{name}.png)" in page
+        assert (ROOT / "docs" / "gallery" / f"{name}.png").stat().st_size < 50_000
 
 
 @pytest.mark.parametrize("name", NAMES)
