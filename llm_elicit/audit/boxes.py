@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_elicit.audit.inference import Interval, wilson
+from llm_elicit.audit.inference import Interval, outside_band, wilson
 from llm_elicit.audit.reference import Reference
 from llm_elicit.audit.scales import Standardizer, category_shares
-from llm_elicit.audit.summaries import Band, outside_band
+from llm_elicit.audit.summaries import Band
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.density import band
 from llm_elicit.spaces.features import FeatureSpace, Floats

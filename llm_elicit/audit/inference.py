@@ -83,3 +83,8 @@ def p_text(p_value: float, at_floor: bool) -> str:
     if p_value < 1e-4:
         return "p < 0.0001"
     return f"p {'≤' if at_floor else '='} {p_value:.2g}"
+
+
+def outside_band(band: tuple[float, float] | None, data: Interval | None) -> bool | None:
+    """Return whether the data's value lies outside a belief's band; None without either."""
+    return None if band is None or data is None else not band[0] <= data.value <= band[1]

@@ -13,7 +13,7 @@ import math
 import numpy as np
 from scipy.stats import norm
 
-from llm_elicit.audit.inference import Interval, wilson
+from llm_elicit.audit.inference import Interval, outside_band, wilson
 from llm_elicit.audit.reference import Reference
 from llm_elicit.audit.scales import by_value
 from llm_elicit.audit.summaries import (
@@ -24,7 +24,6 @@ from llm_elicit.audit.summaries import (
     correlation_columns,
     correlation_matrix,
     correlation_pairs,
-    outside_band,
     standardized,
 )
 from llm_elicit.config.base_model import StrictModel

@@ -19,7 +19,6 @@ from scipy.ndimage import gaussian_filter1d
 
 from llm_elicit import density
 from llm_elicit._util.read_files import read_points
-from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.scales import bin_edges, bin_widths, by_value, category_shares
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.circles import Circle
@@ -396,8 +395,3 @@ def _correlations(
         CorrelationBand(**pair.model_dump(), correlation=(float(low[i, j]), float(high[i, j])))
         for i, j, pair in correlation_pairs(space)
     )
-
-
-def outside_band(band: Band | None, data: Interval | None) -> bool | None:
-    """Return whether the data's value lies outside a belief's band; None without either."""
-    return None if band is None or data is None else not band[0] <= data.value <= band[1]
