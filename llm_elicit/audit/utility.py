@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -57,10 +58,13 @@ def utility_of(
     rows = None if data is None else data[rng.permutation(len(data))[:_ROWS]]
     unit = belief.power * _unit(belief)
 
-    def values(points: Floats) -> Values:
-        mean = _mean(belief, points) / unit
-        draws = belief.utilities(points) / unit if belief.has_draws else mean[None]
+    def values(points: Floats, tapered: bool = True) -> Values:
+        mean = _mean(belief, points, tapered) / unit
+        draws = belief.utilities(points, tapered=tapered) / unit if belief.has_draws else mean[None]
         return Values(mean, draws)
+
+    # An effect is of the answers, not of the taper beyond the compared points.
+    answered = partial(values, tapered=False)
 
     base, grids = space.sample(_AVERAGED, rng), _grids(space)
     return Utility(
@@ -69,7 +73,7 @@ def utility_of(
         row_points=rows,
         sampling_points=sampling,
         effects=tuple(
-            _averaged(values, space, base, feature, grid) for feature, grid in enumerate(grids)
+            _averaged(answered, space, base, feature, grid) for feature, grid in enumerate(grids)
         ),
     )
 
@@ -82,9 +86,9 @@ def _unit(belief: density.BeliefDensity) -> float:
     return belief.noise.scale
 
 
-def _mean(belief: density.BeliefDensity, points: Floats) -> Floats:
+def _mean(belief: density.BeliefDensity, points: Floats, tapered: bool) -> Floats:
     if belief.has_noise_levels:
-        return belief.utility(points)
+        return belief.utility(points, tapered=tapered)
     return belief.log_prob(points) - belief.sampling.log_scale_slope(points)
 
 

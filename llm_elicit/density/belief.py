@@ -159,11 +159,13 @@ class BeliefDensity(Distribution):
         points[:, free] = self.given(values, seed=seed).sample(n, seed=seed)
         return points
 
-    def utility(self, x: npt.ArrayLike) -> Array:
+    def utility(self, x: npt.ArrayLike, *, tapered: bool = True) -> Array:
         """Return the utility f (n,) at points (n, d) of the support, nats, up to a constant.
 
         It is the log-density per unit of every feature's scale. Conclusions that hold for any
-        positive multiple of f, such as an order of points, do not depend on the power.
+        positive multiple of f, such as an order of points, do not depend on the power. Beyond the
+        compared points of a λ that is not uniform the density is tapered, whatever was answered;
+        ``tapered=False`` leaves that out.
 
         Raises
         ------
@@ -173,12 +175,13 @@ class BeliefDensity(Distribution):
         model, points = self.utility_model("utility"), self.inside("utility: x", x)
         with one_thread():
             g = torch.from_numpy(self._latent.to_latent(points))
-            return np.asarray(utility_at(self._latent, model.utility, g).numpy())
+            taper = 0.0 if tapered else self._latent.taper(g)
+            return np.asarray((utility_at(self._latent, model.utility, g) - taper).numpy())
 
-    def utilities(self, x: npt.ArrayLike) -> Array:
+    def utilities(self, x: npt.ArrayLike, *, tapered: bool = True) -> Array:
         """Return utilities (S, n) at points (n, d) of the support by draws of the posterior.
 
-        Each is known up to a constant of its own, as `utility` is.
+        Each is known up to a constant of its own; see `utility`.
 
         Raises
         ------
@@ -186,7 +189,8 @@ class BeliefDensity(Distribution):
         """
         g = torch.from_numpy(self._latent.to_latent(self.inside("utilities: x", x)))
         with one_thread():
-            return np.asarray(utilities_at(self._latent, self.utility_draws(), g).numpy())
+            taper = 0.0 if tapered else self._latent.taper(g)
+            return np.asarray((utilities_at(self._latent, self.utility_draws(), g) - taper).numpy())
 
     @property
     def power(self) -> float:

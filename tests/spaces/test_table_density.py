@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 import llm_elicit as le
+from llm_elicit.audit.utility import utility_of
 from llm_elicit.comparisons.fit_inputs import sampling_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
@@ -93,3 +94,17 @@ def test_what_has_no_table_or_no_density_is_refused() -> None:
             "name": "c", "space": "penguins", "design": {"sampling": "empirical"},
             "judges": [{"name": "expert", "backend": "simulated"}], "fit": {"method": "score"},
         })  # fmt: skip
+
+
+def test_a_judge_without_preference_has_no_effects(tmp_path: Path) -> None:
+    """The fall of the density beyond the compared points was once taken for one of a feature."""
+    campaign = Campaign.model_validate({
+        "name": "r", "space": "gallery/flights", "runs": str(tmp_path),
+        "design": {"pairs": 25, "sampling": "empirical", "template": "v1/few-shot"},
+        "judges": [{"name": "random", "backend": "simulated", "belief": "uniform",
+                    "log_odds": {"noise": 0.1}}],
+        "fit": {"method": "auto", "samples": 500},
+    })  # fmt: skip
+    run = le.run(campaign, progress=le.Silent())
+    found = utility_of(run.beliefs["random"], run.space, run.space.table_points(), seed=1)
+    assert max(float(np.ptp(effect.mean)) for effect in found.effects) < 0.3
