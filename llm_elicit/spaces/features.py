@@ -350,17 +350,21 @@ class FeatureSpace(StrictModel, Coordinates):
             )
         return self.table
 
+    @cached_property
+    def _rows(self) -> Floats:
+        """The table on the support, read once: large ones take seconds."""
+        return self.to_support(self.read_table())
+
     def table_points(self) -> Floats:
         """The complete rows of the reference table that lie in the range asked about, `(n, d)`.
 
         Values of whole features are rounded to whole numbers.
         """
-        rows = self.to_support(self.read_table())
-        return rows[self.contains(rows)]
+        return self._rows[self.contains(self._rows)]
 
     def table_rows(self) -> TableRows:
         """The number of rows that `table_points` has, and why the others are left out."""
-        rows = self.to_support(self.read_table())
+        rows = self._rows
         missing = self._first(np.isnan(rows))
         inside = self.inside(rows)
         outside = self._first(~inside & ~np.isnan(rows).any(axis=1, keepdims=True))
