@@ -15,7 +15,6 @@ from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.base_model import read_yaml
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.pipeline.run_folder import CAMPAIGN, COMPARISONS, Run
-from llm_elicit.spaces.features import FeatureSpace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,23 +46,12 @@ def conditions_of(run: Run) -> tuple[Run, ...]:
     return tuple(found[folder] for folder in sorted(found))
 
 
-def whole_space(run: Run) -> FeatureSpace:
-    """Return the feature space of a run without its condition."""
-    return FeatureSpace.load(run.campaign.space)
-
-
-def condition_of(run: Run) -> dict[int, float]:
-    """Return the values given, natural units, by the features' numbers in the whole space."""
-    names = whole_space(run).names
-    return {names.index(one.feature.name): one.value for one in run.space.fixed}
-
-
-def joint_table(runs: Sequence[Run]) -> Comparisons:
-    """Return the judgments of all runs over the whole feature space."""
+def joint_table(runs: Sequence[Run], names: list[str]) -> Comparisons:
+    """Return the judgments of all runs over the features of the whole space, by their names."""
     frames, before = [], 0
     for run in runs:
         frame = run.comparisons.frame
-        held = {f"{side}_{one.feature.name}": one.value for one in run.space.fixed for side in "ab"}
+        held = {f"{side}_{name}": value for name, value in run.space.given.items() for side in "ab"}
         frames.append(frame.assign(pair=frame["pair"] + before, **held))
         before += int(frame["pair"].max()) + 1 if len(frame) else 0
-    return Comparisons(pd.concat(frames), whole_space(runs[0]).names)
+    return Comparisons(pd.concat(frames), names)

@@ -17,9 +17,10 @@ import pandas as pd
 
 from llm_elicit._util.packages import LazyModule, package_version
 from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
+from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.orchestrator import Progress, Silent
 from llm_elicit.orchestrator.log import span
-from llm_elicit.pipeline.conditions import condition_of, conditions_of, joint_table, whole_space
+from llm_elicit.pipeline.conditions import conditions_of, joint_table
 from llm_elicit.pipeline.file_checks import check_files, warn_of_gaps
 from llm_elicit.pipeline.manifest import digest_of
 from llm_elicit.pipeline.power_sources import PowerSources, at_stated_power, pin_power, read_sources
@@ -99,46 +100,78 @@ def _shared(result: Run) -> dict[str, str]:
     return {"tables": result.tables_digest, "settings": digest_of(settings)}
 
 
+@dataclass(frozen=True)
+class _Group:
+    """Runs that are fitted together, with what is read once for all judges and methods.
+
+    Attributes:
+        runs: the runs.
+        space: the feature space of the fit: of several runs, without their conditions.
+        comparisons: the judgments of all runs.
+        reads: digests of the inputs that every belief of a run shares, by run.
+    """
+
+    runs: tuple[Run, ...]
+    space: FeatureSpace
+    comparisons: Comparisons
+    reads: tuple[dict[str, str], ...]
+
+    @classmethod
+    def of(cls, runs: tuple[Run, ...]) -> _Group:
+        """Read the tables of some runs."""
+        reads = tuple(_shared(run) | {"version": package_version()} for run in runs)
+        if len(runs) == 1:
+            return cls(runs, runs[0].space, runs[0].comparisons, reads)
+        space = FeatureSpace.load(runs[0].campaign.space)
+        return cls(runs, space, joint_table(runs, space.names), reads)
+
+    def belief_of(self, run: Run, belief: density.BeliefDensity) -> density.BeliefDensity:
+        """Return one run's belief: that of several runs under the run's condition."""
+        if len(self.runs) == 1:
+            return belief
+        return belief.named(self.space.names).given(run.space.given)
+
+
 def _fit(result: Run, due: Collection[tuple[str, str]], stage: str, progress: Progress) -> None:
     """Fit beliefs by judge and method, of judges with enough answers.
 
     Runs that differ only in their condition are fitted together by the methods that can.
     """
     together = conditions_of(result)
+    alone = _Group.of((result,))
+    joint = alone if len(together) == 1 else _Group.of(together)
     for judge in dict.fromkeys(judge.name for judge in result.campaign.judges):
         methods = [method for method in result.campaign.fit.methods if (judge, method) in due]
-        if not methods or not len(result.comparisons.choices(judge)):
+        if not methods or not len(alone.comparisons.choices(judge)):
             continue
-        for method in methods:
-            runs = together if method in density.JUDGE_METHODS else (result,)
-            _fit_together(result, runs, judge, method, stage, progress)
+        others = [method for method in methods if method not in density.JUDGE_METHODS]
+        shared = [method for method in methods if method not in others]
+        groups = [(alone, methods)] if joint is alone else [(joint, shared), (alone, others)]
+        for group, wanted in groups:
+            if wanted:
+                _fit_group(result, group, judge, wanted, stage, progress)
 
 
-def _fit_together(
-    result: Run, runs: Sequence[Run], judge: str, method: str, stage: str, progress: Progress
+def _fit_group(
+    result: Run, group: _Group, judge: str, methods: Sequence[str], stage: str, progress: Progress
 ) -> None:
-    """Fit a judge's belief in some runs, unless that of ``result`` is fitted already."""
-    alone = len(runs) == 1
-    space = result.space if alone else whole_space(result)
-    comparisons = result.comparisons if alone else joint_table(runs)
-    evidence = evidence_of(comparisons, judge, result.campaign.fit)
+    """Fit a judge's beliefs in a group of runs, unless those of ``result`` are fitted already."""
+    evidence = evidence_of(group.comparisons, judge, result.campaign.fit)
     if evidence.pairs < result.space.dimension:
         return
-    if len(evidence.measured) and method not in density.JUDGE_METHODS:
-        progress.note(judge, f"fit: {method} does not support log-odds and is left out")
-        return
-    own = [_answers(run, judge, evidence) for run in runs]
-    reads = [
-        {**_shared(run), "version": package_version(), "answers": each.digest}
-        for run, each in zip(runs, own, strict=True)
-    ]
-    if _is_fitted(result, judge, method, reads[runs.index(result)], stage, progress):
-        return
-    belief = _fitted(result, space, judge, evidence, method, progress)
-    for run, answers, read in zip(runs, own, reads, strict=True):
-        conditional = belief if alone else belief.given(condition_of(run))
-        _write(run, judge, method, conditional, answers, progress)
-        _record(run, judge, method, read)
+    own = [_answers(run, judge, evidence) for run in group.runs]
+    reads = [{**read, "answers": each.digest} for read, each in zip(group.reads, own, strict=True)]
+    for method in methods:
+        if len(evidence.measured) and method not in density.JUDGE_METHODS:
+            progress.note(judge, f"fit: {method} does not support log-odds and is left out")
+            continue
+        due = reads[group.runs.index(result)]
+        if _is_fitted(result, judge, method, due, stage, progress):
+            continue
+        belief = _fitted(result, group.space, judge, evidence, method, progress)
+        for run, answers, read in zip(group.runs, own, reads, strict=True):
+            _write(run, judge, method, group.belief_of(run, belief), answers, progress)
+            _record(run, judge, method, read)
 
 
 def _answers(run: Run, judge: str, pairs: density.Evidence) -> _Answers:

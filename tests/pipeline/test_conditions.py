@@ -12,7 +12,7 @@ import llm_elicit as le
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import Silent
-from llm_elicit.pipeline.conditions import condition_of, conditions_of, joint_table
+from llm_elicit.pipeline.conditions import conditions_of, joint_table
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.spaces.features import FeatureSpace
 
@@ -53,13 +53,14 @@ def test_beliefs_move_with_the_condition_as_the_data_do(runs: dict[str, Run]) ->
 def test_one_fit_uses_the_answers_of_all_conditions(runs: dict[str, Run]) -> None:
     together = conditions_of(runs["Gentoo"])
     assert [run.campaign.given["species"] for run in together] == list(SPECIES)
-    table = joint_table(together)
+    names = FeatureSpace.load("penguins_kinds").names
+    table = joint_table(together, names)
     assert len(table) == sum(len(run.comparisons) for run in runs.values())
-    assert table.features == FeatureSpace.load("penguins_kinds").names
+    assert table.features == names
     choices = table.choices("expert")
     assert (choices.a[:, 0] == choices.b[:, 0]).all()
     assert set(choices.a[:, 0]) == {0.0, 1.0, 2.0}
-    assert condition_of(runs["Gentoo"]) == {0: 2.0}
+    assert runs["Gentoo"].space.given == {"species": 2.0}
     given = [run.beliefs["expert"].diagnostics["given"] for run in together]
     assert given == [{"0": 0.0}, {"0": 1.0}, {"0": 2.0}]
 
