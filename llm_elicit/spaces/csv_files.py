@@ -10,7 +10,8 @@ import lzma
 import re
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -153,16 +154,23 @@ def read_csv(path: Path, sep: str = ",", text: str | None = None, **options: Any
             f"{path}: rows have more cells than the header line has names; give each column a "
             "name, or delete a separator at the end of rows"
         )
-    names = [name.strip() for name in header]
-    twice = [name for number, name in enumerate(names) if name in names[:number]]
-    if twice:
-        raise InputError(
-            f"{path}: two columns are called {visible(twice[0], 100)!r}; give each a name of its "
-            "own"
-        )
+    check_distinct([name.strip() for name in header], str(path))
     _check_short_rows(path, text, sep, frame)
     _check_integers(path, frame)
     return frame
+
+
+def check_distinct(names: Iterable[str], where: str) -> None:
+    """Refuse columns of one name.
+
+    Raises:
+        InputError: there are two.
+    """
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise InputError(
+            f"{where}: two columns are called {visible(twice, 100)!r}; give each a name of its own"
+        )
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:

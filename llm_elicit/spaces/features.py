@@ -20,7 +20,7 @@ from llm_elicit.spaces.coordinates import Coordinates
 from llm_elicit.spaces.feature import NAME, Feature, Floats
 from llm_elicit.spaces.number_format import Locale
 from llm_elicit.spaces.table import Table, TableRows
-from llm_elicit.spaces.table_density import TableDensity
+from llm_elicit.spaces.table_density import TableDensity, accepted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from llm_elicit.spaces.drafting import Draft
 else:
     drafting = LazyModule("llm_elicit.spaces.drafting")
-
-_MOST_ROUNDS = 1000
-"""Rounds of draws, until enough keep the constraints."""
 
 __all__ = ["NAME", "Feature", "FeatureSpace", "Floats", "Table", "TableRows"]
 
@@ -285,22 +282,20 @@ class FeatureSpace(StrictModel, Coordinates):
         """
         if self.sampling == "empirical":
             return self.round(self.from_scale(self._of_table.sample(n, rng, self._asked)))
-        kept = np.empty((0, self.dimension))
-        for _ in range(_MOST_ROUNDS):
+        if not self.constraints:
+            return self._uniform(n, rng)
+
+        def draw() -> Floats:
             drawn = self._uniform(n, rng)
-            if not self.constraints:
-                return drawn
-            kept = np.concatenate([kept, drawn[self.allowed(drawn)]])
-            if len(kept) >= n:
-                return kept[:n]
-        raise InputError(
-            f"{self.name}: hardly any point of the ranges keeps the constraints; narrow the ranges"
-        )
+            return drawn[self.allowed(drawn)]
+
+        scarce = "hardly any point of the ranges keeps the constraints; narrow the ranges"
+        return accepted(draw, n, f"{self.name}: {scarce}")
 
     def _uniform(self, n: int, rng: np.random.Generator) -> Floats:
         """Draw from the ranges, whatever the constraints."""
         unit = rng.random((n, self.dimension))
-        low, high = self.to_scale(self.low - self.cells), self.to_scale(self.high + self.cells)
+        low, high = self.scale_ends
         return self.round(self.from_scale(low + unit * (high - low)))
 
     @cached_property

@@ -60,12 +60,28 @@ class TableDensity:
         Raises:
             InputError: hardly any draw is inside.
         """
-        kept = np.empty((0, self.rows.shape[1]))
-        for _ in range(_MOST_ROUNDS):
-            if len(kept) >= n:
-                return kept[:n]
+
+        def draw() -> Floats:
             drawn = self.rows[rng.integers(len(self.rows), size=n)]
             noise = rng.standard_normal((n, len(self._factor)))
             drawn[:, self.smoothed] += noise @ self._factor.T
-            kept = np.concatenate([kept, drawn[inside(drawn)]])
-        raise InputError("sampling: empirical: hardly any draw is inside the range asked about")
+            return drawn[inside(drawn)]
+
+        scarce = "sampling: empirical: hardly any draw is inside the range asked about"
+        return accepted(draw, n, scarce)
+
+
+def accepted(draw: Callable[[], Floats], n: int, scarce: str) -> Floats:
+    """Return the first n points of repeated draws, of which each keeps those it accepts.
+
+    Raises:
+        InputError: a thousand draws have not brought them; the message is `scarce`.
+    """
+    kept = draw()
+    for _ in range(_MOST_ROUNDS - 1):
+        if len(kept) >= n:
+            break
+        kept = np.concatenate([kept, draw()])
+    if len(kept) < n:
+        raise InputError(scarce)
+    return kept[:n]

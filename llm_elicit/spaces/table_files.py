@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.csv_files import Dialect, decimal_of, read_csv, read_text, separator_of
+from llm_elicit.spaces.csv_files import (
+    Dialect,
+    check_distinct,
+    decimal_of,
+    read_csv,
+    read_text,
+    separator_of,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,12 +105,7 @@ def named_columns(frame: pd.DataFrame, where: str) -> pd.DataFrame:
     named = [name for name in frame.index.names if name is not None]
     frame = frame.reset_index() if named else frame.reset_index(drop=True)
     frame = frame.set_axis([str(name).strip() for name in frame.columns], axis="columns")
-    twice = frame.columns[frame.columns.duplicated()]
-    if len(twice):
-        raise InputError(
-            f"{where}: two columns are called {visible(twice[0], 100)!r}; give each a name of its "
-            "own"
-        )
+    check_distinct(frame.columns, where)
     return frame
 
 
