@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from llm_elicit.density.errors import DensityError, integer, number
+from llm_elicit.density.errors import DensityError
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.stacks import ComponentStack, FourierStack, NetworkStack
 from llm_elicit.density.transforms import BoxLatent
@@ -99,12 +99,12 @@ def condition(latent: Latent, given: Mapping[int, float]) -> tuple[BoxLatent, Su
 
     Parameters
     ----------
-    given : values of features by their numbers, natural units.
+    given : values of features by their numbers, natural units, as `FeatureNames.values` checked
+        them.
 
     Raises
     ------
-    DensityError : λ is not a `Uniform`, a feature's number is unknown, a value is outside the
-        support, or no feature is free.
+    DensityError : λ is not a `Uniform`, a value is outside the support, or no feature is free.
     """
     sampling = latent.sampling
     if not isinstance(latent, BoxLatent) or not isinstance(sampling, Uniform):
@@ -112,11 +112,6 @@ def condition(latent: Latent, given: Mapping[int, float]) -> tuple[BoxLatent, Su
             f"given: λ is a {type(sampling).__name__}; only under a Uniform has each feature an "
             "axis of its own; fit with sampling=Uniform(low, high)."
         )
-    if not isinstance(given, Mapping) or not given:
-        raise DensityError(f"given: {given!r}; it must be {{feature: value}}, one value or more.")
-    for feature, value in given.items():
-        integer("given: a feature's number", feature, most=sampling.dimension - 1)
-        number(f"given: the value of feature {feature}", value)
     if len(given) == sampling.dimension:
         raise DensityError("given: every feature is given; leave at least one free.")
     point = sampling.from_cube(np.full((1, sampling.dimension), 0.5))

@@ -335,13 +335,11 @@ class Prior:
 
     def cov(self) -> Array:
         """Return the covariance (d, d), from draws kept with the fit."""
-        return np.asarray(np.cov(self._density._kept.T).reshape(self.dim, self.dim))
+        return self._density.covariance()
 
     def support(self) -> tuple[Array, Array]:
         """Return lower and upper bounds (d,); infinite where λ has none."""
         sampling = self._density.sampling
-        if isinstance(sampling, Uniform):
-            return sampling.low.copy(), sampling.high.copy()
-        if isinstance(sampling, Empirical):
+        if isinstance(sampling, Uniform | Empirical):
             return sampling.low.copy(), sampling.high.copy()
         return np.full(self.dim, -np.inf), np.full(self.dim, np.inf)

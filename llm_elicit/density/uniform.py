@@ -25,7 +25,7 @@ _LEAST_SHARE = 0.001
 
 
 class Uniform:
-    """Uniform λ on a box, each feature on its own scale (see the module's note on scales).
+    """Uniform λ on a box, each feature on its own scale; see `llm_elicit.density.sampling`.
 
     Parameters
     ----------
