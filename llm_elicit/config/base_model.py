@@ -6,9 +6,10 @@ import datetime
 import math
 import re
 import warnings
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
@@ -63,6 +64,13 @@ class StrictModel(BaseModel):
                 line = f"{where}: {old} is called {former[old]} now; rename the key"
                 warnings.warn(line, RenamedKeyWarning, stacklevel=2)
         return {former.get(key, key): value for key, value in data.items()}
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with `update`, without the values that cached properties have computed."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]
+        return copied
 
     def recorded(self, **options: Any) -> dict[str, Any]:
         """Return the settings as JSON data, under the names that digests of runs rest on.

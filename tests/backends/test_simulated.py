@@ -115,6 +115,7 @@ def test_the_belief_is_a_density_of_the_table(space: FeatureSpace) -> None:
 
 
 def test_a_space_without_a_table_cannot_have_its_belief(space: FeatureSpace) -> None:
+    space.table_points()  # read and kept: the copy must not answer from it
     bare = space.model_copy(update={"table": None})
     with pytest.raises(InputError, match="no reference table"):
         _expert(bare)
