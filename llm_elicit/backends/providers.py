@@ -19,6 +19,7 @@ from llm_elicit.backends.batches import BatchClient
 from llm_elicit.backends.local import LocalBackend
 from llm_elicit.config.judges import (
     AnthropicJudge,
+    HumanJudge,
     Judge,
     LocalJudge,
     OpenAIJudge,
@@ -41,6 +42,13 @@ def _none(judge: Any) -> None:
     del judge
 
 
+def _no_backend(judge: HumanJudge, *_: object) -> Backend:
+    """Refuse to open a backend, since people are not sent requests."""
+    raise InputError(
+        f"judge {judge.name!r}: people answer at the pages of llm-elicit serve; name a model here"
+    )
+
+
 @dataclass(frozen=True)
 class Provider:
     """One provider of judges.
@@ -57,6 +65,7 @@ class Provider:
         free: whether requests cost nothing.
         vocabulary: return the name of the model's tokenizer; None if it is unknown.
         caches_prompts: whether the beginning that prompts share is billed as cached.
+        people: whether the judges are people, who are not sent requests.
         language_model: whether requests and answers have tokens at all.
         letter_tokens: tokens of an answer that is one letter.
         thinking_room: the least token limit of an answer, for models that think first.
@@ -71,6 +80,7 @@ class Provider:
     free: bool = False
     vocabulary: Callable[[Any], str | None] = _none
     caches_prompts: Callable[[Any], bool | None] = _none
+    people: bool = False
     language_model: bool = True
     letter_tokens: int = 2
     thinking_room: int = THINKING_ROOM
@@ -97,6 +107,14 @@ PROVIDERS = {
             vocabulary=openai.vocabulary,
             # OpenAI caches automatically; Anthropic only on request, which is not sent.
             caches_prompts=lambda judge: not judge.base_url,
+        ),
+        Provider(
+            name="human",
+            settings=HumanJudge,
+            open=_no_backend,
+            free=True,
+            people=True,
+            language_model=False,
         ),
         Provider(
             name="local",

@@ -133,7 +133,7 @@ class Campaign(StrictModel):
         design: the questions about pairs.
         direct: the direct questions, if any.
         pilot: the templates that `llm-elicit pilot` tries; all about pairs by default.
-        judges: the models that are asked.
+        judges: the models and people that are asked.
         fit: how beliefs are estimated.
         limits: caps on cost, tokens and time.
         runs: the folder of the runs.
@@ -203,6 +203,16 @@ class Campaign(StrictModel):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"judges: the name {twice[0]!r} appears twice; names must differ")
+        return self
+
+    @model_validator(mode="after")
+    def _people_compare(self) -> Campaign:
+        people = [judge.name for judge in self.judges if judge.backend == "human"]
+        if people and self.direct is not None:
+            raise ValueError(
+                f"direct: judge {people[0]!r} is a person, and people only compare two points; "
+                "leave direct out, or ask people in a campaign of their own"
+            )
         return self
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The settings of judges: one model per backend, and those of other packages."""
+"""The settings of judges: one class per backend, people, and the backends of other packages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydantic import (
 
 from llm_elicit._util import addresses
 from llm_elicit.config import plugins
-from llm_elicit.config.base_model import NoiseLevel, Positive, Seed, StrictModel
+from llm_elicit.config.base_model import NoiseLevel, Positive, Seed, StrictModel, each_once
 from llm_elicit.errors import InputError
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
@@ -189,6 +189,43 @@ class SimulatedJudge(BaseJudge):
         return self
 
 
+class HumanJudge(BaseJudge):
+    """One or more people, who answer at the pages of `llm-elicit serve`.
+
+    Every question is answered by one of the experts. Replicates (`design.replicates`) of a question
+    are answered by different experts, as far as there are enough of them. Experts may be added
+    while the run continues.
+
+    Attributes:
+        experts: the names of the people; the judge's own name by default.
+        repeats: additional questions that an expert has answered before, as a share of the others.
+        attention: additional questions that name the answer to give, as a share of the others. The
+            answers to both kinds are kept apart: beliefs are not fitted to them.
+
+    Example:
+        >>> HumanJudge(name="ada", backend="human").experts
+        ('ada',)
+    """
+
+    backend: Literal["human"]
+    experts: Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)]
+    repeats: Annotated[float, Field(ge=0, le=1)] = 0.0
+    attention: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_like_the_judge(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "experts" not in data and "name" in data:
+            return {**data, "experts": (data["name"],)}
+        return data
+
+    _differ = field_validator("experts")(each_once)
+
+    def identity(self) -> dict[str, Any]:
+        """Return the settings that can change an answer: none, so that experts can be added."""
+        return {"backend": self.backend}
+
+
 class PluginJudge(BaseJudge):
     """The settings of a backend from another package, which inherits this model.
 
@@ -220,7 +257,7 @@ class PluginJudge(BaseJudge):
         return handler(data)
 
 
-OWN_BACKENDS = ("anthropic", "local", "openai", "simulated")
+OWN_BACKENDS = ("anthropic", "human", "local", "openai", "simulated")
 """The backends of this package; a plug-in with one of these names is not used."""
 
 
@@ -252,6 +289,7 @@ def _kind(judge: Any) -> str | None:
 Judge = Annotated[
     Annotated[AnthropicJudge, Tag("anthropic")]
     | Annotated[OpenAIJudge, Tag("openai")]
+    | Annotated[HumanJudge, Tag("human")]
     | Annotated[LocalJudge, Tag("local")]
     | Annotated[SimulatedJudge, Tag("simulated")]
     | Annotated[SerializeAsAny[PluginJudge], Tag("plug-in")],

@@ -11,16 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from llm_elicit.backends import Backend, open_backend
+from llm_elicit.backends import Backend, open_backend, provider_of
 from llm_elicit.backends.providers import check_settings
 from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError
 from llm_elicit.orchestrator.budget import Amount, Budget, check_cap
 from llm_elicit.orchestrator.cache import CacheUse
-from llm_elicit.orchestrator.journal import Journal, Totals
+from llm_elicit.orchestrator.journal import Journal, JournalLocation, Totals
 from llm_elicit.orchestrator.judge_runner import JudgeRunner
 from llm_elicit.orchestrator.log import Logged, counted, event, span
 from llm_elicit.orchestrator.open_run import OpenRun, Study, in_thread, open_run
+from llm_elicit.orchestrator.people_runner import PeopleRunner
 from llm_elicit.orchestrator.prices import Price, price_of
 from llm_elicit.orchestrator.progress import Progress, Silent, Tally
 from llm_elicit.orchestrator.rate_sharing import shared
@@ -151,9 +153,7 @@ async def _ask_all(
             deadline=time.monotonic() + (campaign.limits.deadline or math.inf),
         )  # fmt: skip
         runners = {
-            judge.name: JudgeRunner(
-                judge, ready.backends[judge.name], ready.prices[judge.name], context
-            )
+            judge.name: _runner(judge, ready, run.journal.location, context)
             for judge in campaign.judges
         }
         for name, runner in runners.items():
@@ -170,13 +170,22 @@ async def _ask_all(
     return AskSummary(judges, run.lost, context.stopping.is_set(), budget.spent.usd)
 
 
+def _runner(
+    judge: Judge, ready: _Ready, location: JournalLocation, context: RunContext
+) -> JudgeRunner | PeopleRunner:
+    """Return what asks a judge: its backend, or people."""
+    if provider_of(judge).people:
+        return PeopleRunner(judge, location, context)
+    return JudgeRunner(judge, ready.backends[judge.name], ready.prices[judge.name], context)
+
+
 def _totals(journal: Journal, judges: Sequence[str]) -> dict[str, Totals]:
     return {judge: journal.totals(judge) for judge in judges}
 
 
 @dataclass(frozen=True)
 class _Ready:
-    """The template, and every judge's price and backend, after all checks."""
+    """The template, every judge's price and every model's backend, after all checks."""
 
     template: Template
     prices: dict[str, Price | None]
@@ -194,11 +203,11 @@ def _ready(study: Study, shown: Progress) -> _Ready:
     prices = {judge.name: price_of(judge) for judge in campaign.judges}
     check_settings(campaign.judges)
     check_cap(campaign.limits, prices)
+    models = [judge for judge in campaign.judges if not provider_of(judge).people]
     backends = {
-        judge.name: open_backend(judge, space, partial(shown.note, judge.name))
-        for judge in campaign.judges
+        judge.name: open_backend(judge, space, partial(shown.note, judge.name)) for judge in models
     }
-    for judge in campaign.judges:
+    for judge in models:
         backend, price = backends[judge.name], prices[judge.name]
         builder = RequestBuilder(space, study.plan, template, backend, price, study.direct)
         check_direct(study.plan, judge, backend)
@@ -221,12 +230,15 @@ def log_end(summary: AskSummary) -> None:
 
 
 async def _run(
-    runners: dict[str, JudgeRunner], context: RunContext
+    runners: dict[str, JudgeRunner | PeopleRunner], context: RunContext
 ) -> dict[str, ElicitError | None]:
     """Run all judges at the same time; a bug in one (not a judge's failure) ends them all."""
     tasks: dict[str, asyncio.Task[ElicitError | None]] = {}
     async with asyncio.TaskGroup() as group:
         for name, runner in runners.items():
+            if isinstance(runner, PeopleRunner):
+                tasks[name] = group.create_task(runner.run())
+                continue
             claims = Claims(context.writer, name, runner.serve, context.stopping)
             tasks[name] = group.create_task(runner.run(claims))
     return {name: task.result() for name, task in tasks.items()}

@@ -30,6 +30,7 @@ from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.preference import share_explained
 from llm_elicit.audit.randomization import feature_differences, leave_one_out_residuals
 from llm_elicit.audit.responses import Kind, Response, response_of
+from llm_elicit.backends import provider_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.base_model import StrictModel, validated
 from llm_elicit.config.campaign import Campaign
@@ -156,8 +157,9 @@ def pilot_runs(campaign: Campaign, pairs: int) -> tuple[Run, ...]:
     what the pilot asked with the same template.
 
     Raises:
-        InputError: too few pairs, more than the campaign asks, or a grid.
+        InputError: too few pairs, more than the campaign asks, a grid, or only people are judges.
     """
+    campaign = _of_models(campaign)
     most = campaign.design.sizes[0] - 3 * campaign.design.triads
     if campaign.grid is not None:
         raise InputError(f"pilot: {campaign.name} is a grid; name one of its cells")
@@ -167,6 +169,16 @@ def pilot_runs(campaign: Campaign, pairs: int) -> tuple[Run, ...]:
             "first ones"
         )
     return tuple(_run(campaign, pairs, template) for template in candidates(campaign))
+
+
+def _of_models(campaign: Campaign) -> Campaign:
+    """Return the campaign without its people, to whom all templates look the same."""
+    models = tuple(judge for judge in campaign.judges if not provider_of(judge).people)
+    if not models:
+        raise InputError(
+            f"pilot: {campaign.name} only asks people, who see no template; add models"
+        )
+    return campaign.model_copy(update={"judges": models})
 
 
 def _run(campaign: Campaign, pairs: int, template: str) -> Run:
@@ -202,6 +214,7 @@ def run_pilot(
         CapError: the cap is reached; the answers received are kept.
         JudgeError, InputError: no judge could be asked, or nothing could be sent.
     """
+    campaign = _of_models(campaign)
     problems: list[ElicitError] = []
     protocols: list[Protocol] = []
     spent = 0.0

@@ -1,5 +1,8 @@
+from typing import Any
+
 import pytest
 
+from llm_elicit.config.base_model import validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.resources import available
 from llm_elicit.errors import InputError
@@ -78,3 +81,38 @@ def test_the_identity_of_a_design_without_triads_is_what_it_was():
     assert Campaign.load("simulated").design.identity() == {
         "pairs": 400, "template": "v1/zero-shot", "both_orders": True, "replicates": 1,
     }  # fmt: skip
+
+
+def test_people_are_judges_with_names() -> None:
+    ada, panel = _judges(
+        {"name": "ada", "backend": "human"},
+        {"name": "panel", "backend": "human", "experts": ["ben", "cleo"], "repeats": 0.1},
+    )
+    assert (ada.experts, panel.experts, panel.repeats, ada.attention) == (
+        ("ada",), ("ben", "cleo"), 0.1, 0.0
+    )  # fmt: skip
+    assert panel.identity() == {"backend": "human"}
+
+
+@pytest.mark.parametrize(
+    ("judge", "rest", "message"),
+    [
+        ({"experts": ["ben", "ben"]}, {}, "'ben' appears twice"),
+        ({"experts": []}, {}, "at least 1 item"),
+        ({"experts": ["a/b"]}, {}, "should match pattern"),
+        ({"repeats": 2}, {}, "less than or equal to 1"),
+        ({"attention": -0.1}, {}, "greater than or equal to 0"),
+        ({"model": "m"}, {}, "unknown key"),
+        ({}, {"direct": {"quantiles": 1}}, "'ada' is a person"),
+    ],
+)
+def test_what_people_cannot_be_is_one_line(
+    judge: dict[str, Any], rest: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        _judges({"name": "ada", "backend": "human", **judge}, **rest)
+
+
+def _judges(*judges: dict[str, Any], **rest: Any) -> tuple[Any, ...]:
+    data = {"name": "try", "space": "penguins", "judges": list(judges), **rest}
+    return validated(Campaign, data, "try.yaml").judges

@@ -55,6 +55,7 @@ GOLDEN = {
     "0007-ranges-ratios-and-formats": ("bb61d9891885590c", "ea483b5cf0826336"),
     "0008-transactions-and-late-answers": ("63161ce101efd923", "57fdd91b51c23b40"),
     "0011-digests": ("9ac1590e85222278", "9ac1590e85222278"),
+    "0013-people": ("c807ba14a37d1b68", "df0b42fa8a09edfe"),
 }
 
 

@@ -234,6 +234,7 @@ def test_the_pairs_are_the_campaigns_first(space: str, design: dict[str, Any]) -
         ({"design": {"pairs": 40, "triads": 5}}, 26, "from 10 to 25"),
         ({"pilot": ["v1/none"]}, 10, "no template 'v1/none'"),
         ({"pilot": ["v1/quantiles"]}, 10, "its answer is a text"),
+        ({"judges": [{"name": "ada", "backend": "human"}]}, 10, "only asks people"),
         ({"grid": {"templates": ["v1/few-shot"]}}, 10, "is a grid; name one of its cells"),
     ],
 )

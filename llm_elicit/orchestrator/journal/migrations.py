@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, text
+import sqlalchemy as sa
+from sqlalchemy import Connection, func, select, text
 
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.changes import now
+from llm_elicit.orchestrator.journal.interface import JournalLocation
 
 
 @dataclass(frozen=True)
@@ -341,6 +343,59 @@ MIGRATIONS: tuple[Migration, ...] = (
         ALTER TABLE rounds ADD COLUMN digest TEXT
         """,
     ),
+    # The cards that people were given, with repeats and attention questions, and what they chose.
+    # No question is with two people, and nobody has two cards.
+    Migration(
+        "0013-people",
+        sqlite="""
+        CREATE TABLE people (
+            id INTEGER PRIMARY KEY,
+            judge TEXT NOT NULL,
+            expert TEXT NOT NULL,
+            kind TEXT NOT NULL CHECK (kind IN ('question', 'repeat', 'attention')),
+            question INTEGER REFERENCES questions (id),
+            pair INTEGER NOT NULL,
+            presentation TEXT NOT NULL CHECK (presentation IN ('ab', 'ba')),
+            state TEXT NOT NULL CHECK (state IN ('leased', 'answered', 'undone', 'released')),
+            expires REAL NOT NULL,
+            shown REAL NOT NULL,
+            choice TEXT,
+            expected TEXT,
+            confidence REAL,
+            seconds REAL,
+            answered_at TEXT
+        ) STRICT;
+        CREATE UNIQUE INDEX one_card_of_an_expert ON people (judge, expert) WHERE state = 'leased';
+        CREATE UNIQUE INDEX one_expert_of_a_question ON people (question)
+            WHERE kind = 'question' AND state IN ('leased', 'answered');
+        CREATE INDEX people_by_expert ON people (judge, expert, state);
+        CREATE INDEX people_by_pair ON people (judge, pair)
+        """,
+        postgresql="""
+        CREATE TABLE people (
+            id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            judge TEXT NOT NULL,
+            expert TEXT NOT NULL,
+            kind TEXT NOT NULL CHECK (kind IN ('question', 'repeat', 'attention')),
+            question BIGINT REFERENCES questions (id),
+            pair BIGINT NOT NULL,
+            presentation TEXT NOT NULL CHECK (presentation IN ('ab', 'ba')),
+            state TEXT NOT NULL CHECK (state IN ('leased', 'answered', 'undone', 'released')),
+            expires DOUBLE PRECISION NOT NULL,
+            shown DOUBLE PRECISION NOT NULL,
+            choice TEXT,
+            expected TEXT,
+            confidence DOUBLE PRECISION,
+            seconds DOUBLE PRECISION,
+            answered_at TEXT
+        );
+        CREATE UNIQUE INDEX one_card_of_an_expert ON people (judge, expert) WHERE state = 'leased';
+        CREATE UNIQUE INDEX one_expert_of_a_question ON people (question)
+            WHERE kind = 'question' AND state IN ('leased', 'answered');
+        CREATE INDEX people_by_expert ON people (judge, expert, state);
+        CREATE INDEX people_by_pair ON people (judge, pair)
+        """,
+    ),
 )
 """Named, append-only."""
 
@@ -374,3 +429,12 @@ def migrate(db: Connection) -> None:
             text("INSERT INTO migrations VALUES (:name, :at)"),
             {"name": migration.name, "at": now()},
         )
+
+
+def prepare_schema(db: Connection, location: JournalLocation) -> None:
+    """Create the run's tables, or bring them up to date, within a transaction."""
+    if location.shared:
+        # Two processes that start together must not both create the tables.
+        db.execute(select(func.pg_advisory_xact_lock(func.hashtext(location.schema))))
+        db.execute(sa.schema.CreateSchema(location.schema, if_not_exists=True))
+    migrate(db)

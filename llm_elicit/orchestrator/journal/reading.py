@@ -12,7 +12,7 @@ from sqlalchemy import case, func, select
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.changes import Totals
 from llm_elicit.orchestrator.journal.interface import FILE, JournalLocation
-from llm_elicit.orchestrator.journal.schema import answers, meta, questions
+from llm_elicit.orchestrator.journal.schema import answers, meta, people, questions
 from llm_elicit.orchestrator.journal.statements import HANDED_IN, HELD, amounts
 
 
@@ -110,10 +110,17 @@ def kept_identity(location: JournalLocation) -> dict[str, str]:
 
 
 def kept_answers(location: JournalLocation) -> int:
-    """Return the number of answers in the journal, of all judges; 0 without a journal."""
+    """Return the number of answers in the journal, of all judges; 0 without a journal.
+
+    An answer that a person has undone counts twice, so that every change raises the number.
+    """
     if not location.shared and not (location.folder / FILE).is_file():
         return 0
     done = select(func.count()).where(questions.c.state == "done")
+    undone = select(func.count()).where(people.c.state == "undone", people.c.kind == "question")
     with location.guarded(), location.readable().connect() as db, db.begin():
-        known = sa.inspect(db).has_table("questions")
-        return int(db.execute(done).scalar_one()) if known else 0
+        tables = sa.inspect(db)
+        if not tables.has_table("questions"):
+            return 0
+        twice = db.execute(undone).scalar_one() if tables.has_table("people") else 0
+        return int(db.execute(done).scalar_one()) + 2 * int(twice)

@@ -98,11 +98,34 @@ answers = Table(
     Column("digest", Text),
 )
 
+people = Table(
+    "people",
+    _METADATA,
+    Column("id", BigInteger, primary_key=True),
+    Column("judge", Text),
+    Column("expert", Text),
+    Column("kind", Text),
+    Column("question", BigInteger),
+    Column("pair", BigInteger),
+    Column("presentation", Text),
+    Column("state", Text),
+    Column("expires", Double),
+    Column("shown", Double),
+    Column("choice", Text),
+    Column("expected", Text),
+    Column("confidence", Double),
+    Column("seconds", Double),
+    Column("answered_at", Text),
+)
+
 # Literals, not parameters: a partial index is used only if the statement contains its condition.
 PLANNED = literal_column("'planned'", Text)
 IN_FLIGHT = literal_column("'in flight'", Text)
 SUBMITTED = literal_column("'submitted'", Text)
 DONE = literal_column("'done'", Text)
+LEASED = literal_column("'leased'", Text)
+ANSWERED = literal_column("'answered'", Text)
+QUESTION = literal_column("'question'", Text)
 
 
 class clock(FunctionElement[float]):  # noqa: N801 - a SQL function

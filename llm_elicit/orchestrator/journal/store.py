@@ -41,7 +41,7 @@ from llm_elicit.orchestrator.journal.changes import (
 from llm_elicit.orchestrator.journal.failures import JournalError
 from llm_elicit.orchestrator.journal.full_disk import Unsaved
 from llm_elicit.orchestrator.journal.interface import LEASE, JournalLocation
-from llm_elicit.orchestrator.journal.migrations import migrate
+from llm_elicit.orchestrator.journal.migrations import prepare_schema
 from llm_elicit.orchestrator.journal.plan import withdraw, write_plan
 from llm_elicit.orchestrator.journal.reading import spent, totals
 from llm_elicit.orchestrator.journal.schema import (
@@ -112,13 +112,7 @@ class Journal:
 
     def _set_up(self, identity: dict[str, str]) -> None:
         with self._db.begin():
-            if self.location.shared:
-                # Two workers that start together must not both create the tables.
-                self._db.execute(
-                    select(func.pg_advisory_xact_lock(func.hashtext(self.location.schema)))
-                )
-                self._db.execute(sa.schema.CreateSchema(self.location.schema, if_not_exists=True))
-            migrate(self._db)
+            prepare_schema(self._db, self.location)
             self._same_campaign(identity)
             self._unsaved = Unsaved(self.location.folder, self._name())
             name = f"{socket.gethostname()}:{os.getpid()}"

@@ -1,0 +1,357 @@
+"""The cards that people are given, in the journal: leases, answers, and answers that were undone.
+
+A card is one question on one expert's screen. All functions are called within a transaction that
+`alone` has begun with, so that no two of them run at the same time for one judge. The unique
+indexes of the table hold the two rules as well: a question is with one person, and a person has one
+card.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, bindparam, case, func, select, update
+
+from llm_elicit.orchestrator.journal.changes import Answer, answered, now
+from llm_elicit.orchestrator.journal.interface import JournalLocation
+from llm_elicit.orchestrator.journal.schema import (
+    ANSWERED,
+    LEASED,
+    PLANNED,
+    QUESTION,
+    answers,
+    clock,
+    people,
+    questions,
+)
+from llm_elicit.orchestrator.journal.statements import apply_each
+from llm_elicit.planning.pairs import Order
+
+CardKind = Literal["question", "repeat", "attention"]
+CardState = Literal["leased", "answered", "undone", "released"]
+
+_PRIME = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class CardRow:
+    """A row of the table `people`.
+
+    Attributes:
+        id: the number of the row.
+        judge, expert: who has the card.
+        kind: a question of the plan, a repeat of one, or an attention question.
+        question: the row of `questions`; None for an attention question.
+        pair, presentation: what is shown; `pair` is the number of an attention question.
+        state: "leased" until it is answered; "undone" if the answer was undone; "released" if the
+            question was given to someone else.
+        choice: what was chosen; for a leased card, what had been chosen before it was undone.
+        expected: what an attention question asks to choose.
+        shown: when it was last shown, in seconds of the database's clock.
+    """
+
+    id: int
+    judge: str
+    expert: str
+    kind: CardKind
+    question: int | None
+    pair: int
+    presentation: Order
+    state: CardState
+    choice: str | None
+    expected: str | None
+    shown: float
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """One expert's order of the questions, and which order of a pair comes first.
+
+    Both are computed by the database, from the values of two random polynomials of degree two
+    over a prime field. Every pair is asked in one order before any is asked in the other, and in
+    all orders and replicates before the next replicate.
+
+    Attributes:
+        numbers: the coefficients of both polynomials.
+    """
+
+    numbers: tuple[int, ...]
+
+    @classmethod
+    def of(cls, *key: object) -> Shuffle:
+        """Return the order for a key, such as the seed, the judge and the expert."""
+        digest = hashlib.sha256(repr(key).encode()).digest()
+        parts = (digest[4 * i : 4 * i + 4] for i in range(6))
+        return cls(tuple(1 + int.from_bytes(part) % (_PRIME - 1) for part in parts))
+
+    def parameters(self) -> dict[str, int]:
+        """Return the parameters of the query `_NEXT`."""
+        return {f"number_{place}": number for place, number in enumerate(self.numbers)}
+
+
+def _polynomial(first: int) -> sa.ColumnElement[int]:
+    a, b, c = (bindparam(f"number_{first + i}", type_=BigInteger) for i in range(3))
+    pair = questions.c.pair
+    return ((pair * pair) % _PRIME * a + pair * b + c) % _PRIME
+
+
+_LIVE = (people.c.state == ANSWERED) | ((people.c.state == LEASED) & (people.c.expires > clock()))
+_HERE = (people.c.judge == bindparam("of_judge")) & (people.c.expert == bindparam("of_expert"))
+
+_ROW = select(*(people.c[one.name] for one in fields(CardRow)))
+
+_OPEN = (
+    (questions.c.judge == bindparam("of_judge"))
+    & questions.c.state.not_in(("done", "quarantined"))
+    & questions.c.presentation.in_(("ab", "ba"))
+)
+"""Questions of a judge that wait for an answer."""
+
+_FREE = ~(
+    select(people.c.id)
+    .where(
+        people.c.question == questions.c.id,
+        people.c.kind == QUESTION,
+        people.c.state == LEASED,
+        people.c.expires > clock(),
+    )
+    .exists()
+)
+
+
+def _times(expert: sa.ColumnElement[str] | None = None) -> sa.ScalarSelect[int]:
+    """Return how often a question is answered or leased in all replicates, by one expert or all."""
+    count = select(func.count()).where(
+        people.c.judge == questions.c.judge,
+        people.c.pair == questions.c.pair,
+        people.c.presentation == questions.c.presentation,
+        people.c.kind == QUESTION,
+        _LIVE,
+    )
+    if expert is not None:
+        count = count.where(people.c.expert == expert)
+    return count.correlate(questions).scalar_subquery()
+
+
+_MINE = bindparam("of_expert", type_=sa.Text)
+_FEWEST = _times(_MINE) * bindparam("experts", type_=BigInteger) <= _times()
+"""Whether no other expert had a question, in any replicate, less often than this one."""
+
+_NEXT = (
+    select(questions.c.id, questions.c.pair, questions.c.presentation)
+    .where(
+        _OPEN,
+        questions.c.state == PLANNED,
+        questions.c.pair < bindparam("known", type_=BigInteger),
+        _FREE,
+    )
+    .order_by(
+        questions.c.replicate,
+        (case((questions.c.presentation == "ba", 1), else_=0) + _polynomial(3)) % 2,
+        _polynomial(0),
+        questions.c.id,
+    )
+    .limit(1)
+)
+_NEXT_SPREAD = _NEXT.where(_FEWEST)
+
+
+@dataclass(frozen=True)
+class Expert:
+    """Who asks for a card.
+
+    Attributes:
+        judge, name: the judge and the expert.
+        shuffle: the expert's order of the questions.
+        experts: the number of the judge's experts.
+        spread: whether replicates of a question go to different experts.
+    """
+
+    judge: str
+    name: str
+    shuffle: Shuffle
+    experts: int
+    spread: bool
+
+    @property
+    def key(self) -> dict[str, str]:
+        """The parameters that name the expert."""
+        return {"of_judge": self.judge, "of_expert": self.name}
+
+
+def alone(db: sa.Connection, location: JournalLocation, judge: str) -> None:
+    """Wait until no other transaction works on a judge's cards; in SQLite none ever does."""
+    if location.shared:
+        name = f"people of {judge} in {location.schema}"
+        db.execute(select(func.pg_advisory_xact_lock(func.hashtext(name))))
+
+
+def card(db: sa.Connection, number: int) -> CardRow | None:
+    """Return a card by its number."""
+    row = db.execute(_ROW.where(people.c.id == number)).one_or_none()
+    return None if row is None else CardRow(**row._mapping)
+
+
+def held(db: sa.Connection, expert: Expert) -> CardRow | None:
+    """Return the card that an expert has; None if the question was settled otherwise since."""
+    found = db.execute(_ROW.where(_HERE, people.c.state == LEASED), expert.key).one_or_none()
+    if found is None:
+        return None
+    row = CardRow(**found._mapping)
+    if row.kind == "question" and not _waits(db, row.question):
+        release(db, row)
+        return None
+    return row
+
+
+def _waits(db: sa.Connection, question: int | None) -> bool:
+    state = db.execute(select(questions.c.state).where(questions.c.id == question)).scalar()
+    return state not in ("done", "quarantined")
+
+
+def replicate(db: sa.Connection, row: CardRow) -> int:
+    """Return the replicate that a card's question is."""
+    number = select(questions.c.replicate).where(questions.c.id == row.question)
+    return int(db.execute(number).scalar_one())
+
+
+def renew(db: sa.Connection, row: CardRow, lease: float) -> None:
+    """Renew a card's lease as it is shown again."""
+    shown = update(people).where(people.c.id == row.id)
+    db.execute(shown.values(expires=clock() + lease, shown=clock()))
+
+
+def release(db: sa.Connection, row: CardRow) -> None:
+    """Take a card back without an answer."""
+    db.execute(update(people).where(people.c.id == row.id).values(state="released"))
+
+
+def next_question(db: sa.Connection, expert: Expert, known: int) -> tuple[int, int, Order] | None:
+    """Return the row, the pair and the presentation of an expert's next question.
+
+    Args:
+        db: the journal.
+        expert: the expert.
+        known: the number that follows the last pair of the plan.
+    """
+    values = {**expert.key, **expert.shuffle.parameters(), "known": known}
+    values |= {"experts": expert.experts} if expert.spread else {}
+    row = db.execute(_NEXT_SPREAD if expert.spread else _NEXT, values).one_or_none()
+    return None if row is None else (row.id, row.pair, row.presentation)
+
+
+def lease(db: sa.Connection, expert: Expert, seconds: float, **card: Any) -> int:
+    """Give a card to an expert, and return its number; an expired lease of the question ends.
+
+    Args:
+        db: the journal.
+        expert: the expert.
+        seconds: the lease.
+        card: the columns of the card.
+    """
+    if card["kind"] == "question":
+        expired = update(people).where(
+            people.c.question == card["question"],
+            people.c.kind == QUESTION,
+            people.c.state == LEASED,
+        )
+        db.execute(expired.values(state="released"))
+    given = people.insert().values(
+        judge=expert.judge, expert=expert.name, state="leased", expires=clock() + seconds,
+        shown=clock(), **card,
+    )  # fmt: skip
+    return int(db.execute(given.returning(people.c.id)).scalar_one())
+
+
+def answered_cards(db: sa.Connection, expert: Expert) -> dict[CardKind, int]:
+    """Return how many cards of each kind an expert has answered."""
+    counts = select(people.c.kind, func.count()).where(_HERE, people.c.state == ANSWERED)
+    rows = db.execute(counts.group_by(people.c.kind), expert.key)
+    return {row[0]: int(row[1]) for row in rows}
+
+
+def repeatable(db: sa.Connection, expert: Expert, gap: int) -> list[CardRow]:
+    """Return the questions that an expert may be asked again, in the order of their answers.
+
+    They were answered before the last `gap` questions, and not repeated yet.
+    """
+    rows = db.execute(
+        _ROW.where(_HERE, people.c.state == ANSWERED, people.c.kind != "attention").order_by(
+            people.c.id
+        ),
+        expert.key,
+    )
+    cards = [CardRow(**row._mapping) for row in rows]
+    repeated = {one.question for one in cards if one.kind == "repeat"}
+    asked = [one for one in cards if one.kind == "question"]
+    return [one for one in asked[: max(len(asked) - gap, 0)] if one.question not in repeated]
+
+
+def settle(
+    db: sa.Connection,
+    row: CardRow,
+    choice: str,
+    seconds: float,
+    *,
+    confidence: float | None = None,
+    answer: Answer | None = None,
+) -> bool:
+    """Keep the answer to a card.
+
+    Args:
+        db: the journal.
+        row: the card, which is leased.
+        choice: what was chosen.
+        seconds: the time that the expert took.
+        confidence: how sure the expert is, 0 to 1.
+        answer: the answer of the journal, for a question of the plan.
+
+    Returns:
+        False if the question is settled already; nothing is kept then.
+    """
+    if answer is not None:
+        assert row.question is not None
+        if apply_each(db, [answered(row.question, answer)], row.expert):
+            return False
+    kept = update(people).where(people.c.id == row.id, people.c.state == LEASED)
+    kept = kept.values(
+        state="answered", choice=choice, seconds=seconds, confidence=confidence, answered_at=now()
+    )
+    return bool(db.execute(kept).rowcount)
+
+
+def last_answered(db: sa.Connection, expert: Expert) -> CardRow | None:
+    """Return the card that an expert answered last."""
+    latest = _ROW.where(_HERE, people.c.state == ANSWERED).order_by(people.c.id.desc()).limit(1)
+    row = db.execute(latest, expert.key).one_or_none()
+    return None if row is None else CardRow(**row._mapping)
+
+
+def waiting(db: sa.Connection, judge: str, pairs: range) -> int:
+    """Return how many questions about some pairs wait for an answer of a judge."""
+    of_them = select(func.count()).where(_OPEN, questions.c.pair.between(pairs.start, pairs[-1]))
+    return int(db.execute(of_them, {"of_judge": judge}).scalar_one())
+
+
+def reopen(db: sa.Connection, row: CardRow) -> None:
+    """Undo the answer to a card: it leaves the table of answers and stays on the card."""
+    if row.kind == "question":
+        db.execute(answers.delete().where(answers.c.question == row.question))
+        open_again = update(questions).where(questions.c.id == row.question)
+        db.execute(open_again.values(state="planned"))
+    db.execute(update(people).where(people.c.id == row.id).values(state="undone"))
+
+
+def left(db: sa.Connection, expert: Expert, known: int) -> int:
+    """Return how many questions wait for an answer that this expert may give."""
+    count = select(func.count()).where(_OPEN, questions.c.pair < bindparam("known"))
+    values: dict[str, Any] = {**expert.key, "known": known}
+    if expert.spread:
+        distinct = select(questions.c.pair, questions.c.presentation).distinct()
+        may = distinct.where(_OPEN, questions.c.pair < bindparam("known"), _FEWEST).subquery()
+        count = select(func.count()).select_from(may)
+        values["experts"] = expert.experts
+    return int(db.execute(count, values).scalar_one())

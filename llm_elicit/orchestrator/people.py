@@ -1,0 +1,459 @@
+"""People as judges: which card an expert sees next, and what becomes of the answer.
+
+A question to a person is a row of the journal like a question to a model, and so is its answer.
+Fits and audits therefore treat both alike. Questions are given out by leases, so that no question
+is with two people at once; a card that is not answered in time goes to whoever comes next.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Literal, Self, TypeVar, cast
+
+import numpy as np
+import sqlalchemy as sa
+from sqlalchemy import select
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from llm_elicit.backends import provider_of
+from llm_elicit.config.base_model import StrictModel
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.judges import HumanJudge
+from llm_elicit.config.provenance import check_same, identity_of
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal import (
+    Answer,
+    JournalLocation,
+    Question,
+    digest_of,
+    now,
+    planned_rounds,
+)
+from llm_elicit.orchestrator.journal import people as cards
+from llm_elicit.orchestrator.journal.failures import passes
+from llm_elicit.orchestrator.journal.migrations import prepare_schema
+from llm_elicit.orchestrator.journal.people import CardRow, Expert, Shuffle
+from llm_elicit.orchestrator.journal.schema import clock, meta
+from llm_elicit.planning.pairs import Plan, Query
+from llm_elicit.planning.rounds import ALL_JUDGES, schedule_of, with_rounds
+from llm_elicit.questions import Template, render
+from llm_elicit.spaces.features import FeatureSpace, Floats
+
+T = TypeVar("T")
+
+Choice = Literal["a", "b", "equal", "cannot say"]
+"""What an expert may choose: the first card shown, the second, or neither."""
+
+_VERDICTS: dict[Choice, tuple[str, float | None]] = {
+    "a": ("A", 1.0), "b": ("B", 0.0), "equal": ("tie", 0.5), "cannot say": ("refusal", None),
+}  # fmt: skip
+"""The verdict of each choice, as of models, and P(first shown)."""
+
+HUMAN = "human"
+"""The model that answers of people name, and the endpoint."""
+
+_GAP = 10
+"""Questions between a question and its repeat, if there are enough."""
+
+_MAX_OUTAGE = 5.0
+"""Seconds that a journal's server may be unreachable."""
+
+
+class Card(StrictModel):
+    """A question on an expert's screen.
+
+    Attributes:
+        id: its number, with which it is answered.
+        judge, expert: who has it.
+        number: 1 for the expert's first card, and so on.
+        title, subject, setting: of the feature space.
+        a, b: what is shown as A and as B: labels and worded values.
+        instruction: what an attention question asks to choose, in a sentence; else empty.
+        choice: what the expert had chosen before it was undone; else None.
+    """
+
+    id: int
+    judge: str
+    expert: str
+    number: int
+    title: str
+    subject: str
+    setting: str
+    a: tuple[tuple[str, str], ...]
+    b: tuple[tuple[str, str], ...]
+    instruction: str = ""
+    choice: Choice | None = None
+
+
+class PeopleProgress(StrictModel):
+    """How far an expert is.
+
+    Attributes:
+        answered: questions that the expert has answered, without repeats and attention questions.
+        wanted: the number of them when nothing is left.
+        left: questions that wait for an answer which this expert may give; of a panel, others may
+            take them first.
+    """
+
+    answered: int
+    wanted: int
+    left: int
+
+
+class People:
+    """Gives the questions of a run to people and keeps their answers.
+
+    All methods are short, may be called from several threads, and are committed when they return.
+    Several processes may have one journal on a server. Whether the run asks at the moment is the
+    caller's to check.
+
+    Args:
+        location: the location of the run's journal.
+        campaign, space, plan: what is asked.
+        lease: seconds for which a card is kept for the expert who sees it.
+
+    Raises:
+        InputError: the journal cannot be written, or holds the run of another campaign.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from llm_elicit.orchestrator.journal import Journal
+        >>> from llm_elicit.planning.pairs import make_plan
+        >>> campaign = Campaign.model_validate({
+        ...     "name": "try", "space": "penguins", "design": {"pairs": 5},
+        ...     "judges": [{"name": "ada", "backend": "human"}]})
+        >>> space = campaign.load_space()
+        >>> plan = make_plan(space, campaign.design, campaign.seed)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     location = JournalLocation(Path(folder))
+        ...     with People(location, campaign, space, plan) as people:
+        ...         journal = Journal(location, identity_of(campaign, space))
+        ...         _ = journal.prepare(["ada"], plan)  # as `llm-elicit ask` does
+        ...         card = people.next("ada", "ada")
+        ...         people.answer("ada", "ada", card.id, "a")
+        ...         print(people.progress("ada", "ada"))
+        ...         journal.close()
+        answered=1 wanted=10 left=9
+    """
+
+    def __init__(
+        self,
+        location: JournalLocation,
+        campaign: Campaign,
+        space: FeatureSpace,
+        plan: Plan,
+        *,
+        lease: float = 300.0,
+    ) -> None:
+        self._location = location
+        self._campaign = campaign
+        self._space = space
+        self._plan = plan
+        self._lease = lease
+        self._template = Template.load(campaign.design.template)
+        people = [one for one in campaign.judges if provider_of(one).people]
+        self._judges = {one.name: cast(HumanJudge, one) for one in people}
+        self._lock = threading.Lock()
+        location.folder.mkdir(parents=True, exist_ok=True)
+        with location.guarded():
+            self._db = location.writable().connect()
+            try:
+                with self._db.begin():
+                    prepare_schema(self._db, location)
+                    kept = dict(self._db.execute(select(meta.c.key, meta.c.value)).all())
+                check_same(kept, identity_of(campaign, space), location.folder)
+            except BaseException:
+                self._db.close()
+                raise
+
+    def next(self, judge: str, expert: str) -> Card | None:
+        """Return the card that an expert is to answer now; the same until it is answered.
+
+        Returns:
+            None if nothing is left that this expert may answer, at the moment.
+
+        Raises:
+            InputError: there is no such judge or expert, or the journal cannot be written.
+        """
+        who = self._expert(judge, expert)
+        card = self._once(judge, partial(self._next, who))
+        if card is None and self._longer_plan():
+            card = self._once(judge, partial(self._next, who))
+        return card
+
+    def _next(self, who: Expert, db: sa.Connection) -> Card | None:
+        row = cards.held(db, who)
+        if row is not None:
+            cards.renew(db, row, self._lease)
+            return self._card(db, who, row)
+        found = cards.next_question(db, who, self._plan.end(who.judge))
+        if found is None:
+            return None
+        number = self._additional(db, who)
+        if number is None:
+            question, pair, order = found
+            number = cards.lease(
+                db, who, self._lease, kind="question", question=question, pair=pair,
+                presentation=order,
+            )  # fmt: skip
+        return self._leased(db, who, number)
+
+    def _additional(self, db: sa.Connection, who: Expert) -> int | None:
+        """Give an attention question or a repeat, if one is due, and return its number."""
+        counts = cards.answered_cards(db, who)
+        settings = self._judges[who.judge]
+        asked, rng = counts.get("question", 0), random.Random(repr((who.shuffle, counts)))
+        if self._due(settings.attention, asked, counts.get("attention", 0), who, "attention"):
+            return cards.lease(
+                db, who, self._lease, kind="attention", question=None,
+                pair=counts.get("attention", 0), presentation=rng.choice(["ab", "ba"]),
+                expected=rng.choice(["a", "b"]),
+            )  # fmt: skip
+        if self._due(settings.repeats, asked, counts.get("repeat", 0), who, "repeat"):
+            share = self._plan.count(who.judge) // len(settings.experts)
+            old = cards.repeatable(db, who, max(min(_GAP, share // 3), 1))
+            if old:
+                again = rng.choice(old)
+                return cards.lease(
+                    db, who, self._lease, kind="repeat", question=again.question, pair=again.pair,
+                    presentation=rng.choice(self._plan.orders),
+                )  # fmt: skip
+        return None
+
+    def _due(self, share: float, asked: int, given: int, who: Expert, kind: str) -> bool:
+        """Return whether another additional question is due, after a random start."""
+        start = random.Random(repr((who.shuffle, kind))).random()
+        return given < math.floor(share * asked + start)
+
+    def answer(
+        self,
+        judge: str,
+        expert: str,
+        card: int,
+        choice: Choice,
+        *,
+        confidence: float | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        """Keep the answer to a card; the same answer once more changes nothing.
+
+        Args:
+            judge, expert: who answers.
+            card: the card's number.
+            choice: what is chosen: "a", "b", "equal" or "cannot say".
+            confidence: how sure the expert is, 0 to 1.
+            seconds: the time that the expert took; since the card was last shown, by default.
+
+        Raises:
+            InputError: the card is not this expert's, or is settled otherwise; a value is not
+                allowed; or the journal cannot be written.
+        """
+        who = self._expert(judge, expert)
+        if choice not in _VERDICTS:
+            raise InputError(f"choice {choice!r}: choose one of {', '.join(_VERDICTS)}")
+        if confidence is not None and not 0.0 <= confidence <= 1.0:
+            raise InputError(f"confidence {confidence}: give a number from 0 to 1, or none")
+        if seconds is not None and not 0.0 <= seconds < math.inf:
+            raise InputError(f"seconds {seconds}: give a number from 0, or none")
+
+        def work(db: sa.Connection) -> None:
+            row = self._open_card(db, who, card, choice)
+            if row is None:
+                return
+            took = seconds
+            if took is None:
+                took = max(float(db.execute(select(clock())).scalar_one()) - row.shown, 0.0)
+            answer = self._answer(db, row, choice, took) if row.kind == "question" else None
+            if not cards.settle(db, row, choice, took, confidence=confidence, answer=answer):
+                raise _given_away(card)
+
+        self._once(judge, work)
+
+    @staticmethod
+    def _open_card(db: sa.Connection, who: Expert, number: int, choice: Choice) -> CardRow | None:
+        """Return a card that waits for its answer; None if it has this answer already.
+
+        Raises:
+            InputError: it is not the expert's, or is settled otherwise.
+        """
+        row = cards.card(db, number)
+        if row is None or (row.judge, row.expert) != (who.judge, who.name):
+            raise InputError(f"card {number}: not one of {who.name}'s; answer the one shown now")
+        if row.state == "released":
+            raise _given_away(number)
+        if row.state == "undone":
+            raise InputError(f"card {number}: its answer was undone; answer the card shown now")
+        if row.state == "answered" and row.choice != choice:
+            raise InputError(
+                f"card {number}: answered with {row.choice!r} already; undo that to change it"
+            )
+        return row if row.state == "leased" else None
+
+    def undo(self, judge: str, expert: str) -> Card | None:
+        """Undo the expert's last answer, and return its card anew.
+
+        Returns:
+            None if there is none, or if all questions of its round are answered: beliefs may have
+            been fitted to it.
+
+        Raises:
+            InputError: there is no such judge or expert, or the journal cannot be written.
+        """
+        who = self._expert(judge, expert)
+        return self._once(judge, partial(self._undo, who), again=False)
+
+    def _undo(self, who: Expert, db: sa.Connection) -> Card | None:
+        last = cards.last_answered(db, who)
+        if last is None:
+            return None
+        if last.kind == "question" and not cards.waiting(db, who.judge, self._round_of(last)):
+            return None
+        current = cards.held(db, who)
+        if current is not None:
+            cards.release(db, current)
+        cards.reopen(db, last)
+        number = cards.lease(
+            db, who, self._lease, kind=last.kind, question=last.question, pair=last.pair,
+            presentation=last.presentation, expected=last.expected, choice=last.choice,
+        )  # fmt: skip
+        return self._leased(db, who, number)
+
+    def _round_of(self, row: CardRow) -> range:
+        rounds = self._campaign.design.rounds
+        name = ALL_JUDGES if rounds is not None and rounds.shared else row.judge
+        spans = schedule_of(name, self._campaign).pairs
+        return next(span for span in spans if row.pair in span)
+
+    def progress(self, judge: str, expert: str) -> PeopleProgress:
+        """Return how far an expert is.
+
+        Raises:
+            InputError: there is no such judge or expert, or the journal cannot be read.
+        """
+        who = self._expert(judge, expert)
+
+        def work(db: sa.Connection) -> PeopleProgress:
+            done = cards.answered_cards(db, who).get("question", 0)
+            left = cards.left(db, who, self._plan.end(judge))
+            return PeopleProgress(answered=done, wanted=done + left, left=left)
+
+        return self._once(judge, work)
+
+    def _expert(self, judge: str, expert: str) -> Expert:
+        """Return who asks for a card.
+
+        Raises:
+            InputError: there is no such judge or expert.
+        """
+        settings = self._judges.get(judge)
+        if settings is None:
+            known = ", ".join(self._judges) or "none"
+            raise InputError(f"judge {judge!r}: not among the campaign's people ({known})")
+        if expert not in settings.experts:
+            known = ", ".join(settings.experts)
+            raise InputError(f"judge {judge!r}: no expert {expert!r}; it has {known}")
+        experts = len(settings.experts)
+        shuffle = Shuffle.of(self._campaign.seed, judge, expert)
+        return Expert(judge, expert, shuffle, experts, experts > 1 and self._plan.replicates > 1)
+
+    def _leased(self, db: sa.Connection, who: Expert, number: int) -> Card:
+        row = cards.card(db, number)
+        assert row is not None
+        return self._card(db, who, row)
+
+    def _card(self, db: sa.Connection, who: Expert, row: CardRow) -> Card:
+        first, second = self._shown(row, who)
+        expected = "" if row.expected is None else row.expected.upper()
+        return Card(
+            id=row.id,
+            judge=row.judge,
+            expert=row.expert,
+            number=sum(cards.answered_cards(db, who).values()) + 1,
+            title=self._space.title,
+            subject=self._space.subject,
+            setting=self._space.setting,
+            a=tuple(self._space.word(first)),
+            b=tuple(self._space.word(second)),
+            instruction=expected and f"This card checks attention: choose {expected}.",
+            choice=row.choice,  # type: ignore[arg-type]
+        )
+
+    def _shown(self, row: CardRow, who: Expert) -> tuple[Floats, Floats]:
+        """Return the points of a card as they are shown: A, B."""
+        if row.kind == "attention":
+            rng = np.random.default_rng([*who.shuffle.numbers, row.pair])
+            first, second = self._space.sample(2, rng)
+            return first, second
+        if row.pair >= self._plan.end(row.judge):
+            self._longer_plan()  # of a round that another process knows already
+        return self._plan.shown(Query(row.pair, row.presentation, 0))
+
+    def _longer_plan(self) -> bool:
+        """Read the rounds that were planned since; return whether there are any."""
+        if self._campaign.design.rounds is None:
+            return False
+        plan, fixed = self._plan, slice(self._plan.fixed)
+        first = replace(plan, a=plan.a[fixed], b=plan.b[fixed], own={})
+        longer = with_rounds(first, self._campaign, planned_rounds(self._location))
+        self._plan = longer
+        return len(longer) > len(plan)
+
+    def _answer(self, db: sa.Connection, row: CardRow, choice: Choice, seconds: float) -> Answer:
+        """Return the row of the journal's table of answers."""
+        verdict, first = _VERDICTS[choice]
+        if first is not None and row.presentation == "ba":
+            first = 1.0 - first
+        shown = self._shown(row, self._expert(row.judge, row.expert))
+        prompt = render(self._space, *shown, self._template)
+        answer = Answer(
+            template=self._template.id, prompt_hash=prompt.hash, endpoint=HUMAN, settings="{}",
+            model_asked=HUMAN, model_answered=row.expert, reply=choice, finish="stop",
+            verdict=verdict, first=None, letter_mass=None, probability=first, prompt_tokens=0,
+            completion_tokens=0, cached_tokens=0, cost=0.0, latency=seconds, cached=False,
+            asked_at=now(),
+        )  # fmt: skip
+        assert row.question is not None
+        replicate = cards.replicate(db, row)
+        question = Question(row.question, row.pair, row.presentation, replicate, 0, row.judge)
+        return replace(answer, digest=digest_of(question, answer))
+
+    def _once(self, judge: str, work: Callable[[sa.Connection], T], *, again: bool = True) -> T:
+        """Return the result of `work` in a transaction of its own; if `again`, it is retried."""
+
+        def attempt() -> T:
+            with self._db.begin():
+                cards.alone(self._db, self._location, judge)
+                return work(self._db)
+
+        patient = Retrying(
+            retry=retry_if_exception(lambda e: again and self._location.shared and passes(e)),
+            stop=stop_after_delay(_MAX_OUTAGE),
+            wait=wait_random_exponential(0.1, max=1.0),
+            reraise=True,
+        )
+        with self._lock, self._location.guarded():
+            return patient(attempt)
+
+    def close(self) -> None:
+        """Close the journal."""
+        with self._lock:
+            self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _given_away(card: int) -> InputError:
+    return InputError(
+        f"card {card}: it was not answered in time and has been given to someone else; answer the "
+        "card shown now"
+    )
