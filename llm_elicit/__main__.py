@@ -2,4 +2,5 @@
 
 from llm_elicit.cli.main import main
 
-main()
+if __name__ == "__main__":  # processes of `llm-elicit serve` import this module
+    main()

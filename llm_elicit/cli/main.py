@@ -17,6 +17,7 @@ from llm_elicit.cli.exit_codes import CommandGroup, run_app
 from llm_elicit.cli.models import backends_command, models_app
 from llm_elicit.cli.options import out
 from llm_elicit.cli.pilot import pilot_command
+from llm_elicit.cli.serve import serve_command
 from llm_elicit.cli.space import space_app
 
 app = typer.Typer(
@@ -56,6 +57,7 @@ app.command("status")(status.status_command)
 app.command("export")(status.export_command)
 app.command("compare")(compare_command)
 app.command("pilot")(pilot_command)
+app.command("serve")(serve_command)
 app.command("backends")(backends_command)
 app.add_typer(models_app, name="models")
 app.add_typer(space_app, name="space")

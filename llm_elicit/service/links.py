@@ -1,0 +1,160 @@
+"""Personal links by which people judge: signed, expiring, and revocable.
+
+A link's token names a row of `links.sqlite` in the service's folder, which says for whom it is and
+until when. The token itself is kept nowhere, so that reading the file gives no access.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from itsdangerous import BadData, URLSafeSerializer
+
+from llm_elicit.errors import InputError
+
+FILE = "links.sqlite"
+
+_DAY = 86_400.0
+_LONGEST_DAYS = 366.0
+_TABLE = """
+CREATE TABLE IF NOT EXISTS links (
+    id TEXT PRIMARY KEY,
+    campaign TEXT NOT NULL,
+    judge TEXT NOT NULL,
+    expert TEXT NOT NULL,
+    issued REAL NOT NULL,
+    expires REAL NOT NULL,
+    revoked REAL
+)
+"""
+_COLUMNS = "id, campaign, judge, expert, issued, expires, revoked"
+
+
+class LinkError(InputError):
+    """A link cannot be used: it is forged, expired or revoked."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A personal link.
+
+    Attributes:
+        id: its number, by which it is revoked.
+        campaign, judge, expert: whose answers it lets its holder give.
+        issued, expires: seconds since 1970.
+        revoked: when it was revoked; None if it was not.
+    """
+
+    id: str
+    campaign: str
+    judge: str
+    expert: str
+    issued: float
+    expires: float
+    revoked: float | None = None
+
+
+class Links:
+    """The links of a service; several processes may use the same folder.
+
+    Example:
+        >>> import tempfile
+        >>> links = Links(Path(tempfile.mkdtemp()), "a secret of the service")
+        >>> link, token = links.issue("birds", "panel", "ada")
+        >>> links.verify(token).expert
+        'ada'
+        >>> links.revoke(link.id)
+        >>> links.verify(token)
+        Traceback (most recent call last):
+        ...
+        llm_elicit.service.links.LinkError: this link was withdrawn; ask for another
+    """
+
+    def __init__(self, folder: Path, secret: str) -> None:
+        self._path = folder / FILE
+        self._signer = URLSafeSerializer(secret, salt="judge-link")
+
+    def issue(self, campaign: str, judge: str, expert: str, days: float = 30.0) -> tuple[Link, str]:
+        """Return a new link and its token, which cannot be shown again.
+
+        Raises:
+            InputError: it would expire at once, or after more than a year.
+        """
+        if not 0.0 < days <= _LONGEST_DAYS:
+            raise InputError(f"days: {days:g} is not above 0 and at most {_LONGEST_DAYS:g}")
+        issued = time.time()
+        link = Link(
+            secrets.token_urlsafe(12), campaign, judge, expert, issued, issued + days * _DAY
+        )
+        with self._open() as db:
+            row = (link.id, campaign, judge, expert, issued, link.expires, None)
+            db.execute(f"INSERT INTO links ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        return link, str(self._signer.dumps(link.id))
+
+    def verify(self, token: str) -> Link:
+        """Return the link of a token.
+
+        Raises:
+            LinkError: the token is forged, or the link has expired or was revoked.
+        """
+        link = self._named(token)
+        if link is None:
+            raise LinkError("this link is not one of this service; ask for another")
+        if link.revoked is not None:
+            raise LinkError("this link was withdrawn; ask for another")
+        if link.expires <= time.time():
+            raise LinkError("this link has expired; ask for another")
+        return link
+
+    def list(self, campaign: str | None = None) -> list[Link]:
+        """Return the links of a campaign, or all, in the order in which they were issued."""
+        chosen, values = ("", ()) if campaign is None else ("WHERE campaign = ?", (campaign,))
+        with self._open() as db:
+            rows = db.execute(f"SELECT {_COLUMNS} FROM links {chosen} ORDER BY issued", values)
+            return [Link(*row) for row in rows]
+
+    def revoke(self, link: str) -> None:
+        """Revoke a link, at once and for good.
+
+        Raises:
+            InputError: there is none with that id.
+        """
+        with self._open() as db:
+            now = (time.time(), link)
+            found = db.execute("UPDATE links SET revoked = coalesce(revoked, ?) WHERE id = ?", now)
+            if not found.rowcount:
+                raise InputError(f"no link {link!r}; list the campaign's links")
+
+    def forget(self, campaign: str) -> None:
+        """Remove the links of a campaign that is deleted."""
+        with self._open() as db:
+            db.execute("DELETE FROM links WHERE campaign = ?", (campaign,))
+
+    def _named(self, token: str) -> Link | None:
+        """Return the link that a token names; None if its signature is not the service's."""
+        try:
+            known = str(self._signer.loads(token))
+        except BadData:
+            return None
+        with self._open() as db:
+            query = f"SELECT {_COLUMNS} FROM links WHERE id = ?"
+            row = db.execute(query, (known,)).fetchone()
+        return None if row is None else Link(*row)
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """Open the file for one transaction."""
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        db = sqlite3.connect(self._path, timeout=10.0)
+        try:
+            with db:
+                db.execute(_TABLE)
+                yield db
+        finally:
+            db.close()

@@ -1,0 +1,160 @@
+"""Who may do what: tokens, sessions, links, and the token that forms repeat.
+
+A route names the scope that it needs: ``Depends(require("read"))``. The caller has it by a token
+(`Authorization: Bearer ...`), by a session of a browser that signed in, or, if no token is
+required, by being on this machine. `Depends(judge)` is for the routes under a personal link.
+
+A request that changes something and was authenticated by what a browser sends by itself must repeat
+the session's token, in the header `X-CSRF-Token` or in the form's field `csrf`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from llm_elicit.service import sessions
+from llm_elicit.service.guard import SAFE
+from llm_elicit.service.keys import Scope
+from llm_elicit.service.links import Link
+from llm_elicit.service.problems import ProblemError
+from llm_elicit.service.state import service_of
+
+CSRF_FIELD, CSRF_HEADER = "csrf", "X-CSRF-Token"
+
+_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
+"""The types of requests that a page of any site can have a browser send."""
+
+_ALLOWS: dict[Scope, tuple[Scope, ...]] = {"admin": ("admin", "read"), "read": ("read",)}
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who sent a request.
+
+    Attributes:
+        scope: what they may do.
+        by: how that is known: by a token, a session's cookie, or because none is required.
+    """
+
+    scope: Scope
+    by: str
+
+
+def require(scope: Scope) -> Callable[[Request], Awaitable[Caller]]:
+    """Return a dependency that refuses callers without a scope.
+
+    Example::
+
+        @router.post("/campaigns", dependencies=[Depends(require("admin"))])
+    """
+
+    async def check(request: Request) -> Caller:
+        caller = _caller(request)
+        if scope not in _ALLOWS[caller.scope]:
+            raise ProblemError(
+                403, f"this needs the scope {scope!r}, and you have {caller.scope!r}"
+            )
+        if request.method not in SAFE:
+            await _check_form(request, caller)
+        return caller
+
+    return check
+
+
+Admin = Annotated[Caller, Depends(require("admin"))]
+Reader = Annotated[Caller, Depends(require("read"))]
+
+
+def judge(token: str, request: Request) -> Link:
+    """Return the link in a path `/judge/{token}...`; a dependency.
+
+    Raises:
+        ProblemError: too many links were tried from there.
+        LinkError: it is forged, expired or revoked.
+    """
+    service = service_of(request)
+    with service.attempts.of(_address(request)):
+        return service.links.verify(token)
+
+
+def sign_in(request: Request, token: str) -> Scope:
+    """Sign a browser in by a token; the session's cookie is set with the response.
+
+    Raises:
+        ProblemError: the token is wrong, or too many were tried from there.
+    """
+    scope = _scope_of(request, token)
+    sessions.sign_in(request, scope)
+    return scope
+
+
+def csrf_token(request: Request) -> str:
+    """Return the token that forms of this page must repeat, in the field `csrf`."""
+    return service_of(request).sessions.csrf(sessions.started(request))
+
+
+async def check_csrf(request: Request) -> None:
+    """Check that a form repeats its session's token; for forms without a scope, as to sign in.
+
+    Raises:
+        ProblemError: it does not.
+    """
+    session = sessions.session_of(request)
+    given = request.headers.get(CSRF_HEADER)
+    if given is None and _is_form(request):
+        given = str((await request.form()).get(CSRF_FIELD, ""))
+    if session is None or not service_of(request).sessions.csrf_is(session, given or ""):
+        raise ProblemError(403, "the form is not of this session; load the page again")
+
+
+def _caller(request: Request) -> Caller:
+    """Return who sent a request.
+
+    Raises:
+        ProblemError: it is unknown.
+    """
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return Caller(_scope_of(request, token.strip()), "token")
+    session = sessions.session_of(request)
+    if session is not None and session.scope is not None:
+        return Caller(session.scope, "session")
+    if not service_of(request).keys.tokens:
+        return Caller("admin", "machine")
+    raise ProblemError(
+        401, "sign in, or send the header `Authorization: Bearer TOKEN`",
+        {"www-authenticate": "Bearer"},
+    )  # fmt: skip
+
+
+def _scope_of(request: Request, token: str) -> Scope:
+    """Return the scope of a token.
+
+    Raises:
+        ProblemError: it is wrong, or too many were tried from there.
+    """
+    service = service_of(request)
+    with service.attempts.of(_address(request)):
+        scope = service.keys.scope_of(token)
+        if scope is None:
+            raise ProblemError(401, "the token is wrong", {"www-authenticate": "Bearer"})
+    return scope
+
+
+async def _check_form(request: Request, caller: Caller) -> None:
+    """Check the session's token of a request that a page of another site could cause."""
+    if caller.by == "session" or (caller.by == "machine" and _is_form(request)):
+        await check_csrf(request)
+
+
+def _is_form(request: Request) -> bool:
+    stated = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return stated in _FORMS
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""

@@ -1,0 +1,135 @@
+"""The process of a service: its socket, its log, and how it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from llm_elicit.errors import InputError
+from llm_elicit.service.app import create_app
+from llm_elicit.service.keys import Keys
+from llm_elicit.service.settings import ServerSettings
+from llm_elicit.service.state import Service
+
+_DRAIN_SECONDS = 10
+"""Seconds that requests have to end once the service stops."""
+
+
+def serve(settings: ServerSettings, say: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or Ctrl-C; runs are stopped and come back with the next start.
+
+    Args:
+        settings: the service's settings.
+        say: called with one line once it can be reached.
+
+    Raises:
+        InputError: the port is taken, or a secret cannot be read.
+    """
+    app = create_app(settings)
+    service: Service = app.state.service
+    listening = _bound(settings)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+        h11_max_incomplete_event_size=64_000,
+    )
+    with _logging(service.keys):
+        asyncio.run(_Server(config, service, say, _address(settings, listening)).serve([listening]))
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which says where it listens and ends streams before it stops."""
+
+    def __init__(
+        self, config: uvicorn.Config, service: Service, say: Callable[[str], None], address: str
+    ) -> None:
+        super().__init__(config)
+        self._service, self._say, self._address = service, say, address
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say so."""
+        await super().startup(sockets)
+        kept = self._service.keys.kept
+        token = f"; the token is in {kept}" if kept else ""
+        self._say(f"serving {self._address} with the runs in {self._service.settings.runs}{token}")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the streams, then the requests, then the runs."""
+        self._service.closing.set()
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop at a signal; being asked to stop is no failure."""
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
+
+
+def _bound(settings: ServerSettings) -> socket.socket:
+    """Return the socket on which the service listens.
+
+    Raises:
+        InputError: it cannot listen there.
+    """
+    host, port = settings.host, settings.port
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(place)
+        listening.listen(2048)
+    except OSError as error:
+        raise InputError(
+            f"cannot listen on {host}:{port} ({error.strerror or error}); give another --port or "
+            "--host, or stop what listens there"
+        ) from None
+    return listening
+
+
+def _address(settings: ServerSettings, listening: socket.socket) -> str:
+    port = listening.getsockname()[1]
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{port}"
+
+
+class _Scrubbed(logging.Formatter):
+    """A formatter whose lines hold no secret, tracebacks included."""
+
+    def __init__(self, keys: Keys) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._keys = keys
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as text."""
+        return self._keys.scrub(super().format(record))
+
+
+@contextmanager
+def _logging(keys: Keys) -> Iterator[None]:
+    """Log to standard error what the service and uvicorn say, without secrets."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Scrubbed(keys))
+    levels = {"llm_elicit.service": logging.INFO, "uvicorn": logging.WARNING}
+    before = {name: logging.getLogger(name).level for name in levels}
+    for name, level in levels.items():
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).setLevel(level)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).removeHandler(handler)
+            logging.getLogger(name).setLevel(level)

@@ -1,0 +1,172 @@
+"""The settings of a service: where it listens, and what campaigns that come over HTTP may name.
+
+They are read from a YAML file of the operator's (`llm-elicit serve --config server.yaml`). Without
+one, such a campaign can use simulated judges and people, and nothing that costs money.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, field_validator
+
+from llm_elicit._util import addresses
+from llm_elicit.config.base_model import Positive, StrictModel, read_yaml, validated
+from llm_elicit.config.judges import TokenPrice
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class AllowedJudge(StrictModel):
+    """One kind of judge that a campaign may have: all of these values, exactly.
+
+    An address and the key that is sent to it are allowed together only, so that no campaign can
+    send one provider's key to another's address.
+
+    Attributes:
+        backend: the backend's name; a plug-in's is allowed here, too.
+        base_url: the server's address; None for the provider's own.
+        api_key_env: the environment variable with its key; None if none is sent.
+        models: the allowed models; all if empty.
+        price: the price of the tokens, if the price list does not have it. A campaign cannot state
+            its own, which would make a cap on costs meaningless.
+
+    Example:
+        >>> AllowedJudge(backend="openai", api_key_env="OPENAI_API_KEY").models
+        ()
+    """
+
+    backend: str
+    base_url: str | None = None
+    api_key_env: str | None = None
+    models: tuple[str, ...] = ()
+    price: TokenPrice | None = None
+
+    @field_validator("base_url")
+    @classmethod
+    def _served(cls, address: str | None) -> str | None:
+        return None if address is None else addresses.served(address)
+
+
+class Bounds(StrictModel):
+    """The largest values that a campaign may have which comes over HTTP, and of other requests.
+
+    Attributes:
+        max_cost: USD of a campaign; None allows no judge that costs money.
+        judges, experts, pairs, questions, direct, concurrency, attempts, samples: counts of a
+            campaign; questions are those of all judges together.
+        timeout: seconds that a judge may wait for an answer.
+        campaigns: the number of campaigns that run at once.
+        watchers: the number of event streams that are open at once.
+        upload: bytes of an uploaded table.
+        cells: the number of its cells.
+        body: bytes of any other request.
+        seconds: the limit on the time of a draft, an estimate or an evaluation.
+    """
+
+    max_cost: Positive | None = None
+    judges: Count = 20
+    experts: Count = 100
+    pairs: Count = 20_000
+    questions: Count = 200_000
+    direct: Count = 5_000
+    concurrency: Count = 64
+    attempts: Count = 20
+    samples: Annotated[int, Field(ge=100)] = 100_000
+    timeout: Positive = 600.0
+    campaigns: Count = 20
+    watchers: Count = 400
+    upload: Count = 50_000_000
+    cells: Count = 5_000_000
+    body: Count = 2_000_000
+    seconds: Positive = 60.0
+
+
+class ServerSettings(StrictModel):
+    """The settings of a service.
+
+    Attributes:
+        host, port: where it listens; 0 for a free port.
+        runs: the folder of the runs.
+        journal: a PostgreSQL database for all runs, which several services can share.
+        hosts: further names under which browsers reach it, such as those of a proxy in front.
+        https: whether browsers reach it by HTTPS, through such a proxy.
+        token: whether a token is required on a loopback address, too.
+        max_cost: a cap in USD on all campaigns of this process together.
+        fits: how many beliefs are fitted at once.
+        session: seconds that a browser stays signed in.
+        judges: what judges campaigns that come over HTTP may have.
+        bounds: their largest values.
+
+    Example:
+        >>> ServerSettings().loopback, ServerSettings(host="0.0.0.0").needs_token
+        (True, True)
+    """
+
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8642
+    runs: Path = Path("runs")
+    journal: str | None = None
+    hosts: tuple[str, ...] = ()
+    https: bool = False
+    token: bool = False
+    max_cost: Positive | None = None
+    fits: Annotated[int, Field(ge=1, le=64)] = 1
+    session: Positive = 12 * 3600.0
+    judges: tuple[AllowedJudge, ...] = (
+        AllowedJudge(backend="simulated"),
+        AllowedJudge(backend="human"),
+    )
+    bounds: Bounds = Bounds()
+
+    @field_validator("journal")
+    @classmethod
+    def _database(cls, address: str | None) -> str | None:
+        return None if address is None else addresses.database(address)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read the operator's file.
+
+        Raises:
+            InputError: it cannot be read, or breaks a rule.
+        """
+        return validated(cls, read_yaml(path), str(path))
+
+    def changed(self, values: dict[str, Any]) -> Self:
+        """Return these settings with some of them replaced, such as by a command's options.
+
+        Raises:
+            InputError: one breaks a rule.
+        """
+        return validated(type(self), {**self.model_dump(), **values}, "llm-elicit serve")
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return is_loopback(self.host)
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether requests need a token."""
+        return self.token or not self.loopback
+
+    @property
+    def own_folder(self) -> Path:
+        """The folder of what the service keeps for itself: keys, links, uploaded spaces."""
+        return self.runs / ".service"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine alone.
+
+    Example:
+        >>> is_loopback("localhost"), is_loopback("::1"), is_loopback("192.168.0.2")
+        (True, True, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

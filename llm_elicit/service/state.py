@@ -1,0 +1,54 @@
+"""What the routes of one service share."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+
+from llm_elicit.service.attempts import Attempts
+from llm_elicit.service.keys import Keys
+from llm_elicit.service.links import Links
+from llm_elicit.service.metrics import Metrics
+from llm_elicit.service.sessions import Sessions
+from llm_elicit.service.settings import ServerSettings
+from llm_elicit.service.workers import Workers
+
+
+@dataclass
+class Service:
+    """What the routes of one service share.
+
+    Attributes:
+        settings: its settings.
+        keys: its secrets.
+        sessions: the sessions of browsers.
+        links: the links of people who judge.
+        attempts: the wrong tokens of the last minute.
+        metrics: its counts.
+        workers: the processes that work for requests.
+        closing: set when the service stops, so that streams end.
+    """
+
+    settings: ServerSettings
+    keys: Keys
+    sessions: Sessions = field(init=False)
+    links: Links = field(init=False)
+    attempts: Attempts = field(default_factory=Attempts)
+    metrics: Metrics = field(init=False)
+    workers: Workers = field(init=False)
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.sessions = Sessions(self.keys, settings.session, https=settings.https)
+        self.links = Links(settings.own_folder, self.keys.secret)
+        self.workers = Workers(2, settings.bounds.seconds)
+        self.metrics = Metrics()
+
+
+def service_of(request: Request) -> Service:
+    """Return the service that a request came to."""
+    service: Service = request.app.state.service
+    return service

@@ -1,0 +1,83 @@
+"""A service in a process of its own, on a free port of the loopback address."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from llm_elicit.config.base_model import to_yaml
+
+READY = 60.0
+
+
+@dataclass
+class Served:
+    """A service that runs."""
+
+    process: subprocess.Popen[str]
+    address: str
+    line: str
+    folder: Path
+    log: list[str] = field(default_factory=list)
+
+    @property
+    def runs(self) -> Path:
+        """The folder of its runs."""
+        return self.folder / "runs"
+
+    def client(self, **options: Any) -> httpx.Client:
+        """Return a client of it."""
+        return httpx.Client(base_url=self.address, timeout=60.0, **options)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Stop it by a signal and return its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(60)
+
+
+def start(
+    folder: Path, *options: str, settings: dict[str, Any] | None = None, **environment: str
+) -> Served:
+    """Start a service in a folder and wait until it can be reached."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if settings is not None:
+        (folder / "server.yaml").write_text(to_yaml(settings))
+        options = ("--config", "server.yaml", *options)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "llm_elicit", "serve", "--port", "0", *options],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    log: list[str] = []
+    assert process.stderr is not None
+    assert process.stdout is not None
+    threading.Thread(target=log.extend, args=(process.stderr,), daemon=True).start()
+    line = process.stdout.readline().strip()
+    if not line:
+        process.wait(READY)
+        raise RuntimeError("".join(log))
+    return Served(process, line.split()[1].rstrip(";"), line, folder, log)
+
+
+@contextmanager
+def serving(folder: Path, *options: str, **more: Any) -> Iterator[Served]:
+    """Serve inside, and stop afterwards."""
+    served = start(folder, *options, **more)
+    try:
+        yield served
+    finally:
+        served.stop()
