@@ -35,6 +35,12 @@ class IncompleteError(ElicitError):
     exit_code = 5
 
 
+class CancelledRunError(ElicitError):
+    """A run was cancelled by another process; every answer received is kept."""
+
+    exit_code = 130
+
+
 STOPPED = 130
 """The exit code after Ctrl-C: 128 plus the number of the signal, as in shells. After SIGTERM it is
 143, after SIGHUP 129."""

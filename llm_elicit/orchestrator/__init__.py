@@ -7,21 +7,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llm_elicit.orchestrator.batch_mode import BatchStatus, Step, ask_in_batches, batch_statuses
-    from llm_elicit.orchestrator.budget import within_grid_caps
+    from llm_elicit.orchestrator.budget import Amount, Budget, within_grid_caps
     from llm_elicit.orchestrator.cache import CacheUse
     from llm_elicit.orchestrator.engine import AskSummary, JudgeSummary, ask
     from llm_elicit.orchestrator.estimates import JudgeEstimate, estimate, examples, prompts
-    from llm_elicit.orchestrator.journal import FILE as JOURNAL
     from llm_elicit.orchestrator.journal import (
+        ENDED,
+        Control,
+        Event,
         JournalError,
         JournalLocation,
+        RunState,
         Totals,
+        Wanted,
+        is_begun,
         kept_answers,
         kept_identity,
         planned_rounds,
+        read_control,
+        read_events,
+        record_events,
         record_rounds,
+        request,
         settled,
+        write_control,
     )
+    from llm_elicit.orchestrator.journal import FILE as JOURNAL
     from llm_elicit.orchestrator.judgments import (
         OldPlanError,
         answered,
@@ -36,6 +47,8 @@ if TYPE_CHECKING:
     from llm_elicit.orchestrator.retries import Patience
 
 _HOMES = {
+    "Amount": "budget",
+    "Budget": "budget",
     "within_grid_caps": "budget",
     "BatchStatus": "batch_mode",
     "Step": "batch_mode",
@@ -71,16 +84,32 @@ _HOMES = {
     "kept_identity": "journal",
     "planned_rounds": "journal",
     "record_rounds": "journal",
+    "ENDED": "journal",
+    "Control": "journal",
+    "Event": "journal",
+    "RunState": "journal",
+    "Wanted": "journal",
+    "is_begun": "journal",
+    "read_control": "journal",
+    "read_events": "journal",
+    "record_events": "journal",
+    "write_control": "journal",
+    "request": "journal",
     "settled": "journal",
     "Patience": "retries",
 }
 
 __all__ = [
+    "ENDED",
     "JOURNAL",
+    "Amount",
     "AskSummary",
     "BatchStatus",
+    "Budget",
     "CacheUse",
+    "Control",
     "Display",
+    "Event",
     "JournalError",
     "JournalLocation",
     "JudgeEstimate",
@@ -88,11 +117,13 @@ __all__ = [
     "OldPlanError",
     "Patience",
     "Progress",
+    "RunState",
     "Silent",
     "Step",
     "Study",
     "Tally",
     "Totals",
+    "Wanted",
     "answered",
     "ask",
     "ask_in_batches",
@@ -103,15 +134,21 @@ __all__ = [
     "estimate",
     "examples",
     "in_thread",
+    "is_begun",
     "kept_answers",
     "kept_identity",
     "planned_rounds",
     "prompts",
+    "read_control",
+    "read_events",
+    "record_events",
     "record_rounds",
+    "request",
     "settled",
     "status",
     "within_grid_caps",
     "worded_identity",
+    "write_control",
     "write_judgments",
 ]
 

@@ -99,10 +99,12 @@ class Budget:
     Args:
         limits: the caps.
         spent: the amount spent in earlier runs on the same journal.
+        ceiling: the budget of several runs together, in which every amount is reserved as well.
     """
 
-    def __init__(self, limits: Limits, spent: Amount) -> None:
+    def __init__(self, limits: Limits, spent: Amount, ceiling: Budget | None = None) -> None:
         self._limits = limits
+        self._ceiling = ceiling
         self._ledger = BudgetLedger(limits, spent)
         self._changed = asyncio.Condition()
         self._waiting = 0
@@ -118,6 +120,15 @@ class Budget:
         Raises:
             CapError: a cap leaves no room for this request.
         """
+        await self._reserve(worst)
+        if self._ceiling is not None:
+            try:
+                await self._ceiling.reserve(worst)
+            except BaseException:
+                await self._settle(worst, Amount())
+                raise
+
+    async def _reserve(self, worst: Amount) -> None:
         if not self._waiting and self._ledger.take(worst):
             return
         async with self._changed:
@@ -132,6 +143,11 @@ class Budget:
 
     async def settle(self, worst: Amount, paid: Amount) -> None:
         """Replace a reservation by what was paid."""
+        await self._settle(worst, paid)
+        if self._ceiling is not None:
+            await self._ceiling.settle(worst, paid)
+
+    async def _settle(self, worst: Amount, paid: Amount) -> None:
         self._ledger.settle(worst, paid)
         if self._waiting:
             async with self._changed:

@@ -8,12 +8,10 @@ import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from llm_elicit.backends import Backend, open_backend, provider_of
 from llm_elicit.backends.providers import check_settings
-from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
 from llm_elicit.errors import ElicitError
 from llm_elicit.orchestrator.budget import Amount, Budget, check_cap
@@ -30,9 +28,7 @@ from llm_elicit.orchestrator.request_builder import RequestBuilder, check_direct
 from llm_elicit.orchestrator.request_sender import RunContext
 from llm_elicit.orchestrator.retries import Patience
 from llm_elicit.orchestrator.writer import Claims, Writer
-from llm_elicit.planning.pairs import Plan
 from llm_elicit.questions import Template
-from llm_elicit.spaces.features import FeatureSpace
 
 T = TypeVar("T")
 
@@ -83,13 +79,13 @@ class AskSummary:
 
 
 async def ask(
-    campaign: Campaign,
-    space: FeatureSpace,
-    plan: Plan,
-    folder: Path,
+    study: Study,
     progress: Progress | None = None,
     patience: Patience | None = None,
     reuse: CacheUse = "reuse",
+    *,
+    stopping: asyncio.Event | None = None,
+    ceiling: Budget | None = None,
 ) -> AskSummary:
     """Ask every judge every question of the plan that is not answered yet.
 
@@ -104,13 +100,14 @@ async def ask(
     them.
 
     Args:
-        campaign: the judges and the limits.
-        space: the feature space that words the points.
-        plan: the questions.
-        folder: the run's folder; the cache of answers is in its parent.
+        study: the judges and limits, the feature space that words the points, the questions, and
+            the run's folder; the cache of answers is in its parent.
         progress: called with every change of the counts.
         patience: pauses and ceilings of retries.
         reuse: how to use the cache of answers, see `CacheUse`.
+        stopping: once it is set, nothing more is sent; the answers in flight are waited for, and
+            the summary says `interrupted`.
+        ceiling: the budget of several runs together.
 
     Raises:
         InputError: a key is missing, the folder is in use or holds another campaign's run, or a
@@ -118,6 +115,8 @@ async def ask(
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
+        >>> from llm_elicit.config.campaign import Campaign
         >>> from llm_elicit.planning.pairs import make_plan
         >>> campaign = Campaign.model_validate({
         ...     "name": "try", "space": "penguins", "design": {"pairs": 5},
@@ -125,40 +124,40 @@ async def ask(
         >>> space = campaign.load_space()
         >>> plan = make_plan(space, campaign.design, campaign.seed)
         >>> with tempfile.TemporaryDirectory() as runs:
-        ...     summary = asyncio.run(ask(campaign, space, plan, Path(runs) / "try"))
+        ...     study = Study(campaign, space, plan, Path(runs) / "try")
+        ...     summary = asyncio.run(ask(study))
         >>> summary.complete, summary.judges["expert"].tally.done
         (True, 10)
     """
     shown = Logged(progress or Silent())
     patience = patience or Patience()
-    study = Study(campaign, space, plan, folder)
     ready = await in_thread(partial(_ready, study, shown))
+    limits = study.campaign.limits
     async with open_run(study, ready.template, shown, lease=patience.lease, reuse=reuse) as run:
-        summary = await _ask_all(study, ready, run, shown, patience)
+        budget = Budget(limits, Amount(*await in_thread(run.journal.spent)), ceiling)
+        context = RunContext(
+            space=study.space, plan=study.plan, template=ready.template, direct=study.direct,
+            writer=Writer(run.journal, run.cache.flush), cache=run.cache, budget=budget,
+            progress=shown, patience=patience, stopping=stopping or asyncio.Event(),
+            deadline=time.monotonic() + (limits.deadline or math.inf),
+        )  # fmt: skip
+        summary = await _ask_all(study, ready, run, context)
         log_end(summary)
     return summary
 
 
-async def _ask_all(
-    study: Study, ready: _Ready, run: OpenRun, progress: Progress, patience: Patience
-) -> AskSummary:
+async def _ask_all(study: Study, ready: _Ready, run: OpenRun, context: RunContext) -> AskSummary:
     """Ask all judges within an open run."""
     campaign = study.campaign
     totals = await in_thread(partial(_totals, run.journal, study.judges))
-    budget = Budget(campaign.limits, Amount(*await in_thread(run.journal.spent)))
-    async with Writer(run.journal, run.cache.flush) as writer:
-        context = RunContext(
-            space=study.space, plan=study.plan, template=ready.template, direct=study.direct,
-            writer=writer, cache=run.cache, budget=budget, progress=progress, patience=patience,
-            deadline=time.monotonic() + (campaign.limits.deadline or math.inf),
-        )  # fmt: skip
+    async with context.writer:
         runners = {
             judge.name: _runner(judge, ready, run.journal.location, context)
             for judge in campaign.judges
         }
         for name, runner in runners.items():
             runner.begin(totals[name])
-        async with shared(writer, context.limiters):
+        async with shared(context.writer, context.limiters):
             with span("ask", {"elicit.campaign": campaign.name}):
                 stops = await _drained(_run(runners, context), context)
     totals = await in_thread(partial(_totals, run.journal, study.judges))
@@ -167,7 +166,7 @@ async def _ask_all(
         name: JudgeSummary(replace(runner.tally, done=totals[name].done), stops[name])
         for name, runner in runners.items()
     }
-    return AskSummary(judges, run.lost, context.stopping.is_set(), budget.spent.usd)
+    return AskSummary(judges, run.lost, context.stopping.is_set(), context.budget.spent.usd)
 
 
 def _runner(

@@ -6,7 +6,7 @@ import math
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from rich.console import Console
@@ -33,6 +33,7 @@ class Tally:
         answered: answers of this run.
         failed: questions given up in this run.
         errors: requests of this run that failed.
+        failures: the same by kind, see `llm_elicit.orchestrator.retries.Decision`.
         requests: requests sent in this run.
         prompt_tokens, completion_tokens: token counts, earlier runs included.
         cost: USD, earlier runs included; None if the price is unknown.
@@ -45,6 +46,7 @@ class Tally:
     answered: int = 0
     failed: int = 0
     errors: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0

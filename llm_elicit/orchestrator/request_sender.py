@@ -257,6 +257,7 @@ class RequestSender:
 
     async def _missed(self, question: int, decision: Decision, lost: Amount) -> None:
         self._tally.errors += 1
+        self._tally.failures[decision.kind] = self._tally.failures.get(decision.kind, 0) + 1
         await self._context.writer.write(journal.missed(question, lost.usd, lost.tokens))
         event("request failed", WARNING, judge=self._judge.name, question=question,
               kind=decision.kind, reason=decision.reason)  # fmt: skip

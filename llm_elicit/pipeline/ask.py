@@ -15,11 +15,12 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 from llm_elicit import orchestrator
 from llm_elicit.comparisons.fit_inputs import evidence_of
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.errors import ElicitError, IncompleteError
+from llm_elicit.errors import CancelledRunError, ElicitError, IncompleteError
 from llm_elicit.orchestrator import CacheUse, Progress, Silent, in_thread
 from llm_elicit.orchestrator.engine import ask as ask_questions  # not first in an event loop
 from llm_elicit.pipeline.manifest import replacing
 from llm_elicit.pipeline.power_sources import PowerSources, at_stated_power, pin_power, read_sources
+from llm_elicit.pipeline.run_control import RunControl
 from llm_elicit.pipeline.run_folder import ANSWERS, COMPARISONS, DIRECT, Run
 from llm_elicit.planning.rounds import ALL_JUDGES, Answers, Pairs, RoundDesign, design_of, stopped
 
@@ -44,7 +45,8 @@ async def ask(
     """Ask what is not answered yet, round by round, and write the table of judgments.
 
     Cancelling it once stops sending, waits for the answers in flight and writes the table before
-    the cancellation is raised; cancelling it again drops what is in flight.
+    the cancellation is raised; cancelling it again drops what is in flight. Other processes may
+    pause it meanwhile, see `llm_elicit.pipeline.run_control`.
 
     Args:
         result: the run.
@@ -60,22 +62,45 @@ async def ask(
     Raises:
         JudgeError, InputError: every judge was stopped, or nothing could be sent.
         CancelledError: it was cancelled; every answer received is kept.
+        CancelledRunError: another process cancelled it.
     """
+    async with RunControl(result.location, progress) as control:
+        campaign = _capped(result.campaign, max_cost)
+        return await ask_under(
+            control, replace(result, campaign=campaign), progress, design=design, cache=cache
+        )
+
+
+async def ask_under(
+    control: RunControl,
+    result: Run,
+    progress: Progress = _SILENT,
+    *,
+    design: RoundDesign | None = None,
+    cache: CacheUse = "reuse",
+) -> Run:
+    """Ask as `ask` does, while `control` follows what other processes ask of the run."""
     await in_thread(result.check_journal)
-    with orchestrator.within_grid_caps(
-        _capped(result.campaign, max_cost), result.folder
-    ) as campaign:
+    with orchestrator.within_grid_caps(result.campaign, result.folder) as campaign:
         began = time.monotonic()
         while True:
             plan = await in_thread(partial(getattr, result, "plan"))
+            try:
+                began += await control.until_running()
+            except CancelledRunError:
+                if result.started:
+                    await in_thread(partial(_update_tables, _up_to_date(result)))
+                raise
+            now = control.limited(_with_rest_of_deadline(campaign, began))
             summary = await ask_questions(
-                _with_rest_of_deadline(campaign, began),
-                result.space,
-                plan,
-                result.folder,
+                orchestrator.Study(now, result.space, plan, result.folder),
                 progress,
                 reuse=cache,
+                stopping=control.stopping,
+                ceiling=control.ceiling,
             )
+            if control.interrupts:
+                continue
             if summary.interrupted:
                 break
             longer = await in_thread(

@@ -138,6 +138,11 @@ class Run:
         """The location of the journal."""
         return orchestrator.JournalLocation(self.folder, self.campaign.journal)
 
+    @property
+    def study(self) -> orchestrator.Study:
+        """What the orchestrator asks: the campaign, its space and plan, and the folder."""
+        return orchestrator.Study(self.campaign, self.space, self.plan, self.folder)
+
     def write_pairs(self) -> None:
         """Write plan.parquet, one row per pair."""
         columns = [f"{side}_{name}" for side in "ab" for name in self.space.names]
@@ -236,8 +241,11 @@ class Run:
     @property
     def started(self) -> bool:
         """Whether any question was asked."""
-        files = (orchestrator.JOURNAL, COMPARISONS)
-        return self.location.shared or any((self.folder / name).exists() for name in files)
+        return (
+            self.location.shared
+            or (self.folder / COMPARISONS).exists()
+            or orchestrator.is_begun(self.location)
+        )
 
     def check_identity(self) -> None:
         """Check that the campaign is the one that the run was started with.

@@ -14,7 +14,7 @@ from orchestrator.running import campaign, plan_of
 from fuzz.inputs import CALM, HARSH, responses
 from fuzz.oracle import Outcome, attempt, fuzz
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.orchestrator import AskSummary, ask, status
+from llm_elicit.orchestrator import AskSummary, Study, ask, status
 from llm_elicit.testing.provider import Action, Provider, Raw, Says, completion, message
 
 QUESTIONS = 10
@@ -68,7 +68,7 @@ def _asked(study: Campaign, folder: Path, sender: Sender) -> Outcome:
 
     def work() -> None:
         space = study.load_space()
-        said.append(asyncio.run(ask(study, space, plan_of(study), folder, patience=SWIFT)))
+        said.append(asyncio.run(ask(Study(study, space, plan_of(study), folder), patience=SWIFT)))
 
     outcome = attempt(work)
     if outcome.kind != "success":

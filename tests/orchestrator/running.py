@@ -11,7 +11,7 @@ from typing import Any
 
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.orchestrator import AskSummary, CacheUse, Patience, ask, comparisons
+from llm_elicit.orchestrator import AskSummary, CacheUse, Patience, Study, ask, comparisons
 from llm_elicit.orchestrator.progress import Progress, Silent
 from llm_elicit.planning.pairs import Plan, direct_queries, make_plan
 from orchestrator.conftest import SWIFT
@@ -54,7 +54,7 @@ def run(
     reuse: CacheUse = "reuse",
 ) -> AskSummary:
     space = study.load_space()
-    return asyncio.run(ask(study, space, plan_of(study), folder, progress, patience, reuse))
+    return asyncio.run(ask(Study(study, space, plan_of(study), folder), progress, patience, reuse))
 
 
 def starved() -> float:

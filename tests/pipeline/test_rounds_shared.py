@@ -48,7 +48,7 @@ def test_a_worker_with_an_old_plan_asks_nothing_of_a_new_round(
     with Provider(lambda _n, body: Says(_letter(body))) as provider:
         old = _plan(tmp_path, [_gpt(provider.url)], journal=postgres.address)
         assert len(old.plan) == 12
-        asyncio.run(orchestrator.ask(old.campaign, old.space, old.plan, old.folder))
+        asyncio.run(orchestrator.ask(old.study))
         longer = ask_stage._next_round(old, Told(), Silent())
         assert longer is not None
         assert len(longer.plan) == 20
@@ -60,7 +60,7 @@ def test_a_worker_with_an_old_plan_asks_nothing_of_a_new_round(
         other.commit([intent(held.id, 0.0)])
         other.commit([answered(held.id, ANSWER)])
         # It ends its part without waiting for what it does not know.
-        summary = asyncio.run(orchestrator.ask(old.campaign, old.space, old.plan, old.folder))
+        summary = asyncio.run(orchestrator.ask(old.study))
         assert not summary.problems
         assert len(provider.seen) == 12
         with pytest.raises(OldPlanError, match=r"1 answers .*another worker has planned"):
@@ -77,7 +77,7 @@ def test_a_worker_with_an_old_plan_asks_nothing_of_a_new_round(
 def test_a_round_waits_for_a_server_that_restarts(postgres: PostgreSQL, tmp_path: Path) -> None:
     with Provider(lambda _n, body: Says(_letter(body))) as provider:
         run = _plan(tmp_path, [_gpt(provider.url)], journal=postgres.address, name="away")
-        asyncio.run(orchestrator.ask(run.campaign, run.space, run.plan, run.folder))
+        asyncio.run(orchestrator.ask(run.study))
     postgres.stop()
     back = threading.Timer(0.5, postgres.start)
     back.start()

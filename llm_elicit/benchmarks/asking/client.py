@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.orchestrator import Silent, Tally, ask, prompts, status, write_judgments
+from llm_elicit.orchestrator import Silent, Study, Tally, ask, prompts, status, write_judgments
 from llm_elicit.planning.pairs import Plan, make_plan
 from llm_elicit.questions import Message, Prompt, Template
 from llm_elicit.spaces.features import FeatureSpace
@@ -206,7 +206,7 @@ async def measure(job: Job) -> Cost:
     began, cpu = time.perf_counter(), time.process_time()
     answered = 0
     if job.kind == "campaign":
-        summary = await ask(campaign, space, plan, folder, watch)
+        summary = await ask(Study(campaign, space, plan, folder), watch)
         answered = summary.judges["bench"].tally.done
     else:
         answered = await _bare(job, plan, space)

@@ -185,7 +185,7 @@ def _ask(campaign: str, patience: Patience) -> None:
         ElicitError: what stopped the judge.
     """
     run = Run.open(campaign)
-    summary = asyncio.run(ask(run.campaign, run.space, run.plan, run.folder, patience=patience))
+    summary = asyncio.run(ask(run.study, patience=patience))
     if summary.problems:
         raise summary.problems[0]
 

@@ -14,6 +14,18 @@ from llm_elicit.orchestrator.journal.changes import (
     quarantined,
     submitted,
 )
+from llm_elicit.orchestrator.journal.control import (
+    ENDED,
+    Control,
+    Event,
+    RunState,
+    Wanted,
+    read_control,
+    read_events,
+    record_events,
+    request,
+    write_control,
+)
 from llm_elicit.orchestrator.journal.digests import check_digests, digest_of
 from llm_elicit.orchestrator.journal.failures import JournalError
 from llm_elicit.orchestrator.journal.interface import FILE, LEASE, JournalLocation, RunLock
@@ -21,6 +33,7 @@ from llm_elicit.orchestrator.journal.plan import planned_rounds, record_rounds
 from llm_elicit.orchestrator.journal.reading import (
     answered_by_kind,
     committed,
+    is_begun,
     kept_answers,
     kept_identity,
     open_questions,
@@ -31,18 +44,23 @@ from llm_elicit.orchestrator.journal.reading import (
 from llm_elicit.orchestrator.journal.store import Journal
 
 __all__ = [
+    "ENDED",
     "FILE",
     "LEASE",
     "Answer",
     "BatchFate",
     "BatchRow",
     "Change",
+    "Control",
+    "Event",
     "Journal",
     "JournalError",
     "JournalLocation",
     "Question",
     "RunLock",
+    "RunState",
     "Totals",
+    "Wanted",
     "answered",
     "answered_by_kind",
     "batch_rows",
@@ -51,6 +69,7 @@ __all__ = [
     "digest_of",
     "failed",
     "intent",
+    "is_begun",
     "kept_answers",
     "kept_identity",
     "missed",
@@ -58,9 +77,14 @@ __all__ = [
     "open_questions",
     "planned_rounds",
     "quarantined",
+    "read_control",
+    "read_events",
     "reading",
+    "record_events",
     "record_rounds",
+    "request",
     "settled",
     "submitted",
     "totals",
+    "write_control",
 ]

@@ -30,6 +30,15 @@ class Migration:
         return [part.strip() for part in script.split(";") if part.strip()]
 
 
+def _in_both(name: str, script: str) -> Migration:
+    """Return a migration whose statements differ only in the names of types."""
+    types = {"BIGINT": "INTEGER", "DOUBLE PRECISION": "REAL", "{strict}": "STRICT"}
+    sqlite = script
+    for postgresql, own in types.items():
+        sqlite = sqlite.replace(postgresql, own)
+    return Migration(name, sqlite, script.replace(" {strict}", ""))
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(
         "0001-questions-and-answers",
@@ -177,22 +186,9 @@ MIGRATIONS: tuple[Migration, ...] = (
         """,
     ),
     # A question in a batch knows which; a batch is on record before it is handed in.
-    Migration(
+    _in_both(
         "0003-batches",
-        sqlite="""
-        CREATE TABLE batches (
-            tag TEXT PRIMARY KEY,
-            judge TEXT NOT NULL,
-            batch TEXT,
-            fate TEXT NOT NULL CHECK (fate IN
-                ('intended', 'submitted', 'collected', 'refused', 'released')),
-            made REAL NOT NULL,
-            note TEXT NOT NULL
-        ) STRICT;
-        ALTER TABLE questions ADD COLUMN batch TEXT;
-        CREATE INDEX submitted ON questions (batch) WHERE state = 'submitted';
-        """,
-        postgresql="""
+        """
         CREATE TABLE batches (
             tag TEXT PRIMARY KEY,
             judge TEXT NOT NULL,
@@ -201,35 +197,26 @@ MIGRATIONS: tuple[Migration, ...] = (
                 ('intended', 'submitted', 'collected', 'refused', 'released')),
             made DOUBLE PRECISION NOT NULL,
             note TEXT NOT NULL
-        );
+        ) {strict};
         ALTER TABLE questions ADD COLUMN batch TEXT;
         CREATE INDEX submitted ON questions (batch) WHERE state = 'submitted';
         """,
     ),
     # What a reasoning model showed of its thinking, apart from what it answered.
-    Migration(
+    _in_both(
         "0004-thinking",
-        sqlite="ALTER TABLE answers ADD COLUMN thinking TEXT NOT NULL DEFAULT ''",
-        postgresql="ALTER TABLE answers ADD COLUMN thinking TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE answers ADD COLUMN thinking TEXT NOT NULL DEFAULT ''",
     ),
     # The pairs of a round that was planned from answers, before the first of them is asked.
-    Migration(
+    _in_both(
         "0005-rounds",
-        sqlite="""
+        """
         CREATE TABLE rounds (
             judge TEXT NOT NULL,
             number INTEGER NOT NULL,
             pairs TEXT NOT NULL,
             PRIMARY KEY (judge, number)
-        ) STRICT;
-        """,
-        postgresql="""
-        CREATE TABLE rounds (
-            judge TEXT NOT NULL,
-            number INTEGER NOT NULL,
-            pairs TEXT NOT NULL,
-            PRIMARY KEY (judge, number)
-        );
+        ) {strict};
         """,
     ),
     # Questions besides the pairs. SQLite cannot alter a CHECK: made anew and renamed, as in 0002.
@@ -316,15 +303,9 @@ MIGRATIONS: tuple[Migration, ...] = (
     ),
     # The number of a worker's last transaction. Where a time-out had undone what a late answer had
     # done, the question is done again.
-    Migration(
+    _in_both(
         "0008-transactions-and-late-answers",
-        sqlite="""
-        ALTER TABLE workers ADD COLUMN written INTEGER NOT NULL DEFAULT 0;
-        UPDATE questions
-            SET state = 'done', worker = NULL, error = NULL, reserved = 0, reserved_tokens = 0
-            WHERE state <> 'done' AND id IN (SELECT question FROM answers)
-        """,
-        postgresql="""
+        """
         ALTER TABLE workers ADD COLUMN written BIGINT NOT NULL DEFAULT 0;
         UPDATE questions
             SET state = 'done', worker = NULL, error = NULL, reserved = 0, reserved_tokens = 0
@@ -332,15 +313,35 @@ MIGRATIONS: tuple[Migration, ...] = (
         """,
     ),
     # Digests reveal answers and rounds that were changed by hand; older rows have none.
-    Migration(
+    _in_both(
         "0011-digests",
-        sqlite="""
+        """
         ALTER TABLE answers ADD COLUMN digest TEXT;
         ALTER TABLE rounds ADD COLUMN digest TEXT
         """,
-        postgresql="""
-        ALTER TABLE answers ADD COLUMN digest TEXT;
-        ALTER TABLE rounds ADD COLUMN digest TEXT
+    ),
+    # What a run should do and does, which any process may read and ask for, and its events.
+    _in_both(
+        "0012-run-control-and-events",
+        """
+        CREATE TABLE control (
+            id BIGINT PRIMARY KEY CHECK (id = 1),
+            wanted TEXT NOT NULL CHECK (wanted IN ('running', 'paused', 'cancelled')),
+            state TEXT NOT NULL,
+            stage TEXT NOT NULL,
+            owner TEXT NOT NULL,
+            error TEXT,
+            max_cost DOUBLE PRECISION,
+            concurrency BIGINT,
+            changed DOUBLE PRECISION NOT NULL
+        ) {strict};
+        CREATE TABLE events (
+            seq BIGINT PRIMARY KEY,
+            at TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            judge TEXT,
+            data TEXT NOT NULL
+        ) {strict}
         """,
     ),
     # The cards that people were given, with repeats and attention questions, and what they chose.

@@ -103,6 +103,15 @@ def settled(location: JournalLocation, judge: str) -> bool:
         return open_questions(db, judge) == 0
 
 
+def is_begun(location: JournalLocation) -> bool:
+    """Return whether there is a journal that holds questions."""
+    if not location.shared and not (location.folder / FILE).is_file():
+        return False
+    with location.guarded(), location.readable().connect() as db, db.begin():
+        known = sa.inspect(db).has_table("questions")
+        return known and db.execute(select(questions.c.id).limit(1)).first() is not None
+
+
 def kept_identity(location: JournalLocation) -> dict[str, str]:
     """Return the identity with which the run was started."""
     with reading(location) as db:

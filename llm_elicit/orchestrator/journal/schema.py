@@ -118,6 +118,30 @@ people = Table(
     Column("answered_at", Text),
 )
 
+control = Table(
+    "control",
+    _METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("wanted", Text),
+    Column("state", Text),
+    Column("stage", Text),
+    Column("owner", Text),
+    Column("error", Text),
+    Column("max_cost", Double),
+    Column("concurrency", BigInteger),
+    Column("changed", Double),
+)
+
+events = Table(
+    "events",
+    _METADATA,
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", Text),
+    Column("kind", Text),
+    Column("judge", Text),
+    Column("data", Text),
+)
+
 # Literals, not parameters: a partial index is used only if the statement contains its condition.
 PLANNED = literal_column("'planned'", Text)
 IN_FLIGHT = literal_column("'in flight'", Text)

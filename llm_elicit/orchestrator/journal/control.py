@@ -1,0 +1,191 @@
+"""What a run should do and does, and its numbered events, in its journal.
+
+Any process may ask a run to pause, to go on, to be cancelled, or to have another limit; the process
+at work on the run reads the request within half a second. Both survive the process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import func, insert, select, update
+
+from llm_elicit.orchestrator.journal.changes import now, storable
+from llm_elicit.orchestrator.journal.interface import FILE, JournalLocation
+from llm_elicit.orchestrator.journal.migrations import prepare_schema
+from llm_elicit.orchestrator.journal.schema import clock, control, events
+
+Wanted = Literal["running", "paused", "cancelled"]
+"""What a run should do."""
+
+RunState = Literal[
+    "planned", "running", "pausing", "paused", "cancelling", "cancelled", "done", "failed"
+]
+"""What a run does. "pausing" and "cancelling" wait for requests in flight."""
+
+ENDED: tuple[RunState, ...] = ("cancelled", "done", "failed")
+"""The states in which nothing more happens by itself."""
+
+_PAGE = 1_000
+"""The number of events that are read at a time."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Control:
+    """What a run should do and does.
+
+    Attributes:
+        wanted: what it should do.
+        state: what it does, as the process that works on it last wrote.
+        stage: the stage that it is in.
+        owner: "service" if a service takes the run up again after a restart, else "process".
+        error: why it failed, in one line; None if it did not.
+        max_cost, concurrency: a cap in USD and a number of concurrent requests of each judge that
+            replace the campaign's; None for the campaign's own.
+        changed: seconds since 1970 of the last change, by the database's clock.
+    """
+
+    wanted: Wanted = "running"
+    state: RunState = "planned"
+    stage: str = "plan"
+    owner: str = "process"
+    error: str | None = None
+    max_cost: float | None = None
+    concurrency: int | None = None
+    changed: float = 0.0
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event of a run.
+
+    Attributes:
+        kind: what happened.
+        judge: the judge that it concerns; None for the run.
+        data: further values, which JSON can hold.
+        seq: its number in the run, from 1 without gaps; 0 before it is recorded.
+        at: the UTC time, ISO 8601.
+    """
+
+    kind: str
+    judge: str | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+    seq: int = 0
+    at: str = field(default_factory=now)
+
+
+_COLUMNS = [control.c[one.name] for one in fields(Control)]
+
+
+def read_control(location: JournalLocation) -> Control | None:
+    """Return what a run should do and does; None if nobody has recorded it.
+
+    Raises:
+        JournalError: the journal cannot be read.
+    """
+    if not location.shared and not (location.folder / FILE).is_file():
+        return None
+    with location.guarded(), location.readable().connect() as db, db.begin():
+        if not sa.inspect(db).has_table("control"):
+            return None  # of an earlier version
+        row = db.execute(select(*_COLUMNS)).one_or_none()
+        return None if row is None else Control(**row._mapping)
+
+
+def write_control(location: JournalLocation, **changes: Any) -> Control:
+    """Change some attributes of what a run should do and does; return all of them.
+
+    The journal is created if necessary.
+
+    Raises:
+        JournalError: the journal cannot be written.
+    """
+
+    def write(db: sa.Connection) -> Control:
+        if not db.execute(select(control.c.id)).all():
+            first = {one.name: getattr(Control(), one.name) for one in fields(Control)}
+            db.execute(insert(control).values(id=1, **first))
+        db.execute(update(control).values(**changes, changed=clock()))
+        return Control(**db.execute(select(*_COLUMNS)).one()._mapping)
+
+    return _written(location, write)
+
+
+def request(
+    location: JournalLocation,
+    wanted: Wanted | None = None,
+    *,
+    max_cost: float | None = None,
+    concurrency: int | None = None,
+) -> Control:
+    """Ask a run to pause, to go on or to be cancelled, or to have other limits.
+
+    Arguments that are None leave what was asked before.
+
+    Raises:
+        JournalError: the journal cannot be written.
+    """
+    asked = {"wanted": wanted, "max_cost": max_cost, "concurrency": concurrency}
+    return write_control(location, **{key: to for key, to in asked.items() if to is not None})
+
+
+def record_events(location: JournalLocation, happened: Sequence[Event]) -> list[Event]:
+    """Record events and return them with their numbers.
+
+    Raises:
+        JournalError: the journal cannot be written.
+    """
+
+    def write(db: sa.Connection) -> list[Event]:
+        if location.shared:  # two processes must not take the same number
+            db.exec_driver_sql("LOCK TABLE events IN EXCLUSIVE MODE")
+        last = int(db.execute(select(func.max(events.c.seq))).scalar() or 0)
+        numbered = [
+            Event(one.kind, one.judge, one.data, last + place, one.at)
+            for place, one in enumerate(happened, start=1)
+        ]
+        db.execute(
+            insert(events),
+            [vars(one) | {"data": storable(json.dumps(one.data))} for one in numbered],
+        )
+        return numbered
+
+    return _written(location, write) if happened else []
+
+
+def read_events(location: JournalLocation, since: int = 0, most: int = _PAGE) -> list[Event]:
+    """Return the recorded events with numbers above `since`, at most `most` of them.
+
+    Raises:
+        JournalError: the journal cannot be read.
+    """
+    if not location.shared and not (location.folder / FILE).is_file():
+        return []
+    with location.guarded(), location.readable().connect() as db, db.begin():
+        if not sa.inspect(db).has_table("events"):
+            return []
+        found = select(events).where(events.c.seq > since).order_by(events.c.seq).limit(most)
+        return [
+            Event(**{**row._mapping, "data": json.loads(row.data)}) for row in db.execute(found)
+        ]
+
+
+def _written(location: JournalLocation, write: Callable[[sa.Connection], T]) -> T:
+    """Return the result of `write`, in a transaction of its own."""
+    with _writing(location) as db:
+        return write(db)
+
+
+@contextmanager
+def _writing(location: JournalLocation) -> Iterator[sa.Connection]:
+    location.folder.mkdir(parents=True, exist_ok=True)
+    with location.guarded(), location.writable().connect() as db, db.begin():
+        prepare_schema(db, location)
+        yield db
