@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from llm_elicit.config.campaign import Campaign
     from llm_elicit.errors import ElicitError, InputError, JudgeError
     from llm_elicit.orchestrator import Display, Silent
+    from llm_elicit.pipeline.campaign_run import CampaignRun
     from llm_elicit.pipeline.run_folder import Run
+    from llm_elicit.pipeline.runtime import Runtime
     from llm_elicit.pipeline.stages import arun, compare, run, run_grid
     from llm_elicit.spaces.features import Feature, FeatureSpace
 
 _HOMES = {
     "Campaign": "config.campaign",
+    "CampaignRun": "pipeline.campaign_run",
     "Comparisons": "comparisons.table",
     "Display": "orchestrator",
     "ElicitError": "errors",
@@ -34,6 +37,7 @@ _HOMES = {
     "Feature": "spaces.features",
     "FeatureSpace": "spaces.features",
     "Run": "pipeline.run_folder",
+    "Runtime": "pipeline.runtime",
     "Silent": "orchestrator",
     "arun": "pipeline.stages",
     "compare": "pipeline.stages",
@@ -45,8 +49,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "Campaign", "Comparisons", "Display", "ElicitError", "Feature", "FeatureSpace",
-    "InputError", "JudgeError", "Run", "Silent", "arun", "compare", "run",
+    "Campaign", "CampaignRun", "Comparisons", "Display", "ElicitError", "Feature", "FeatureSpace",
+    "InputError", "JudgeError", "Run", "Runtime", "Silent", "arun", "compare", "run",
     "run_grid", "to_arviz", "to_numpyro", "to_pymc",
 ]  # fmt: skip
 

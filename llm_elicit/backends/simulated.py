@@ -82,6 +82,10 @@ class SimulatedBackend(Keyless):
         self._level = judge.noise_level or (GUMBEL_LEVEL if judge.noise == "gumbel" else 1.0)
         self._low, self._high = space.scale_ends
         self._kernels = self._density() if judge.belief == "table" else None
+        # SciPy and PyTorch are loaded now, in the thread that opens the backend, and not by the
+        # first question in the event loop.
+        self.log_belief(np.atleast_2d(space.low))
+        density.Noise(judge.noise, self._level).log_cdf(torch.zeros(1))
 
     def _density(self) -> KernelDensity:
         rows = self._space.table_points()

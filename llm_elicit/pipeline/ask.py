@@ -64,6 +64,7 @@ async def ask(
         CancelledError: it was cancelled; every answer received is kept.
         CancelledRunError: another process cancelled it.
     """
+    await in_thread(result.check_journal)
     async with RunControl(result.location, progress) as control:
         campaign = _capped(result.campaign, max_cost)
         return await ask_under(
@@ -80,7 +81,6 @@ async def ask_under(
     cache: CacheUse = "reuse",
 ) -> Run:
     """Ask as `ask` does, while `control` follows what other processes ask of the run."""
-    await in_thread(result.check_journal)
     with orchestrator.within_grid_caps(result.campaign, result.folder) as campaign:
         began = time.monotonic()
         while True:

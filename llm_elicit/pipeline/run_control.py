@@ -134,7 +134,7 @@ class RunControl:
 
     async def record(self, **changes: Any) -> None:
         """Record what the run does, or ask something of it."""
-        self._adopt(await in_thread(partial(write_control, self._location, **changes)))
+        self.adopt(await in_thread(partial(write_control, self._location, **changes)))
 
     async def _follow(self) -> None:
         while True:
@@ -143,9 +143,9 @@ class RunControl:
             with contextlib.suppress(JournalError):
                 found = await asyncio.to_thread(read_control, self._location)
                 if found is not None and found.changed >= self.now.changed:
-                    self._adopt(found)
+                    self.adopt(found)
 
-    def _adopt(self, found: Control) -> None:
+    def adopt(self, found: Control) -> None:
         """Take up what is recorded, and stop sending if something else is asked of the run."""
         before, self.now = self.now, found
         if self.interrupts and not self.stopping.is_set():

@@ -20,9 +20,9 @@ from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import planned_rounds, record_rounds, settled
 from llm_elicit.orchestrator.journal import (
     Answer,
-    Event,
     Journal,
     JournalLocation,
+    RunEvent,
     RunLock,
     answered,
     failed,
@@ -392,8 +392,11 @@ def test_what_is_asked_of_a_run_and_its_events_survive_in_either_database(
     asked = request(location, concurrency=3)
     assert (asked.wanted, asked.max_cost, asked.concurrency) == ("paused", 2.0, 3)
     assert read_control(location) == asked
-    first = record_events(location, [Event("planned"), Event("answered", "gpt", {"count": 3})])
-    second = record_events(location, [Event("state", data={"state": "paused"})])
+    first = record_events(
+        location,
+        [RunEvent(kind="planned"), RunEvent(kind="answered", judge="gpt", data={"count": 3})],
+    )
+    second = record_events(location, [RunEvent(kind="state", data={"state": "paused"})])
     assert [event.seq for event in first + second] == [1, 2, 3]
     assert read_events(location, since=1) == [first[1], *second]
     assert read_events(location, since=3) == []
@@ -402,7 +405,9 @@ def test_what_is_asked_of_a_run_and_its_events_survive_in_either_database(
 def test_two_processes_number_the_events_of_a_run_together(location: JournalLocation) -> None:
     request(location, "running")  # the tables exist
     with ThreadPoolExecutor(4) as threads:
-        for _ in threads.map(lambda k: record_events(location, [Event(f"{k}")] * 2), range(20)):
+        for _ in threads.map(
+            lambda k: record_events(location, [RunEvent(kind=f"{k}")] * 2), range(20)
+        ):
             pass
     assert [event.seq for event in read_events(location)] == list(range(1, 41))
 

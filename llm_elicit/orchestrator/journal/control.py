@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
 import sqlalchemy as sa
+from pydantic import Field
 from sqlalchemy import func, insert, select, update
 
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.orchestrator.journal.changes import now, storable
 from llm_elicit.orchestrator.journal.interface import FILE, JournalLocation
 from llm_elicit.orchestrator.journal.migrations import prepare_schema
@@ -62,8 +64,7 @@ class Control:
     changed: float = 0.0
 
 
-@dataclass(frozen=True)
-class Event:
+class RunEvent(StrictModel):
     """An event of a run.
 
     Attributes:
@@ -76,9 +77,9 @@ class Event:
 
     kind: str
     judge: str | None = None
-    data: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = Field(default_factory=dict)
     seq: int = 0
-    at: str = field(default_factory=now)
+    at: str = Field(default_factory=now)
 
 
 _COLUMNS = [control.c[one.name] for one in fields(Control)]
@@ -136,31 +137,31 @@ def request(
     return write_control(location, **{key: to for key, to in asked.items() if to is not None})
 
 
-def record_events(location: JournalLocation, happened: Sequence[Event]) -> list[Event]:
+def record_events(location: JournalLocation, happened: Sequence[RunEvent]) -> list[RunEvent]:
     """Record events and return them with their numbers.
 
     Raises:
         JournalError: the journal cannot be written.
     """
 
-    def write(db: sa.Connection) -> list[Event]:
+    def write(db: sa.Connection) -> list[RunEvent]:
         if location.shared:  # two processes must not take the same number
             db.exec_driver_sql("LOCK TABLE events IN EXCLUSIVE MODE")
         last = int(db.execute(select(func.max(events.c.seq))).scalar() or 0)
         numbered = [
-            Event(one.kind, one.judge, one.data, last + place, one.at)
+            one.model_copy(update={"seq": last + place})
             for place, one in enumerate(happened, start=1)
         ]
         db.execute(
             insert(events),
-            [vars(one) | {"data": storable(json.dumps(one.data))} for one in numbered],
+            [one.model_dump() | {"data": storable(json.dumps(one.data))} for one in numbered],
         )
         return numbered
 
     return _written(location, write) if happened else []
 
 
-def read_events(location: JournalLocation, since: int = 0, most: int = _PAGE) -> list[Event]:
+def read_events(location: JournalLocation, since: int = 0, most: int = _PAGE) -> list[RunEvent]:
     """Return the recorded events with numbers above `since`, at most `most` of them.
 
     Raises:
@@ -172,9 +173,19 @@ def read_events(location: JournalLocation, since: int = 0, most: int = _PAGE) ->
         if not sa.inspect(db).has_table("events"):
             return []
         found = select(events).where(events.c.seq > since).order_by(events.c.seq).limit(most)
-        return [
-            Event(**{**row._mapping, "data": json.loads(row.data)}) for row in db.execute(found)
-        ]
+        rows = db.execute(found)
+        return [RunEvent(**{**row._mapping, "data": json.loads(row.data)}) for row in rows]
+
+
+def drop_journal(location: JournalLocation) -> None:
+    """Remove a run's journal from a server; in a folder it is removed with the folder.
+
+    Raises:
+        JournalError: the server cannot be reached.
+    """
+    if location.shared:
+        with location.guarded(), location.writable().connect() as db, db.begin():
+            db.execute(sa.schema.DropSchema(location.schema, cascade=True, if_exists=True))
 
 
 def _written(location: JournalLocation, write: Callable[[sa.Connection], T]) -> T:

@@ -1,0 +1,360 @@
+"""One run as an object: started, paused, resumed, retuned, cancelled and watched."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from llm_elicit.errors import CancelledRunError, ElicitError, InputError
+from llm_elicit.orchestrator import (
+    ENDED,
+    Budget,
+    CacheUse,
+    Control,
+    RunEvent,
+    RunState,
+    Wanted,
+    in_thread,
+    request,
+    status,
+    write_control,
+)
+from llm_elicit.orchestrator.journal import now
+from llm_elicit.pipeline.ask import ask_under
+from llm_elicit.pipeline.event_log import INTERVAL, EventLog
+from llm_elicit.pipeline.plan import plan_run
+from llm_elicit.pipeline.run_control import RunControl, visible_state
+from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.pipeline.run_progress import RunProgress
+from llm_elicit.pipeline.snapshot import RunSnapshot
+from llm_elicit.pipeline.stage_process import run_stages
+
+MOST_CONCURRENT = 1_000
+"""The most concurrent requests of a judge."""
+
+_AFTER_ASKING = ("fit", "audit", "report")
+_TOLD_AS = {"fit": "fitted", "audit": "audited", "report": "reported"}
+
+_GROWTH, _FEWEST = 1.05, 10
+"""A live view is made again when the answers have grown by this factor, from this number on."""
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What the runs of a `Runtime` share.
+
+    Attributes:
+        fits: limits how many processes fit at the same time.
+        budget: the budget of all runs together; None for none.
+        live_every: seconds between two live views of a run; None for no live views.
+    """
+
+    fits: asyncio.Semaphore
+    budget: Budget | None = None
+    live_every: float | None = None
+
+
+class CampaignRun:
+    """A run of one campaign, made by `Runtime.start`.
+
+    What it should do and its events are in the run's journal, so that a run whose process was
+    killed comes back as it was. It sets no signal handler and prints nothing.
+
+    Attributes:
+        run: the run's folder and what its stages wrote there.
+    """
+
+    def __init__(
+        self, run: Run, sharing: Sharing, start: dict[str, Any], cache: CacheUse = "reuse"
+    ) -> None:
+        self.run = run
+        self._sharing = sharing
+        self._start = start
+        self._cache: CacheUse = cache
+        self._log = EventLog(run.location)
+        self._now = Control(**{"wanted": start.get("wanted", "running")})
+        judges = {judge.name: judge for judge in run.campaign.judges}
+        self._progress = RunProgress(judges, self._log)
+        self._control: RunControl | None = None
+        self._problems: tuple[str, ...] = ()
+        self._live = 0
+        self._error: ElicitError | None = None
+        self._changed = asyncio.Event()
+        self._begun = asyncio.Event()
+        self._task = asyncio.create_task(self._work())
+
+    @property
+    def name(self) -> str:
+        """The campaign's name."""
+        return self.run.campaign.name
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return self.run.folder
+
+    @property
+    def state(self) -> RunState:
+        """What the run does."""
+        return visible_state(self._now)
+
+    @property
+    def stage(self) -> str:
+        """The stage that it is in: "plan", "ask", "fit", "audit" or "report"."""
+        return self._now.stage
+
+    def snapshot(self) -> RunSnapshot:
+        """Return what the run does now."""
+        judges = {name: counts.snapshot() for name, counts in self._progress.counts.items()}
+        costs = [judge.cost for judge in judges.values() if judge.cost is not None]
+        limits = self.run.campaign.limits
+        return RunSnapshot(
+            name=self.name,
+            state=self.state,
+            stage=self.stage,
+            step=self._progress.step,
+            judges=judges,
+            cost=sum(costs) if len(costs) == len(judges) else None,
+            max_cost=self._now.max_cost if self._now.max_cost is not None else limits.max_cost,
+            concurrency=self._now.concurrency,
+            problems=self._problems,
+            live=self._live,
+            seq=self._log.last,
+            updated=now(),
+            report=self.run.report_path.is_file(),
+        )
+
+    def events(self, since: int = 0) -> AsyncIterator[RunEvent]:
+        """Return an iterator over all events after number `since`, which ends when the run ends.
+
+        Events of a kind are collected for a quarter of a second. They are replayed from the
+        journal, also after the process was killed.
+        """
+        return self._log.since(since)
+
+    async def wait(self) -> Run:
+        """Wait for the end, and return the run.
+
+        Raises:
+            CancelledRunError: it was cancelled.
+            ElicitError: it failed.
+        """
+        await asyncio.shield(self._task)
+        if self._error is not None:
+            raise self._error
+        return self.run
+
+    async def pause(self) -> None:
+        """Send nothing more, and return when the answers in flight have arrived.
+
+        Raises:
+            InputError: the run has ended.
+        """
+        self._check_alive("paused")
+        await self._request("paused")
+        await self._reaches("paused", *ENDED)
+
+    async def resume(self) -> None:
+        """Go on with a run that is paused, or begin an ended one again where it stopped.
+
+        Raises:
+            InputError: it is done.
+        """
+        if self.state == "done":
+            raise InputError(f"{self.name}: the run is done; there is nothing to resume")
+        if self._task.done():
+            self._start = {"wanted": "running", "error": None}
+            self._error, self._problems = None, ()
+            self._begun.clear()
+            self._task = asyncio.create_task(self._work())
+        else:
+            await self._request("running")
+
+    async def cancel(self, drain: bool = True) -> None:
+        """End the run, and return when it has ended. Every answer received is kept.
+
+        Args:
+            drain: whether to wait for the answers in flight, which are paid. Without, they are
+                dropped, and caps count their worst case.
+        """
+        if not self._task.done():
+            await self._request("cancelled")
+            if not drain:
+                await self.stop(drain=False)
+                await self._record(state="cancelled")
+        await asyncio.wait([self._task])
+
+    async def retune(
+        self, *, concurrency: int | None = None, max_cost: float | None = None
+    ) -> None:
+        """Change the limits of a run while it asks; they hold in half a second.
+
+        Args:
+            concurrency: concurrent requests of each judge, at least 1.
+            max_cost: a cap in USD over all resumes, above 0.
+
+        Raises:
+            InputError: a limit is out of its range.
+        """
+        if concurrency is not None and not 1 <= concurrency <= MOST_CONCURRENT:
+            raise InputError(f"concurrency = {concurrency}; it must be 1 to {MOST_CONCURRENT:,}")
+        if max_cost is not None and not 0.0 < max_cost < float("inf"):
+            raise InputError(f"max_cost = {max_cost:g}; it must be above 0 USD")
+        await self._request(None, concurrency=concurrency, max_cost=max_cost)
+        self._log.add("retuned", concurrency=concurrency, max_cost=max_cost)
+
+    async def stop(self, drain: bool = True) -> None:
+        """End this process's work on the run, which `Runtime.recover` takes up again."""
+        for _ in range(1 if drain else 2):
+            self._task.cancel()
+            await asyncio.sleep(0)
+        await asyncio.wait([self._task])
+
+    def _check_alive(self, wanted: str) -> None:
+        if self._task.done():
+            raise InputError(f"{self.name}: the run is {self.state} and cannot be {wanted}")
+
+    async def _request(self, wanted: Wanted | None, **limits: Any) -> None:
+        await self._begun.wait()  # what is wanted at the start is recorded first
+        asked = await in_thread(partial(request, self.run.location, wanted, **limits))
+        self._adopt(asked)
+        if self._control is not None:
+            self._control.adopt(asked)
+
+    async def _record(self, **changes: Any) -> None:
+        self._adopt(await in_thread(partial(write_control, self.run.location, **changes)))
+
+    async def _reaches(self, *states: RunState) -> None:
+        while self.state not in states and not self._task.done():
+            changed = self._changed
+            await changed.wait()
+
+    def _adopt(self, found: Control) -> None:
+        """Take up what is recorded of the run, and tell a change of its state."""
+        before, self._now = (self.state, self.stage), found
+        if before != (self.state, self.stage):
+            self._log.add("state", state=self.state, stage=self.stage, error=found.error)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _work(self) -> None:
+        """Do the work of the run until it ends, and keep the error for `wait`."""
+        self._log.begin()
+        telling = asyncio.create_task(self._tell_regularly())
+        try:
+            await self._stages()
+        except ElicitError as error:
+            self._error = error
+            if not isinstance(error, CancelledRunError):
+                self._problems = (str(error),)
+        except Exception as defect:
+            self._error = InputError(f"{self.name}: unexpected {type(defect).__name__}: {defect}")
+            self._problems = (str(self._error),)
+        finally:
+            telling.cancel()
+            self._control = None
+            self._begun.set()
+            self._progress.tell()
+            await self._log.record()
+            self._log.end()
+            self._wake()
+
+    async def _stages(self) -> None:
+        run = await in_thread(partial(plan_run, self.run))
+        await in_thread(run.check_journal)
+        await in_thread(partial(self._count_earlier, run))
+        async with RunControl(
+            run.location, self._progress, ceiling=self._sharing.budget, on_change=self._adopt,
+            start=self._start,
+        ) as control:  # fmt: skip
+            self._control = control
+            self._begun.set()
+            totals = {name: one.tally.total for name, one in self._progress.counts.items()}
+            self._log.add("planned", judges=totals)
+            await control.until_running()
+            await control.record(stage="ask")
+            live = asyncio.create_task(self._live_views())
+            try:
+                self.run = await ask_under(control, run, self._progress, cache=self._cache)
+            finally:
+                live.cancel()
+            self._problems = tuple(map(str, self.run.problems))
+            await self._after_asking(control)
+
+    def _count_earlier(self, run: Run) -> None:
+        """Take over the counts of earlier processes."""
+        known = status(run.folder, run.campaign) if run.started else run.empty_totals
+        for name, totals in known.items():
+            total = totals.total or run.empty_totals[name].total
+            self._progress.resume(name, replace(totals, total=total))
+
+    async def _after_asking(self, control: RunControl) -> None:
+        """Fit, audit and report in a process, which is stopped while the run is paused."""
+        left = list(_AFTER_ASKING)
+        while left:
+            await control.until_running()
+            async with self._sharing.fits:
+                await _until(control.stopping, self._follow(left, control))
+        self._progress.step = ""
+
+    async def _follow(self, left: list[str], control: RunControl) -> None:
+        """Run the stages that are left, and tell how they go on."""
+        async with contextlib.aclosing(run_stages(self.folder, tuple(left))) as lines:
+            async for said in lines:
+                if "began" in said:
+                    await control.record(stage=said["began"])
+                elif "ended" in said:
+                    left.remove(said["ended"])
+                    self._log.add(_TOLD_AS[said["ended"]])
+                elif "note" in said:
+                    self._progress.note(said["label"], said["note"])
+                elif "step" in said:
+                    self._progress.stage(**said)
+
+    async def _live_views(self) -> None:
+        """Make a live view every so often, while the answers grow."""
+        every = self._sharing.live_every
+        seen = 0
+        while every is not None:
+            await asyncio.sleep(every)
+            done = self._progress.done
+            if done < max(_FEWEST, _GROWTH * seen) or self.state != "running":
+                continue
+            # A view that cannot be made is made at the next time.
+            with contextlib.suppress(ElicitError):
+                async with (
+                    self._sharing.fits,
+                    contextlib.aclosing(run_stages(self.folder, ["live"])) as lines,
+                ):
+                    async for _ in lines:
+                        pass
+                seen, self._live = done, self._live + 1
+                self._log.add("live", number=self._live)
+
+    async def _tell_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL)
+            self._progress.tell()
+            await self._log.record()
+
+
+async def _until(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Await `work`, and cancel it once `stopping` is set."""
+    task, stop = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stop.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()

@@ -1,0 +1,196 @@
+"""A runtime: several runs in one process, which share what is limited."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
+
+from llm_elicit.config.campaign import Campaign, Limits
+from llm_elicit.errors import ElicitError, InputError
+from llm_elicit.orchestrator import (
+    ENDED,
+    Amount,
+    Budget,
+    CacheUse,
+    drop_journal,
+    in_thread,
+    read_control,
+    spent_in,
+)
+from llm_elicit.pipeline.campaign_run import CampaignRun, Sharing
+from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
+
+_LIBRARIES = ("pyarrow.parquet", "scipy.stats", "llm_elicit.density")
+"""Large libraries that the stages need in this process."""
+
+
+class Runtime:
+    """Runs campaigns side by side, and owns what they share.
+
+    Its runs share a cap in USD, the processes that fit, the cache of answers, and the rate limiter
+    of each provider, key and model. As a library it sets no signal handler and prints nothing.
+
+    Args:
+        folder: where the runs are.
+        max_cost: a cap in USD for all runs of the folder together, earlier ones included.
+        fits: fits at the same time, each in a process of its own.
+        journal: a PostgreSQL address for the journals of campaigns that do not name one.
+        live_every: seconds between two live views of a run; None for no live views.
+
+    Example (`tests/pipeline/test_runtime.py` runs it)::
+
+        async with le.Runtime() as runtime:
+            job = runtime.start("examples/simulated.yaml")
+            await job.pause()
+            await job.resume()
+            run = await job.wait()
+    """
+
+    def __init__(
+        self,
+        folder: Path = Path("runs"),
+        *,
+        max_cost: float | None = None,
+        fits: int = 1,
+        journal: str | None = None,
+        live_every: float | None = None,
+    ) -> None:
+        if fits < 1:
+            raise InputError(f"fits = {fits}; at least 1 is needed")
+        self.folder = folder
+        self._max_cost = max_cost
+        self._journal = journal
+        self._sharing = Sharing(asyncio.Semaphore(fits), live_every=live_every)
+        self._runs: dict[str, CampaignRun] = {}
+
+    async def __aenter__(self) -> Self:
+        # Loading them later would block the event loop of runs that ask already.
+        await in_thread(_load_libraries)
+        if self._max_cost is not None:
+            spent = await in_thread(partial(_spent, self.folder))
+            budget = Budget(Limits(max_cost=self._max_cost), Amount(usd=spent))
+            self._sharing = Sharing(self._sharing.fits, budget, self._sharing.live_every)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Wait for the answers in flight; `recover` takes the runs up again."""
+        await asyncio.gather(*(run.stop() for run in self._runs.values()))
+
+    @property
+    def runs(self) -> Mapping[str, CampaignRun]:
+        """The runs of this process by the campaign's name, ended ones included."""
+        return MappingProxyType(self._runs)
+
+    def start(
+        self,
+        campaign: str | Path | Campaign | Run,
+        *,
+        max_cost: float | None = None,
+        cache: CacheUse = "reuse",
+        paused: bool = False,
+        owner: str = "process",
+    ) -> CampaignRun:
+        """Start a campaign, or take it up where it stopped, and return at once.
+
+        Args:
+            campaign: a path, a name from examples/, a `Campaign`, or a run.
+            max_cost: a cap in USD that replaces the campaign's own.
+            cache: "reuse" answers of earlier runs, ask "fresh" and replace them, or "off".
+            paused: whether it waits for `resume`.
+            owner: "service" if `recover` takes it up after a restart.
+
+        Raises:
+            InputError: a setting or a file cannot be used, it is a grid of several runs, or the
+                campaign runs here already.
+        """
+        start = {
+            "wanted": "paused" if paused else "running",
+            "state": "planned",
+            "stage": "plan",
+            "owner": owner,
+            "error": None,
+            "max_cost": max_cost,
+            "concurrency": None,
+        }
+        return self._add(campaign, start, cache)
+
+    def _add(
+        self, campaign: str | Path | Campaign | Run, start: dict[str, Any], cache: CacheUse
+    ) -> CampaignRun:
+        run = campaign if isinstance(campaign, Run) else Run.open(self._placed(campaign))
+        name = run.campaign.name
+        known = self._runs.get(name)
+        if known is not None and known.state not in ENDED:
+            raise InputError(f"{name}: it is {known.state} here already")
+        self._runs[name] = added = CampaignRun(run, self._sharing, start, cache)
+        return added
+
+    def _placed(self, campaign: str | Path | Campaign) -> Campaign | str | Path:
+        """Return a campaign with the journal of this runtime, if it names none."""
+        if self._journal is None:
+            return campaign
+        loaded = campaign if isinstance(campaign, Campaign) else Run.open(campaign).campaign
+        if loaded.journal is not None:
+            return loaded
+        return loaded.model_copy(update={"journal": self._journal})
+
+    async def recover(self) -> list[CampaignRun]:
+        """Take up the runs of an earlier service, running or paused as they were.
+
+        A run that cannot be opened is left alone.
+        """
+        found = await in_thread(partial(_interrupted, self.folder))
+        return [self._add(run, {"error": None}, "reuse") for run in found]
+
+    async def delete(self, name: str) -> None:
+        """Cancel a run, and remove its folder and its journal.
+
+        Raises:
+            InputError: there is no such run here.
+        """
+        run = self._runs.get(name)
+        if run is None:
+            raise InputError(f"{name}: there is no such run here")
+        await run.cancel()
+        del self._runs[name]
+        await in_thread(partial(drop_journal, run.run.location))
+        await in_thread(partial(shutil.rmtree, run.folder))
+
+
+def _load_libraries() -> None:
+    for name in _LIBRARIES:
+        import_module(name)
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path.parent for path in folder.glob(f"*/{CAMPAIGN}"))
+
+
+def _spent(folder: Path) -> float:
+    """Return the USD that the runs of a folder spent or reserved."""
+    return sum(spent_in(Run.open(run).location) for run in _folders(folder))
+
+
+def _interrupted(folder: Path) -> list[Run]:
+    """Return the runs that a service began and did not end."""
+    found = []
+    for path in _folders(folder):
+        try:
+            run = Run.open(path)
+            control = read_control(run.location)
+        except ElicitError:
+            continue
+        if control is not None and control.owner == "service" and control.state not in ENDED:
+            found.append(run)
+    return found

@@ -1,0 +1,69 @@
+"""What a run does at one moment: its state, and the counts of its judges."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from llm_elicit.config.base_model import StrictModel
+from llm_elicit.orchestrator import RunState
+
+
+class JudgeSnapshot(StrictModel):
+    """The counts of one judge.
+
+    Attributes:
+        backend, model: who is asked.
+        total, done: questions of the campaign, and those answered, earlier processes included.
+        failed: questions given up.
+        cached: answers taken from the cache.
+        requests, errors: requests sent, and those that failed.
+        failures: failed requests by kind.
+        throttled: requests that were refused for their rate.
+        rate: answers per second over the last ten seconds.
+        cost: USD, earlier processes included; None if the price is unknown.
+    """
+
+    backend: str
+    model: str
+    total: int = 0
+    done: int = 0
+    failed: int = 0
+    cached: int = 0
+    requests: int = 0
+    errors: int = 0
+    failures: dict[str, int] = Field(default_factory=dict)
+    throttled: int = 0
+    rate: float = 0.0
+    cost: float | None = 0.0
+
+
+class RunSnapshot(StrictModel):
+    """What a run does at one moment.
+
+    Attributes:
+        name: the campaign's name.
+        state, stage: see `llm_elicit.orchestrator.Control`.
+        step: what the stage does, in a few words; empty if it does not say.
+        judges: the judges' counts by name.
+        cost: USD; None if the price of a judge is unknown.
+        max_cost, concurrency: the limits in force; None for none, or for the judges' own.
+        problems: errors that stopped a judge or the run, each in one line.
+        live: the number of the newest live view; 0 before the first.
+        seq: the number of the last event.
+        updated: the UTC time, ISO 8601.
+        report: whether there is a report.
+    """
+
+    name: str
+    state: RunState
+    stage: str
+    step: str
+    judges: dict[str, JudgeSnapshot]
+    cost: float | None
+    max_cost: float | None
+    concurrency: int | None
+    problems: tuple[str, ...]
+    live: int
+    seq: int
+    updated: str
+    report: bool

@@ -1,0 +1,304 @@
+"""Runs as objects: side by side, watched, paused, cancelled, killed and taken up again."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import llm_elicit as le
+from llm_elicit.config.base_model import to_yaml
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.errors import CancelledRunError, CapError, InputError
+from llm_elicit.orchestrator import RunEvent, read_control, status
+from llm_elicit.pipeline.campaign_run import CampaignRun
+from llm_elicit.pipeline.runtime import Runtime
+from llm_elicit.testing.provider import Provider, Says
+
+LATENCY = 0.05
+PRICE = {"input": 1000.0, "output": 1000.0}
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+
+
+@pytest.fixture
+def slow() -> Iterator[Provider]:
+    """A provider whose answers take a while."""
+    with Provider(lambda _n, _body: Says("A", delay=LATENCY)) as provider:
+        yield provider
+
+
+def _campaign(url: str, folder: Path, name: str = "one", pairs: int = 40, **judge: Any) -> Campaign:
+    asked = {
+        "name": "gpt", "backend": "openai", "model": "gpt-4o-mini", "base_url": f"{url}/v1",
+        "concurrency": 4, **judge,
+    }  # fmt: skip
+    return Campaign.model_validate(
+        {
+            "name": name,
+            "space": "penguins",
+            "design": {"pairs": pairs},
+            "judges": [asked],
+            "runs": str(folder),
+        }
+    )
+
+
+def _simulated(folder: Path) -> Campaign:
+    return Campaign.model_validate(
+        {
+            "name": "small",
+            "space": "penguins",
+            "design": {"pairs": 60},
+            "runs": str(folder),
+            "judges": [{"name": "expert", "backend": "simulated"}],
+            "fit": {"methods": ["auto"], "samples": 1000},
+        }
+    )
+
+
+def _starved() -> float:
+    """Seconds so far that this thread was ready to run and others had the cores; by Linux."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0  # another system
+
+
+async def _answers(job: CampaignRun, number: int, seconds: float = 20.0) -> None:
+    began = time.monotonic()
+    while sum(judge.done for judge in job.snapshot().judges.values()) < number:
+        assert time.monotonic() - began < seconds, job.snapshot()
+        await asyncio.sleep(0.02)
+
+
+def test_a_run_goes_from_its_campaign_to_its_report_and_tells_what_happens(tmp_path: Path) -> None:
+    campaign = _simulated(tmp_path)
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    collector, level = gc.isenabled(), logging.getLogger().level
+
+    async def go() -> tuple[le.Run, list[RunEvent]]:
+        async with Runtime(tmp_path) as runtime:
+            job = runtime.start(campaign)
+            run = await job.wait()
+            assert job.state == "done"
+            assert job.snapshot().report
+            return run, [event async for event in job.events()]
+
+    run, events = asyncio.run(go())
+    assert run.report_path.is_file()
+    assert run.beliefs["expert"].sample(10, seed=1).shape == (10, run.space.dimension)
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    kinds = [event.kind for event in events]
+    order = ["planned", "answered", "fitted", "audited", "reported"]
+    assert [kind for kind in kinds if kind in order[2:]] == order[2:]
+    counts = [event.data["count"] for event in events if event.kind == "answered"]
+    assert sum(counts) == status(run.folder, run.campaign)["expert"].done
+    states = [event.data["state"] for event in events if event.kind == "state"]
+    assert states[-1] == "done"
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+    assert (gc.isenabled(), logging.getLogger().level) == (collector, level)
+
+
+def test_a_run_is_paused_and_resumed_and_repeats_nothing(slow: Provider, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with Runtime(tmp_path) as runtime:
+            job = runtime.start(_campaign(slow.url, tmp_path))
+            await _answers(job, 10)
+            began = time.monotonic()
+            await job.pause()
+            assert time.monotonic() - began < LATENCY + 1.0
+            assert job.state == "paused"
+            assert status(job.folder, job.run.campaign)["gpt"].in_flight == 0
+            seen = len(slow.seen)
+            await asyncio.sleep(0.3)
+            assert len(slow.seen) == seen < 80
+            await job.resume()
+            await _answers(job, 80)
+            await job.cancel()
+            assert len(slow.seen) == 80
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_a_cancelled_run_keeps_its_answers_and_can_be_resumed(
+    slow: Provider, tmp_path: Path, drain: bool
+) -> None:
+    async def go() -> None:
+        async with Runtime(tmp_path) as runtime:
+            job = runtime.start(_campaign(slow.url, tmp_path))
+            await _answers(job, 10)
+            await job.cancel(drain=drain)
+            assert job.state == "cancelled"
+            if drain:
+                with pytest.raises(CancelledRunError):
+                    await job.wait()
+            kept = status(job.folder, job.run.campaign)["gpt"].done
+            assert 10 <= kept < 80
+            await job.resume()
+            await _answers(job, 80)
+            await job.cancel()
+
+    asyncio.run(go())
+
+
+def test_a_run_that_reached_its_cap_goes_on_with_a_higher_one(
+    slow: Provider, tmp_path: Path
+) -> None:
+    async def go() -> None:
+        async with Runtime(tmp_path) as runtime:
+            job = runtime.start(_campaign(slow.url, tmp_path, price=PRICE), max_cost=3.0)
+            with pytest.raises(CapError):
+                await job.wait()
+            assert job.state == "failed"
+            assert "max_cost" in job.snapshot().problems[0]
+            done = job.snapshot().judges["gpt"].done
+            await job.retune(max_cost=1000.0)
+            await job.resume()
+            await _answers(job, done + 5)
+            await job.cancel()
+
+    asyncio.run(go())
+
+
+def test_all_runs_of_a_runtime_stay_within_its_cap(slow: Provider, tmp_path: Path) -> None:
+    async def go() -> float:
+        async with Runtime(tmp_path, max_cost=4.0) as runtime:
+            campaigns = [_campaign(slow.url, tmp_path, name, price=PRICE) for name in ("a", "b")]
+            jobs = [runtime.start(campaign) for campaign in campaigns]
+            for job in jobs:
+                with pytest.raises(CapError):
+                    await job.wait()
+            return sum(job.snapshot().cost or 0.0 for job in jobs)
+
+    spent = asyncio.run(go())
+    assert 1.0 < spent <= 4.0
+
+    async def again() -> None:
+        async with Runtime(tmp_path, max_cost=4.0) as runtime:
+            await runtime.start(_campaign(slow.url, tmp_path, "c", price=PRICE)).wait()
+
+    with pytest.raises(CapError):  # what earlier runs spent counts
+        asyncio.run(again())
+
+
+def test_a_late_watcher_sees_every_event_once(slow: Provider, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with Runtime(tmp_path) as runtime:
+            job = runtime.start(_campaign(slow.url, tmp_path))
+            watchers = [asyncio.create_task(_numbers(job, 0))]
+            await _answers(job, 30)
+            watchers.append(asyncio.create_task(_numbers(job, 0)))
+            watchers.append(asyncio.create_task(_numbers(job, 3)))
+            await _answers(job, 80)
+            await job.cancel()
+            early, late, later = await asyncio.gather(*watchers)
+            assert early == late == list(range(1, len(early) + 1))
+            assert later == early[3:]
+
+    asyncio.run(go())
+
+
+async def _numbers(job: CampaignRun, since: int) -> list[int]:
+    return [event.seq async for event in job.events(since)]
+
+
+def test_the_event_loop_is_not_blocked(tmp_path: Path) -> None:
+    async def go() -> list[float]:
+        gaps = []
+        async with Runtime(tmp_path) as runtime:
+            job = runtime.start(_simulated(tmp_path))
+            while job.state not in ("done", "failed"):
+                began = time.perf_counter()
+                await asyncio.sleep(0.002)
+                gaps.append(time.perf_counter() - began - 0.002)
+        return gaps
+
+    waited = _starved()
+    gaps = asyncio.run(go())
+    # Other processes of this machine may hold the cores: seconds ready to run are subtracted.
+    assert max(gaps) < 0.05 + _starved() - waited
+
+
+def test_bad_requests_are_one_clear_line(slow: Provider, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with Runtime(tmp_path) as runtime:
+            job = runtime.start(_campaign(slow.url, tmp_path), paused=True)
+            with pytest.raises(InputError, match="here already"):
+                runtime.start(_campaign(slow.url, tmp_path))
+            with pytest.raises(InputError, match="concurrency = 0"):
+                await job.retune(concurrency=0)
+            with pytest.raises(InputError, match="max_cost = -1"):
+                await job.retune(max_cost=-1.0)
+            with pytest.raises(InputError, match="no such run"):
+                await runtime.delete("other")
+            await runtime.delete("one")
+            assert not job.folder.exists()
+            with pytest.raises(InputError, match="fits = 0"):
+                Runtime(tmp_path, fits=0)
+
+    asyncio.run(go())
+    assert not slow.seen
+
+
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.pipeline.runtime import Runtime
+
+async def go(folder, *campaigns):
+    async with Runtime(Path(folder)) as runtime:
+        running, waiting = (Campaign.load(path) for path in campaigns)
+        runtime.start(waiting, owner="service", paused=True)
+        runtime.start(running, owner="service")
+        await asyncio.sleep(60)
+
+asyncio.run(go(*sys.argv[1:]))
+"""
+
+
+def test_a_killed_service_comes_back_paused_or_running_as_it_was(
+    slow: Provider, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    paths = []
+    for name in ("running", "waiting"):
+        paths.append(tmp_path / f"{name}.yaml")
+        data = _campaign(slow.url, runs, name).model_dump(mode="json", exclude_unset=True)
+        paths[-1].write_text(to_yaml(data))
+    with subprocess.Popen([sys.executable, "-c", CHILD, str(runs), *map(str, paths)]) as child:
+        deadline = time.monotonic() + 30
+        while sum(seen.answered for seen in slow.seen) < 15:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        child.kill()
+
+    async def go() -> None:
+        async with Runtime(runs) as runtime:
+            jobs = {job.name: job for job in await runtime.recover()}
+            assert set(jobs) == {"running", "waiting"}
+            await _answers(jobs["running"], 80)
+            assert jobs["waiting"].state == "paused"
+            assert jobs["waiting"].snapshot().judges["gpt"].done == 0
+            await jobs["running"].cancel()
+
+    asyncio.run(go())
+    in_flight = 4
+    assert 80 <= len(slow.seen) <= 80 + in_flight
+    control = read_control(le.Run.open(runs / "waiting").location)
+    assert control is not None
+    assert control.wanted == "paused"
