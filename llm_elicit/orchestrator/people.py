@@ -36,9 +36,8 @@ from llm_elicit.orchestrator.journal import (
 )
 from llm_elicit.orchestrator.journal import people as cards
 from llm_elicit.orchestrator.journal.failures import passes
-from llm_elicit.orchestrator.journal.migrations import prepare_schema
 from llm_elicit.orchestrator.journal.people import CardRow, Expert, Shuffle
-from llm_elicit.orchestrator.journal.schema import clock, meta
+from llm_elicit.orchestrator.journal.schema import clock, meta, prepare_schema
 from llm_elicit.planning.pairs import Plan, Query
 from llm_elicit.planning.rounds import ALL_JUDGES, schedule_of, with_rounds
 from llm_elicit.questions import Template, render

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.provenance import identity_of
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator import ask, estimate, kept_answers, status
+from llm_elicit.orchestrator import Study, ask, estimate, kept_answers, status
 from llm_elicit.orchestrator.journal import Journal, JournalLocation, reading
 from llm_elicit.orchestrator.journal.people import Shuffle
 from llm_elicit.orchestrator.journal.schema import people as table_of_people
@@ -425,7 +425,7 @@ def test_asking_waits_for_people(tmp_path: Path) -> None:
     location = JournalLocation(tmp_path)
 
     async def both() -> Any:
-        asking = asyncio.create_task(ask(study, space, plan, tmp_path, notes))
+        asking = asyncio.create_task(ask(Study(study, space, plan, tmp_path), notes))
         while not notes.lines:
             await asyncio.sleep(0.01)
         with People(location, study, space, plan) as people:
@@ -446,7 +446,7 @@ def test_asking_people_can_be_interrupted_and_resumed(tmp_path: Path) -> None:
     space, plan, notes = study.load_space(), plan_of(study), Notes()
 
     async def stopped() -> Any:
-        asking = asyncio.create_task(ask(study, space, plan, tmp_path, notes))
+        asking = asyncio.create_task(ask(Study(study, space, plan, tmp_path), notes))
         while not notes.lines:
             await asyncio.sleep(0.01)
         asking.cancel()
@@ -455,7 +455,7 @@ def test_asking_people_can_be_interrupted_and_resumed(tmp_path: Path) -> None:
     assert asyncio.run(stopped()).interrupted
     with People(JournalLocation(tmp_path), study, space, plan) as people:
         finish(people, "ada", "ada")
-    assert asyncio.run(ask(study, space, plan, tmp_path)).complete
+    assert asyncio.run(ask(Study(study, space, plan, tmp_path))).complete
 
 
 def test_an_undo_counts_as_a_change_of_the_answers(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from sqlalchemy import func, insert, select, update
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.orchestrator.journal.changes import now, storable
 from llm_elicit.orchestrator.journal.interface import FILE, JournalLocation
-from llm_elicit.orchestrator.journal.migrations import prepare_schema
-from llm_elicit.orchestrator.journal.schema import clock, control, events
+from llm_elicit.orchestrator.journal.schema import clock, control, events, prepare_schema
 
 Wanted = Literal["running", "paused", "cancelled"]
 """What a run should do."""

@@ -8,13 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import sqlalchemy as sa
-from sqlalchemy import Connection, func, select, text
-
-from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal.changes import now
-from llm_elicit.orchestrator.journal.interface import JournalLocation
-
 
 @dataclass(frozen=True)
 class Migration:
@@ -30,13 +23,21 @@ class Migration:
         return [part.strip() for part in script.split(";") if part.strip()]
 
 
+_TYPES = {
+    "{number}": ("INTEGER PRIMARY KEY", "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"),
+    " {strict}": (" STRICT", ""),
+    "BIGINT": ("INTEGER", "BIGINT"),
+    "DOUBLE PRECISION": ("REAL", "DOUBLE PRECISION"),
+}
+"""What a script for both databases says, and what each of them has for it."""
+
+
 def _in_both(name: str, script: str) -> Migration:
     """Return a migration whose statements differ only in the names of types."""
-    types = {"BIGINT": "INTEGER", "DOUBLE PRECISION": "REAL", "{strict}": "STRICT"}
-    sqlite = script
-    for postgresql, own in types.items():
-        sqlite = sqlite.replace(postgresql, own)
-    return Migration(name, sqlite, script.replace(" {strict}", ""))
+    sqlite = postgresql = script
+    for written, (one, other) in _TYPES.items():
+        sqlite, postgresql = sqlite.replace(written, one), postgresql.replace(written, other)
+    return Migration(name, sqlite, postgresql)
 
 
 MIGRATIONS: tuple[Migration, ...] = (
@@ -346,35 +347,11 @@ MIGRATIONS: tuple[Migration, ...] = (
     ),
     # The cards that people were given, with repeats and attention questions, and what they chose.
     # No question is with two people, and nobody has two cards.
-    Migration(
+    _in_both(
         "0013-people",
-        sqlite="""
+        """
         CREATE TABLE people (
-            id INTEGER PRIMARY KEY,
-            judge TEXT NOT NULL,
-            expert TEXT NOT NULL,
-            kind TEXT NOT NULL CHECK (kind IN ('question', 'repeat', 'attention')),
-            question INTEGER REFERENCES questions (id),
-            pair INTEGER NOT NULL,
-            presentation TEXT NOT NULL CHECK (presentation IN ('ab', 'ba')),
-            state TEXT NOT NULL CHECK (state IN ('leased', 'answered', 'undone', 'released')),
-            expires REAL NOT NULL,
-            shown REAL NOT NULL,
-            choice TEXT,
-            expected TEXT,
-            confidence REAL,
-            seconds REAL,
-            answered_at TEXT
-        ) STRICT;
-        CREATE UNIQUE INDEX one_card_of_an_expert ON people (judge, expert) WHERE state = 'leased';
-        CREATE UNIQUE INDEX one_expert_of_a_question ON people (question)
-            WHERE kind = 'question' AND state IN ('leased', 'answered');
-        CREATE INDEX people_by_expert ON people (judge, expert, state);
-        CREATE INDEX people_by_pair ON people (judge, pair)
-        """,
-        postgresql="""
-        CREATE TABLE people (
-            id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            id {number},
             judge TEXT NOT NULL,
             expert TEXT NOT NULL,
             kind TEXT NOT NULL CHECK (kind IN ('question', 'repeat', 'attention')),
@@ -389,7 +366,7 @@ MIGRATIONS: tuple[Migration, ...] = (
             confidence DOUBLE PRECISION,
             seconds DOUBLE PRECISION,
             answered_at TEXT
-        );
+        ) {strict};
         CREATE UNIQUE INDEX one_card_of_an_expert ON people (judge, expert) WHERE state = 'leased';
         CREATE UNIQUE INDEX one_expert_of_a_question ON people (question)
             WHERE kind = 'question' AND state IN ('leased', 'answered');
@@ -399,43 +376,3 @@ MIGRATIONS: tuple[Migration, ...] = (
     ),
 )
 """Named, append-only."""
-
-
-def migrate(db: Connection) -> None:
-    """Bring the schema up to date, inside the caller's transaction: all of it or nothing.
-
-    Raises:
-        InputError: the journal was written by a newer version.
-    """
-    strict = " STRICT" if db.dialect.name == "sqlite" else ""
-    db.execute(
-        text(
-            "CREATE TABLE IF NOT EXISTS migrations "
-            f"(name TEXT PRIMARY KEY, at TEXT NOT NULL){strict}"
-        )
-    )
-    applied = set(db.execute(text("SELECT name FROM migrations")).scalars())
-    unknown = applied - {migration.name for migration in MIGRATIONS}
-    if unknown:
-        raise InputError(
-            f"the journal was written by a newer version (it has {sorted(unknown)[0]}); "
-            "upgrade llm-elicit"
-        )
-    for migration in MIGRATIONS:
-        if migration.name in applied:
-            continue
-        for statement in migration.statements(db.dialect.name):
-            db.exec_driver_sql(statement)
-        db.execute(
-            text("INSERT INTO migrations VALUES (:name, :at)"),
-            {"name": migration.name, "at": now()},
-        )
-
-
-def prepare_schema(db: Connection, location: JournalLocation) -> None:
-    """Create the run's tables, or bring them up to date, within a transaction."""
-    if location.shared:
-        # Two processes that start together must not both create the tables.
-        db.execute(select(func.pg_advisory_xact_lock(func.hashtext(location.schema))))
-        db.execute(sa.schema.CreateSchema(location.schema, if_not_exists=True))
-    migrate(db)

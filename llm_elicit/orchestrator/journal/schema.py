@@ -1,19 +1,29 @@
-"""The journal's tables after the newest migration."""
+"""The journal's tables after the newest migration, and how they are brought up to date."""
 
 from __future__ import annotations
 
+import sqlalchemy as sa
 from sqlalchemy import (
     BigInteger,
     Column,
+    Connection,
     Double,
     Integer,
     MetaData,
     Table,
     Text,
+    func,
     literal_column,
+    select,
+    text,
 )
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
+
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal.changes import now
+from llm_elicit.orchestrator.journal.interface import JournalLocation
+from llm_elicit.orchestrator.journal.migrations import MIGRATIONS
 
 _METADATA = MetaData()
 
@@ -167,3 +177,43 @@ def _sqlite_clock(*_: object, **__: object) -> str:
 @compiles(clock, "postgresql")
 def _postgresql_clock(*_: object, **__: object) -> str:
     return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
+
+
+def migrate(db: Connection) -> None:
+    """Bring the schema up to date, inside the caller's transaction: all of it or nothing.
+
+    Raises:
+        InputError: the journal was written by a newer version.
+    """
+    strict = " STRICT" if db.dialect.name == "sqlite" else ""
+    db.execute(
+        text(
+            "CREATE TABLE IF NOT EXISTS migrations "
+            f"(name TEXT PRIMARY KEY, at TEXT NOT NULL){strict}"
+        )
+    )
+    applied = set(db.execute(text("SELECT name FROM migrations")).scalars())
+    unknown = applied - {migration.name for migration in MIGRATIONS}
+    if unknown:
+        raise InputError(
+            f"the journal was written by a newer version (it has {sorted(unknown)[0]}); "
+            "upgrade llm-elicit"
+        )
+    for migration in MIGRATIONS:
+        if migration.name in applied:
+            continue
+        for statement in migration.statements(db.dialect.name):
+            db.exec_driver_sql(statement)
+        db.execute(
+            text("INSERT INTO migrations VALUES (:name, :at)"),
+            {"name": migration.name, "at": now()},
+        )
+
+
+def prepare_schema(db: Connection, location: JournalLocation) -> None:
+    """Create the run's tables, or bring them up to date, within a transaction."""
+    if location.shared:
+        # Two processes that start together must not both create the tables.
+        db.execute(select(func.pg_advisory_xact_lock(func.hashtext(location.schema))))
+        db.execute(sa.schema.CreateSchema(location.schema, if_not_exists=True))
+    migrate(db)

@@ -41,7 +41,6 @@ from llm_elicit.orchestrator.journal.changes import (
 from llm_elicit.orchestrator.journal.failures import JournalError
 from llm_elicit.orchestrator.journal.full_disk import Unsaved
 from llm_elicit.orchestrator.journal.interface import LEASE, JournalLocation
-from llm_elicit.orchestrator.journal.migrations import prepare_schema
 from llm_elicit.orchestrator.journal.plan import withdraw, write_plan
 from llm_elicit.orchestrator.journal.reading import spent, totals
 from llm_elicit.orchestrator.journal.schema import (
@@ -49,6 +48,7 @@ from llm_elicit.orchestrator.journal.schema import (
     PLANNED,
     clock,
     meta,
+    prepare_schema,
     questions,
     workers,
 )
