@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from llm_elicit._util.packages import package_version
-from llm_elicit.cli import estimate, run, status
+from llm_elicit.cli import control, estimate, run, status
 from llm_elicit.cli.bench import bench_app
 from llm_elicit.cli.cache import cache_app
 from llm_elicit.cli.compare import compare_command
@@ -54,6 +54,9 @@ app.command("fit")(run.fit_command)
 app.command("audit")(run.audit_command)
 app.command("report")(run.report_command)
 app.command("status")(status.status_command)
+app.command("pause")(control.pause_command)
+app.command("resume")(control.resume_command)
+app.command("cancel")(control.cancel_command)
 app.command("export")(status.export_command)
 app.command("compare")(compare_command)
 app.command("pilot")(pilot_command)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.live import Live
 from rich.table import Table
 
 from llm_elicit._util.packages import LazyModule
@@ -15,27 +18,62 @@ from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
     from llm_elicit import orchestrator
-    from llm_elicit.pipeline import run_folder, stages
+    from llm_elicit.pipeline import run_control, run_folder, stages
     from llm_elicit.pipeline.run_folder import Run
 else:
     orchestrator = LazyModule("llm_elicit.orchestrator")
+    run_control = LazyModule("llm_elicit.pipeline.run_control")
     run_folder = LazyModule("llm_elicit.pipeline.run_folder")
     stages = LazyModule("llm_elicit.pipeline.stages")
 
 
-def status_command(run: RunName) -> None:
+_EVERY = 1.0
+"""Seconds between two looks at a run that is watched."""
+
+
+def status_command(
+    run: RunName,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again every second until the run ends.")
+    ] = False,
+) -> None:
     """Show a run's progress by judge; it works from another terminal, too."""
     cells = run_folder.open_runs(run)
+    if not watch:
+        out.print(_status_table(cells))
+        return
+    with Live(_status_table(cells), console=out) as live:
+        while any(_at_work(cell) for cell in cells):
+            time.sleep(_EVERY)
+            live.update(_status_table(cells))
+
+
+def _at_work(cell: Run) -> bool:
+    control = orchestrator.read_control(cell.location)
+    return control is not None and control.at_work and control.state not in orchestrator.ENDED
+
+
+def _state(cell: Run) -> str:
+    """Return a run's state in a word; "interrupted" if its process is gone, "-" if unknown."""
+    control = orchestrator.read_control(cell.location)
+    if control is None:
+        return "-"
+    if control.state in orchestrator.ENDED or control.at_work:
+        return run_control.visible_state(control)
+    return "interrupted"
+
+
+def _status_table(cells: Sequence[Run]) -> Table:
     states = ("done", "failed", "planned", "in flight", "submitted", "quarantined")
-    table = cell_table(cells, "judge", *states, "tokens", "cost USD", "last answer")
+    table = cell_table(cells, "judge", *states, "tokens", "cost USD", "last answer", "run")
     for cell in cells:
         for judge, line in _totals(cell, alone=len(cells) == 1).items():
             counts = [getattr(line, state.replace(" ", "_")) for state in states]
             tokens = line.prompt_tokens + line.completion_tokens
             numbers = [f"{count:,}" for count in (*counts, tokens)]
             last = [f"{line.cost:.4f}", line.last or "-"]
-            table.add_row(*cell_name(cells, cell), judge, *numbers, *last)
-    out.print(table)
+            table.add_row(*cell_name(cells, cell), judge, *numbers, *last, _state(cell))
+    return table
 
 
 def _totals(cell: Run, alone: bool) -> dict[str, orchestrator.Totals]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         record_rounds,
         request,
         settled,
+        sign_of_life,
         spent_in,
         write_control,
     )
@@ -99,6 +100,7 @@ _HOMES = {
     "request": "journal",
     "drop_journal": "journal",
     "settled": "journal",
+    "sign_of_life": "journal",
     "spent_in": "journal",
     "Patience": "retries",
 }
@@ -150,6 +152,7 @@ __all__ = [
     "record_rounds",
     "request",
     "settled",
+    "sign_of_life",
     "spent_in",
     "status",
     "within_grid_caps",

@@ -28,8 +28,12 @@ from llm_elicit.orchestrator import (
     Silent,
     in_thread,
     read_control,
+    sign_of_life,
     write_control,
 )
+
+SIGNS = 2.0
+"""Seconds between two signs of life."""
 
 POLL = 0.4
 """Seconds between two looks at what is asked of the run."""
@@ -68,11 +72,11 @@ class RunControl:
         self._start = asks if start is None else start
         self._applied: tuple[float | None, int | None] = (None, None)
         self._asked = asyncio.Event()
-        self._poll: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         await self.record(**self._start)
         self._poll = asyncio.create_task(self._follow())
+        self._lives = asyncio.create_task(self._give_signs())
         return self
 
     async def __aexit__(
@@ -81,10 +85,9 @@ class RunControl:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._poll is not None:
-            self._poll.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._poll
+        self._poll.cancel()
+        self._lives.cancel()
+        await asyncio.wait((self._poll, self._lives))
         if kind is not None and issubclass(kind, asyncio.CancelledError):
             return  # the process ends: what is recorded says how the run goes on
         with contextlib.suppress(JournalError):
@@ -144,6 +147,12 @@ class RunControl:
                 found = await asyncio.to_thread(read_control, self._location)
                 if found is not None and found.changed >= self.now.changed:
                     self.adopt(found)
+
+    async def _give_signs(self) -> None:
+        while True:
+            with contextlib.suppress(JournalError):
+                await asyncio.to_thread(sign_of_life, self._location)
+            await asyncio.sleep(SIGNS)
 
     def adopt(self, found: Control) -> None:
         """Take up what is recorded, and stop sending if something else is asked of the run."""

@@ -62,7 +62,7 @@ GOLDEN = {
     "0008-transactions-and-late-answers": ("63161ce101efd923", "57fdd91b51c23b40"),
     "0011-digests": ("9ac1590e85222278", "9ac1590e85222278"),
     "0013-people": ("c807ba14a37d1b68", "df0b42fa8a09edfe"),
-    "0012-run-control-and-events": ("350256a329eab1e0", "1f03f7b9f18f80e3"),
+    "0012-run-control-and-events": ("39a5d6f212cde7ab", "aa061925dc7ba5d2"),
 }
 
 

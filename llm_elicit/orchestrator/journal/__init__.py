@@ -25,6 +25,7 @@ from llm_elicit.orchestrator.journal.control import (
     read_events,
     record_events,
     request,
+    sign_of_life,
     write_control,
 )
 from llm_elicit.orchestrator.journal.digests import check_digests, digest_of
@@ -87,6 +88,7 @@ __all__ = [
     "record_rounds",
     "request",
     "settled",
+    "sign_of_life",
     "spent_in",
     "submitted",
     "totals",

@@ -32,6 +32,9 @@ RunState = Literal[
 ENDED: tuple[RunState, ...] = ("cancelled", "done", "failed")
 """The states in which nothing more happens by itself."""
 
+SILENCE = 6.0
+"""Seconds without a sign of life after which no process works on a run."""
+
 _PAGE = 1_000
 """The number of events that are read at a time."""
 
@@ -51,6 +54,7 @@ class Control:
         max_cost, concurrency: a cap in USD and a number of concurrent requests of each judge that
             replace the campaign's; None for the campaign's own.
         changed: seconds since 1970 of the last change, by the database's clock.
+        at_work: whether a process works on the run, or waits with it while it is paused.
     """
 
     wanted: Wanted = "running"
@@ -61,6 +65,7 @@ class Control:
     max_cost: float | None = None
     concurrency: int | None = None
     changed: float = 0.0
+    at_work: bool = False
 
 
 class RunEvent(StrictModel):
@@ -81,7 +86,11 @@ class RunEvent(StrictModel):
     at: str = Field(default_factory=now)
 
 
-_COLUMNS = [control.c[one.name] for one in fields(Control)]
+_WRITTEN = [one.name for one in fields(Control) if one.name != "at_work"]
+_COLUMNS = [
+    *(control.c[name] for name in _WRITTEN),
+    (clock() - control.c.alive < SILENCE).label("at_work"),
+]
 
 
 def read_control(location: JournalLocation) -> Control | None:
@@ -96,7 +105,11 @@ def read_control(location: JournalLocation) -> Control | None:
         if not sa.inspect(db).has_table("control"):
             return None  # of an earlier version
         row = db.execute(select(*_COLUMNS)).one_or_none()
-        return None if row is None else Control(**row._mapping)
+        return None if row is None else _read(row)
+
+
+def _read(row: sa.Row[Any]) -> Control:
+    return Control(**{**row._mapping, "at_work": bool(row.at_work)})
 
 
 def write_control(location: JournalLocation, **changes: Any) -> Control:
@@ -110,12 +123,22 @@ def write_control(location: JournalLocation, **changes: Any) -> Control:
 
     def write(db: sa.Connection) -> Control:
         if not db.execute(select(control.c.id)).all():
-            first = {one.name: getattr(Control(), one.name) for one in fields(Control)}
-            db.execute(insert(control).values(id=1, **first))
+            first = {name: getattr(Control(), name) for name in _WRITTEN}
+            db.execute(insert(control).values(id=1, alive=0.0, **first))
         db.execute(update(control).values(**changes, changed=clock()))
-        return Control(**db.execute(select(*_COLUMNS)).one()._mapping)
+        return _read(db.execute(select(*_COLUMNS)).one())
 
     return _written(location, write)
+
+
+def sign_of_life(location: JournalLocation) -> None:
+    """Record that a process works on the run; it counts as dead `SILENCE` seconds later.
+
+    Raises:
+        JournalError: the journal cannot be written.
+    """
+    with _writing(location) as db:
+        db.execute(update(control).values(alive=clock()))
 
 
 def request(

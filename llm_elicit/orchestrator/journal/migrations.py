@@ -334,7 +334,8 @@ MIGRATIONS: tuple[Migration, ...] = (
             error TEXT,
             max_cost DOUBLE PRECISION,
             concurrency BIGINT,
-            changed DOUBLE PRECISION NOT NULL
+            changed DOUBLE PRECISION NOT NULL,
+            alive DOUBLE PRECISION NOT NULL
         ) {strict};
         CREATE TABLE events (
             seq BIGINT PRIMARY KEY,

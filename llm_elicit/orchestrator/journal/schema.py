@@ -140,6 +140,7 @@ control = Table(
     Column("max_cost", Double),
     Column("concurrency", BigInteger),
     Column("changed", Double),
+    Column("alive", Double),
 )
 
 events = Table(

@@ -1,0 +1,85 @@
+"""`llm-elicit pause`, `resume` and `cancel`: runs that another process works on."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llm_elicit._util.packages import LazyModule
+from llm_elicit.cli.options import MaxCost, RunName, out
+from llm_elicit.errors import InputError
+
+if TYPE_CHECKING:
+    from llm_elicit import orchestrator
+    from llm_elicit.pipeline import run_control, run_folder
+    from llm_elicit.pipeline.run_folder import Run
+else:
+    orchestrator = LazyModule("llm_elicit.orchestrator")
+    run_control = LazyModule("llm_elicit.pipeline.run_control")
+    run_folder = LazyModule("llm_elicit.pipeline.run_folder")
+
+_LOOK = 0.2
+"""Seconds between two looks at the run."""
+
+
+def pause_command(run: RunName) -> None:
+    """Pause a run that another process asks, and wait for the answers in flight."""
+    result = _worked_on(run)
+    orchestrator.request(result.location, "paused")
+    _wait(result, "paused")
+
+
+def resume_command(
+    run: RunName,
+    max_cost: MaxCost = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=1000, help="Concurrent requests of each judge."),
+    ] = None,
+) -> None:
+    """Let a paused run go on, or give a running one other limits."""
+    result = _worked_on(run)
+    if max_cost is not None and max_cost <= 0.0:
+        raise InputError(f"--max-cost {max_cost:g}: a cap must be above 0 USD")
+    orchestrator.request(result.location, "running", max_cost=max_cost, concurrency=concurrency)
+    _wait(result, "running")
+
+
+def cancel_command(run: RunName) -> None:
+    """End a run that another process asks; every answer received is kept."""
+    result = _worked_on(run)
+    orchestrator.request(result.location, "cancelled")
+    _wait(result, "cancelled")
+
+
+def _worked_on(name: str) -> Run:
+    """Open a run that a process works on.
+
+    Raises:
+        InputError: there is no such run, or no process works on it.
+    """
+    result = run_folder.Run.open(name)
+    control = orchestrator.read_control(result.location)
+    if control is None or not control.at_work:
+        raise InputError(
+            f"{result.folder}: no process works on this run; `llm-elicit run {name}` goes on with "
+            "it"
+        )
+    return result
+
+
+def _wait(result: Run, wanted: str) -> None:
+    """Wait until a run does as asked, and say so."""
+    while True:
+        control = orchestrator.read_control(result.location)
+        assert control is not None
+        if control.state == wanted or control.state in orchestrator.ENDED:
+            break
+        if not control.at_work:
+            raise InputError(f"{result.folder}: the process at work on this run ended")
+        time.sleep(_LOOK)
+    totals = orchestrator.status(result.folder, result.campaign).values()
+    done, total = sum(one.done for one in totals), sum(one.total for one in totals)
+    out.print(f"{result.folder}: {control.state}; {done:,} of {total:,} questions are answered")

@@ -1,0 +1,93 @@
+"""A run in one terminal is watched, paused, resumed and cancelled from another."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llm_elicit.config.base_model import to_yaml
+from llm_elicit.errors import STOPPED
+from llm_elicit.testing.provider import Provider, Says
+
+QUESTIONS = 400
+
+
+def _call(*words: str) -> list[str]:
+    return [sys.executable, "-m", "llm_elicit", *words]
+
+
+def _say(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(_call(*words), capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def slow() -> Iterator[Provider]:
+    """A provider whose answers take a while."""
+    with Provider(lambda _n, _body: Says("A", delay=0.05)) as provider:
+        yield provider
+
+
+@pytest.fixture
+def campaign(slow: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The path of a campaign that takes some seconds, in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    judge = {
+        "name": "gpt", "backend": "openai", "model": "gpt-4o-mini",
+        "base_url": f"{slow.url}/v1", "concurrency": 2,
+    }  # fmt: skip
+    settings = {
+        "name": "long",
+        "space": "penguins",
+        "design": {"pairs": QUESTIONS // 2},
+        "judges": [judge],
+    }
+    Path("long.yaml").write_text(to_yaml(settings))
+    return "long.yaml"
+
+
+def _answered(provider: Provider, number: int) -> None:
+    latest = time.monotonic() + 30
+    while sum(seen.answered for seen in provider.seen) < number:
+        assert time.monotonic() < latest
+        time.sleep(0.02)
+
+
+def test_pause_resume_and_cancel_from_another_terminal(slow: Provider, campaign: str) -> None:
+    with subprocess.Popen(_call("ask", campaign), stderr=subprocess.PIPE, text=True) as asking:
+        _answered(slow, 10)
+        paused = _say("pause", "long")
+        assert paused.returncode == 0, paused.stderr
+        assert "paused" in paused.stdout
+        seen = len(slow.seen)
+        time.sleep(0.5)
+        assert len(slow.seen) == seen < QUESTIONS
+        assert _say("status", "long").stdout.split()[-1] == "paused"
+        resumed = _say("resume", "long", "--concurrency", "4")
+        assert "running" in resumed.stdout, resumed.stderr
+        _answered(slow, seen + 10)
+        cancelled = _say("cancel", "long")
+        assert "cancelled" in cancelled.stdout, cancelled.stderr
+        assert asking.stderr is not None
+        assert "cancelled; every answer received is kept" in asking.stderr.read()
+        assert asking.wait(30) == STOPPED
+    assert len(slow.seen) < QUESTIONS
+    assert _say("status", "long", "--watch").stdout.split()[-1] == "cancelled"
+
+
+def test_a_run_that_nobody_works_on_cannot_be_paused(slow: Provider, campaign: str) -> None:
+    for command in ("pause", "resume", "cancel"):
+        refused = _say(command, campaign)
+        assert refused.returncode == 2
+        assert "no process works on this run; `llm-elicit run long.yaml` goes on" in refused.stderr
+    with subprocess.Popen(_call("ask", campaign), stderr=subprocess.DEVNULL) as asking:
+        _answered(slow, 10)
+        asking.kill()
+    time.sleep(7)
+    assert _say("status", "long").stdout.split()[-1] == "interrupted"
+    assert _say("pause", "long").returncode == 2
