@@ -13,11 +13,10 @@ from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
     from llm_elicit import orchestrator
-    from llm_elicit.pipeline import run_control, run_folder
+    from llm_elicit.pipeline import run_folder
     from llm_elicit.pipeline.run_folder import Run
 else:
     orchestrator = LazyModule("llm_elicit.orchestrator")
-    run_control = LazyModule("llm_elicit.pipeline.run_control")
     run_folder = LazyModule("llm_elicit.pipeline.run_folder")
 
 _LOOK = 0.2

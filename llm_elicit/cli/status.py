@@ -18,11 +18,10 @@ from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
     from llm_elicit import orchestrator
-    from llm_elicit.pipeline import run_control, run_folder, stages
+    from llm_elicit.pipeline import run_folder, stages
     from llm_elicit.pipeline.run_folder import Run
 else:
     orchestrator = LazyModule("llm_elicit.orchestrator")
-    run_control = LazyModule("llm_elicit.pipeline.run_control")
     run_folder = LazyModule("llm_elicit.pipeline.run_folder")
     stages = LazyModule("llm_elicit.pipeline.stages")
 
@@ -59,7 +58,7 @@ def _state(cell: Run) -> str:
     if control is None:
         return "-"
     if control.state in orchestrator.ENDED or control.at_work:
-        return run_control.visible_state(control)
+        return orchestrator.visible_state(control)
     return "interrupted"
 
 

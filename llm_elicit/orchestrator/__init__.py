@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         settled,
         sign_of_life,
         spent_in,
+        visible_state,
         write_control,
     )
     from llm_elicit.orchestrator.journal import FILE as JOURNAL
@@ -102,6 +103,7 @@ _HOMES = {
     "settled": "journal",
     "sign_of_life": "journal",
     "spent_in": "journal",
+    "visible_state": "journal",
     "Patience": "retries",
 }
 
@@ -155,6 +157,7 @@ __all__ = [
     "sign_of_life",
     "spent_in",
     "status",
+    "visible_state",
     "within_grid_caps",
     "worded_identity",
     "write_control",

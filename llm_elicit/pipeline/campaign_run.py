@@ -22,13 +22,14 @@ from llm_elicit.orchestrator import (
     in_thread,
     request,
     status,
+    visible_state,
     write_control,
 )
 from llm_elicit.orchestrator.journal import now
 from llm_elicit.pipeline.ask import ask_under
 from llm_elicit.pipeline.event_log import INTERVAL, EventLog
 from llm_elicit.pipeline.plan import plan_run
-from llm_elicit.pipeline.run_control import RunControl, visible_state
+from llm_elicit.pipeline.run_control import RunControl
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.run_progress import RunProgress
 from llm_elicit.pipeline.snapshot import RunSnapshot

@@ -24,7 +24,6 @@ from llm_elicit.orchestrator import (
     JournalError,
     JournalLocation,
     Progress,
-    RunState,
     Silent,
     in_thread,
     read_control,
@@ -172,12 +171,3 @@ def _end(error: BaseException | None) -> dict[str, str | None]:
         return {"state": "cancelled", "error": None}
     ours = isinstance(error, ElicitError)
     return {"state": "failed", "error": str(error) if ours else f"defect: {error!r}"}
-
-
-def visible_state(control: Control) -> RunState:
-    """Return the state of a run; one that waits for requests in flight is "pausing"."""
-    if control.state == "running" and control.wanted == "paused":
-        return "pausing"
-    if control.state in ("running", "paused") and control.wanted == "cancelled":
-        return "cancelling"
-    return control.state

@@ -26,6 +26,7 @@ from llm_elicit.orchestrator.journal.control import (
     record_events,
     request,
     sign_of_life,
+    visible_state,
     write_control,
 )
 from llm_elicit.orchestrator.journal.digests import check_digests, digest_of
@@ -92,5 +93,6 @@ __all__ = [
     "spent_in",
     "submitted",
     "totals",
+    "visible_state",
     "write_control",
 ]

@@ -68,6 +68,15 @@ class Control:
     at_work: bool = False
 
 
+def visible_state(control: Control) -> RunState:
+    """Return the state of a run; one that waits for requests in flight is "pausing"."""
+    if control.state == "running" and control.wanted == "paused":
+        return "pausing"
+    if control.state in ("running", "paused") and control.wanted == "cancelled":
+        return "cancelling"
+    return control.state
+
+
 class RunEvent(StrictModel):
     """An event of a run.
 
