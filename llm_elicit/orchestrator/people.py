@@ -36,9 +36,9 @@ from llm_elicit.orchestrator.journal import (
 )
 from llm_elicit.orchestrator.journal import people as cards
 from llm_elicit.orchestrator.journal.failures import passes
-from llm_elicit.orchestrator.journal.people import CardRow, Expert, Shuffle
+from llm_elicit.orchestrator.journal.people import CardKind, CardRow, Expert, Shuffle
 from llm_elicit.orchestrator.journal.schema import clock, meta, prepare_schema
-from llm_elicit.planning.pairs import Plan, Query
+from llm_elicit.planning.pairs import Order, Plan, Query
 from llm_elicit.planning.rounds import ALL_JUDGES, schedule_of, with_rounds
 from llm_elicit.questions import Template, render
 from llm_elicit.spaces.features import FeatureSpace, Floats
@@ -55,6 +55,8 @@ _VERDICTS: dict[Choice, tuple[str, float | None]] = {
 
 HUMAN = "human"
 """The model that answers of people name, and the endpoint."""
+
+_ORDERS: tuple[Order, ...] = ("ab", "ba")
 
 _GAP = 10
 """Questions between a question and its repeat, if there are enough."""
@@ -190,45 +192,38 @@ class People:
         row = cards.held(db, who)
         if row is not None:
             cards.renew(db, row, self._lease)
-            return self._card(db, who, row)
+            return self._card(row, who, cards.answered_cards(db, who))
         found = cards.next_question(db, who, self._plan.end(who.judge))
         if found is None:
             return None
-        number = self._additional(db, who)
-        if number is None:
-            question, pair, order = found
-            number = cards.lease(
-                db, who, self._lease, kind="question", question=question, pair=pair,
-                presentation=order,
-            )  # fmt: skip
-        return self._leased(db, who, number)
-
-    def _additional(self, db: sa.Connection, who: Expert) -> int | None:
-        """Give an attention question or a repeat, if one is due, and return its number."""
         counts = cards.answered_cards(db, who)
-        settings = self._judges[who.judge]
-        asked, rng = counts.get("question", 0), random.Random(repr((who.shuffle, counts)))
-        if self._due(settings.attention, asked, counts.get("attention", 0), who, "attention"):
-            return cards.lease(
-                db, who, self._lease, kind="attention", question=None,
-                pair=counts.get("attention", 0), presentation=rng.choice(["ab", "ba"]),
-                expected=rng.choice(["a", "b"]),
-            )  # fmt: skip
-        if self._due(settings.repeats, asked, counts.get("repeat", 0), who, "repeat"):
+        row = self._additional(db, who, counts)
+        return self._card(row or cards.lease(db, who, self._lease, "question", found), who, counts)
+
+    def _additional(
+        self, db: sa.Connection, who: Expert, counts: dict[CardKind, int]
+    ) -> CardRow | None:
+        """Give an attention question or a repeat, if one is due."""
+        rng = random.Random(repr((who.shuffle, counts)))
+        number, settings = counts.get("attention", 0), self._judges[who.judge]
+        if self._due(settings.attention, "attention", who, counts):
+            shown, expected = (None, number, rng.choice(_ORDERS)), rng.choice(["a", "b"])
+            return cards.lease(db, who, self._lease, "attention", shown, expected=expected)
+        if self._due(settings.repeats, "repeat", who, counts):
             share = self._plan.count(who.judge) // len(settings.experts)
             old = cards.repeatable(db, who, max(min(_GAP, share // 3), 1))
             if old:
                 again = rng.choice(old)
-                return cards.lease(
-                    db, who, self._lease, kind="repeat", question=again.question, pair=again.pair,
-                    presentation=rng.choice(self._plan.orders),
-                )  # fmt: skip
+                order = rng.choice(self._plan.orders)
+                what = (again.question, again.pair, order)
+                return cards.lease(db, who, self._lease, "repeat", what)
         return None
 
-    def _due(self, share: float, asked: int, given: int, who: Expert, kind: str) -> bool:
+    @staticmethod
+    def _due(share: float, kind: CardKind, who: Expert, counts: dict[CardKind, int]) -> bool:
         """Return whether another additional question is due, after a random start."""
         start = random.Random(repr((who.shuffle, kind))).random()
-        return given < math.floor(share * asked + start)
+        return counts.get(kind, 0) < math.floor(share * counts.get("question", 0) + start)
 
     def answer(
         self,
@@ -317,11 +312,11 @@ class People:
         if current is not None:
             cards.release(db, current)
         cards.reopen(db, last)
-        number = cards.lease(
-            db, who, self._lease, kind=last.kind, question=last.question, pair=last.pair,
-            presentation=last.presentation, expected=last.expected, choice=last.choice,
-        )  # fmt: skip
-        return self._leased(db, who, number)
+        shown = (last.question, last.pair, last.presentation)
+        row = cards.lease(
+            db, who, self._lease, last.kind, shown, expected=last.expected, choice=last.choice
+        )
+        return self._card(row, who, cards.answered_cards(db, who))
 
     def _round_of(self, row: CardRow) -> range:
         rounds = self._campaign.design.rounds
@@ -361,19 +356,14 @@ class People:
         shuffle = Shuffle.of(self._campaign.seed, judge, expert)
         return Expert(judge, expert, shuffle, experts, experts > 1 and self._plan.replicates > 1)
 
-    def _leased(self, db: sa.Connection, who: Expert, number: int) -> Card:
-        row = cards.card(db, number)
-        assert row is not None
-        return self._card(db, who, row)
-
-    def _card(self, db: sa.Connection, who: Expert, row: CardRow) -> Card:
+    def _card(self, row: CardRow, who: Expert, counts: dict[CardKind, int]) -> Card:
         first, second = self._shown(row, who)
         expected = "" if row.expected is None else row.expected.upper()
         return Card(
             id=row.id,
             judge=row.judge,
             expert=row.expert,
-            number=sum(cards.answered_cards(db, who).values()) + 1,
+            number=sum(counts.values()) + 1,
             title=self._space.title,
             subject=self._space.subject,
             setting=self._space.setting,

@@ -103,6 +103,47 @@ _HERE = (people.c.judge == bindparam("of_judge")) & (people.c.expert == bindpara
 
 _ROW = select(*(people.c[one.name] for one in fields(CardRow)))
 
+_CARD = _ROW.where(people.c.id == bindparam("card"))
+_HELD = _ROW.where(_HERE, people.c.state == LEASED)
+_LATEST = _ROW.where(_HERE, people.c.state == ANSWERED).order_by(people.c.id.desc()).limit(1)
+_RENEW = (
+    update(people)
+    .where(people.c.id == bindparam("card"))
+    .values(expires=clock() + bindparam("lease"), shown=clock())
+)
+_RELEASE = (
+    update(people)
+    .where(people.c.question == bindparam("of"), people.c.kind == QUESTION)
+    .where(people.c.state == LEASED)
+    .values(state="released")
+)
+_LEASE = (
+    people.insert()
+    .values(
+        judge=bindparam("of_judge"), expert=bindparam("of_expert"), kind=bindparam("new_kind"),
+        question=bindparam("new_question"), pair=bindparam("new_pair"),
+        presentation=bindparam("new_presentation"), state=LEASED,
+        expires=clock() + bindparam("lease"), shown=clock(),
+        choice=bindparam("new_choice"), expected=bindparam("new_expected"),
+    )
+    .returning(people.c.id)
+)  # fmt: skip
+_COUNTS = (
+    select(people.c.kind, func.count())
+    .where(_HERE, people.c.state == ANSWERED)
+    .group_by(people.c.kind)
+)
+_SETTLE = (
+    update(people)
+    .where(people.c.id == bindparam("card"), people.c.state == LEASED)
+    .values(
+        state=ANSWERED, choice=bindparam("new_choice"), seconds=bindparam("new_seconds"),
+        confidence=bindparam("new_confidence"), answered_at=bindparam("new_time"),
+    )
+)  # fmt: skip
+_STATE = select(questions.c.state).where(questions.c.id == bindparam("of"))
+_REPLICATE = select(questions.c.replicate).where(questions.c.id == bindparam("of"))
+
 _OPEN = (
     (questions.c.judge == bindparam("of_judge"))
     & questions.c.state.not_in(("done", "quarantined"))
@@ -191,13 +232,13 @@ def alone(db: sa.Connection, location: JournalLocation, judge: str) -> None:
 
 def card(db: sa.Connection, number: int) -> CardRow | None:
     """Return a card by its number."""
-    row = db.execute(_ROW.where(people.c.id == number)).one_or_none()
+    row = db.execute(_CARD, {"card": number}).one_or_none()
     return None if row is None else CardRow(**row._mapping)
 
 
 def held(db: sa.Connection, expert: Expert) -> CardRow | None:
     """Return the card that an expert has; None if the question was settled otherwise since."""
-    found = db.execute(_ROW.where(_HERE, people.c.state == LEASED), expert.key).one_or_none()
+    found = db.execute(_HELD, expert.key).one_or_none()
     if found is None:
         return None
     row = CardRow(**found._mapping)
@@ -208,20 +249,17 @@ def held(db: sa.Connection, expert: Expert) -> CardRow | None:
 
 
 def _waits(db: sa.Connection, question: int | None) -> bool:
-    state = db.execute(select(questions.c.state).where(questions.c.id == question)).scalar()
-    return state not in ("done", "quarantined")
+    return db.execute(_STATE, {"of": question}).scalar() not in ("done", "quarantined")
 
 
 def replicate(db: sa.Connection, row: CardRow) -> int:
     """Return the replicate that a card's question is."""
-    number = select(questions.c.replicate).where(questions.c.id == row.question)
-    return int(db.execute(number).scalar_one())
+    return int(db.execute(_REPLICATE, {"of": row.question}).scalar_one())
 
 
 def renew(db: sa.Connection, row: CardRow, lease: float) -> None:
     """Renew a card's lease as it is shown again."""
-    shown = update(people).where(people.c.id == row.id)
-    db.execute(shown.values(expires=clock() + lease, shown=clock()))
+    db.execute(_RENEW, {"card": row.id, "lease": lease})
 
 
 def release(db: sa.Connection, row: CardRow) -> None:
@@ -243,34 +281,45 @@ def next_question(db: sa.Connection, expert: Expert, known: int) -> tuple[int, i
     return None if row is None else (row.id, row.pair, row.presentation)
 
 
-def lease(db: sa.Connection, expert: Expert, seconds: float, **card: Any) -> int:
-    """Give a card to an expert, and return its number; an expired lease of the question ends.
+def lease(
+    db: sa.Connection,
+    expert: Expert,
+    seconds: float,
+    kind: CardKind,
+    shown: tuple[int | None, int, Order],
+    *,
+    expected: str | None = None,
+    choice: str | None = None,
+) -> CardRow:
+    """Give a card to an expert, and return it; an expired lease of the question ends.
 
     Args:
         db: the journal.
         expert: the expert.
         seconds: the lease.
-        card: the columns of the card.
+        kind: the kind of card.
+        shown: the row of the question, the pair and the presentation.
+        expected: what an attention question asks to choose.
+        choice: what had been chosen before it was undone.
     """
-    if card["kind"] == "question":
-        expired = update(people).where(
-            people.c.question == card["question"],
-            people.c.kind == QUESTION,
-            people.c.state == LEASED,
-        )
-        db.execute(expired.values(state="released"))
-    given = people.insert().values(
-        judge=expert.judge, expert=expert.name, state="leased", expires=clock() + seconds,
-        shown=clock(), **card,
+    question, pair, presentation = shown
+    if kind == "question":
+        db.execute(_RELEASE, {"of": question})
+    values = {
+        **expert.key, "lease": seconds, "new_kind": kind, "new_question": question,
+        "new_pair": pair, "new_presentation": presentation, "new_choice": choice,
+        "new_expected": expected,
+    }  # fmt: skip
+    number = int(db.execute(_LEASE, values).scalar_one())
+    return CardRow(
+        number, expert.judge, expert.name, kind, question, pair, presentation, "leased", choice,
+        expected, 0.0,
     )  # fmt: skip
-    return int(db.execute(given.returning(people.c.id)).scalar_one())
 
 
 def answered_cards(db: sa.Connection, expert: Expert) -> dict[CardKind, int]:
     """Return how many cards of each kind an expert has answered."""
-    counts = select(people.c.kind, func.count()).where(_HERE, people.c.state == ANSWERED)
-    rows = db.execute(counts.group_by(people.c.kind), expert.key)
-    return {row[0]: int(row[1]) for row in rows}
+    return {row[0]: int(row[1]) for row in db.execute(_COUNTS, expert.key)}
 
 
 def repeatable(db: sa.Connection, expert: Expert, gap: int) -> list[CardRow]:
@@ -316,17 +365,16 @@ def settle(
         assert row.question is not None
         if apply_each(db, [answered(row.question, answer)], row.expert):
             return False
-    kept = update(people).where(people.c.id == row.id, people.c.state == LEASED)
-    kept = kept.values(
-        state="answered", choice=choice, seconds=seconds, confidence=confidence, answered_at=now()
-    )
-    return bool(db.execute(kept).rowcount)
+    values = {
+        "card": row.id, "new_choice": choice, "new_seconds": seconds,
+        "new_confidence": confidence, "new_time": now(),
+    }  # fmt: skip
+    return bool(db.execute(_SETTLE, values).rowcount)
 
 
 def last_answered(db: sa.Connection, expert: Expert) -> CardRow | None:
     """Return the card that an expert answered last."""
-    latest = _ROW.where(_HERE, people.c.state == ANSWERED).order_by(people.c.id.desc()).limit(1)
-    row = db.execute(latest, expert.key).one_or_none()
+    row = db.execute(_LATEST, expert.key).one_or_none()
     return None if row is None else CardRow(**row._mapping)
 
 
