@@ -2,7 +2,7 @@
 
 A question to a person is a row of the journal like a question to a model, and so is its answer.
 Fits and audits therefore treat both alike. Questions are given out by leases, so that no question
-is with two people at once; a card that is not answered in time goes to whoever comes next.
+is with two people at once; a card that is not answered in time goes to another expert.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Literal, Self, TypeVar, cast
+from typing import Self, TypeVar, cast
 
 import numpy as np
 import sqlalchemy as sa
@@ -26,35 +26,26 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import HumanJudge
 from llm_elicit.config.provenance import check_same, identity_of
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal import (
-    Answer,
-    JournalLocation,
-    Question,
-    digest_of,
-    now,
-    planned_rounds,
-)
+from llm_elicit.orchestrator.journal import Answer, JournalLocation, planned_rounds
 from llm_elicit.orchestrator.journal import people as cards
 from llm_elicit.orchestrator.journal.failures import passes
 from llm_elicit.orchestrator.journal.people import CardKind, CardRow, Expert, Shuffle
 from llm_elicit.orchestrator.journal.schema import clock, meta, prepare_schema
+from llm_elicit.orchestrator.question_cards import (
+    Card,
+    Choice,
+    answer_of,
+    card_of,
+    check_values,
+    given_away,
+    is_open,
+)
 from llm_elicit.planning.pairs import Order, Plan, Query
 from llm_elicit.planning.rounds import ALL_JUDGES, schedule_of, with_rounds
 from llm_elicit.questions import Template, render
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 T = TypeVar("T")
-
-Choice = Literal["a", "b", "equal", "cannot say"]
-"""What an expert may choose: the first card shown, the second, or neither."""
-
-_VERDICTS: dict[Choice, tuple[str, float | None]] = {
-    "a": ("A", 1.0), "b": ("B", 0.0), "equal": ("tie", 0.5), "cannot say": ("refusal", None),
-}  # fmt: skip
-"""The verdict of each choice, as of models, and P(first shown)."""
-
-HUMAN = "human"
-"""The model that answers of people name, and the endpoint."""
 
 _ORDERS: tuple[Order, ...] = ("ab", "ba")
 
@@ -63,32 +54,6 @@ _GAP = 10
 
 _MAX_OUTAGE = 5.0
 """Seconds that a journal's server may be unreachable."""
-
-
-class Card(StrictModel):
-    """A question on an expert's screen.
-
-    Attributes:
-        id: its number, with which it is answered.
-        judge, expert: who has it.
-        number: 1 for the expert's first card, and so on.
-        title, subject, setting: of the feature space.
-        a, b: what is shown as A and as B: labels and worded values.
-        instruction: what an attention question asks to choose, in a sentence; else empty.
-        choice: what the expert had chosen before it was undone; else None.
-    """
-
-    id: int
-    judge: str
-    expert: str
-    number: int
-    title: str
-    subject: str
-    setting: str
-    a: tuple[tuple[str, str], ...]
-    b: tuple[tuple[str, str], ...]
-    instruction: str = ""
-    choice: Choice | None = None
 
 
 class PeopleProgress(StrictModel):
@@ -248,46 +213,23 @@ class People:
             InputError: the card is not this expert's, or is settled otherwise; a value is not
                 allowed; or the journal cannot be written.
         """
-        who = self._expert(judge, expert)
-        if choice not in _VERDICTS:
-            raise InputError(f"choice {choice!r}: choose one of {', '.join(_VERDICTS)}")
-        if confidence is not None and not 0.0 <= confidence <= 1.0:
-            raise InputError(f"confidence {confidence}: give a number from 0 to 1, or none")
-        if seconds is not None and not 0.0 <= seconds < math.inf:
-            raise InputError(f"seconds {seconds}: give a number from 0, or none")
+        self._expert(judge, expert)
+        check_values(choice, confidence, seconds)
 
         def work(db: sa.Connection) -> None:
-            row = self._open_card(db, who, card, choice)
-            if row is None:
+            row = cards.card(db, card)
+            if row is None or (row.judge, row.expert) != (judge, expert):
+                raise InputError(f"card {card}: not one of {expert}'s; answer the one shown now")
+            if not is_open(row, choice):
                 return
             took = seconds
             if took is None:
                 took = max(float(db.execute(select(clock())).scalar_one()) - row.shown, 0.0)
             answer = self._answer(db, row, choice, took) if row.kind == "question" else None
             if not cards.settle(db, row, choice, took, confidence=confidence, answer=answer):
-                raise _given_away(card)
+                raise given_away(card)
 
         self._once(judge, work)
-
-    @staticmethod
-    def _open_card(db: sa.Connection, who: Expert, number: int, choice: Choice) -> CardRow | None:
-        """Return a card that waits for its answer; None if it has this answer already.
-
-        Raises:
-            InputError: it is not the expert's, or is settled otherwise.
-        """
-        row = cards.card(db, number)
-        if row is None or (row.judge, row.expert) != (who.judge, who.name):
-            raise InputError(f"card {number}: not one of {who.name}'s; answer the one shown now")
-        if row.state == "released":
-            raise _given_away(number)
-        if row.state == "undone":
-            raise InputError(f"card {number}: its answer was undone; answer the card shown now")
-        if row.state == "answered" and row.choice != choice:
-            raise InputError(
-                f"card {number}: answered with {row.choice!r} already; undo that to change it"
-            )
-        return row if row.state == "leased" else None
 
     def undo(self, judge: str, expert: str) -> Card | None:
         """Undo the expert's last answer, and return its card anew.
@@ -357,21 +299,7 @@ class People:
         return Expert(judge, expert, shuffle, experts, experts > 1 and self._plan.replicates > 1)
 
     def _card(self, row: CardRow, who: Expert, counts: dict[CardKind, int]) -> Card:
-        first, second = self._shown(row, who)
-        expected = "" if row.expected is None else row.expected.upper()
-        return Card(
-            id=row.id,
-            judge=row.judge,
-            expert=row.expert,
-            number=sum(counts.values()) + 1,
-            title=self._space.title,
-            subject=self._space.subject,
-            setting=self._space.setting,
-            a=tuple(self._space.word(first)),
-            b=tuple(self._space.word(second)),
-            instruction=expected and f"This card checks attention: choose {expected}.",
-            choice=row.choice,  # type: ignore[arg-type]
-        )
+        return card_of(row, self._space, self._shown(row, who), number=sum(counts.values()) + 1)
 
     def _shown(self, row: CardRow, who: Expert) -> tuple[Floats, Floats]:
         """Return the points of a card as they are shown: A, B."""
@@ -395,22 +323,10 @@ class People:
 
     def _answer(self, db: sa.Connection, row: CardRow, choice: Choice, seconds: float) -> Answer:
         """Return the row of the journal's table of answers."""
-        verdict, first = _VERDICTS[choice]
-        if first is not None and row.presentation == "ba":
-            first = 1.0 - first
         shown = self._shown(row, self._expert(row.judge, row.expert))
         prompt = render(self._space, *shown, self._template)
-        answer = Answer(
-            template=self._template.id, prompt_hash=prompt.hash, endpoint=HUMAN, settings="{}",
-            model_asked=HUMAN, model_answered=row.expert, reply=choice, finish="stop",
-            verdict=verdict, first=None, letter_mass=None, probability=first, prompt_tokens=0,
-            completion_tokens=0, cached_tokens=0, cost=0.0, latency=seconds, cached=False,
-            asked_at=now(),
-        )  # fmt: skip
-        assert row.question is not None
-        replicate = cards.replicate(db, row)
-        question = Question(row.question, row.pair, row.presentation, replicate, 0, row.judge)
-        return replace(answer, digest=digest_of(question, answer))
+        asked = cards.question_of(db, row)
+        return answer_of(asked, row.expert, choice, seconds, (self._template.id, prompt.hash))
 
     def _once(self, judge: str, work: Callable[[sa.Connection], T], *, again: bool = True) -> T:
         """Return the result of `work` in a transaction of its own; if `again`, it is retried."""
@@ -439,10 +355,3 @@ class People:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _given_away(card: int) -> InputError:
-    return InputError(
-        f"card {card}: it was not answered in time and has been given to someone else; answer the "
-        "card shown now"
-    )

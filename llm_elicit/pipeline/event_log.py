@@ -1,4 +1,4 @@
-"""The events of a run: recorded in its journal, and passed on to whoever watches."""
+"""The events of a run: recorded in its journal, and passed on to all who watch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class EventLog:
             try:
                 recorded = await in_thread(partial(record_events, self._location, added))
             except ElicitError as error:
-                # Whoever writes the journal's answers reports the same failure to the user.
+                # What writes the journal's answers reports the same failure to the user.
                 self._waiting = added + self._waiting
                 log_event("events not recorded", reason=str(error))
                 return

@@ -1,4 +1,4 @@
-"""People as judges: every question is answered exactly once, whoever comes, goes and comes back."""
+"""People as judges: every question is answered exactly once, even if people leave and come back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from llm_elicit.orchestrator.journal import Journal, JournalLocation, reading
 from llm_elicit.orchestrator.journal.people import Shuffle
 from llm_elicit.orchestrator.journal.schema import people as table_of_people
 from llm_elicit.orchestrator.journal.schema import questions
-from llm_elicit.orchestrator.people import Card, Choice, People
+from llm_elicit.orchestrator.people import People
+from llm_elicit.orchestrator.question_cards import Card, Choice
 from orchestrator.running import Notes, campaign, plan_of, table
 
 PANEL = {"name": "panel", "backend": "human", "experts": ["ben", "cleo", "dan"]}
@@ -155,7 +156,7 @@ def test_the_same_card_is_shown_until_it_is_answered(location: JournalLocation) 
         assert people.next("panel", "ben") == card  # nobody else has taken it
 
 
-def test_an_expired_card_goes_to_whoever_comes_next(location: JournalLocation) -> None:
+def test_an_expired_card_goes_to_the_next_expert(location: JournalLocation) -> None:
     with opened(location, study_of(PANEL, pairs=4, both_orders=False)) as people:
         late = people.next("panel", "ben")
         assert late is not None

@@ -9,13 +9,14 @@ card.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, bindparam, case, func, select, update
 
-from llm_elicit.orchestrator.journal.changes import Answer, answered, now
+from llm_elicit.orchestrator.journal.changes import Answer, Question, answered, now
 from llm_elicit.orchestrator.journal.interface import JournalLocation
 from llm_elicit.orchestrator.journal.schema import (
     ANSWERED,
@@ -113,8 +114,9 @@ _RENEW = (
 )
 _RELEASE = (
     update(people)
-    .where(people.c.question == bindparam("of"), people.c.kind == QUESTION)
-    .where(people.c.state == LEASED)
+    .where(
+        people.c.question == bindparam("of"), people.c.kind == QUESTION, people.c.state == LEASED
+    )
     .values(state="released")
 )
 _LEASE = (
@@ -232,29 +234,30 @@ def alone(db: sa.Connection, location: JournalLocation, judge: str) -> None:
 
 def card(db: sa.Connection, number: int) -> CardRow | None:
     """Return a card by its number."""
-    row = db.execute(_CARD, {"card": number}).one_or_none()
-    return None if row is None else CardRow(**row._mapping)
+    return _row(db, _CARD, {"card": number})
+
+
+def _row(db: sa.Connection, query: sa.Select[Any], values: Mapping[str, Any]) -> CardRow | None:
+    found = db.execute(query, values).one_or_none()
+    return None if found is None else CardRow(**found._mapping)
 
 
 def held(db: sa.Connection, expert: Expert) -> CardRow | None:
     """Return the card that an expert has; None if the question was settled otherwise since."""
-    found = db.execute(_HELD, expert.key).one_or_none()
-    if found is None:
-        return None
-    row = CardRow(**found._mapping)
-    if row.kind == "question" and not _waits(db, row.question):
+    row = _row(db, _HELD, expert.key)
+    if row is None or row.kind != "question":
+        return row
+    if db.execute(_STATE, {"of": row.question}).scalar() in ("done", "quarantined"):
         release(db, row)
         return None
     return row
 
 
-def _waits(db: sa.Connection, question: int | None) -> bool:
-    return db.execute(_STATE, {"of": question}).scalar() not in ("done", "quarantined")
-
-
-def replicate(db: sa.Connection, row: CardRow) -> int:
-    """Return the replicate that a card's question is."""
-    return int(db.execute(_REPLICATE, {"of": row.question}).scalar_one())
+def question_of(db: sa.Connection, row: CardRow) -> Question:
+    """Return the question of a card that is no attention question."""
+    assert row.question is not None
+    replicate = int(db.execute(_REPLICATE, {"of": row.question}).scalar_one())
+    return Question(row.question, row.pair, row.presentation, replicate, 0, row.judge)
 
 
 def renew(db: sa.Connection, row: CardRow, lease: float) -> None:
@@ -311,10 +314,7 @@ def lease(
         "new_expected": expected,
     }  # fmt: skip
     number = int(db.execute(_LEASE, values).scalar_one())
-    return CardRow(
-        number, expert.judge, expert.name, kind, question, pair, presentation, "leased", choice,
-        expected, 0.0,
-    )  # fmt: skip
+    return CardRow(number, expert.judge, expert.name, kind, *shown, "leased", choice, expected, 0.0)
 
 
 def answered_cards(db: sa.Connection, expert: Expert) -> dict[CardKind, int]:
@@ -327,13 +327,8 @@ def repeatable(db: sa.Connection, expert: Expert, gap: int) -> list[CardRow]:
 
     They were answered before the last `gap` questions, and not repeated yet.
     """
-    rows = db.execute(
-        _ROW.where(_HERE, people.c.state == ANSWERED, people.c.kind != "attention").order_by(
-            people.c.id
-        ),
-        expert.key,
-    )
-    cards = [CardRow(**row._mapping) for row in rows]
+    query = _ROW.where(_HERE, people.c.state == ANSWERED, people.c.kind != "attention")
+    cards = [CardRow(**row._mapping) for row in db.execute(query.order_by(people.c.id), expert.key)]
     repeated = {one.question for one in cards if one.kind == "repeat"}
     asked = [one for one in cards if one.kind == "question"]
     return [one for one in asked[: max(len(asked) - gap, 0)] if one.question not in repeated]
@@ -374,8 +369,7 @@ def settle(
 
 def last_answered(db: sa.Connection, expert: Expert) -> CardRow | None:
     """Return the card that an expert answered last."""
-    row = db.execute(_LATEST, expert.key).one_or_none()
-    return None if row is None else CardRow(**row._mapping)
+    return _row(db, _LATEST, expert.key)
 
 
 def waiting(db: sa.Connection, judge: str, pairs: range) -> int:
