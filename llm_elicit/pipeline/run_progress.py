@@ -1,4 +1,4 @@
-"""What the stages of a run report, kept for snapshots and told as events."""
+"""What the stages of a run report, kept for snapshots and recorded as events."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class JudgeCounts:
     Attributes:
         tally: the counts, which the engine changes in place.
         rate: answers per second over the last seconds.
-        told: the numbers that the last events gave.
+        reported: the numbers that the last events gave.
     """
 
     judge: Judge
     tally: Tally = field(default_factory=Tally)
     rate: float = 0.0
-    told: dict[str, float] = field(default_factory=dict)
+    reported: dict[str, float] = field(default_factory=dict)
     _pace: deque[tuple[float, int]] = field(default_factory=deque)
 
     def measure(self) -> None:
@@ -45,9 +45,9 @@ class JudgeCounts:
         self.rate = max(self.tally.done - done, 0) / (now - began) if now > began else 0.0
 
     def growth(self, name: str, value: float) -> float:
-        """Return how far a number has grown since it was last told, and count it as told."""
-        before = self.told.get(name, 0.0)
-        self.told[name] = value
+        """Return how far a number has grown since it was last reported, and keep it."""
+        before = self.reported.get(name, 0.0)
+        self.reported[name] = value
         return value - before
 
     def snapshot(self) -> JudgeSnapshot:
@@ -70,7 +70,7 @@ class JudgeCounts:
 
 
 class RunProgress:
-    """A progress that keeps what it is told, and adds it to the events of the run.
+    """A progress that keeps what is reported, and adds it to the events of the run.
 
     Args:
         judges: the judges by name.
@@ -92,7 +92,7 @@ class RunProgress:
         return sum(counts.tally.done for counts in self.counts.values())
 
     def resume(self, judge: str, totals: Totals) -> None:
-        """Take over the counts of earlier processes, which need not be told again."""
+        """Take over the counts of earlier processes, which need not be reported again."""
         counts = self.counts[judge]
         priced = counts.tally.cost is not None
         counts.tally = replace(
@@ -102,7 +102,7 @@ class RunProgress:
             failed=totals.failed,
             cost=totals.cost if priced else None,
         )
-        counts.told = {"answered": totals.done, "failed": totals.failed, "cost": totals.cost}
+        counts.reported = {"answered": totals.done, "failed": totals.failed, "cost": totals.cost}
 
     def tally(self, judge: str, tally: Tally) -> None:
         """Keep a judge's counts."""
