@@ -36,7 +36,7 @@ class SourcePower(StrictModel):
 
 
 class DataPower(SourcePower):
-    """The power at which the data are most likely; 0 if no power is likelier than λ.
+    """The power at which the data are most likely; 0 if a uniform density is likelier.
 
     The interval is over rows, for the fitted utility.
 
@@ -117,7 +117,8 @@ class BeliefPowers(StrictModel):
         rows: in increasing order of the power.
         size: points on each side of the distances here.
         sampling_data: Wasserstein-1 of λ from the data at that size; None without data.
-        sampling_log_density: log density of λ, in the same unit as the rows'; None without data.
+        sampling_log_density: mean log density of λ at the data's rows, in the same unit; None
+            without data.
         nearer: whether the belief is nearer to the data than λ at every power (true), at none
             (false), or depending on the power (None); also None without data.
     """
@@ -181,7 +182,7 @@ def measure_powers(
         rows=rows,
         size=size,
         sampling_data=sampling_data,
-        sampling_log_density=None if evidence.data is None else flat,
+        sampling_log_density=None if evidence.data is None else flat + evidence.sampling,
         nearer=_nearer(rows, sampling_data),
     )
 
@@ -194,11 +195,11 @@ def _moments(at: Floats, numbers: Floats) -> tuple[list[float | None], list[floa
 
 
 def _log_density(evidence: PowerEvidence, factor: float, flat: float) -> float | None:
-    """Return the mean log density of the data at a power; `flat` is that of λ."""
+    """Return the mean log density of the data at a power; `flat` is that of a uniform law."""
     if evidence.data is None:
         return None
     gain = factor * float(evidence.data.mean()) - evidence.log_normalizers[factor]
-    return gain + flat
+    return gain + evidence.taper + flat
 
 
 def _identified(evidence: PowerEvidence) -> IdentifiedPower | None:
@@ -234,8 +235,8 @@ def _data_power(evidence: PowerEvidence, data: Floats) -> DataPower:
     The interval's standard error is that of the rows' mean utility over the variance of the utility
     under the belief, the curvature of log Z.
     """
-    factors = np.array([0.0, *sorted(evidence.log_normalizers)])
-    logs = np.array([0.0, *(evidence.log_normalizers[f] for f in factors[1:])])
+    factors = np.array(sorted(evidence.log_normalizers))
+    logs = np.array([evidence.log_normalizers[factor] for factor in factors])
     spline = CubicSpline(factors, logs)
     grid = np.linspace(0.0, factors[-1], _GRID)
     best = float(grid[int((grid * data.mean() - spline(grid)).argmax())])
@@ -251,7 +252,7 @@ def _data_power(evidence: PowerEvidence, data: Floats) -> DataPower:
 
 
 def _log_flat(reference: Reference) -> float:
-    """Return log density of λ per unit of every feature's scale (sd, or category)."""
+    """Return log density of a uniform law on the box, per unit of every scale (sd, or category)."""
     space, standardizer = reference.space, reference.standardizer
     low, high = space.scale_ends
     widths = np.where(space.categorical, high - low, (high - low) / standardizer.sd)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,11 @@ UNIDENTIFIED = ("assumed noise level", "convention")
 _LARGEST = 64.0
 _COUNT = 4000
 _LEAST_EFFECTIVE = 400
+_FLATTEST = 1e-6
+
+
+class _Law(Protocol):
+    def log_prob(self, x: Floats) -> Floats: ...
 
 
 @dataclass(frozen=True)
@@ -35,9 +40,13 @@ class PowerEvidence:
         source: what that comes from.
         identified: the power by other answers; None if there are none.
         points: draws `(m, d)`, natural units, by factor.
-        log_normalizers: log of the mean of exp(factor · utility) over λ, by factor, including
-            factors above `FACTORS` up to where the data are most likely.
+        log_normalizers: log of the mean of exp(factor · utility) over the box asked about, 0 where
+            constraints exclude it, by factor: 0, `FACTORS`, and above them up to where the data are
+            most likely. Beyond the compared points of a λ that is not uniform, the belief's taper
+            multiplies it.
         data: the utility `(n,)` at the data's rows, with mean 0 over λ; None without a table.
+        taper: the mean log of the taper at these rows.
+        sampling: the mean log density of λ at these rows, relative to a uniform one on the box.
     """
 
     saved: float
@@ -46,6 +55,8 @@ class PowerEvidence:
     points: Mapping[float, Floats]
     log_normalizers: Mapping[float, float]
     data: Floats | None
+    taper: float = 0.0
+    sampling: float = 0.0
 
 
 def at_powers(
@@ -63,17 +74,16 @@ def at_powers(
     """
     rng = np.random.default_rng([seed, 0x5CA1E])
     some = points[rng.permutation(len(points))[: 2 * _COUNT]]
-    both = np.concatenate([some, space.sample(len(some), rng)])
-    slope = belief.sampling.log_scale_slope(both)
-    utility = belief.utility(both)
-    centre = float(utility[len(some) :].mean())
-    # λ is uniform on the scales; densities are relative to it.
-    flat = float((belief.sampling.log_prob(both) - slope)[0])
-    proposal = np.logaddexp(belief.log_prob(both) - slope - flat, 0.0) - math.log(2.0)
-    tempering = _Tempering(belief, centre, flat, seed)
+    both = np.concatenate([some, belief.sampling.sample(len(some), rng)])
+    tempering = _Tempering.of(belief, space, both[len(some) :], seed)
+    utility, taper = tempering.utility(both)
+    proposal = np.logaddexp(
+        tempering.relative(belief, both), tempering.relative(belief.sampling, both)
+    )
+    proposal -= math.log(2.0)
     drawn, logs = {}, {}
-    for factor in FACTORS:
-        exponents = factor * (utility - centre) - proposal
+    for factor in (0.0, *FACTORS):
+        exponents = factor * utility + taper - proposal
         weights = np.exp(exponents - exponents.max())
         if factor != 1.0 and weights.sum() ** 2 / (weights**2).sum() < _LEAST_EFFECTIVE:
             other, logs[factor] = tempering.at(factor)
@@ -82,14 +92,23 @@ def at_powers(
         logs[factor] = float(logsumexp(exponents) - math.log(len(both)))
         rows = rng.choice(len(both), _COUNT, p=weights / weights.sum())
         drawn[factor] = some[:_COUNT] if factor == 1.0 else both[rows]
-    at_data = None if data is None else belief.utility(data) - centre
-    return PowerEvidence(
+    found = PowerEvidence(
         saved=belief.power,
         source=str(belief.diagnostics.get("power", {}).get("source", UNIDENTIFIED[0])),
         identified=identified,
-        points=drawn,
-        log_normalizers=logs if at_data is None else tempering.extended(logs, at_data),
+        points={factor: drawn[factor] for factor in FACTORS},
+        log_normalizers=logs,
+        data=None,
+    )
+    if data is None:
+        return found
+    at_data, taper = tempering.utility(data)
+    return replace(
+        found,
+        log_normalizers=tempering.extended(logs, at_data),
         data=at_data,
+        taper=float(taper.mean()),
+        sampling=float(tempering.relative(belief.sampling, data).mean()),
     )
 
 
@@ -100,7 +119,7 @@ class _Tempering:
     Attributes:
         belief: the belief.
         centre: the mean of its utility over λ.
-        flat: log density of λ on the features' scales.
+        flat: log density of a uniform law on the box asked about, on the features' scales.
         seed: of the samplers.
     """
 
@@ -109,13 +128,31 @@ class _Tempering:
     flat: float
     seed: int
 
+    @classmethod
+    def of(
+        cls, belief: density.BeliefDensity, space: FeatureSpace, sampled: Floats, seed: int
+    ) -> _Tempering:
+        """Return it from draws `(n, d)` of λ."""
+        low, high = space.scale_ends
+        centre = float(belief.utility(sampled, tapered=False).mean())
+        return cls(belief, centre, -float(np.log(high - low).sum()), seed)
+
+    def utility(self, points: Floats) -> tuple[Floats, Floats]:
+        """Return the utility `(n,)` at points `(n, d)`, with mean 0 over λ, and the log taper."""
+        utility = self.belief.utility(points, tapered=False)
+        return utility - self.centre, self.belief.utility(points) - utility
+
+    def relative(self, law: _Law, points: Floats) -> Floats:
+        """Return log densities `(n,)` relative to the uniform law on the box."""
+        slope = self.belief.sampling.log_scale_slope(points)
+        return law.log_prob(points) - slope - self.flat
+
     def at(self, factor: float) -> tuple[density.BeliefDensity, float]:
         """Return the belief at a power, and its log Z, from its density at one point."""
-        other = self.belief.tempered(factor, seed=self.seed)
+        other = self.belief.tempered(max(factor, _FLATTEST), seed=self.seed)
         at = other.sample(1)
-        per_scale = other.log_prob(at) - other.sampling.log_scale_slope(at) - self.flat
-        exponent = factor * (self.belief.utility(at) - self.centre)
-        return other, float((exponent - per_scale)[0])
+        utility, taper = self.utility(at)
+        return other, float((factor * utility + taper - self.relative(other, at))[0])
 
     def extended(self, logs: Mapping[float, float], data: Floats) -> dict[float, float]:
         """Return log Z also of larger powers, until the data are less likely than before."""

@@ -9,6 +9,7 @@ from llm_elicit import density
 from llm_elicit.audit import Reference, at_powers, power_of, read_powers, write_powers
 from llm_elicit.audit.belief_power import measure_powers
 from llm_elicit.audit.power_evidence import FACTORS
+from llm_elicit.comparisons.fit_inputs import sampling_of
 from llm_elicit.spaces.features import Feature, FeatureSpace
 
 SD = np.array([1.2, 0.9])
@@ -72,6 +73,48 @@ def test_the_data_are_most_likely_at_the_power_they_were_drawn_at(plane, belief)
     assert found.nearer is True
     assert found.rows[-1].widths == pytest.approx([1.0, 1.0], abs=0.1)
     assert found.rows[0].widths[0] > 1.5
+
+
+def _with_sampling(plane, kind) -> tuple[FeatureSpace, density.SamplingDensity]:
+    if kind == "constrained":
+        fields = {name: getattr(plane, name) for name in FeatureSpace.model_fields}
+        half = FeatureSpace(**{**fields, "constraints": ("x <= 2",)})
+        return half, sampling_of(half)
+    table = _data(plane, np.random.default_rng(5), centre=(0.5, 0.5), sd=(1.5, 1.2))
+    return plane, density.Empirical(table, plane.low, plane.high, log=plane.log)
+
+
+@pytest.mark.parametrize("kind", ["empirical", "constrained"])
+def test_log_densities_are_those_of_the_tempered_beliefs(plane, kind) -> None:
+    """λ was taken for uniform on the whole box: the log densities were off by a nat or more."""
+    rng = np.random.default_rng(1)
+    space, sampling = _with_sampling(plane, kind)
+    a, b = sampling.sample(150, rng), sampling.sample(150, rng)
+
+    def g(points):
+        return -0.025 * np.square((plane.to_scale(points) - CENTRE) / SD).sum(1)
+
+    heard = g(a) - g(b) + rng.normal(0, 0.02, 150)
+    belief = density.fit_belief(a, b, log_odds=heard, sampling=sampling).tempered(5.0)
+    data = _data(plane, rng)
+    data = data[sampling.contains(data)]
+    evidence = at_powers(belief, space, belief.sample(8000, seed=1), data, 0)
+    reference = Reference(space, sampling.sample(3000, rng), data)
+    found = measure_powers(evidence, reference, rng)
+    per_sd = np.log(plane.to_scale(data).std(axis=0)).sum()
+
+    def log_density(law):
+        return float((law.log_prob(data) - sampling.log_scale_slope(data)).mean()) + per_sd
+
+    assert found.sampling_log_density == pytest.approx(log_density(sampling), abs=1e-6)
+    tempered = {row.factor: log_density(belief.tempered(row.factor)) for row in found.rows}
+    assert [row.log_density for row in found.rows] == pytest.approx(
+        list(tempered.values()), abs=0.08
+    )
+    most = max(tempered, key=tempered.get)
+    assert found.data.value == pytest.approx(5.0 * most, rel=0.5)
+    anew = plane.to_scale(belief.tempered(0.25).sample(4000, seed=3))
+    np.testing.assert_allclose(plane.to_scale(evidence.points[0.25]).std(0), anew.std(0), rtol=0.1)
 
 
 def test_data_that_the_utility_puts_low_are_likeliest_under_lambda(plane, belief) -> None:
