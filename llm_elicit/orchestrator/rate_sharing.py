@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from llm_elicit.backends import Backend
 from llm_elicit.backends.base import is_local
@@ -36,12 +37,23 @@ Key = tuple[str, str, str]
 
 
 class _Queue:
-    """The waiting requests of one event loop, in order of arrival."""
+    """The waiting requests of one event loop.
+
+    Runs take turns, however many requests of each are waiting; those of one run are in order of
+    arrival.
+    """
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.turn = asyncio.Lock()
+        self._first = asyncio.Lock()
+        self._of_run: WeakKeyDictionary[asyncio.Event, asyncio.Lock] = WeakKeyDictionary()
         self.changed = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def turn(self, run: asyncio.Event) -> AsyncIterator[None]:
+        """Wait until a request of a run is the first of all."""
+        async with self._of_run.setdefault(run, asyncio.Lock()), self._first:
+            yield
 
     def wake(self) -> None:
         """Let the first request check again; may be called in any thread."""
@@ -79,7 +91,7 @@ class SharedLimiter:
         """Wait until a request may be sent, or until `halt` is set.
 
         Args:
-            halt: stops waiting; call `wake` after setting it.
+            halt: the run's event that stops waiting; call `wake` after setting it.
             tokens: an estimate of the tokens of the request.
 
         Returns:
@@ -87,7 +99,7 @@ class SharedLimiter:
             must be called; None if `halt` was set.
         """
         queue = self._queue()
-        async with queue.turn:
+        async with queue.turn(halt):
             while not halt.is_set():
                 queue.changed.clear()
                 with self._lock:

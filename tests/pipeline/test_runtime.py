@@ -51,6 +51,7 @@ def _campaign(url: str, folder: Path, name: str = "one", pairs: int = 40, **judg
             "space": "penguins",
             "design": {"pairs": pairs},
             "judges": [asked],
+            "seed": len(name),
             "runs": str(folder),
         }
     )
@@ -193,6 +194,33 @@ def test_all_runs_of_a_runtime_stay_within_its_cap(slow: Provider, tmp_path: Pat
 
     with pytest.raises(CapError):  # what earlier runs spent counts
         asyncio.run(again())
+
+
+def test_two_campaigns_share_a_limit_fairly(tmp_path: Path) -> None:
+    a_second, seconds = 20, 4.0
+    with Provider(lambda _n, _body: Says("A", delay=0.02)) as provider:
+
+        async def go() -> tuple[list[int], float]:
+            async with Runtime(tmp_path) as runtime:
+                limit = {"requests_per_minute": 60.0 * a_second}
+                many = _campaign(provider.url, tmp_path, "many", 200, concurrency=64, **limit)
+                few = _campaign(provider.url, tmp_path, "few", 200, concurrency=3, **limit)
+                jobs = [runtime.start(many), runtime.start(few)]
+                for job in jobs:
+                    await _answers(job, 1)
+                before, began = len(provider.seen), time.monotonic()
+                counts = [job.snapshot().judges["gpt"].done for job in jobs]
+                await asyncio.sleep(seconds)
+                took = time.monotonic() - began
+                assert len(provider.seen) - before <= a_second * took * 1.1 + 2
+                return [
+                    job.snapshot().judges["gpt"].done - count
+                    for job, count in zip(jobs, counts, strict=True)
+                ], took
+
+        done, took = asyncio.run(go())
+    assert sum(done) >= 0.7 * a_second * took
+    assert min(done) >= 0.7 * max(done)
 
 
 def test_a_late_watcher_sees_every_event_once(slow: Provider, tmp_path: Path) -> None:
