@@ -1,4 +1,4 @@
-"""The stages after asking, in a process of their own.
+"""The stages after asking, and the view of a run that still asks, in a process of their own.
 
 A fit takes seconds of all processors and imports PyTorch. In a process of its own it neither blocks
 the event loop of a service nor slows its requests down, and it can be stopped.
@@ -22,10 +22,11 @@ from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator import Tally
 from llm_elicit.pipeline.audit import audit
 from llm_elicit.pipeline.fit import fit
+from llm_elicit.pipeline.live import write_live
 from llm_elicit.pipeline.report import report
 from llm_elicit.pipeline.run_folder import Run
 
-STAGES = {"fit": fit, "audit": audit, "report": report}
+STAGES = {"fit": fit, "audit": audit, "report": report, "live": write_live}
 
 _NICENESS = 5
 """How far the stages stand back behind the requests of this machine's services."""

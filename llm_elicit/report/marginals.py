@@ -54,9 +54,9 @@ def draw_marginal(axes: Axes, samples: Samples, belief: Floats, column: int, the
 def top_of(samples: Samples, belief: Floats, column: int) -> float:
     """Return the upper end of a marginal's density axis, above data, λ and belief."""
     feature = samples.space.features[column]
-    lines = [_line(feature, points[:, column]) for points in (samples.sampling, belief)]
+    lines = [line_of(feature, points[:, column]) for points in (samples.sampling, belief)]
     if samples.data is not None:
-        lines.append(_bars(feature, samples.data[:, column]))
+        lines.append(bars_of(feature, samples.data[:, column]))
     return 1.05 * float(np.concatenate(lines).max())
 
 
@@ -76,9 +76,9 @@ def draw_data(axes: Axes, samples: Samples, column: int, theme: Theme) -> list[A
     feature = samples.space.features[column]
     if samples.data is None:
         return []
-    bars, edges = _bars(feature, samples.data[:, column]), bin_edges(feature, BINS)
+    bars, edges = bars_of(feature, samples.data[:, column]), bin_edges(feature, BINS)
     if by_value(feature):
-        return list(axes.bar(_centres(edges), bars, _BAR, color=theme.data))
+        return list(axes.bar(centres(edges), bars, _BAR, color=theme.data))
     return [axes.stairs(bars, edges, fill=True, color=theme.data)]
 
 
@@ -176,13 +176,13 @@ def _draw_line(
 ) -> list[Artist]:
     """Draw a density as a line; of single values, one horizontal line each."""
     style: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": _LINE}
-    line, at = _line(feature, values), _centres(bin_edges(feature, BINS))
+    line, at = line_of(feature, values), centres(bin_edges(feature, BINS))
     if by_value(feature):
         return [axes.hlines(line, at - _BAR / 2, at + _BAR / 2, **style)]
     return list(axes.plot(at, line, **style))
 
 
-def _bars(feature: Feature, values: Floats) -> Floats:
+def bars_of(feature: Feature, values: Floats) -> Floats:
     """Return the histogram density per unit of the feature's scale; shares of single values."""
     edges = bin_edges(feature, BINS)
     counts = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0]
@@ -190,13 +190,13 @@ def _bars(feature: Feature, values: Floats) -> Floats:
     return np.asarray(counts / (counts.sum() * widths), dtype=np.float64)
 
 
-def _centres(edges: Floats) -> Floats:
+def centres(edges: Floats) -> Floats:
     return np.asarray((edges[:-1] + edges[1:]) / 2)
 
 
-def _line(feature: Feature, values: Floats) -> Floats:
+def line_of(feature: Feature, values: Floats) -> Floats:
     """Return the histogram density, smoothed unless each value has its own share."""
-    return smoothed(_bars(feature, values), feature)
+    return smoothed(bars_of(feature, values), feature)
 
 
 def _median_words(samples: Samples, belief: Floats, column: int, bands: BeliefBands | None) -> str:

@@ -1,0 +1,209 @@
+"""The view of a run while it asks: its judges' reliability, and a quick fit of their beliefs.
+
+It is computed from the journal at any time, from at most `MOST` pairs of each judge, in a few
+seconds. The run's own fits are made from all answers, once they are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from llm_elicit import orchestrator
+from llm_elicit._util.packages import LazyModule
+from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
+from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.errors import ElicitError
+from llm_elicit.orchestrator import Progress, Silent
+from llm_elicit.pipeline.live_view import (
+    LIVE,
+    LiveChart,
+    LiveFeature,
+    LiveInterval,
+    LiveJudge,
+    LiveShape,
+    LiveView,
+)
+from llm_elicit.pipeline.manifest import write_atomically
+from llm_elicit.pipeline.power_sources import at_stated_power, pin_power, read_sources
+from llm_elicit.pipeline.run_folder import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from llm_elicit import density
+    from llm_elicit.audit import consistency, inference, scales, summaries
+    from llm_elicit.report import layers, marginals
+else:
+    density = LazyModule("llm_elicit.density")
+    consistency = LazyModule("llm_elicit.audit.consistency")
+    scales, summaries = (LazyModule(f"llm_elicit.audit.{x}") for x in ("scales", "summaries"))
+    marginals = LazyModule("llm_elicit.report.marginals")
+
+MOST = 400
+"""The most pairs of a judge that a quick fit uses, spread evenly over those answered."""
+
+_POINTS = 4000
+_DRAWS = 32
+_DIGITS = 5
+_SILENT = Silent()
+
+Shown = Callable[[str, int, int], None]
+Pairs = np.ndarray[tuple[int], np.dtype[np.int64]]
+Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+def write_live(run: Run, progress: Progress = _SILENT) -> None:
+    """Write live.json into the run's folder, completely or not at all."""
+    write_atomically(run.folder / LIVE, live_view(run, progress).model_dump_json() + "\n")
+
+
+def live_view(run: Run, progress: Progress = _SILENT) -> LiveView:
+    """Compute the view of a run from its journal, at any time.
+
+    Args:
+        run: the run.
+        progress: receives the progress of the fits.
+    """
+    space, names = run.space, [judge.name for judge in run.campaign.judges]
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    data = space.table_points() if space.table else None
+    if not run.started:
+        none = LiveJudge(judgments=0, pairs=0, reason="no answers yet")
+        return LiveView(created=created, data=data is not None, judges=dict.fromkeys(names, none))
+    table = orchestrator.comparisons(run.folder, run.campaign, space, run.plan)
+    direct = orchestrator.direct_answers(run.folder, run.campaign, space)
+    rng = np.random.default_rng([run.campaign.seed, 0x11FE])
+    samples = marginals.Samples(space, space.sample(_POINTS, rng), data)
+    judges = {}
+    for name in names:
+        shown = partial(progress.stage, f"{name}: live view")
+        judges[name] = _judge(run, name, table, direct if len(direct) else None, samples, shown)
+    return LiveView(created=created, data=data is not None, judges=judges)
+
+
+def _judge(
+    run: Run,
+    judge: str,
+    table: Comparisons,
+    direct: pd.DataFrame | None,
+    samples: marginals.Samples,
+    shown: Shown,
+) -> LiveJudge:
+    """Measure one judge and fit its belief."""
+    choices = table.choices(judge)
+    found = consistency.measure_consistency(table, judge, choices)
+    measured = LiveJudge(
+        judgments=found.judgments,
+        pairs=found.pairs,
+        agreement=_interval(found.agreement),
+        retest=_interval(found.retest),
+        position_effect=_interval(found.order_bias or found.soft_order_bias),
+    )
+    needed = run.space.dimension
+    if found.pairs < needed:
+        reason = f"{found.pairs} of the {needed} pairs that a belief needs are answered"
+        return measured.model_copy(update={"reason": reason})
+    try:
+        belief = _belief(run, judge, _some(table, judge, choices.pair), direct, shown)
+    except (ElicitError, density.DensityError) as error:
+        return measured.model_copy(update={"reason": f"no belief could be fitted yet: {error}"})
+    points = belief.sample(_POINTS, seed=run.campaign.seed)
+    bands = None
+    if belief.has_draws:
+        bands = summaries.measure_bands(belief.draws(seed=run.campaign.seed), run.space)
+    with_belief = marginals.Samples(
+        run.space,
+        samples.sampling,
+        samples.data,
+        {judge: points},
+        {} if bands is None else {judge: bands},
+    )
+    features = tuple(_feature(with_belief, judge, j) for j in range(run.space.dimension))
+    used = min(found.pairs, MOST)
+    return measured.model_copy(update={"features": features, "method": _method(run), "used": used})
+
+
+def _some(table: Comparisons, judge: str, pairs: Pairs) -> Comparisons:
+    """Return a judge's answers about at most `MOST` of its pairs."""
+    kept = pairs[np.linspace(0, len(pairs) - 1, min(len(pairs), MOST)).round().astype(int)]
+    rows = table.of(judge)
+    return Comparisons(rows[rows["pair"].isin(kept)], table.features)
+
+
+def _method(run: Run) -> str:
+    """Return the campaign's first method, or "auto" for one that takes minutes."""
+    first = run.campaign.fit.methods[0]
+    return first if first in density.JUDGE_METHODS else "auto"
+
+
+def _belief(
+    run: Run, judge: str, table: Comparisons, direct: pd.DataFrame | None, shown: Shown
+) -> density.BeliefDensity:
+    """Fit a judge's belief quickly, at the power that its direct answers imply."""
+    campaign, space = run.campaign, run.space
+    evidence = evidence_of(table, judge, campaign.fit)
+    belief = density.fit_evidence(
+        evidence,
+        sampling=sampling_of(space),
+        method=_method(run),
+        noise=noise_of(campaign.fit),
+        seed=campaign.seed,
+        settings=_quick_settings(),
+        progress=shown,
+    )
+    sources = read_sources(direct, judge, space, campaign.seed, run.first_round)
+    pinned = pin_power(belief, sources, campaign.seed)
+    measured = len(evidence.measured) > 0
+    return at_stated_power(belief, pinned, measured=measured, seed=campaign.seed)
+
+
+def _quick_settings() -> density.FitSettings:
+    """Return the settings of fits between rounds, with fewer draws of the posterior."""
+    between = density.BETWEEN_ROUNDS
+    few = replace(between.utility, posterior=density.PosteriorSettings(draws=_DRAWS))
+    return replace(between, utility=few)
+
+
+def _interval(found: inference.Interval | None) -> LiveInterval | None:
+    return None if found is None else LiveInterval(**found.model_dump())
+
+
+def _feature(samples: marginals.Samples, judge: str, j: int) -> LiveFeature:
+    """Return one feature of a judge's belief, with its chart."""
+    feature, bands = samples.space.features[j], samples.bands.get(judge)
+    band = None if bands is None else bands.marginals[j]
+    data = None if samples.data is None else samples.data[:, j]
+    return LiveFeature(
+        name=feature.name,
+        shares=scales.by_value(feature),
+        at=_rounded(marginals.centres(scales.bin_edges(feature, summaries.BINS))),
+        belief=_rounded(marginals.line_of(feature, samples.beliefs[judge][:, j])),
+        low=() if band is None else _rounded(band.low),
+        high=() if band is None else _rounded(band.high),
+        data=() if data is None else _rounded(marginals.bars_of(feature, data)),
+        chart=_chart(marginals.marginal_layers(samples, judge, j)),
+    )
+
+
+def _rounded(values: Floats | list[float]) -> tuple[float, ...]:
+    return tuple(float(f"{value:.{_DIGITS}g}") for value in values)
+
+
+def _chart(drawn: layers.Layers) -> LiveChart:
+    """Return a chart of the report, in which every shape is shown."""
+    rescaled = [shape for group in drawn.rescaled for shape in group.shapes]
+    shapes = [*rescaled, *(shape for _, some in drawn.by_step for shape in some)]
+    kept = LiveShape.model_fields
+    return LiveChart(
+        title=drawn.title,
+        words=drawn.alt,
+        width=drawn.width,
+        height=drawn.height,
+        shapes=tuple(LiveShape(**{k: getattr(shape, k) for k in kept}) for shape in shapes),
+    )
