@@ -4,8 +4,9 @@ Boxes have nearly equal shares of the data: all rows are split at the median of 
 the largest variance, each half again in the same way, as in a k-d tree (Bentley 1975,
 "Multidimensional binary search trees used for associative searching"). A categorical feature is
 split into its most frequent categories, as near to half of the rows as possible, and the others; it
-is skipped if one side had less than a quarter of the rows, or fewer than 50. The boxes depend on
-the data only, so different beliefs can be compared on them.
+is skipped if one side had less than a quarter of the rows, or fewer than 50. The circle of a
+periodic feature is opened opposite the circular mean of the data, and its boxes are arcs. The boxes
+depend on the data only, so different beliefs can be compared on them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from llm_elicit.audit.scales import Standardizer, category_shares
 from llm_elicit.audit.summaries import Band
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.density import band
-from llm_elicit.spaces.features import FeatureSpace, Floats
+from llm_elicit.spaces.circles import Circle
+from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 _DEPTH = 4
 _ROWS = 50
@@ -32,7 +34,8 @@ _LEAST_SHARE = 0.25
 class BoxBound(StrictModel):
     """A box's range of one feature, natural units: above `low`, up to `high`; None if unbounded.
 
-    Bounds of whole features are whole.
+    Bounds of whole features are whole. An arc of a periodic feature has both, and goes around the
+    end of the range where `low` is above `high`.
     For a categorical feature, its `categories` in the box; None for a number.
     """
 
@@ -91,13 +94,16 @@ def measure_boxes(
     if data is None or len(data) < 2 * _ROWS:
         return None
     depth = min(_DEPTH, int(np.log2(len(data) / _ROWS)))
+    starts = _starts(reference.standardizer)
+    data, belief = (_opened(points, space, starts) for points in (data, belief))
+    draws = None if draws is None else _opened(draws, space, starts)
     boxes = []
     for cell in _split(data, reference.standardizer, _Cell.whole(space), depth):
         share = wilson(float(cell.contains(data).mean()), len(data))
         ends = None if draws is None else _share_band(cell.contains(draws).mean(axis=1))
         boxes.append(
             Box(
-                bounds=cell.bounds(space),
+                bounds=cell.bounds(space, starts),
                 data=share,
                 belief=float(cell.contains(belief).mean()),
                 band=ends,
@@ -105,6 +111,24 @@ def measure_boxes(
             )
         )
     return sorted(boxes, key=lambda box: -box.gap)
+
+
+def _starts(standardizer: Standardizer) -> dict[int, float]:
+    """Return where the circle of each periodic feature is opened, opposite the mean of the data."""
+    starts = {}
+    for j, circle in standardizer.circles.items():
+        start = float(standardizer.mean[j]) + circle.period / 2.0
+        whole = standardizer.space.features[j].whole
+        starts[j] = float(circle.opened(np.asarray(round(start) if whole else start), circle.low))
+    return starts
+
+
+def _opened(points: Floats, space: FeatureSpace, starts: Mapping[int, float]) -> Floats:
+    """Return points (..., d) with the values of periodic features from their starts on."""
+    points = points.copy() if starts else points
+    for j, start in starts.items():
+        points[..., j] = Circle.of(space.features[j]).opened(points[..., j], start)
+    return points
 
 
 @dataclass(frozen=True)
@@ -139,19 +163,33 @@ class _Cell:
             inside &= np.isin(points[..., feature], list(codes))
         return np.asarray(inside)
 
-    def bounds(self, space: FeatureSpace) -> list[BoxBound]:
+    def bounds(self, space: FeatureSpace, starts: Mapping[int, float]) -> list[BoxBound]:
+        sides = (
+            self._arc(j, feature, starts[j])
+            if j in starts
+            else (_finite(self.low[j]), _finite(self.high[j]))
+            for j, feature in enumerate(space.features)
+        )
         return [
             BoxBound(
                 name=feature.name,
-                low=_finite(self.low[j]),
-                high=_finite(self.high[j]),
+                low=low,
+                high=high,
                 categories=[feature.categories[code] for code in sorted(self.codes[j])]
                 if j in self.codes
                 else None,
             )
-            for j, feature in enumerate(space.features)
+            for j, (feature, (low, high)) in enumerate(zip(space.features, sides, strict=True))
             if np.isfinite(self.low[j]) or np.isfinite(self.high[j]) or j in self.codes
         ]
+
+    def _arc(self, j: int, feature: Feature, start: float) -> tuple[float, float]:
+        """Return the ends of an arc, as values of the feature."""
+        circle, step = Circle.of(feature), 1.0 if feature.whole else 0.0
+        whole = start - step, start - step + circle.period
+        ends = np.clip([self.low[j], self.high[j]], *whole)
+        low, high = circle.opened(ends, circle.low).tolist()
+        return low, high
 
 
 def _split(data: Floats, standardizer: Standardizer, cell: _Cell, depth: int) -> Iterator[_Cell]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from llm_elicit.errors import InputError
+from llm_elicit.spaces.circles import Circle
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
 _UNIQUE_SHARE = 0.9
@@ -33,7 +34,8 @@ class RowCompletion:
         beginnings: each row up to it, as the file prints it.
         hidden: each row's hidden cell, as the file prints it.
         shown: the features within the beginnings, `(n, k)`, natural units; NaN for empty cells.
-            Categorical features are dummy-coded, one column per category.
+            Categorical features are dummy-coded, one column per category; periodic ones have two
+            columns, of unit vectors.
         columns: the index of the feature of each column of `shown`.
     """
 
@@ -77,13 +79,14 @@ class RowCompletion:
         chosen = [rows[i] for i in order]
         before = [j for j in range(space.dimension) if places[j] < place]
         cells = [_values([row[places[j]] for row in chosen], space.features[j]) for j in before]
+        owners = [j for j, columns in zip(before, cells, strict=True) for _ in columns.T]
         return cls(
             feature=places.index(place),
             header=_line(header[: place + 1]),
             beginnings=tuple(_line(row[:place]) for row in chosen),
             hidden=tuple(row[place] for row in chosen),
             shown=np.concatenate([np.empty((len(chosen), 0)), *cells], axis=1),
-            columns=tuple(j for j in before for _ in space.features[j].categories or (j,)),
+            columns=tuple(owners),
         )
 
 
@@ -106,9 +109,13 @@ def _hidden_column(places: list[int], rows: list[list[str]], space: FeatureSpace
 
 
 def _values(cells: list[str], feature: Feature) -> Floats:
-    """Return cells as numbers `(n, 1)`, or dummy-coded categories `(n, K)`; NaN if empty."""
+    """Return cells as numbers `(n, 1)`; NaN if empty.
+
+    Those of K categories are dummy-coded, `(n, K)`, and those of a circle unit vectors, `(n, 2)`.
+    """
     if not feature.categories:
-        return np.array([[_number(cell)] for cell in cells], dtype=np.float64)
+        numbers = np.array([_number(cell) for cell in cells], dtype=np.float64)
+        return Circle.of(feature).vectors(numbers) if feature.periodic else numbers[:, None]
     stripped = np.array([[cell.strip()] for cell in cells])
     found = stripped == np.array(feature.categories)
     return np.where(found.any(axis=1, keepdims=True), found, np.nan)

@@ -27,6 +27,7 @@ _DEEPEST, _MOST = 40, 100_000
 
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 _WHOLE = re.compile(r"[-+]?[0-9][0-9_]*$")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _NUMBER = re.compile(
     r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?$|[-+]?\.(inf|Inf|INF)$"
     r"|\.(nan|NaN|NAN)$"
@@ -288,8 +289,9 @@ def _check_kinds(given: Any, read: Any, where: str, loc: tuple[str, ...]) -> Non
 def _kind_of(value: object) -> str:
     if isinstance(value, bool):
         return "truth value"
-    # A date is kept as its number of days.
-    return "number" if isinstance(value, int | float | datetime.date) else "text"
+    # A date, in quotes or not, is kept as its number of days.
+    date = isinstance(value, datetime.date) or (isinstance(value, str) and _DATE.fullmatch(value))
+    return "number" if date or isinstance(value, int | float) else "text"
 
 
 def _known(model: type[BaseModel], loc: tuple[int | str, ...]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from llm_elicit._util.sanitize import visible
 from llm_elicit.audit.boxes import Box
 from llm_elicit.audit.direct_answers import DirectAudit
@@ -138,18 +140,29 @@ def between(feature: Feature, band: tuple[float, float]) -> str:
 
 
 def worded(feature: Feature, value: float) -> str:
-    """Return a mean, sd or quantile with about as many digits as in a question, without the unit.
+    """Return a mean or quantile with about as many digits as in a question, without the unit.
 
-    Unlike the values in a question it may lie outside the range, as a standard deviation does.
+    Unlike the values in a question it may lie outside the range. A circular mean or an end of its
+    band is a value of the circle: a month, an hour.
 
     Example:
         >>> feature = Feature(name="x", label="x", unit="USD", factor=1000, low=0, high=100)
         >>> worded(feature, 41.57), worded(feature, -1.0)
         ('42,000', '−1,000')
+        >>> month = Feature(name="m", label="m", kind="integer", low=1, high=12, periodic=True)
+        >>> worded(month, 11.8), worded(month, 12.7)
+        ('12', '1')
     """
     if feature.kind == "date":
         day, month, year = feature.word(value).split()
         return f"{day} {month[:3]} {year}"
+    if feature.periodic and (feature.whole or not feature.low <= value <= feature.high):
+        value = float(feature.round(np.asarray(value)))
+    return _digits(feature, value)
+
+
+def _digits(feature: Feature, value: float) -> str:
+    """Return a number, in the worded unit, with about as many digits as in a question."""
     shown = value * feature.factor
     span = (feature.high - feature.low) * feature.factor
     extent = abs(shown) if feature.scale == "log" else span
@@ -162,14 +175,14 @@ def worded(feature: Feature, value: float) -> str:
 
 
 def width(feature: Feature, sd: float) -> str:
-    """Return a standard deviation, formatted by `worded`; of dates, in days.
+    """Return a standard deviation, with as many digits as `worded` gives; of dates, in days.
 
     Example:
         >>> born = Feature(name="b", label="b", kind="date", low="1990-01-01", high="2020-12-31")
         >>> width(born, 1234.5)
         '1,234 days'
     """
-    return f"{sd:,.0f} days" if feature.kind == "date" else worded(feature, sd)
+    return f"{sd:,.0f} days" if feature.kind == "date" else _digits(feature, sd)
 
 
 def no_belief_sentence(judge: JudgeAudit, space: FeatureSpace) -> str:

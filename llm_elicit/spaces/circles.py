@@ -73,6 +73,10 @@ class Circle:
         half = 0.5 * self.period
         return np.asarray(np.mod(np.asarray(values) - start + half, self.period) - half)
 
+    def opened(self, values: Floats, start: float) -> Floats:
+        """Return values from `start` on, once around the circle."""
+        return np.asarray(start + np.mod(np.asarray(values) - start, self.period))
+
     def distance(self, x: Floats, y: Floats) -> float:
         """Return Wasserstein-1 along the circle between samples `(n,)` and `(m,)`.
 

@@ -12,10 +12,11 @@ a mapping names two features and the corners of a polygon::
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag, field_validator
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit.config.base_model import StrictModel
@@ -37,15 +38,32 @@ class Polygon(StrictModel):
     features: tuple[str, str]
     polygon: Annotated[tuple[Corner, ...], Field(min_length=3)]
 
+    @field_validator("features")
+    @classmethod
+    def _differ(cls, names: tuple[str, str]) -> tuple[str, str]:
+        if names[0] == names[1]:
+            raise ValueError(f"a polygon on {names[0]} alone; name two different features")
+        return names
 
-Constraint = str | Polygon
+    @field_validator("polygon")
+    @classmethod
+    def _are_finite(cls, corners: tuple[Corner, ...]) -> tuple[Corner, ...]:
+        if not all(math.isfinite(value) for corner in corners for value in corner):
+            raise ValueError("a corner is not finite; give numbers")
+        return corners
+
+
+Constraint = Annotated[
+    Annotated[str, Tag("inequality")] | Annotated[Polygon, Tag("region")],
+    Discriminator(lambda given: "inequality" if isinstance(given, str) else "region"),
+]
 
 
 def density_constraint(constraint: Constraint, names: Sequence[str]) -> DensityConstraint:
     """Return a constraint as the density core has it, on features in the order of `names`.
 
     Raises:
-        ValueError: another feature, not an inequality, or not a linear one.
+        ValueError: another feature, or as `inequality`.
 
     Example:
         >>> density_constraint("2 * low <= high - 1", ["low", "high"])
@@ -61,8 +79,6 @@ def density_constraint(constraint: Constraint, names: Sequence[str]) -> DensityC
     for name, value in terms.items():
         if name:
             coefficients[_place(name, names, constraint)] = value
-    if not any(coefficients):
-        raise ValueError(f"constraint {constraint!r}: no feature is left in it; remove it")
     return density.LinearConstraint(coefficients, -terms.get("", 0.0))
 
 
@@ -85,7 +101,8 @@ def inequality(text: str) -> Linear:
     """Return left minus right of `left <= right`, the sides exchanged for `>=`.
 
     Raises:
-        ValueError: not an inequality of two linear expressions.
+        ValueError: not an inequality of two linear expressions, or one that is on no feature, such
+            as `x <= x`.
 
     Example:
         >>> inequality("rooms + 1 >= bedrooms / 2")
@@ -104,7 +121,12 @@ def inequality(text: str) -> Linear:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         why = error.msg if isinstance(error, SyntaxError) else str(error)
         raise ValueError(f"constraint {text!r}: {why}; {way_out}") from None
-    return _sum(left, right, -1.0)
+    terms = _sum(left, right, -1.0)
+    if not all(math.isfinite(value) for value in terms.values()):
+        raise ValueError(f"constraint {text!r}: a number is too large; use larger units")
+    if not any(value for name, value in terms.items() if name):
+        raise ValueError(f"constraint {text!r}: no feature is left in it; remove it")
+    return terms
 
 
 def _linear(node: ast.expr) -> Linear:

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from audit.planted import box
 from llm_elicit.audit import Reference
 from llm_elicit.audit.boxes import measure_boxes
+from llm_elicit.report.formatting import box_text
+from llm_elicit.spaces.features import Feature, FeatureSpace
 
 SPACE = box(3, 9.0)
 
@@ -66,3 +68,22 @@ def test_few_rows_or_none_have_no_boxes():
     data = rng.normal(size=(99, 3))
     assert measure_boxes(data, reference(rng, data)) is None
     assert measure_boxes(data, Reference(SPACE, SPACE.sample(200, rng), None)) is None
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_boxes_of_a_circle_go_around_its_end(whole):
+    """Rows from November to March are one stretch of the circle, cut in its middle."""
+    kind = {"kind": "integer", "low": 1, "high": 12} if whole else {"low": 0.5, "high": 12.5}
+    month = Feature(name="month", label="month", periodic=True, **kind)
+    space = FeatureSpace(name="m", title="m", subject="m", features=[month])
+    rng = np.random.default_rng(0)
+    values = rng.choice([11.0, 12.0, 1.0, 2.0, 3.0], size=(199, 1))
+    data = values if whole else month.round(values + rng.uniform(-0.4, 0.4, values.shape))
+    boxes = measure_boxes(data, Reference(space, space.sample(200, rng), data))
+    assert sum(found.data.value for found in boxes) == pytest.approx(1.0)
+    (around,) = (found for found in boxes if found.bounds[0].low > found.bounds[0].high)
+    assert around.data.value == pytest.approx(0.5, abs=0.15)
+    assert 6.0 <= around.bounds[0].low <= 8.0
+    assert around.bounds[0].high == pytest.approx(1.0, abs=0.4)
+    if whole:
+        assert {box_text(found, space) for found in boxes} == {"month 7 to 1", "month 2 to 6"}

@@ -1,5 +1,7 @@
 """Direct answers of judges whose truth is known."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,7 +12,7 @@ from scipy.spatial import cKDTree
 from llm_elicit.audit import AuditSettings, DirectEvidence, Reference
 from llm_elicit.audit.direct_answers import measure_direct
 from llm_elicit.audit.generated_points import measure_generated
-from llm_elicit.audit.row_completion import measure_row_completion, same_number
+from llm_elicit.audit.row_completion import _neighbours, measure_row_completion, same_number
 from llm_elicit.audit.stated_quantiles import (
     NOISE_FACTORS,
     measure_stated,
@@ -232,6 +234,23 @@ def test_a_rows_value_is_not_in_its_beginning(completion: RowCompletion) -> None
     again, other = (RowCompletion.of(FeatureSpace.load("penguins"), seed) for seed in (1, 2))
     assert again.beginnings != other.beginnings
     assert sorted(again.beginnings) == sorted(other.beginnings)
+
+
+def test_rows_like_one_of_the_first_hour_are_of_the_last_hours_too(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = [f"{hour:.2f},{rng.integers(10_000)}" for hour in rng.uniform(0, 24, 200)]
+    (tmp_path / "t.csv").write_text("hour,count\n" + "\n".join(lines) + "\n")
+    drafted = FeatureSpace.from_file(tmp_path / "t.csv")
+    hour = drafted.features[0].model_copy(update={"low": 0.0, "high": 24.0, "periodic": True})
+    space = drafted.model_copy(update={"features": (hour, drafted.features[1])})
+    completion = RowCompletion.of(space, seed=1)
+    assert completion.columns == (0, 0)
+    hours = np.array([float(beginning) for beginning in completion.beginnings])
+    found = hours[_neighbours(completion.shown, np.arange(200))]
+    apart = np.abs(np.mod(found - hours[:, None] + 12, 24) - 12)
+    assert apart.max() < 4
+    assert (apart < 2).mean() > 0.9
+    assert set(map(len, found)) == {20}
 
 
 def test_replies_of_any_kind_are_read_or_counted() -> None:

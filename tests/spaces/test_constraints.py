@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llm_elicit as le
-from llm_elicit.config.base_model import to_yaml
+from llm_elicit.config.base_model import to_yaml, validated
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.constraints import inequality
 from llm_elicit.spaces.features import FeatureSpace
@@ -121,11 +121,26 @@ def test_a_campaign_keeps_the_constraint(tmp_path: Path) -> None:
         ("low_price <=", "invalid syntax"),
         ("__import__('os').system('x') <= 1", "not linear in the features"),
         ({"features": ["low_price", "high_price"], "polygon": [[0, 0], [1, 1]]}, "at least 3"),
+        ({"features": ["low_price"] * 2, "polygon": [[0, 0], [1, 1], [1, 0]]}, "low_price alone"),
+        ({"features": ["low_price", "high_price"], "polygon": [[0, 0], [1, 1], [1e999, 0]]}, "fin"),
+        ("1 <= 2", "no feature is left in it; remove it"),
+        ("low_price <= low_price", "no feature is left in it; remove it"),
+        ("0 * low_price <= 5", "no feature is left in it; remove it"),
+        ("1e999 * low_price <= high_price", "a number is too large"),
     ],
 )
 def test_what_is_no_constraint_is_refused(tmp_path: Path, constraint: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         _space(tmp_path, [constraint])
+
+
+def test_a_polygon_that_is_refused_says_why_in_its_line(tmp_path: Path) -> None:
+    polygon = {"features": ["low_price"] * 2, "polygon": [[0, 0], [1, 1], [1, 0]]}
+    data = {**_space(tmp_path, []).model_dump(mode="json"), "constraints": [polygon]}
+    with pytest.raises(
+        InputError, match=r"^s\.yaml: constraints\.0\.region\.features: a polygon on"
+    ):
+        validated(FeatureSpace, data, "s.yaml")
 
 
 def test_constraints_that_hold_nowhere_are_refused(tmp_path: Path) -> None:

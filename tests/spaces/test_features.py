@@ -384,13 +384,21 @@ def test_values_beyond_a_circle_go_around_it_and_others_to_the_end():
     assert words == ["1", "2", "mid", "a", "29 February 2020", "12", "0"]
 
 
-def test_dates_are_written_in_yaml_as_dates(tmp_path):
-    text = VALID.replace("low: 0, high: 1", "kind: date, low: 1969-12-31, high: 2020-03-14")
+@pytest.mark.parametrize("quote", ["", "'"])
+def test_dates_are_written_in_yaml_as_dates(tmp_path, quote):
+    bounds = f"kind: date, low: {quote}1969-12-31{quote}, high: {quote}2020-03-14{quote}"
+    text = VALID.replace("low: 0, high: 1", bounds)
     (day,) = FeatureSpace.load(write(tmp_path / "s.yaml", text)).features
     assert (day.low, day.word(day.low), day.word(day.high)) == (
         -1.0, "31 December 1969", "14 March 2020",
     )  # fmt: skip
     assert Feature.model_validate_json(day.model_dump_json()) == day
+
+
+def test_text_is_no_number_but_where_it_is_a_date(tmp_path):
+    for keys in ("low: '0', high: 1", "kind: date, low: '20200101', high: 2021-01-01"):
+        with pytest.raises(InputError, match=r"features\.0\.low: must be a number, got the text"):
+            FeatureSpace.load(write(tmp_path / "s.yaml", VALID.replace("low: 0, high: 1", keys)))
 
 
 def test_bounds_of_integers_are_integers():
