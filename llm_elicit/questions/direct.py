@@ -27,6 +27,11 @@ TEMPLATES: Mapping[DirectKind, str] = {
 _WITH_WORDS: Mapping[DirectKind, str] = {"sample": "v1/sample-categories"}
 """The templates that differ for spaces with categorical features."""
 
+_WITH_DATES: Mapping[DirectKind, str] = {
+    "quantiles": "v1/quantiles-dates", "sample": "v1/sample-dates"
+}  # fmt: skip
+"""The templates that differ for spaces with dates."""
+
 _WITH_NUMBERS: Mapping[DirectKind, str] = {"range": "v1/range-probability"}
 """The templates that differ for campaigns that ask for numbers in place of letters."""
 
@@ -110,6 +115,7 @@ class DirectWording:
         }  # fmt: skip
         names = dict(TEMPLATES)
         names |= _WITH_WORDS if len(space.numeric) < space.dimension else {}
+        names |= _WITH_DATES if any(one.kind == "date" for one in space.features) else {}
         names |= _WITH_NUMBERS if answer != "letter" else {}
         templates = {
             kind: Template.load(name, _ANSWERS.get(kind, ("text",)))
@@ -184,5 +190,5 @@ def _worded(feature: Feature) -> dict[str, Any]:
     return {
         "label": feature.label, "unit": feature.unit,
         "low": feature.word(feature.low), "high": feature.word(feature.high),
-        "categories": feature.categories,
+        "categories": feature.categories, "date": feature.kind == "date",
     }  # fmt: skip

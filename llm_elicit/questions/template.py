@@ -322,9 +322,12 @@ def _samples(answer: Answer) -> list[dict[str, Any]]:
     """Return values for a trial: two options, and each of them replaced by a third."""
     about = {"title": "Houses of a town", "subject": "a house", "setting": "It is for sale."}
     if answer == "text":
-        area = {"label": "area", "unit": "m²", "low": "20 m²", "high": "900 m²", "categories": []}
-        kind = {"label": "kind", "unit": "", "low": "", "high": "", "categories": ["flat", "villa"]}
-        row = {"features": [area, kind], "header": "area,rooms,age", "beginning": "81,3"}
+        number, words = {"date": False, "categories": []}, ["flat", "villa"]
+        area = {"label": "area", "unit": "m²", "low": "20 m²", "high": "900 m²", **number}
+        kind = {"label": "kind", "unit": "", "low": "", "high": "", **number, "categories": words}
+        ends = {"low": "1 May 1900", "high": "1 May 2020"}
+        built = {"label": "day", "unit": "", **ends, **number, "date": True}
+        row = {"features": [area, kind, built], "header": "area,rooms,age", "beginning": "81,3"}
         return [{**about, **area, **row}]
     first, second, third = (
         [["area", f"{n}1 m²"], ["number of rooms", f"{n}"], ["age", f"{n}7 years"]]
