@@ -4,6 +4,7 @@ from llm_elicit.audit.calibration import data_levels
 from llm_elicit.audit.direct_answers import DirectEvidence
 from llm_elicit.audit.judge_audit import JudgeAudit, JudgeEvidence, is_cross_check
 from llm_elicit.audit.judge_comparison import JudgeBelief, JudgeComparison, compare_judges
+from llm_elicit.audit.people import PeopleAudit, PeopleEvidence, audit_people
 from llm_elicit.audit.power_evidence import (
     PowerEvidence,
     at_powers,
@@ -27,12 +28,15 @@ __all__ = [
     "JudgeBelief",
     "JudgeComparison",
     "JudgeEvidence",
+    "PeopleAudit",
+    "PeopleEvidence",
     "PowerEvidence",
     "RankingAudit",
     "Reference",
     "Transitivity",
     "Utility",
     "at_powers",
+    "audit_people",
     "audit_rankings",
     "audit_run",
     "compare_judges",

@@ -13,6 +13,7 @@ from pydantic import ValidationError, model_validator
 from llm_elicit.audit.calibration import NULL_MODELS
 from llm_elicit.audit.distances import Distance, DistanceEstimator, common_size
 from llm_elicit.audit.judge_audit import JudgeAudit, JudgeAuditor, JudgeEvidence
+from llm_elicit.audit.people import PeopleAudit, PeopleEvidence, audit_people
 from llm_elicit.audit.preference import decide_verdicts
 from llm_elicit.audit.reference import AuditSettings, Reference
 from llm_elicit.audit.summaries import Summary, summarize, summary_table
@@ -50,6 +51,14 @@ class Audit(StrictModel):
     """The audit of a run, as kept in audit.json.
 
     Records of version 1, which had other keys, are read as version 2.
+
+    Attributes:
+        version: of the keys.
+        space: the feature space.
+        settings, seed: sizes and repeats, and the seed of all that is random.
+        reference: what every judge is compared with.
+        judges: one record a judge.
+        people: people as judges; None in runs without people.
     """
 
     version: Literal[2] = 2
@@ -58,6 +67,7 @@ class Audit(StrictModel):
     seed: int
     reference: ReferenceAudit
     judges: list[JudgeAudit]
+    people: PeopleAudit | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -109,6 +119,7 @@ def audit_run(
     seed: int = 0,
     progress: Progress | None = None,
     settings: AuditSettings | None = None,
+    people: PeopleEvidence | None = None,
 ) -> Audit:
     """Audit every judge of a run against the data and λ.
 
@@ -121,6 +132,7 @@ def audit_run(
         seed: of all subsamples and randomization tests.
         progress: called with (steps done, total steps).
         settings: sizes and repeats.
+        people: the answers of people, if any.
 
     Raises:
         InputError: if samples have a wrong shape or are not finite.
@@ -151,6 +163,7 @@ def audit_run(
         seed=seed,
         reference=shared,
         judges=_with_verdicts(judges, settings),
+        people=None if people is None else audit_people(people, seed),
     )
 
 

@@ -43,11 +43,14 @@ if TYPE_CHECKING:
         check_answers,
         comparisons,
         direct_answers,
+        people_cards,
         status,
         write_judgments,
     )
     from llm_elicit.orchestrator.open_run import Study, in_thread, worded_identity
+    from llm_elicit.orchestrator.people import People, PeopleProgress
     from llm_elicit.orchestrator.progress import Display, Progress, Silent, Tally
+    from llm_elicit.orchestrator.question_cards import Card, Choice
     from llm_elicit.orchestrator.retries import Patience
 
 _HOMES = {
@@ -75,11 +78,16 @@ _HOMES = {
     "check_answers": "judgments",
     "comparisons": "judgments",
     "direct_answers": "judgments",
+    "people_cards": "judgments",
     "status": "judgments",
     "write_judgments": "judgments",
     "Study": "open_run",
     "in_thread": "open_run",
     "worded_identity": "open_run",
+    "People": "people",
+    "PeopleProgress": "people",
+    "Card": "question_cards",
+    "Choice": "question_cards",
     "Display": "progress",
     "Progress": "progress",
     "Silent": "progress",
@@ -115,6 +123,8 @@ __all__ = [
     "BatchStatus",
     "Budget",
     "CacheUse",
+    "Card",
+    "Choice",
     "Control",
     "Display",
     "JournalError",
@@ -123,6 +133,8 @@ __all__ = [
     "JudgeSummary",
     "OldPlanError",
     "Patience",
+    "People",
+    "PeopleProgress",
     "Progress",
     "RunEvent",
     "RunState",
@@ -146,6 +158,7 @@ __all__ = [
     "is_begun",
     "kept_answers",
     "kept_identity",
+    "people_cards",
     "planned_rounds",
     "prompts",
     "read_control",

@@ -27,7 +27,7 @@ from llm_elicit.orchestrator.journal import (
     reading,
     totals,
 )
-from llm_elicit.orchestrator.journal.schema import answers, meta, questions
+from llm_elicit.orchestrator.journal.schema import answers, meta, people, questions
 from llm_elicit.planning.pairs import Plan, Presentation
 from llm_elicit.questions import read_answer
 from llm_elicit.spaces.features import FeatureSpace
@@ -241,6 +241,28 @@ def direct_answers(folder: Path, campaign: Campaign, space: FeatureSpace) -> pd.
     frame["kind"] = [kind for kind, _, _ in parts]
     frame.insert(3, "order", [order for _, _, order in parts])
     return frame.astype({"first": float, "letter_mass": float})
+
+
+def people_cards(folder: Path, campaign: Campaign, space: FeatureSpace) -> pd.DataFrame:
+    """Return the cards that people have answered, with repeats and attention questions.
+
+    Columns: judge, expert, kind ("question", "repeat" or "attention"), question (its number in the
+    journal; empty for an attention question), pair, order, state ("answered" or "undone"), choice,
+    expected (what an attention question asks for, else empty), confidence, seconds, answered_at.
+
+    Raises:
+        InputError: there is no journal in the folder, or it is another campaign's.
+    """
+    c = people.c
+    query = (
+        sa.select(c.judge, c.expert, c.kind, c.question, c.pair, c.presentation.label("order"))
+        .add_columns(c.state, c.choice, c.expected, c.confidence, c.seconds, c.answered_at)
+        .where(c.state.in_(("answered", "undone")))
+        .order_by(c.id)
+    )
+    with _reading(folder, campaign, space) as db:
+        frame = pd.read_sql_query(query, db)
+    return frame.astype({"question": float, "confidence": float, "seconds": float})
 
 
 @contextmanager

@@ -15,13 +15,14 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 from llm_elicit import orchestrator
 from llm_elicit.comparisons.fit_inputs import evidence_of
 from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.judges import HumanJudge
 from llm_elicit.errors import CancelledRunError, ElicitError, IncompleteError
 from llm_elicit.orchestrator import CacheUse, Progress, Silent, in_thread
 from llm_elicit.orchestrator.engine import ask as ask_questions  # not first in an event loop
 from llm_elicit.pipeline.manifest import replacing
 from llm_elicit.pipeline.power_sources import PowerSources, at_stated_power, pin_power, read_sources
 from llm_elicit.pipeline.run_control import RunControl
-from llm_elicit.pipeline.run_folder import ANSWERS, COMPARISONS, DIRECT, Run
+from llm_elicit.pipeline.run_folder import ANSWERS, COMPARISONS, DIRECT, PEOPLE, Run
 from llm_elicit.planning.rounds import ALL_JUDGES, Answers, Pairs, RoundDesign, design_of, stopped
 
 if TYPE_CHECKING:
@@ -314,16 +315,17 @@ def _update_tables(result: Run) -> None:
 
 
 def write_tables(result: Run) -> None:
-    """Write the tables of judgments and of direct answers from the journal.
+    """Write the tables of judgments, of direct answers and of people's cards from the journal.
 
     Raises:
         InputError: there is no journal, it holds fewer answers than before, or one in it was
             changed by hand.
     """
     result.check_journal()
-    tables = [result.folder / name for name in (COMPARISONS, DIRECT)]
+    tables = [result.folder / name for name in (COMPARISONS, DIRECT, PEOPLE)]
     export(result, tables[0])
     _export_direct(result, tables[1])
+    _export_people(result, tables[2])
     answers = {ANSWERS: str(orchestrator.kept_answers(result.location))}
     result.manifest.record("ask", answers, tables)
 
@@ -332,6 +334,14 @@ def _export_direct(result: Run, path: Path) -> None:
     """Write the answers to direct questions, if any."""
     table = orchestrator.direct_answers(result.folder, result.campaign, result.space)
     if len(table):
+        with replacing(path) as beside:
+            table.to_parquet(beside)
+
+
+def _export_people(result: Run, path: Path) -> None:
+    """Write the cards that people have answered, if people are asked."""
+    if any(isinstance(judge, HumanJudge) for judge in result.campaign.judges):
+        table = orchestrator.people_cards(result.folder, result.campaign, result.space)
         with replacing(path) as beside:
             table.to_parquet(beside)
 

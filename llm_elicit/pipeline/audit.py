@@ -25,6 +25,7 @@ from llm_elicit.pipeline.run_folder import (
     BANDS,
     BELIEF,
     DRAWS,
+    PEOPLE,
     POWER,
     POWERS,
     SAMPLES,
@@ -76,7 +77,9 @@ def write_audit(result: Run, progress: Progress) -> None:
             written.append(result.belief_folder(one.judge, method) / POWERS)
             audit_package.write_powers(one.powers, result.space, written[-1])
     shown = partial(progress.stage, "audit", "distances and tests")
-    numbers = audit_package.audit_run(evidence, reference, result.campaign.seed, shown)
+    cards, seed = result.people_cards, result.campaign.seed
+    people = None if cards is None else audit_package.PeopleEvidence(table, cards)
+    numbers = audit_package.audit_run(evidence, reference, seed, shown, people=people)
     numbers.save(written[0])
     result.manifest.record("audit", _read_by_audit(result), written)
 
@@ -92,7 +95,9 @@ def _read_by_audit(result: Run) -> dict[str, str]:
         for judge in judges
         for method in result.campaign.fit.methods
     }
-    return {"settings": digest_of(settings), "tables": result.tables_digest, **beliefs}
+    cards = result.folder / PEOPLE
+    people = {"people": digest_of_file(cards)} if cards.is_file() else {}
+    return {"settings": digest_of(settings), "tables": result.tables_digest, **people, **beliefs}
 
 
 def audit_is_current(result: Run) -> bool:

@@ -39,6 +39,9 @@ CAMPAIGN = "campaign.yaml"
 COMPARISONS, DIRECT = "comparisons.parquet", "direct.parquet"
 """The files of the answers: about pairs, and to direct questions."""
 
+PEOPLE = "people.parquet"
+"""The file of the cards that people have answered, if there are people."""
+
 PLAN = "plan.parquet"
 """The file of the pairs."""
 
@@ -175,6 +178,12 @@ class Run:
         """The answers to direct questions; None if none were asked."""
         path = self._as_written("ask", DIRECT)
         return read_parquet(path, _OF_DIRECT) if path.is_file() else None
+
+    @property
+    def people_cards(self) -> pd.DataFrame | None:
+        """The cards that people have answered; None in runs without people."""
+        path = self._as_written("ask", PEOPLE)
+        return read_parquet(path) if path.is_file() else None
 
     @property
     def judgments(self) -> dict[str, int]:

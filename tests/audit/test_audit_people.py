@@ -1,0 +1,195 @@
+"""Agreement of people with themselves, with others and with models; attention and times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from audit.planted import ask, box, constant
+from llm_elicit.audit import PeopleAudit, PeopleEvidence, audit_people
+from llm_elicit.audit.agreement import (
+    Ratings,
+    agreement,
+    choice_table,
+    cohen_kappa,
+    group_agreement,
+    krippendorff_alpha,
+)
+from llm_elicit.comparisons.table import Comparisons
+
+SPACE = box(2)
+RNG = np.random.default_rng
+
+# Krippendorff (2011), Computing Krippendorff's alpha-reliability, example C: nominal data of four
+# observers, with missing values; and example A: two observers, two categories.
+FOUR = ("123321412...", "1233224125.3", ".3332342251.", "12332441251.")
+TWO = ("0100000010", "1110010000")
+
+
+def coded(lines: tuple[str, ...]) -> Ratings:
+    """Ratings from one line an observer, a character a unit, "." where there is none."""
+    values = sorted(set("".join(lines)) - {"."})
+    shares = [[[float(cell == value) for value in values] for cell in line] for line in lines]
+    return Ratings([f"observer {number}" for number in range(len(lines))], np.array(shares))
+
+
+@pytest.mark.parametrize(("lines", "pairs", "expected"), [(FOUR, 11, 0.743), (TWO, 10, 0.095)])
+def test_alpha_is_that_of_the_published_examples(lines, pairs, expected):
+    found = group_agreement(coded(lines), RNG(0))
+    assert found.pairs == pairs
+    assert round(found.alpha.value, 3) == expected
+    assert found.alpha.low < expected < found.alpha.high
+
+
+def test_kappa_is_that_of_the_published_example():
+    """Fleiss, Levin and Paik (2003), Statistical Methods for Rates and Proportions, table 18.1."""
+    table = np.array([[75.0, 1, 4], [5, 4, 1], [0, 0, 10]])
+    assert round(float(cohen_kappa(table)), 2) == 0.68
+    units = [(i, j) for i in range(3) for j in range(3) for _ in range(int(table[i, j]))]
+    one, other = (np.eye(3)[list(side)] for side in zip(*units, strict=True))
+    found = agreement(("A", "B"), one, other, RNG(0))
+    assert (found.pairs, found.share.value) == (100, 0.89)
+    # Their standard error is 0.087.
+    assert found.kappa.low == pytest.approx(0.676 - 1.96 * 0.087, abs=0.06)
+    assert found.kappa.high == pytest.approx(0.676 + 1.96 * 0.087, abs=0.06)
+
+
+def test_independent_raters_agree_by_chance_in_most_intervals():
+    covered = {"kappa": 0, "alpha": 0}
+    for seed in range(100):
+        rng = RNG(seed)
+        shares = np.eye(3)[rng.choice(3, size=(3, 60), p=[0.45, 0.1, 0.45])]
+        two = agreement(("a", "b"), shares[0], shares[1], rng).kappa
+        all_three = group_agreement(Ratings(["a", "b", "c"], shares), rng).alpha
+        covered["kappa"] += two.low <= 0.0 <= two.high
+        covered["alpha"] += all_three.low <= 0.0 <= all_three.high
+    assert min(covered.values()) >= 88, covered
+
+
+def test_equal_answers_leave_nothing_to_correct_for():
+    same = choice_table(np.ones(5))
+    found = agreement(("a", "b"), same, same, RNG(0))
+    assert (found.share.value, found.kappa) == (1.0, None)
+    assert np.isnan(krippendorff_alpha(np.array([[4.0, 0.0], [0.0, 0.0]])))
+
+
+def test_one_of_several_answers_is_drawn():
+    """A rater with both answers about a pair agrees with a steady one half the time."""
+    torn = Ratings.of_preferences(
+        ["x"] * 8 + ["y"] * 4, [0, 0, 1, 1, 2, 2, 3, 3, 0, 1, 2, 3],
+        np.array([0.0, 1.0] * 4 + [0.0, 1.0, 0.0, 1.0]),
+    )  # fmt: skip
+    found = agreement(("x", "y"), *torn.shares, RNG(0))
+    assert (found.share.value, found.kappa.value) == (0.5, 0.0)
+    assert group_agreement(torn, RNG(0)).alpha.value == pytest.approx(0.125)
+
+
+def person(name: str, rows: list[tuple[int, str, float]], judge: str = "panel") -> pd.DataFrame:
+    """The judgments of one person: pair, order and P(a preferred)."""
+    frame = ask(SPACE, constant(1.0), RNG(0), 40, name=judge).frame
+    parts = []
+    for pair, order, preference in rows:
+        row = frame[(frame["pair"] == pair) & (frame["order"] == order)].copy()
+        first = preference if order == "ab" else 1.0 - preference
+        verdict = {1.0: "A", 0.0: "B", 0.5: "tie"}[first]
+        parts.append(row.assign(model_answered=name, probability=preference, verdict=verdict))
+    return pd.concat(parts)
+
+
+def card(expert: str, kind: str, pair: int, order: str, choice: str, **rest: Any) -> dict[str, Any]:
+    known = {"judge": "panel", "question": float(pair), "state": "answered", "expected": None}
+    shown = {"expert": expert, "kind": kind, "pair": pair, "order": order, "choice": choice}
+    return known | {"confidence": np.nan, "seconds": 3.0} | shown | rest
+
+
+def audited(frames: list[pd.DataFrame], cards: list[dict[str, Any]]) -> PeopleAudit:
+    table = Comparisons(pd.concat(frames), SPACE.names)
+    found = audit_people(PeopleEvidence(table, pd.DataFrame(cards)), seed=1)
+    assert found is not None
+    return found
+
+
+def test_people_and_models_are_compared_by_the_point_over_common_pairs():
+    """Ben sees a first and Cleo b; they prefer the same points. The model contradicts them."""
+    points = [float(pair % 2) for pair in range(20)]
+    ben = person("ben", [(pair, "ab", points[pair]) for pair in range(15)])
+    cleo = person("cleo", [(pair, "ba", points[pair]) for pair in range(10, 20)])
+    model = person("m-1", [(pair, "ab", 1.0 - points[pair]) for pair in range(20)], judge="gpt")
+    cards = [card("ben", "question", 0, "ab", "b"), card("cleo", "question", 10, "ba", "a")]
+    found = audited([model, ben, cleo], cards)
+    measured = {
+        (one.first, one.second): (one.pairs, one.share.value, round(one.kappa.value, 3))
+        for one in found.between
+    }
+    assert measured == {
+        ("ben", "cleo"): (5, 1.0, 1.0),
+        ("ben", "gpt"): (15, 0.0, round(float(cohen_kappa(np.array([[0.0, 8], [7, 0]]))), 3)),
+        ("cleo", "gpt"): (10, 0.0, -1.0),
+    }
+    assert (found.among_people.raters, found.among_people.pairs) == (["ben", "cleo"], 5)
+    assert found.among_people.alpha.value == 1.0
+    assert (found.among_all.raters, found.among_all.pairs) == (["ben", "cleo", "gpt"], 20)
+    assert found.among_all.alpha.value < 0.0
+
+
+def test_a_repeat_in_the_other_order_is_the_same_choice():
+    cards = [card("ben", "question", pair, "ab", "a") for pair in range(10)]
+    cards += [card("ben", "repeat", pair, "ba", "b") for pair in range(4)]
+    cards += [card("ben", "repeat", 4, "ba", "a"), card("ben", "repeat", 5, "ab", "cannot say")]
+    found = audited([person("ben", [(pair, "ab", 1.0) for pair in range(10)])], cards)
+    (ben,) = found.people
+    assert (ben.retest.pairs, ben.retest.share.value) == (5, 0.8)
+    assert (ben.answers, ben.first_shown.value) == (10, 1.0)
+    assert found.between == []
+    assert found.among_people is None
+    assert found.among_all is None
+
+
+def test_replicates_by_one_person_are_repeats_too():
+    rows = person("ben", [(pair, "ab", 1.0) for pair in range(6)])
+    again = rows.assign(replicate=1)
+    again.loc[again["pair"] == 0, ["probability", "verdict"]] = [0.0, "B"]
+    found = audited([rows, again], [card("ben", "question", 0, "ab", "a")])
+    assert (found.people[0].retest.pairs, found.people[0].retest.share.value) == (6, 5 / 6)
+
+
+def test_attention_response_times_and_undone_answers():
+    cards = [
+        card("ben", "question", pair, "ab", "a", seconds=seconds, confidence=0.8)
+        for pair, seconds in enumerate([0.5, 2.0, 4.0])
+    ]
+    cards += [card("ben", "question", 3, "ab", "b", state="undone", seconds=99.0)]
+    for choice in ("a", "a", "b"):
+        checks = {"expected": "a", "question": np.nan, "seconds": 3.0}
+        cards.append(card("ben", "attention", 0, "ab", choice, **checks))
+    found = audited([person("ben", [(pair, "ab", 1.0) for pair in range(3)])], cards)
+    (ben,) = found.people
+    assert (ben.answers, ben.undone, ben.attention) == (3, 1, 3)
+    assert ben.attentive.value == pytest.approx(2 / 3)
+    assert (ben.seconds, ben.fast, ben.confidence) == (3.0, 1 / 6, pytest.approx(0.8))
+    assert ben.retest is None
+
+
+def test_a_person_without_a_choice_has_no_agreement():
+    rows = person("ben", [(0, "ab", 1.0)]).assign(probability=np.nan, verdict="refusal")
+    found = audited([rows], [card("ben", "question", 0, "ab", "cannot say")])
+    (ben,) = found.people
+    assert (ben.first_shown, ben.retest, found.between) == (None, None, [])
+
+
+def test_experts_of_one_name_are_named_with_their_judge():
+    one = person("ben", [(0, "ab", 1.0)], judge="panel")
+    other = person("ben", [(0, "ab", 1.0)], judge="board")
+    cards = [card("ben", "question", 0, "ab", "a")]
+    cards += [card("ben", "question", 0, "ab", "a", judge="board")]
+    found = audited([one, other], cards)
+    assert [each.name for each in found.people] == ["panel/ben", "board/ben"]
+
+
+def test_without_answers_of_people_there_is_no_record():
+    table = Comparisons(person("ben", [(0, "ab", 1.0)]), SPACE.names)
+    undone = pd.DataFrame([card("ben", "question", 0, "ab", "a", state="undone")])
+    assert audit_people(PeopleEvidence(table, undone)) is None
