@@ -29,16 +29,29 @@ _DENSE = 100
 def sampling_of(space: FeatureSpace) -> density.SamplingDensity:
     """Return λ, in whose coordinates beliefs are fitted.
 
-    It is uniform on each feature's scale. If points are drawn from the table and all features are
-    real numbers, or whole ones of a wide range, it has the marginals and rank correlations of the
-    table, so that a belief does not spread where no questions were asked.
+    It is uniform on each feature's scale, or has the marginals and rank correlations of the table
+    if `follows_table`.
     """
-    few = space.integer & (space.high - space.low < _DENSE)
-    plain = not space.constraints and not (space.categorical | space.periodic | few).any()
-    if space.sampling == "empirical" and plain:
+    if follows_table(space):
         return density.Empirical(space.table_points(), space.low, space.high, log=space.log)
     kinds = {name: getattr(space, name) for name in ("log", "categorical", "integer", "periodic")}
     return density.Uniform(space.low, space.high, **kinds, constraints=space.density_constraints)
+
+
+def follows_table(space: FeatureSpace) -> bool:
+    """Return whether beliefs are fitted in coordinates with the table's rank correlations.
+
+    They are if points are drawn from the table, without constraints, and all features are real
+    numbers or whole ones of a wide range.
+
+    Example:
+        >>> cars, penguins = (FeatureSpace.load(name) for name in ("cars", "penguins_kinds"))
+        >>> [follows_table(each.sampled("empirical")) for each in (cars, penguins)]
+        [True, False]
+    """
+    few = space.integer & (space.high - space.low < _DENSE)
+    kinds = space.categorical | space.periodic | few
+    return space.sampling == "empirical" and not space.constraints and not bool(kinds.any())
 
 
 def noise_of(fit: Fit) -> density.Noise:

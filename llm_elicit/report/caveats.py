@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from llm_elicit.audit.judge_audit import is_cross_check
 from llm_elicit.audit.record import Audit
+from llm_elicit.comparisons.fit_inputs import follows_table
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.report.formatting import between, listed
 from llm_elicit.spaces.features import Feature
@@ -142,9 +143,18 @@ def _scales(audit: Audit) -> str:
         text = "Every feature has a linear scale: densities are per unit of the feature."
         drawn = " Candidates were drawn uniformly over its range."
     if _from_the_table(audit):
+        fitted = (
+            "Beliefs are fitted in coordinates with the marginals and rank correlations of the "
+            "table, so that a smooth utility follows them."
+            if follows_table(audit.space)
+            else "Some features are not real numbers or there are constraints, so beliefs are "
+            "fitted on the whole box of the ranges, and spread over combinations that are not in "
+            "the table and that nobody was asked about."
+        )
         drawn = (
             " Candidates were drawn from a kernel density of the table; where hardly any lie, the "
-            "belief follows from the shape of the utility, not from answers."
+            f"belief follows from the shape of the utility, not from answers. {fitted} The belief "
+            "of a judge without a preference is uniform over the ranges, not like the table."
         )
     return text + drawn
 

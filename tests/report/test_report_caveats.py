@@ -5,6 +5,7 @@ import pytest
 from llm_elicit.config.campaign import Fit
 from llm_elicit.config.design import Design, Rounds, Stop
 from llm_elicit.report.caveats import caveats
+from llm_elicit.spaces.features import FeatureSpace
 
 POWER = "The belief is identified up to a power"
 
@@ -83,3 +84,14 @@ def test_candidates_from_the_table_are_not_called_uniform(study):
     text = dict(caveats(audit, study.campaign, {}, {}))[heading]
     assert "uniformly" not in text
     assert "kernel density of the table" in text
+
+
+@pytest.mark.parametrize(("name", "follows"), [("cars", True), ("penguins_kinds", False)])
+def test_a_belief_that_spreads_beyond_the_questions_is_said_to(study, name, follows):
+    space = FeatureSpace.load(name).sampled("empirical")
+    audit = study.audit.model_copy(update={"space": space})
+    found = dict(caveats(audit, study.campaign, {}, {}))
+    text = found["The density is per unit of each feature's scale"]
+    assert ("rank correlations of the table" in text) is follows
+    assert ("spread over combinations that are not in the table" in text) is not follows
+    assert "without a preference is uniform over the ranges" in text
