@@ -55,7 +55,7 @@ class Bounds(StrictModel):
 
     Attributes:
         max_cost: USD of a campaign; None allows no judge that costs money.
-        judges, experts, pairs, questions, direct, concurrency, attempts, samples: counts of a
+        judges, experts, pairs, rounds, questions, direct, concurrency, attempts, samples: counts of a
             campaign; questions are those of all judges together.
         timeout: seconds that a judge may wait for an answer.
         campaigns: the number of campaigns that run at once.
@@ -70,6 +70,7 @@ class Bounds(StrictModel):
     judges: Count = 20
     experts: Count = 100
     pairs: Count = 20_000
+    rounds: Count = 50
     questions: Count = 200_000
     direct: Count = 5_000
     concurrency: Count = 64
