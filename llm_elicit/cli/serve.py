@@ -41,13 +41,17 @@ def serve_command(
             metavar="ADDRESS", help="postgresql://USER@HOST/DATABASE for the journals of all runs."
         ),
     ] = None,
+    start: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CAMPAIGN", help="Start this campaign of yours; may be repeated."),
+    ] = None,
 ) -> None:
     """Serve campaigns over HTTP, with a live page. Ctrl-C or SIGTERM drains and stops."""
     given: dict[str, Any] = {"host": host, "port": port, "runs": runs, "journal": journal}
     try:
         read = settings.ServerSettings() if config is None else settings.ServerSettings.load(config)
         stated = {name: value for name, value in given.items() if value is not None}
-        server.serve(read.changed(stated), out.print)
+        server.serve(read.changed(stated), out.print, start or ())
     except ModuleNotFoundError as error:
         raise InputError(
             f"{error.name} is not installed; run: pip install 'llm-elicit[service]'"

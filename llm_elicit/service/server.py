@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import uvicorn
@@ -20,17 +20,18 @@ _DRAIN_SECONDS = 10
 """Seconds that requests have to end once the service stops."""
 
 
-def serve(settings: ServerSettings, say: Callable[[str], None]) -> None:
+def serve(settings: ServerSettings, say: Callable[[str], None], start: Sequence[str] = ()) -> None:
     """Serve until SIGTERM or Ctrl-C; runs are stopped and come back with the next start.
 
     Args:
         settings: the service's settings.
         say: called with one line once it can be reached.
+        start: campaigns of the operator, by path or name, which start with the service.
 
     Raises:
-        InputError: the port is taken, or a secret cannot be read.
+        InputError: the port is taken, or a secret or a campaign cannot be used.
     """
-    app = create_app(settings)
+    app = create_app(settings, start)
     service: Service = app.state.service
     listening = _bound(settings)
     config = uvicorn.Config(

@@ -55,8 +55,8 @@ class Bounds(StrictModel):
 
     Attributes:
         max_cost: USD of a campaign; None allows no judge that costs money.
-        judges, experts, pairs, rounds, questions, direct, concurrency, attempts, samples: counts of a
-            campaign; questions are those of all judges together.
+        judges, experts, pairs, rounds, questions, direct, concurrency, attempts, samples: counts
+            of a campaign; questions are those of all judges together.
         timeout: seconds that a judge may wait for an answer.
         campaigns: the number of campaigns that run at once.
         watchers: the number of event streams that are open at once.
@@ -96,6 +96,7 @@ class ServerSettings(StrictModel):
         https: whether browsers reach it by HTTPS, through such a proxy.
         token: whether a token is required on a loopback address, too.
         max_cost: a cap in USD on all campaigns of this process together.
+        live: seconds between two views of the belief of a run that asks.
         fits: how many beliefs are fitted at once.
         session: seconds that a browser stays signed in.
         judges: what judges campaigns that come over HTTP may have.
@@ -114,6 +115,7 @@ class ServerSettings(StrictModel):
     https: bool = False
     token: bool = False
     max_cost: Positive | None = None
+    live: Annotated[float, Field(ge=1)] = 3.0
     fits: Annotated[int, Field(ge=1, le=64)] = 1
     session: Positive = 12 * 3600.0
     judges: tuple[AllowedJudge, ...] = (

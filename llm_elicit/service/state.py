@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
+from llm_elicit.pipeline.runtime import Runtime
 from llm_elicit.service.attempts import Attempts
 from llm_elicit.service.keys import Keys
 from llm_elicit.service.links import Links
@@ -23,21 +24,25 @@ class Service:
     Attributes:
         settings: its settings.
         keys: its secrets.
+        runtime: its runs.
         sessions: the sessions of browsers.
         links: the links of people who judge.
         attempts: the wrong tokens of the last minute.
         metrics: its counts.
+        watching: the number of event streams that are open.
         workers: the processes that work for requests.
         closing: set when the service stops, so that streams end.
     """
 
     settings: ServerSettings
     keys: Keys
+    runtime: Runtime
     sessions: Sessions = field(init=False)
     links: Links = field(init=False)
     attempts: Attempts = field(default_factory=Attempts)
     metrics: Metrics = field(init=False)
     workers: Workers = field(init=False)
+    watching: int = 0
     closing: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -45,7 +50,7 @@ class Service:
         self.sessions = Sessions(self.keys, settings.session, https=settings.https)
         self.links = Links(settings.own_folder, self.keys.secret)
         self.workers = Workers(2, settings.bounds.seconds)
-        self.metrics = Metrics()
+        self.metrics = Metrics(self.runtime.runs, lambda: self.watching)
 
 
 def service_of(request: Request) -> Service:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from llm_elicit.backends import provider_of
@@ -58,13 +57,14 @@ def checked(data: Any, settings: ServerSettings, library: Library) -> Campaign:
         InputError: it breaks a rule, or names what the server does not allow.
 
     Example:
+        >>> from pathlib import Path
         >>> data = {"name": "try", "space": "penguins",
         ...         "judges": [{"name": "gpt", "backend": "openai", "model": "m"}]}
         >>> checked(data, ServerSettings(), Library(Path("none")))
         Traceback (most recent call last):
         ...
-        llm_elicit.errors.InputError: campaign: judge 'gpt': this server allows no backend 'openai'; \
-it allows simulated, human
+        llm_elicit.errors.InputError: campaign: judge 'gpt': this server allows no backend \
+'openai'; it allows simulated, human
     """
     if not isinstance(data, dict):
         raise InputError(f"{WHERE}: a mapping of keys is expected, got {type(data).__name__}")
@@ -232,6 +232,4 @@ def _check_templates(names: Iterable[str]) -> None:
     for name in names:
         if name not in known:
             shown = re.sub(r"\s+", " ", name)[:100]
-            raise InputError(
-                f"{WHERE}: no template {shown!r}; this server has {', '.join(known)}"
-            )
+            raise InputError(f"{WHERE}: no template {shown!r}; this server has {', '.join(known)}")

@@ -1,0 +1,296 @@
+"""Routes of campaigns: create, estimate, start, watch, pause, go on, retune, cancel and delete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from llm_elicit import orchestrator
+from llm_elicit.config.base_model import to_yaml
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
+from llm_elicit.pipeline.snapshot import RunSnapshot
+from llm_elicit.service import untrusted
+from llm_elicit.service.catalog import CampaignName, Runs
+from llm_elicit.service.problems import ProblemError
+from llm_elicit.service.security import require
+from llm_elicit.service.spaces import library_of
+from llm_elicit.service.state import Service, service_of
+
+router = APIRouter(prefix="/api/campaigns", tags=["campaigns"])
+
+_READ, _ADMIN = [Depends(require("read"))], [Depends(require("admin"))]
+_BODY = {
+    "requestBody": {
+        "description": "A campaign as in its YAML file.",
+        "required": True,
+        "content": {
+            "application/json": {"schema": {"type": "object"}},
+            "application/yaml": {"schema": {"type": "string"}},
+        },
+    }
+}
+_KINDS = {
+    "application/json": "json",
+    "application/yaml": "yaml",
+    "application/x-yaml": "yaml",
+    "text/yaml": "yaml",
+}
+_ENDED = ("cancelled", "done", "failed")
+
+Patience = Annotated[
+    float, Query(ge=0, le=60, description="Seconds to wait until the run has followed.")
+]
+
+
+class JudgeCost(BaseModel):
+    """What a judge's questions would cost; see `llm_elicit.orchestrator.JudgeEstimate`."""
+
+    judge: str
+    model: str
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    exact: bool
+    cost: float | None
+    most: float | None
+    batch: float | None
+
+
+class Turn(BaseModel):
+    """A turn of a prompt."""
+
+    role: str
+    content: str
+
+
+class DryRun(BaseModel):
+    """What a campaign would ask: some of its prompts, and the costs. Nothing is sent."""
+
+    name: str
+    pairs: int
+    judges: list[JudgeCost]
+    examples: list[list[Turn]]
+
+
+class Limits(BaseModel):
+    """New limits of a run; those left out stay."""
+
+    concurrency: Annotated[int, Field(ge=1)] | None = None
+    max_cost: Annotated[float, Field(gt=0)] | None = None
+
+
+class CampaignText(BaseModel):
+    """A campaign as YAML."""
+
+    name: str
+    yaml: str
+
+
+@router.get("", summary="Campaigns", dependencies=_READ)
+async def listed(runs: Runs) -> list[RunSnapshot]:
+    """Return the snapshots of all campaigns."""
+    return await runs.snapshots()
+
+
+@router.post(
+    "", summary="Create a campaign", status_code=201, dependencies=_ADMIN, openapi_extra=_BODY
+)
+async def create(
+    request: Request,
+    response: Response,
+    runs: Runs,
+    start: Annotated[bool, Query(description="Whether it starts; else it waits.")] = True,
+) -> RunSnapshot:
+    """Create a campaign, and start it unless it is to wait."""
+    service = service_of(request)
+    campaign = await _campaign(request)
+    run = await asyncio.to_thread(Run.open, campaign)
+    if runs.taken(campaign.name):
+        raise ProblemError(409, f"there is a campaign {campaign.name!r}; choose another name")
+    _check_room(service)
+    job = service.runtime.start(run, paused=not start, owner="service")
+    response.headers["location"] = f"/api/campaigns/{campaign.name}"
+    return job.snapshot()
+
+
+@router.post(
+    "/dry-run",
+    summary="Show what a campaign would ask and cost",
+    dependencies=_READ,
+    openapi_extra=_BODY,
+)
+async def dry_run(request: Request) -> DryRun:
+    """Return some prompts and the estimated costs of a campaign; nothing is kept or sent."""
+    campaign = await _campaign(request)
+    workers = service_of(request).workers
+    return DryRun.model_validate(await workers.call(_estimated, campaign, examples=True))
+
+
+@router.get("/{name}", summary="A campaign's state, counts and costs", dependencies=_READ)
+async def read(name: CampaignName, runs: Runs) -> RunSnapshot:
+    """Return a campaign's snapshot."""
+    return await runs.snapshot(name)
+
+
+@router.get("/{name}/campaign", summary="A campaign's settings", dependencies=_READ)
+async def settings(name: CampaignName, runs: Runs) -> CampaignText:
+    """Return a campaign's settings as YAML."""
+    run = await runs.run(name)
+    text = await asyncio.to_thread(_yaml, run)
+    return CampaignText(name=name, yaml=text)
+
+
+@router.get("/{name}/estimate", summary="The cost of what is left to ask", dependencies=_READ)
+async def estimate(request: Request, name: CampaignName, runs: Runs) -> DryRun:
+    """Return the estimated cost of the questions without an answer."""
+    run = await runs.run(name)
+    found = await service_of(request).workers.call(_estimated, run.campaign, examples=False)
+    return DryRun.model_validate(found)
+
+
+@router.post("/{name}/start", summary="Start or go on", dependencies=_ADMIN)
+async def start(request: Request, name: CampaignName, runs: Runs) -> RunSnapshot:
+    """Start a campaign that waits, is paused, or has ended before its report."""
+    service = service_of(request)
+    here = runs.here(name)
+    if here is not None:
+        if here.state in _ENDED:
+            _check_room(service)
+        await here.resume()
+        return here.snapshot()
+    run = await runs.run(name)
+    _check_room(service)
+    return service.runtime.start(run, owner="service").snapshot()
+
+
+@router.post("/{name}/resume", summary="Go on with a paused campaign", dependencies=_ADMIN)
+async def resume(name: CampaignName, runs: Runs) -> RunSnapshot:
+    """Go on with a campaign that is paused."""
+    here = runs.here(name)
+    if here is None:
+        await runs.request(name, "running")
+    else:
+        await here.resume()
+    return await runs.snapshot(name)
+
+
+@router.post("/{name}/pause", summary="Pause: send nothing more", dependencies=_ADMIN)
+async def pause(
+    response: Response, name: CampaignName, runs: Runs, wait: Patience = 5.0
+) -> RunSnapshot:
+    """Pause a campaign; 202 if answers in flight have not arrived yet."""
+    here = runs.here(name)
+    followed = False
+    if here is None:
+        await runs.request(name, "paused")
+    else:
+        followed = await _within(here.pause(), wait)
+    response.status_code = 200 if followed else 202
+    return await runs.snapshot(name)
+
+
+@router.post("/{name}/cancel", summary="Cancel: end, and keep all answers", dependencies=_ADMIN)
+async def cancel(
+    response: Response,
+    name: CampaignName,
+    runs: Runs,
+    drain: Annotated[bool, Query(description="Whether to wait for answers in flight.")] = True,
+    wait: Patience = 5.0,
+) -> RunSnapshot:
+    """Cancel a campaign; 202 if it has not ended yet."""
+    here = runs.here(name)
+    followed = False
+    if here is None:
+        await runs.request(name, "cancelled")
+    else:
+        followed = await _within(here.cancel(drain), wait)
+    response.status_code = 200 if followed else 202
+    return await runs.snapshot(name)
+
+
+@router.post("/{name}/retune", summary="Change limits while it asks", dependencies=_ADMIN)
+async def retune(request: Request, name: CampaignName, runs: Runs, limits: Limits) -> RunSnapshot:
+    """Change the number of concurrent requests or the cap on the cost."""
+    bounds = service_of(request).settings.bounds
+    untrusted.check_limits(limits.max_cost, limits.concurrency, bounds)
+    here = runs.here(name)
+    if here is None:
+        raise ProblemError(409, f"{name}: it is not at work in this process")
+    await here.retune(concurrency=limits.concurrency, max_cost=limits.max_cost)
+    return here.snapshot()
+
+
+@router.delete("/{name}", summary="Delete a campaign with all it wrote", dependencies=_ADMIN)
+async def delete(
+    request: Request, name: CampaignName, runs: Runs, wait: Patience = 30.0
+) -> Response:
+    """Cancel a campaign and remove its answers, beliefs, report and links."""
+    done = await _within(runs.delete(name), wait)
+    await asyncio.to_thread(service_of(request).links.forget, name)
+    return Response(status_code=204 if done else 202)
+
+
+async def _campaign(request: Request) -> Campaign:
+    """Return the campaign in the body of a request.
+
+    Raises:
+        ProblemError: it is neither JSON nor YAML.
+        InputError: it breaks a rule, or names what the server does not allow.
+    """
+    stated = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = _KINDS.get(stated)
+    if kind is None:
+        raise ProblemError(415, "send the campaign as application/json or application/yaml")
+    service = service_of(request)
+    body = await request.body()
+    return await service.workers.call(
+        untrusted.read, body, kind, service.settings, library_of(service)
+    )
+
+
+def _check_room(service: Service) -> None:
+    most = service.settings.bounds.campaigns
+    if sum(run.state not in _ENDED for run in service.runtime.runs.values()) >= most:
+        raise ProblemError(409, f"{most} campaigns are at work; cancel one, or wait")
+
+
+_AT_WORK: set[asyncio.Task[Any]] = set()
+"""Tasks that go on after their request was answered."""
+
+
+async def _within(work: Coroutine[Any, Any, None], seconds: float) -> bool:
+    """Wait some time for work that goes on in any case; return whether it is done."""
+    task = asyncio.create_task(work)
+    _AT_WORK.add(task)
+    task.add_done_callback(_AT_WORK.discard)
+    done, _ = await asyncio.wait({task}, timeout=seconds)
+    for one in done:
+        one.result()
+    return bool(done)
+
+
+def _yaml(run: Run) -> str:
+    path = run.folder / CAMPAIGN
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    return to_yaml(run.campaign.model_dump(mode="json"))
+
+
+def _estimated(campaign: Campaign, *, examples: bool) -> dict[str, Any]:
+    """Return a dry run's parts; it is called in the process of a worker."""
+    run = Run.open(campaign)
+    lines = orchestrator.estimate(campaign, run.space, run.plan, run.answered)
+    shown = orchestrator.examples(campaign, run.space, run.plan) if examples else []
+    return {
+        "name": campaign.name,
+        "pairs": len(run.plan.a),
+        "judges": [asdict(line) for line in lines],
+        "examples": [[vars(message) for message in prompt.messages] for prompt in shown],
+    }

@@ -1,0 +1,192 @@
+"""The runs of a service: those of this process, and the others in its folder.
+
+Runs of other processes, such as those of `llm-elicit run` or of another service with the same
+folder, can be watched and asked to pause, to go on and to stop through their journals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import Depends, Request
+from fastapi import Path as InPath
+
+from llm_elicit import orchestrator
+from llm_elicit.errors import ElicitError, InputError
+from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
+from llm_elicit.pipeline.snapshot import JudgeSnapshot, RunSnapshot
+from llm_elicit.service.problems import ProblemError
+from llm_elicit.service.state import service_of
+
+if TYPE_CHECKING:
+    from llm_elicit.pipeline.campaign_run import CampaignRun
+    from llm_elicit.pipeline.runtime import Runtime
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
+"""The pattern of a campaign's name."""
+
+CampaignName = Annotated[str, InPath(pattern=NAME, description="The campaign's name.")]
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """The runs of a service."""
+
+    runtime: Runtime
+
+    def here(self, name: str) -> CampaignRun | None:
+        """Return a run of this process; None if there is none of that name."""
+        return self.runtime.runs.get(name)
+
+    def taken(self, name: str) -> bool:
+        """Whether there is a run of that name."""
+        return name in self.runtime.runs or (self.runtime.folder / name).exists()
+
+    async def names(self) -> list[str]:
+        """Return the names of all runs."""
+        stored = await asyncio.to_thread(_names, self.runtime.folder)
+        return sorted({*stored, *self.runtime.runs})
+
+    async def run(self, name: str) -> Run:
+        """Return the run of a campaign.
+
+        Raises:
+            ProblemError: there is none.
+        """
+        here = self.here(name)
+        return here.run if here else await asyncio.to_thread(_open, self.runtime.folder, name)
+
+    async def snapshot(self, name: str) -> RunSnapshot:
+        """Return what a run does now.
+
+        Raises:
+            ProblemError: there is none.
+        """
+        here = self.here(name)
+        if here is not None:
+            return here.snapshot()
+        return await asyncio.to_thread(_stored, await self.run(name))
+
+    async def snapshots(self) -> list[RunSnapshot]:
+        """Return what all runs do now; those that cannot be read are left out."""
+        found = []
+        for name in await self.names():
+            try:
+                found.append(await self.snapshot(name))
+            except (ElicitError, ProblemError):
+                continue
+        return found
+
+    async def request(self, name: str, wanted: orchestrator.Wanted) -> None:
+        """Ask a run that is not of this process to do something.
+
+        Raises:
+            InputError: it has ended.
+        """
+        run = await self.run(name)
+        await asyncio.to_thread(_request, run, wanted)
+
+    async def delete(self, name: str) -> None:
+        """Cancel a run and remove its folder and journal.
+
+        Raises:
+            InputError: another process is at work on it.
+        """
+        if self.here(name) is not None:
+            await self.runtime.delete(name)
+        else:
+            await asyncio.to_thread(_delete, await self.run(name))
+
+
+def catalog(request: Request) -> Catalog:
+    """Return the runs of the service that a request came to; a dependency."""
+    return Catalog(service_of(request).runtime)
+
+
+Runs = Annotated[Catalog, Depends(catalog)]
+
+
+def _names(folder: Path) -> list[str]:
+    """Return the names of the runs in a folder; grids have cells in their place."""
+    found = [path.parent.name for path in folder.glob(f"*/{CAMPAIGN}")]
+    return [name for name in found if re.match(NAME, name)]
+
+
+def _open(folder: Path, name: str) -> Run:
+    path = folder / name / CAMPAIGN
+    try:
+        changed = path.stat().st_mtime_ns
+    except OSError:
+        raise ProblemError(404, f"no campaign {name!r}") from None
+    return _opened(path.parent, changed)
+
+
+@lru_cache(maxsize=256)
+def _opened(folder: Path, changed: int) -> Run:
+    """Open a run; again if its campaign was changed."""
+    del changed
+    return Run.open(folder)
+
+
+def _stored(run: Run) -> RunSnapshot:
+    """Return what a run of another process does, or did last, by its journal."""
+    control = orchestrator.read_control(run.location)
+    totals = orchestrator.status(run.folder, run.campaign) if run.started else run.empty_totals
+    report = run.report_path.is_file()
+    judges = {}
+    for judge in run.campaign.judges:
+        counts = totals[judge.name]
+        judges[judge.name] = JudgeSnapshot(
+            backend=judge.backend,
+            model=getattr(judge, "model", None) or "",
+            total=counts.total or run.empty_totals[judge.name].total,
+            done=counts.done,
+            failed=counts.failed,
+            cached=counts.cached,
+            requests=counts.requests,
+            cost=counts.cost,
+        )
+    state = control or orchestrator.Control(state="done" if report else "planned")
+    limits = run.campaign.limits
+    return RunSnapshot(
+        name=run.campaign.name,
+        state=state.state,
+        stage=state.stage,
+        step="",
+        judges=judges,
+        cost=sum(one.cost or 0.0 for one in judges.values()),
+        max_cost=limits.max_cost if state.max_cost is None else state.max_cost,
+        concurrency=state.concurrency,
+        problems=(state.error,) if state.error else (),
+        live=0,
+        seq=0,
+        updated=max((one.last for one in totals.values()), default=""),
+        report=report,
+    )
+
+
+def _request(run: Run, wanted: orchestrator.Wanted) -> None:
+    _check_at_work(run, "it is not at work")
+    orchestrator.request(run.location, wanted)
+
+
+def _check_at_work(run: Run, why: str) -> None:
+    control = orchestrator.read_control(run.location)
+    if control is None or control.state in orchestrator.ENDED:
+        raise InputError(f"{run.campaign.name}: {why}; start it")
+
+
+def _delete(run: Run) -> None:
+    control = orchestrator.read_control(run.location)
+    if control is not None and control.state not in orchestrator.ENDED:
+        raise InputError(
+            f"{run.campaign.name}: another process may be at work on it; cancel it first"
+        )
+    orchestrator.drop_journal(run.location)
+    shutil.rmtree(run.folder)

@@ -1,0 +1,135 @@
+"""The route of a campaign's events, as server-sent events.
+
+Every event has its number as `id`, so that a browser which reconnects says with `Last-Event-ID`
+what it has seen; nothing is lost and nothing comes twice. A reader that is slow holds its place in
+the journal and no events; one that reads nothing for a minute is disconnected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
+from starlette.types import Receive, Scope, Send
+
+from llm_elicit import orchestrator
+from llm_elicit.orchestrator import RunEvent
+from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.service.catalog import CampaignName, Runs
+from llm_elicit.service.problems import ProblemError
+from llm_elicit.service.security import require
+from llm_elicit.service.state import Service, service_of
+
+router = APIRouter(prefix="/api/campaigns", tags=["campaigns"])
+
+HEARTBEAT = 10.0
+"""Seconds after which a comment is sent if nothing happened."""
+
+_STALLED = 60.0
+"""Seconds that a reader may take to read a part."""
+
+_LOOK_AGAIN = 1.0
+
+
+@router.get(
+    "/{name}/events",
+    summary="Events as they happen (server-sent events)",
+    dependencies=[Depends(require("read"))],
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+)
+async def events(
+    request: Request,
+    name: CampaignName,
+    runs: Runs,
+    since: Annotated[int, Query(ge=0, description="The last event that is known.")] = 0,
+    last_event_id: Annotated[str, Header()] = "",
+) -> Response:
+    """Return all events after a number, and those to come until the run ends."""
+    service = service_of(request)
+    known = int(last_event_id) if last_event_id.isdecimal() else since
+    here = runs.here(name)
+    if here is not None and here.state in orchestrator.ENDED and 0 < here.snapshot().seq <= known:
+        return Response(status_code=204)  # a browser does not connect again then
+    source = stored_events(await runs.run(name), known) if here is None else here.events(known)
+    if service.watching >= service.settings.bounds.watchers:
+        raise ProblemError(503, "too many event streams are open", {"retry-after": "10"})
+    return _EventStream(service, source)
+
+
+class _EventStream(StreamingResponse):
+    """A stream of events, whose reader must read."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, service: Service, source: AsyncIterator[RunEvent]) -> None:
+        self._service, self._parts = service, _parts(service, source)
+        super().__init__(self._parts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the parts until the source ends, the reader leaves, or it reads no more."""
+
+        async def patient(message: Any) -> None:
+            async with asyncio.timeout(_STALLED):
+                await send(message)
+
+        self._service.watching += 1
+        try:
+            async with aclosing(self._parts):
+                await super().__call__(scope, receive, patient)
+        except TimeoutError:
+            pass  # whoever reads nothing is disconnected
+        finally:
+            self._service.watching -= 1
+
+
+async def _parts(service: Service, source: AsyncIterator[RunEvent]) -> AsyncGenerator[bytes]:
+    """Yield events as text, with comments while nothing happens, until the service stops."""
+    closing = asyncio.ensure_future(service.closing.wait())
+    coming: asyncio.Future[RunEvent | None] | None = None
+    try:
+        yield KEEPALIVE_COMMENT
+        while not closing.done():
+            coming = coming or asyncio.ensure_future(_next(source))
+            done, _ = await asyncio.wait(
+                (coming, closing), timeout=HEARTBEAT, return_when=asyncio.FIRST_COMPLETED
+            )
+            if coming in done:
+                event, coming = coming.result(), None
+                if event is None:
+                    return
+                yield _text(event)
+            elif not done:
+                yield KEEPALIVE_COMMENT
+    finally:
+        closing.cancel()
+        if coming is not None:
+            coming.cancel()
+
+
+async def _next(source: AsyncIterator[RunEvent]) -> RunEvent | None:
+    """Return the next event; None after the last. `StopAsyncIteration` cannot leave a task."""
+    return await anext(source, None)
+
+
+def _text(event: RunEvent) -> bytes:
+    return format_sse_event(data_str=event.model_dump_json(), event=event.kind, id=str(event.seq))
+
+
+async def stored_events(run: Run, since: int) -> AsyncIterator[RunEvent]:
+    """Yield the events of a run of another process, until it ends."""
+    while True:
+        control = await asyncio.to_thread(orchestrator.read_control, run.location)
+        page = await asyncio.to_thread(orchestrator.read_events, run.location, since)
+        for event in page:
+            yield event
+            since = event.seq
+        if not page:
+            if control is None or control.state in orchestrator.ENDED:
+                return
+            await asyncio.sleep(_LOOK_AGAIN)
