@@ -172,21 +172,18 @@ def _stored(run: Run) -> RunSnapshot:
 
 
 def _request(run: Run, wanted: orchestrator.Wanted) -> None:
-    _check_at_work(run, "it is not at work")
+    if not _at_work(run):
+        raise InputError(f"{run.campaign.name}: no process is at work on it; start it")
     orchestrator.request(run.location, wanted)
 
 
-def _check_at_work(run: Run, why: str) -> None:
+def _at_work(run: Run) -> bool:
     control = orchestrator.read_control(run.location)
-    if control is None or control.state in orchestrator.ENDED:
-        raise InputError(f"{run.campaign.name}: {why}; start it")
+    return control is not None and control.at_work and control.state not in orchestrator.ENDED
 
 
 def _delete(run: Run) -> None:
-    control = orchestrator.read_control(run.location)
-    if control is not None and control.state not in orchestrator.ENDED:
-        raise InputError(
-            f"{run.campaign.name}: another process may be at work on it; cancel it first"
-        )
+    if _at_work(run):
+        raise InputError(f"{run.campaign.name}: another process is at work on it; cancel it first")
     orchestrator.drop_journal(run.location)
     shutil.rmtree(run.folder)

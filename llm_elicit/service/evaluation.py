@@ -33,7 +33,7 @@ def rows(folder: Path, offset: int, limit: int) -> bytes:
     """Return some of the judgments as JSON."""
     frame = Run.open(folder).comparisons.frame
     page = frame.iloc[offset : offset + limit]
-    kept = page.to_json(orient="records", force_ascii=False)
+    kept = page.to_json(orient="records", force_ascii=False, double_precision=15)
     return b'{"total": %d, "offset": %d, "rows": %s}' % (len(frame), offset, kept.encode())
 
 
@@ -112,7 +112,8 @@ def _worded(column: Floats, feature: Feature) -> Any:
 
 def _written(frame: pd.DataFrame, form: Format) -> bytes:
     if form == "json":
-        return frame.to_json(orient="split", index=False, force_ascii=False).encode()
+        data = frame.astype(object).to_numpy().tolist()  # pandas would round numbers
+        return json.dumps({"columns": list(frame.columns), "data": data}).encode()
     written = io.BytesIO()
     frame.to_parquet(written)
     return written.getvalue()

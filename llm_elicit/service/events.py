@@ -83,7 +83,7 @@ class _EventStream(StreamingResponse):
             async with aclosing(self._parts):
                 await super().__call__(scope, receive, patient)
         except TimeoutError:
-            pass  # whoever reads nothing is disconnected
+            pass  # a reader that reads nothing is disconnected
         finally:
             self._service.watching -= 1
 

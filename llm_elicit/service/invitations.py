@@ -63,7 +63,7 @@ async def listed(request: Request, name: CampaignName, runs: Runs) -> list[LinkL
 
 @router.post("", summary="Issue a link for an expert", status_code=201)
 async def issue(request: Request, name: CampaignName, runs: Runs, given: Invitation) -> Issued:
-    """Issue a personal link; whoever has it answers in the expert's name."""
+    """Issue a personal link; its holder answers in the name of the expert."""
     service = service_of(request)
     expert = given.expert or given.judge
     check_expert(await runs.run(name), given.judge, expert)

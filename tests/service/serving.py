@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -81,3 +82,14 @@ def serving(folder: Path, *options: str, **more: Any) -> Iterator[Served]:
         yield served
     finally:
         served.stop()
+
+
+def settled(client: httpx.Client, name: str, seconds: float = 120.0) -> dict[str, Any]:
+    """Return the snapshot of a campaign once it has ended."""
+    until = time.monotonic() + seconds
+    while True:
+        now: dict[str, Any] = client.get(f"/api/campaigns/{name}").json()
+        if now["state"] in ("done", "failed", "cancelled"):
+            return now
+        assert time.monotonic() < until, now
+        time.sleep(0.2)

@@ -1,0 +1,269 @@
+"""A campaign over HTTP, from its YAML to its report and its end."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pandas as pd
+import pytest
+
+from llm_elicit.config.base_model import to_yaml
+from tests.service.serving import Served, serving, settled, start
+from tests.service.test_security import problem
+
+EXPERT = {"name": "expert", "backend": "simulated", "belief": "table"}
+
+
+def campaign(name: str = "birds", **more: Any) -> dict[str, Any]:
+    """A small campaign without cost."""
+    design = {"pairs": 40, **more.pop("design", {})}
+    fit = {"method": "utility", "samples": 500}
+    return {
+        "name": name, "space": "penguins_kinds", "design": design, "judges": [EXPERT], "fit": fit,
+        **more,
+    }  # fmt: skip
+
+
+def slow(name: str, pairs: int = 2_000) -> dict[str, Any]:
+    """A campaign that is at work for a while."""
+    judge = EXPERT | {"concurrency": 1}
+    return campaign(name, design={"pairs": pairs}, judges=[judge])
+
+
+@pytest.fixture(scope="module")
+def done(served: Served) -> httpx.Client:
+    """A client of a service with a campaign that is done."""
+    client = served.client()
+    text = to_yaml(campaign())
+    sent = client.post("/api/campaigns", content=text, headers={"content-type": "application/yaml"})
+    assert sent.status_code == 201, sent.text
+    assert sent.headers["location"] == "/api/campaigns/birds"
+    state = settled(client, "birds")
+    assert state["state"] == "done", state
+    return client
+
+
+def test_what_a_campaign_found(done: httpx.Client) -> None:
+    state = done.get("/api/campaigns/birds").json()
+    assert state["judges"]["expert"]["done"] == 80
+    assert state["cost"] == 0.0
+    assert state["report"] is True
+    assert [one["name"] for one in done.get("/api/campaigns").json()] == ["birds"]
+    assert "penguins_kinds" in done.get("/api/campaigns/birds/campaign").json()["yaml"]
+    assert done.get("/api/campaigns/birds/estimate").json()["judges"][0]["requests"] == 0
+
+
+def test_comparisons_in_every_format(done: httpx.Client) -> None:
+    path = "/api/campaigns/birds/comparisons"
+    page = done.get(path, params={"offset": 75, "limit": 10}).json()
+    assert page["total"] == 80
+    assert len(page["rows"]) == 5
+    assert page["rows"][0]["judge"] == "expert"
+    csv = done.get(path, params={"format": "csv"})
+    assert len(pd.read_csv(io.BytesIO(csv.content))) == 80
+    parquet = done.get(path, params={"format": "parquet"})
+    assert len(pd.read_parquet(io.BytesIO(parquet.content))) == 80
+    assert 'filename="birds.parquet"' in parquet.headers["content-disposition"]
+    problem(done.get(path, params={"format": "xlsx"}), 422)
+
+
+def test_a_belief(done: httpx.Client) -> None:
+    path = "/api/campaigns/birds/beliefs"
+    assert done.get(path).json() == [{"judge": "expert"}]
+    marginals = {line["feature"]: line for line in done.get(f"{path}/expert").json()}
+    assert sum(marginals["species"]["shares"].values()) == pytest.approx(1.0)
+    numeric = next(line for line in marginals.values() if line["quantiles"])
+    assert numeric["sd"] > 0.0
+    drawn = done.get(f"{path}/expert/samples", params={"n": 20, "seed": 3}).json()
+    assert len(drawn["data"]) == 20
+    assert set(drawn["columns"]) == set(marginals)
+    again = done.get(
+        f"{path}/expert/samples", params={"n": 20, "seed": 3, "format": "parquet"}
+    ).content
+    assert pd.read_parquet(io.BytesIO(again)).to_numpy().tolist() == drawn["data"]
+    points = [dict(zip(drawn["columns"], row, strict=True)) for row in drawn["data"]]
+    by_name = done.post(f"{path}/expert/log-prob", json={"points": points}).json()["log_prob"]
+    by_place = done.post(f"{path}/expert/log-prob", json={"points": drawn["data"]}).json()
+    assert by_name == by_place["log_prob"]
+    assert np.isfinite(np.array(by_name, dtype=float)).all()
+    number = next(iter(line["feature"] for line in marginals.values() if line["quantiles"]))
+    beyond = {"points": [points[0] | {number: 1e9}]}
+    assert done.post(f"{path}/expert/log-prob", json=beyond).json() == {"log_prob": [None]}
+    table = done.post(
+        f"{path}/expert/log-prob", params={"format": "parquet"}, json={"points": points}
+    )
+    assert len(pd.read_parquet(io.BytesIO(table.content))) == 20
+
+
+@pytest.mark.parametrize(
+    ("points", "said"),
+    [
+        ([[1.0]], "points[0]: 1 values"),
+        ([{"species": 1.0}], "points[0]: 1 values"),
+        ([], "points"),
+        ("text", "points"),
+        ([[True, None]], "points"),
+    ],
+)
+def test_points_that_are_none(done: httpx.Client, points: Any, said: str) -> None:
+    answer = done.post("/api/campaigns/birds/beliefs/expert/log-prob", json={"points": points})
+    assert said in problem(answer, 422)
+
+
+def test_wrong_words_of_points_are_named(done: httpx.Client) -> None:
+    drawn = done.get("/api/campaigns/birds/beliefs/expert/samples", params={"n": 1}).json()
+    point = dict(zip(drawn["columns"], drawn["data"][0], strict=True))
+    path = "/api/campaigns/birds/beliefs/expert/log-prob"
+    answer = done.post(path, json={"points": [point | {"species": "Dodo"}]})
+    assert "Dodo" in problem(answer, 422)
+    answer = done.post(path, json={"points": [point | {"species": 1.0}]})
+    assert "species is a word" in problem(answer, 422)
+    assert "no belief of 'nobody'" in problem(done.get("/api/campaigns/birds/beliefs/nobody"), 422)
+    problem(done.get("/api/campaigns/birds/beliefs/expert/samples", params={"n": 10**9}), 422)
+
+
+def test_audit_and_report(done: httpx.Client) -> None:
+    assert done.get("/api/campaigns/birds/audit").json()["judges"][0]["name"] == "expert"
+    report = done.get("/api/campaigns/birds/report")
+    assert report.headers["content-type"].startswith("text/html")
+    policy = report.headers["content-security-policy"]
+    assert policy.startswith("sandbox ")
+    assert "allow-same-origin" not in policy
+    assert "script-src 'unsafe-inline'" not in policy
+
+
+def test_events_can_be_replayed_from_any_number(done: httpx.Client) -> None:
+    every = read_events(done, "birds")
+    assert [event["seq"] for event in every] == list(range(1, len(every) + 1))
+    assert every[-1]["data"]["state"] == "done"
+    assert {"planned", "answered", "fitted", "audited", "reported", "state"} <= {
+        event["kind"] for event in every
+    }
+    rest = read_events(done, "birds", {"last-event-id": str(every[3]["seq"])})
+    assert rest == every[4:]
+    last = {"last-event-id": str(every[-1]["seq"])}
+    assert done.get("/api/campaigns/birds/events", headers=last).status_code == 204
+
+
+def read_events(
+    client: httpx.Client, name: str, headers: dict[str, str] | None = None
+) -> list[dict[str, Any]]:
+    found = []
+    with client.stream("GET", f"/api/campaigns/{name}/events", headers=headers) as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        for line in stream.iter_lines():
+            if line.startswith("id: "):
+                found[-1]["id"] = line[4:]
+            elif line.startswith("data: "):
+                found.append(json.loads(line[6:]))
+    assert [str(event["seq"]) for event in found] == [event.pop("id") for event in found]
+    return found
+
+
+def test_a_name_is_used_once(done: httpx.Client) -> None:
+    assert "another name" in problem(done.post("/api/campaigns", json=campaign()), 409)
+
+
+def test_what_does_not_exist_is_404(served: Served) -> None:
+    with served.client() as client:
+        for path in ("", "/audit", "/report", "/events", "/comparisons", "/links", "/beliefs"):
+            problem(client.get(f"/api/campaigns/nothing{path}"), 404)
+        for act in ("pause", "resume", "cancel", "start"):
+            problem(client.post(f"/api/campaigns/nothing/{act}"), 404)
+        problem(client.delete("/api/campaigns/nothing"), 404)
+
+
+def test_a_dry_run_keeps_and_sends_nothing(served: Served) -> None:
+    with served.client() as client:
+        found = client.post("/api/campaigns/dry-run", json=campaign("dry")).json()
+        assert found["pairs"] == 40
+        assert found["judges"][0]["requests"] == 80
+        assert found["examples"][0][-1]["role"] == "user"
+        problem(client.get("/api/campaigns/dry"), 404)
+        assert not (served.runs / "dry").exists()
+
+
+def test_pause_resume_retune_cancel_delete(served: Served) -> None:
+    with served.client() as client:
+        assert client.post("/api/campaigns", json=slow("long")).status_code == 201
+        wait_for(client, "long", lambda now: now["judges"]["expert"]["done"] > 5)
+        paused = client.post("/api/campaigns/long/pause")
+        assert paused.status_code == 200
+        assert paused.json()["state"] == "paused"
+        asked = paused.json()["judges"]["expert"]["done"]
+        time.sleep(0.5)
+        assert client.get("/api/campaigns/long").json()["judges"]["expert"]["done"] == asked
+        tuned = client.post("/api/campaigns/long/retune", json={"concurrency": 2})
+        assert tuned.json()["concurrency"] == 2
+        problem(client.post("/api/campaigns/long/retune", json={"concurrency": 0}), 422)
+        problem(client.post("/api/campaigns/long/retune", json={"concurrency": 10**6}), 422)
+        client.post("/api/campaigns/long/resume")
+        wait_for(client, "long", lambda now: now["judges"]["expert"]["done"] > asked)
+        cancelled = client.post("/api/campaigns/long/cancel").json()
+        assert cancelled["state"] == "cancelled"
+        problem(client.post("/api/campaigns/long/pause"), 422)
+        assert client.delete("/api/campaigns/long").status_code == 204
+        problem(client.get("/api/campaigns/long"), 404)
+        assert not (served.runs / "long").exists()
+
+
+def test_a_campaign_can_wait_to_be_started(served: Served) -> None:
+    with served.client() as client:
+        client.post("/api/campaigns?start=false", json=campaign("waits"))
+        wait_for(client, "waits", lambda now: now["state"] == "paused")
+        assert client.get("/api/campaigns/waits").json()["judges"]["expert"]["done"] == 0
+        client.post("/api/campaigns/waits/start")
+        assert settled(client, "waits")["state"] == "done"
+
+
+def test_a_stopped_service_takes_its_runs_up_again(tmp_path: Path) -> None:
+    served = start(tmp_path)
+    with served.client() as client:
+        client.post("/api/campaigns", json=slow("one"))
+        client.post("/api/campaigns?start=false", json=slow("two"))
+        wait_for(client, "one", lambda now: now["judges"]["expert"]["done"] > 5)
+        wait_for(client, "two", lambda now: now["state"] == "paused")
+        with client.stream("GET", "/api/campaigns/one/events") as stream:
+            next(stream.iter_lines())
+            assert served.stop() == 0  # a reader does not keep it from stopping
+    with serving(tmp_path) as again, again.client() as client:
+        wait_for(client, "one", lambda now: now["state"] == "running")
+        wait_for(client, "two", lambda now: now["state"] == "paused")
+        assert client.get("/api/campaigns/two").json()["judges"]["expert"]["done"] == 0
+
+
+def test_runs_of_other_processes_are_shown(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(to_yaml(campaign("own")))
+    with serving(tmp_path) as served, served.client() as client:
+        subprocess.run(
+            [sys.executable, "-m", "llm_elicit", "ask", "own.yaml"], cwd=tmp_path, check=True
+        )
+        state = client.get("/api/campaigns/own").json()
+        assert state["judges"]["expert"]["done"] == 80
+        events = read_events(client, "own")
+        assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+        assert "start it" in problem(client.post("/api/campaigns/own/pause"), 422)
+        client.post("/api/campaigns/own/start")
+        assert settled(client, "own")["state"] == "done"
+        assert client.delete("/api/campaigns/own").status_code == 204
+
+
+def test_an_operators_campaign_starts_with_the_service(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(to_yaml(campaign("own")))
+    with serving(tmp_path, "--start", "own.yaml") as served, served.client() as client:
+        assert settled(client, "own")["state"] == "done"
+
+
+def wait_for(client: httpx.Client, name: str, wanted: Any, seconds: float = 30.0) -> None:
+    until = time.monotonic() + seconds
+    while not wanted(now := client.get(f"/api/campaigns/{name}").json()):
+        assert time.monotonic() < until, now
+        time.sleep(0.1)
