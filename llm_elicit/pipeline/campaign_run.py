@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,11 +53,14 @@ class Sharing:
         fits: limits how many processes fit at the same time.
         budget: the budget of all runs together; None for none.
         live_every: seconds between two live views of a run; None for no live views.
+        views: limits how many processes make live views at the same time, so that none waits for
+            the fits of another run.
     """
 
     fits: asyncio.Semaphore
     budget: Budget | None = None
     live_every: float | None = None
+    views: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
 
 class CampaignRun:
@@ -332,7 +335,7 @@ class CampaignRun:
             # A view that cannot be made is made at the next time.
             with contextlib.suppress(ElicitError):
                 async with (
-                    self._sharing.fits,
+                    self._sharing.views,
                     contextlib.aclosing(run_stages(self.folder, ["live"])) as lines,
                 ):
                     async for _ in lines:

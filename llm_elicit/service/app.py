@@ -18,7 +18,10 @@ from llm_elicit.service import (
     evaluation,
     events,
     invitations,
+    judging,
     operations,
+    pages,
+    people_page,
     problems,
     results,
     spaces,
@@ -31,7 +34,8 @@ from llm_elicit.service.state import Service
 
 _ROUTERS = (
     operations.router, campaigns.router, events.router, results.router, invitations.router,
-    spaces.router,
+    spaces.router, pages.router, judging.router,
+    people_page.router,
 )  # fmt: skip
 
 _ABOUT = """
@@ -74,6 +78,7 @@ def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
                 if run.campaign.name not in runtime.runs:
                     runtime.start(run, owner="service")
             yield
+            await asyncio.to_thread(service.experts.close)
         warming.cancel()
 
     app = FastAPI(

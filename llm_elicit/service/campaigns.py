@@ -13,10 +13,11 @@ from pydantic import BaseModel, Field
 from llm_elicit import orchestrator
 from llm_elicit.config.base_model import to_yaml
 from llm_elicit.config.campaign import Campaign
+from llm_elicit.pipeline.campaign_run import CampaignRun
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
 from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.service import untrusted
-from llm_elicit.service.catalog import CampaignName, Runs
+from llm_elicit.service.catalog import CampaignName, Catalog, Runs
 from llm_elicit.service.problems import ProblemError
 from llm_elicit.service.security import require
 from llm_elicit.service.spaces import library_of
@@ -109,14 +110,8 @@ async def create(
     start: Annotated[bool, Query(description="Whether it starts; else it waits.")] = True,
 ) -> RunSnapshot:
     """Create a campaign, and start it unless it is to wait."""
-    service = service_of(request)
-    campaign = await _campaign(request)
-    run = await asyncio.to_thread(Run.open, campaign)
-    if runs.taken(campaign.name):
-        raise ProblemError(409, f"there is a campaign {campaign.name!r}; choose another name")
-    _check_room(service)
-    job = service.runtime.start(run, paused=not start, owner="service")
-    response.headers["location"] = f"/api/campaigns/{campaign.name}"
+    job = await begin(service_of(request), runs, await _campaign(request), paused=not start)
+    response.headers["location"] = f"/api/campaigns/{job.name}"
     return job.snapshot()
 
 
@@ -143,7 +138,7 @@ async def read(name: CampaignName, runs: Runs) -> RunSnapshot:
 async def settings(name: CampaignName, runs: Runs) -> CampaignText:
     """Return a campaign's settings as YAML."""
     run = await runs.run(name)
-    text = await asyncio.to_thread(_yaml, run)
+    text = await asyncio.to_thread(yaml_of, run)
     return CampaignText(name=name, yaml=text)
 
 
@@ -232,9 +227,25 @@ async def delete(
     request: Request, name: CampaignName, runs: Runs, wait: Patience = 30.0
 ) -> Response:
     """Cancel a campaign and remove its answers, beliefs, report and links."""
+    await asyncio.to_thread(service_of(request).experts.forget, name)
     done = await _within(runs.delete(name), wait)
     await asyncio.to_thread(service_of(request).links.forget, name)
     return Response(status_code=204 if done else 202)
+
+
+async def begin(
+    service: Service, runs: Catalog, campaign: Campaign, *, paused: bool
+) -> CampaignRun:
+    """Begin a new campaign.
+
+    Raises:
+        ProblemError: its name is taken, or too many are at work.
+    """
+    run = await asyncio.to_thread(Run.open, campaign)
+    if runs.taken(campaign.name):
+        raise ProblemError(409, f"there is a campaign {campaign.name!r}; choose another name")
+    _check_room(service)
+    return service.runtime.start(run, paused=paused, owner="service")
 
 
 async def _campaign(request: Request) -> Campaign:
@@ -248,8 +259,15 @@ async def _campaign(request: Request) -> Campaign:
     kind = _KINDS.get(stated)
     if kind is None:
         raise ProblemError(415, "send the campaign as application/json or application/yaml")
-    service = service_of(request)
-    body = await request.body()
+    return await understood(service_of(request), await request.body(), kind)
+
+
+async def understood(service: Service, body: bytes, kind: str) -> Campaign:
+    """Return the campaign of a text, "json" or "yaml".
+
+    Raises:
+        InputError: it breaks a rule, or names what the server does not allow.
+    """
     return await service.workers.call(
         untrusted.read, body, kind, service.settings, library_of(service)
     )
@@ -276,7 +294,8 @@ async def _within(work: Coroutine[Any, Any, None], seconds: float) -> bool:
     return bool(done)
 
 
-def _yaml(run: Run) -> str:
+def yaml_of(run: Run) -> str:
+    """Return a campaign's settings as YAML."""
     path = run.folder / CAMPAIGN
     if path.is_file():
         return path.read_text(encoding="utf-8")

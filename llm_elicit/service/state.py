@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from llm_elicit.pipeline.runtime import Runtime
 from llm_elicit.service.attempts import Attempts
+from llm_elicit.service.experts import Experts
 from llm_elicit.service.keys import Keys
 from llm_elicit.service.links import Links
 from llm_elicit.service.metrics import Metrics
@@ -27,10 +28,12 @@ class Service:
         runtime: its runs.
         sessions: the sessions of browsers.
         links: the links of people who judge.
+        experts: the runs that people judge.
         attempts: the wrong tokens of the last minute.
         metrics: its counts.
         watching: the number of event streams that are open.
         workers: the processes that work for requests.
+        examples: the text of the examples that campaigns may begin with, once they are read.
         closing: set when the service stops, so that streams end.
     """
 
@@ -39,10 +42,12 @@ class Service:
     runtime: Runtime
     sessions: Sessions = field(init=False)
     links: Links = field(init=False)
+    experts: Experts = field(default_factory=Experts)
     attempts: Attempts = field(default_factory=Attempts)
     metrics: Metrics = field(init=False)
     workers: Workers = field(init=False)
     watching: int = 0
+    examples: dict[str, str] = field(default_factory=dict)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:

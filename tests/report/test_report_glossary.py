@@ -17,8 +17,6 @@ NAMES = {
     "Sample",
     "Between",
     "Model",
-    "Person",
-    "Raters",
     "option A",
     "option B",
 }

@@ -1,0 +1,318 @@
+"""The service's pages: the campaigns, one campaign as it goes on, and the form to sign in.
+
+They work without JavaScript: forms change something and lead back, and pages load themselves again.
+With it, parts of a page are fetched again when an event says that something happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Form, Query, Request, Response
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
+from pydantic import BaseModel, ValidationError
+
+from llm_elicit.config import resources
+from llm_elicit.config.base_model import parse_yaml
+from llm_elicit.config.judges import HumanJudge
+from llm_elicit.errors import ElicitError
+from llm_elicit.orchestrator import ENDED
+from llm_elicit.pipeline.live_view import LiveView
+from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.pipeline.snapshot import RunSnapshot
+from llm_elicit.service import campaigns, security, sessions, untrusted
+from llm_elicit.service.campaign_page import campaign_page, part, state_words
+from llm_elicit.service.campaigns import Limits
+from llm_elicit.service.catalog import CampaignName, Catalog, Runs
+from llm_elicit.service.problems import SIGN_IN, ProblemError
+from llm_elicit.service.refusals import failed, sentence
+from llm_elicit.service.rendering import STATIC, render, stylesheet
+from llm_elicit.service.security import Admin, Reader, csrf_token, require
+from llm_elicit.service.spaces import library_of
+from llm_elicit.service.state import Service, service_of
+
+router = APIRouter(include_in_schema=False)
+
+_SCRIPTS = ("live.js", "judge.js")
+_KEPT = {"cache-control": "max-age=300"}
+_PATIENCE = 2.0
+"""Seconds that a form waits until a run has followed."""
+
+_NEW = """\
+name: my-campaign
+space: penguins
+design:
+  pairs: 200
+judges:
+  - name: expert
+    backend: simulated
+"""
+
+
+class Parts(BaseModel):
+    """Parts of a page by name, to be put in place of the old ones."""
+
+    parts: dict[str, str]
+    title: str = ""
+    words: str = ""
+    ended: bool = False
+
+
+@router.get("/static/style.css")
+async def style() -> Response:
+    """Return the style sheet."""
+    return Response(stylesheet(), media_type="text/css", headers=_KEPT)
+
+
+@router.get("/static/{name}")
+async def script(name: str) -> Response:
+    """Return a script."""
+    if name not in _SCRIPTS:
+        raise ProblemError(404, "no such file")
+    return FileResponse(STATIC / name, media_type="text/javascript", headers=_KEPT)
+
+
+@router.get(SIGN_IN)
+async def sign_in_form(request: Request) -> Response:
+    """Return the form to sign in."""
+    return HTMLResponse(render("login", csrf=csrf_token(request)))
+
+
+@router.post(SIGN_IN)
+async def sign_in(request: Request, token: Annotated[str, Form()] = "") -> Response:
+    """Sign in."""
+    await security.check_csrf(request)
+    try:
+        security.sign_in(request, token)
+    except ProblemError as error:
+        text = render("login", csrf=csrf_token(request), message=sentence(error))
+        return HTMLResponse(text, error.status_code)
+    return _to("/")
+
+
+@router.post("/logout")
+async def sign_out(request: Request, caller: Reader) -> Response:
+    """Sign out."""
+    del caller
+    sessions.sign_out(request)
+    return _to(SIGN_IN)
+
+
+@router.get("/")
+async def home(
+    request: Request,
+    runs: Runs,
+    caller: Reader,
+    example: Annotated[str, Query(alias="from")] = "",
+) -> Response:
+    """Return the campaigns, and the form to create one."""
+    examples = await _examples(service_of(request))
+    text = examples.get(example, _NEW)
+    return HTMLResponse(await _home(request, runs, caller.scope, yaml=text, chosen=example))
+
+
+@router.get("/parts", dependencies=[Depends(require("read"))])
+async def home_parts(runs: Runs) -> Parts:
+    """Return the part of the page of campaigns that changes."""
+    return Parts(parts={"list": render("list", **_listed(await runs.snapshots()))})
+
+
+@router.post("/campaigns")
+async def create(
+    request: Request,
+    runs: Runs,
+    caller: Admin,
+    yaml: Annotated[str, Form()] = "",
+    waits: Annotated[str, Form()] = "",
+) -> Response:
+    """Create a campaign."""
+    service = service_of(request)
+    try:
+        campaign = await campaigns.understood(service, yaml.encode(), "yaml")
+        job = await campaigns.begin(service, runs, campaign, paused=bool(waits))
+    except (ElicitError, ProblemError) as error:
+        text = await _home(request, runs, caller.scope, yaml=yaml, message=sentence(error))
+        return HTMLResponse(text, 422)
+    return _to(f"/campaigns/{job.name}")
+
+
+@router.get("/campaigns/{name}")
+async def campaign(request: Request, name: CampaignName, runs: Runs, caller: Reader) -> Response:
+    """Return a campaign's page."""
+    return await _campaign(request, name, runs, caller.scope)
+
+
+@router.get("/campaigns/{name}/parts")
+async def campaign_parts(request: Request, name: CampaignName, runs: Runs, caller: Reader) -> Parts:
+    """Return the parts of a campaign's page that change."""
+    run = await runs.run(name)
+    found, live = await runs.snapshot(name), await asyncio.to_thread(LiveView.read, run.folder)
+    more = _controls(request, run, caller.scope)
+    words = state_words(found)
+    done = sum(judge.done for judge in found.judges.values())
+    total = sum(judge.total for judge in found.judges.values())
+    return Parts(
+        parts={one: part(one, found, live, **more) for one in ("controls", "status", "belief")},
+        title=f"{name}: {words}",
+        words=f"{words}; {done:,} of {total:,} questions are answered",
+        ended=found.state in ENDED,
+    )
+
+
+@router.post("/campaigns/{name}/pause")
+async def pause(request: Request, name: CampaignName, runs: Runs, caller: Admin) -> Response:
+    """Pause a campaign."""
+    return await _done(request, name, runs, caller.scope, _paused)
+
+
+@router.post("/campaigns/{name}/resume")
+async def resume(request: Request, name: CampaignName, runs: Runs, caller: Admin) -> Response:
+    """Go on with a campaign."""
+    return await _done(request, name, runs, caller.scope, campaigns.resume)
+
+
+@router.post("/campaigns/{name}/start")
+async def start(request: Request, name: CampaignName, runs: Runs, caller: Admin) -> Response:
+    """Start a campaign again."""
+
+    async def again(name: str, runs: Catalog) -> RunSnapshot:
+        return await campaigns.start(request, name, runs)
+
+    return await _done(request, name, runs, caller.scope, again)
+
+
+@router.post("/campaigns/{name}/cancel")
+async def cancel(request: Request, name: CampaignName, runs: Runs, caller: Admin) -> Response:
+    """Cancel a campaign; answers in flight are awaited."""
+    return await _done(request, name, runs, caller.scope, _cancelled)
+
+
+@router.post("/campaigns/{name}/retune")
+async def retune(
+    request: Request,
+    name: CampaignName,
+    runs: Runs,
+    caller: Admin,
+    concurrency: Annotated[str, Form()] = "",
+    max_cost: Annotated[str, Form()] = "",
+) -> Response:
+    """Change a campaign's limits; those left empty stay."""
+
+    async def changed(name: str, runs: Catalog) -> RunSnapshot:
+        stated = {"concurrency": concurrency.strip(), "max_cost": max_cost.strip()}
+        try:
+            limits = Limits.model_validate({key: text for key, text in stated.items() if text})
+        except ValidationError:
+            raise ProblemError(422, "the limits must be numbers above 0") from None
+        return await campaigns.retune(request, name, runs, limits)
+
+    return await _done(request, name, runs, caller.scope, changed)
+
+
+async def _paused(name: str, runs: Catalog) -> RunSnapshot:
+    return await campaigns.pause(Response(), name, runs, _PATIENCE)
+
+
+async def _cancelled(name: str, runs: Catalog) -> RunSnapshot:
+    return await campaigns.cancel(Response(), name, runs, drain=True, wait=_PATIENCE)
+
+
+async def _done(
+    request: Request,
+    name: str,
+    runs: Catalog,
+    scope: str,
+    work: Callable[[str, Catalog], Awaitable[Any]],
+) -> Response:
+    """Do something with a campaign and lead back to its page, or say there why it is refused."""
+    try:
+        await work(name, runs)
+    except (ElicitError, ProblemError) as error:
+        return await _campaign(request, name, runs, scope, message=sentence(error), status=409)
+    return _to(f"/campaigns/{name}")
+
+
+async def _campaign(
+    request: Request,
+    name: str,
+    runs: Catalog,
+    scope: str,
+    *,
+    message: str | None = None,
+    status: int = 200,
+) -> Response:
+    try:
+        run = await runs.run(name)
+    except ProblemError as error:
+        return failed(error)
+    found, live = await runs.snapshot(name), await asyncio.to_thread(LiveView.read, run.folder)
+    text = campaign_page(
+        found,
+        live,
+        title=run.space.title,
+        about=await asyncio.to_thread(campaigns.yaml_of, run),
+        message=message,
+        **_controls(request, run, scope),
+    )
+    return HTMLResponse(text, status)
+
+
+def _controls(request: Request, run: Run, scope: str) -> dict[str, Any]:
+    """Return what the buttons of a campaign's page need."""
+    admin = scope == "admin"
+    people = any(isinstance(judge, HumanJudge) for judge in run.campaign.judges)
+    more = {
+        "csrf": csrf_token(request),
+        "people": people and admin,
+        "signed_in": _signed_in(request),
+    }
+    return more if admin else {**more, "actions": ()}
+
+
+async def _home(request: Request, runs: Catalog, scope: str, **more: Any) -> str:
+    """Return the page of campaigns."""
+    return render(
+        "campaigns",
+        **_listed(await runs.snapshots()),
+        admin=scope == "admin",
+        examples=list(await _examples(service_of(request))),
+        csrf=csrf_token(request),
+        signed_in=_signed_in(request),
+        **{"chosen": "", **more},
+    )
+
+
+def _listed(found: list[RunSnapshot]) -> dict[str, Any]:
+    """Return the campaigns as their list needs them: those at work first, then by name."""
+    order = sorted(found, key=lambda run: (run.state in ENDED, run.name))
+    return {"runs": order, "words": {run.name: state_words(run) for run in found}}
+
+
+async def _examples(service: Service) -> dict[str, str]:
+    """Return the text of the examples that this server allows, by name."""
+    if not service.examples:
+        service.examples.update(await asyncio.to_thread(_allowed_examples, service))
+    return service.examples
+
+
+def _allowed_examples(service: Service) -> dict[str, str]:
+    found = {}
+    for name in resources.available("examples", ".yaml"):
+        text = resources.find("examples", name, ".yaml").read_text("utf-8")
+        try:
+            untrusted.checked(parse_yaml(text, name), service.settings, library_of(service))
+        except ElicitError:
+            continue
+        found[name] = text
+    return found
+
+
+def _signed_in(request: Request) -> bool:
+    session = sessions.session_of(request)
+    return session is not None and session.scope is not None
+
+
+def _to(path: str) -> Response:
+    return RedirectResponse(path, 303)

@@ -1,0 +1,124 @@
+"""The pages' templates with the words of numbers, and their style sheet.
+
+The style is that of the report, whose style sheet comes first.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from llm_elicit.pipeline.live_view import LiveInterval
+from llm_elicit.pipeline.snapshot import JudgeSnapshot, RunSnapshot
+from llm_elicit.service.templating import environment
+
+STATIC = Path(__file__).parent / "static"
+"""The folder of the style sheet and the scripts."""
+
+_OF_THE_REPORT = Path(__file__).parents[1] / "report" / "templates" / "style.css"
+
+
+def render(template: str, **context: Any) -> str:
+    """Return a page, or a part of one."""
+    return _environment().get_template(f"{template}.html.jinja").render(**context)
+
+
+@cache
+def stylesheet() -> str:
+    """Return the style sheet of all pages."""
+    return "\n".join(path.read_text("utf-8") for path in (_OF_THE_REPORT, STATIC / "pages.css"))
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    found = environment()
+    shown = (count, usd, percent, interval, when, time_left)
+    found.filters.update({function.__name__: function for function in shown})
+    return found
+
+
+def count(number: float) -> str:
+    """Return a whole number with its thousands apart.
+
+    Example:
+        >>> count(12345)
+        '12,345'
+    """
+    return f"{number:,.0f}"
+
+
+def usd(cost: float | None) -> str:
+    """Return a cost in USD.
+
+    Example:
+        >>> usd(1.5), usd(0.0), usd(0.00042), usd(None)
+        ('1.50 USD', '0 USD', '0.00042 USD', 'unknown')
+    """
+    if cost is None:
+        return "unknown"
+    if not cost:
+        return "0 USD"
+    return f"{cost:,.2f} USD" if cost >= 0.1 else f"{cost:.2g} USD"
+
+
+def percent(share: float) -> str:
+    """Return a share as a percentage.
+
+    Example:
+        >>> percent(0.126)
+        '13%'
+    """
+    return f"{share:.0%}"
+
+
+def interval(found: LiveInterval, signed: bool = False) -> str:
+    """Return an estimate of a share with its interval, as percentages.
+
+    Example:
+        >>> interval(LiveInterval(value=0.1, low=-0.05, high=0.2), signed=True)
+        '+10% (−5% to +20%)'
+    """
+    form = "+.0%" if signed else ".0%"
+    middle, low, high = (
+        format(value, form).replace("-", "−") for value in (found.value, found.low, found.high)
+    )
+    return f"{middle} ({low} to {high})"
+
+
+def when(stated: float | str) -> str:
+    """Return a time, in seconds since 1970 or as ISO 8601, in words.
+
+    Example:
+        >>> when(0.0), when("2026-11-25T13:05:07+00:00")
+        ('1 January 1970, 00:00 UTC', '25 November 2026, 13:05 UTC')
+    """
+    at = (
+        datetime.fromisoformat(stated)
+        if isinstance(stated, str)
+        else datetime.fromtimestamp(stated, UTC)
+    )
+    return f"{at.day} {at:%B %Y, %H:%M} UTC"
+
+
+def time_left(found: RunSnapshot | JudgeSnapshot) -> str:
+    """Return how long the rest of the questions will take at the present pace; empty if unknown.
+
+    Example:
+        >>> time_left(JudgeSnapshot(backend="simulated", model="", total=400, done=100, rate=2.0))
+        'about 3 min left'
+    """
+    judges = found.judges.values() if isinstance(found, RunSnapshot) else [found]
+    waiting = [(judge.total - judge.done - judge.failed, judge.rate) for judge in judges]
+    waiting = [(left, rate) for left, rate in waiting if left > 0]
+    if not waiting or any(rate <= 0 for _, rate in waiting):
+        return ""
+    seconds = max(left / rate for left, rate in waiting)
+    if seconds < 90:
+        return f"about {max(seconds, 1):.0f} s left"
+    if seconds < 90 * 60:
+        return f"about {seconds / 60:.0f} min left"
+    return f"about {seconds / 3600:.0f} h left"

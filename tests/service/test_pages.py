@@ -1,0 +1,187 @@
+"""The pages as a browser without JavaScript uses them: forms, redirects and refusals."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.service.serving import Served
+
+CAMPAIGN = """
+name: {name}
+space: penguins
+design: {{pairs: 12}}
+judges:
+  - {{name: expert, backend: simulated}}
+  - {{name: panel, backend: human, experts: [ada, ben]}}
+fit: {{methods: [auto], samples: 1000}}
+"""
+
+
+class Browser:
+    """A browser without JavaScript."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self.client = client
+
+    def get(self, path: str) -> str:
+        """Load a page that must exist."""
+        page = self.client.get(path, headers={"accept": "text/html"})
+        assert page.status_code == 200, page.text
+        return page.text
+
+    def post(self, page: str, path: str, **fields: str) -> httpx.Response:
+        """Send a form of a page."""
+        found = re.search(r'name="csrf" value="([^"]+)"', page)
+        assert found, page
+        return self.client.post(path, data={"csrf": found[1], **fields})
+
+
+@pytest.fixture
+def browser(served: Served) -> Iterator[Browser]:
+    with served.client(follow_redirects=True) as client:
+        yield Browser(client)
+
+
+def created(browser: Browser, name: str, waits: str = "") -> httpx.Response:
+    text = CAMPAIGN.format(name=name)
+    return browser.post(browser.get("/"), "/campaigns", yaml=text, waits=waits)
+
+
+def until(browser: Browser, path: str, words: str, seconds: float = 30.0) -> str:
+    """Load a page again until it says something."""
+    end = time.monotonic() + seconds
+    while words not in (page := browser.get(path)):
+        assert time.monotonic() < end, page
+        time.sleep(0.1)
+    return page
+
+
+def judging(browser: Browser, name: str, expert: str = "ada") -> str:
+    """Issue a link and return its path."""
+    people = browser.get(f"/campaigns/{name}/people")
+    page = browser.post(people, f"/campaigns/{name}/people", who=f"panel\n{expert}", days="1")
+    found = re.search(r'readonly value="http://[^/]+([^"]+)"', page.text)
+    assert found, page.text
+    return found[1]
+
+
+def test_a_campaign_is_created_paused_retuned_and_cancelled_by_forms(browser: Browser) -> None:
+    page = created(browser, "forms", waits="yes")
+    assert page.url.path == "/campaigns/forms", page.text
+    assert "Start</button>" in page.text
+    page = browser.post(page.text, "/campaigns/forms/resume")
+    until(browser, "/campaigns/forms", "24 of 24 answered")
+    page = browser.post(page.text, "/campaigns/forms/pause")
+    assert "paused" in until(browser, "/campaigns/forms", "Go on</button>")
+    page = browser.post(page.text, "/campaigns/forms/retune", concurrency="3", max_cost="")
+    assert 'value="3"' in page.text
+    page = browser.post(page.text, "/campaigns/forms/retune", concurrency="many")
+    assert page.status_code == 409
+    assert "The limits must be numbers above 0." in page.text
+    page = browser.post(page.text, "/campaigns/forms/cancel")
+    assert "Start again</button>" in until(browser, "/campaigns/forms", "cancelled")
+    assert "forms" in browser.get("/")
+
+
+def test_a_campaign_that_is_refused_comes_back_with_the_reason(browser: Browser) -> None:
+    text = CAMPAIGN.format(name="refused").replace("penguins", "<i>nowhere</i>")
+    page = browser.post(browser.get("/"), "/campaigns", yaml=text)
+    assert page.status_code == 422
+    assert "&lt;i&gt;nowhere" in page.text
+    assert "<i>nowhere" not in page.text
+    twice = [created(browser, "twice", waits="yes") for _ in range(2)]
+    assert "There is a campaign &#39;twice&#39;; choose another name." in twice[1].text
+
+
+def test_a_form_without_the_sessions_token_is_refused(browser: Browser) -> None:
+    created(browser, "forged", waits="yes")
+    for path in ("/campaigns", "/campaigns/forged/cancel", "/campaigns/forged/people"):
+        assert browser.client.post(path, data={"csrf": "0" * 64}).status_code == 403
+    link = judging(browser, "forged")
+    page = browser.client.post(f"{link}/answer", data={"card": "1", "choice": "a"})
+    assert page.status_code == 403
+
+
+def test_examples_begin_a_campaign(browser: Browser) -> None:
+    page = browser.get("/?from=simulated")
+    assert "name: simulated" in page
+    assert "hosted_models" not in page  # whose judges this server does not allow
+    assert "name: my-campaign" in browser.get("/?from=../../etc/passwd")
+
+
+def test_what_is_not_there_is_a_page(browser: Browser) -> None:
+    page = browser.client.get("/campaigns/nothing")
+    assert page.status_code == 404
+    assert "<h1>Not found</h1>" in page.text
+    assert browser.client.get("/static/..%2fpages.py").status_code == 404
+
+
+def test_an_expert_judges_without_javascript(browser: Browser) -> None:
+    created(browser, "plain")
+    until(browser, "/campaigns/plain", "24 of 24 answered")
+    link = judging(browser, "plain")
+    assert "Welcome, ada" in browser.get(link)
+    page = browser.get(f"{link}/question")
+    seen = set()
+    for choice in ("a", "b", "equal", "cannot-say"):
+        card = re.search(r'name="card" value="(\d+)"', page)
+        assert card
+        seen.add(card[1])
+        sent = {"card": card[1], "choice": choice, "confidence": "fairly", "seconds": "1.5"}
+        answered = browser.post(page, f"{link}/answer", **sent)
+        assert answered.url.path == f"{link}/question"
+        page = answered.text
+    assert len(seen) == 4
+    assert "You have answered 4 of 24." in page
+    undone = browser.post(page, f"{link}/undo").text
+    assert "Your last answer is undone" in undone
+    assert "You had chosen: cannot say." in undone
+    assert "You have answered 3 of 24." in undone
+    other = judging(browser, "plain", "ben")
+    assert "Welcome, ben" in browser.get(other)
+    assert "You have answered" not in browser.get(other)
+
+
+def test_what_an_expert_sends_is_checked(browser: Browser) -> None:
+    created(browser, "checked")
+    until(browser, "/campaigns/checked", "24 of 24 answered")
+    link = judging(browser, "checked")
+    page = browser.get(f"{link}/question")
+    for card, choice in (("1", "maybe"), ("x", "a"), ("", "")):
+        refused = browser.post(page, f"{link}/answer", card=card, choice=choice)
+        assert refused.status_code == 422
+        assert "Choose A, B, equal or cannot say." in refused.text
+    stale = browser.post(page, f"{link}/answer", card="999999", choice="a", seconds="nan")
+    assert "not one of ada&#39;s" in stale.text
+    assert 'name="card"' in stale.text
+
+
+def test_a_study_that_is_paused_or_ended_asks_nothing(browser: Browser) -> None:
+    page = created(browser, "ends")
+    until(browser, "/campaigns/ends", "24 of 24 answered")
+    link = judging(browser, "ends")
+    browser.post(page.text, "/campaigns/ends/pause")
+    until(browser, "/campaigns/ends", "Go on</button>")
+    assert "The study is paused" in browser.get(f"{link}/question")
+    browser.post(page.text, "/campaigns/ends/cancel")
+    until(browser, "/campaigns/ends", "Start again</button>")
+    assert "Thank you, ada" in browser.get(f"{link}/question")
+
+
+def test_a_revoked_or_forged_link_says_so(browser: Browser) -> None:
+    created(browser, "revoked", waits="yes")
+    link = judging(browser, "revoked")
+    people = browser.get("/campaigns/revoked/people")
+    action = re.search(r'action="(/campaigns/revoked/people/[^"]+/revoke)"', people)
+    assert action
+    assert "revoked" in browser.post(people, action[1]).text
+    for path in (link, f"{link}/question", f"{link[:-3]}xyz"):
+        page = browser.client.get(path)
+        assert page.status_code == 422
+        assert "<h1>This does not work</h1>" in page.text
+        assert "Campaigns" not in page.text
