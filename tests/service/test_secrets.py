@@ -1,0 +1,73 @@
+"""A provider's key that the provider echoes leaves the service by no answer, event or log."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from llm_elicit.testing.provider import Action, Fails, Provider, Says, Sends, completion
+from tests.service.serving import serving, settled
+from tests.service.test_campaigns import campaign, wait_for
+
+KEY = "sk-canary/of+the tests".replace(" ", "-")
+FORMS = (KEY, quote(KEY, safe=""), base64.b64encode(f"user:{KEY}".encode()).decode())
+PATHS = (
+    "", "/campaign", "/comparisons", "/comparisons?format=csv", "/beliefs", "/audit", "/report",
+    "/estimate", "/links", "/events",
+)  # fmt: skip
+
+
+def echo(number: int, body: dict[str, Any]) -> Action:
+    """Answer with the key in every text, and every third time by an error that holds it."""
+    form = FORMS[number % 3]
+    if number % 3 == 0:
+        return Fails(500, f"no access for {KEY} or {form}")
+    whole = completion(Says(form if number % 5 == 0 else "A", thinking=form), body)
+    whole["choices"][0]["finish_reason"] = form
+    return Sends(json.dumps({**whole, "model": f"m {form}"}).encode())
+
+
+def test_a_providers_key_leaves_by_nothing(tmp_path: Path) -> None:
+    with Provider(echo) as provider:
+        allowed = {
+            "backend": "openai", "base_url": provider.url, "api_key_env": "CANARY_KEY",
+            "price": {"input": 1, "output": 1},
+        }  # fmt: skip
+        settings = {"judges": [allowed], "bounds": {"max_cost": 5}}
+        judge = {"name": "gpt", "backend": "openai", "model": "m", "attempts": 3,
+                 "base_url": provider.url, "api_key_env": "CANARY_KEY"}  # fmt: skip
+        with (
+            serving(tmp_path, settings=settings, CANARY_KEY=KEY) as served,
+            served.client() as client,
+        ):
+            data = campaign("canary", judges=[judge], limits={"max_cost": 1}, design={"pairs": 12})
+            sent = client.post("/api/campaigns", json=data)
+            assert sent.status_code == 201, sent.text
+            assert settled(client, "canary")["judges"]["gpt"]["errors"] > 0
+            said = [sent.text, *(client.get(f"/api/campaigns/canary{path}").text for path in PATHS)]
+            said += [client.get(path).text for path in ("/metrics", "/api/models", f"/{KEY}")]
+            said.append(client.post("/api/campaigns", json=data | {"name": KEY}).text)
+            time.sleep(0.2)
+            said.append("".join(served.log))
+    for form in FORMS:
+        assert not [text for text in said if form in text]
+
+
+def test_a_failure_says_nothing_to_the_caller_and_all_to_the_log(tmp_path: Path) -> None:
+    """A run's folder that is broken on purpose: the answer has no detail, the log no key."""
+    with serving(tmp_path, CANARY_KEY=KEY, OPENAI_API_KEY=KEY) as served, served.client() as client:
+        client.post("/api/campaigns?start=false", json=campaign("broken"))
+        wait_for(client, "broken", lambda now: now["state"] == "paused")
+        report = served.runs / "broken" / "report.html"
+        report.write_bytes(b"\xff\xfe" + KEY.encode())
+        answer = client.get("/api/campaigns/broken/report")
+        assert answer.status_code == 500
+        assert answer.json()["detail"] == "the service failed; its log says why"
+        time.sleep(0.2)
+        log = "".join(served.log)
+        assert "UnicodeDecodeError" in log
+        assert KEY not in log
