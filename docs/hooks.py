@@ -72,7 +72,7 @@ def campaign_keys() -> str:
     """The keys of a campaign, model by model, as pydantic checks them."""
     return _keys(campaign.Campaign, design.Design, design.Direct, campaign.Limits, campaign.Fit,
                  campaign.Grid, judges.AnthropicJudge, judges.OpenAIJudge, judges.LocalJudge,
-                 judges.SimulatedJudge, judges.PluginJudge)  # fmt: skip
+                 judges.SimulatedJudge, judges.HumanJudge, judges.PluginJudge)  # fmt: skip
 
 
 def space_keys() -> str:

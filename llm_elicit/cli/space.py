@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +15,7 @@ from llm_elicit.cli.options import out
 if TYPE_CHECKING:
     from llm_elicit.spaces import features
     from llm_elicit.spaces.drafting import ColumnReport
+    from llm_elicit.spaces.feature import Feature
 else:
     features = LazyModule("llm_elicit.spaces.features")
 
@@ -40,17 +42,38 @@ def init_command(
     columns: Annotated[
         str, typer.Option(metavar="A,B,C", help="The columns to use; all by default.")
     ] = "",
+    not_stated: Annotated[
+        str,
+        typer.Option(
+            "--not-stated",
+            metavar="A,B",
+            help="Columns of numbers whose missing cells are an answer: asked about as ranges.",
+        ),
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite the YAML file.")] = False,
 ) -> None:
     """Draft a feature space from a table: a YAML file beside it, ready to edit."""
-    names = [name.strip() for name in columns.split(",") if name.strip()]
-    space = features.FeatureSpace.from_file(table, names)
+    space = features.FeatureSpace.from_file(table, _names(columns), _names(not_stated))
     path = space.save(replace=force)
     assert space.draft is not None
     out.print(_printed(space.draft.columns))
-    out.print(str(space.table_rows()))
+    rows = space.table_rows()
+    out.print(str(rows))
+    pairs = zip(space.headings, space.features, strict=True)
+    gaps = [heading for heading, one in pairs if one.name in rows.missing and _on_a_line(one)]
+    if gaps:
+        asked = shlex.quote(",".join(gaps))
+        out.print(f"where a missing number is an answer of its own: --not-stated {asked} --force")
     count = space.dimension
     out.print(f"{path}: {count} features; edit it, then name it as `space:` in a campaign")
+
+
+def _on_a_line(feature: Feature) -> bool:
+    return feature.kind in ("continuous", "integer") and not feature.periodic
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _printed(reports: tuple[ColumnReport, ...]) -> Table:

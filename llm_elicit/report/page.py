@@ -20,7 +20,7 @@ from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
-from llm_elicit.report import formatting, powers, verdicts
+from llm_elicit.report import agreement, formatting, powers, verdicts
 from llm_elicit.report.answers import ORDERS, Shown, choose_answers, filters
 from llm_elicit.report.caveats import caveats
 from llm_elicit.report.figures import Portrait, draw_curves, draw_portrait, save_figures
@@ -146,6 +146,8 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     for function in (
+        agreement.agreement_sentences,
+        agreement.care_sentences,
         formatting.number,
         formatting.cell,
         formatting.estimate,

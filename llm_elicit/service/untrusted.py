@@ -193,8 +193,8 @@ def _check_size(campaign: Campaign, bounds: Bounds) -> None:
         ("judges: experts", experts, bounds.experts),
         ("design.pairs", design.pairs, bounds.pairs),
         ("design.rounds.count", rounds, bounds.rounds),
-        ("questions", len(campaign.judges) * (design.questions + asked), bounds.questions),
         ("direct", asked, bounds.direct),
+        ("questions", len(campaign.judges) * (design.questions + asked), bounds.questions),
         ("fit.samples", campaign.fit.samples, bounds.samples),
     ]
     for judge in campaign.judges:

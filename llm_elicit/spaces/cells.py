@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +127,7 @@ def to_values(
     words: Mapping[str, str],
     date_format: str,
     where: str,
+    cuts: Sequence[float] = (),
 ) -> pd.Series[float]:
     """Return a column's values as the feature has them in arrays; NaN for missing ones.
 
@@ -137,12 +138,20 @@ def to_values(
         words: the categories of cells that are not written as their category.
         date_format: how its dates are written.
         where: the file, for messages.
+        cuts: of categories that are ranges of numbers, where they start but the first.
 
     Raises:
         InputError: a cell holds no such value; the message names column and line.
     """
     text = as_text(cells)
-    if feature.categories:
+    if cuts:
+        numbers = to_numbers(cells, dialect)
+        ranges = np.searchsorted(np.asarray(cuts), numbers.to_numpy(), side="right")
+        values = pd.Series(ranges, numbers.index, dtype="float64").where(numbers.notna())
+        if "" in words:
+            values[is_missing(text)] = feature.code(words[""])
+        rule, way_out = "not a number", "; correct the cell"
+    elif feature.categories:
         codes = {word: float(code) for code, word in enumerate(feature.categories)}
         values = text.map(codes | {cell: feature.code(word) for cell, word in words.items()})
         rule, way_out = f"none of its categories; known: {', '.join(feature.categories)}", ""

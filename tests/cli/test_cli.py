@@ -203,9 +203,15 @@ def test_a_users_csv_becomes_a_space_that_can_be_run(llm_elicit, tmp_path):
     table = pd.DataFrame({"height": range(150, 190), "mass": [50.5 + i / 2 for i in range(40)]})
     table.assign(name="x").to_csv(tmp_path / "people.csv", index=False)
     table["height"] = table["height"].sample(frac=1, random_state=0).to_numpy()
+    table["mass"] = table["mass"].where(table.index % 5 > 0)
     table.to_csv(tmp_path / "people.csv", index=False)
     done = llm_elicit("space", "init", "people.csv")
     assert done.returncode == 0, done.stderr
+    assert "40 rows used: 8 with a missing mass" in done.stdout
+    assert "--not-stated mass --force" in done.stdout
+    done = llm_elicit("space", "init", "people.csv", "--not-stated", "mass", "--force")
+    assert "with 20% not stated" in done.stdout
+    assert "missing" not in done.stdout
     again = llm_elicit("space", "init", "people.csv")
     assert_refused(again, "people.yaml", "--force")
     path = campaign(tmp_path, CAMPAIGN.replace("penguins", "people.yaml"))

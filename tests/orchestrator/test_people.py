@@ -261,6 +261,17 @@ def test_replicates_go_to_different_experts(tmp_path: Path) -> None:
     assert set(asked.values()) == {1}
 
 
+def test_the_card_on_the_screen_counts_as_left(tmp_path: Path) -> None:
+    location, study = JournalLocation(tmp_path), study_of(PANEL, pairs=6, replicates=2)
+    with opened(location, study) as people:
+        for number in range(3):
+            card = people.next("panel", "ben")
+            assert card is not None
+            done = people.progress("panel", "ben")
+            assert (done.answered, done.wanted, done.left) == (number, 12, 12 - number)
+            people.answer("panel", "ben", card.id, "a")
+
+
 def test_more_replicates_than_experts_come_back_to_them(tmp_path: Path) -> None:
     two = {**PANEL, "experts": ["ben", "cleo"]}
     location, study = JournalLocation(tmp_path), study_of(two, pairs=4, replicates=4)

@@ -3,13 +3,16 @@
 import numpy as np
 import pandas as pd
 import pytest
-from audit.planted import ask, constant, gaussian_expert
+from audit.planted import Chooser, ask, cards_of, constant, gaussian_expert
 
 from llm_elicit.audit import (
     AuditSettings,
     DirectEvidence,
     JudgeEvidence,
+    PeopleAudit,
+    PeopleEvidence,
     Reference,
+    audit_people,
     audit_run,
     measure_bands,
 )
@@ -42,6 +45,10 @@ HOSTILE = (
     "<script>document.title='owned'</script><img src=http://evil.example/x.png "
     "onerror=alert(1)></pre></main>\x1b[31m\u202e {{ 7 * 7 }}"
 )
+
+
+PERSON = "cleo <b>"
+"""The name of a person who does not read the questions."""
 
 
 def world() -> FeatureSpace:
@@ -125,6 +132,17 @@ def _measured(judge: JudgeAudit) -> JudgeAudit:
     )  # fmt: skip
 
 
+def people_audit(log: Comparisons, choose: Chooser) -> PeopleAudit | None:
+    """Ben judges as the expert does; the other names either option, within half a second."""
+    space, frames = world(), [log.frame]
+    for name, chooser in (("ben", choose), (PERSON, constant(0.5))):
+        answers = ask(space, chooser, np.random.default_rng(7), 60, name="panel").frame
+        frames.append(answers.assign(model_answered=name))
+    cards = pd.concat([cards_of(frames[1]), cards_of(frames[2], seconds=0.5)])
+    cards.loc[(cards["expert"] == PERSON) & (cards["kind"] == "attention"), "choice"] = "b"
+    return audit_people(PeopleEvidence(Comparisons(pd.concat(frames), space.names), cards))
+
+
 @pytest.fixture(scope="session")
 def study() -> Study:
     space, rng = world(), np.random.default_rng(0)
@@ -171,7 +189,9 @@ def study() -> Study:
     ]  # fmt: skip
     small = AuditSettings(size=100, marginal_size=400, repeats=2, flips=199)
     audit = audit_run(evidence, Reference(space, sampling, data), settings=small)
-    audit = audit.model_copy(update={"judges": [_measured(audit.judges[0]), audit.judges[1]]})
+    people = people_audit(log, lambda a, b: choose(standard(a), standard(b)))
+    judges = [_measured(audit.judges[0]), audit.judges[1]]
+    audit = audit.model_copy(update={"judges": judges, "people": people})
     campaign = Campaign.model_validate(
         {
             "name": "test",

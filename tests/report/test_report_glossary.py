@@ -17,6 +17,8 @@ NAMES = {
     "Sample",
     "Between",
     "Model",
+    "Person",
+    "Raters",
     "option A",
     "option B",
 }

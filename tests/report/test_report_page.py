@@ -364,3 +364,33 @@ def test_bands_are_ordered_and_around_their_densities(study):
         assert feature.mean[0] < feature.mean[1]
         assert feature.q25[0] < feature.q50[1] < feature.q75[1]
         assert all(0 <= low <= high for low, high in zip(marginal.low, marginal.high, strict=True))
+
+
+def test_people_are_compared_and_answers_given_unread_are_named(study, reader):
+    text = " ".join("".join(reader.text).split())
+    assert "Two people prefer the same point in " in text
+    assert "; Krippendorff's alpha of all people is " in text
+    assert "A person and a model prefer the same point in " in text
+    assert "Asked again, people give their earlier answer in 100% of cases." in text
+    assert (
+        "cleo <b> answered 0 of 6 attention questions as asked and gave 100% of the answers in "
+        "less than a second." in text
+    )
+    assert "ben answered" not in text
+    without = dataclasses.replace(study, audit=study.audit.model_copy(update={"people": None}))
+    assert 'id="people"' not in render_page(without, {})
+
+
+def test_many_raters_are_folded_away(study):
+    people = study.audit.people
+    many = people.model_copy(update={"between": people.between * 5})
+    alone = people.model_copy(update={"between": [], "among_people": None, "among_all": None})
+    pages = [
+        render_page(
+            dataclasses.replace(study, audit=study.audit.model_copy(update={"people": p})), {}
+        )
+        for p in (many, alone)
+    ]
+    assert "Agreement of every two raters (30)</summary>" in pages[0]
+    assert "Krippendorff's alpha of" not in pages[1]
+    assert "Cohen's kappa</a></th>" not in pages[1]

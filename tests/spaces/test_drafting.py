@@ -363,3 +363,83 @@ def test_an_excel_file_is_read(tmp_path):
     space = FeatureSpace.load(str(FeatureSpace.from_file(path).save()))
     assert space.features[0].categories == ("EU", "NA")
     assert (space.features[1].unit, len(space.read_table())) == ("kg", 40)
+
+
+@pytest.fixture
+def survey(tmp_path):
+    """Incomes of which one in four is missing, written in different ways."""
+    rng = np.random.default_rng(0)
+    income = [f"{x:.0f}" for x in rng.lognormal(10.5, 0.7, 400)]
+    income[::4] = ["", "NA"] * 50
+    rows = [f"{x},{age}" for x, age in zip(income, rng.integers(18, 90, 400), strict=True)]
+    (tmp_path / "survey.csv").write_text("income_usd,age\n" + "\n".join(rows) + "\n")
+    return tmp_path / "survey.csv"
+
+
+def test_a_missing_number_is_an_answer_where_it_is_asked_for(survey):
+    drafted = FeatureSpace.from_file(survey, not_stated=["income_usd"])
+    space = FeatureSpace.load(str(drafted.save()))
+    income, _ = space.features
+    assert income.kind == "categorical"
+    words = income.categories
+    assert (words[0].startswith("under "), words[-1]) == (True, "not stated")
+    assert words[-2].endswith(" USD or more")
+    codes = space.read_table()["income_usd"].to_numpy()
+    assert np.isfinite(codes).all()
+    shares = np.bincount(codes.astype(int), minlength=len(words)) / 400
+    assert shares[-1] == 0.25
+    np.testing.assert_allclose(shares[:-1], 0.15, atol=0.03)
+    assert FeatureSpace.from_file(survey).table_rows().missing == {"income_usd": 100}
+    assert "missing" not in str(space.table_rows())
+    # every number is in the range that its category says
+    numbers = pd.read_csv(survey)["income_usd"].to_numpy()
+    for word, code in zip(words[1:-2], range(1, 9), strict=False):
+        low, high = (float(end.replace(",", "")) for end in word.removesuffix(" USD").split(" to "))
+        assert ((numbers[codes == code] >= low) & (numbers[codes == code] < high)).all()
+    again = FeatureSpace.model_validate(space.model_dump(mode="json") | {"folder": space.folder})
+    assert again.table == space.table
+    asked = space.conditional({"income_usd": "not stated"})
+    assert len(asked.read_table()) == 100
+
+
+def test_only_numbers_with_missing_cells_become_ranges(survey):
+    for column, said in (
+        ("age", "'age': no cell is missing"), ("sex", "'sex' is no column that is asked about"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=said):
+            FeatureSpace.from_file(survey, not_stated=[column])
+    path = FeatureSpace.from_file(survey, not_stated=["income_usd"]).save()
+    data = yaml.safe_load(path.read_text())
+    data["features"][0]["categories"].pop(1)
+    path.write_text(yaml.safe_dump(data))
+    with pytest.raises(InputError, match=r"table\.cuts: 4 numbers between 4 ranges of income_usd"):
+        FeatureSpace.load(str(path)).read_table()
+    data["table"]["cuts"]["income_usd"].reverse()
+    path.write_text(yaml.safe_dump(data))
+    with pytest.raises(InputError, match="the numbers must increase; sort them"):
+        FeatureSpace.load(str(path))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([*range(100)] * 2, ["under 20", "20 to 39", "40 to 59", "60 to 79", "80 or more"]),
+        ([*range(1990, 2020)] * 2, ["under 1996", "1996 to 2001"]),
+        ([0] * 90 + [1, 2, 3, 4, 5], ["under 1", "1 or more"]),
+        ([*np.linspace(0, 1, 100)], ["under 0.2"]),
+        ([-5, -5, -5, 5], ["under 5", "5 or more"]),
+        (10.0 ** np.linspace(-6, 6, 50), ["under 0.00028"]),
+    ],
+)
+def test_ranges_leave_none_empty(values, words):
+    frame = pd.DataFrame(
+        {
+            "year": [*values, None],
+            "of": ["a", "b"] * ((len(values) + 1) // 2) + ["a"] * ((len(values) + 1) % 2),
+        }
+    )
+    space = FeatureSpace.from_frame(frame, "t", not_stated=["year"])
+    shown = space.features[0].categories
+    assert list(shown[: len(words)]) == words
+    counts = np.bincount(space.read_table()["year"].to_numpy().astype(int), minlength=len(shown))
+    assert (counts > 0).all()

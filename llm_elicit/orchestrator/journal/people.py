@@ -165,23 +165,24 @@ _FREE = ~(
 )
 
 
-def _times(expert: sa.ColumnElement[str] | None = None) -> sa.ScalarSelect[int]:
-    """Return how often a question is answered or leased in all replicates, by one expert or all."""
+def _times(*of: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
+    """Return how often a question is answered or leased in all replicates, by the cards `of`."""
     count = select(func.count()).where(
         people.c.judge == questions.c.judge,
         people.c.pair == questions.c.pair,
         people.c.presentation == questions.c.presentation,
         people.c.kind == QUESTION,
         _LIVE,
+        *of,
     )
-    if expert is not None:
-        count = count.where(people.c.expert == expert)
     return count.correlate(questions).scalar_subquery()
 
 
-_MINE = bindparam("of_expert", type_=sa.Text)
-_FEWEST = _times(_MINE) * bindparam("experts", type_=BigInteger) <= _times()
+_MINE, _EXPERTS = people.c.expert == bindparam("of_expert"), bindparam("experts", type_=BigInteger)
+_FEWEST = _times(_MINE) * _EXPERTS <= _times()
 """Whether no other expert had a question, in any replicate, less often than this one."""
+_FEWEST_ANSWERED = _times(_MINE, people.c.state == ANSWERED) * _EXPERTS <= _times()
+"""The same, and true of the question that this expert has now."""
 
 _NEXT = (
     select(questions.c.id, questions.c.pair, questions.c.presentation)
@@ -393,7 +394,7 @@ def left(db: sa.Connection, expert: Expert, known: int) -> int:
     values: dict[str, Any] = {**expert.key, "known": known}
     if expert.spread:
         distinct = select(questions.c.pair, questions.c.presentation).distinct()
-        may = distinct.where(_OPEN, questions.c.pair < bindparam("known"), _FEWEST).subquery()
-        count = select(func.count()).select_from(may)
+        may = distinct.where(_OPEN, questions.c.pair < bindparam("known"), _FEWEST_ANSWERED)
+        count = select(func.count()).select_from(may.subquery())
         values["experts"] = expert.experts
     return int(db.execute(count, values).scalar_one())

@@ -1,0 +1,392 @@
+"""Campaigns and tables over HTTP that try to reach what the operator did not allow."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import numpy as np
+import pandas as pd
+import pytest
+
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.errors import InputError
+from llm_elicit.service.library import Library
+from llm_elicit.service.settings import AllowedJudge, Bounds, ServerSettings
+from llm_elicit.service.untrusted import checked
+from tests.service.serving import Served, serving
+from tests.service.test_campaigns import campaign
+from tests.service.test_security import CSV, problem
+
+GPT = {"name": "gpt", "backend": "openai", "model": "gpt-5.4-mini"}
+OWN = "http://localhost:8000/v1"
+PAID = ServerSettings(
+    judges=(
+        AllowedJudge(backend="openai", api_key_env="OPENAI_API_KEY"),
+        AllowedJudge(backend="openai", base_url=OWN, models=("tiny",)),
+        AllowedJudge(backend="simulated"),
+        AllowedJudge(backend="local"),
+        AllowedJudge(backend="human"),
+    ),
+    bounds=Bounds(max_cost=5.0),
+)
+
+
+def read(data: Any, settings: ServerSettings = PAID, folder: Path = Path("none")) -> Campaign:
+    return checked(data, settings, Library(folder))
+
+
+def refused(data: Any, said: str, settings: ServerSettings = PAID) -> None:
+    with pytest.raises(InputError, match=said):
+        read(data, settings)
+
+
+@pytest.mark.parametrize(
+    "judge",
+    [
+        {"base_url": "https://evil.example/v1"},
+        {"base_url": "https://evil.example/v1", "api_key_env": None},
+        {"base_url": OWN},  # with the key of another provider
+        {"base_url": OWN, "api_key_env": None, "model": "large"},
+        {"base_url": OWN + "/", "api_key_env": None, "model": "tiny"},
+        {"base_url": OWN.replace("localhost", "LOCALHOST"), "api_key_env": None, "model": "tiny"},
+        {"api_key_env": "AWS_SECRET_ACCESS_KEY"},
+        {"api_key_env": None},
+    ],
+)
+def test_an_address_or_key_that_is_not_allowed(judge: dict[str, Any]) -> None:
+    limits = {"max_cost": 1.0}
+    refused(campaign(judges=[GPT | judge], limits=limits), "does not allow its base_url")
+
+
+def test_what_is_allowed_together() -> None:
+    tiny = GPT | {"base_url": OWN, "api_key_env": None, "model": "tiny"}
+    (judge,) = read(campaign(judges=[tiny], limits={"max_cost": 1})).judges
+    assert judge.name == "gpt"
+
+
+def test_a_price_of_nothing_would_lift_the_cap() -> None:
+    price = {"input": 0, "output": 0}
+    refused(campaign(judges=[GPT | {"price": price}], limits={"max_cost": 1}), "price")
+
+
+def test_the_operators_price_is_used() -> None:
+    entry = AllowedJudge(backend="openai", api_key_env="OPENAI_API_KEY",
+                         price={"input": 2, "output": 3})  # fmt: skip
+    settings = PAID.model_copy(update={"judges": (entry,)})
+    (judge,) = read(campaign(judges=[GPT], limits={"max_cost": 1}), settings).judges
+    assert judge.price.output == 3.0
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"), [({}, "give a cap"), ({"max_cost": 6}, "above this server's 5 USD")]
+)
+def test_what_costs_money_needs_a_cap_below_the_servers(limits: Any, said: str) -> None:
+    refused(campaign(judges=[GPT], limits=limits), said)
+
+
+def test_without_a_cap_of_the_server_nothing_costs_money() -> None:
+    settings = PAID.model_copy(update={"bounds": Bounds()})
+    refused(campaign(judges=[GPT], limits={"max_cost": 1}), "costs money", settings)
+
+
+@pytest.mark.parametrize("backend", ["openai", "anthropic", "local", "a-plug-in", "../x"])
+def test_no_backend_is_allowed_by_default_but_the_free_ones(backend: str) -> None:
+    judge = GPT | {"backend": backend}
+    refused(campaign(judges=[judge]), "allows no backend", ServerSettings())
+
+
+def test_weights_are_no_file_of_the_machine() -> None:
+    judge = {"name": "own", "backend": "local", "model": "/etc/secret.gguf"}
+    refused(campaign(judges=[judge]), "does not allow")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../penguins",
+        "/etc/passwd",
+        "datasets/penguins.yaml",
+        "penguins.yaml",
+        "penguins\x00.yaml",
+        "../../datasets/penguins",
+        "",
+        "a" * 5_000,
+        "~/x",
+        "'; DROP TABLE answers; --",
+    ],
+)
+def test_a_path_is_no_name(name: str) -> None:
+    refused(campaign(space=name), "no feature space")
+    refused(campaign(design={"template": name}), "no template")
+    refused(campaign(pilot=["v1/zero-shot", name]) if name else campaign(space=name), "no ")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"runs": "/tmp"}, "runs"),
+        ({"runs": "runs"}, "runs"),
+        ({"journal": "postgresql://evil.example/x"}, "journal"),
+        ({"part_of": "grid"}, "part_of"),
+        ({"grid": {"spaces": ["/etc/passwd"]}}, "grid"),
+        ({"name": "../../etc"}, "name"),
+        ({"name": ".service"}, "name"),
+        ({"name": "a/b"}, "name"),
+        ({"plugins": ["x"]}, "unknown key"),
+    ],
+)
+def test_what_is_the_servers_own(more: dict[str, Any], said: str) -> None:
+    refused(campaign() | more, said)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"design": {"pairs": 20_001}}, "design.pairs: 20,001 is above"),
+        ({"design": {"pairs": 10_000, "replicates": 100}}, "questions"),
+        ({"design": {"pairs": 1_000, "rounds": {"count": 1_000}}}, "rounds"),
+        ({"direct": {"samples": 1_000_000}}, "direct"),
+        ({"fit": {"method": "utility", "samples": 1_000_000}}, "samples"),
+        (
+            {"judges": [{"name": f"j{n}", "backend": "simulated"} for n in range(21)]},
+            "judges: 21 is above",
+        ),
+        (
+            {
+                "judges": [
+                    {"name": "j", "backend": "human", "experts": [f"e{n}" for n in range(101)]}
+                ]
+            },
+            "experts",
+        ),
+        (
+            {"judges": [{"name": "j", "backend": "simulated", "concurrency": 1_000}]},
+            "concurrency",
+        ),
+        ({"judges": [{"name": "j", "backend": "simulated", "timeout": 1e9}]}, "timeout"),
+    ],
+)
+def test_sizes_are_bounded(more: dict[str, Any], said: str) -> None:
+    refused(campaign(**more), said)
+
+
+@pytest.mark.parametrize("data", [None, [], "text", 3, {}, {"judges": 1}, {"judges": [1, None]}])
+def test_what_is_no_campaign(data: Any) -> None:
+    with pytest.raises(InputError):
+        read(data)
+
+
+NASTY = [
+    "'; DROP TABLE answers; --",
+    "<script>alert(1)</script>",
+    "{{ 7 * 7 }}",
+    "\x1b[31m",
+    "ä" * 99,
+]
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_nasty_text_in_every_field_is_a_clear_refusal(served: Served, text: str) -> None:
+    """Also where text is accepted it is kept as text: nothing is executed, and nothing is a 500."""
+    fields: list[dict[str, Any]] = [
+        {"name": text},
+        {"space": text},
+        {"design": {"template": text}},
+        {"judges": [{"name": text, "backend": "simulated"}]},
+        {"judges": [{"name": "j", "backend": text}]},
+        {"given": {text: text}},
+        {"given": {"species": text}},
+        {"fit": {"method": text}},
+        {"journal": text},
+        {text: text},
+    ]
+    with served.client() as client:
+        for number, field in enumerate(fields):
+            data = campaign(f"nasty{number}") | field
+            problem(client.post("/api/campaigns", json=data), 422)
+        for path in (f"/api/spaces/{text}", f"/api/campaigns/{text}", f"/judge/{text}"):
+            assert client.get(quote(path)).status_code in (404, 422)
+        answer = client.post("/api/spaces", params={"name": text}, content=CSV,
+                             headers={"content-type": "text/csv"})  # fmt: skip
+        problem(answer, 422)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "said"),
+    [
+        ("application/json", "{", "not valid JSON"),
+        ("application/json", '{"name": NaN}', "finite"),
+        ("application/json", '{"name": "a", "name": "b"}', "twice"),
+        ("application/json", "[" * 100_000, "not valid JSON"),
+        ("application/json", '{"seed": ' + "9" * 5_000 + "}", "JSON"),
+        ("application/yaml", "a: [", "not valid YAML"),
+        ("application/yaml", "!!python/object/apply:os.system ['true']", "YAML"),
+        ("application/yaml", "a: &a [*a]", "YAML"),
+        ("application/yaml", "a: 1\na: 2", "twice"),
+        (
+            "application/yaml",
+            "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
+            + "".join(
+                f"{chr(98 + n)}: &{chr(98 + n)} [{','.join([f'*{chr(97 + n)}'] * 10)}]\n"
+                for n in range(8)
+            ),
+            "YAML",
+        ),
+        ("application/yaml", b"\xff\xfe", "UTF-8"),
+    ],
+)
+def test_text_that_is_no_campaign(served: Served, kind: str, body: Any, said: str) -> None:
+    with served.client() as client:
+        answer = client.post("/api/campaigns", content=body, headers={"content-type": kind})
+        assert said in problem(answer, 422)
+
+
+def test_a_message_is_the_command_lines(served: Served) -> None:
+    data = campaign(design={"pairs": 1})
+    with pytest.raises(InputError) as error:
+        checked(data, ServerSettings(), Library(Path("none")))
+    with served.client() as client:
+        assert problem(client.post("/api/campaigns", json=data), 422) == str(error.value)
+
+
+HOSTILE = {
+    "class": ("{{ option_a.__class__.__mro__ }} {{ option_b }}", "unsafe"),
+    "text": ("{{ ''.__class__ }} {{ option_a }} {{ option_b }}", "unsafe"),
+    "endless": (
+        "{% for x in range(99999) %}{% for y in range(99999) %}{% endfor %}{% endfor %}",
+        "2 s",
+    ),
+    "huge": ("{{ 'x' * 10 ** 10 }} {{ option_a }} {{ option_b }}", "memory|1 GB|characters"),
+}
+
+
+def test_a_template_that_reads_attributes_or_never_ends(tmp_path: Path) -> None:
+    """Such a template in the operator's own folder is refused in time, and harms no one else."""
+    (tmp_path / "prompts").mkdir()
+    for name, (template, _) in HOSTILE.items():
+        text = f"---\nid: {name}\nwording: bad\n---\n# user\n{template}\n"
+        (tmp_path / "prompts" / f"{name}.md").write_text(text)
+    with serving(tmp_path) as served, served.client() as client:
+        for name, (_, said) in HOSTILE.items():
+            began = time.monotonic()
+            answer = client.post("/api/campaigns", json=campaign(design={"template": name}))
+            assert re.search(said, problem(answer, 422))
+            assert time.monotonic() - began < 30.0
+            assert client.get("/health").status_code == 200
+
+
+def test_no_template_can_be_sent(served: Served) -> None:
+    with served.client() as client:
+        for text in ("{{ ''.__class__ }}", "---\nid: x\nwording: y\n---\n# user\nhello"):
+            answer = client.post("/api/campaigns", json=campaign(design={"template": text}))
+            assert "no template" in problem(answer, 422)
+
+
+def archive(content: bytes) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("a.csv", content)
+    return made.getvalue()
+
+
+def parquet() -> bytes:
+    made = io.BytesIO()
+    pd.DataFrame({"a": np.arange(9)}).to_parquet(made)
+    return made.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        archive(b"0" * 20_000_000),
+        gzip.compress(b"0" * 20_000_000),
+        parquet(),
+        b"\xd0\xcf\x11\xe0 an old workbook",
+        b"a,b\n1,\x00\n",
+        b"",
+        b"a,b\n",
+        b"a,a\n1,2\n",
+        b"1,2\n3,4\n",
+        b"a," * 20_000 + b"b\n",
+        b"a\n" + b"1\n" * 5_100_000,
+        b'a,b\n"' + b"x" * 1_000_000,
+    ],
+    ids=["zip", "gzip", "parquet", "xls", "null", "empty", "header", "twice", "numbers",
+         "columns", "rows", "quote"],
+)  # fmt: skip
+def test_a_table_that_is_none_or_a_bomb(served: Served, content: bytes) -> None:
+    with served.client() as client:
+        began = time.monotonic()
+        answer = client.post(
+            "/api/spaces?name=bomb", content=content, headers={"content-type": "text/csv"}
+        )
+        said = problem(answer, 422)
+        assert "/" not in said.replace("'llm-elicit[excel]'", "").partition(":")[0]
+        assert time.monotonic() - began < 20.0
+        problem(client.get("/api/spaces/bomb"), 422)
+
+
+@pytest.mark.parametrize("kind", ["application/zip", "application/vnd.ms-excel", "", "text/html"])
+def test_only_text_is_read(served: Served, kind: str) -> None:
+    with served.client() as client:
+        answer = client.post("/api/spaces?name=b", content=CSV, headers={"content-type": kind})
+        problem(answer, 415)
+
+
+@pytest.fixture(scope="module")
+def uploaded(served: Served) -> httpx.Client:
+    client = served.client()
+    sent = {"content-type": "text/csv"}
+    answer = client.post("/api/spaces?name=weights", content=CSV, headers=sent)
+    assert answer.status_code == 201, answer.text
+    assert [column["column"] for column in answer.json()["columns"]] == ["mass", "sex"]
+    assert answer.json()["rows"].endswith("rows used")
+    return client
+
+
+def test_an_uploaded_space_can_be_edited_used_and_removed(uploaded: httpx.Client) -> None:
+    text = uploaded.get("/api/spaces/weights").json()["yaml"]
+    edited = text.replace("label: mass", "label: body mass")
+    assert edited != text
+    assert uploaded.put("/api/spaces/weights", content=edited).status_code == 200
+    assert "body mass" in uploaded.get("/api/spaces/weights").json()["yaml"]
+    dry = uploaded.post("/api/campaigns/dry-run", json=campaign("mine", space="weights"))
+    assert "body mass" in dry.json()["examples"][0][-1]["content"]
+    listed = {line["name"]: line["uploaded"] for line in uploaded.get("/api/spaces").json()}
+    assert listed["weights"] is True
+    assert listed["penguins"] is False
+    problem(uploaded.delete("/api/spaces/penguins"), 422)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("file: weights.csv", "file: /etc/passwd", "table.file"),
+        ("file: weights.csv", "file: ../../secret", "table.file"),
+        ("name: weights", "name: other", "name"),
+        ("name: weights", "name: weights\nfolder: /etc", "folder"),
+        ("name: weights", "name: [", "YAML"),
+        ("rows: 60", "rows: 61", "rows"),
+    ],
+)
+def test_an_edit_cannot_name_files(uploaded: httpx.Client, old: str, new: str, said: str) -> None:
+    text = uploaded.get("/api/spaces/weights").json()["yaml"]
+    assert old in text
+    answer = uploaded.put("/api/spaces/weights", content=text.replace(old, new, 1))
+    assert said in problem(answer, 422)
+    assert uploaded.get("/api/spaces/weights").json()["yaml"] == text
+
+
+def test_a_space_is_uploaded_once(uploaded: httpx.Client) -> None:
+    sent = {"content-type": "text/csv"}
+    for name in ("weights", "penguins"):
+        answer = uploaded.post(f"/api/spaces?name={name}", content=CSV, headers=sent)
+        assert "exists" in problem(answer, 422)
