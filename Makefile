@@ -7,10 +7,13 @@ INSTALL = $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet 
 CAMPAIGN ?= demo
 MODEL ?= qwen2.5-coder-1.5b
 
-.PHONY: demo test check suite docs clean
+.PHONY: demo serve test check suite docs clean
 
 demo: $(VENV)/demo  ## ask a real model what it finds plausible about countries and write the report
 	$(VENV)/bin/llm-elicit run $(CAMPAIGN)
+
+serve: $(VENV)/serve  ## a service on this machine, with a campaign to watch
+	$(VENV)/bin/llm-elicit serve --start live
 
 test: $(VENV)/test  ## lint, types, import contracts and every test
 	$(MAKE) --no-print-directory --jobs 2 check suite
@@ -37,6 +40,10 @@ $(VENV)/bin/python:
 $(VENV)/demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) --constraint constraints.txt --editable '.[local]'
 	$(VENV)/bin/llm-elicit models pull $(MODEL)
+	touch $@
+
+$(VENV)/serve: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) --constraint constraints.txt --editable '.[service]'
 	touch $@
 
 $(VENV)/test: pyproject.toml constraints.txt | $(VENV)/bin/python

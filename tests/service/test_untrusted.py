@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from llm_elicit.config.base_model import parse_yaml, validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.service.library import Library
@@ -390,3 +391,13 @@ def test_a_space_is_uploaded_once(uploaded: httpx.Client) -> None:
     for name in ("weights", "penguins"):
         answer = uploaded.post(f"/api/spaces?name={name}", content=CSV, headers=sent)
         assert "exists" in problem(answer, 422)
+
+
+def test_the_servers_file_of_the_documentation_is_valid() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
+    (text,) = re.findall(r"^```yaml\n(.*?)^```", page, re.S | re.M)
+    settings = validated(ServerSettings, parse_yaml(text, "server.yaml"), "server.yaml")
+    assert settings.bounds.max_cost == 20.0
+    claude = {"name": "c", "backend": "anthropic", "model": "claude-haiku-4-5"}
+    assert read(campaign(judges=[claude], limits={"max_cost": 20}), settings).judges
+    refused(campaign(judges=[claude | {"model": "x"}], limits={"max_cost": 1}), "model", settings)
