@@ -11,6 +11,7 @@ import typer
 from llm_elicit._util.packages import package_version
 from llm_elicit.cli import control, estimate, run, status
 from llm_elicit.cli.bench import bench_app
+from llm_elicit.cli.bundle import bundle_command
 from llm_elicit.cli.cache import cache_app
 from llm_elicit.cli.compare import compare_command
 from llm_elicit.cli.exit_codes import CommandGroup, run_app
@@ -60,6 +61,7 @@ app.command("cancel")(control.cancel_command)
 app.command("export")(status.export_command)
 app.command("compare")(compare_command)
 app.command("pilot")(pilot_command)
+app.command("bundle")(bundle_command)
 app.command("serve")(serve_command)
 app.command("backends")(backends_command)
 app.add_typer(models_app, name="models")

@@ -39,6 +39,7 @@ MOST_CONCURRENT = 1_000
 """The most concurrent requests of a judge."""
 
 _AFTER_ASKING = ("fit", "audit", "report")
+_WITH_VIEW = (*_AFTER_ASKING, "live")
 _TOLD_AS = {"fit": "fitted", "audit": "audited", "report": "reported"}
 
 _GROWTH, _FEWEST = 1.05, 10
@@ -302,7 +303,7 @@ class CampaignRun:
 
     async def _after_asking(self, control: RunControl) -> None:
         """Fit, audit and report in a process, which is stopped while the run is paused."""
-        left = list(_AFTER_ASKING)
+        left = list(_AFTER_ASKING if self._sharing.live_every is None else _WITH_VIEW)
         while left:
             await control.until_running()
             async with self._sharing.fits:
@@ -313,15 +314,25 @@ class CampaignRun:
         """Run the stages that are left, and tell how they go on."""
         async with contextlib.aclosing(run_stages(self.folder, tuple(left))) as lines:
             async for said in lines:
-                if "began" in said:
+                if "began" in said and said["began"] in _TOLD_AS:
                     await control.record(stage=said["began"])
                 elif "ended" in said:
                     left.remove(said["ended"])
-                    self._log.add(_TOLD_AS[said["ended"]])
+                    self._tell_end(said["ended"])
                 elif "note" in said:
                     self._progress.note(said["label"], said["note"])
                 elif "step" in said:
                     self._progress.stage(**said)
+
+    def _tell_end(self, stage: str) -> None:
+        if stage in _TOLD_AS:
+            self._log.add(_TOLD_AS[stage])
+        else:
+            self._tell_view()
+
+    def _tell_view(self) -> None:
+        self._live += 1
+        self._log.add("live", number=self._live)
 
     async def _live_views(self) -> None:
         """Make a live view every so often, while the answers grow."""
@@ -340,8 +351,8 @@ class CampaignRun:
                 ):
                     async for _ in lines:
                         pass
-                seen, self._live = done, self._live + 1
-                self._log.add("live", number=self._live)
+                seen = done
+                self._tell_view()
 
     async def _tell_regularly(self) -> None:
         while True:

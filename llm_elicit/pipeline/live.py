@@ -1,7 +1,7 @@
 """The view of a run while it asks: its judges' reliability, and a quick fit of their beliefs.
 
 It is computed from the journal at any time, from at most `MOST` pairs of each judge, in a few
-seconds. The run's own fits are made from all answers, once they are there.
+seconds. Once all answers are there and the run has its report, the view shows its own beliefs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import ElicitError
 from llm_elicit.orchestrator import Progress, Silent
+from llm_elicit.pipeline.audit import read_samples
 from llm_elicit.pipeline.live_view import (
     LIVE,
     LiveChart,
@@ -31,7 +32,7 @@ from llm_elicit.pipeline.live_view import (
 )
 from llm_elicit.pipeline.manifest import write_atomically
 from llm_elicit.pipeline.power_sources import at_stated_power, pin_power, read_sources
-from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.pipeline.run_folder import ANSWERS, Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,12 +80,23 @@ def live_view(run: Run, progress: Progress = _SILENT) -> LiveView:
     table = orchestrator.comparisons(run.folder, run.campaign, space, run.plan)
     direct = orchestrator.direct_answers(run.folder, run.campaign, space)
     rng = np.random.default_rng([run.campaign.seed, 0x11FE])
-    samples = marginals.Samples(space, space.sample(_POINTS, rng), data)
+    own = _own_beliefs(run)
+    samples = own or marginals.Samples(space, space.sample(_POINTS, rng), data)
     judges = {}
     for name in names:
         shown = partial(progress.stage, f"{name}: live view")
         judges[name] = _judge(run, name, table, direct if len(direct) else None, samples, shown)
     return LiveView(created=created, data=data is not None, judges=judges)
+
+
+def _own_beliefs(run: Run) -> marginals.Samples | None:
+    """Return the beliefs that the run's stages fitted to all answers; None before its report."""
+    entry = run.manifest.entry("ask")
+    if entry is None or not run.report_path.is_file():
+        return None
+    if entry.read.get(ANSWERS) != str(orchestrator.kept_answers(run.location)):
+        return None
+    return read_samples(run)
 
 
 def _judge(
@@ -109,24 +121,27 @@ def _judge(
     if found.pairs < needed:
         reason = f"{found.pairs} of the {needed} pairs that a belief needs are answered"
         return measured.model_copy(update={"reason": reason})
-    try:
-        belief = _belief(run, judge, _some(table, judge, choices.pair), direct, shown)
-    except (ElicitError, density.DensityError) as error:
-        return measured.model_copy(update={"reason": f"no belief could be fitted yet: {error}"})
-    points = belief.sample(_POINTS, seed=run.campaign.seed)
-    bands = None
-    if belief.has_draws:
-        bands = summaries.measure_bands(belief.draws(seed=run.campaign.seed), run.space)
-    with_belief = marginals.Samples(
+    used = 0
+    points, bands = samples.beliefs.get(judge), samples.bands.get(judge)
+    if points is None:
+        used = min(found.pairs, MOST)
+        try:
+            belief = _belief(run, judge, _some(table, judge, choices.pair), direct, shown)
+        except (ElicitError, density.DensityError) as error:
+            return measured.model_copy(update={"reason": f"no belief could be fitted yet: {error}"})
+        points = belief.sample(_POINTS, seed=run.campaign.seed)
+        if belief.has_draws:
+            bands = summaries.measure_bands(belief.draws(seed=run.campaign.seed), run.space)
+    drawn = marginals.Samples(
         run.space,
         samples.sampling,
         samples.data,
         {judge: points},
         {} if bands is None else {judge: bands},
     )
-    features = tuple(_feature(with_belief, judge, j) for j in range(run.space.dimension))
-    used = min(found.pairs, MOST)
-    return measured.model_copy(update={"features": features, "method": _method(run), "used": used})
+    features = tuple(_feature(drawn, judge, j) for j in range(run.space.dimension))
+    method = _method(run) if used else run.campaign.fit.methods[0]
+    return measured.model_copy(update={"features": features, "method": method, "used": used})
 
 
 def _some(table: Comparisons, judge: str, pairs: Pairs) -> Comparisons:

@@ -96,7 +96,7 @@ class LiveJudge(StrictModel):
         position_effect: P(option A) − 1/2 over pairs asked in both orders.
         features: the belief; empty without one.
         method: how it was estimated.
-        used: the number of pairs that it was estimated from.
+        used: the number of pairs of a quick fit; 0 if it is the run's own belief.
         reason: why there is no belief; empty if there is one.
     """
 

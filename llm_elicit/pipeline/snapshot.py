@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from llm_elicit import orchestrator
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.orchestrator import RunState
+from llm_elicit.pipeline.run_folder import Run
 
 
 class JudgeSnapshot(StrictModel):
@@ -67,3 +69,41 @@ class RunSnapshot(StrictModel):
     seq: int
     updated: str
     report: bool
+
+
+def stored_snapshot(run: Run) -> RunSnapshot:
+    """Return what a run of another process does, or did last, by its journal."""
+    control = orchestrator.read_control(run.location)
+    totals = orchestrator.status(run.folder, run.campaign) if run.started else run.empty_totals
+    report = run.report_path.is_file()
+    judges = {}
+    for judge in run.campaign.judges:
+        counts = totals[judge.name]
+        judges[judge.name] = JudgeSnapshot(
+            backend=judge.backend,
+            model=getattr(judge, "model", None) or "",
+            total=counts.total or run.empty_totals[judge.name].total,
+            done=counts.done,
+            failed=counts.failed,
+            cached=counts.cached,
+            requests=counts.requests,
+            cost=counts.cost,
+        )
+    state = control or orchestrator.Control(state="done" if report else "planned")
+    limits = run.campaign.limits
+    unknown = any(one.cost is None for one in judges.values())
+    return RunSnapshot(
+        name=run.campaign.name,
+        state=state.state,
+        stage=state.stage,
+        step="",
+        judges=judges,
+        cost=None if unknown else sum(one.cost or 0.0 for one in judges.values()),
+        max_cost=limits.max_cost if state.max_cost is None else state.max_cost,
+        concurrency=state.concurrency,
+        problems=(state.error,) if state.error else (),
+        live=0,
+        seq=0,
+        updated=max((one.last for one in totals.values()), default=""),
+        report=report,
+    )

@@ -58,16 +58,26 @@ def campaign_page(found: RunSnapshot, live: LiveView | None, **more: Any) -> str
     return render("campaign", **_context(found, live), bundle=False, **more)
 
 
-def write_bundle(found: RunSnapshot, live: LiveView | None, path: Path, about: str) -> None:
+def write_bundle(
+    found: RunSnapshot, live: LiveView | None, path: Path, title: str, about: str
+) -> None:
     """Write a campaign's page as one file, which needs no server and no network.
 
     Args:
         found: the state of the run.
         live: its beliefs.
         path: the file.
+        title: of the feature space.
         about: the campaign as YAML.
     """
-    text = render("bundle", **_context(found, live), bundle=True, style=stylesheet(), about=about)
+    text = render(
+        "bundle",
+        **_context(found, live),
+        bundle=True,
+        style=stylesheet(),
+        title=title,
+        about=about,
+    )
     path.write_text(text, encoding="utf-8")
 
 

@@ -20,7 +20,7 @@ from fastapi import Path as InPath
 from llm_elicit import orchestrator
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
-from llm_elicit.pipeline.snapshot import JudgeSnapshot, RunSnapshot
+from llm_elicit.pipeline.snapshot import RunSnapshot, stored_snapshot
 from llm_elicit.service.problems import ProblemError
 from llm_elicit.service.state import service_of
 
@@ -71,7 +71,7 @@ class Catalog:
         here = self.here(name)
         if here is not None:
             return here.snapshot()
-        return await asyncio.to_thread(_stored, await self.run(name))
+        return await asyncio.to_thread(stored_snapshot, await self.run(name))
 
     async def snapshots(self) -> list[RunSnapshot]:
         """Return what all runs do now; those that cannot be read are left out."""
@@ -132,43 +132,6 @@ def _opened(folder: Path, changed: int) -> Run:
     """Open a run; again if its campaign was changed."""
     del changed
     return Run.open(folder)
-
-
-def _stored(run: Run) -> RunSnapshot:
-    """Return what a run of another process does, or did last, by its journal."""
-    control = orchestrator.read_control(run.location)
-    totals = orchestrator.status(run.folder, run.campaign) if run.started else run.empty_totals
-    report = run.report_path.is_file()
-    judges = {}
-    for judge in run.campaign.judges:
-        counts = totals[judge.name]
-        judges[judge.name] = JudgeSnapshot(
-            backend=judge.backend,
-            model=getattr(judge, "model", None) or "",
-            total=counts.total or run.empty_totals[judge.name].total,
-            done=counts.done,
-            failed=counts.failed,
-            cached=counts.cached,
-            requests=counts.requests,
-            cost=counts.cost,
-        )
-    state = control or orchestrator.Control(state="done" if report else "planned")
-    limits = run.campaign.limits
-    return RunSnapshot(
-        name=run.campaign.name,
-        state=state.state,
-        stage=state.stage,
-        step="",
-        judges=judges,
-        cost=sum(one.cost or 0.0 for one in judges.values()),
-        max_cost=limits.max_cost if state.max_cost is None else state.max_cost,
-        concurrency=state.concurrency,
-        problems=(state.error,) if state.error else (),
-        live=0,
-        seq=0,
-        updated=max((one.last for one in totals.values()), default=""),
-        report=report,
-    )
 
 
 def _request(run: Run, wanted: orchestrator.Wanted) -> None:
