@@ -384,7 +384,9 @@ def test_people_are_compared_and_answers_given_unread_are_named(study, reader):
 def test_many_raters_are_folded_away(study):
     people = study.audit.people
     many = people.model_copy(update={"between": people.between * 5})
-    alone = people.model_copy(update={"between": [], "among_people": None, "among_all": None})
+    nothing = {"between": [], "among_people": None, "among_all": None}
+    silent = [one.model_copy(update={"retest": None}) for one in people.people]
+    alone = people.model_copy(update={**nothing, "people": silent})
     pages = [
         render_page(
             dataclasses.replace(study, audit=study.audit.model_copy(update={"people": p})), {}
@@ -393,4 +395,5 @@ def test_many_raters_are_folded_away(study):
     ]
     assert "Agreement of every two raters (30)</summary>" in pages[0]
     assert "Krippendorff's alpha of" not in pages[1]
+    assert "<p></p>" not in pages[1]
     assert "Cohen's kappa</a></th>" not in pages[1]
