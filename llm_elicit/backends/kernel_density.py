@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,8 @@ else:
     special, stats = LazyModule("scipy.special"), LazyModule("scipy.stats")
 
 _NODES = 64
+_MOST_TERMS = 20_000
+"""The most kernels, rows by combinations of categories, whose masses are summed."""
 
 
 class KernelDensity:
@@ -90,35 +93,56 @@ class KernelDensity:
         return drawn
 
     def log_mass(self, low: Floats, high: Floats) -> float | None:
-        """Return the log mass of a box that bounds only one or two numeric features.
+        """Return the log mass of a box that bounds at most two numeric features.
 
         Exact over one number, by quadrature over two, so that narrow boxes are as exact as others.
 
         Args:
-            low, high: `(d,)`; infinite for an unbounded feature.
+            low, high: `(d,)`, of a category's code too; infinite for an unbounded feature.
 
         Returns:
-            Nats; None for other boxes, and where there are categories or circles.
+            Nats; None for other boxes, where there are circles, and where the table has many rows
+            for so many combinations of categories.
         """
-        bounded = np.flatnonzero(np.isfinite(low) & np.isfinite(high))
-        if self._words.any() or len(self._around) or not 1 <= len(bounded) <= 2:
+        bounded = np.isfinite(low) & np.isfinite(high)
+        numbers = bounded & ~self._words
+        allowed = [
+            range(math.ceil(low[j]), math.floor(high[j]) + 1) if bounded[j] else range(count)
+            for j, count in zip(np.flatnonzero(self._words), self._counts, strict=True)
+        ]
+        terms = len(self._codes) * math.prod(map(len, allowed))
+        several = self._words.any() and terms > _MOST_TERMS
+        if len(self._around) or not bounded.any() or numbers.sum() > 2 or several:
             return None
-        kernels = self._of_numbers(())
-        one, *others = bounded.tolist()
+        which = np.flatnonzero(numbers[~self._words]).tolist()
+        total = 0.0
+        for codes in itertools.product(*allowed):
+            share = float(self._weights(codes).mean()) if codes else 1.0
+            total += share * self._mass_of_numbers(codes, which, low[numbers], high[numbers])
+        return math.log(total) if total > 0.0 else -math.inf
+
+    def _mass_of_numbers(
+        self, codes: tuple[int, ...], which: list[int], low: Floats, high: Floats
+    ) -> float:
+        """Return the mass of a box in none, one or two numbers, given the categories."""
+        if not which:
+            return 1.0
+        kernels = self._of_numbers(codes)
+        one, *others = which
         centre, sd = self._numbers[one][:, None], np.sqrt(kernels.covariance[one, one])
         if not others:
-            sides = (special.ndtr((end[one] - centre) / sd) for end in (high, low))
-            return float(np.log(np.subtract(*sides).mean()))
+            inside = _between((low[0] - centre) / sd, (high[0] - centre) / sd)
+            return float(kernels.weights @ inside[:, 0])
         other = others[0]
         nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-        half = 0.5 * (high[one] - low[one])
-        at = low[one] + half * (nodes + 1.0)
+        half = 0.5 * (high[0] - low[0])
+        at = low[0] + half * (nodes + 1.0)
         slope = kernels.covariance[one, other] / sd**2
         rest = np.sqrt(kernels.covariance[other, other] - slope**2 * sd**2)
         middle = self._numbers[other][:, None] + slope * (at - centre)
-        sides = (special.ndtr((end[other] - middle) / rest) for end in (high, low))
+        inside = _between((low[1] - middle) / rest, (high[1] - middle) / rest)
         heights = np.exp(-0.5 * ((at - centre) / sd) ** 2) / (sd * np.sqrt(2.0 * np.pi))
-        return float(np.log(half * (heights * np.subtract(*sides) @ weights).mean()))
+        return float(half * kernels.weights @ (heights * inside) @ weights)
 
     @staticmethod
     def _by_codes(
@@ -158,3 +182,10 @@ class KernelDensity:
                 self._numbers, bw_method=self._bandwidth, weights=weights
             )
         return self._given[codes]
+
+
+def _between(low: Floats, high: Floats) -> Floats:
+    """Return Φ(high) − Φ(low), from the nearer tail."""
+    upper = low > 0.0
+    first, last = np.where(upper, -high, low), np.where(upper, -low, high)
+    return np.asarray(special.ndtr(last) - special.ndtr(first))

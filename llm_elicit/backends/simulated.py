@@ -208,8 +208,8 @@ class SimulatedBackend(Keyless):
     def log_mass(self, boxes: Floats) -> Floats:
         """Return the log mass of the belief in boxes.
 
-        If a box bounds more than two features, or there are categories, the mass is estimated from
-        a fixed set of draws, so that masses below a thousandth are inexact.
+        Where `KernelDensity.log_mass` gives none it is estimated from a fixed set of draws, so that
+        masses below a thousandth are inexact.
 
         Args:
             boxes: `(n, d, 2)`, natural units; (−inf, inf) for an unbounded feature.

@@ -52,3 +52,39 @@ def test_of_words_alone_it_is_shares() -> None:
     found = np.exp(kernels.logpdf(np.arange(4.0)[:, None]))
     np.testing.assert_allclose(found, (np.bincount(KIND, minlength=4) + 1) / 204)
     assert kernels.sample(50, np.random.default_rng(0)).shape == (50, 1)
+
+
+@pytest.mark.parametrize("box", [(2.0, 7.0), (20.0, 20.01), (-9.0, -8.9)])
+def test_masses_are_integrals_of_the_density_over_all_categories(
+    kernels: KernelDensity, box: tuple[float, float]
+) -> None:
+    """They were counted among 20,000 draws: all rare boxes were alike."""
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    half = 0.5 * (box[1] - box[0])
+    total = 0.0
+    for kind, other in np.ndindex(4, 2):
+        at = np.column_stack(np.broadcast_arrays(kind, other, box[0] + half * (nodes + 1.0)))
+        total += half * float(np.exp(kernels.logpdf(at)) @ weights)
+    free = [np.inf, np.inf]
+    found = kernels.log_mass(np.array([*free, box[0]]), np.array([*free, box[1]]))
+    assert found == pytest.approx(np.log(total), abs=1e-3)
+
+
+def test_masses_of_some_categories_add_up(kernels: KernelDensity) -> None:
+    def mass(first: float, last: float) -> float:
+        found = kernels.log_mass(np.array([first, np.inf, 1.0]), np.array([last, np.inf, 3.0]))
+        return float(np.exp(found))
+
+    every = sum(mass(kind - 0.5, kind + 0.5) for kind in range(4))
+    assert mass(-0.5, 3.5) == pytest.approx(every, rel=1e-9)
+    assert mass(-0.5, 1.5) < every - mass(2.5, 3.5)
+
+
+def test_masses_far_above_the_table_are_those_far_below_its_mirror_image() -> None:
+    table = np.random.default_rng(2).multivariate_normal([0, 0], [[1, 0.9], [0.9, 1]], 300)
+    low, high = np.array([2.0, -3.0]), np.array([2.2, -2.8])
+    above = KernelDensity(-table[:, ::-1], np.zeros(2, int)).log_mass(-high[::-1], -low[::-1])
+    below = KernelDensity(table, np.zeros(2, int)).log_mass(low, high)
+    flipped = KernelDensity(-table, np.zeros(2, int)).log_mass(-high, -low)
+    assert above == pytest.approx(below, rel=1e-6)
+    assert flipped == pytest.approx(below, rel=1e-6)
