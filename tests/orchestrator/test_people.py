@@ -484,6 +484,25 @@ def test_an_undo_counts_as_a_change_of_the_answers(tmp_path: Path) -> None:
     assert counts == [1, 2, 3, 4]
 
 
+def test_answers_to_additional_questions_count_as_changes_too(tmp_path: Path) -> None:
+    """Otherwise the table of cards, which has them, would not be written again."""
+    location = JournalLocation(tmp_path)
+    with opened(location, study_of({**ADA, "attention": 0.5, "repeats": 1.0}, pairs=8)) as people:
+        counts = [0]
+        for _ in range(16):
+            card = people.next("ada", "ada")
+            assert card is not None
+            people.answer("ada", "ada", card.id, "a")
+            counts.append(kept_answers(location))
+            people.undo("ada", "ada")
+            counts.append(kept_answers(location))
+            people.answer("ada", "ada", people.next("ada", "ada").id, "b")  # type: ignore[union-attr]
+            counts.append(kept_answers(location))
+    kinds = {row.kind for row in given_cards(location)}
+    assert kinds == {"question", "repeat", "attention"}
+    assert counts == sorted(set(counts))
+
+
 def test_people_cost_nothing_and_their_questions_are_counted(tmp_path: Path) -> None:
     study = study_of(ADA)
     (one,) = estimate(study, study.load_space(), plan_of(study))

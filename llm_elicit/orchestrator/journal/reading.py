@@ -129,15 +129,19 @@ def kept_identity(location: JournalLocation) -> dict[str, str]:
 def kept_answers(location: JournalLocation) -> int:
     """Return the number of answers in the journal, of all judges; 0 without a journal.
 
-    An answer that a person has undone counts twice, so that every change raises the number.
+    People's answers to repeats and attention questions are included, and an answer that a person
+    has undone counts twice, so that every change raises the number.
     """
     if not location.shared and not (location.folder / FILE).is_file():
         return 0
     done = select(func.count()).where(questions.c.state == "done")
-    undone = select(func.count()).where(people.c.state == "undone", people.c.kind == "question")
+    of_people = select(
+        func.count().filter(people.c.state == "answered", people.c.kind != "question"),
+        func.count().filter(people.c.state == "undone"),
+    )
     with location.guarded(), location.readable().connect() as db, db.begin():
         tables = sa.inspect(db)
         if not tables.has_table("questions"):
             return 0
-        twice = db.execute(undone).scalar_one() if tables.has_table("people") else 0
-        return int(db.execute(done).scalar_one()) + 2 * int(twice)
+        additional, undone = db.execute(of_people).one() if tables.has_table("people") else (0, 0)
+        return int(db.execute(done).scalar_one()) + int(additional) + 2 * int(undone)
