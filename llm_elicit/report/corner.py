@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -24,8 +26,8 @@ from llm_elicit.report.pairs import (
     is_flat,
     is_uncertain,
 )
-from llm_elicit.report.rendering import DARK, LIGHT, Theme, paint_picture
-from llm_elicit.spaces.features import Feature
+from llm_elicit.report.rendering import LIGHT, paint_grey
+from llm_elicit.spaces.features import Feature, Floats
 
 MOST = 10
 """Largest number of features of a corner plot."""
@@ -34,48 +36,44 @@ _LEAST_PANEL = 1.3
 _LEFT, _RIGHT, _WORDS = 0.65, 0.1, 0.85  # inches; room for rotated category names below
 
 
-def corner_figure(samples: Samples, judge: str, theme: Theme) -> Figure:
-    """Draw a judge's belief over the data, with its legend."""
-    figure, points = _blank(samples, theme), samples.beliefs[judge]
-    for axes, row, column in _panels(figure, samples):
+def draw_corner(samples: Samples, judge: str) -> tuple[Layers, Figure]:
+    """Draw a judge's belief over the data: for the page, and as a figure with its legend.
+
+    The panels are drawn once: their image is taken, the belief at every power is drawn on them and
+    removed as shapes, and the saved belief is drawn last.
+    """
+    figure = _panels(samples)
+    layers = _layers(figure, samples, judge)
+    points = samples.beliefs[judge]
+    for axes, row, column in _places(figure, samples):
         if row == column:
-            draw_marginal(axes, samples, points, row, theme)
+            draw_marginal(axes, samples, points, row, LIGHT)
+            _label(axes, samples.space.features, (column, row))
         else:
             pair = _pair(samples, column, row)
-            draw_panel(axes, samples, pair, theme)
-            if flat_factors(samples, judge, pair)[1.0]:
-                draw_flat(axes, theme)
-            else:
-                draw_regions(axes, points, pair, theme)
-        _label(axes, samples.space.features, (column, row), theme)
+            _draw_belief(axes, points, pair, flat_factors(samples, judge, pair)[1.0])
     figure.legend(
-        handles=legend(theme, samples.data is not None), loc="upper right", frameon=False,
-        labelcolor=theme.ink,
+        handles=legend(LIGHT, samples.data is not None), loc="upper right", frameon=False,
+        labelcolor=LIGHT.ink,
     )  # fmt: skip
-    return figure
+    return layers, figure
 
 
-def corner_layers(samples: Samples, judge: str) -> Layers:
-    """Draw the corner plot for the page, with the belief at every power and without a legend."""
-    figure, powers = _blank(samples, LIGHT), samples.by_factor(judge)
+def _layers(figure: Figure, samples: Samples, judge: str) -> Layers:
+    """Return the corner plot for the page, with the belief at every power and without a legend."""
+    backdrop, powers = paint_grey(figure, "Panels", "Panels"), samples.by_factor(judge)
     shapes, rescaled, flat = list[Shape](), list[Rescaled](), set[int]()
-    for axes, row, column in _panels(figure, samples):
+    for axes, row, column in _places(figure, samples):
         if row == column:
-            dress_marginal(axes, samples.space.features[row], LIGHT)
             found, grown = marginal_shapes(axes, samples, judge, row)
             shapes += found
             rescaled.append(grown)
             continue
         pair = _pair(samples, column, row)
-        draw_panel(axes, samples, pair, LIGHT)
         for step, (factor, is_flat_there) in enumerate(flat_factors(samples, judge, pair).items()):
             if is_flat_there:
                 flat.add(step)
-            drawn = (
-                draw_flat(axes, LIGHT)
-                if is_flat_there
-                else draw_regions(axes, powers[factor], pair, LIGHT)
-            )
+            drawn = _draw_belief(axes, powers[factor], pair, is_flat_there)
             shapes += shapes_of(drawn, "belief", step)
     data = "the data in grey, " if samples.data is not None else ""
     return Layers(
@@ -85,9 +83,13 @@ def corner_layers(samples: Samples, judge: str) -> Layers:
         *size_of(figure),
         tuple(shapes),
         tuple(rescaled),
-        paint_picture(_backdrop(samples, LIGHT), _backdrop(samples, DARK), "Panels", "Panels"),
+        backdrop,
         tuple(sorted(flat)),
     )
+
+
+def _draw_belief(axes: Axes, points: Floats, pair: PanelPair, flat: bool) -> list[Artist]:
+    return draw_flat(axes, LIGHT) if flat else draw_regions(axes, points, pair, LIGHT)
 
 
 def flat_factors(samples: Samples, judge: str, pair: PanelPair) -> dict[float, bool]:
@@ -109,25 +111,27 @@ def flat_factors(samples: Samples, judge: str, pair: PanelPair) -> dict[float, b
     }
 
 
-def _backdrop(samples: Samples, theme: Theme) -> Figure:
+def _panels(samples: Samples) -> Figure:
     """Return the panels without a belief; marginals are empty, because their axes change."""
-    figure = _blank(samples, theme)
-    for axes, row, column in _panels(figure, samples):
-        if row == column:
-            dress_marginal(axes, samples.space.features[row], theme)
-        else:
-            draw_panel(axes, samples, _pair(samples, column, row), theme)
-        _label(axes, samples.space.features, (column, row), theme)
+    d, figure = samples.space.dimension, _blank(samples)
+    for row in range(d):
+        for column in range(row + 1):
+            axes = figure.add_subplot(d, d, row * d + column + 1)
+            if row == column:
+                dress_marginal(axes, samples.space.features[row], LIGHT)
+            else:
+                draw_panel(axes, samples, _pair(samples, column, row), LIGHT)
+            _label(axes, samples.space.features, (column, row))
     return figure
 
 
-def _blank(samples: Samples, theme: Theme) -> Figure:
+def _blank(samples: Samples) -> Figure:
     # The constrained layout would take seconds for this many panels.
     d = samples.space.dimension
     side = _PANEL.get(d, _LEAST_PANEL) * d + _LEFT + _RIGHT
     worded = any(feature.categories for feature in samples.space.features)
     under = _WORDS if worded else _LEFT
-    figure = Figure(figsize=(side, side), facecolor=theme.background)
+    figure = Figure(figsize=(side, side), facecolor=LIGHT.background)
     figure.subplots_adjust(
         left=_LEFT / side, bottom=under / side, right=1 - _RIGHT / side, top=1 - _RIGHT / side,
         wspace=0.08, hspace=0.08,
@@ -135,12 +139,10 @@ def _blank(samples: Samples, theme: Theme) -> Figure:
     return figure
 
 
-def _panels(figure: Figure, samples: Samples) -> Iterator[tuple[Axes, int, int]]:
+def _places(figure: Figure, samples: Samples) -> Iterator[tuple[Axes, int, int]]:
     """Yield every panel with its row and column."""
-    d = samples.space.dimension
-    for row in range(d):
-        for column in range(row + 1):
-            yield figure.add_subplot(d, d, row * d + column + 1), row, column
+    rows, columns = np.tril_indices(samples.space.dimension)
+    yield from zip(figure.axes, rows.tolist(), columns.tolist(), strict=True)
 
 
 def _pair(samples: Samples, column: int, row: int) -> PanelPair:
@@ -148,17 +150,17 @@ def _pair(samples: Samples, column: int, row: int) -> PanelPair:
     return PanelPair((features[column], features[row]), (column, row))
 
 
-def _label(axes: Axes, features: tuple[Feature, ...], place: tuple[int, int], theme: Theme) -> None:
+def _label(axes: Axes, features: tuple[Feature, ...], place: tuple[int, int]) -> None:
     """Label the outer panels only."""
     column, row = place
     axes.tick_params(labelsize=7, length=2)
     if row == len(features) - 1:
-        axes.set_xlabel(_wrapped(features[column].label), fontsize=8, color=theme.ink)
+        axes.set_xlabel(_wrapped(features[column].label), fontsize=8, color=LIGHT.ink)
         axes.tick_params(axis="x", rotation=45)
     else:
         axes.tick_params(labelbottom=False)
     if column == 0 and row > 0:
-        axes.set_ylabel(_wrapped(features[row].label), fontsize=8, color=theme.ink)
+        axes.set_ylabel(_wrapped(features[row].label), fontsize=8, color=LIGHT.ink)
     else:
         axes.tick_params(labelleft=False)
 

@@ -20,7 +20,7 @@ from llm_elicit.audit.calibration import DataCoverage, PredictiveCheck
 from llm_elicit.audit.judge_audit import JudgeAudit
 from llm_elicit.audit.scales import bin_edges
 from llm_elicit.audit.summaries import BINS, BeliefBands
-from llm_elicit.report.corner import MOST, corner_figure, corner_layers
+from llm_elicit.report.corner import MOST, draw_corner
 from llm_elicit.report.layers import Layers
 from llm_elicit.report.marginals import Samples, draw_band, draw_marginal, legend, marginal_layers
 from llm_elicit.report.pairs import histogram, ramp
@@ -70,8 +70,7 @@ def draw_portrait(samples: Samples, judge: str) -> Portrait:
     figures = {"marginals": marginals_figure(samples, belief, LIGHT, samples.bands.get(judge))}
     corner = chart = None
     if 2 <= space.dimension <= MOST:
-        figures["corner"] = corner_figure(samples, judge, LIGHT)
-        corner = corner_layers(samples, judge)
+        corner, figures["corner"] = draw_corner(samples, judge)
     if {"Latitude", "Longitude"} <= {space.names[j] for j in space.numeric}:
         figures["map"] = map_figure(samples, belief, LIGHT)
         chart = paint_picture(

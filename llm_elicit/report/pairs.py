@@ -160,14 +160,16 @@ class PanelPair:
     columns: tuple[int, int]
 
     def shares(self, points: Floats) -> Floats:
-        """Return the shares of points `(n, d)` in the cells of a coarse grid, flattened."""
-        edges = [bin_edges(feature, _COARSE) for feature in self.features]
-        x, y = (
-            np.clip(points[:, column], edge[0], edge[-1])
-            for column, edge in zip(self.columns, edges, strict=True)
-        )
-        counts: Floats = np.histogram2d(x, y, bins=edges)[0]
-        return counts.ravel() / len(points)
+        """Return the shares of points `(..., n, d)` in the cells of a coarse grid, `(..., c)`."""
+        cell, cells = np.zeros(points.shape[:-1], dtype=np.int64), 1
+        for feature, column in zip(self.features, self.columns, strict=True):
+            inner = bin_edges(feature, _COARSE)[1:-1]
+            cell = cell * (len(inner) + 1) + np.searchsorted(inner, points[..., column], "right")
+            cells *= len(inner) + 1
+        flat = cell.reshape(-1, points.shape[-2])
+        numbered = flat + cells * np.arange(len(flat))[:, None]
+        counts = np.bincount(numbered.ravel(), minlength=cells * len(flat))
+        return np.asarray(counts.reshape(*points.shape[:-2], cells) / points.shape[-2])
 
 
 def is_flat(pair: PanelPair, points: Floats, sampling: Floats) -> bool:
@@ -183,7 +185,7 @@ def is_uncertain(pair: PanelPair, points: Floats, sampling: Floats, draws: Float
     """
     flat = pair.shares(sampling)
     asked = flat > 0
-    shares = np.stack([pair.shares(draw) for draw in draws])[:, asked]
+    shares = pair.shares(draws)[:, asked]
     spread = shares.var(axis=0, ddof=1) - _scatter(shares.mean(axis=0), draws.shape[1])
     return _variation(pair, points, sampling) < float((spread / flat[asked]).sum())
 

@@ -14,12 +14,13 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, cast
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.dates import AutoDateLocator, DateFormatter, num2date
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
-from PIL import Image
+from PIL import Image, ImageColor
 
 from llm_elicit.spaces.features import Feature
 
@@ -218,6 +219,28 @@ def paint_picture(light: Figure, dark: Figure, title: str, alt: str) -> Picture:
     return Picture(title, alt, "image/png", *_pixels(light), *images)
 
 
+def paint_grey(light: Figure, title: str, alt: str) -> Picture:
+    """Render a figure between the light theme's background and ink as PNG for both themes."""
+    image = render(light, "png")
+    return Picture(title, alt, "image/png", *_pixels(light), image, _inverted(image))
+
+
+def _inverted(png: bytes) -> bytes:
+    """Return a PNG with a palette, with its greys from background to ink in the dark theme."""
+    paper, ink, dark_paper, dark_ink = (
+        np.array(ImageColor.getrgb(colour), dtype=np.float64)
+        for colour in (LIGHT.background, LIGHT.ink, DARK.background, DARK.ink)
+    )
+    turned = io.BytesIO()
+    with Image.open(io.BytesIO(png)) as image:
+        colours = np.array(image.getpalette(), dtype=np.float64).reshape(-1, 3)
+        share = (paper - colours) / (paper - ink)
+        dark = np.clip(dark_paper + share * (dark_ink - dark_paper), 0, 255)
+        image.putpalette(np.rint(dark).astype(np.uint8).tobytes())
+        image.save(turned, "png", optimize=True)
+    return turned.getvalue()
+
+
 def _pixels(figure: Figure) -> tuple[int, int]:
     """Return width and height in CSS pixels."""
     width, height = (round(96 * inches) for inches in figure.get_size_inches())
@@ -228,8 +251,10 @@ def render(figure: Figure, kind: str) -> bytes:
     """Return a figure as the bytes of an "svg" or "png" file, reproducibly."""
     buffer = io.BytesIO()
     with drawing():
-        stamp = {"Date": None} if kind == "svg" else {"Software": None}
-        figure.savefig(buffer, format=kind, dpi=130, metadata=stamp)
+        options: dict[str, Any] = {"metadata": {"Date": None}}
+        if kind == "png":  # it is compressed when its colours are reduced
+            options = {"metadata": {"Software": None}, "pil_kwargs": {"compress_level": 0}}
+        figure.savefig(buffer, format=kind, dpi=130, **options)
     return _fewer_colours(buffer) if kind == "png" else buffer.getvalue()
 
 

@@ -11,7 +11,7 @@ from audit.planted import box
 from matplotlib.figure import Figure
 from PIL import Image
 
-from llm_elicit.report.corner import corner_figure, corner_layers, flat_factors
+from llm_elicit.report.corner import draw_corner, flat_factors
 from llm_elicit.report.figures import draw_portrait, file_name, save_figures
 from llm_elicit.report.formatting import visible, worded
 from llm_elicit.report.marginals import Samples
@@ -47,7 +47,8 @@ def test_a_figure_shows_data_belief_and_lambda_in_their_colours(portrait):
     backdrop = portrait.corner.backdrop
     for theme, content in ((LIGHT, backdrop.light), (DARK, backdrop.dark)):
         seen = np.array(list(colours(content)))
-        assert np.abs(seen - rgb(theme.background)).max(axis=1).min() <= 12
+        for colour in (theme.background, theme.ink):
+            assert np.abs(seen - rgb(colour)).max(axis=1).min() <= 12
     svg = portrait.files["marginals.svg"].decode()
     assert LIGHT.belief in svg
     assert LIGHT.sampling in svg
@@ -110,7 +111,7 @@ def test_the_legend_of_few_features_stands_beside_the_panels(d):
     space, rng = box(d), np.random.default_rng(0)
     samples = Samples(space, space.sample(50, rng), space.sample(50, rng))
     samples = replace(samples, beliefs={"j": space.sample(50, rng)})
-    figure = corner_figure(samples, "j", LIGHT)
+    _, figure = draw_corner(samples, "j")
     figure.draw_without_rendering()
     legend = figure.legends[0].get_window_extent()
     assert legend.width < 0.45 * figure.bbox.width
@@ -124,11 +125,22 @@ def test_a_flat_belief_has_no_contours_and_says_so():
     samples = Samples(
         space, space.sample(4000, rng), beliefs={"flat": space.sample(4000, rng), "bent": bent}
     )
-    flat, other = (corner_layers(samples, judge) for judge in ("flat", "bent"))
+    flat, other = (draw_corner(samples, judge)[0] for judge in ("flat", "bent"))
     assert flat.flat == (0,)
     assert [shape.text for shape in flat.shapes if shape.text] == 3 * ["flat"]
     assert [shape.text for shape in other.shapes if shape.text] == ["flat"], "x1 and x2"
     assert len(other.by_step[0][1]) == 4, "lines of both widths, marginals, and a word"
+
+
+def test_shares_of_every_draw_are_counted_at_once():
+    space = box(2)
+    draws = np.random.default_rng(0).normal(0.0, 2.0, (5, 300, 2)).clip(-3, 3)
+    draws[0, 0] = space.high
+    pair = PanelPair(space.features, (0, 1))
+    edges = [np.linspace(feature.low, feature.high, 7) for feature in space.features]
+    counted = [np.histogram2d(*draw.T, bins=edges)[0].ravel() / 300 for draw in draws]
+    np.testing.assert_allclose(pair.shares(draws), counted)
+    np.testing.assert_allclose(pair.shares(draws[1]), counted[1])
 
 
 @pytest.mark.parametrize("kind", ["categorical", "ordered"])
