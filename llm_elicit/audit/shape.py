@@ -9,6 +9,7 @@ chance, even if the belief is right.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.stats import norm
@@ -102,15 +103,14 @@ def measure_shape(belief: Floats, reference: Reference, bands: BeliefBands | Non
         correlation_matrix(correlation_columns(space, points))
         for points in (belief, reference.sampling)
     )
-    rows = None if data is None else correlation_columns(space, data)
+    rows = None if data is None else _standard_columns(correlation_columns(space, data))
     bands_by_pair = {} if bands is None else {b.sides: b.correlation for b in bands.correlations}
     correlations = []
     for i, j, pair in correlation_pairs(space):
         ends, of_data, difference = bands_by_pair.get(pair.sides), None, None
         if rows is not None:
-            of_data = correlation_interval(rows[:, i], rows[:, j])
+            of_data, same_level = _intervals(rows[i], rows[j], (0.95, 0.9))
             if ends is not None:
-                same_level = correlation_interval(rows[:, i], rows[:, j], 0.9)
                 difference = correlation_difference(float(of_belief[i, j]), ends, same_level)
         correlations.append(
             Correlation(
@@ -165,15 +165,25 @@ def correlation_interval(x: Floats, y: Floats, level: float = 0.95) -> Interval:
         >>> interval.low < 0.5**0.5 < interval.high
         True
     """
-    u, v = standardized(np.column_stack([x, y]), np.full(len(x), 1.0 / len(x))).T
-    r = float(u @ v) / len(x)
+    u, v = _standard_columns(np.column_stack([x, y]))
+    return _intervals(u, v, (level,))[0]
+
+
+def _standard_columns(points: Floats) -> Floats:
+    """Return the columns `(c, n)` of points `(n, c)`, each with mean 0 and variance 1."""
+    return np.ascontiguousarray(standardized(points, np.full(len(points), 1.0 / len(points))).T)
+
+
+def _intervals(u: Floats, v: Floats, levels: Sequence[float]) -> list[Interval]:
+    """Return the correlation of standard columns `(n,)` with its intervals at some levels."""
+    r = float(u @ v) / len(u)
     if abs(r) > 1.0 - 1e-12:
-        return Interval(value=round(r), low=round(r), high=round(r))
-    influence = u * v - 0.5 * r * (u**2 + v**2)
-    error = np.sqrt((influence**2).mean() / len(x)) / (1.0 - r**2)
-    half = float(norm.ppf(0.5 + 0.5 * level)) * error
-    low, high = np.tanh(np.arctanh(r) + np.array([-half, half]))
-    return Interval(value=r, low=float(low), high=float(high))
+        return [Interval(value=round(r), low=round(r), high=round(r)) for _ in levels]
+    influence = u * v - 0.5 * r * (u * u + v * v)
+    error = np.sqrt(influence @ influence) / len(u) / (1.0 - r**2)
+    halves = [float(norm.ppf(0.5 + 0.5 * level)) * error for level in levels]
+    ends = (np.tanh(np.arctanh(r) + np.array([-half, half])).tolist() for half in halves)
+    return [Interval(value=r, low=low, high=high) for low, high in ends]
 
 
 def _number_bands(bands: BeliefBands | None, column: int) -> FeatureBands | None:
