@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from llm_elicit.orchestrator.estimates import JudgeEstimate, estimate, examples, prompts
     from llm_elicit.orchestrator.journal import (
         ENDED,
+        SILENCE,
         Control,
         JournalError,
         JournalLocation,
@@ -97,6 +98,7 @@ _HOMES = {
     "planned_rounds": "journal",
     "record_rounds": "journal",
     "ENDED": "journal",
+    "SILENCE": "journal",
     "Control": "journal",
     "RunEvent": "journal",
     "RunState": "journal",
@@ -118,6 +120,7 @@ _HOMES = {
 __all__ = [
     "ENDED",
     "JOURNAL",
+    "SILENCE",
     "Amount",
     "AskSummary",
     "BatchStatus",

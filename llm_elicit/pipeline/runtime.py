@@ -15,6 +15,7 @@ from llm_elicit.config.campaign import Campaign, Limits
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator import (
     ENDED,
+    SILENCE,
     Amount,
     Budget,
     CacheUse,
@@ -148,10 +149,21 @@ class Runtime:
     async def recover(self) -> list[CampaignRun]:
         """Take up the runs of an earlier service, running or paused as they were.
 
-        A run that cannot be opened is left alone.
+        Runs of a service that lives are left to it. Of one that was killed just now it takes some
+        seconds to know. A run that cannot be opened is left alone.
         """
-        found = await in_thread(partial(_interrupted, self.folder))
-        return [self._add(run, {"error": None}, "reuse") for run in found]
+        taken = []
+        for seconds in (0.0, SILENCE):
+            await asyncio.sleep(seconds)
+            found, unsure = await in_thread(partial(_interrupted, self.folder, set(self._runs)))
+            taken += [
+                self._add(run, {"error": None}, "reuse")
+                for run in found
+                if run.campaign.name not in self._runs
+            ]
+            if not unsure:
+                break
+        return taken
 
     async def delete(self, name: str) -> None:
         """Cancel a run, and remove its folder and its journal.
@@ -182,15 +194,25 @@ def _spent(folder: Path) -> float:
     return sum(spent_in(Run.open(run).location) for run in _folders(folder))
 
 
-def _interrupted(folder: Path) -> list[Run]:
-    """Return the runs that a service began and did not end."""
-    found = []
+def _interrupted(folder: Path, known: set[str]) -> tuple[list[Run], bool]:
+    """Return the runs that a service began and did not end, but for those of known names.
+
+    Returns:
+        The runs without a sign of life, and whether there are others.
+    """
+    found, unsure = [], False
     for path in _folders(folder):
+        if path.name in known:
+            continue
         try:
             run = Run.open(path)
             control = read_control(run.location)
         except ElicitError:
             continue
-        if control is not None and control.owner == "service" and control.state not in ENDED:
+        if control is None or control.owner != "service" or control.state in ENDED:
+            continue
+        if control.at_work:
+            unsure = True
+        else:
             found.append(run)
-    return found
+    return found, unsure

@@ -11,6 +11,7 @@ from starlette.middleware import Middleware
 
 from llm_elicit._util.packages import package_version
 from llm_elicit.config.campaign import Campaign
+from llm_elicit.errors import ElicitError
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.runtime import Runtime
 from llm_elicit.service import (
@@ -73,11 +74,9 @@ def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
         del app
         warming = asyncio.create_task(service.workers.call(evaluation.ready))
         async with runtime:
-            await runtime.recover()
-            for run in chosen:
-                if run.campaign.name not in runtime.runs:
-                    runtime.start(run, owner="service")
+            beginning = asyncio.create_task(_begin(runtime, chosen))
             yield
+            beginning.cancel()
             await asyncio.to_thread(service.experts.close)
         warming.cancel()
 
@@ -100,6 +99,17 @@ def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
     for router in _ROUTERS:
         app.include_router(router)
     return app
+
+
+async def _begin(runtime: Runtime, chosen: Sequence[Run]) -> None:
+    """Take up earlier runs and start those of the operator, while requests are answered."""
+    try:
+        await runtime.recover()
+        for run in chosen:
+            if run.campaign.name not in runtime.runs:
+                runtime.start(run, owner="service")
+    except ElicitError as error:
+        problems.logger.error("runs could not be taken up: %s", error)
 
 
 def _opened(name: str, settings: ServerSettings) -> Run:

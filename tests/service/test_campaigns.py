@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -24,7 +26,7 @@ EXPERT = {"name": "expert", "backend": "simulated", "belief": "table"}
 
 def campaign(name: str = "birds", **more: Any) -> dict[str, Any]:
     """A small campaign without cost."""
-    design = {"pairs": 40, **more.pop("design", {})}
+    design = {"pairs": 20, **more.pop("design", {})}
     fit = {"method": "utility", "samples": 500}
     return {
         "name": name, "space": "penguins_kinds", "design": design, "judges": [EXPERT], "fit": fit,
@@ -53,7 +55,7 @@ def done(served: Served) -> httpx.Client:
 
 def test_what_a_campaign_found(done: httpx.Client) -> None:
     state = done.get("/api/campaigns/birds").json()
-    assert state["judges"]["expert"]["done"] == 80
+    assert state["judges"]["expert"]["done"] == 40
     assert state["cost"] == 0.0
     assert state["report"] is True
     assert [one["name"] for one in done.get("/api/campaigns").json()] == ["birds"]
@@ -63,14 +65,14 @@ def test_what_a_campaign_found(done: httpx.Client) -> None:
 
 def test_comparisons_in_every_format(done: httpx.Client) -> None:
     path = "/api/campaigns/birds/comparisons"
-    page = done.get(path, params={"offset": 75, "limit": 10}).json()
-    assert page["total"] == 80
+    page = done.get(path, params={"offset": 35, "limit": 10}).json()
+    assert page["total"] == 40
     assert len(page["rows"]) == 5
     assert page["rows"][0]["judge"] == "expert"
     csv = done.get(path, params={"format": "csv"})
-    assert len(pd.read_csv(io.BytesIO(csv.content))) == 80
+    assert len(pd.read_csv(io.BytesIO(csv.content))) == 40
     parquet = done.get(path, params={"format": "parquet"})
-    assert len(pd.read_parquet(io.BytesIO(parquet.content))) == 80
+    assert len(pd.read_parquet(io.BytesIO(parquet.content))) == 40
     assert 'filename="birds.parquet"' in parquet.headers["content-disposition"]
     problem(done.get(path, params={"format": "xlsx"}), 422)
 
@@ -184,8 +186,8 @@ def test_what_does_not_exist_is_404(served: Served) -> None:
 def test_a_dry_run_keeps_and_sends_nothing(served: Served) -> None:
     with served.client() as client:
         found = client.post("/api/campaigns/dry-run", json=campaign("dry")).json()
-        assert found["pairs"] == 40
-        assert found["judges"][0]["requests"] == 80
+        assert found["pairs"] == 20
+        assert found["judges"][0]["requests"] == 40
         assert found["examples"][0][-1]["role"] == "user"
         problem(client.get("/api/campaigns/dry"), 404)
         assert not (served.runs / "dry").exists()
@@ -240,6 +242,42 @@ def test_a_stopped_service_takes_its_runs_up_again(tmp_path: Path) -> None:
         assert client.get("/api/campaigns/two").json()["judges"]["expert"]["done"] == 0
 
 
+def test_a_killed_service_asks_nothing_twice_and_loses_nothing(tmp_path: Path) -> None:
+    served = start(tmp_path)
+    with served.client() as client:
+        client.post("/api/campaigns", json=slow("killed", 200))
+        wait_for(client, "killed", lambda now: now["judges"]["expert"]["done"] > 50)
+    served.stop(signal.SIGKILL)
+    with serving(tmp_path) as again, again.client() as client:
+        wait_for(client, "killed", lambda now: now["judges"]["expert"]["done"] > 100)
+        client.post("/api/campaigns/killed/cancel")
+        events = read_events(client, "killed")
+        assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    with sqlite3.connect(tmp_path / "runs" / "killed" / "journal.sqlite") as db:
+        every = "SELECT count(*), count(DISTINCT question) FROM answers"
+        (answers, questions), *_ = db.execute(every).fetchall()
+        assert answers == questions > 100
+
+
+def test_a_second_service_leaves_the_runs_of_a_living_one_alone(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path) as one,
+        one.client() as first,
+    ):
+        first.post("/api/campaigns", json=slow("shared", 1_500))
+        wait_for(first, "shared", lambda now: now["judges"]["expert"]["done"] > 5)
+        with serving(tmp_path) as two, two.client() as second:
+            time.sleep(8.0)  # it takes six seconds to know whether a process lives
+            for client in (first, second):
+                now = client.get("/api/campaigns/shared").json()
+                assert now["state"] == "running"
+                assert now["problems"] == []
+            assert second.post("/api/campaigns/shared/pause").status_code == 202
+            wait_for(first, "shared", lambda now: now["state"] == "paused")
+            second.post("/api/campaigns/shared/cancel")
+            wait_for(second, "shared", lambda now: now["state"] == "cancelled")
+
+
 def test_runs_of_other_processes_are_shown(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(to_yaml(campaign("own")))
     with serving(tmp_path) as served, served.client() as client:
@@ -247,7 +285,7 @@ def test_runs_of_other_processes_are_shown(tmp_path: Path) -> None:
             [sys.executable, "-m", "llm_elicit", "ask", "own.yaml"], cwd=tmp_path, check=True
         )
         state = client.get("/api/campaigns/own").json()
-        assert state["judges"]["expert"]["done"] == 80
+        assert state["judges"]["expert"]["done"] == 40
         events = read_events(client, "own")
         assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
         assert "start it" in problem(client.post("/api/campaigns/own/pause"), 422)

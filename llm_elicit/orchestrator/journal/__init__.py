@@ -16,6 +16,7 @@ from llm_elicit.orchestrator.journal.changes import (
 )
 from llm_elicit.orchestrator.journal.control import (
     ENDED,
+    SILENCE,
     Control,
     RunEvent,
     RunState,
@@ -51,6 +52,7 @@ __all__ = [
     "ENDED",
     "FILE",
     "LEASE",
+    "SILENCE",
     "Answer",
     "BatchFate",
     "BatchRow",
