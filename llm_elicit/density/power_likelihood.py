@@ -29,6 +29,7 @@ from llm_elicit.density.belief import BeliefDensity
 from llm_elicit.density.errors import DensityError, finite, integer, number, numbers, table_of
 from llm_elicit.density.power_path import PowerPath, follow_powers, log_grid, whole
 from llm_elicit.density.ranges import RangeLikelihood, Ranges
+from llm_elicit.density.uniform import Uniform
 from llm_elicit.density.utility_density import utility_at
 
 Array = npt.NDArray[np.float64]
@@ -133,7 +134,7 @@ class PowerLikelihoods:
     def _agreement(self, stated: Sequence[tuple[int, Array, Array]], powers: Array) -> Array:
         """Return log-likelihoods (K, S) of stated quantiles, per point of their worth, by draw."""
         path = self.whole(powers)
-        x = [self.latent.from_latent(points[0].numpy()) for points in path.points]
+        x = [self._values(points[0]) for points in path.points]
         return np.array([
             sum(
                 self._log_shares(x[at], path.points[at][0], feature, edges, k) @ shares
@@ -141,6 +142,16 @@ class PowerLikelihoods:
             )
             for at, k in enumerate(powers)
         ])  # fmt: skip
+
+    def _values(self, g: torch.Tensor) -> Array:
+        """Return latent points (n, d) in natural units, whole numbers spread over their cells.
+
+        Half of a whole number's mass then lies below a quantile that is this number.
+        """
+        sampling = self.latent.sampling
+        if isinstance(sampling, Uniform):
+            return sampling.in_cells(torch.special.ndtr(g).numpy())
+        return self.latent.from_latent(g.numpy())
 
     def _log_shares(
         self, x: Array, g: torch.Tensor, feature: int, edges: Array, power: float
@@ -220,9 +231,9 @@ def _stated(
             f"fit_power: quantiles of feature {feature} are {values.tolist()}; they must be "
             "finite and increase with their levels."
         )
-    point = np.repeat(belief.sample(1), len(values), axis=0)
-    point[:, int(feature)] = values
-    outside = values[~belief.sampling.contains(point)]
+    # Medians of several statements need not be whole where values are.
+    low, high = (ends[int(feature)] for ends in belief.as_prior().support())
+    outside = values[(values < low) | (values > high)]
     if outside.size:
         raise DensityError(
             f"fit_power: the quantile {outside[0]} of feature {feature} lies outside the support of"

@@ -279,10 +279,20 @@ class Uniform:
 
     def from_cube(self, y: npt.ArrayLike) -> Array:
         """Return the inverse of `to_cube`, inside the box whatever the rounding."""
+        x = self.in_cells(y)
+        return np.clip(np.where(self.discrete, np.rint(x), x), self.low, self.high)
+
+    def in_cells(self, y: npt.ArrayLike) -> Array:
+        """Return points (n, d) of the cube in natural units, whole numbers not rounded.
+
+        Examples
+        --------
+        >>> Uniform([1.0], [4.0], integer=[True]).in_cells([[0.0], [0.375], [1.0]]).tolist()
+        [[0.5], [2.0], [4.5]]
+        """
         cube = check_points(y, self.dimension)
         z = self.scale_low + cube * (self.scale_high - self.scale_low)
-        x = np.where(self.log, np.exp(np.where(self.log, z, 0.0)), z)
-        return np.clip(np.where(self.discrete, np.rint(x), x), self.low, self.high)
+        return np.where(self.log, np.exp(np.where(self.log, z, 0.0)), z)
 
     def edges(self, boxes: Array) -> Array:
         """Return cube coordinates (G, d, 2) of the bounds of boxes (G, d, 2), ±∞ included.

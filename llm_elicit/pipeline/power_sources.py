@@ -161,7 +161,9 @@ def _quantiles(
         if not len(values):
             continue
         middle = np.median(values, axis=0)
-        edges = np.concatenate([[space.low[j]], middle, [space.high[j]]])
+        # The least whole number can be a quantile: part of its cell lies below it.
+        ends = space.low[j] - space.cells[j], space.high[j] + space.cells[j]
+        edges = np.concatenate([ends[:1], middle, ends[1:]])
         if (np.diff(edges) > 0).all():
             found[j] = {level / 100: float(v) for level, v in zip(LEVELS, middle, strict=True)}
         else:

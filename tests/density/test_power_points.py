@@ -1,4 +1,4 @@
-"""The power by points of the belief when points are few and features many."""
+"""The power by points when they are few and features many, and by quantiles of whole numbers."""
 
 import numpy as np
 import pytest
@@ -34,3 +34,35 @@ def test_points_that_the_belief_finds_implausible_do_not_make_it_sharper(
     sd = belief.utility(LAMBDA.sample(4096, np.random.default_rng(1))).std()
     points = np.clip(np.random.default_rng(3).normal(size=(150, D)), -3, 3)
     assert fit_power(belief, points=points).value * sd < 1.0
+
+
+TEN = Uniform([0.0], [9.0], integer=[True])
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+def _of_whole_numbers(seed: int) -> tuple[BeliefDensity, dict[float, float]]:
+    """Return a belief fitted to a third of a log density, and the quantiles of the density."""
+    rng = np.random.default_rng(seed)
+    centre, width = rng.uniform(2.0, 7.0), rng.uniform(1.5, 2.7)
+    mass = np.exp(-0.5 * ((np.arange(10) - centre) / width) ** 2)
+    quantiles = np.searchsorted(mass.cumsum() / mass.sum(), LEVELS)
+    a, b = TEN.sample(60, rng), TEN.sample(60, rng)
+    apart = -0.5 * (((a - centre) / width) ** 2 - ((b - centre) / width) ** 2)[:, 0]
+    heard = apart / 3.0 + 0.02 * rng.normal(size=60)
+    belief = fit_belief(a, b, log_odds=heard, sampling=TEN, seed=seed)
+    return belief, dict(zip(LEVELS, quantiles.astype(float).tolist(), strict=True))
+
+
+def test_quantiles_of_whole_numbers_determine_the_power() -> None:
+    """All of a number's mass counted as below it, and powers were a quarter too low."""
+    logs = []
+    for seed in range(6):
+        belief, stated = _of_whole_numbers(seed)
+        logs.append(np.log(fit_power(belief, quantiles={0: stated}, seed=seed).value / 3.0))
+    assert abs(np.mean(logs)) < 0.15
+
+
+def test_a_quantile_between_two_whole_numbers_can_be_stated() -> None:
+    """The median of two statements, 4 and 5, was refused as outside the support."""
+    belief, _ = _of_whole_numbers(0)
+    assert fit_power(belief, quantiles={0: {0.25: 3.0, 0.5: 4.5, 0.75: 6.5}}).value > 0.0

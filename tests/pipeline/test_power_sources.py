@@ -85,6 +85,11 @@ def test_quantiles_are_the_medians_of_what_was_stated_of_a_feature() -> None:
     assert line.startswith("quantiles of bill_depth_mm, body_mass_g do not increase within")
 
 
+def test_the_least_and_the_largest_whole_number_can_be_quantiles() -> None:
+    found = _read([_row("quantiles", 2, "178; 190; 200; 215; 230")])
+    assert found.quantiles == {2: {0.05: 178, 0.25: 190, 0.5: 200, 0.75: 215, 0.95: 230}}
+
+
 def test_points_outside_the_range_are_left_out() -> None:
     inside = ["40; 17; 200; 4200"] * 6
     rows = [_row("sample", 0, reply) for reply in [*inside, "4; 17; 200; 4200"]]
