@@ -173,9 +173,15 @@ def card(tab):
     return tab.run("(document.querySelector('[name=card]') || {}).value || ''")
 
 
+def takes_keys(tab):
+    """Wait until a page has been there so long that a key is meant for it."""
+    until(tab, "document.readyState === 'complete'")
+    time.sleep(0.4)
+
+
 def key(tab, name):
-    """Press a key that answers, once the page takes it, and wait for the next page."""
-    until(tab, "document.readyState === 'complete' && performance.now() > 500")
+    """Press a key that answers, and wait for the next page."""
+    takes_keys(tab)
     tab.run("window.old = true")
     tab.press(name, ord(name.upper()))
     until(tab, "!window.old && document.readyState === 'complete'")
@@ -194,7 +200,7 @@ def test_judging_by_keyboard_alone_from_the_first_to_the_last_question(served, c
     key(tab, "u")
     assert tab.run(says("Your last answer is undone"))
     assert tab.run(says("You had chosen: A."))
-    until(tab, "performance.now() > 500")
+    takes_keys(tab)
     tab.press("2", 50)
     assert tab.run("document.querySelector('[name=confidence]:checked').value") == "fairly"
     for name in "bacebab":
@@ -202,7 +208,8 @@ def test_judging_by_keyboard_alone_from_the_first_to_the_last_question(served, c
     assert says_answered(tab) == "7"
     key(tab, "b")
     until(tab, says("Thank you, ada"))
-    assert client.get("/api/campaigns/judged").json()["judges"]["ada"]["done"] == 8
+    goto(tab, f"{served.address}/campaigns/judged")
+    until(tab, says("8 of 8 answered"))
 
 
 def says_answered(tab):
