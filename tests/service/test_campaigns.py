@@ -223,7 +223,8 @@ def test_a_campaign_can_wait_to_be_started(served: Served) -> None:
         wait_for(client, "waits", lambda now: now["state"] == "paused")
         assert client.get("/api/campaigns/waits").json()["judges"]["expert"]["done"] == 0
         client.post("/api/campaigns/waits/start")
-        assert settled(client, "waits")["state"] == "done"
+        wait_for(client, "waits", lambda now: now["judges"]["expert"]["done"] > 0)
+        client.post("/api/campaigns/waits/cancel")
 
 
 def test_a_stopped_service_takes_its_runs_up_again(tmp_path: Path) -> None:
@@ -290,14 +291,15 @@ def test_runs_of_other_processes_are_shown(tmp_path: Path) -> None:
         assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
         assert "start it" in problem(client.post("/api/campaigns/own/pause"), 422)
         client.post("/api/campaigns/own/start")
-        assert settled(client, "own")["state"] == "done"
+        wait_for(client, "own", lambda now: now["stage"] == "fit")
+        client.post("/api/campaigns/own/cancel?wait=30")
         assert client.delete("/api/campaigns/own").status_code == 204
 
 
 def test_an_operators_campaign_starts_with_the_service(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(to_yaml(campaign("own")))
     with serving(tmp_path, "--start", "own.yaml") as served, served.client() as client:
-        assert settled(client, "own")["state"] == "done"
+        wait_for(client, "own", lambda now: now["judges"]["expert"]["done"] == 40)
 
 
 def wait_for(client: httpx.Client, name: str, wanted: Any, seconds: float = 30.0) -> None:
