@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -60,6 +61,9 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and say so."""
         await super().startup(sockets)
+        # A full collection goes through all loaded modules, and would block requests meanwhile.
+        gc.collect()
+        gc.freeze()
         kept = self._service.keys.kept
         token = f"; the token is in {kept}" if kept else ""
         self._say(f"serving {self._address} with the runs in {self._service.settings.runs}{token}")
