@@ -289,10 +289,10 @@ class CampaignRun:
             live = asyncio.create_task(self._live_views())
             try:
                 self.run = await ask_under(control, run, self._progress, cache=self._cache)
+                self._problems = tuple(map(str, self.run.problems))
+                await self._after_asking(control)
             finally:
                 live.cancel()
-            self._problems = tuple(map(str, self.run.problems))
-            await self._after_asking(control)
 
     def _count_earlier(self, run: Run) -> None:
         """Take over the counts of earlier processes."""
@@ -335,13 +335,14 @@ class CampaignRun:
         self._log.add("live", number=self._live)
 
     async def _live_views(self) -> None:
-        """Make a live view every so often, while the answers grow."""
+        """Make a live view every so often, while the answers grow; one that began is finished."""
         every = self._sharing.live_every
         seen = 0
         while every is not None:
             await asyncio.sleep(every)
             done = self._progress.done
-            if done < max(_FEWEST, _GROWTH * seen) or self.state != "running":
+            due = done >= max(_FEWEST, _GROWTH * seen)
+            if not due or self.state != "running" or self.stage != "ask":
                 continue
             # A view that cannot be made is made at the next time.
             with contextlib.suppress(ElicitError):
