@@ -4,6 +4,11 @@ Comparisons determine f up to a factor, so the belief is one of p_k ∝ exp(k f)
 determine k, by the likelihoods of `llm_elicit.density.power_likelihood`. Each is evaluated at a
 grid of powers, and at a finer grid about the most likely ones, and interpolated by a cubic spline.
 The prior is flat in log k.
+
+Where few comparisons leave f inexact within the bulk of the belief, the sources differ. Points and
+quantiles give the power at which p_k is nearest to the judge's density, which is below that of the
+judge: 0.3 to 0.4 of it with 60 pairs of four features, 0.7 with 300. Ratios of points from λ give
+the judge's own.
 """
 
 from __future__ import annotations
