@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +21,7 @@ from llm_elicit.orchestrator import (
     RunState,
     Wanted,
     in_thread,
+    is_begun,
     request,
     status,
     visible_state,
@@ -41,6 +43,10 @@ MOST_CONCURRENT = 1_000
 _AFTER_ASKING = ("fit", "audit", "report")
 _WITH_VIEW = (*_AFTER_ASKING, "live")
 _TOLD_AS = {"fit": "fitted", "audit": "audited", "report": "reported"}
+
+_REST = 3.0
+"""The least time between two live views, in times of what the last one took: most of the processor
+is left to the questions."""
 
 _GROWTH, _FEWEST = 1.05, 10
 """A live view is made again when the answers have grown by this factor, from this number on."""
@@ -296,7 +302,8 @@ class CampaignRun:
 
     def _count_earlier(self, run: Run) -> None:
         """Take over the counts of earlier processes."""
-        known = status(run.folder, run.campaign) if run.started else run.empty_totals
+        begun = is_begun(run.location)
+        known = status(run.folder, run.campaign) if begun else run.empty_totals
         for name, totals in known.items():
             total = totals.total or run.empty_totals[name].total
             self._progress.resume(name, replace(totals, total=total))
@@ -337,9 +344,9 @@ class CampaignRun:
     async def _live_views(self) -> None:
         """Make a live view every so often, while the answers grow; one that began is finished."""
         every = self._sharing.live_every
-        seen = 0
+        seen, took = 0, 0.0
         while every is not None:
-            await asyncio.sleep(every)
+            await asyncio.sleep(max(every, _REST * took))
             done = self._progress.done
             due = done >= max(_FEWEST, _GROWTH * seen)
             if not due or self.state != "running" or self.stage != "ask":
@@ -350,9 +357,10 @@ class CampaignRun:
                     self._sharing.views,
                     contextlib.aclosing(run_stages(self.folder, ["live"])) as lines,
                 ):
+                    began = time.monotonic()
                     async for _ in lines:
                         pass
-                seen = done
+                seen, took = done, time.monotonic() - began
                 self._tell_view()
 
     async def _tell_regularly(self) -> None:

@@ -74,7 +74,7 @@ def live_view(run: Run, progress: Progress = _SILENT) -> LiveView:
     space, names = run.space, [judge.name for judge in run.campaign.judges]
     created = datetime.now(UTC).isoformat(timespec="seconds")
     data = space.table_points() if space.table else None
-    if not run.started:
+    if not orchestrator.is_begun(run.location):
         none = LiveJudge(judgments=0, pairs=0, reason="no answers yet")
         return LiveView(created=created, data=data is not None, judges=dict.fromkeys(names, none))
     table = orchestrator.comparisons(run.folder, run.campaign, space, run.plan)

@@ -74,7 +74,11 @@ class RunSnapshot(StrictModel):
 def stored_snapshot(run: Run) -> RunSnapshot:
     """Return what a run of another process does, or did last, by its journal."""
     control = orchestrator.read_control(run.location)
-    totals = orchestrator.status(run.folder, run.campaign) if run.started else run.empty_totals
+    totals = (
+        orchestrator.status(run.folder, run.campaign)
+        if orchestrator.is_begun(run.location)
+        else run.empty_totals
+    )
     report = run.report_path.is_file()
     judges = {}
     for judge in run.campaign.judges:

@@ -28,7 +28,7 @@ from llm_elicit.pipeline.run_folder import Run
 
 STAGES = {"fit": fit, "audit": audit, "report": report, "live": write_live}
 
-_NICENESS = 5
+_NICENESS = 15
 """How far the stages stand back behind the requests of this machine's services."""
 
 _LONGEST = 2**20

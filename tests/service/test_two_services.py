@@ -1,0 +1,53 @@
+"""Two services work on one campaign, whose journal is on PostgreSQL."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from orchestrator.postgres import server
+
+from llm_elicit.testing.provider import Provider, Says
+from tests.service.serving import serving
+
+QUESTIONS = 240
+
+
+def test_two_services_share_a_campaign_and_follow_one_pause(tmp_path: Path) -> None:
+    with server() as journal, Provider(lambda _n, _b: Says("A", delay=0.1)) as provider:
+        judge = {"backend": "openai", "base_url": f"{provider.url}/v1", "api_key_env": None}
+        free = {"input": 0, "output": 0}
+        settings = {"judges": [judge | {"price": free}], "bounds": {"max_cost": 5}, "live": 60}
+        campaign = {
+            "name": "shared", "space": "penguins", "design": {"pairs": QUESTIONS // 2},
+            "judges": [judge | {"name": "gpt", "model": "m", "concurrency": 4, "logprobs": False}],
+            "limits": {"max_cost": 5},
+        }  # fmt: skip
+        with (
+            serving(tmp_path / "a", "--journal", journal, settings=settings) as one,
+            serving(tmp_path / "b", "--journal", journal, settings=settings) as other,
+            one.client() as here,
+            other.client() as there,
+        ):
+            for client in (here, there):
+                made = client.post("/api/campaigns", json=campaign)
+                assert made.status_code == 201, made.text
+            _until(lambda: len(provider.seen) > 40)
+            assert here.post("/api/campaigns/shared/pause?wait=20").is_success
+            _until(lambda: there.get("/api/campaigns/shared").json()["state"] == "paused")
+            seen = len(provider.seen)
+            time.sleep(0.5)
+            assert len(provider.seen) == seen < QUESTIONS
+            assert there.post("/api/campaigns/shared/resume").is_success
+            _until(lambda: sum(one.answered for one in provider.seen) >= QUESTIONS)
+            for client in (here, there):
+                client.post("/api/campaigns/shared/cancel?wait=20")
+    assert len(provider.seen) == QUESTIONS
+
+
+def _until(condition: Callable[[], bool], seconds: float = 40.0) -> None:
+    latest = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < latest
+        time.sleep(0.05)
