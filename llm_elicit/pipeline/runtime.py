@@ -19,13 +19,14 @@ from llm_elicit.orchestrator import (
     Amount,
     Budget,
     CacheUse,
+    JournalLocation,
     drop_journal,
     in_thread,
     read_control,
     spent_in,
 )
 from llm_elicit.pipeline.campaign_run import CampaignRun, Sharing
-from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
+from llm_elicit.pipeline.run_folder import CAMPAIGN, Run, find
 
 _LIBRARIES = ("pyarrow.parquet", "scipy.stats", "llm_elicit.density")
 """Large libraries that the stages need in this process."""
@@ -191,7 +192,10 @@ def _folders(folder: Path) -> list[Path]:
 
 def _spent(folder: Path) -> float:
     """Return the USD that the runs of a folder spent or reserved."""
-    return sum(spent_in(Run.open(run).location) for run in _folders(folder))
+    found = [(path, find(path)[0]) for path in _folders(folder)]
+    # A grid's own folder holds its campaign only; the runs of its cells lie beside it.
+    runs = [JournalLocation(path, one.journal) for path, one in found if one.grid is None]
+    return sum(map(spent_in, runs))
 
 
 def _interrupted(folder: Path, known: set[str]) -> tuple[list[Run], bool]:

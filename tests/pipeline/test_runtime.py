@@ -21,6 +21,7 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CancelledRunError, CapError, InputError
 from llm_elicit.orchestrator import RunEvent, read_control, status
 from llm_elicit.pipeline.campaign_run import CampaignRun
+from llm_elicit.pipeline.plan import plan_grid
 from llm_elicit.pipeline.runtime import Runtime
 from llm_elicit.testing.provider import Provider, Says
 
@@ -194,6 +195,17 @@ def test_all_runs_of_a_runtime_stay_within_its_cap(slow: Provider, tmp_path: Pat
 
     with pytest.raises(CapError):  # what earlier runs spent counts
         asyncio.run(again())
+
+
+def test_the_folder_of_a_capped_runtime_may_hold_a_grid(tmp_path: Path) -> None:
+    grid = Campaign.load("grid").model_copy(update={"runs": tmp_path})
+    plan_grid(grid)
+
+    async def go() -> None:
+        async with Runtime(tmp_path, max_cost=1.0) as runtime:
+            assert not runtime.runs
+
+    asyncio.run(go())
 
 
 def test_two_campaigns_share_a_limit_fairly(tmp_path: Path) -> None:
