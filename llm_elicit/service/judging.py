@@ -23,8 +23,7 @@ from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.service import security
 from llm_elicit.service.catalog import Catalog, Runs
 from llm_elicit.service.problems import ProblemError
-from llm_elicit.service.refusals import failed, sentence
-from llm_elicit.service.rendering import render
+from llm_elicit.service.rendering import failed, render, sentence
 from llm_elicit.service.security import csrf_token
 from llm_elicit.service.state import service_of
 

@@ -27,8 +27,7 @@ from llm_elicit.service.campaign_page import campaign_page, part, state_words
 from llm_elicit.service.campaigns import Limits
 from llm_elicit.service.catalog import CampaignName, Catalog, Runs
 from llm_elicit.service.problems import SIGN_IN, ProblemError
-from llm_elicit.service.refusals import failed, sentence
-from llm_elicit.service.rendering import STATIC, render, stylesheet
+from llm_elicit.service.rendering import STATIC, failed, render, sentence, stylesheet
 from llm_elicit.service.security import Admin, Reader, csrf_token, require
 from llm_elicit.service.spaces import library_of
 from llm_elicit.service.state import Service, service_of

@@ -18,8 +18,7 @@ from llm_elicit.service.catalog import CampaignName, Catalog, Runs
 from llm_elicit.service.invitations import Invitation
 from llm_elicit.service.links import Link
 from llm_elicit.service.problems import ProblemError
-from llm_elicit.service.refusals import failed, sentence
-from llm_elicit.service.rendering import render
+from llm_elicit.service.rendering import failed, render, sentence
 from llm_elicit.service.security import Admin, csrf_token
 from llm_elicit.service.state import service_of
 

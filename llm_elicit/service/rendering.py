@@ -1,4 +1,6 @@
-"""The pages' templates with the words of numbers, and their style sheet.
+"""The pages' templates with the words of numbers, their style sheet, and pages of refusals.
+
+Everything that a template is given is escaped.
 
 The style is that of the report, whose style sheet comes first.
 """
@@ -11,15 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from fastapi import Response
+from fastapi.responses import HTMLResponse
 
 from llm_elicit.pipeline.live_view import LiveInterval
 from llm_elicit.pipeline.snapshot import JudgeSnapshot, RunSnapshot
-from llm_elicit.service.templating import environment
+from llm_elicit.service.problems import ProblemError, status_of
 
 STATIC = Path(__file__).parent / "static"
 """The folder of the style sheet and the scripts."""
 
+_TEMPLATES = Path(__file__).parent / "templates"
 _OF_THE_REPORT = Path(__file__).parents[1] / "report" / "templates" / "style.css"
+
+_HEADINGS = {404: "Not found", 429: "Too many attempts", 422: "This does not work"}
 
 
 def render(template: str, **context: Any) -> str:
@@ -35,7 +42,13 @@ def stylesheet() -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    found = environment()
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     shown = (count, usd, percent, interval, when, time_left)
     found.filters.update({function.__name__: function for function in shown})
     return found
@@ -122,3 +135,27 @@ def time_left(found: RunSnapshot | JudgeSnapshot) -> str:
     if seconds < 90 * 60:
         return f"about {seconds / 60:.0f} min left"
     return f"about {seconds / 3600:.0f} h left"
+
+
+def failed(error: Exception, *, judging: bool = False) -> Response:
+    """Return the page of a request that is refused.
+
+    Args:
+        error: why.
+        judging: whether it is one of a person who judges.
+    """
+    status = error.status_code if isinstance(error, ProblemError) else status_of(error)
+    heading = _HEADINGS.get(status, "This does not work")
+    text = render("failed", heading=heading, message=sentence(error), judging=judging)
+    return HTMLResponse(text, status)
+
+
+def sentence(error: Exception) -> str:
+    """Return an error's message as a sentence.
+
+    Example:
+        >>> sentence(ProblemError(404, "no campaign 'birds'"))
+        "No campaign 'birds'."
+    """
+    text = error.detail if isinstance(error, ProblemError) else str(error)
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
