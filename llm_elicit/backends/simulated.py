@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
 from functools import cached_property
@@ -167,6 +168,8 @@ class SimulatedBackend(Keyless):
 
     async def ask(self, request: Request) -> Reply:
         """Answer one question."""
+        if self._judge.latency:
+            await asyncio.sleep(self._judge.latency)
         text, first = self._answer(request)
         return Reply(
             text=text,

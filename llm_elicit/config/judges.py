@@ -65,7 +65,7 @@ class BaseJudge(StrictModel):
     def identity(self) -> dict[str, Any]:
         """Return the settings that can change an answer, without the judge's name."""
         operational = {"name", "concurrency", "timeout", "attempts", "api_key_env", "price"}
-        operational |= {"requests_per_minute", "tokens_per_minute"}
+        operational |= {"requests_per_minute", "tokens_per_minute", "latency"}
         identity = self.recorded(exclude=operational)
         for name in ("structured", "log_odds"):
             if not identity.get(name):
@@ -168,6 +168,7 @@ class SimulatedJudge(BaseJudge):
             then.
         seed: of the noise. Judges with the same seed make the same errors on the same questions;
             judges that are compared need different ones.
+        latency: seconds that an answer takes, as from a model; 0 by default.
     """
 
     backend: Literal["simulated"]
@@ -178,6 +179,7 @@ class SimulatedJudge(BaseJudge):
     log_odds: SoftAnswers | None = None
     seed: Seed = 0
     concurrency: Annotated[int, Field(ge=1, le=1000)] = 64
+    latency: Annotated[float, Field(ge=0, le=60)] = 0.0
 
     @model_validator(mode="after")
     def _one_kind_of_noise(self) -> SimulatedJudge:

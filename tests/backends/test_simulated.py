@@ -122,6 +122,16 @@ def test_a_space_without_a_table_cannot_have_its_belief(space: FeatureSpace) -> 
     assert _expert(bare, belief="uniform").capabilities.seed
 
 
+def test_an_answer_takes_its_latency_which_is_no_part_of_its_identity(space: FeatureSpace) -> None:
+    judge = SimulatedJudge(name="slow", backend="simulated", latency=0.2)
+    prompt = Prompt((Message("user", "a or b"),))
+    a, b = space.sample(2, np.random.default_rng(0))
+    began = time.monotonic()
+    asyncio.run(SimulatedBackend(judge, space).ask(Request(prompt, (a, b))))
+    assert time.monotonic() - began >= 0.2
+    assert judge.identity() == judge.model_copy(update={"latency": 0.0}).identity()
+
+
 def _log_odds(expert: SimulatedBackend, pairs: np.ndarray, replicate: int = 0) -> np.ndarray:
     """log P(first) / P(second) of pairs `(n, 2, d)`; each is a question of its own."""
 
