@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, field_validator, model_validator
 
@@ -26,7 +26,7 @@ from llm_elicit.config.base_model import (
     validated,
 )
 from llm_elicit.config.design import Design, Direct
-from llm_elicit.config.judges import Judge, Name
+from llm_elicit.config.judges import HumanJudge, Judge, Name
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
 
@@ -224,6 +224,12 @@ class Campaign(StrictModel):
         """
         path = resources.find("examples", str(name), ".yaml")
         return validated(cls, read_yaml(path), str(path))
+
+    @property
+    def people(self) -> dict[str, HumanJudge]:
+        """The judges that are people, by name."""
+        people = [judge for judge in self.judges if judge.backend == "human"]
+        return {judge.name: cast(HumanJudge, judge) for judge in people}
 
     @property
     def folder(self) -> Path:

@@ -15,7 +15,6 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 from llm_elicit import orchestrator
 from llm_elicit.comparisons.fit_inputs import evidence_of
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.config.judges import HumanJudge
 from llm_elicit.errors import CancelledRunError, ElicitError, IncompleteError
 from llm_elicit.orchestrator import CacheUse, Progress, Silent, in_thread
 from llm_elicit.orchestrator.engine import ask as ask_questions  # not first in an event loop
@@ -340,7 +339,7 @@ def _export_direct(result: Run, path: Path) -> None:
 
 def _export_people(result: Run, path: Path) -> None:
     """Write the cards that people have answered, if people are asked."""
-    if any(isinstance(judge, HumanJudge) for judge in result.campaign.judges):
+    if result.campaign.people:
         table = orchestrator.people_cards(result.folder, result.campaign, result.space)
         with replacing(path) as beside:
             table.to_parquet(beside)

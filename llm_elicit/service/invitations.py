@@ -8,7 +8,6 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, Field
 
-from llm_elicit.config.judges import HumanJudge
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.service.catalog import CampaignName, Runs
@@ -89,7 +88,7 @@ def check_expert(run: Run, judge: str, expert: str) -> None:
     Raises:
         InputError: there is no such judge, it is no person, or the expert is not named.
     """
-    people = {one.name: one for one in run.campaign.judges if isinstance(one, HumanJudge)}
+    people = run.campaign.people
     if judge not in people:
         known = ", ".join(people) or "none; give it one with backend: human"
         raise InputError(f"{run.campaign.name}: no person judges as {judge!r}; it has {known}")

@@ -16,7 +16,6 @@ from pydantic import BaseModel, ValidationError
 
 from llm_elicit.config import resources
 from llm_elicit.config.base_model import parse_yaml
-from llm_elicit.config.judges import HumanJudge
 from llm_elicit.errors import ElicitError
 from llm_elicit.orchestrator import ENDED
 from llm_elicit.pipeline.live_view import LiveView
@@ -261,7 +260,7 @@ async def _campaign(
 def _controls(request: Request, run: Run, scope: str) -> dict[str, Any]:
     """Return what the buttons of a campaign's page need."""
     admin = scope == "admin"
-    people = any(isinstance(judge, HumanJudge) for judge in run.campaign.judges)
+    people = bool(run.campaign.people)
     more = {
         "csrf": csrf_token(request),
         "people": people and admin,

@@ -9,7 +9,6 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from llm_elicit.config.judges import HumanJudge
 from llm_elicit.errors import ElicitError
 from llm_elicit.orchestrator.people import PeopleProgress
 from llm_elicit.pipeline.run_folder import Run
@@ -111,7 +110,7 @@ async def _page(
 
 def _people(request: Request, run: Run, links: list[Link]) -> list[_Person]:
     """Return the experts of a run; it reads the journal."""
-    judges = [judge for judge in run.campaign.judges if isinstance(judge, HumanJudge)]
+    judges = list(run.campaign.people.values())
     open_run = service_of(request).experts.of(run) if judges and run.started else None
     return [
         _Person(

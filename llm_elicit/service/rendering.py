@@ -121,7 +121,7 @@ def time_left(found: RunSnapshot | JudgeSnapshot) -> str:
     """Return how long the rest of the questions will take at the present pace; empty if unknown.
 
     Example:
-        >>> time_left(JudgeSnapshot(backend="simulated", model="", total=400, done=100, rate=2.0))
+        >>> time_left(JudgeSnapshot(backend="simulated", model="", total=400, done=40, rate=2.0))
         'about 3 min left'
     """
     judges = found.judges.values() if isinstance(found, RunSnapshot) else [found]

@@ -16,7 +16,7 @@ from llm_elicit.backends import provider_of
 from llm_elicit.config import resources
 from llm_elicit.config.base_model import parse_yaml, validated
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.config.judges import BaseJudge, HumanJudge, Judge, PluginJudge
+from llm_elicit.config.judges import OWN_BACKENDS, BaseJudge, Judge, PluginJudge
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.service.library import Library
@@ -147,7 +147,7 @@ def _allowed(judge: Judge, settings: ServerSettings) -> Judge:
     where = f"{WHERE}: judge {judge.name!r}"
     if "price" in judge.model_fields_set:
         raise InputError(f"{where}: price: the server's file states it; remove it")
-    if isinstance(judge, PluginJudge):
+    if judge.backend not in OWN_BACKENDS:  # a plug-in
         further = judge.model_fields_set - set(PluginJudge.model_fields) - {"base_url"}
         if further:
             raise InputError(f"{where}: {sorted(further)[0]}: this server does not allow it")
@@ -186,7 +186,7 @@ def _shown(entry: AllowedJudge) -> str:
 def _check_size(campaign: Campaign, bounds: Bounds) -> None:
     design, direct = campaign.design, campaign.direct
     asked = 0 if direct is None else sum(direct.model_dump().values())
-    experts = sum(len(j.experts) for j in campaign.judges if isinstance(j, HumanJudge))
+    experts = sum(len(judge.experts) for judge in campaign.people.values())
     rounds = design.rounds.count if design.rounds else 1
     sizes = [
         ("judges", len(campaign.judges), bounds.judges),
