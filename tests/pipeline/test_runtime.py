@@ -63,7 +63,7 @@ def _simulated(folder: Path) -> Campaign:
         {
             "name": "small",
             "space": "penguins",
-            "design": {"pairs": 60},
+            "design": {"pairs": 40},
             "runs": str(folder),
             "judges": [{"name": "expert", "backend": "simulated"}],
             "fit": {"methods": ["auto"], "samples": 1000},
@@ -91,15 +91,24 @@ def test_a_run_goes_from_its_campaign_to_its_report_and_tells_what_happens(tmp_p
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     collector, level = gc.isenabled(), logging.getLogger().level
 
+    gaps = []
+
     async def go() -> tuple[le.Run, list[RunEvent]]:
         async with Runtime(tmp_path) as runtime:
             job = runtime.start(campaign)
+            while job.state != "done":
+                began = time.perf_counter()
+                await asyncio.sleep(0.002)
+                gaps.append(time.perf_counter() - began - 0.002)
             run = await job.wait()
-            assert job.state == "done"
             assert job.snapshot().report
             return run, [event async for event in job.events()]
 
+    waited = _starved()
     run, events = asyncio.run(go())
+    # The event loop was free while the run asked, fitted and wrote. Other processes of this machine
+    # may hold the cores: seconds ready to run are subtracted.
+    assert max(gaps) < 0.05 + _starved() - waited
     assert run.report_path.is_file()
     assert run.beliefs["expert"].sample(10, seed=1).shape == (10, run.space.dimension)
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
@@ -254,23 +263,6 @@ def test_a_late_watcher_sees_every_event_once(slow: Provider, tmp_path: Path) ->
 
 async def _numbers(job: CampaignRun, since: int) -> list[int]:
     return [event.seq async for event in job.events(since)]
-
-
-def test_the_event_loop_is_not_blocked(tmp_path: Path) -> None:
-    async def go() -> list[float]:
-        gaps = []
-        async with Runtime(tmp_path) as runtime:
-            job = runtime.start(_simulated(tmp_path))
-            while job.state not in ("done", "failed"):
-                began = time.perf_counter()
-                await asyncio.sleep(0.002)
-                gaps.append(time.perf_counter() - began - 0.002)
-        return gaps
-
-    waited = _starved()
-    gaps = asyncio.run(go())
-    # Other processes of this machine may hold the cores: seconds ready to run are subtracted.
-    assert max(gaps) < 0.05 + _starved() - waited
 
 
 def test_bad_requests_are_one_clear_line(slow: Provider, tmp_path: Path) -> None:
