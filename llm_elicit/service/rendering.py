@@ -94,8 +94,10 @@ def interval(found: LiveInterval, signed: bool = False) -> str:
     Example:
         >>> interval(LiveInterval(value=0.1, low=-0.05, high=0.2), signed=True)
         '+10% (−5% to +20%)'
+        >>> interval(LiveInterval(value=-0.001, low=-0.05, high=0.2), signed=True)
+        '+0% (−5% to +20%)'
     """
-    form = "+.0%" if signed else ".0%"
+    form = "+z.0%" if signed else "z.0%"  # z: −0 is 0
     middle, low, high = (
         format(value, form).replace("-", "−") for value in (found.value, found.low, found.high)
     )
