@@ -42,14 +42,9 @@ def status_command(
         out.print(_status_table(cells))
         return
     with Live(_status_table(cells), console=out) as live:
-        while any(_at_work(cell) for cell in cells):
+        while any(orchestrator.is_active(cell.location) for cell in cells):
             time.sleep(_EVERY)
             live.update(_status_table(cells))
-
-
-def _at_work(cell: Run) -> bool:
-    control = orchestrator.read_control(cell.location)
-    return control is not None and control.at_work and control.state not in orchestrator.ENDED
 
 
 def _state(cell: Run) -> str:

@@ -202,7 +202,7 @@ def _ready(study: Study, shown: Progress) -> _Ready:
     prices = {judge.name: price_of(judge) for judge in campaign.judges}
     check_settings(campaign.judges)
     check_cap(campaign.limits, prices)
-    models = [judge for judge in campaign.judges if not provider_of(judge).people]
+    models = [judge for judge in campaign.judges if judge.name not in campaign.people]
     backends = {
         judge.name: open_backend(judge, space, partial(shown.note, judge.name)) for judge in models
     }

@@ -13,17 +13,15 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Self, TypeVar, cast
+from typing import Self, TypeVar
 
 import numpy as np
 import sqlalchemy as sa
 from sqlalchemy import select
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
-from llm_elicit.backends import provider_of
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.config.judges import HumanJudge
 from llm_elicit.config.provenance import check_same, identity_of
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal import Answer, JournalLocation, planned_rounds
@@ -123,8 +121,7 @@ class People:
         self._plan = plan
         self._lease = lease
         self._template = Template.load(campaign.design.template)
-        people = [one for one in campaign.judges if provider_of(one).people]
-        self._judges = {one.name: cast(HumanJudge, one) for one in people}
+        self._judges = campaign.people
         self._lock = threading.Lock()
         location.folder.mkdir(parents=True, exist_ok=True)
         with location.guarded():

@@ -122,22 +122,16 @@ class CampaignRun:
     def snapshot(self) -> RunSnapshot:
         """Return what the run does now."""
         judges = {name: counts.snapshot() for name, counts in self._progress.counts.items()}
-        costs = [judge.cost for judge in judges.values() if judge.cost is not None]
-        limits = self.run.campaign.limits
-        return RunSnapshot(
-            name=self.name,
+        return RunSnapshot.of(
+            self.run,
+            self._now,
+            judges,
             state=self.state,
-            stage=self.stage,
             step=self._progress.step,
-            judges=judges,
-            cost=sum(costs) if len(costs) == len(judges) else None,
-            max_cost=self._now.max_cost if self._now.max_cost is not None else limits.max_cost,
-            concurrency=self._now.concurrency,
             problems=self._problems,
             live=self._live,
             seq=self._log.last,
             updated=now(),
-            report=self.run.report_path.is_file(),
         )
 
     def events(self, since: int = 0) -> AsyncIterator[RunEvent]:

@@ -30,7 +30,6 @@ from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.preference import share_explained
 from llm_elicit.audit.randomization import feature_differences, leave_one_out_residuals
 from llm_elicit.audit.responses import Kind, Response, response_of
-from llm_elicit.backends import provider_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.base_model import StrictModel, validated
 from llm_elicit.config.campaign import Campaign
@@ -173,7 +172,7 @@ def pilot_runs(campaign: Campaign, pairs: int) -> tuple[Run, ...]:
 
 def _of_models(campaign: Campaign) -> Campaign:
     """Return the campaign without its people, to whom all templates look the same."""
-    models = tuple(judge for judge in campaign.judges if not provider_of(judge).people)
+    models = tuple(judge for judge in campaign.judges if judge.name not in campaign.people)
     if not models:
         raise InputError(
             f"pilot: {campaign.name} only asks people, who see no template; add models"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -255,6 +256,11 @@ class Run:
             or (self.folder / COMPARISONS).exists()
             or orchestrator.is_begun(self.location)
         )
+
+    def remove(self) -> None:
+        """Remove the run: its journal and its folder."""
+        orchestrator.drop_journal(self.location)
+        shutil.rmtree(self.folder)
 
     def check_identity(self) -> None:
         """Check that the campaign is the one that the run was started with.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +20,6 @@ from llm_elicit.orchestrator import (
     Budget,
     CacheUse,
     JournalLocation,
-    drop_journal,
     in_thread,
     read_control,
     spent_in,
@@ -77,7 +76,7 @@ class Runtime:
         if self._max_cost is not None:
             spent = await in_thread(partial(_spent, self.folder))
             budget = Budget(Limits(max_cost=self._max_cost), Amount(usd=spent))
-            self._sharing = Sharing(self._sharing.fits, budget, self._sharing.live_every)
+            self._sharing = replace(self._sharing, budget=budget)
         return self
 
     async def __aexit__(
@@ -177,8 +176,7 @@ class Runtime:
             raise InputError(f"{name}: there is no such run here")
         await run.cancel()
         del self._runs[name]
-        await in_thread(partial(drop_journal, run.run.location))
-        await in_thread(partial(shutil.rmtree, run.folder))
+        await in_thread(run.run.remove)
 
 
 def _load_libraries() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field
 
 from llm_elicit import orchestrator
 from llm_elicit.config.base_model import StrictModel
-from llm_elicit.orchestrator import RunState
+from llm_elicit.orchestrator import Control, RunState
 from llm_elicit.pipeline.run_folder import Run
 
 
@@ -70,6 +72,24 @@ class RunSnapshot(StrictModel):
     updated: str
     report: bool
 
+    @classmethod
+    def of(
+        cls, run: Run, control: Control, judges: dict[str, JudgeSnapshot], **more: Any
+    ) -> RunSnapshot:
+        """Return the snapshot of a run; `more` are the fields that its process knows."""
+        costs = [judge.cost for judge in judges.values() if judge.cost is not None]
+        limits = run.campaign.limits
+        return cls(
+            name=run.campaign.name,
+            stage=control.stage,
+            judges=judges,
+            cost=sum(costs) if len(costs) == len(judges) else None,
+            max_cost=limits.max_cost if control.max_cost is None else control.max_cost,
+            concurrency=control.concurrency,
+            report=run.report_path.is_file(),
+            **more,
+        )
+
 
 def stored_snapshot(run: Run) -> RunSnapshot:
     """Return what a run of another process does, or did last, by its journal."""
@@ -79,7 +99,6 @@ def stored_snapshot(run: Run) -> RunSnapshot:
         if orchestrator.is_begun(run.location)
         else run.empty_totals
     )
-    report = run.report_path.is_file()
     judges = {}
     for judge in run.campaign.judges:
         counts = totals[judge.name]
@@ -93,21 +112,16 @@ def stored_snapshot(run: Run) -> RunSnapshot:
             requests=counts.requests,
             cost=counts.cost,
         )
-    state = control or orchestrator.Control(state="done" if report else "planned")
-    limits = run.campaign.limits
-    unknown = any(one.cost is None for one in judges.values())
-    return RunSnapshot(
-        name=run.campaign.name,
-        state=state.state,
-        stage=state.stage,
+    if control is None:
+        control = Control(state="done" if run.report_path.is_file() else "planned")
+    return RunSnapshot.of(
+        run,
+        control,
+        judges,
+        state=control.state,
         step="",
-        judges=judges,
-        cost=None if unknown else sum(one.cost or 0.0 for one in judges.values()),
-        max_cost=limits.max_cost if state.max_cost is None else state.max_cost,
-        concurrency=state.concurrency,
-        problems=(state.error,) if state.error else (),
+        problems=(control.error,) if control.error else (),
         live=0,
         seq=0,
         updated=max((one.last for one in totals.values()), default=""),
-        report=report,
     )

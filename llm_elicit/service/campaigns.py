@@ -19,7 +19,7 @@ from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.service import untrusted
 from llm_elicit.service.catalog import CampaignName, Catalog, Runs
 from llm_elicit.service.problems import ProblemError
-from llm_elicit.service.security import require
+from llm_elicit.service.security import media_type, require
 from llm_elicit.service.spaces import library_of
 from llm_elicit.service.state import Service, service_of
 
@@ -42,7 +42,6 @@ _KINDS = {
     "application/x-yaml": "yaml",
     "text/yaml": "yaml",
 }
-_ENDED = ("cancelled", "done", "failed")
 
 Patience = Annotated[
     float, Query(ge=0, le=60, description="Seconds to wait until the run has followed.")
@@ -156,7 +155,7 @@ async def start(request: Request, name: CampaignName, runs: Runs) -> RunSnapshot
     service = service_of(request)
     here = runs.here(name)
     if here is not None:
-        if here.state in _ENDED:
+        if here.state in orchestrator.ENDED:
             _check_room(service)
         await here.resume()
         return here.snapshot()
@@ -255,8 +254,7 @@ async def _campaign(request: Request) -> Campaign:
         ProblemError: it is neither JSON nor YAML.
         InputError: it breaks a rule, or names what the server does not allow.
     """
-    stated = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    kind = _KINDS.get(stated)
+    kind = _KINDS.get(media_type(request))
     if kind is None:
         raise ProblemError(415, "send the campaign as application/json or application/yaml")
     return await understood(service_of(request), await request.body(), kind)
@@ -275,7 +273,7 @@ async def understood(service: Service, body: bytes, kind: str) -> Campaign:
 
 def _check_room(service: Service) -> None:
     most = service.settings.bounds.campaigns
-    if sum(run.state not in _ENDED for run in service.runtime.runs.values()) >= most:
+    if sum(run.state not in orchestrator.ENDED for run in service.runtime.runs.values()) >= most:
         raise ProblemError(409, f"{most} campaigns are at work; cancel one, or wait")
 
 

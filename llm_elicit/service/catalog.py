@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -135,18 +134,12 @@ def _opened(folder: Path, changed: int) -> Run:
 
 
 def _request(run: Run, wanted: orchestrator.Wanted) -> None:
-    if not _at_work(run):
+    if not orchestrator.is_active(run.location):
         raise InputError(f"{run.campaign.name}: no process is at work on it; start it")
     orchestrator.request(run.location, wanted)
 
 
-def _at_work(run: Run) -> bool:
-    control = orchestrator.read_control(run.location)
-    return control is not None and control.at_work and control.state not in orchestrator.ENDED
-
-
 def _delete(run: Run) -> None:
-    if _at_work(run):
+    if orchestrator.is_active(run.location):
         raise InputError(f"{run.campaign.name}: another process is at work on it; cancel it first")
-    orchestrator.drop_journal(run.location)
-    shutil.rmtree(run.folder)
+    run.remove()

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.service.catalog import CampaignName, Runs
-from llm_elicit.service.links import Link
+from llm_elicit.service.links import LONGEST_DAYS, Link
 from llm_elicit.service.security import require
 from llm_elicit.service.state import service_of
 
@@ -42,7 +42,7 @@ class Invitation(BaseModel):
 
     judge: Annotated[str, Field(max_length=80)]
     expert: Annotated[str, Field(max_length=80)] = ""
-    days: Annotated[float, Field(gt=0, le=366)] = 30.0
+    days: Annotated[float, Field(gt=0, le=LONGEST_DAYS)] = 30.0
 
 
 class Issued(BaseModel):

@@ -21,7 +21,7 @@ from llm_elicit.errors import InputError
 FILE = "links.sqlite"
 
 _DAY = 86_400.0
-_LONGEST_DAYS = 366.0
+LONGEST_DAYS = 366.0
 _TABLE = """
 CREATE TABLE IF NOT EXISTS links (
     id TEXT PRIMARY KEY,
@@ -86,8 +86,8 @@ class Links:
         Raises:
             InputError: it would expire at once, or after more than a year.
         """
-        if not 0.0 < days <= _LONGEST_DAYS:
-            raise InputError(f"days: {days:g} is not above 0 and at most {_LONGEST_DAYS:g}")
+        if not 0.0 < days <= LONGEST_DAYS:
+            raise InputError(f"days: {days:g} is not above 0 and at most {LONGEST_DAYS:g}")
         issued = time.time()
         link = Link(
             secrets.token_urlsafe(12), campaign, judge, expert, issued, issued + days * _DAY

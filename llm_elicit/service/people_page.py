@@ -15,15 +15,13 @@ from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.service import invitations
 from llm_elicit.service.catalog import CampaignName, Catalog, Runs
 from llm_elicit.service.invitations import Invitation
-from llm_elicit.service.links import Link
+from llm_elicit.service.links import LONGEST_DAYS, Link
 from llm_elicit.service.problems import ProblemError
 from llm_elicit.service.rendering import failed, render, sentence
 from llm_elicit.service.security import Admin, csrf_token
 from llm_elicit.service.state import service_of
 
 router = APIRouter(prefix="/campaigns/{name}/people", include_in_schema=False)
-
-_LONGEST_DAYS = 366.0
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ async def issue(
     judge, _, expert = who.partition("\n")
     try:
         lasts = float(days)
-        if not 0 < lasts <= _LONGEST_DAYS:
+        if not 0 < lasts <= LONGEST_DAYS:
             raise ValueError
     except ValueError:
         return await _page(request, name, runs, message="Give 1 to 366 days.")

@@ -152,8 +152,12 @@ async def _check_form(request: Request, caller: Caller) -> None:
 
 
 def _is_form(request: Request) -> bool:
-    stated = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return stated in _FORMS
+    return media_type(request) in _FORMS
+
+
+def media_type(request: Request) -> str:
+    """Return the media type of a request's body, without its parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _address(request: Request) -> str:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from llm_elicit.service import library
 from llm_elicit.service.library import Library
 from llm_elicit.service.problems import ProblemError
-from llm_elicit.service.security import require
+from llm_elicit.service.security import media_type, require
 from llm_elicit.service.state import Service, service_of
 
 router = APIRouter(prefix="/api/spaces", tags=["feature spaces"])
@@ -74,7 +74,7 @@ async def upload(
 ) -> SpaceDraft:
     """Draft a feature space from a table, which is the body of the request."""
     service = service_of(request)
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = media_type(request)
     if kind != "text/csv":
         raise ProblemError(415, "send the table as text/csv; other formats are not read")
     chosen = [column.strip() for column in columns.split(",") if column.strip()]

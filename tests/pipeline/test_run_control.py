@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,10 +16,10 @@ from llm_elicit.pipeline.ask import ask
 from llm_elicit.pipeline.plan import plan
 from llm_elicit.pipeline.run_control import POLL
 from llm_elicit.pipeline.run_folder import Run
-from llm_elicit.testing.provider import Provider, Says
+from llm_elicit.testing.provider import Provider
+from pipeline.conftest import LATENCY
 
 QUESTIONS = 120
-LATENCY = 0.05
 
 
 def _planned(url: str, folder: Path, **settings: object) -> Run:
@@ -38,18 +38,6 @@ def _planned(url: str, folder: Path, **settings: object) -> Run:
             }
         )
     )
-
-
-@pytest.fixture(autouse=True)
-def _key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-
-
-@pytest.fixture
-def slow() -> Iterator[Provider]:
-    """A provider whose answers take a while."""
-    with Provider(lambda _n, _body: Says("A", delay=LATENCY)) as provider:
-        yield provider
 
 
 async def _until(true: Callable[[], bool], seconds: float = 10.0) -> float:

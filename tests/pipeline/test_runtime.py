@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +23,14 @@ from llm_elicit.pipeline.campaign_run import CampaignRun
 from llm_elicit.pipeline.plan import plan_grid
 from llm_elicit.pipeline.runtime import Runtime
 from llm_elicit.testing.provider import Provider, Says
+from pipeline.conftest import LATENCY
 
-LATENCY = 0.05
 PRICE = {"input": 1000.0, "output": 1000.0}
 
 
 @pytest.fixture(autouse=True)
 def _key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
-
-
-@pytest.fixture
-def slow() -> Iterator[Provider]:
-    """A provider whose answers take a while."""
-    with Provider(lambda _n, _body: Says("A", delay=LATENCY)) as provider:
-        yield provider
 
 
 def _campaign(url: str, folder: Path, name: str = "one", pairs: int = 40, **judge: Any) -> Campaign:

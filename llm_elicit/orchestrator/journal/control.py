@@ -121,6 +121,16 @@ def _read(row: sa.Row[Any]) -> Control:
     return Control(**{**row._mapping, "at_work": bool(row.at_work)})
 
 
+def is_active(location: JournalLocation) -> bool:
+    """Return whether a process works on a run that has not ended.
+
+    Raises:
+        JournalError: the journal cannot be read.
+    """
+    control = read_control(location)
+    return control is not None and control.at_work and control.state not in ENDED
+
+
 def write_control(location: JournalLocation, **changes: Any) -> Control:
     """Change some attributes of what a run should do and does; return all of them.
 
