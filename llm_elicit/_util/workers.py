@@ -253,7 +253,8 @@ class _Children:
             with child:
                 yield child
         finally:
-            self._running.discard(child)
+            with self._lock:
+                self._running.discard(child)
 
     def kill(self) -> None:
         """End all children, and those that a thread is about to start."""

@@ -48,6 +48,16 @@ def note_and_wait(folder: Path, number: int) -> int:
     return number**2
 
 
+def end_first(folder: Path, number: int) -> int:
+    """Number 0 ends once all others have begun, which take long."""
+    (folder / str(number)).touch()
+    if number == 0:
+        wait_for(lambda: len(list(folder.iterdir())) == 4)
+    else:
+        time.sleep(60)
+    return number
+
+
 def speak(number: int) -> int:
     sys.stdout.write("a job may print\n")
     sys.stderr.write("or warn\n")
@@ -159,6 +169,23 @@ def test_no_child_outlives_the_caller(tmp_path, signal_sent):
     assert len(list(tmp_path.iterdir())) == 2, "the third job must not have started"
     if signal_sent == signal.SIGINT:
         assert said.strip().endswith("KeyboardInterrupt")
+
+
+def test_a_child_that_ends_while_all_are_killed_does_no_harm(tmp_path, monkeypatch):
+    """Each kill takes so long that the thread of the killed child has gone on."""
+    kill = subprocess.Popen.kill
+
+    def slow(child):
+        kill(child)
+        time.sleep(0.3)
+
+    monkeypatch.setattr(subprocess.Popen, "kill", slow)
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs(partial(end_first, tmp_path), range(4), workers=Workers(4), on_result=interrupt)
 
 
 @pytest.fixture
