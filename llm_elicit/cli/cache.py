@@ -14,7 +14,7 @@ from rich.table import Table
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
-from llm_elicit.cli.options import out
+from llm_elicit.cli.options import AsJson, out, print_json
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,43 +47,49 @@ def list_command(
     model: Annotated[str, typer.Option(help="List this model's entries, newest last.")] = "",
     last: Annotated[int, typer.Option(help="So many of them.", min=1)] = 20,
     runs: Runs = RUNS,
+    as_json: AsJson = False,
 ) -> None:
     """Count the answers by model; with --model, list their keys."""
     with _opened(runs) as cache:
-        out.print(_keys(cache, model, last) if model else _models(cache))
+        found = _keys(cache, model, last) if model else _models(cache)
+    if as_json:
+        print_json(found)
+        return
+    table = Table(*(_KEY_COLUMNS if model else _MODEL_COLUMNS), box=None)
+    for one in found:
+        table.add_row(*(visible(str(value)) for value in one.values()))
+    out.print(table)
 
 
-def _models(cache: Cache) -> Table:
-    counts: dict[tuple[str, str], list[str]] = defaultdict(list)
+_MODEL_COLUMNS = ("model", "endpoint", "answers", "first", "last")
+_KEY_COLUMNS = ("key", "replicate", "kept", "the question's end")
+
+
+def _models(cache: Cache) -> list[dict[str, Any]]:
+    times: dict[tuple[str, str], list[str]] = defaultdict(list)
     for entry in cache.entries():
-        request = entry.request
-        counts[request["model"], request["endpoint"]].append(entry.kept_at)
-    table = Table("model", "endpoint", "answers", "first", "last", box=None)
-    for (model, endpoint), times in sorted(counts.items()):
-        table.add_row(model, endpoint, f"{len(times):,}", min(times)[:10], max(times)[:10])
-    return table
+        times[entry.request["model"], entry.request["endpoint"]].append(entry.kept_at[:10])
+    rows = ((*whose, len(when), min(when), max(when)) for whose, when in sorted(times.items()))
+    return [dict(zip(_MODEL_COLUMNS, row, strict=True)) for row in rows]
 
 
-def _keys(cache: Cache, model: str, last: int) -> Table:
-    table = Table("key", "replicate", "kept", "the question's end", box=None)
+def _keys(cache: Cache, model: str, last: int) -> list[dict[str, Any]]:
+    found = []
     for entry in deque((e for e in cache.entries() if e.request["model"] == model), last):
-        request = entry.request
-        question = " ".join(str((request["body"].get("messages") or [""])[-1]).split())
-        row = (
-            entry.key[:16],
-            str(request["replicate"]),
-            entry.kept_at[:19],
-            visible(question[-60:]),
-        )
-        table.add_row(*row)
-    return table
+        question = " ".join(str((entry.request["body"].get("messages") or [""])[-1]).split())
+        facts = {"replicate": entry.request["replicate"], "kept": entry.kept_at[:19]}
+        found.append({"key": entry.key[:16], **facts, "question": question[-60:]})
+    return found
 
 
 @cache_app.command("explain")
-def explain_command(one: Key, two: Key, runs: Runs = RUNS) -> None:
+def explain_command(one: Key, two: Key, runs: Runs = RUNS, as_json: AsJson = False) -> None:
     """Name the fields in which two requests differ, so that they do not share an answer."""
     with _opened(runs) as cache:
         found = request_identity.differences(cache.find(one).request, cache.find(two).request)
+    if as_json:
+        print_json([{"field": path, "first": a, "second": b} for path, a, b in found])
+        return
     for path, a, b in found:
         out.print(f"{path}: {_short(a)} | {_short(b)}")
     if not found:
@@ -101,10 +107,11 @@ def prune_command(
     model: Annotated[str, typer.Option(help="Delete only this model's answers.")] = "",
     key: Annotated[str, typer.Option(help="Delete the entry with this key.")] = "",
     runs: Runs = RUNS,
+    as_json: AsJson = False,
 ) -> None:
     """Delete answers and free their space; they are asked and paid for again when needed."""
     if days is None and not model and not key:
-        raise InputError("cache prune: say what to forget with --days, --model or --key")
+        raise InputError("cache prune: say what to delete with --days, --model or --key")
     with _opened(runs) as cache:
         before = None if days is None else (datetime.now(UTC) - timedelta(days=days)).isoformat()
         exact = cache.find(key).key if key else ""
@@ -114,26 +121,31 @@ def prune_command(
             if (before is None or entry.kept_at < before)
             and (not model or entry.request["model"] == model)
         ]
-        out.print(f"{cache.remove(gone):,} answers forgotten")
+        count = cache.remove(gone)
+    if as_json:
+        print_json({"deleted": count})
+        return
+    out.print(f"{count:,} answers deleted")
 
 
 @cache_app.command("verify")
-def verify_command(runs: Runs = RUNS) -> None:
+def verify_command(runs: Runs = RUNS, as_json: AsJson = False) -> None:
     """Verify the digest of every request and of every answer."""
     with _opened(runs) as cache:
         damage = cache.damage()
         if damage is not None:
             raise InputError(f"{cache.path}: {damage}; move the file away: only savings are lost")
-        count, faults = 0, []
-        for entry in cache.entries():
-            count += 1
-            fault = entry.fault()
-            if fault is not None:
-                faults.append(entry.key)
-                out.print(f"{entry.key[:16]}: {fault}")
+        found = {entry.key: entry.fault() for entry in cache.entries()}
+    faults = {key: fault for key, fault in found.items() if fault is not None}
+    if as_json:
+        print_json({"answers": len(found), "faults": faults})
+    else:
+        for key, fault in faults.items():
+            out.print(f"{key[:16]}: {fault}")
     if faults:
         raise InputError(
-            f"{cache.path}: {len(faults)} of {count} entries cannot be trusted; forget each with "
-            f"`llm-elicit cache prune --key {faults[0][:16]}`"
+            f"{cache.path}: {len(faults)} of {len(found)} entries cannot be trusted; delete each "
+            f"with `llm-elicit cache prune --key {next(iter(faults))[:16]}`"
         )
-    out.print(f"{count:,} answers, every one proven")
+    if not as_json:
+        out.print(f"{len(found):,} answers, every digest correct")

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit.cli.options import interval
+from llm_elicit.cli.options import AsJson, interval, print_json
 from llm_elicit.cli.options import out as console_out
 from llm_elicit.errors import InputError
 
@@ -26,7 +26,7 @@ Where = Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs: folder
 Out = Annotated[Path | None, typer.Option(help="Write the whole record here, as JSON.")]
 
 
-def compare_command(where: Where, out: Out = None) -> None:
+def compare_command(where: Where, out: Out = None, as_json: AsJson = False) -> None:
     """Judges side by side: do they prefer alike, believe alike, and which is nearer to the data?"""
     if out is not None and out.suffix != ".json":
         raise InputError(f"--out {out}: the record is JSON; name a file that ends in .json")
@@ -35,9 +35,13 @@ def compare_command(where: Where, out: Out = None) -> None:
     found = [cell for name in where for cell in run_folder.open_runs(name)]
     with orchestrator.Display() as progress:
         comparison = stages.compare(found, progress)
-    _show(comparison)
     if out is not None:
         out.write_text(comparison.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    if as_json:
+        print_json(comparison)
+        return
+    _show(comparison)
+    if out is not None:
         console_out.print(f"record: {out}")
 
 

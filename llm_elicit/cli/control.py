@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit.cli.options import MaxCost, RunName, out
+from llm_elicit.cli.options import AsJson, MaxCost, RunName, out, print_json, run_facts
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ _LOOK = 0.2
 """Seconds between two looks at the run."""
 
 
-def pause_command(run: RunName) -> None:
+def pause_command(run: RunName, as_json: AsJson = False) -> None:
     """Pause a run that another process asks, and wait for the answers in flight."""
     result = _worked_on(run)
     orchestrator.request(result.location, "paused")
-    _wait(result, "paused")
+    _wait(result, "paused", as_json)
 
 
 def resume_command(
@@ -37,20 +37,21 @@ def resume_command(
         int | None,
         typer.Option(metavar="N", min=1, max=1000, help="Concurrent requests of each judge."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Let a paused run go on, or give a running one other limits."""
     result = _worked_on(run)
     if max_cost is not None and max_cost <= 0.0:
         raise InputError(f"--max-cost {max_cost:g}: a cap must be above 0 USD")
     orchestrator.request(result.location, "running", max_cost=max_cost, concurrency=concurrency)
-    _wait(result, "running")
+    _wait(result, "running", as_json)
 
 
-def cancel_command(run: RunName) -> None:
+def cancel_command(run: RunName, as_json: AsJson = False) -> None:
     """End a run that another process asks; every answer received is kept."""
     result = _worked_on(run)
     orchestrator.request(result.location, "cancelled")
-    _wait(result, "cancelled")
+    _wait(result, "cancelled", as_json)
 
 
 def _worked_on(name: str) -> Run:
@@ -69,7 +70,7 @@ def _worked_on(name: str) -> Run:
     return result
 
 
-def _wait(result: Run, wanted: str) -> None:
+def _wait(result: Run, wanted: str, as_json: bool) -> None:
     """Wait until a run does as asked, and say so."""
     while True:
         control = orchestrator.read_control(result.location)
@@ -81,4 +82,7 @@ def _wait(result: Run, wanted: str) -> None:
         time.sleep(_LOOK)
     totals = orchestrator.status(result.folder, result.campaign).values()
     done, total = sum(one.done for one in totals), sum(one.total for one in totals)
+    if as_json:
+        print_json(run_facts(result) | {"state": control.state, "done": done, "total": total})
+        return
     out.print(f"{result.folder}: {control.state}; {done:,} of {total:,} questions are answered")

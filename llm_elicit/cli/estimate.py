@@ -3,57 +3,99 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from rich.rule import Rule
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
-from llm_elicit.cli.options import CampaignName, cell_name, cell_table, out
+from llm_elicit.cli.options import (
+    AsJson,
+    CampaignName,
+    cell_name,
+    cell_table,
+    out,
+    print_json,
+    run_facts,
+)
 
 if TYPE_CHECKING:
     from llm_elicit import orchestrator
     from llm_elicit.pipeline import run_folder
     from llm_elicit.pipeline.run_folder import Run
+    from llm_elicit.questions import Prompt
 else:
     orchestrator = LazyModule("llm_elicit.orchestrator")
     run_folder = LazyModule("llm_elicit.pipeline.run_folder")
 
 
-def estimate_command(campaign: CampaignName) -> None:
+def estimate_command(campaign: CampaignName, as_json: AsJson = False) -> None:
     """Questions, tokens and USD by judge and model, before anything is sent."""
-    print_estimate(run_folder.open_runs(campaign))
+    print_estimate(run_folder.open_runs(campaign), as_json)
 
 
-def print_examples(cells: Sequence[Run]) -> None:
-    """Print some questions as they would be sent."""
-    for cell in cells:
-        for prompt in orchestrator.examples(cell.campaign, cell.space, cell.plan):
-            for message in prompt.messages:
-                out.print(f"[{message.role}]", style="bold")
-                out.print(visible(message.content, 9999))
-            out.print(Rule(), width=80)
+def print_estimate(cells: Sequence[Run], as_json: bool, *, with_examples: bool = False) -> None:
+    """Print questions, tokens and cost of the questions that have no answer yet.
 
-
-def print_estimate(cells: Sequence[Run]) -> None:
-    """Print questions, tokens and cost of the questions that have no answer yet."""
+    Args:
+        with_examples: whether some questions are printed as they would be sent.
+    """
+    found = [_Estimate.of(cell, with_examples) for cell in cells]
+    if as_json:
+        print_json({"runs": [one.facts() for one in found]})
+        return
+    for one in found:
+        _print_examples(one.examples)
     names = ("judge", "model", "questions", "prompt tokens", "cached", "answer tokens")
     table = cell_table(cells, *names, "USD", "at most", "in batch mode")
-    lines: list[orchestrator.JudgeEstimate] = []
-    done = 0
-    for cell in cells:
-        answered = cell.answered
-        done += sum(sum(counts.values()) for counts in answered.values())
-        for line in orchestrator.estimate(cell.campaign, cell.space, cell.plan, answered):
-            lines.append(line)
-            table.add_row(*cell_name(cells, cell), *_row(line))
+    for one in found:
+        for line in one.judges:
+            table.add_row(*cell_name(cells, one.cell), *_row(line))
     out.print(table)
+    lines = [line for one in found for line in one.judges]
     known = [line for line in lines if line.cost is not None]
     total, most = (sum(getattr(line, key) for line in known) for key in ("cost", "most"))
     unknown = "" if len(known) == len(lines) else ", without the models of unknown price"
     out.print(f"In all {_usd(total)} USD, at most {_usd(most)}{unknown}. Nothing was sent.")
+    done = sum(one.answered for one in found)
     if done:
         out.print(f"{done:,} questions are answered already and left out.")
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    """What a run would ask, by judge, and how many questions are answered already."""
+
+    cell: Run
+    judges: list[orchestrator.JudgeEstimate]
+    answered: int
+    examples: list[Prompt]
+
+    @classmethod
+    def of(cls, cell: Run, with_examples: bool) -> _Estimate:
+        answered = cell.answered
+        what = cell.campaign, cell.space, cell.plan
+        return cls(
+            cell,
+            orchestrator.estimate(*what, answered),
+            sum(sum(counts.values()) for counts in answered.values()),
+            orchestrator.examples(*what) if with_examples else [],
+        )
+
+    def facts(self) -> dict[str, Any]:
+        facts = {"judges": self.judges, "answered": self.answered}
+        examples = [prompt.messages for prompt in self.examples]
+        return run_facts(self.cell) | facts | ({"examples": examples} if examples else {})
+
+
+def _print_examples(prompts: Sequence[Prompt]) -> None:
+    """Print questions as they would be sent."""
+    for prompt in prompts:
+        for message in prompt.messages:
+            out.print(f"[{message.role}]", style="bold")
+            out.print(visible(message.content, 9999))
+        out.print(Rule(), width=80)
 
 
 def _row(line: orchestrator.JudgeEstimate) -> list[str]:

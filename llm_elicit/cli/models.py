@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from llm_elicit._util.packages import LazyModule, package_version
-from llm_elicit.cli.options import out
+from llm_elicit.cli.options import AsJson, out, print_json
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,9 +25,12 @@ models_app = typer.Typer(help="The local models: list them, download their weigh
 
 
 @models_app.callback(invoke_without_command=True)
-def models_command(context: typer.Context) -> None:
+def models_command(context: typer.Context, as_json: AsJson = False) -> None:
     """List the local models, their licences and their weights on this machine."""
     if context.invoked_subcommand:
+        return
+    if as_json:
+        print_json([_model_facts(name) for name in backends.KNOWN])
         return
     table = Table("model", "size", "licence", "weights", box=None)
     for name, model in backends.KNOWN.items():
@@ -44,14 +47,25 @@ def pull_command(name: Annotated[str, typer.Argument(metavar="MODEL")]) -> None:
     out.print(path)
 
 
-def backends_command() -> None:
+def _model_facts(name: str) -> dict[str, Any]:
+    model = backends.KNOWN[name]
+    facts = {"megabytes": model.megabytes, "licence": model.licence}
+    return {"model": name, **facts, "weights": backends.kept(name)}
+
+
+def backends_command(as_json: AsJson = False) -> None:
     """List the backends that a campaign can name, with those of other packages and their state."""
-    table = Table("backend", "package", "state", box=None)
-    for name in judges.OWN_BACKENDS:
-        table.add_row(name, f"llm-elicit {package_version()}", "ready")
+    own = f"llm-elicit {package_version()}"
+    found = [{"backend": name, "package": own, "state": "ready"} for name in judges.OWN_BACKENDS]
     for name, entries in plugins.installed().items():
         packages = ", ".join(plugins.package(entry) for entry in entries)
-        table.add_row(name, packages, _state_of(name))
+        found.append({"backend": name, "package": packages, "state": _state_of(name)})
+    if as_json:
+        print_json(found)
+        return
+    table = Table("backend", "package", "state", box=None)
+    for one in found:
+        table.add_row(*one.values())
     out.print(table)
 
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
+from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit.errors import ElicitError
 
 if TYPE_CHECKING:
+    import pydantic_core
+
     from llm_elicit.audit.inference import Interval
     from llm_elicit.pipeline.run_folder import Run
+else:
+    pydantic_core = LazyModule("pydantic_core")
 
 RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="A run's folder or name, or a campaign.")
@@ -28,6 +34,7 @@ CacheUse = Annotated[
     Literal["reuse", "fresh", "off"],
     typer.Option(help="Reuse answers of earlier runs, ask anew and replace them, or neither."),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 _UNBOUNDED = 100_000
 
@@ -50,24 +57,72 @@ out = _console()
 """Standard output of every command."""
 
 
-def for_each(cells: Sequence[Run], work: Callable[[Run], None]) -> None:
-    """Call a function for a run, or for every cell of a grid.
+def print_json(found: object) -> None:
+    """Print models, dataclasses, paths, and lists and dictionaries of them as one JSON document.
+
+    Numbers that are not finite are null. The text is ASCII: no answer of a model can send control
+    characters to the terminal.
+    """
+    text = pydantic_core.to_json(found, indent=1, ensure_ascii=True, inf_nan_mode="null")
+    out.print(text.decode())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command did with a run.
+
+    Attributes:
+        text: what is printed.
+        facts: what is printed with --json.
+        problems: errors that left questions without an answer or stopped a judge.
+    """
+
+    text: Sequence[RenderableType] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+    problems: Sequence[ElicitError] = ()
+
+
+def for_each(
+    cells: Sequence[Run],
+    work: Callable[[Run], Outcome],
+    as_json: bool,
+    last: Callable[[], Outcome] = Outcome,
+) -> None:
+    """Call a function for a run, or for every cell of a grid, and print the outcomes.
 
     An error in one cell does not stop the others; the first error decides the exit code.
+
+    Args:
+        last: is called after the cells if there was no error.
     """
     errors: list[ElicitError] = []
+    found: list[dict[str, Any]] = []
     for cell in cells:
-        if len(cells) > 1:
-            out.print(f"{cell.campaign.name}", style="bold")
+        if len(cells) > 1 and not as_json:
+            out.print(cell.campaign.name, style="bold")
         try:
-            work(cell)
+            outcome = work(cell)
         except ElicitError as error:
-            if len(cells) == 1:
-                raise
-            sys.stderr.write(f"{cell.campaign.name}: {visible(str(error), 9999)}\n")
-            errors.append(error)
+            outcome = Outcome(problems=[error])
+        if not as_json:
+            out.print(*outcome.text, sep="\n")
+        problems = [visible(str(error), 9999) for error in outcome.problems]
+        found.append(run_facts(cell) | outcome.facts | {"problems": problems})
+        if len(cells) > 1:
+            sys.stderr.writelines(f"{cell.campaign.name}: {line}\n" for line in problems[:1])
+        errors += outcome.problems
+    whole = Outcome() if errors else last()
+    if as_json:
+        print_json({"runs": found} | whole.facts)
+    elif whole.text:
+        out.print(*whole.text, sep="\n")
     if errors:
         raise errors[0]
+
+
+def run_facts(cell: Run) -> dict[str, Any]:
+    """Return what --json prints of every run first: its name and its folder."""
+    return {"run": cell.campaign.name, "folder": cell.folder}
 
 
 def cell_table(cells: Sequence[Run], *columns: str) -> Table:

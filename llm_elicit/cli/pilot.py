@@ -9,7 +9,7 @@ from rich.table import Table
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
-from llm_elicit.cli.options import CampaignName, MaxCost, interval, out
+from llm_elicit.cli.options import AsJson, CampaignName, MaxCost, interval, out, print_json
 
 if TYPE_CHECKING:
     from llm_elicit import orchestrator
@@ -21,7 +21,6 @@ else:
     pilot = LazyModule("llm_elicit.pipeline.pilot")
 
 Pairs = Annotated[int, typer.Option(metavar="N", help="The campaign's first N pairs are asked.")]
-AsJson = Annotated[bool, typer.Option("--json", help="The whole record, as JSON.")]
 
 
 def pilot_command(
@@ -32,7 +31,7 @@ def pilot_command(
     with orchestrator.Display() as progress:
         found, problems = pilot.run_pilot(plan, pairs, max_cost=max_cost, progress=progress)
     if as_json:
-        out.print(found.model_dump_json(indent=1))
+        print_json(found)
     else:
         _show(found)
     if problems:

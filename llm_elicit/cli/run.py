@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit.cli.estimate import print_estimate, print_examples
+from llm_elicit.cli.estimate import print_estimate
 from llm_elicit.cli.exit_codes import frozen_gc
-from llm_elicit.cli.options import CacheUse, CampaignName, MaxCost, RunName, for_each, out
-from llm_elicit.cli.status import print_batches
+from llm_elicit.cli.options import (
+    AsJson,
+    CacheUse,
+    CampaignName,
+    MaxCost,
+    Outcome,
+    RunName,
+    for_each,
+)
+from llm_elicit.cli.status import batches
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,33 +41,34 @@ def run_command(
     ] = False,
     max_cost: MaxCost = None,
     cache: CacheUse = "reuse",
+    as_json: AsJson = False,
 ) -> None:
     """Plan, ask, fit, audit and report. Run it again to resume."""
     if dry_run:
-        cells = run_folder.open_runs(campaign)
-        print_examples(cells)
-        print_estimate(cells)
+        print_estimate(run_folder.open_runs(campaign), as_json, with_examples=True)
         return
 
-    def work(cell: Run) -> None:
+    def work(cell: Run) -> Outcome:
         with frozen_gc():
             result = stages.run(cell, max_cost=max_cost, cache=cache)
-        _print_verdicts(result)
-        out.print(f"report: {result.report_path}")
-        _raise_problems(result)
+        text = [*_verdicts(result), f"report: {result.report_path}"]
+        return Outcome(text, _report_facts(result), result.problems)
 
     cells = stages.plan_grid(campaign)
     stages.ask_conditions(cells, max_cost=max_cost, cache=cache)
-    for_each(cells, work)
-    _report_conditions(cells)
+    for_each(cells, work, as_json, lambda: _condition_pages(cells))
 
 
-def plan_command(campaign: CampaignName) -> None:
+def plan_command(campaign: CampaignName, as_json: AsJson = False) -> None:
     """Validate a campaign and draw its pairs."""
-    for cell in stages.plan_grid(campaign):
+
+    def work(cell: Run) -> Outcome:
         design, direct = cell.campaign.design, len(cell.plan.direct)
         asked = f"{design.questions} questions per judge" + (f", {direct} direct" if direct else "")
-        out.print(f"{cell.folder}: {design.pairs} pairs, {asked}")
+        facts = {"pairs": design.pairs, "questions": design.questions, "direct": direct}
+        return Outcome([f"{cell.folder}: {design.pairs} pairs, {asked}"], facts)
+
+    for_each(stages.plan_grid(campaign), work, as_json)
 
 
 def ask_command(
@@ -76,12 +86,13 @@ def ask_command(
     resend: Annotated[
         bool, typer.Option("--resend", help="With --batch: submit lost batches again.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Ask the questions that have no answer yet."""
     if resend and batch not in ("submit", "wait"):
         raise InputError("--resend goes with --batch submit or --batch wait; nothing else is lost")
     if batch == "status":
-        for_each(run_folder.open_runs(run), print_batches)
+        for_each(run_folder.open_runs(run), batches, as_json)
         return
     cells = stages.plan_grid(run)
     if batch == "wait" and len(cells) > 1:
@@ -90,7 +101,7 @@ def ask_command(
             "--batch collect later"
         )
 
-    def work(cell: Run) -> None:
+    def work(cell: Run) -> Outcome:
         with orchestrator.Display() as progress:
             if batch is None:
                 asking = stages.ask(cell, max_cost=max_cost, progress=progress, cache=cache)
@@ -101,63 +112,61 @@ def ask_command(
             with frozen_gc():
                 result = asyncio.run(asking)
         if batch == "submit":
-            print_batches(result)
-        else:
-            table = result.folder / run_folder.COMPARISONS
-            out.print(f"{table}: {sum(result.judgments.values())} judgments")
-        _raise_problems(result)
+            return replace(batches(result), problems=result.problems)
+        table = result.folder / run_folder.COMPARISONS
+        text = f"{table}: {sum(result.judgments.values())} judgments"
+        facts = {"table": table, "judgments": result.judgments}
+        return Outcome([text], facts, result.problems)
 
-    for_each(cells, work)
+    for_each(cells, work, as_json)
 
 
-def fit_command(run: RunName) -> None:
+def fit_command(run: RunName, as_json: AsJson = False) -> None:
     """Estimate every judge's belief from its answers."""
 
-    def work(cell: Run) -> None:
+    def work(cell: Run) -> Outcome:
         with orchestrator.Display() as progress:
             stages.fit(cell, progress)
-        for judge, belief in cell.beliefs.items():
-            out.print(f"{judge}: {belief}")
+        beliefs = cell.beliefs
+        facts = {judge: belief.diagnostics for judge, belief in beliefs.items()}
+        return Outcome([f"{judge}: {found}" for judge, found in beliefs.items()], {"fits": facts})
 
-    for_each(run_folder.open_runs(run), work)
+    for_each(run_folder.open_runs(run), work, as_json)
 
 
-def audit_command(run: RunName) -> None:
+def audit_command(run: RunName, as_json: AsJson = False) -> None:
     """Compare the beliefs with the data."""
 
-    def work(cell: Run) -> None:
+    def work(cell: Run) -> Outcome:
         with orchestrator.Display() as progress:
             stages.audit(cell, progress)
-        _print_verdicts(cell)
+        return Outcome(_verdicts(cell), {"audit": cell.audit})
 
-    for_each(run_folder.open_runs(run), work)
+    for_each(run_folder.open_runs(run), work, as_json)
 
 
-def report_command(run: RunName) -> None:
+def report_command(run: RunName, as_json: AsJson = False) -> None:
     """Write the report, its figures and its tables."""
 
-    def work(cell: Run) -> None:
+    def work(cell: Run) -> Outcome:
         with orchestrator.Display() as progress:
             stages.report(cell, progress)
-        out.print(cell.report_path)
+        return Outcome([str(cell.report_path)], _report_facts(cell))
 
     cells = run_folder.open_runs(run)
-    for_each(cells, work)
-    _report_conditions(cells)
+    for_each(cells, work, as_json, lambda: _condition_pages(cells))
 
 
-def _report_conditions(cells: Sequence[Run]) -> None:
-    """Write and name the pages that compare the conditions of a grid, if it has any."""
-    for path in stages.report_conditions(cells):
-        out.print(f"conditions: {path}")
+def _condition_pages(cells: Sequence[Run]) -> Outcome:
+    """Write the pages that compare the conditions of a grid, if it has any."""
+    paths = stages.report_conditions(cells)
+    return Outcome([f"conditions: {path}" for path in paths], {"conditions": paths})
 
 
-def _print_verdicts(result: Run) -> None:
-    for judge in result.audit.judges:
-        out.print(f"{judge.name}: {judge.verdict}")
+def _verdicts(result: Run) -> list[str]:
+    return [f"{judge.name}: {judge.verdict}" for judge in result.audit.judges]
 
 
-def _raise_problems(result: Run) -> None:
-    """Raise the first problem of a run, which decides the exit code."""
-    if result.problems:
-        raise result.problems[0]
+def _report_facts(result: Run) -> dict[str, Any]:
+    verdicts = {judge.name: judge.verdict for judge in result.audit.judges}
+    return {"verdicts": verdicts, "report": result.report_path}

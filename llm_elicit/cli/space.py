@@ -10,7 +10,7 @@ from rich.table import Table
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
-from llm_elicit.cli.options import out
+from llm_elicit.cli.options import AsJson, out, print_json
 
 if TYPE_CHECKING:
     from llm_elicit.spaces import features
@@ -51,13 +51,17 @@ def init_command(
         ),
     ] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite the YAML file.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Draft a feature space from a table: a YAML file beside it, ready to edit."""
     space = features.FeatureSpace.from_file(table, _names(columns), _names(not_stated))
     path = space.save(replace=force)
     assert space.draft is not None
-    out.print(_printed(space.draft.columns))
     rows = space.table_rows()
+    if as_json:
+        print_json({"space": path, "columns": space.draft.columns, "rows": rows})
+        return
+    out.print(_printed(space.draft.columns))
     out.print(str(rows))
     pairs = zip(space.headings, space.features, strict=True)
     gaps = [heading for heading, one in pairs if one.name in rows.missing and _on_a_line(one)]

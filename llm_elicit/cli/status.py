@@ -5,15 +5,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.live import Live
 from rich.table import Table
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit.cli.options import RunName, cell_name, cell_table, out
+from llm_elicit.cli.options import (
+    AsJson,
+    Outcome,
+    RunName,
+    cell_name,
+    cell_table,
+    out,
+    print_json,
+    run_facts,
+)
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,9 +45,15 @@ def status_command(
     watch: Annotated[
         bool, typer.Option("--watch", help="Show it again every second until the run ends.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show a run's progress by judge; it works from another terminal, too."""
     cells = run_folder.open_runs(run)
+    if as_json:
+        if watch:
+            raise InputError("--json and --watch exclude each other: ask again for each look")
+        print_json({"runs": [_facts(cell, alone=len(cells) == 1) for cell in cells]})
+        return
     if not watch:
         out.print(_status_table(cells))
         return
@@ -55,6 +71,15 @@ def _state(cell: Run) -> str:
     if control.state in orchestrator.ENDED or control.at_work:
         return orchestrator.visible_state(control)
     return "interrupted"
+
+
+def _facts(cell: Run, alone: bool) -> dict[str, Any]:
+    """Return what --json prints of a run."""
+    judges = {
+        judge: asdict(line) | {"planned": line.planned}
+        for judge, line in _totals(cell, alone).items()
+    }
+    return run_facts(cell) | {"state": _state(cell), "judges": judges}
 
 
 def _status_table(cells: Sequence[Run]) -> Table:
@@ -99,11 +124,12 @@ def export_command(
     out.print(stages.export(result, path, thinking=thinking))
 
 
-def print_batches(result: Run) -> None:
-    """Print the state of every batch of a run."""
+def batches(result: Run) -> Outcome:
+    """Return the state of every batch of a run."""
     study = orchestrator.Study(result.campaign, result.space, result.plan, result.folder)
     table = Table("judge", "batch", "state", "questions", "done", box=None)
-    for line in asyncio.run(orchestrator.batch_statuses(study)):
+    found = asyncio.run(orchestrator.batch_statuses(study))
+    for line in found:
         counts = ["-" if n is None else f"{n:,}" for n in (line.total, line.done)]
         table.add_row(line.judge, line.batch, line.state, *counts)
-    out.print(table)
+    return Outcome([table], {"batches": found})

@@ -4,12 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-
-from llm_elicit.cli import main as cli
 
 CAMPAIGN = """
 name: tiny
@@ -25,23 +22,6 @@ fit: {method: utility, samples: 500}
 def keyless(monkeypatch):
     for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def llm_elicit(tmp_path, monkeypatch, capsys):
-    """The command, run in `tmp_path`; in this process, since importing it takes seconds."""
-
-    def call(*arguments):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["llm-elicit", *arguments])
-        with pytest.raises(SystemExit) as exit_code:
-            cli.main()
-        shown = capsys.readouterr()
-        return SimpleNamespace(
-            returncode=exit_code.value.code or 0, stdout=shown.out, stderr=shown.err
-        )
-
-    return call
 
 
 def campaign(folder, text=CAMPAIGN, name="c.yaml"):

@@ -236,6 +236,12 @@ def test_entries_are_listed_and_explained(kept: list[Entry], tmp_path: Path) -> 
     )  # fmt: skip
     assert _cli("explain", plain[:12], warm, *where) == "body.temperature: nothing | 0.5\n"
     assert _cli("explain", plain, plain, *where) == "the same request\n"
+    differences = json.loads(_cli("explain", plain, warm, "--json", *where))
+    assert differences == [{"field": "body.temperature", "first": None, "second": 0.5}]
+    (counted,) = json.loads(_cli("list", "--json", *where))
+    assert (counted["model"], counted["answers"]) == ("gpt-4o-mini", 16)
+    listed = json.loads(_cli("list", "--model", "gpt-4o-mini", "--json", *where))
+    assert {one["key"] for one in listed} == {entry.key[:16] for entry in kept}
     assert "no key begins with 'xyz'" in _cli("explain", "xyz", plain, *where)
     assert "several keys begin" in _cli("explain", "", plain, *where)
 
@@ -243,22 +249,23 @@ def test_entries_are_listed_and_explained(kept: list[Entry], tmp_path: Path) -> 
 def test_entries_are_proven_and_forgotten(kept: list[Entry], tmp_path: Path) -> None:
     where = ("--runs", str(tmp_path))
     key = kept[3].key
-    assert _cli("verify", *where) == "16 answers, every one proven\n"
+    assert _cli("verify", *where) == "16 answers, every digest correct\n"
     with sqlite3.connect(tmp_path / "cache.sqlite") as db:
         db.execute("UPDATE entries SET reply = replace(reply, 'A', 'B') WHERE key = ?", (key,))
         db.execute("CREATE TABLE answers (key TEXT)")  # the first format's
     refused = _cli("verify", *where)
     assert "not the one that was kept" in refused
-    assert f"1 of 16 entries cannot be trusted; forget each with `llm-elicit cache prune --key "\
+    assert f"1 of 16 entries cannot be trusted; delete each with `llm-elicit cache prune --key "\
         f"{key[:16]}`" in refused  # fmt: skip
-    assert _cli("prune", "--key", key[:16], *where) == "1 answers forgotten\n"
-    assert _cli("verify", *where) == "15 answers, every one proven\n"
+    assert _cli("prune", "--key", key[:16], *where) == "1 answers deleted\n"
+    assert _cli("verify", *where) == "15 answers, every digest correct\n"
+    assert json.loads(_cli("verify", "--json", *where)) == {"answers": 15, "faults": {}}
     with sqlite3.connect(tmp_path / "cache.sqlite") as db:
         db.execute("UPDATE entries SET identity = replace(identity, '4o', '5o') WHERE rowid = 1")
     assert "the key is not that of the request" in _cli("verify", *where)
-    assert "say what to forget" in _cli("prune", *where)
-    assert _cli("prune", "--days", "1", *where) == "0 answers forgotten\n"
-    assert _cli("prune", "--model", "gpt-4o-mini", *where) == "14 answers forgotten\n"
+    assert "say what to delete" in _cli("prune", *where)
+    assert _cli("prune", "--days", "1", *where) == "0 answers deleted\n"
+    assert _cli("prune", "--model", "gpt-4o-mini", *where) == "14 answers deleted\n"
     assert "no answers are kept here" in _cli("list", "--runs", str(tmp_path / "none"))
 
 
