@@ -10,9 +10,9 @@ import torch
 from scipy.special import ndtr, ndtri
 from scipy.stats import rankdata
 
-from llm_elicit.density.errors import DensityError, finite, flags, no_nan, numbers
+from llm_elicit.density.errors import DensityError, finite, flags, numbers, points_of, shaped
 from llm_elicit.density.quantile_functions import Marginals
-from llm_elicit.density.sampling import check_draw, check_points
+from llm_elicit.density.sampling import check_draw
 
 Array = npt.NDArray[np.float64]
 _LEAST_POINTS = 20
@@ -151,13 +151,13 @@ class Empirical:
 
     def contains(self, x: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         """Return whether each point is finite and within the closed bounds, (n,) bools."""
-        points = check_points(x, self.dimension)
+        points = shaped("points", x, self.dimension)
         inside = (points >= self.low) & (points <= self.high) & (~self.log | (points > 0.0))
         return np.asarray((inside & np.isfinite(points)).all(axis=1))
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Return log densities (n,), nats per natural unit; −inf outside the support."""
-        points = no_nan("points", check_points(x, self.dimension))
+        points = points_of("points", x, self.dimension, infinite=True)
         result = np.full(len(points), -np.inf)
         inside = self.contains(points)
         h = self.marginals.score(self.to_scale(points[inside]))
@@ -170,18 +170,18 @@ class Empirical:
 
     def log_scale_slope(self, x: npt.ArrayLike) -> Array:
         """Return log |d scale / d x| (n,): −log x of each logarithmic feature, summed."""
-        points = check_points(x, self.dimension)
+        points = shaped("points", x, self.dimension)
         logs = np.log(np.where(self.log & (points > 0), points, 1.0))
         return -np.asarray(logs.sum(axis=1))
 
     def to_normal(self, x: npt.ArrayLike) -> Array:
         """Return g (n, d), in which λ is N(0, I), of points (n, d) in the support."""
-        h = self.marginals.score(self.to_scale(check_points(x, self.dimension)))
+        h = self.marginals.score(self.to_scale(shaped("points", x, self.dimension)))
         return np.asarray(np.linalg.solve(self.cholesky, h.T).T)
 
     def from_normal(self, g: npt.ArrayLike) -> Array:
         """Return the inverse of `to_normal`."""
-        h = check_points(g, self.dimension) @ self.cholesky.T
+        h = shaped("points", g, self.dimension) @ self.cholesky.T
         x = self.from_scale(self.marginals.value(torch.from_numpy(h)).numpy())
         return np.clip(x, self.low, self.high)
 
@@ -191,7 +191,7 @@ class Empirical:
 
     def from_cube(self, y: npt.ArrayLike) -> Array:
         """Return the inverse of `to_cube`."""
-        cube = np.clip(check_points(y, self.dimension), _CUBE_LOW, _CUBE_HIGH)
+        cube = np.clip(shaped("points", y, self.dimension), _CUBE_LOW, _CUBE_HIGH)
         return self.from_normal(ndtri(cube))
 
     def to_dict(self) -> dict[str, Any]:

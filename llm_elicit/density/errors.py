@@ -1,8 +1,8 @@
 """The error of the density core, and the checks of arguments that raise it.
 
 Every check returns the value in the form that the core computes with, or raises `DensityError`
-with the argument's name, what was found, and the rule. Texts, masks, missing values and complex
-numbers are never read as numbers, and numbers are never read as flags.
+with the argument's name ``where``, what was found, and the rule. Texts, masks, missing values and
+complex numbers are never read as numbers, and numbers are never read as flags.
 """
 
 from __future__ import annotations
@@ -41,13 +41,7 @@ every lower bound must lie below its upper bound; swap or widen the bounds.
 
 
 def numbers(where: str, values: object) -> Array:
-    """Return values of any shape as floats.
-
-    Raises
-    ------
-    DensityError : texts, dates, complex numbers, masked or missing values, or rows of different
-        lengths.
-    """
+    """Return values of any shape as floats."""
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise DensityError(f"{where} has masked values; drop them first.")
     try:
@@ -65,44 +59,33 @@ def numbers(where: str, values: object) -> Array:
     )
 
 
-def points_of(where: str, values: object, dimension: int, *, infinite: bool = False) -> Array:
-    """Return points (n, d) as floats, finite ones unless ``infinite`` are allowed.
-
-    Raises
-    ------
-    DensityError : as `numbers`, another shape or number of features, or a value that is not
-        finite.
-    """
+def shaped(where: str, values: object, dimension: int) -> Array:
+    """Return points (n, d) as floats, NaN and infinite ones included."""
     array = numbers(where, values)
     if array.ndim != 2 or array.shape[1] != dimension:
         raise DensityError(
             f"{where} has shape {array.shape}; it must be (n, {dimension}); reshape a single point "
             "to one row, a single feature to one column."
         )
-    return no_nan(where, array) if infinite else finite(where, array)
+    return array
+
+
+def points_of(where: str, values: object, dimension: int, *, infinite: bool = False) -> Array:
+    """Return points (n, d) as floats, finite ones unless ``infinite`` are allowed."""
+    return (no_nan if infinite else finite)(where, shaped(where, values, dimension))
 
 
 def no_nan(where: str, array: Array) -> Array:
-    """Return points (n, d) after a check that no value is NaN.
-
-    Raises
-    ------
-    DensityError : a value is NaN.
-    """
+    """Return an array after a check that no value is NaN."""
     bad = np.argwhere(np.isnan(array))
     if bad.size:
-        i, j = bad[0]
-        raise DensityError(f"{where}[{i}, {j}] is nan; drop such points.")
+        index = ", ".join(map(str, bad[0]))
+        raise DensityError(f"{where}[{index}] is nan; drop such points.")
     return array
 
 
 def finite(where: str, array: Array) -> Array:
-    """Return an array after a check that all values are finite.
-
-    Raises
-    ------
-    DensityError : a value is not; the message names its index.
-    """
+    """Return an array after a check that all values are finite and below `LARGEST`."""
     bad = np.argwhere(~(np.abs(array) <= LARGEST))
     if bad.size:
         index = ", ".join(map(str, bad[0]))
@@ -114,12 +97,7 @@ def finite(where: str, array: Array) -> Array:
 
 
 def table_of(where: str, values: object, axes: int = 2) -> Array:
-    """Return points (n, d), or (n, k, d) for three axes, that are finite and not empty.
-
-    Raises
-    ------
-    DensityError : as `numbers`, another shape, no points, or a value that is not finite.
-    """
+    """Return points (n, d), or (n, k, d) for three axes, that are finite and not empty."""
     array = numbers(where, values)
     if array.ndim != axes or 0 in array.shape:
         shape = "(n, d)" if axes == 2 else "(n, k, d)"
@@ -131,13 +109,8 @@ def table_of(where: str, values: object, axes: int = 2) -> Array:
 
 
 def sides_of(where: tuple[str, str], one: object, other: object) -> tuple[Array, Array]:
-    """Return two sides (n, d) of n questions; tables are matched by their columns' names.
-
-    Raises
-    ------
-    DensityError : as `same_columns` and `table_of`, or shapes that differ.
-    """
-    other = same_columns(where, one, other)
+    """Return two sides (n, d) of n questions; tables are matched by their columns' names."""
+    other = _in_order(where, one, other)
     a, b = table_of(where[0], one), table_of(where[1], other)
     if a.shape != b.shape:
         raise DensityError(
@@ -147,47 +120,8 @@ def sides_of(where: tuple[str, str], one: object, other: object) -> tuple[Array,
     return a, b
 
 
-def column(where: str, values: object, n: int) -> Array:
-    """Return one number for each of n rows, (n,); a single number is repeated.
-
-    Raises
-    ------
-    DensityError : as `numbers`, another shape, or a value that is not finite.
-    """
-    array = numbers(where, values)
-    if array.shape not in ((), (n,)):
-        raise DensityError(
-            f"{where} has shape {array.shape}; one number per row is needed, shape ({n},)."
-        )
-    return finite(where, np.broadcast_to(array, n).copy())
-
-
-def flags(where: str, values: object, n: int) -> Flags:
-    """Return a flag for each of n rows, (n,); a single flag is repeated.
-
-    Raises
-    ------
-    DensityError : values other than True, False, 1 and 0, or another shape.
-    """
-    array = numbers(where, values)
-    if not np.isin(array, (0.0, 1.0)).all():
-        raise DensityError(f"{where} holds other values than True and False; compare them first.")
-    if array.shape not in ((), (n,)):
-        raise DensityError(
-            f"{where} has shape {array.shape}; one flag per row is needed, shape ({n},)."
-        )
-    return np.broadcast_to(array.astype(np.bool_), n).copy()
-
-
-def same_columns(where: tuple[str, str], one: object, other: object) -> object:
-    """Return the second of two tables with its columns in the order of the first.
-
-    An object without column names is returned as it is.
-
-    Raises
-    ------
-    DensityError : tables with different columns, or with a column twice.
-    """
+def _in_order(where: tuple[str, str], one: object, other: object) -> object:
+    """Return the second of two tables with its columns in the order of the first."""
     names, others = (_columns(each) for each in (one, other))
     for name, found in zip(where, (names, others), strict=True):
         if found is not None and len(set(found)) < len(found):
@@ -208,13 +142,30 @@ def _columns(table: object) -> list[object] | None:
     return None if found is None or isinstance(table, np.ndarray) else list(found)
 
 
-def integer(where: str, value: object, least: int = 0, most: int = _MOST_POINTS) -> int:
-    """Return a whole number.
+def column(where: str, values: object, n: int) -> Array:
+    """Return one finite number for each of n rows, (n,); a single number is repeated."""
+    array = numbers(where, values)
+    if array.shape not in ((), (n,)):
+        raise DensityError(
+            f"{where} has shape {array.shape}; one number per row is needed, shape ({n},)."
+        )
+    return finite(where, np.broadcast_to(array, n).copy())
 
-    Raises
-    ------
-    DensityError : a float, a flag or anything else, or a number outside ``least`` to ``most``.
-    """
+
+def flags(where: str, values: object, n: int) -> Flags:
+    """Return a flag for each of n rows, (n,), of True, False, 1 and 0; a single one is repeated."""
+    array = numbers(where, values)
+    if not np.isin(array, (0.0, 1.0)).all():
+        raise DensityError(f"{where} holds other values than True and False; compare them first.")
+    if array.shape not in ((), (n,)):
+        raise DensityError(
+            f"{where} has shape {array.shape}; one flag per row is needed, shape ({n},)."
+        )
+    return np.broadcast_to(array.astype(np.bool_), n).copy()
+
+
+def integer(where: str, value: object, least: int = 0, most: int = _MOST_POINTS) -> int:
+    """Return a whole number in [least, most]; a float or a flag is none."""
     try:
         if isinstance(value, bool | np.bool_):
             raise TypeError
@@ -227,22 +178,12 @@ def integer(where: str, value: object, least: int = 0, most: int = _MOST_POINTS)
 
 
 def seed_of(where: str, value: object) -> int:
-    """Return a seed: a whole number of 0 to 2^63 − 1.
-
-    Raises
-    ------
-    DensityError : anything else.
-    """
+    """Return a seed, a whole number from 0 to 2^63 − 1."""
     return integer(where, value, most=2**63 - 1)
 
 
 def number(where: str, value: object, above: float = -LARGEST, most: float = LARGEST) -> float:
-    """Return one number in (above, most].
-
-    Raises
-    ------
-    DensityError : anything else.
-    """
+    """Return one number in (above, most]."""
     if isinstance(value, bool | np.bool_) or not _is_number(value):
         raise DensityError(f"{where} = {_short(repr(value))}; it must be a number.")
     found = float(value)  # type: ignore[arg-type]
@@ -254,12 +195,7 @@ def number(where: str, value: object, above: float = -LARGEST, most: float = LAR
 
 
 def fraction(where: str, value: object) -> float:
-    """Return a number strictly between 0 and 1.
-
-    Raises
-    ------
-    DensityError : anything else.
-    """
+    """Return a number strictly between 0 and 1."""
     found = number(where, value)
     if not 0.0 < found < 1.0:
         raise DensityError(f"{where} = {found}; it must lie strictly between 0 and 1.")
@@ -267,12 +203,7 @@ def fraction(where: str, value: object) -> float:
 
 
 def levels_of(where: str, levels: object) -> Array:
-    """Return quantile levels (L,), one or more.
-
-    Raises
-    ------
-    DensityError : none, another shape, or a level outside [0, 1].
-    """
+    """Return quantile levels (L,) in [0, 1], one or more."""
     found = np.atleast_1d(numbers(where, levels))
     if found.ndim != 1 or not found.size or not ((found >= 0.0) & (found <= 1.0)).all():
         raise DensityError(
@@ -282,12 +213,7 @@ def levels_of(where: str, levels: object) -> Array:
 
 
 def callback(where: str, value: object) -> None:
-    """Check that a value is None or callable as value(stage, done, total).
-
-    Raises
-    ------
-    DensityError : it is neither.
-    """
+    """Check that a value is None or callable as value(stage, done, total)."""
     if value is not None and not callable(value):
         raise DensityError(
             f"{where} = {_short(repr(value))}; it must be a function of (stage, done, total)."
@@ -295,12 +221,7 @@ def callback(where: str, value: object) -> None:
 
 
 def instance(where: str, value: object, kind: type, way_out: str) -> None:
-    """Check that a value is an instance of ``kind``; ``way_out`` ends the message.
-
-    Raises
-    ------
-    DensityError : it is not.
-    """
+    """Check that a value is an instance of ``kind``; ``way_out`` ends the message."""
     if not isinstance(value, kind):
         raise DensityError(f"{where} is {_short(repr(value))}, not a {kind.__name__}; {way_out}.")
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
 
-from llm_elicit.density.errors import DensityError, finite, no_nan, numbers
-from llm_elicit.density.sampling import bisect, check_draw, check_points
+from llm_elicit.density.errors import DensityError, finite, numbers, points_of, shaped
+from llm_elicit.density.sampling import bisect, check_draw
 
 Array = npt.NDArray[np.float64]
 _LOG_2PI = float(np.log(2.0 * np.pi))
@@ -114,17 +114,17 @@ class GaussianMixture:
 
     def contains(self, x: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         """Return whether each point is finite, (n,) bools."""
-        return np.asarray(np.isfinite(check_points(x, self.dimension)).all(axis=1))
+        return np.asarray(np.isfinite(shaped("points", x, self.dimension)).all(axis=1))
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Return log densities (n,), nats per natural unit."""
-        points = no_nan("points", check_points(x, self.dimension))
+        points = points_of("points", x, self.dimension, infinite=True)
         log_parts = self._log_weights + self._log_prefix(self._white(points), self.dimension)
         return np.where(self.contains(points), logsumexp(log_parts, axis=1), -np.inf)
 
     def log_scale_slope(self, x: npt.ArrayLike) -> Array:
         """Zero (n,): every feature of a mixture has a linear scale."""
-        return np.zeros(check_points(x, self.dimension).shape[0])
+        return np.zeros(shaped("points", x, self.dimension).shape[0])
 
     def _white(self, points: Array) -> Array:
         """Return L_k⁻¹(x − μ_k), (n, k, d)."""
@@ -146,7 +146,7 @@ class GaussianMixture:
         residual is entry j of L⁻¹(x − μ). The earlier features reweight the components
         (Rosenblatt, 1952).
         """
-        points = check_points(x, self.dimension)
+        points = shaped("points", x, self.dimension)
         white = self._white(points)
         cube = np.empty_like(points)
         for j in range(self.dimension):
@@ -163,7 +163,7 @@ class GaussianMixture:
 
     def from_cube(self, y: npt.ArrayLike) -> Array:
         """Return the inverse of `to_cube`, by bisection if there are several components."""
-        cube = np.clip(check_points(y, self.dimension), 1e-300, 1.0 - 1e-16)
+        cube = np.clip(shaped("points", y, self.dimension), 1e-300, 1.0 - 1e-16)
         n, d = cube.shape
         white = np.zeros((n, self.weights.size, d))
         x = np.empty((n, d))

@@ -15,12 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from llm_elicit.density.errors import (
-    DensityError,
-    instance,
-    integer,
-    numbers,
-)
+from llm_elicit.density.errors import instance, integer
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -93,22 +88,6 @@ def accepted(draw: Callable[[int], Array], n: int, share: float) -> Array:
         parts.append(draw(min(int(1.1 * missing / share) + 16, _BATCH)))
         missing -= len(parts[-1])
     return np.concatenate(parts)[:n]
-
-
-def check_points(x: npt.ArrayLike, dimension: int) -> Array:
-    """Return points (n, d) as floats, NaN and infinite ones included.
-
-    Raises
-    ------
-    DensityError : not numbers, or another shape.
-    """
-    points = numbers("points", x)
-    if points.ndim != 2 or points.shape[1] != dimension:
-        raise DensityError(
-            f"points have shape {points.shape}; they must be (n, {dimension}); "
-            "reshape a single point to one row."
-        )
-    return points
 
 
 def check_draw(n: int, rng: np.random.Generator) -> None:

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from scipy.stats import qmc
 
 from llm_elicit.density.constraints import constraint_of
-from llm_elicit.density.errors import DensityError, finite, flags, no_nan, numbers
-from llm_elicit.density.sampling import SamplingDensity, accepted, check_draw, check_points
+from llm_elicit.density.errors import DensityError, finite, flags, numbers, points_of, shaped
+from llm_elicit.density.sampling import SamplingDensity, accepted, check_draw
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -202,7 +202,7 @@ class Uniform:
 
         Categories and whole numbers must be whole.
         """
-        points = check_points(x, self.dimension)
+        points = shaped("points", x, self.dimension)
         inside = self.in_box(points)
         inside[inside] = self.within(points[inside])
         return inside
@@ -249,7 +249,7 @@ class Uniform:
 
         A whole number or a category has a probability, not a density.
         """
-        points = no_nan("points", check_points(x, self.dimension))
+        points = points_of("points", x, self.dimension, infinite=True)
         inside = self.contains(points)
         constant = -np.log(self.scale_high - self.scale_low).sum() - np.log(self.share)
         return np.where(inside, constant + self.log_scale_slope(points), -np.inf)
@@ -260,7 +260,7 @@ class Uniform:
         It is −log x of a logarithmic feature and 0 of others; of a whole number, the logarithm of
         its cell's width.
         """
-        points = check_points(x, self.dimension)
+        points = shaped("points", x, self.dimension)
         # The cell from k − ½ to k + ½ is log(1 + 1/(k − ½)) wide on a logarithmic scale.
         edge = np.where(self.integer, points - 0.5, points)
         edge = np.where(self.log & (edge > 0), edge, 1.0)
@@ -272,7 +272,7 @@ class Uniform:
 
         With constraints, λ is uniform on the part of the cube where they hold.
         """
-        points = check_points(x, self.dimension)
+        points = shaped("points", x, self.dimension)
         cell = np.where(self.integer, 0.5, 0.0)
         z = 0.5 * (self._to_scale(points - cell) + self._to_scale(points + cell))
         return (z - self.scale_low) / (self.scale_high - self.scale_low)
@@ -290,7 +290,7 @@ class Uniform:
         >>> Uniform([1.0], [4.0], integer=[True]).in_cells([[0.0], [0.375], [1.0]]).tolist()
         [[0.5], [2.0], [4.5]]
         """
-        cube = check_points(y, self.dimension)
+        cube = shaped("points", y, self.dimension)
         z = self.scale_low + cube * (self.scale_high - self.scale_low)
         return np.where(self.log, np.exp(np.where(self.log, z, 0.0)), z)
 
