@@ -333,12 +333,7 @@ class BeliefDensity(Distribution):
         return BeliefDensity(latent, fitted.model, reference, stated, draws, names)
 
     def candidates(self, count: int, temperature: float, *, seed: int = 0) -> Candidates:
-        """Return points for the next pairs to be made of; see `llm_elicit.density.design`.
-
-        Raises
-        ------
-        DensityError : the method is neither "utility" nor "auto", or there are no `draws`.
-        """
+        """Return points for the next pairs to be made of; see `llm_elicit.density.design`."""
         model, draws = self.utility_model("candidates"), self.utility_draws()
         integer("candidates: count", count, least=1)
         number("candidates: temperature", temperature, 0.0)
@@ -346,12 +341,7 @@ class BeliefDensity(Distribution):
             return make_candidates(model, draws, count, temperature, generator_of(seed))
 
     def utility_model(self, wanted: str) -> UtilityDensity:
-        """Return the fitted utility with its normalizing constant, for use inside the core.
-
-        Raises
-        ------
-        DensityError : the method is neither "utility" nor "auto"; the message names ``wanted``.
-        """
+        """Return the fitted utility, for use in the core; ``wanted`` is named in an error."""
         if not isinstance(self._model, UtilityDensity):
             raise DensityError(
                 f"{wanted}: the belief's method is {self._model.name}; this needs the utility "
@@ -360,12 +350,7 @@ class BeliefDensity(Distribution):
         return self._model
 
     def utility_draws(self) -> UtilityDraws:
-        """Return draws of the posterior over utilities, for use inside the core.
-
-        Raises
-        ------
-        DensityError : the belief was fitted without.
-        """
+        """Return draws of the posterior over utilities, for use in the core."""
         if self._draws is None or not len(self._draws):
             raise DensityError(
                 f"draws: this belief ({self._model.name}) was fitted without draws of the "

@@ -57,12 +57,7 @@ class BeliefParts:
 
 
 def write_belief(parts: BeliefParts, folder: object) -> None:
-    """Write both files into ``folder``, which is made if it is missing.
-
-    Raises
-    ------
-    DensityError : ``folder`` is not a path.
-    """
+    """Write both files into ``folder``, which is made if it is missing."""
     target = _folder("save", folder)
     target.mkdir(parents=True, exist_ok=True)
     tensors = {**parts.model.tensors(), "reference": parts.reference}
@@ -87,13 +82,7 @@ def write_belief(parts: BeliefParts, folder: object) -> None:
 
 
 def read_belief(folder: object) -> BeliefParts:
-    """Return what `write_belief` wrote.
-
-    Raises
-    ------
-    DensityError : the folder holds no belief, one of another format, one that was changed since it
-        was written, or one of a method that is not installed.
-    """
+    """Return what `write_belief` wrote, in this version or an earlier one."""
     source = _folder("load", folder)
     try:
         text = json.loads((source / "belief.json").read_text(encoding="utf-8"))

@@ -101,10 +101,6 @@ def condition(latent: Latent, given: Mapping[int, float]) -> tuple[BoxLatent, Su
     ----------
     given : values of features by their numbers, natural units, as `FeatureNames.values` checked
         them.
-
-    Raises
-    ------
-    DensityError : λ is not a `Uniform`, a value is outside the support, or no feature is free.
     """
     sampling = latent.sampling
     if not isinstance(latent, BoxLatent) or not isinstance(sampling, Uniform):

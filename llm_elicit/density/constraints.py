@@ -251,10 +251,6 @@ def _in_polygon(points: Array, start: Array) -> Flags:
 def constraint_of(given: object, dimension: int) -> Constraint:
     """Return a constraint on d features, or the one that its ``to_dict`` described.
 
-    Raises
-    ------
-    DensityError : another kind of object, or features that λ does not have.
-
     Examples
     --------
     >>> constraint_of({"kind": "linear", "coefficients": [1.0, 2.0], "bound": 3.0}, 2)

@@ -212,12 +212,7 @@ class Distribution:
         return result
 
     def inside(self, where: str, x: object) -> Array:
-        """Return points (n, d) after a check that they are in the support, for use in the core.
-
-        Raises
-        ------
-        DensityError : other shapes or values, or points outside the support.
-        """
+        """Return points (n, d), after a check that all are in the support."""
         points = points_of(where, self._features.points(where, x), self.dimension)
         outside = np.flatnonzero(~self.sampling.contains(points))
         if outside.size:

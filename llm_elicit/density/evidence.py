@@ -1,10 +1,10 @@
 """Judgments of all kinds in one table: comparisons with their judge and circumstances, and
 log-odds.
 
-*Rankings* become comparisons; see `llm_elicit.density.rankings`. *Ties* are two comparisons of
-weight ½; see `llm_elicit.density.likelihood`. *Replicates* are repeated rows. *Positions* let a
-position effect be estimated with the utility, and names give each of several *judges* a noise level
-of its own with one common belief.
+*Rankings* become comparisons, weighted as in `llm_elicit.density.utility.judges`. *Ties* are two
+comparisons of weight ½; see `llm_elicit.density.likelihood`. *Replicates* are repeated rows.
+*Positions* let a position effect be estimated with the utility, and names give each of several
+*judges* a noise level of its own with one common belief.
 
 *Log-odds* and stated probabilities are measurements. `Evidence.log_odds` and
 `Evidence.probabilities` keep them apart from the comparisons, as `LogOdds`, one row per question.
@@ -29,7 +29,6 @@ from llm_elicit.density.errors import (
     table_of,
 )
 from llm_elicit.density.log_odds import LogOdds
-from llm_elicit.density.rankings import ranking_rows
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -184,15 +183,27 @@ class Evidence:
     def _of_log_odds(
         cls, first: Array, second: Array, value: Array, spread: Array, judge: str
     ) -> Evidence:
-        _check_judge(judge)
         zero = np.zeros(len(value), dtype=np.int64)
         measured = LogOdds(first, second, value, spread, zero.copy(), zero)
-        points, none = np.empty((0, first.shape[1])), np.empty(0, dtype=np.int64)
-        position = np.empty((0, 2), dtype=np.int64)
-        return cls(
-            points, points, np.empty(0), none, position, none, none > 0, none, none,
-            (judge,), measured,
-        )  # fmt: skip
+        no_points = np.empty((0, first.shape[1]))
+        return cls.of_rows(no_points, no_points, judge, measured=measured)
+
+    @classmethod
+    def of_rows(cls, winners: Array, losers: Array, judge: str, **known: Any) -> Evidence:
+        """Return rows by one judge; fields that are not in ``known`` are those of plain pairs."""
+        if not isinstance(judge, str) or not judge:
+            raise DensityError(f"Evidence: judge = {judge!r}; it must be the judge's name.")
+        n = len(winners)
+        rows: dict[str, Any] = {
+            "weights": np.ones(n),
+            "judge": np.zeros(n, dtype=np.int64),
+            "positions": np.full((n, 2), UNKNOWN),
+            "shown": np.full(n, 2),
+            "tie": np.zeros(n, dtype=bool),
+            "pick": np.full(n, UNKNOWN),
+            "asked": np.full(n, UNKNOWN),
+        }
+        return cls(winners, losers, judges=(judge,), **rows | known)
 
     @classmethod
     def comparisons(
@@ -224,7 +235,6 @@ class Evidence:
         """
         one, other = sides_of(("Evidence: a", "Evidence: b"), a, b)
         n = len(one)
-        _check_judge(judge)
         even = flags("Evidence: tie", tie, n)
         q, mass = _without_ties(preference, even), column("Evidence: weights", weights, n)
         if (mass < 0).any():
@@ -242,18 +252,13 @@ class Evidence:
         if first is not None:
             a_first = flags("Evidence: first", first, n)
             position = np.stack([~a_first, a_first], axis=1).astype(np.int64)
-        none = np.full(2 * n, UNKNOWN)
-        found = cls(
+        found = cls.of_rows(
             np.concatenate([one, other]),
             np.concatenate([other, one]),
-            np.concatenate([q, 1.0 - q]) * np.tile(mass, 2),
-            np.zeros(2 * n, dtype=np.int64),
-            np.concatenate([position, position[:, ::-1]]),
-            np.full(2 * n, 2),
-            np.tile(even, 2),
-            none,
-            none,
-            (judge,),
+            judge,
+            weights=np.concatenate([q, 1.0 - q]) * np.tile(mass, 2),
+            positions=np.concatenate([position, position[:, ::-1]]),
+            tie=np.tile(even, 2),
         )
         return found._rows(found.weights != 0)
 
@@ -279,29 +284,24 @@ class Evidence:
         ------
         DensityError : a ranking that does not consist of different numbers of 0..k−1.
         """
-        _check_judge(judge)
         if not isinstance(positions, bool | np.bool_):
             raise DensityError(f"Evidence: positions = {positions!r}; it must be True or False.")
         sets = table_of("Evidence: points", points, 3)
         n, k = sets.shape[:2]
         if k == 1:
             raise DensityError("Evidence: points has one point per question; a ranking needs two.")
-        rows = ranking_rows(ranking, n, k)
-        question, winner, loser = rows.question, rows.winner, rows.loser
-        place = np.stack([winner, loser], axis=1)
-        none = np.full(len(question), UNKNOWN)
-        return cls(
-            sets[question, winner],
-            sets[question, loser],
-            np.ones(len(question)),
-            np.zeros(len(question), dtype=np.int64),
-            place if positions else np.full_like(place, UNKNOWN),
-            np.full(len(question), k),
-            np.zeros(len(question), dtype=bool),
-            rows.pick if k > 2 else none,
-            question if k > 2 else none,
-            (judge,),
-        )
+        order = _ranked(ranking, n, k)
+        # The first is picked above all others, the second above the rest, and so on.
+        picks = min(np.shape(ranking)[1], k - 1)
+        best, worse = np.array([(p, j) for p in range(picks) for j in range(p + 1, k)]).T
+        question = np.repeat(np.arange(n), len(best))
+        winner, loser = order[:, best].ravel(), order[:, worse].ravel()
+        known: dict[str, Any] = {"shown": np.full(len(question), k)}
+        if positions:
+            known["positions"] = np.stack([winner, loser], axis=1)
+        if k > 2:
+            known |= {"pick": question * picks + np.tile(best, n), "asked": question}
+        return cls.of_rows(sets[question, winner], sets[question, loser], judge, **known)
 
     def __add__(self, other: Evidence) -> Evidence:
         """Return the judgments of both; judges of one name are one judge."""
@@ -377,6 +377,26 @@ def _without_ties(preference: npt.ArrayLike, even: npt.NDArray[np.bool_]) -> Arr
     return np.where(even, 0.5, values)
 
 
-def _check_judge(judge: object) -> None:
-    if not isinstance(judge, str) or not judge:
-        raise DensityError(f"Evidence: judge = {judge!r}; it must be the judge's name.")
+def _ranked(ranking: npt.ArrayLike, n: int, k: int) -> Index:
+    """Return rankings (n, k) of all points, those not ranked last, in the order shown."""
+    if np.asarray(ranking).dtype.kind not in "iu":
+        raise DensityError(
+            "Evidence: ranking must be whole numbers, those of a question's points; convert it "
+            "to integers first."
+        )
+    order = numbers("Evidence: ranking", ranking).astype(np.int64)
+    if order.ndim != 2 or len(order) != n or not 1 <= order.shape[1] <= k:
+        raise DensityError(
+            f"Evidence: ranking has shape {order.shape}, expected ({n}, r) with r in 1..{k}: "
+            "the numbers of the points of a question, best first; pass one row per question."
+        )
+    for i, row in enumerate(order.tolist()):
+        if len(set(row)) < len(row) or not set(row) <= set(range(k)):
+            raise DensityError(
+                f"Evidence: ranking[{i}] is {row}; it must be different numbers of "
+                f"0..{k - 1}, best first; drop answers that are not rankings."
+            )
+    ranked = np.zeros((n, k), dtype=bool)
+    np.put_along_axis(ranked, order, True, axis=1)
+    rest = np.argsort(ranked, axis=1, kind="stable")[:, : k - order.shape[1]]
+    return np.concatenate([order, rest], axis=1)

@@ -23,10 +23,6 @@ class FeatureNames:
     names : one name for each feature, no two alike.
     categories : the words of a feature's codes 0, 1, ..., by its number.
 
-    Raises
-    ------
-    DensityError : names that are not texts, or two that are alike.
-
     Examples
     --------
     >>> known = FeatureNames(("species", "mass"), {0: ("Adelie", "Gentoo")})
@@ -50,12 +46,7 @@ class FeatureNames:
         return cls(tuple(f"x{i}" for i in range(count)))
 
     def place(self, where: str, feature: int | str) -> int:
-        """Return the number of a feature, which is given by its number or name.
-
-        Raises
-        ------
-        DensityError : there is none.
-        """
+        """Return the number of a feature, which is given by its number or name."""
         if isinstance(feature, str):
             if feature not in self.names:
                 raise DensityError(
@@ -65,12 +56,7 @@ class FeatureNames:
         return integer(f"{where}: a feature's number", feature, most=len(self.names) - 1)
 
     def values(self, where: str, given: Mapping[Any, float | str]) -> dict[int, float]:
-        """Return values by the features' numbers; words of categories become codes.
-
-        Raises
-        ------
-        DensityError : no mapping, an unknown feature, or a value that it cannot have.
-        """
+        """Return values by the features' numbers; words of categories become codes."""
         if not isinstance(given, Mapping) or not given:
             raise DensityError(
                 f"{where}: {given!r}; it must be {{feature: value}}, one value or more."
@@ -90,12 +76,7 @@ class FeatureNames:
         return float(words.index(value))
 
     def points(self, where: str, x: Any) -> Any:
-        """Return the columns of a data frame in the order of the features; arrays as they are.
-
-        Raises
-        ------
-        DensityError : a frame without a column of a feature's name, or with an unknown category.
-        """
+        """Return the columns of a data frame in the order of the features; arrays as they are."""
         if frame_names(x) is None:
             return x
         missing = [name for name in self.names if name not in x.columns]

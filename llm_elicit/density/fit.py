@@ -1,9 +1,10 @@
-"""From judgments to a belief density: `fit_belief`, and `fit_evidence` for those of every kind."""
+"""From judgments to a belief density: `fit_belief` from pairs, `fit_evidence` from all kinds."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -60,9 +61,9 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
         the belief that enters the utility is then the density per unit of that scale.
     method : ``"auto"``, the utility described in several ways and stacked by held-out choices,
         with the reason in ``diagnostics["reason"]``; ``"score"``, the score of the winners
-        de-tempered by τ(x) (Mikkola, Acerbi and Klami, 2026), which learns from win rates alone
-        and is to be trusted with two features only: it was about as accurate as ``"auto"`` on two
-        of three targets of two features, and 5 to 21 times as far off on three of four and six;
+        de-tempered by τ(x) (Mikkola, Acerbi and Klami, 2026), which learns from win rates only and
+        is recommended for two features only: it was about as accurate as ``"auto"`` on two of
+        three targets of two features, and 5 to 21 times as far off on three of four and six;
         ``"score-constant"``, the same with the one constant τ* (Proposition 3.2);
         ``"utility"``, the Bradley–Terry utility density exp(f); or an external method, such as
         the benchmarks' baseline ``"flow"``, a preferential normalizing flow (Mikkola, Acerbi and
@@ -74,15 +75,14 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
     log_odds : (n,) measured log-odds of the points in ``winners``, which are then those shown
         first, over the points in ``losers``, those shown second; as `Evidence.log_odds`.
     seed : of every random number of the fit; the same inputs and seed give the same belief.
-    settings : `FitSettings`; the default serves every target. Its ``device`` says where networks
-        are evaluated.
+    settings : `FitSettings`; the default suits problems of every size.
     progress : called as progress(stage, done, total).
 
     Diagnostics of the fit are in ``diagnostics``; see `BeliefDensity`.
 
     Raises
     ------
-    DensityError : anything unusable, named in one line with the way out.
+    DensityError : an argument that cannot be used; the message says which, why, and what to do.
 
     Examples
     --------
@@ -96,25 +96,22 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
     >>> bool(abs(belief.sample(1000, seed=1).mean() - 1) < 0.5)
     True
     """
-    assumed = _checked_noise(noise, seed, settings, progress)
-    density = _checked(method, sampling, assumed)
+    request = _Request(method, sampling, noise, seed, settings, progress)
     names = frame_names(winners)
     if names is not None and frame_names(losers) is not None:
         winners = names.points("fit_belief: winners", winners)
         losers = names.points("fit_belief: losers", losers)
-    if log_odds is not None:
-        if weights is not None:
-            raise DensityError(
-                "fit_belief: weights and log_odds were both given; a measured log-odds is one "
-                "answer; repeat the row where a question was asked again."
-            )
-        judgments = check_evidence(Evidence.log_odds(winners, losers, log_odds), density)
-        _check_context(judgments, method, assumed)
+    if log_odds is None:
+        judgments = check_judgments(winners, losers, weights, request.sampling)
+    elif weights is None:
+        evidence = Evidence.log_odds(winners, losers, log_odds)
+        judgments = check_evidence(evidence, request.sampling)
     else:
-        judgments = check_judgments(winners, losers, weights, density)
-    _check_work(judgments, density, method)
-    problem = Problem(judgments, density, assumed, seed, settings or FitSettings(), progress)
-    belief = _belief(problem, method, seed)
+        raise DensityError(
+            "fit_belief: weights and log_odds were both given; a measured log-odds is one "
+            "answer; repeat the row where a question was asked again."
+        )
+    belief = request.fit(judgments)
     return belief if names is None else belief.named(names.names)
 
 
@@ -145,12 +142,12 @@ def fit_evidence(
     evidence : `Evidence`; all its judges have one belief.
     sampling, noise, seed, settings, progress : as in `fit_belief`. Rankings and ties need Gumbel
         noise, and ``noise.ties`` is estimated, not read.
-    method : ``"auto"`` or ``"utility"`` where judges, places, ties or rankings are to be modelled,
-        else any of `fit_belief`'s: the others know winners and losers alone.
+    method : ``"auto"`` or ``"utility"``; any other method of `fit_belief` only if the evidence is
+        plain comparisons by one judge.
 
     Raises
     ------
-    DensityError : anything unusable, named in one line with the way out.
+    DensityError : as `fit_belief`.
 
     Examples
     --------
@@ -164,85 +161,101 @@ def fit_evidence(
     >>> bool(abs(belief.sample(1000, seed=1).mean() - 1) < 0.5)
     True
     """
-    assumed = _checked_noise(noise, seed, settings, progress)
-    density = _checked(method, sampling, assumed)
+    request = _Request(method, sampling, noise, seed, settings, progress)
     instance("fit_evidence: evidence", evidence, Evidence, "make it by Evidence.comparisons")
-    judgments = check_evidence(evidence, density)
-    _check_context(judgments, method, assumed)
-    _check_work(judgments, density, method)
-    problem = Problem(judgments, density, assumed, seed, settings or FitSettings(), progress)
-    return _belief(problem, method, seed)
+    return request.fit(check_evidence(evidence, request.sampling))
 
 
-def _checked_noise(noise: object, seed: object, settings: object, progress: object) -> Noise:
-    """Return the noise, and refuse arguments of the wrong types."""
-    seed_of("seed", seed)
-    if settings is not None:
-        instance("settings", settings, FitSettings, "pass FitSettings(...)")
-    callback("progress", progress)
-    if noise is None:
-        return Noise()
-    if not isinstance(noise, Noise):
-        raise DensityError(f"noise = {noise!r}; it must be a Noise, or None for Bradley–Terry.")
-    return noise
+class _Request:
+    """How to fit: the checked arguments of both functions, but for the judgments."""
+
+    def __init__(
+        self,
+        method: str,
+        sampling: SamplingDensity | None,
+        noise: Noise | None,
+        seed: int,
+        settings: FitSettings | None,
+        progress: Progress | None,
+    ) -> None:
+        seed_of("seed", seed)
+        if settings is not None:
+            instance("settings", settings, FitSettings, "pass FitSettings(...)")
+        callback("progress", progress)
+        if noise is not None:
+            instance("noise", noise, Noise, "pass Noise(...), or None for Bradley–Terry")
+        self.noise, self.seed = noise or Noise(), seed
+        self.settings, self.progress = settings or FitSettings(), progress
+        self.method = _known(method)
+        self.sampling = _known_sampling(sampling)
+        if method not in JUDGE_METHODS:
+            self._check_plain()
+
+    def _check_plain(self) -> None:
+        """Raise if noise or λ have what only the methods that model the judges take."""
+        if self.noise.ties:
+            raise DensityError(
+                f"fit_belief: method {self.method!r} has no model of ties, and the noise has ties "
+                f'= {self.noise.ties}; use "auto" or "utility", or leave ties out of the noise.'
+            )
+        other = other_than_numbers(self.sampling)
+        if other is not None:
+            raise DensityError(
+                f"fit_belief: method {self.method!r} takes only numbers without constraints, and "
+                f'{other}; use "auto" or "utility".'
+            )
+
+    def _check(self, judgments: Judgments) -> None:
+        """Raise unless the method models these judgments and there is memory for the fit."""
+        context = judgments.context
+        if self.method not in JUDGE_METHODS and (context or len(judgments.measured)):
+            raise DensityError(
+                f"fit_evidence: method {self.method!r} takes only winners and losers, without "
+                'log-odds, judges, positions, ties or rankings; use "auto" or "utility", or give '
+                "plain comparisons."
+            )
+        picks_or_ties = context is not None and (context.tie.any() or (context.pick >= 0).any())
+        if picks_or_ties and self.noise.family != "gumbel":
+            raise DensityError(
+                "fit_evidence: rankings and ties are modelled for gumbel noise, not "
+                f"{self.noise.family}; use gumbel, or give rankings as pairs and a tie as a "
+                "preference of 0.5."
+            )
+        if self.method in JUDGE_METHODS and not len(judgments.measured):
+            check_work(judgments.size, self.sampling)
+
+    def fit(self, judgments: Judgments) -> BeliefDensity:
+        """Return the belief."""
+        self._check(judgments)
+        parts = (self.sampling, self.noise, self.seed, self.settings, self.progress)
+        problem = Problem(judgments, *parts)
+        began = time.perf_counter()
+        with one_thread():
+            fitted = _fit(problem, self.method)
+        total = time.perf_counter() - began
+        diagnostics = {"method": self.method, "seed": self.seed, **_facts(problem)}
+        diagnostics |= fitted.diagnostics
+        diagnostics |= self_report(problem.latent, fitted.model, fitted.normalizer)
+        diagnostics["seconds"] = {
+            "utility": round(fitted.utility_seconds, 3),
+            "density": round(total - fitted.utility_seconds, 3),
+            "total": round(total, 3),
+        }
+        reference = fitted.normalizer.draws.points[:_REFERENCE].clone()
+        return BeliefDensity(problem.latent, fitted.model, reference, diagnostics, fitted.draws)
 
 
-def _check_context(judgments: Judgments, method: str, noise: Noise) -> None:
-    if len(judgments.measured) and method not in JUDGE_METHODS:
-        raise DensityError(
-            f"fit_evidence: method {method!r} knows winners and losers alone, and there are "
-            'log-odds; use "auto" or "utility", or give the likelier points as winners.'
-        )
-    context = judgments.context
-    if context is None:
-        return
-    if method not in JUDGE_METHODS:
-        raise DensityError(
-            f"fit_evidence: method {method!r} knows winners and losers alone, not judges, places, "
-            'ties or rankings; use "auto" or "utility", or give plain comparisons to fit_belief.'
-        )
-    if noise.family != "gumbel" and (context.tie.any() or (context.pick >= 0).any()):
-        raise DensityError(
-            f"fit_evidence: rankings and ties are modelled for gumbel noise, not {noise.family}; "
-            "use gumbel, or give rankings as pairs and a tie as a preference of 0.5."
-        )
-
-
-def _check_work(judgments: Judgments, sampling: SamplingDensity, method: str) -> None:
-    """Raise unless a utility can be fitted to the choices."""
-    if method in JUDGE_METHODS and not len(judgments.measured):
-        check_work(judgments.size, sampling)
-
-
-def _belief(problem: Problem, method: str, seed: int) -> BeliefDensity:
-    began = time.perf_counter()
-    with one_thread():
-        fitted = _fit(problem, method)
-    total = time.perf_counter() - began
-    diagnostics = {**_facts(problem, method, seed), **fitted.diagnostics}
-    diagnostics |= self_report(problem.latent, fitted.model, fitted.normalizer)
-    diagnostics["seconds"] = {
-        "utility": round(fitted.utility_seconds, 3),
-        "density": round(total - fitted.utility_seconds, 3),
-        "total": round(total, 3),
-    }
-    reference = fitted.normalizer.draws.points[:_REFERENCE].clone()
-    return BeliefDensity(problem.latent, fitted.model, reference, diagnostics, fitted.draws)
-
-
-def _checked(method: str, sampling: SamplingDensity | None, noise: Noise) -> SamplingDensity:
-    """Return λ, and refuse it, a method or noise that do not go together."""
+def _known(method: object) -> str:
     known = known_methods()
     if not isinstance(method, str) or method not in known:
         raise DensityError(
             f"fit_belief: method {method!r} is unknown; the methods are {', '.join(known)}; "
             "choose one of them."
         )
-    if noise.ties and method not in JUDGE_METHODS:
-        raise DensityError(
-            f"fit_belief: method {method!r} knows no ties, and the noise has ties = {noise.ties}; "
-            'use "auto" or "utility", or leave ties out of the noise.'
-        )
+    return method
+
+
+def _known_sampling(sampling: object) -> SamplingDensity:
     if sampling is None:
         raise DensityError(
             "fit_belief: sampling is missing; the estimate depends on the density λ the pairs "
@@ -253,13 +266,19 @@ def _checked(method: str, sampling: SamplingDensity | None, noise: Noise) -> Sam
             f"fit_belief: sampling is a {type(sampling).__name__}; the sampling densities known "
             "here are Uniform, GaussianMixture and Empirical; pass one of them."
         )
-    other = other_than_numbers(sampling)
-    if other is not None and method not in JUDGE_METHODS:
-        raise DensityError(
-            f"fit_belief: method {method!r} knows numbers alone, and {other}; use "
-            '"auto" or "utility".'
-        )
     return sampling
+
+
+def _facts(problem: Problem) -> dict[str, Any]:
+    judgments = problem.judgments
+    return {
+        "noise": asdict(problem.noise),
+        "n": judgments.size + len(judgments.measured),
+        "total_weight": float(judgments.weights.sum()) + len(judgments.measured),
+        "dimension": problem.dimension,
+        "device": problem.settings.device,
+        "coin_log_likelihood": float(np.log(0.5)),
+    }
 
 
 def _fit(problem: Problem, method: str) -> Fitted:
@@ -267,62 +286,54 @@ def _fit(problem: Problem, method: str) -> Fitted:
         return external_method(method).fit(problem)
     if method in SCORE_METHODS:
         return fit_score(problem, constant=method == "score-constant")
-    if len(problem.judgments.measured):
-        return _fit_measured(problem, method)
-    return _fit_choices(problem, method)
-
-
-def _fit_choices(problem: Problem, method: str) -> Fitted:
     began = time.perf_counter()
+    found = _measured(problem) if len(problem.judgments.measured) else _chosen(problem)
+    seconds = time.perf_counter() - began
+    reason = {"reason": found.reason} if method == "auto" else {}
+    utility = found.utility.to(torch.empty(0, device=problem.settings.device))
+    belief = normalized(problem.latent, utility, problem.generator, problem.settings.annealing)
+    report = {**found.report, **reason}
+    return replace(belief, diagnostics=report, draws=found.draws, utility_seconds=seconds)
+
+
+@dataclass(frozen=True)
+class _FittedUtility:
+    """A utility, draws of its posterior, what the fit reports, and why it has this form."""
+
+    utility: Utility
+    draws: UtilityDraws | DeferredDraws
+    report: Mapping[str, Any]
+    reason: str
+
+
+def _measured(problem: Problem) -> _FittedUtility:
+    """Fit evidence with log-odds, for which there is one form."""
+    progress = problem.progress or (lambda *_: None)
+    progress("utility", 0, 1)
+    settings = problem.settings.utility.process
+    found, response = fit_measured(
+        problem.judgments, problem.latent, problem.noise, problem.generator, settings
+    )
+    progress("utility", 1, 1)
+    form = {"form": "gaussian process", "length_scale": found.length_scale}
+    reason = (
+        "The utility as a Gaussian process about a quadratic form, by regression of the "
+        "measured log-odds."
+    )
+    report = {"response": response, "utility": form}
+    return _FittedUtility(found.utility, found.draws, report, reason)
+
+
+def _chosen(problem: Problem) -> _FittedUtility:
+    """Fit choices, by the form of best held-out likelihood."""
     found = fit_choice_utility(problem)
-    seconds, report = time.perf_counter() - began, found.diagnostics
-    diagnostics: dict[str, Any] = {
+    report = found.diagnostics
+    diagnostics = {
         "held_out_log_likelihood": report["held_out"][report["form"]],
         "null_models": _null_models(problem, report["held_out"]),
         "utility": report,
     }
-    if method == "auto":
-        diagnostics["reason"] = _reason(report)
-    utility = found.utility.to(torch.empty(0, device=problem.settings.device))
-    return _with_utility(problem, utility, found.draws, diagnostics, seconds)
-
-
-def _fit_measured(problem: Problem, method: str) -> Fitted:
-    """Fit evidence with log-odds, for which there is one form."""
-    began, progress = time.perf_counter(), problem.progress
-    if progress is not None:
-        progress("utility", 0, 1)
-    found, response = fit_measured(
-        problem.judgments,
-        problem.latent,
-        problem.noise,
-        problem.generator,
-        problem.settings.utility.process,
-    )
-    seconds = time.perf_counter() - began
-    if progress is not None:
-        progress("utility", 1, 1)
-    form = {"form": "gaussian process", "length_scale": found.length_scale}
-    diagnostics: dict[str, Any] = {"response": response, "utility": form}
-    if method == "auto":
-        diagnostics["reason"] = (
-            "The utility as a Gaussian process about a quadratic form, by regression of the "
-            "measured log-odds."
-        )
-    return _with_utility(problem, found.utility, found.draws, diagnostics, seconds)
-
-
-def _with_utility(
-    problem: Problem,
-    utility: Utility,
-    draws: UtilityDraws | DeferredDraws,
-    diagnostics: dict[str, Any],
-    seconds: float,
-) -> Fitted:
-    """Return the belief of a fitted utility."""
-    annealing = problem.settings.annealing
-    density = normalized(problem.latent, utility, problem.generator, annealing)
-    return replace(density, diagnostics=diagnostics, draws=draws, utility_seconds=seconds)
+    return _FittedUtility(found.utility, found.draws, diagnostics, _reason(report))
 
 
 def fit_choice_utility(problem: Problem) -> UtilityFit:
@@ -366,19 +377,6 @@ def _reason(report: dict[str, Any]) -> str:
     scores = ", ".join(f"{form} {value:.4f}" for form, value in report["held_out"].items())
     return (
         f"The utility as {report['form']}: the simplest description that no other clearly beats on "
-        f"held-out comparisons (nats per comparison: {scores}). Scores and flows are left to their "
-        "own methods: they take longer and were not shown to predict comparisons better."
+        f"held-out comparisons (nats per comparison: {scores}). Scores and flows are methods of "
+        "their own: they take longer and were not shown to predict comparisons better."
     )
-
-
-def _facts(problem: Problem, method: str, seed: int) -> dict[str, Any]:
-    return {
-        "method": method,
-        "noise": asdict(problem.noise),
-        "n": problem.judgments.size + len(problem.judgments.measured),
-        "total_weight": float(problem.judgments.weights.sum()) + len(problem.judgments.measured),
-        "dimension": problem.dimension,
-        "seed": seed,
-        "device": problem.settings.device,
-        "coin_log_likelihood": float(np.log(0.5)),
-    }

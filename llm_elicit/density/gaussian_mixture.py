@@ -44,6 +44,7 @@ class GaussianMixture:
         self.means = numbers("GaussianMixture: means", means).copy()
         self.covariances = numbers("GaussianMixture: covariances", covariances).copy()
         self._check_shapes()
+        self.categorical = self.integer = self.periodic = np.zeros(self.dimension, dtype=np.bool_)
         self.cholesky = np.stack([_cholesky(c, k) for k, c in enumerate(self.covariances)])
         with np.errstate(divide="ignore"):
             self._log_weights = np.log(self.weights)
@@ -79,21 +80,6 @@ class GaussianMixture:
         return int(self.means.shape[1])
 
     @property
-    def categorical(self) -> npt.NDArray[np.bool_]:
-        """Which features have categories, (d,) bools: none."""
-        return np.zeros(self.dimension, dtype=np.bool_)
-
-    @property
-    def integer(self) -> npt.NDArray[np.bool_]:
-        """Which features have whole numbers for values, (d,) bools: none."""
-        return self.categorical
-
-    @property
-    def periodic(self) -> npt.NDArray[np.bool_]:
-        """Which features lie on a circle, (d,) bools: none."""
-        return self.categorical
-
-    @property
     def mean(self) -> Array:
         """Mean of the mixture (d,)."""
         return np.asarray(self.weights @ self.means)
@@ -123,7 +109,7 @@ class GaussianMixture:
         return np.where(self.contains(points), logsumexp(log_parts, axis=1), -np.inf)
 
     def log_scale_slope(self, x: npt.ArrayLike) -> Array:
-        """Zero (n,): every feature of a mixture has a linear scale."""
+        """Return 0 (n,): all scales are linear."""
         return np.zeros(shaped("points", x, self.dimension).shape[0])
 
     def _white(self, points: Array) -> Array:

@@ -93,28 +93,14 @@ def check_judgments(
     weights: npt.ArrayLike | None,
     sampling: SamplingDensity,
 ) -> Judgments:
-    """Return plain comparisons as `Judgments`.
-
-    Raises
-    ------
-    DensityError : shapes that differ or do not match λ, values that are not finite, points
-        outside λ's support, bad weights, or fewer comparisons than features.
-    """
+    """Return plain comparisons as `Judgments`."""
     w, loser = sides_of(("winners", "losers"), winners, losers)
     mass = _weights(weights, len(w))
-    pair = np.full((len(w), 2), UNKNOWN)
-    none, zero = pair[:, 0], np.zeros(len(w), dtype=np.int64)
-    plain = Evidence(w, loser, mass, zero, pair, none, zero > 0, none, none, ("judge",))
-    return check_evidence(plain, sampling)
+    return check_evidence(Evidence.of_rows(w, loser, "judge", weights=mass), sampling)
 
 
 def check_evidence(evidence: Evidence, sampling: SamplingDensity) -> Judgments:
-    """Return judgments of any kind as `Judgments`.
-
-    Raises
-    ------
-    DensityError : as `check_judgments`.
-    """
+    """Return judgments of any kind as `Judgments`; there must be as many as features."""
     d = evidence.dimension
     if d != sampling.dimension:
         raise DensityError(

@@ -173,12 +173,7 @@ def known_methods() -> tuple[str, ...]:
 
 
 def external_method(name: str) -> ExternalMethod:
-    """Return the external method of this name.
-
-    Raises
-    ------
-    DensityError : no installed package has it, or it cannot be imported.
-    """
+    """Return the external method of this name."""
     found = entry_points(group=GROUP, name=name)
     if not found:
         raise DensityError(

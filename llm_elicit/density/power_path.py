@@ -55,12 +55,7 @@ class TruncatedNormal:
 
     @classmethod
     def of(cls, latent: Latent, boxes: Array) -> TruncatedNormal:
-        """Return those of boxes (G, d, 2), natural units; a free feature has (−inf, inf).
-
-        Raises
-        ------
-        DensityError : a box bounds a feature with categories, or lies outside λ's support.
-        """
+        """Return those of boxes (G, d, 2), natural units; a free feature has (−inf, inf)."""
         sampling = latent.sampling
         grouped = np.argwhere(sampling.categorical & np.isfinite(boxes).any(-1))
         if grouped.size:
@@ -153,12 +148,7 @@ def follow_powers(
     particles: int,
     generator: torch.Generator,
 ) -> PowerPath:
-    """Return particles within boxes (G, d, 2), natural units, along increasing powers (K,).
-
-    Raises
-    ------
-    DensityError : a box holds nothing of λ's support, or bounds a feature with categories.
-    """
+    """Return particles in boxes (G, d, 2), natural units, along increasing powers (K,)."""
     moved = _Particles(latent, utility, boxes, particles, generator)
     masses, points = [], []
     for power in powers:

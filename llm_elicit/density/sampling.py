@@ -10,7 +10,7 @@ units. With all scales linear (the default) this is the setting of Mikkola, Acer
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,28 +22,23 @@ Flags = npt.NDArray[np.bool_]
 _BATCH = 2**16  # draws at once
 
 
-@runtime_checkable
 class SamplingDensity(Protocol):
-    """The interface of a sampling density λ over d features, in natural units."""
+    """The interface of a sampling density λ over d features, in natural units.
+
+    Attributes
+    ----------
+    categorical : (d,) bools, which features have categories; values are the categories' numbers.
+    integer : (d,) bools, which features have whole numbers for values.
+    periodic : (d,) bools, which features lie on a circle.
+    """
+
+    categorical: Flags
+    integer: Flags
+    periodic: Flags
 
     @property
     def dimension(self) -> int:
         """Number of features d."""
-        ...
-
-    @property
-    def categorical(self) -> Flags:
-        """Which features have categories, (d,) bools; their values are the categories' numbers."""
-        ...
-
-    @property
-    def integer(self) -> Flags:
-        """Which features have whole numbers for values, (d,) bools."""
-        ...
-
-    @property
-    def periodic(self) -> Flags:
-        """Which features lie on a circle, (d,) bools."""
         ...
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
@@ -76,13 +71,7 @@ class SamplingDensity(Protocol):
 
 
 def accepted(draw: Callable[[int], Array], n: int, share: float) -> Array:
-    """Return n points by rejection: ``draw`` returns those of its draws that are accepted.
-
-    Parameters
-    ----------
-    draw : called with a number of draws, returns the accepted ones (m, d), in order.
-    share : about how many of them are.
-    """
+    """Return n points by rejection; draw(k) returns the accepted ones of k draws, about k·share."""
     parts, missing = [draw(0)], n
     while missing > 0:
         parts.append(draw(min(int(1.1 * missing / share) + 16, _BATCH)))
@@ -91,12 +80,7 @@ def accepted(draw: Callable[[int], Array], n: int, share: float) -> Array:
 
 
 def check_draw(n: int, rng: np.random.Generator) -> None:
-    """Check the arguments of ``sample``.
-
-    Raises
-    ------
-    DensityError : n is not a whole number >= 0, or ``rng`` is not a NumPy generator.
-    """
+    """Check the arguments of ``sample``."""
     integer("sample: n", n)
     instance("sample: rng", rng, np.random.Generator, "pass numpy.random.default_rng(seed)")
 

@@ -16,17 +16,7 @@ _KINDS = ("cpu", "cuda")
 
 
 def device_named(name: str) -> torch.device:
-    """Return the device called "cpu", "cuda" or "cuda:0".
-
-    Raises
-    ------
-    DensityError : another name, or a CUDA device that this machine lacks.
-
-    Examples
-    --------
-    >>> device_named("cpu")
-    device(type='cpu')
-    """
+    """Return the device called "cpu", "cuda" or "cuda:0", if this machine has it."""
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError):
@@ -46,12 +36,7 @@ def device_named(name: str) -> torch.device:
 
 
 def generator_of(seed: int) -> torch.Generator:
-    """Return the generator of a seed.
-
-    Raises
-    ------
-    DensityError : the seed is not a whole number of 0 to 2^63 − 1.
-    """
+    """Return the generator of a seed."""
     return torch.Generator().manual_seed(seed_of("seed", seed))
 
 

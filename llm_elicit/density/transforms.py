@@ -330,10 +330,6 @@ class CopulaLatent(_TaperedLatent):
 def make_latent(sampling: SamplingDensity, points: Array | None = None) -> Latent:
     """Return latent coordinates of λ, with the `radius` of the farthest of ``points`` (n, d).
 
-    Raises
-    ------
-    DensityError : λ is of another kind than the three here.
-
     Examples
     --------
     >>> import numpy as np

@@ -225,10 +225,6 @@ class Uniform:
 
         By Sobol points of a fixed seed over the features that the constraints are on, as many as
         bring a hundred thousand accepted ones, or four million.
-
-        Raises
-        ------
-        DensityError : they hold in less than 0.1 % of it.
         """
         involved = sorted({i for each in self.constraints for i in each.involved})
         sobol = qmc.Sobol(max(len(involved), 1), rng=np.random.default_rng(0))

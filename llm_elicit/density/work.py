@@ -13,32 +13,18 @@ from llm_elicit.density.errors import DensityError
 from llm_elicit.density.sampling import SamplingDensity
 from llm_elicit.density.uniform import Uniform
 
-MOST_CATEGORIES = 200
-"""The most categories of one feature that a fit takes."""
-
+_MOST_CATEGORIES = 200  # of one feature
 _MATRICES = 8
 _GIB = 2**30
 
 
 def features_of(sampling: SamplingDensity) -> int:
-    """Return the number of features p of the utility.
-
-    Examples
-    --------
-    >>> features_of(Uniform([0.0, 0.0], [1.0, 3.0], categorical=[False, True]))
-    4
-    """
+    """Return the number of features p of the utility."""
     return int(sampling.dimension + sampling.periodic.sum() + sum(n - 1 for n in _words(sampling)))
 
 
 def terms_of(sampling: SamplingDensity) -> int:
-    """Return the number of coefficients P of the quadratic form.
-
-    Examples
-    --------
-    >>> terms_of(Uniform([0.0, 0.0], [1.0, 3.0], categorical=[False, True]))
-    8
-    """
+    """Return the number of coefficients P of the quadratic form."""
     features = features_of(sampling)
     within = sum(n * (n + 1) // 2 for n in _words(sampling))
     return features + features * (features + 1) // 2 - within
@@ -51,21 +37,8 @@ def _words(sampling: SamplingDensity) -> list[int]:
     return [round(less) for less in (sampling.high - sampling.low)[sampling.categorical]]
 
 
-def memory_of(n: int, terms: int) -> int:
-    """Return about how many bytes the fit of P coefficients to n comparisons holds at once.
-
-    Examples
-    --------
-    >>> memory_of(200, 44) < 10**6, memory_of(200, 10**7) > 10**15
-    (True, True)
-    """
-    return 8 * terms * (2 * n + _MATRICES * terms)
-
-
 def seconds_of(n: int, sampling: SamplingDensity) -> float:
-    """Return about how many seconds of one core the fit of a utility to n comparisons takes.
-
-    With its draws. A score takes more.
+    """Return about how many seconds of one core a fit by "auto" to n comparisons takes, with draws.
 
     Examples
     --------
@@ -77,20 +50,15 @@ def seconds_of(n: int, sampling: SamplingDensity) -> float:
 
 
 def check_work(n: int, sampling: SamplingDensity) -> None:
-    """Raise unless a utility can be fitted to n comparisons.
-
-    Raises
-    ------
-    DensityError : a feature of more than `MOST_CATEGORIES` categories, or too little free memory,
-        with what it would take.
-    """
+    """Raise unless a utility can be fitted to n comparisons in the memory that is free."""
     most = max(_words(sampling), default=0) + 1
-    if most > MOST_CATEGORIES:
+    if most > _MOST_CATEGORIES:
         raise DensityError(
-            f"fit: a feature has {most:,} categories, {MOST_CATEGORIES} at most can be fitted; put "
-            "rare ones together."
+            f"fit: a feature has {most:,} categories, {_MOST_CATEGORIES} at most can be fitted; "
+            "put rare ones together."
         )
-    wanted, free = memory_of(n, terms_of(sampling)), free_memory()
+    terms, free = terms_of(sampling), _free_memory()
+    wanted = 8 * terms * (2 * n + _MATRICES * terms)
     if free is not None and wanted > free:
         raise DensityError(
             f"fit: {n:,} comparisons over {features_of(sampling):,} features (each word of a "
@@ -100,7 +68,7 @@ def check_work(n: int, sampling: SamplingDensity) -> None:
         )
 
 
-def free_memory() -> int | None:
+def _free_memory() -> int | None:
     """Return the bytes that this process may still allocate; None where that is unknown."""
     try:
         text = Path("/proc/meminfo").read_text(encoding="ascii")

@@ -341,7 +341,7 @@ def test_kinds_that_exclude_each_other_are_refused(arguments: dict, said: str) -
 def test_methods_for_continuous_numbers_refuse_other_kinds(name: str) -> None:
     box = EVERY[name]
     points = box.sample(4, np.random.default_rng(0))
-    with pytest.raises(DensityError, match="knows numbers alone"):
+    with pytest.raises(DensityError, match="takes only numbers"):
         fit_belief(points[:2], points[2:], sampling=box, method="score")
 
 

@@ -282,5 +282,5 @@ class TestBadInput:
     @pytest.mark.parametrize("method", ["score", "score-constant", "flow"])
     def test_methods_for_choices_alone_refuse_log_odds(self, method):
         rows = both_orders(10, 13)
-        with pytest.raises(DensityError, match="knows winners and losers alone"):
+        with pytest.raises(DensityError, match="takes only winners and losers"):
             fit_evidence(Evidence.log_odds(*rows), sampling=BOX, method=method)

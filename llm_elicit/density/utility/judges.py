@@ -3,6 +3,17 @@
 Given predicted differences of utility, the few terms maximize their posterior under weak normal
 priors. The differences are cross-validated: those fitted to the same choices are too large, and
 would make the terms too large. Terms and utility are estimated in turns.
+
+*Rankings* are comparisons by the Plackett–Luce model: a judge picks the best of m, then the best of
+the rest. The score (the gradient of the log-likelihood) of one pick w among S is
+
+    ∇f_w − Σ_j π_j ∇f_j  =  Σ_{j ≠ w} v_wj · (1 − F(f_w − f_j)) (∇f_w − ∇f_j),   v_wj = π_w + π_j,
+
+with π the probabilities of S and F logistic. It is that of Bradley–Terry comparisons of w with each
+of the others, weighted by the probability that the pick falls on the two. v is symmetric, so these
+comparisons are unbiased at whatever utility the weights are evaluated. At the true utility they
+have the score of Plackett–Luce and its expected information, since Σ_{j<k} v² (π_j π_k/v²) (∇f_j −
+∇f_k)² is the variance of ∇f under π. With equal utilities v = 2/m, and 1 for a pick of two.
 """
 
 from __future__ import annotations
@@ -19,7 +30,6 @@ from torch import Tensor
 from llm_elicit.density.evidence import UNKNOWN
 from llm_elicit.density.judgments import Context
 from llm_elicit.density.likelihood import Noise, Response
-from llm_elicit.density.rankings import pick_weights
 from llm_elicit.density.utility.folds import Array, ChoiceData, Folds
 
 _BIAS_SD = 3.0  # of an order bias, in units of the noise's scale
@@ -60,7 +70,7 @@ class JudgeTerms:
         return Response(replace(noise, ties=ties), gain, offset)
 
     def weigh(self, data: ChoiceData, noise: Noise, difference: Array | None = None) -> ChoiceData:
-        """Return the rows, those of rankings weighted as in `llm_elicit.density.rankings`.
+        """Return the rows, those of rankings weighted by `pick_weights`.
 
         ``difference`` (n,) is f(winner) − f(loser), NaN or None where not known: equal utilities.
         """
@@ -171,3 +181,22 @@ class _Terms:
         variances = np.diagonal(np.linalg.pinv(curvature, hermitian=True))
         prior = self.precision.numpy() ** -0.5
         return np.asarray(np.where(variances > 0, np.sqrt(np.abs(variances)), prior))
+
+
+def pick_weights(pick: Folds, odds: Array) -> Array:
+    """Return v_wj (m,) of the comparisons of picks numbered ``pick`` (m,).
+
+    ``odds`` (m,) are f_w − f_j in units of the noise's scale; NaN where not known: equal utilities.
+
+    Examples
+    --------
+    >>> pick_weights(np.array([0, 0]), np.zeros(2)).round(2).tolist()    # one of three
+    [0.67, 0.67]
+    """
+    picks = np.unique(pick, return_inverse=True)[1].reshape(-1)
+    # log Σ_S e / e_w, over the losers of each pick and the winner itself.
+    others = np.zeros(int(picks.max()) + 1)
+    np.logaddexp.at(others, picks, -odds)
+    share = np.exp(np.logaddexp(0.0, -odds) - others[picks])
+    even = 2.0 / (1.0 + np.bincount(picks))[picks]
+    return np.where(np.isnan(share), even, share)
