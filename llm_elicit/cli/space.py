@@ -64,12 +64,12 @@ def init_command(
     out.print(_printed(space.draft.columns))
     out.print(str(rows))
     pairs = zip(space.headings, space.features, strict=True)
-    gaps = [heading for heading, one in pairs if one.name in rows.missing and _on_a_line(one)]
+    gaps = [heading for heading, one in pairs if heading in rows.missing and _on_a_line(one)]
     if gaps:
         asked = shlex.quote(",".join(gaps))
         out.print(f"where a missing number is an answer of its own: --not-stated {asked} --force")
-    count = space.dimension
-    out.print(f"{path}: {count} features; edit it, then name it as `space:` in a campaign")
+    count = f"{space.dimension} feature{'s' if space.dimension > 1 else ''}"
+    out.print(f"{path}: {count}; edit it, then name it as `space:` in a campaign")
 
 
 def _on_a_line(feature: Feature) -> bool:

@@ -25,6 +25,16 @@ MISSING = frozenset(
 """What stands for no value in a column of numbers or dates, in lower case."""
 
 ISO = "%Y-%m-%d"
+_NO_ANSWER = frozenset(
+    ("refused", "unknown", "not stated", "no answer", "missing", "not available", "not applicable",
+     "don't know", "prefer not to say", "k.a.", "keine angabe")
+)  # fmt: skip
+"""Words that stand for no value in a column of numbers or dates, in lower case."""
+
+_MOSTLY = 0.9
+_UNIT = r"^[-+]?[\d.,\s]*\d(?:\s+|(?!(?:s|th)$))([^\d\s.,:/()-][^\d\s]{0,9})$"
+"""A number with a unit; "1980s" and "4th" are none."""
+
 _TIME = r"[ T]\d{1,2}:\d{2}.*$"
 _SIGNS = r"[\s\u00a0\u202f'$€£¥₹%]|(?:USD|EUR|GBP|CHF)"
 
@@ -47,18 +57,24 @@ def as_text(cells: pd.Series[Any]) -> pd.Series[str]:
 
 def is_missing(text: pd.Series[str]) -> pd.Series[bool]:
     """Return which cells of a column of numbers or dates hold no value."""
-    return text.str.lower().isin(MISSING)
+    return text.str.lower().isin(MISSING | _NO_ANSWER)
 
 
 def to_numbers(cells: pd.Series[Any], dialect: Dialect) -> pd.Series[float]:
     """Return cells as floats, NaN where they are not numbers.
 
-    Currency signs, per cent signs and thousands separators are left out.
+    Currency signs, per cent signs, thousands separators and a unit that nearly all cells show are
+    left out; numbers in parentheses are negative; durations are seconds.
 
     Example:
-        >>> to_numbers(pd.Series(["$1,200", "3.5 %", "", "two"]), Dialect()).tolist()
-        [1200.0, 3.5, nan, nan]
+        >>> to_numbers(pd.Series(["$1,200", "3.5 %", "(2)", "", "two"]), Dialect()).tolist()
+        [1200.0, 3.5, -2.0, nan, nan]
+        >>> to_numbers(pd.Series(["170 cm", "165 cm"]), Dialect()).tolist()
+        [170.0, 165.0]
     """
+    if pd.api.types.is_timedelta64_dtype(cells.dtype):
+        seconds: pd.Series[float] = cells.dt.total_seconds()
+        return seconds
     if pd.api.types.is_numeric_dtype(cells.dtype) or pd.api.types.is_bool_dtype(cells.dtype):
         return cells.astype("float64")
     return _of_unique(as_text(cells), partial(_numbers, dialect=dialect))
@@ -74,12 +90,33 @@ def _of_unique(
 
 
 def _numbers(text: pd.Series[str], dialect: Dialect) -> pd.Series[float]:
+    present = ~is_missing(text)
     plain = _english(text, dialect) if dialect.decimal == "," else text
     numbers = pd.to_numeric(plain, errors="coerce").astype("float64")
-    odd = numbers.isna() & ~is_missing(text)
-    if odd.any():
-        numbers[odd] = pd.to_numeric(_cleaned(plain[odd]), errors="coerce").astype("float64")
+    for bare in (_cleaned, _without_unit):
+        odd = numbers.isna() & present
+        if not odd.any() or (bare is _without_unit and odd.sum() < _MOSTLY * present.sum()):
+            break
+        numbers[odd] = pd.to_numeric(bare(plain[odd]), errors="coerce").astype("float64")
     return numbers
+
+
+def _without_unit(text: pd.Series[str]) -> pd.Series[str]:
+    unit = unit_of(text)
+    return _cleaned(text.str.removesuffix(unit)) if unit else text
+
+
+def unit_of(text: pd.Series[str]) -> str:
+    """Return what nearly all cells have behind their number, such as "cm"; empty if nothing.
+
+    Example:
+        >>> unit_of(pd.Series(["170 cm", "165.5cm"])), unit_of(pd.Series(["12A", "13", "14"]))
+        ('cm', '')
+    """
+    units = text.str.extract(_UNIT, expand=False).dropna()
+    if len(units) < max(2.0, _MOSTLY * len(text)):
+        return ""
+    return str(units.iloc[0]) if units.nunique() == 1 else ""
 
 
 def _english(text: pd.Series[str], dialect: Dialect) -> pd.Series[str]:
@@ -93,6 +130,7 @@ def _english(text: pd.Series[str], dialect: Dialect) -> pd.Series[str]:
 def _cleaned(text: pd.Series[str]) -> pd.Series[str]:
     """Return numbers without signs of currency and separators of thousands."""
     bare = text.str.replace("\u2212", "-").str.replace(_SIGNS, "", regex=True)
+    bare = bare.str.replace(r"^\(([\d.,]+)\)$", r"-\1", regex=True)
     grouped = bare.str.fullmatch(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
     return bare.where(~grouped, bare.str.replace(",", "", regex=False))
 
@@ -135,7 +173,8 @@ def to_values(
         cells: the column, as text or typed.
         feature: the feature.
         dialect: how its numbers are written.
-        words: the categories of cells that are not written as their category.
+        words: the categories of cells that are not written as their category; empty for cells that
+            hold no value.
         date_format: how its dates are written.
         where: the file, for messages.
         cuts: of categories that are ranges of numbers, where they start but the first.
@@ -144,12 +183,17 @@ def to_values(
         InputError: a cell holds no such value; the message names column and line.
     """
     text = as_text(cells)
+    blank = text.isin([cell for cell, word in words.items() if not word])
+    if blank.any():
+        text, cells = text.mask(blank, ""), cells.mask(blank)
+        words = {cell: word for cell, word in words.items() if word}
     if cuts:
         numbers = to_numbers(cells, dialect)
         ranges = np.searchsorted(np.asarray(cuts), numbers.to_numpy(), side="right")
         values = pd.Series(ranges, numbers.index, dtype="float64").where(numbers.notna())
         if "" in words:
-            values[is_missing(text)] = feature.code(words[""])
+            stated = ~is_missing(text) & ~text.isin(words)
+            values = values.where(stated, feature.code(words[""]))
         rule, way_out = "not a number", "; correct the cell"
     elif feature.categories:
         codes = {word: float(code) for code, word in enumerate(feature.categories)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,13 +16,13 @@ from llm_elicit.spaces import cells
 from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.feature import Floats
 from llm_elicit.spaces.feature_keys import EPOCH
-from llm_elicit.spaces.number_drafts import UnusableColumnError, draft_numbers
-from llm_elicit.spaces.orders import in_order
+from llm_elicit.spaces.number_drafts import UnusableColumnError, draft_numbers, span
+from llm_elicit.spaces.orders import in_order, is_circle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MOST_WORDS = 30
+MOST_WORDS = 60
 """The most categories that are all asked about."""
 
 NOT_STATED = "not stated"
@@ -31,14 +32,21 @@ _MANY_MISSING = 0.05
 """The share of empty cells above which they are a category of their own."""
 
 _MOSTLY = 0.9
-_MOST_OF_SPAN = 0.9
 _LOOKED_AT = 500
 _BOOLEANS = (("false", "true"), ("f", "t"), ("no", "yes"), ("n", "y"), ("0", "1"))
 _DATES = (
     cells.ISO, "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m/%d/%y", "%d %B %Y",
     "%d %b %Y", "%b %d %Y", "%B %d, %Y", "%b %d, %Y", "%d-%b-%Y", "%d-%b-%y",
+    "%Y年%m月%d日", "%Y-%m",
 )  # fmt: skip
 """The ways to write a date; the first that reads every cell is taken."""
+
+_COMPACT, _COMPACT_DATE = "%Y%m%d", r"(?:1[89]|20)\d{6}"
+_TIME = r"\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?: ?[AaPp][Mm])?"
+_CODES = tuple(-float("9" * digits) for digits in range(1, 6))
+"""Numbers that stand for none in columns without others below 0."""
+
+_DURATIONS = ((86_400, "days"), (3_600, "hours"), (60, "minutes"))
 
 
 @dataclass(frozen=True)
@@ -48,11 +56,13 @@ class ColumnDraft:
     Attributes:
         settings: the feature's settings, without its name, label and unit.
         kept: what it is kept as, in words.
-        words: the categories of cells that are not written as their category.
+        words: the categories of cells that are not written as their category; empty for cells that
+            hold no value.
         dates: how its dates are written; empty if they are ISO dates, or it has none.
         unit: the unit that its cells show, if they do.
         guesses: what was guessed from the values, by key of the settings.
         cuts: where the ranges of its numbers start but the first, if they are its categories.
+        missing: the share of its cells that hold no number or date.
     """
 
     settings: dict[str, Any]
@@ -62,6 +72,7 @@ class ColumnDraft:
     unit: str = ""
     guesses: Mapping[str, str] = field(default_factory=dict)
     cuts: Sequence[float] = ()
+    missing: float = 0.0
 
 
 def draft_column(column: pd.Series[Any], words: Sequence[str], dialect: Dialect) -> ColumnDraft:
@@ -83,20 +94,67 @@ def draft_column(column: pd.Series[Any], words: Sequence[str], dialect: Dialect)
         raise UnusableColumnError(f"constant: every cell with a value is {_shown(written[0])}")
     if pd.api.types.is_datetime64_any_dtype(column.dtype):
         return _draft_dates(cells.to_days(column), "")
-    ordered = getattr(column.dtype, "ordered", False)
-    if ordered or pd.api.types.is_bool_dtype(column.dtype):
-        levels = [str(level) for level in column.cat.categories] if ordered else written
+    if getattr(column.dtype, "ordered", False):
+        levels = [str(level) for level in column.cat.categories]
         return _draft_words(text, written, [level for level in levels if level in written])
-    if not pd.api.types.is_numeric_dtype(column.dtype):
+    if _are_compact_dates(written):
+        return _draft_dates(cells.to_days(text, _COMPACT), _COMPACT)
+    numeric = pd.api.types.is_numeric_dtype(column.dtype)
+    if not numeric and not pd.api.types.is_timedelta64_dtype(column.dtype):
         drafted = _draft_text(text, written, dialect)
         if drafted is not None:
             return drafted
-    elif _is_boolean(written):
+    elif numeric and _is_boolean(written):
         return _draft_words(text, written)
+    return _draft_numbers(column, text, words, dialect)
+
+
+def _draft_numbers(
+    column: pd.Series[Any], text: pd.Series[str], words: Sequence[str], dialect: Dialect
+) -> ColumnDraft:
+    """Return what a column of numbers or durations becomes.
+
+    Raises:
+        UnusableColumnError: as `draft_numbers`.
+    """
     numbers = cells.to_numbers(column, dialect)
-    values: Floats = np.asarray(numbers.dropna(), dtype=np.float64)
+    code = _missing_code(numbers)
+    values: Floats = np.asarray(numbers[numbers != code].dropna(), dtype=np.float64)
     settings, kept = draft_numbers(values, words)
-    return ColumnDraft(settings, kept, unit=_unit(text))
+    missing = 1.0 - len(values) / len(column)
+    if pd.api.types.is_timedelta64_dtype(column.dtype):
+        return _draft_durations(settings, values, missing)
+    blank = dict.fromkeys(text[numbers == code].unique().tolist(), "")
+    kept += f", {code:g} is no value" if blank else ""
+    guesses = {"low": f"{code:g} is taken for no value"} if blank else {}
+    return ColumnDraft(settings, kept, blank, "", _unit(text), guesses, missing=missing)
+
+
+def _missing_code(numbers: pd.Series[float]) -> float:
+    """Return the number that stands for no value, as -99 does in surveys; NaN if there is none."""
+    least = float(numbers.min())
+    others = numbers[numbers != least]
+    isolated = len(numbers) - len(others) > 1 and bool((others.dropna() >= 0).all())
+    return least if least in _CODES and isolated else math.nan
+
+
+def _draft_durations(settings: dict[str, Any], seconds: Floats, missing: float) -> ColumnDraft:
+    """Return a feature of durations, in the largest unit that most of them reach."""
+    usual = float(np.median(np.abs(seconds)))
+    size, unit = next((each for each in _DURATIONS if usual >= each[0]), (1, "seconds"))
+    if size > 1:
+        settings |= {"kind": "continuous", "factor": 1.0 / size}
+    return ColumnDraft(settings, "durations", unit=unit, missing=missing)
+
+
+def _are_compact_dates(written: Sequence[str]) -> bool:
+    """Whether all cells are dates written as 20200314."""
+    if not re.fullmatch(_COMPACT_DATE, written[0]):
+        return False
+    present = pd.Series(written)
+    present = present[~cells.is_missing(present)]
+    dates = present.str.fullmatch(_COMPACT_DATE).all()
+    return bool(dates and cells.to_days(present, _COMPACT).notna().all())
 
 
 def _draft_text(text: pd.Series[str], written: list[str], dialect: Dialect) -> ColumnDraft | None:
@@ -111,6 +169,7 @@ def _draft_text(text: pd.Series[str], written: list[str], dialect: Dialect) -> C
     date_format = _date_format(unique)
     if date_format is not None:
         return _draft_dates(cells.to_days(text, date_format), date_format)
+    _refuse_times(unique)
     present = text[text.isin(unique)]
     few = len(written) <= min(MOST_WORDS, len(present) // 2)
     if present.isin(unique[numeric]).mean() >= (_MOSTLY if few else 0.5):
@@ -122,6 +181,28 @@ def _draft_text(text: pd.Series[str], written: list[str], dialect: Dialect) -> C
             "column"
         )
     return _draft_words(text, written)
+
+
+def _refuse_times(unique: pd.Series[str]) -> None:
+    """Refuse times of day, and dates that are not written alike.
+
+    Raises:
+        UnusableColumnError: with the reason.
+    """
+    if not len(unique) or not unique.str.contains(r"\d").all():
+        return
+    if unique.str.fullmatch(_TIME).all():
+        raise UnusableColumnError(
+            f"times of day, such as {_shown(unique.iloc[0])}; give the hour as a number, from 0 to "
+            "23"
+        )
+    read = (cells.to_days(unique, date_format).notna() for date_format in _DATES)
+    ways = [found for found in read if found.any()]
+    if len(ways) > 1 and np.any(ways, axis=0).all():
+        raise UnusableColumnError(
+            f"dates written in several ways, such as {_shown(unique.iloc[0])} and "
+            f"{_shown(unique[~ways[0]].iloc[0])}; write them alike"
+        )
 
 
 def _is_boolean(written: Sequence[str]) -> bool:
@@ -168,14 +249,17 @@ def _draft_words(
         ordered, guesses = False, dict(guesses)
         categories, words = [*categories, NOT_STATED], words | {"": NOT_STATED}
         kept = f"categories, with {share:.0%} {NOT_STATED}"
-    settings = {"kind": "ordered" if ordered else "categorical", "categories": categories}
+    settings: dict[str, Any] = {"kind": "ordered" if ordered else "categorical"}
+    settings["categories"] = categories
+    if ordered and is_circle(categories):
+        settings["periodic"], kept = True, "words on a circle"
     return ColumnDraft(settings, kept, words, guesses=guesses)
 
 
 def _date_format(unique: pd.Series[str]) -> str | None:
     """Return how the dates of a column are written; None if it holds none."""
     looked_at = unique.iloc[:_LOOKED_AT]
-    if not len(looked_at) or not looked_at.str.contains(r"\d.*[-/. ].*\d").all():
+    if not len(looked_at) or not looked_at.str.contains(r"\d.*[-/. 年月].*\d").all():
         return None
     for date_format in _DATES:
         if cells.to_days(looked_at, date_format).notna().all():
@@ -191,19 +275,21 @@ def _draft_dates(days: pd.Series[float], date_format: str) -> ColumnDraft:
     Raises:
         UnusableColumnError: all are one day.
     """
-    values = days.dropna().to_numpy(dtype=np.float64)
+    values: Floats = np.asarray(days.dropna(), dtype=np.float64)
     if values.min() == values.max():
         raise UnusableColumnError("constant: one day")
-    low, high = np.quantile(values, [0.01, 0.99])
-    if high - low > _MOST_OF_SPAN * (values.max() - values.min()) or low == high:
-        low, high = values.min(), values.max()  # no day is far from the others
+    low, high = span(values)
+    if low == high:
+        low, high = float(values.min()), float(values.max())
     ends = [EPOCH + pd.Timedelta(days=int(end)).to_pytimedelta() for end in (low, high)]
     settings = {"kind": "date", "low": ends[0], "high": ends[1]}
     unclear = date_format in ("%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y")
     first = "the month" if date_format.startswith("%m") else "the day"
     guesses = {"kind": f"{first} is taken to come first"} if unclear else {}
     iso = date_format in ("", cells.ISO)
-    return ColumnDraft(settings, "dates", dates="" if iso else date_format, guesses=guesses)
+    missing = float(days.isna().mean())
+    written = "" if iso else date_format
+    return ColumnDraft(settings, "dates", dates=written, guesses=guesses, missing=missing)
 
 
 def _unit(text: pd.Series[str]) -> str:
@@ -211,7 +297,17 @@ def _unit(text: pd.Series[str]) -> str:
     shown = {"%": "%", "$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY", "₹": "INR"}
     first = text[text != ""].iloc[:_LOOKED_AT]
     found = {sign for sign in shown if first.str.contains(sign, regex=False).mean() > 0.5}
-    return shown[found.pop()] if len(found) == 1 else ""
+    return shown[found.pop()] if len(found) == 1 else cells.unit_of(first)
+
+
+def share(part: float) -> str:
+    """Return a share in words, never "0%".
+
+    Example:
+        >>> share(0.002), share(0.2)
+        ('<1%', '20%')
+    """
+    return "<1%" if 0 < part < 0.01 else f"{part:.0%}"
 
 
 def _shown(cell: str) -> str:

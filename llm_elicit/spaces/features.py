@@ -378,10 +378,10 @@ class FeatureSpace(StrictModel, Coordinates):
         return TableRows(len(rows), used, missing, outside, int(within.sum()) - used)
 
     def _first(self, flagged: NDArray[np.bool_]) -> dict[str, int]:
-        """The number of rows by the first feature that is flagged in them."""
+        """The number of rows by the column that is the first to be flagged in them."""
         places = flagged.argmax(axis=1)[flagged.any(axis=1)]
         counts = np.bincount(places, minlength=self.dimension).tolist()
-        return {name: n for name, n in zip(self.names, counts, strict=True) if n}
+        return {heading: n for heading, n in zip(self.headings, counts, strict=True) if n}
 
 
 def _with_locale(feature: Any, locale: Any) -> Any:

@@ -15,10 +15,19 @@ LOW, HIGH = 0.01, 0.99
 
 _SKEWED = 1.0
 _LARGEST, _SMALLEST, _NARROWEST = 1e25, 1e-25, 1e-11
-_FEW = 12
+_NEAR = 0.15
+"""Extremes nearer to the quantiles than this share of their distance are in the range."""
+
+_LEAST_RATIO = 4.0
+"""The least ratio of the ends of a range on a logarithmic scale; below, scales hardly differ."""
+
+FEW = 12
 """Whole numbers over a range of at most so many are all asked about."""
 
 _MOST_DIGITS = 4
+_SEAM = 6
+"""Values of a circle leave at most one part of so many unused where it closes."""
+
 _CIRCLES: dict[str, tuple[tuple[int, int], ...]] = {
     "hour": ((0, 23), (1, 24)), "hr": ((0, 23), (1, 24)), "month": ((1, 12), (0, 11)),
     "mon": ((1, 12),), "minute": ((0, 59),), "weekday": ((0, 6), (1, 7)),
@@ -26,6 +35,7 @@ _CIRCLES: dict[str, tuple[tuple[int, int], ...]] = {
 }  # fmt: skip
 """The values of columns that go around a circle, by the last word of their heading."""
 
+_YEARS = {"year", "yr", "years", "vintage"}
 _ANGLES = {"direction", "dir", "bearing", "azimuth", "heading", "aspect", "hue"}
 _IDENTIFIERS = {"id", "index", "idx", "rownames", "rowid", "nr", "uid", "zip", "zipcode", "phone"}
 
@@ -54,11 +64,11 @@ def draft_numbers(values: Floats, words: Sequence[str]) -> tuple[dict[str, Any],
     if circle is not None:
         return circle, "a circle"
     if whole and _is_year(values, words):
-        low, high = _ends(values, True)
+        low, high = _ends(values, True, log=False)
         locale = {"thousands": ""}
         return {"kind": "integer", "low": low, "high": high, "digits": 4, "locale": locale}, "years"
-    low, high = _ends(values, whole)
-    log = low > 0 and _is_skewed(values)
+    log = _is_skewed(values, whole)
+    low, high = _ends(values, whole, log=log)
     settings: dict[str, Any] = {
         "kind": "integer" if whole else "continuous",
         "scale": "log" if log else "linear",
@@ -94,7 +104,8 @@ def _check(values: Floats, words: Sequence[str]) -> None:
             f"its values from {low:.17g} to {high:.17g} are too near for floats; subtract a "
             "constant"
         )
-    if len(values) > 2 and bool(np.all(np.diff(values) == 1)):
+    counts = len(values) > 2 and bool(np.all(np.diff(values) == 1))
+    if counts and not _YEARS & set(words):
         raise UnusableColumnError("it numbers the rows")
     whole = bool(np.all(values == np.round(values)))
     if whole and len(values) > 2 and words[-1:] and words[-1] in _IDENTIFIERS:
@@ -107,25 +118,30 @@ def _circle(values: Floats, whole: bool, words: Sequence[str]) -> dict[str, Any]
     if _ANGLES & set(words) and values.min() >= 0 and 180 < values.max() <= 360:
         return {"kind": "continuous", "low": 0, "high": 360, "periodic": True}
     for low, high in _CIRCLES.get(last, ()) if whole else ():
-        # Months of the summer alone are no circle.
-        if values.min() == low and values.max() == high:
+        if values.min() >= low and values.max() <= high:
+            # Months of the summer alone are no circle; every third hour is one.
+            steps = np.diff(np.unique(values))
+            seam = values.min() + (high - low + 1) - values.max()
+            if seam > max(float(steps.max()), (high - low + 1) / _SEAM):
+                return None
             return {"kind": "integer", "low": low, "high": high, "periodic": True}
     return None
 
 
 def _is_year(values: Floats, words: Sequence[str]) -> bool:
-    named = any(word in ("year", "yr", "years", "vintage") for word in words)
-    return named and values.min() >= 1000 and values.max() <= 2200
+    return bool(_YEARS & set(words)) and values.min() >= 1000 and values.max() <= 2200
 
 
-def _ends(values: Floats, whole: bool) -> tuple[float, float]:
+def _ends(values: Floats, whole: bool, *, log: bool) -> tuple[float, float]:
     """Return the 1 % and 99 % quantiles, rounded outwards to three digits of their distance.
 
-    If they coincide, and for whole numbers of a small range, the extremes are used.
+    An extreme that is near its quantile takes its place, so that small tables and columns without
+    tails keep their rows. So do both if the quantiles coincide, and for whole numbers of a small
+    range.
     """
-    low, high = np.quantile(values, [LOW, HIGH])
-    if low == high or (whole and values.max() - values.min() <= _FEW):
-        low, high = values.min(), values.max()
+    low, high = span(values, log=log)
+    if low == high or (whole and values.max() - values.min() <= FEW):
+        low, high = float(values.min()), float(values.max())
     grid = 10.0 ** (np.floor(np.log10(high - low)) - 2)
     if whole:
         grid = max(1.0, grid)
@@ -133,14 +149,38 @@ def _ends(values: Floats, whole: bool) -> tuple[float, float]:
     bottom, top = (float(f"{edge:.12g}") for edge in edges)
     # A positive range stays positive: rounding 0.004 down to 0 would rule out the log scale.
     if low > 0 >= edges[0]:
-        bottom = float(f"{low:.3g}")
-        bottom = bottom if 0 < bottom <= low else float(low)
+        step = 10.0 ** (np.floor(np.log10(low)) - 2)
+        bottom = float(f"{np.floor(low / step) * step:.12g}")
     return (int(np.floor(bottom)) or (1 if low > 0 else 0), int(top)) if whole else (bottom, top)
 
 
-def _is_skewed(values: Floats) -> bool:
-    """Whether a long right tail becomes shorter on the logarithm."""
-    raw, logarithmic = float(stats.skew(values)), float(stats.skew(np.log(values[values > 0])))
+def span(values: Floats, *, log: bool = False) -> tuple[float, float]:
+    """Return the 1 % and 99 % quantiles, or an extreme that is near its quantile.
+
+    Args:
+        values: the numbers.
+        log: whether distances are those of logarithms.
+
+    Example:
+        >>> span(np.append(np.arange(1000.0), 1e6))
+        (0.0, 990.0)
+    """
+    low, high = (float(end) for end in np.quantile(values, [LOW, HIGH]))
+    least, most = float(values.min()), float(values.max())
+    ends = np.array([least, low, high, most])
+    scaled = np.log(np.maximum(ends, _SMALLEST)) if log else ends
+    near = _NEAR * (scaled[2] - scaled[1])
+    keeps_least = scaled[1] - scaled[0] <= near and not (log and least <= 0)
+    return least if keeps_least else low, most if scaled[3] - scaled[2] <= near else high
+
+
+def _is_skewed(values: Floats, whole: bool) -> bool:
+    """Whether a long right tail over a wide range becomes shorter on the logarithm."""
+    low, high = np.quantile(values, [LOW, HIGH])
+    if not 0 < _LEAST_RATIO * low < high or (whole and values.max() - values.min() <= FEW):
+        return False
+    values = np.clip(values, low, high)  # a single extreme does not choose the scale
+    raw, logarithmic = float(stats.skew(values)), float(stats.skew(np.log(values)))
     return raw > _SKEWED and abs(logarithmic) < abs(raw)
 
 

@@ -1,15 +1,19 @@
-"""A column of numbers with missing cells as categories: ranges of the numbers, and "not stated".
+"""Columns of numbers as categories: ranges of the numbers and "not stated", or few numbers.
 
 Rows that lack a number have no place on its scale and are left out. Where a missing value is an
 answer of its own (an income that was not stated), the column can be asked about as categories
 instead: ranges with about a fifth of the numbers each, and "not stated" for the missing ones. They
 are categorical, not ordered: "not stated" is neither below nor above the ranges.
+
+A column with a few numbers far apart, such as rates of 7 and 19 per cent, holds no others: its
+numbers are ordered categories, so that nobody is asked about 13 per cent.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
@@ -18,13 +22,16 @@ import numpy as np
 import pandas as pd
 
 from llm_elicit.spaces import cells
-from llm_elicit.spaces.column_drafts import NOT_STATED, ColumnDraft
+from llm_elicit.spaces.column_drafts import NOT_STATED, ColumnDraft, share
 from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.feature import Floats
-from llm_elicit.spaces.number_drafts import UnusableColumnError
+from llm_elicit.spaces.number_drafts import FEW, UnusableColumnError
 from llm_elicit.spaces.number_format import ENGLISH, Locale, format_number
 
 _LEVELS = (0.2, 0.4, 0.6, 0.8)
+_ROWS_EACH = 10
+"""The least rows for each of few numbers."""
+
 _SMALL = 1000
 """Whole numbers with ranges shorter than this are worded "20 to 44", not "20 to 45"."""
 
@@ -53,7 +60,7 @@ def with_not_stated(
     numeric = draft.settings["kind"] in ("continuous", "integer")
     if not numeric or draft.settings.get("periodic"):
         raise UnusableColumnError(f"only numbers become ranges, and this column is {draft.kept}")
-    values = cells.to_numbers(column, dialect)
+    values = cells.to_numbers(column, dialect).mask(cells.as_text(column).isin(draft.words))
     missing = float(values.isna().mean())
     if not missing:
         raise UnusableColumnError("no cell is missing, so nothing is not stated")
@@ -64,10 +71,50 @@ def with_not_stated(
     categories = [*_words(cuts, whole, unit, locale), NOT_STATED]
     return ColumnDraft(
         {"kind": "categorical", "categories": categories},
-        f"{len(cuts) + 1} ranges, with {missing:.0%} {NOT_STATED}",
-        words={"": NOT_STATED},
+        f"{len(cuts) + 1} ranges, with {share(missing)} {NOT_STATED}",
+        words=dict.fromkeys(["", *draft.words], NOT_STATED),
         guesses={"categories": "ranges with about a fifth of the numbers each"},
         cuts=cuts,
+    )
+
+
+def of_few_numbers(
+    draft: ColumnDraft, column: pd.Series[Any], dialect: Dialect, unit: str
+) -> ColumnDraft:
+    """Return the draft of a column as ordered categories if it has few numbers, with gaps.
+
+    Args:
+        draft: what the column becomes otherwise.
+        column: its cells.
+        dialect: how numbers are written.
+        unit: the unit of the numbers.
+
+    Example:
+        >>> from llm_elicit.spaces.column_drafts import draft_column
+        >>> tax = pd.Series([7, 19] * 20, name="tax")
+        >>> draft = draft_column(tax, ["tax"], Dialect())
+        >>> of_few_numbers(draft, tax, Dialect(), "%").settings
+        {'kind': 'ordered', 'categories': ['7 %', '19 %']}
+    """
+    settings = draft.settings
+    plain = settings["kind"] in ("continuous", "integer") and "factor" not in settings
+    if not plain or settings.get("periodic") or draft.kept == "years":
+        return draft
+    numbers = cells.to_numbers(column, dialect).mask(cells.as_text(column).isin(draft.words))
+    values = np.asarray(numbers.dropna(), dtype=np.float64)
+    unique = np.unique(values)
+    near = settings["kind"] == "integer" and np.ptp(unique) <= FEW
+    dense = near and len(unique) > np.ptp(unique) / 2
+    if dense or len(unique) > FEW or len(values) < _ROWS_EACH * len(unique):
+        return draft
+    end = f" {unit}" if unit else ""
+    words = [f"{_written(value, ENGLISH)}{end}" for value in unique.tolist()]
+    return replace(
+        draft,
+        settings={"kind": "ordered", "categories": words},
+        kept=f"{len(words)} numbers, as ordered categories",
+        guesses={"categories": "no other numbers are asked about"},
+        cuts=unique[1:].tolist(),
     )
 
 

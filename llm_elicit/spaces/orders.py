@@ -28,8 +28,15 @@ _ORDERS: tuple[tuple[str, ...], ...] = (
     ("mild", "moderate", "severe"), ("primary", "secondary", "tertiary"),
     ("none", "mild", "moderate", "severe"), ("no", "maybe", "yes"), ("1st", "2nd", "3rd", "crew"),
     ("first", "second", "third", "fourth", "fifth"), ("freshman", "sophomore", "junior", "senior"),
+    ("primary school", "secondary school", "high school", "college", "university"),
+    ("high school", "bachelor's degree", "master's degree", "phd"),
+    ("high school", "bachelors", "masters", "doctorate"),
+    ("less than high school", "high school", "some college", "bachelor", "master", "doctorate"),
+    ("never", "yearly", "monthly", "weekly", "daily"),
     ("i1", "si2", "si1", "vs2", "vs1", "vvs2", "vvs1", "if"),
 )  # fmt: skip
+_CIRCLES = _ORDERS[:4]
+_QUARTER = r"\d{4}[-/ ]?q[1-4]"
 _RANGE = re.compile(
     r"(?P<below>[<≤]|under |below |less than )?\s?(?P<first>\d[\d,.]*)\s?[a-z$€%]*"
     r"(?:\s?(?:-|–|to)\s?\d[\d,.]*\s?[a-z$€%]*|\s?\+|\s?(?:and|or) (?:over|more|older|above))?"
@@ -50,10 +57,23 @@ def in_order(words: Sequence[str]) -> list[str]:
         if set(plain.values()) <= set(order):
             return sorted(words, key=lambda word: order.index(plain[word]))
     ranges = {word: _RANGE.fullmatch(text) for word, text in plain.items()}
+    if all(re.fullmatch(_QUARTER, text) for text in plain.values()):
+        return sorted(words, key=lambda word: plain[word])
     starts = {word: _start(found) for word, found in ranges.items() if found is not None}
     apart = len(set(starts.values())) == len(words)
     spans = sum(not re.fullmatch(r"[\d.,]+", text) for text in plain.values())
     return sorted(words, key=lambda word: starts[word]) if apart and spans > 1 else []
+
+
+def is_circle(words: Sequence[str]) -> bool:
+    """Whether words are all months or all days of the week, in any order.
+
+    Example:
+        >>> is_circle(["Sat", "Sun"]), is_circle(["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"])
+        (False, True)
+    """
+    plain = {word.casefold() for word in words}
+    return any(plain == set(order) for order in _CIRCLES)
 
 
 def _start(found: re.Match[str]) -> tuple[float, bool]:

@@ -53,7 +53,7 @@ class Table(StrictModel):
             feature's it says nothing.
         dialect: how a CSV is written.
         words: by feature, the category of cells that are not written as their category; an empty
-            cell may be one.
+            cell may be one. The empty text stands for no value, as in ``income: {"-99": ""}``.
         dates: by feature, how its dates are written; unless given, as 2020-03-14.
         cuts: by feature whose categories are ranges of numbers, where they start but the first.
     """
@@ -158,8 +158,8 @@ class TableRows:
     Attributes:
         total: the number of rows.
         used: the number of rows that are complete and within the range.
-        missing: the number of rows without a value, by feature.
-        outside: the number of complete rows outside the range, by feature.
+        missing: the number of rows without a value, by column.
+        outside: the number of complete rows outside the range, by column.
         excluded: the number of rows within all ranges that break a constraint.
 
     Example:

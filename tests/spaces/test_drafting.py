@@ -60,7 +60,7 @@ def test_words_are_drafted_as_they_are_written(tmp_path):
 
 
 def test_ranges_are_robust_quantiles_rounded_outwards(tmp_path):
-    values = np.append(np.linspace(0.0123, 9.876, 999), 1e6)
+    values = np.array([-1e6, *np.linspace(0.0123, 9.876, 998), 1e6])
     path = tmp_path / "t.csv"
     pd.DataFrame({"x": values}).to_csv(path, index=False)
     (feature,) = FeatureSpace.from_file(path).features
