@@ -16,7 +16,7 @@ Array = npt.NDArray[np.float64]
 LOG_2PI = math.log(2.0 * math.pi)
 
 
-class Latent(ABC):
+class Coordinates(ABC):
     """A change of coordinates, and λ in it. Tensors are (n, d); log-densities (n,), nats.
 
     The methods given here are those of coordinates in which λ is N(0, I) on a bounded space.
@@ -38,18 +38,50 @@ class Latent(ABC):
     def from_latent(self, g: Array) -> Array:
         """Return the points, natural units and inside the support, of latent points."""
 
-    def draw(self, n: int, generator: torch.Generator) -> Tensor:
-        """Return n exact draws (n, d) of λ, from uniforms through the Rosenblatt map."""
-        size = (n, self.sampling.dimension)
-        cube = torch.rand(*size, generator=generator, dtype=torch.float64)
-        return torch.from_numpy(self.to_latent(self.sampling.from_cube(cube.numpy())))
-
     @abstractmethod
     def features(self, g: Tensor) -> Tensor:
         """Return the inputs (n, p) of the utility: bounded, of unit variance under λ.
 
         p is d, or more where a feature is periodic or has categories.
         """
+
+    @abstractmethod
+    def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
+        """Return the gradient in g of a function with gradient v (n, p) in the features."""
+
+    @abstractmethod
+    def log_volume(self, g: Tensor) -> Tensor:
+        """Return log|dz/dg|, with z the features on their scales."""
+
+    @abstractmethod
+    def log_volume_slope(self, g: Tensor) -> Tensor:
+        """Return the gradient of `log_volume`."""
+
+    def taper(self, g: Tensor) -> Tensor:
+        """Return what is added to the utility beyond the compared points; 0 on a bounded space."""
+        return torch.zeros_like(g[:, 0])
+
+    def taper_slope(self, g: Tensor) -> Tensor:
+        """Return the gradient of `taper`."""
+        return torch.zeros_like(g)
+
+    def log_sampling(self, g: Tensor) -> Tensor:
+        """Return log λ in latent coordinates."""
+        return -0.5 * (g * g).sum(-1) - 0.5 * LOG_2PI * g.shape[-1]
+
+    def sampling_score(self, g: Tensor, sigma: float | Tensor) -> Tensor:
+        """Return ∇ log (λ * N(0, σ²I)) in latent coordinates; σ is a number or (n, 1)."""
+        return -g / (1.0 + sigma * sigma)
+
+
+class Latent(Coordinates):
+    """Coordinates that are affine in functions of single features: those the core fits in."""
+
+    def draw(self, n: int, generator: torch.Generator) -> Tensor:
+        """Return n exact draws (n, d) of λ, from uniforms through the Rosenblatt map."""
+        size = (n, self.sampling.dimension)
+        cube = torch.rand(*size, generator=generator, dtype=torch.float64)
+        return torch.from_numpy(self.to_latent(self.sampling.from_cube(cube.numpy())))
 
     @property
     def category(self) -> npt.NDArray[np.int64]:
@@ -65,60 +97,21 @@ class Latent(ABC):
         """
 
     @abstractmethod
-    def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
-        """Return the gradient in g of a function with gradient v (n, p) in the features."""
-
-    @abstractmethod
-    def log_volume(self, g: Tensor) -> Tensor:
-        """Return log|dz/dg|, with z the features on their scales."""
-
-    @abstractmethod
-    def log_volume_slope(self, g: Tensor) -> Tensor:
-        """Return the gradient of `log_volume`."""
-
     def natural_slope(self, g: Array, v: Array) -> Array:
         """Return the gradient (n, d) per natural unit of f + log|dz/dx|, for f of gradient v in g.
 
         The second term turns a log-density per unit of the scales z into one per natural unit. It
         varies where a scale is logarithmic.
         """
-        raise NotImplementedError
 
-    def axis(self, x: Array) -> Array:
-        """Return h (n, d) of natural values (n, d), ±∞ included, with h_j a function of x_j alone.
-
-        h = L g up to a constant, with L the `root`.
-        """
-        raise NotImplementedError
-
+    @abstractmethod
     def box(self, boxes: Array) -> tuple[Array, Array]:
-        """Return the lower and upper bounds (G, d) of h in boxes (G, d, 2), natural units."""
-        return self.axis(boxes[..., 0]), self.axis(boxes[..., 1])
+        """Return the bounds (G, d) of h in boxes (G, d, 2), natural units, ±∞ included.
+
+        h_j is a function of x_j alone, and h = L g up to a constant, with L the `root`.
+        """
 
     @property
+    @abstractmethod
     def root(self) -> Array:
-        """L (d, d), lower triangular; see `axis`."""
-        raise NotImplementedError
-
-    def taper(self, g: Tensor) -> Tensor:
-        """Return what is added to the utility beyond the compared points; 0 on a bounded space."""
-        return torch.zeros_like(g[:, 0])
-
-    def taper_slope(self, g: Tensor) -> Tensor:
-        """Return the gradient of `taper`."""
-        return torch.zeros_like(g)
-
-    def relaxation(self, g: Tensor, sigma: float) -> Tensor:  # noqa: ARG002 - for overriding
-        """Return the force towards λ at noise level σ; it vanishes with σ.
-
-        On a bounded space it is 0, because the volume term keeps points in the bulk of λ.
-        """
-        return torch.zeros_like(g)
-
-    def log_sampling(self, g: Tensor) -> Tensor:
-        """Return log λ in latent coordinates."""
-        return -0.5 * (g * g).sum(-1) - 0.5 * LOG_2PI * g.shape[-1]
-
-    def sampling_score(self, g: Tensor, sigma: float | Tensor) -> Tensor:
-        """Return ∇ log (λ * N(0, σ²I)) in latent coordinates; σ is a number or (n, 1)."""
-        return -g / (1.0 + sigma * sigma)
+        """L (d, d), lower triangular; see `box`."""

@@ -13,7 +13,6 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
-from scipy.stats import qmc
 from torch import Tensor
 
 from llm_elicit.density.errors import DensityError
@@ -67,17 +66,6 @@ class Problem:
     def dimension(self) -> int:
         """Number of features d."""
         return self.latent.sampling.dimension
-
-    def points_of_sampling(self, log2_quasi: int = 12, limit: int = 16_384) -> Tensor:
-        """Return latent draws (m, d) of λ: ``limit`` compared points at most, 2^k Sobol points."""
-        compared = torch.cat([self.winners, self.losers])
-        if len(compared) > limit:
-            kept = torch.randperm(len(compared), generator=self.generator)[:limit]
-            compared = compared[kept]
-        sampling = self.latent.sampling
-        sobol = qmc.Sobol(sampling.dimension, rng=self.rng).random_base2(log2_quasi)
-        quasi = self.latent.to_latent(sampling.from_cube(sobol))
-        return torch.cat([compared, torch.from_numpy(quasi)])
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class TruncatedNormal:
 
     Parameters
     ----------
-    low, high : (G, d) bounds of h; see `Latent.axis`.
+    low, high : (G, d) bounds of h; see `Latent.box`.
     root : L (d, d).
     """
 

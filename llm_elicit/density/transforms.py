@@ -170,10 +170,6 @@ class _TaperedLatent(Latent):
     def taper_slope(self, g: Tensor) -> Tensor:
         return torch.where(g.norm(dim=-1, keepdim=True) > self.radius, -g, torch.zeros_like(g))
 
-    def relaxation(self, g: Tensor, sigma: float) -> Tensor:
-        """Return σ²/(1 + σ²) times the smoothed score of λ, or noisy levels would be flat."""
-        return sigma**2 / (1.0 + sigma**2) * self.sampling_score(g, sigma)
-
 
 class AffineLatent(_TaperedLatent):
     """Latent coordinates of a `GaussianMixture` λ: g = L⁻¹(x − mean), covariance LLᵀ."""
@@ -220,8 +216,8 @@ class AffineLatent(_TaperedLatent):
     def natural_slope(self, g: Array, v: Array) -> Array:  # noqa: ARG002 - the same everywhere
         return np.asarray(np.linalg.solve(self._low.T, v.T).T)
 
-    def axis(self, x: Array) -> Array:
-        return np.asarray(x - self._mean)
+    def box(self, boxes: Array) -> tuple[Array, Array]:
+        return boxes[..., 0] - self._mean, boxes[..., 1] - self._mean
 
     @property
     def root(self) -> Array:
@@ -314,7 +310,11 @@ class CopulaLatent(_TaperedLatent):
         log = self.sampling.log
         return np.asarray((per_scale - log) / np.where(log, self.from_latent(g), 1.0))
 
-    def axis(self, x: Array) -> Array:
+    def box(self, boxes: Array) -> tuple[Array, Array]:
+        return self._scores(boxes[..., 0]), self._scores(boxes[..., 1])
+
+    def _scores(self, x: Array) -> Array:
+        """Return h (G, d) of natural values, ±∞ where they are."""
         marginals = self.sampling.marginals
         within = np.clip(self.sampling.to_scale(x), marginals.low, marginals.high)
         finite = np.isfinite(within)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from llm_elicit.density.latent import Latent
+from llm_elicit.density.latent import Coordinates, Latent
 from llm_elicit.density.methods import EvaluationError, Fitted, LogNormalizer
 from llm_elicit.density.settings import AnnealingSettings
 from llm_elicit.density.smc import Annealed, Draws, Proposal, anneal
@@ -24,12 +24,12 @@ _FIRST = 4096
 _LEAST_PARTICLES = 1024
 
 
-def utility_at(latent: Latent, utility: Potential, g: Tensor) -> Tensor:
+def utility_at(latent: Coordinates, utility: Potential, g: Tensor) -> Tensor:
     """Return u (n,) at latent points (n, d): the utility with the taper of `Latent.taper`."""
     return utility(latent.features(g)) + latent.taper(g)
 
 
-def utility_and_slope(latent: Latent, utility: Potential, g: Tensor) -> tuple[Tensor, Tensor]:
+def utility_and_slope(latent: Coordinates, utility: Potential, g: Tensor) -> tuple[Tensor, Tensor]:
     """Return u (n,) and its gradient (n, d) at latent points (n, d); see `utility_at`."""
     value, slope = utility.value_and_slope(latent.features(g))
     return value + latent.taper(g), latent.features_slope(g, slope) + latent.taper_slope(g)

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from llm_elicit.density.latent import Array, Latent
+from llm_elicit.density.latent import Array, Coordinates, Latent
 
 _STEP = 1e-4
 _MARGIN = 1e-9
 
 
-class CubeLatent(Latent):
-    """Coordinates in [−side/2, side/2]^d; see `llm_elicit.density.latent.Latent`.
+class CubeLatent(Coordinates):
+    """Coordinates in [−side/2, side/2]^d; see `llm_elicit.density.latent.Coordinates`.
 
     Points beyond the cube count as the nearest point of it. ``outer`` are the coordinates the
     utility was fitted in.
@@ -57,10 +57,6 @@ class CubeLatent(Latent):
     def features(self, g: Tensor) -> Tensor:
         """Return the inputs of the utility, through the outer coordinates."""
         return self.outer.features(self.to_outer(g))
-
-    def from_features(self, t: Tensor) -> tuple[Tensor, float] | None:  # noqa: ARG002 - a protocol
-        """None: in the outer coordinates z need not be linear in features."""
-        return None
 
     def features_slope(self, g: Tensor, v: Tensor) -> Tensor:
         """Pull a gradient v with respect to `features` back to g, by central differences."""

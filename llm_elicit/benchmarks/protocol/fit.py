@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from scipy.stats import qmc
 from torch import Tensor
 
 from llm_elicit.benchmarks.protocol.cube import CubeLatent
@@ -35,6 +36,8 @@ from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.methods import Fitted, LogNormalizer, Problem, external_settings
 from llm_elicit.density.utility_density import estimate_log_normalizer, utility_at
 from llm_elicit.density.utility_function import Utility
+
+_MOST_COMPARED, _LOG2_SOBOL = 16_384, 12
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,7 @@ def _settings(problem: Problem) -> ProtocolSettings:
 def fit_score(problem: Problem, utility: Utility, constant: bool) -> Fitted:
     """Fit the score of winners (and losers), de-tempered by the field or by one constant."""
     settings = _settings(problem)
-    points = problem.points_of_sampling()
+    points = _points_of_sampling(problem)
     latent, data = _coordinates(problem)
     tempering = Tempering.tabulate(
         utility_at(problem.latent, utility, points).numpy(), problem.noise
@@ -184,7 +187,19 @@ def fit_score(problem: Problem, utility: Utility, constant: bool) -> Fitted:
     return Fitted(replace(model, log_normalizer=found.value), found, notes)
 
 
-def _coordinates(problem: Problem) -> tuple[Latent, PairData]:
+def _points_of_sampling(problem: Problem) -> Tensor:
+    """Return latent draws (m, d) of λ: compared points and Sobol points."""
+    compared = torch.cat([problem.winners, problem.losers])
+    if len(compared) > _MOST_COMPARED:
+        kept = torch.randperm(len(compared), generator=problem.generator)[:_MOST_COMPARED]
+        compared = compared[kept]
+    sampling = problem.latent.sampling
+    sobol = qmc.Sobol(sampling.dimension, rng=problem.rng).random_base2(_LOG2_SOBOL)
+    quasi = problem.latent.to_latent(sampling.from_cube(sobol))
+    return torch.cat([compared, torch.from_numpy(quasi)])
+
+
+def _coordinates(problem: Problem) -> tuple[Latent | CubeLatent, PairData]:
     """Return the problem's latent coordinates, or the paper's cube, and the pairs in them."""
     side, pairs = _settings(problem).cube, problem.judgments.pairs
     if side is None:
@@ -196,7 +211,11 @@ def _coordinates(problem: Problem) -> tuple[Latent, PairData]:
 
 
 def _blank_parts(
-    problem: Problem, latent: Latent, utility: Utility, tempering: Tempering, data: PairData
+    problem: Problem,
+    latent: Latent | CubeLatent,
+    utility: Utility,
+    tempering: Tempering,
+    data: PairData,
 ) -> ScoreParts:
     settings = _settings(problem)
     mode = Mode(

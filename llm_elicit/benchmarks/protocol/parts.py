@@ -10,11 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from llm_elicit.benchmarks.protocol.cube import CubeLatent
 from llm_elicit.benchmarks.protocol.likelihood import FlowPrior
 from llm_elicit.benchmarks.protocol.network import ScoreNetwork
 from llm_elicit.benchmarks.protocol.tempering import Tempering
 from llm_elicit.density.errors import DensityError
-from llm_elicit.density.latent import Latent
+from llm_elicit.density.latent import Coordinates, Latent
+from llm_elicit.density.uniform import Uniform
 from llm_elicit.density.utility_density import utility_and_slope, utility_at
 from llm_elicit.density.utility_function import Potential, Utility
 
@@ -57,6 +59,16 @@ class ConstantTempered:
         return self.constant * log
 
 
+def _relaxation(latent: Coordinates, g: Tensor, sigma: float) -> Tensor:
+    """Return the force towards λ (n, d) at noise level σ, without which noisy levels would be flat.
+
+    On a box it is 0, because the volume term keeps points in the bulk of λ.
+    """
+    if isinstance(latent.sampling, Uniform):
+        return torch.zeros_like(g)
+    return sigma**2 / (1.0 + sigma**2) * latent.sampling_score(g, sigma)
+
+
 NODES = 24
 _CHUNK = 4096
 
@@ -87,7 +99,7 @@ class Mode:
 class ScoreParts:
     """Coordinates, utility, network, field and the laws at σ_max of winners and losers."""
 
-    latent: Latent
+    latent: Latent | CubeLatent
     utility: Utility
     network: ScoreNetwork
     tempering: Tempering
@@ -166,7 +178,7 @@ class ScoreParts:
                 force = force + mode.share * self.learned(g, masked, sigma, self._field_at(u))
         else:
             force = self.learned(g, masked, sigma) + latent.taper_slope(g)
-            force = force + latent.relaxation(g, sigma)
+            force = force + _relaxation(latent, g, sigma)
         volume = latent.log_volume_slope(g) if mode.jacobian else latent.sampling_score(g, 0.0)
         return force + volume
 
