@@ -1,9 +1,22 @@
 """The scale of a belief: which power k makes exp(k f) the judge's density.
 
-Comparisons determine f up to a factor, so the belief is one of p_k ∝ exp(k f). Further answers
-determine k, by the likelihoods of `llm_elicit.density.power_likelihood`. Each is evaluated at a
-grid of powers, and at a finer grid about the most likely ones, and interpolated by a cubic spline.
-The prior is flat in log k.
+Comparisons determine f up to a factor, so the belief is one of p_k ∝ exp(k f). Four sources
+determine k:
+
+- *points* x_j stated or drawn from the belief: their likelihood Σ k f(x_j) − m log ∫ exp(k f);
+- *quantiles* of features: the multinomial likelihood of the shares between them, with an effective
+  number of points that fits how well they agree with any k (a quasi-likelihood);
+- *ratios*, "how many times as plausible": log-ratios measure k (f(a) − f(b));
+- *ranges* compared: log-odds measure c (L_k(R) − L_k(R')) with L_k(R) = log ∫_R exp(k f).
+  Differences of log-width are known and determine c, and differences of density then determine k.
+
+f has a posterior. For points and quantiles the likelihood is averaged over the belief's draws
+of f. For ratios and ranges the posterior is f̄ + Σ z_s δ_s, z ~ N(0, I), with the draws'
+deviations δ_s. Along them a log-ratio is linear, and so is the log-mass of a range to first order,
+so that z is integrated out in closed form.
+
+The likelihoods are evaluated at a grid of powers, and at a finer grid about the most likely ones,
+and interpolated by a cubic spline. The prior is flat in log k.
 
 Where few comparisons leave f inexact within the bulk of the belief, the sources differ. Points and
 quantiles give the power at which p_k is nearest to the judge's density, which is below that of the
@@ -13,28 +26,45 @@ the judge's own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from scipy import stats
 from scipy.interpolate import CubicSpline
 from scipy.special import logsumexp
 
 from llm_elicit.density.belief import BeliefDensity
-from llm_elicit.density.errors import DensityError, instance, seed_of
-from llm_elicit.density.power_likelihood import Curve, PowerLikelihoods
-from llm_elicit.density.power_path import log_grid
+from llm_elicit.density.errors import (
+    DensityError,
+    finite,
+    instance,
+    integer,
+    number,
+    seed_of,
+    table_of,
+)
+from llm_elicit.density.power_path import PowerPath, follow_powers, log_grid, whole
 from llm_elicit.density.ranges import RangeLikelihood, Ranges
 from llm_elicit.density.summaries import Coherence, Power
 from llm_elicit.density.torch_utils import one_thread
+from llm_elicit.density.uniform import Uniform
+from llm_elicit.density.utility_density import utility_at
 
 Array = npt.NDArray[np.float64]
+Curve = Callable[[Array], Array]
+"""Log-likelihoods (K,) at powers (K,)."""
 
-_FINER = 16
+_SHARPNESS = (0.05, 400.0)  # bounds of the standard deviation of k f over λ, nats
+_GRID, _FINER, _FINE = 24, 16, 4001
 _LIKELY = 8.0  # nats below the most likely power, beyond which the coarse grid suffices
-_FINE = 4001
+_PARTICLES, _MOST_PARTICLES = 2048, 16_384
+_FEW, _MANY = 5.0, 200.0  # bounds of the effective number of points of stated quantiles
+_NOISE_GRID = 25
+_POOL = 16_384
 
 
 def fit_power(
@@ -48,6 +78,8 @@ def fit_power(
 ) -> Power:
     """Return the power k at which exp(k f) is the judge's density, with f the belief's utility.
 
+    It is estimated from all sources together; ``sources`` has the estimate from each of them.
+
     Parameters
     ----------
     belief : fitted by "auto" or "utility"; the power is relative to it.
@@ -57,10 +89,6 @@ def fit_power(
     ratios : (a, b, log_ratio), (n, d), (n, d) and (n,): the log of how many times as plausible
         a is.
     seed : of the random numbers of integration.
-
-    Returns
-    -------
-    The `Power` by all sources given, with that of each alone in ``sources``.
 
     Raises
     ------
@@ -83,43 +111,238 @@ def fit_power(
     seed_of("fit_power: seed", seed)
     if ranges is not None:
         instance("fit_power: ranges", ranges, Ranges, "make it by Ranges(first, second, log_odds)")
-    if quantiles is not None and not isinstance(quantiles, Mapping):
-        raise DensityError(
-            f"fit_power: quantiles = {quantiles!r}; pass {{feature: {{level: value}}}}."
-        )
     with one_thread():
-        fitted = PowerLikelihoods(belief, seed)
-        of_ranges = None if ranges is None else fitted.of_ranges(ranges)
-        found: dict[str, Curve] = {}
+        family = _Powers(belief, seed)
+        of_ranges, found = None, dict[str, Curve]()
+        if ranges is not None:
+            of_ranges = RangeLikelihood(ranges, belief, family.path, family.deviations)
         if points is not None:
-            found["points"] = fitted.of_points(points)
+            found["points"] = family.of_points(points)
         if quantiles is not None:
-            found["quantiles"] = fitted.of_quantiles(quantiles)
+            found["quantiles"] = family.of_quantiles(quantiles)
         if of_ranges is not None:
             found["ranges"] = of_ranges.curve
         if ratios is not None:
-            found["ratios"] = fitted.of_ratios(ratios)
+            found["ratios"] = family.of_ratios(ratios)
         if not found:
             raise DensityError(
                 "fit_power: no source was given; pass points, quantiles, ranges or ratios."
             )
-        return _power(fitted.powers, found, of_ranges)
+        return _power(family.powers, found, of_ranges)
+
+
+class _Powers:
+    """The family p_k of a belief, at ``powers`` (K,) from nearly flat to very sharp."""
+
+    def __init__(self, belief: BeliefDensity, seed: int) -> None:
+        self.belief = belief
+        self.model, self.utilities = belief.utility_model("fit_power"), belief.utility_draws()
+        self.latent, self.seed = self.model.latent, seed
+        self.particles = _PARTICLES
+        rng = np.random.default_rng([seed, 0x90])
+        spread = float(belief.utility(belief.sampling.sample(4096, rng)).std())
+        if not spread > 0.0:
+            raise DensityError(
+                "fit_power: the belief is flat, so that all its powers are equal; a judge without "
+                "preferences has no scale."
+            )
+        self.powers = log_grid(_SHARPNESS[0] / spread, _SHARPNESS[1] / spread, _GRID)
+        self._whole: dict[tuple[float, ...], PowerPath] = {}
+
+    def path(self, boxes: Array, powers: Array, particles: int) -> PowerPath:
+        """Return particles within boxes (G, d, 2) along powers (K,)."""
+        generator = torch.Generator().manual_seed(self.seed)
+        return follow_powers(self.latent, self.model.utility, boxes, powers, particles, generator)
+
+    def whole(self, powers: Array) -> PowerPath:
+        """Return particles of the whole space along powers (K,), computed once for equal powers."""
+        key = tuple(powers.tolist())
+        if key not in self._whole:
+            self._whole[key] = self.path(whole(self.belief.dimension), powers, self.particles)
+        return self._whole[key]
+
+    def deviations(self, g: torch.Tensor) -> Array:
+        """Return δ_s (S, n) at latent points (n, d): draws are f̄ + Σ z_s δ_s, z ~ N(0, I)."""
+        values = self.utilities(self.latent.features(g)).double().numpy()
+        return np.asarray((values - values.mean(0)) / np.sqrt(len(values) - 1))
+
+    def of_points(self, points: npt.ArrayLike) -> Curve:
+        """Return log p(points | k), averaged over the draws of f.
+
+        Each draw has its own log Z(k), by importance sampling from the particles of all powers
+        together, since those of flat powers also cover where a draw exceeds the mean utility.
+        The expansion in z would be wrong at powers far too high, where z is far from 0.
+        """
+        x = _inside(self.belief, points, "points")
+        m = len(x)
+        # The error of means over particles must be less than that of means over the points.
+        self.particles = int(np.clip(4 * m, _PARTICLES, _MOST_PARTICLES))
+        path = self.whole(self.powers)
+        pool = torch.cat([each[0] for each in path.points])
+        pool = pool[:: -(-len(pool) // _POOL)]
+        f = utility_at(self.latent, self.model.utility, pool).double().numpy()
+        logs = self.powers * f[:, None] - path.log_mass[0]
+        proposal = logsumexp(logs, axis=1) - np.log(len(self.powers))
+        size = np.sqrt(len(self.deviations(pool[:1])) - 1)
+        draws = f + size * self.deviations(pool)
+        g = torch.from_numpy(self.latent.to_latent(x))
+        said = self.belief.utility(x).sum() + size * self.deviations(g).sum(1)
+
+        def curve(powers: Array) -> Array:
+            values = np.empty(len(powers))
+            for at, k in enumerate(powers):
+                log_z = logsumexp(k * draws - proposal, axis=1) - np.log(len(pool))
+                values[at] = logsumexp(k * said - m * log_z) - np.log(len(said))
+            return values
+
+        return curve
+
+    def of_quantiles(self, quantiles: Mapping[int, Mapping[float, float]]) -> Curve:
+        """Return the multinomial log-likelihood of the shares between stated quantiles."""
+        if not isinstance(quantiles, Mapping) or not quantiles:
+            raise DensityError(
+                f"fit_power: quantiles = {quantiles!r}; pass {{feature: {{level: value}}}}."
+            )
+        stated = [_stated(self.belief, feature, said) for feature, said in quantiles.items()]
+        least = sum(float(each.shares @ np.log(each.shares)) for each in stated)
+        free = sum(len(each.shares) - 1 for each in stated) - 1
+        deviance = 2.0 * (least - float(self._agreement(stated, self.powers).mean(1).max()))
+        size = float(np.clip(free / max(deviance, 1e-9), _FEW, _MANY)) if free else 2.0 * _FEW
+
+        def curve(powers: Array) -> Array:
+            total = self._agreement(stated, powers)
+            return np.asarray(logsumexp(size * total, axis=1) - np.log(total.shape[1]))
+
+        return curve
+
+    def _agreement(self, stated: Sequence[_Stated], powers: Array) -> Array:
+        """Return log-likelihoods (K, S) of stated quantiles by draw, per effective point."""
+        path = self.whole(powers)
+        x = [self._values(points[0]) for points in path.points]
+        return np.array([
+            sum(self._log_shares(x[at], path.points[at][0], each, k) @ each.shares
+                for each in stated)
+            for at, k in enumerate(powers)
+        ])  # fmt: skip
+
+    def _values(self, g: torch.Tensor) -> Array:
+        """Return latent points (n, d) in natural units, whole numbers spread over their cells.
+
+        Half of a whole number's mass then lies below a quantile that is this number.
+        """
+        sampling = self.latent.sampling
+        if isinstance(sampling, Uniform):
+            return sampling.in_cells(torch.special.ndtr(g).numpy())
+        return self.latent.from_latent(g.numpy())
+
+    def _log_shares(self, x: Array, g: torch.Tensor, stated: _Stated, power: float) -> Array:
+        """Return log shares (S, B) of mass between quantiles, by draw, to first order."""
+        bins = np.searchsorted(stated.values, x[:, stated.feature])
+        member = np.eye(len(stated.shares))[bins]
+        share = member.mean(0)
+        delta = self.deviations(g)
+        delta = delta * np.sqrt(len(delta) - 1)
+        moved = (delta - delta.mean(1, keepdims=True)) @ member / len(member)
+        least = 0.5 / len(member)
+        # A first-order change of the shares themselves could make them negative.
+        logs = np.log(np.maximum(share, least)) + np.clip(
+            power * moved / np.maximum(share, least), -5.0, 5.0
+        )
+        return np.asarray(logs - logsumexp(logs, axis=1, keepdims=True))
+
+    def of_ratios(self, ratios: Sequence[npt.ArrayLike]) -> Curve:
+        """Return log p(log-ratios | k), with f and the dispersion integrated out."""
+        if not isinstance(ratios, list | tuple) or len(ratios) != 3:
+            raise DensityError("fit_power: ratios must be the three arrays (a, b, log_ratio).")
+        a, b = (_inside(self.belief, side, "ratios") for side in ratios[:2])
+        y = finite("fit_power: ratios", ratios[2])
+        if not (a.shape == b.shape and y.shape == (len(a),)):
+            raise DensityError(
+                f"fit_power: ratios have shapes {a.shape}, {b.shape}, {y.shape}; a and b are (n, d)"
+                " and log_ratio (n,)."
+            )
+        if not y.any():
+            raise DensityError(
+                "fit_power: the log-ratios of ratios are all 0, as those of a flat belief are, and "
+                "this belief is not flat at any power; leave ratios out."
+            )
+        f = self.belief.utility(a) - self.belief.utility(b)
+        sides = [torch.from_numpy(self.latent.to_latent(side)) for side in (a, b)]
+        apart = (self.deviations(sides[0]) - self.deviations(sides[1])).T
+        values, axes = np.linalg.eigh(apart @ apart.T)
+        values, y, f = np.maximum(values, 0.0), axes.T @ y, axes.T @ f
+        sizes = np.sqrt(np.mean(y**2)) * log_grid(0.02, 2.0, _NOISE_GRID)
+
+        def curve(powers: Array) -> Array:
+            k = powers[:, None, None]
+            variance = k**2 * values + np.square(sizes)[:, None]  # (K, noise, n)
+            logs = -0.5 * (np.square(y - k * f) / variance + np.log(variance)).sum(-1)
+            return np.asarray(logsumexp(logs, axis=1))
+
+        return curve
+
+
+def _inside(belief: BeliefDensity, values: npt.ArrayLike, name: str) -> Array:
+    """Return points (n, d) of the support, n >= 1."""
+    where = f"fit_power: {name}"
+    return belief.inside(where, table_of(where, values))
+
+
+class _Stated(NamedTuple):
+    """Values (B − 1,) of a feature's quantiles, and the shares (B,) of mass between them."""
+
+    feature: int
+    values: Array
+    shares: Array
+
+
+def _stated(belief: BeliefDensity, feature: int, said: Mapping[float, float]) -> _Stated:
+    """Return stated quantiles, checked."""
+    integer("fit_power: quantiles, a feature's number", feature, most=belief.dimension - 1)
+    if not isinstance(said, Mapping) or not said:
+        raise DensityError(
+            f"fit_power: quantiles of feature {feature}: {said!r}; pass {{level: value}}."
+        )
+    for level, value in said.items():
+        number("fit_power: a quantile's level", level)
+        number("fit_power: a quantile's value", value)
+    levels = np.array(sorted(said), dtype=np.float64)
+    values = np.array([said[level] for level in sorted(said)], dtype=np.float64)
+    if not (np.diff(values) > 0).all():
+        raise DensityError(
+            f"fit_power: quantiles of feature {feature} are {values.tolist()}; they must "
+            "increase with their levels."
+        )
+    # Medians of several statements need not be whole where values are.
+    low, high = (ends[int(feature)] for ends in belief.as_prior().support())
+    outside = values[(values < low) | (values > high)]
+    if outside.size:
+        raise DensityError(
+            f"fit_power: the quantile {outside[0]} of feature {feature} lies outside the support of"
+            " the belief; state quantiles inside it."
+        )
+    if levels[0] <= 0.0 or levels[-1] >= 1.0:
+        raise DensityError(
+            f"fit_power: quantile levels {levels.tolist()} must lie strictly between 0 and 1."
+        )
+    shares = np.diff(np.concatenate([[0.0], levels, [1.0]]))
+    return _Stated(int(feature), values, shares)
 
 
 def _power(powers: Array, found: dict[str, Curve], of_ranges: RangeLikelihood | None) -> Power:
-    """Return the power by all log-likelihoods together, and by each alone."""
+    """Return the power by the sum of all log-likelihoods, and by each of them."""
     nodes = {name: _nodes(powers, curve) for name, curve in found.items()}
     coherence: Coherence | None = None
     if of_ranges is not None:
         coherence = of_ranges.coherence(nodes["ranges"].likely)
     at = np.linspace(np.log(powers[0]), np.log(powers[-1]), _FINE)
     curves = {name: each.curve(at) for name, each in nodes.items()}
-    alone = [_summary(at, curve, name) for name, curve in curves.items()]
-    alone = [replace(p, coherence=coherence) if p.source == "ranges" else p for p in alone]
-    if len(alone) == 1:
-        return replace(alone[0], sources=(alone[0],))
+    single = [_summary(at, curve, name) for name, curve in curves.items()]
+    single = [replace(p, coherence=coherence) if p.source == "ranges" else p for p in single]
+    if len(single) == 1:
+        return replace(single[0], sources=(single[0],))
     joint = _summary(at, sum(curves.values(), np.zeros(_FINE)), " + ".join(found))
-    return replace(joint, sources=tuple(alone), agreement=_agreement(alone), coherence=coherence)
+    return replace(joint, sources=tuple(single), agreement=_agreement(single), coherence=coherence)
 
 
 @dataclass(frozen=True)
@@ -163,8 +386,8 @@ def _summary(at: Array, logs: Array, source: str) -> Power:
     return Power(float(value), float(low), float(high), source, sd, above_flat=above_flat)
 
 
-def _agreement(alone: Sequence[Power]) -> float:
+def _agreement(single: Sequence[Power]) -> float:
     """Return the p-value of Cochran's test that all have one log k."""
-    logs, weight = np.log([p.value for p in alone]), np.array([p.log_sd for p in alone]) ** -2.0
+    logs, weight = np.log([p.value for p in single]), np.array([p.log_sd for p in single]) ** -2.0
     centre = weight @ logs / weight.sum()
-    return float(stats.chi2.sf(weight @ np.square(logs - centre), len(alone) - 1))
+    return float(stats.chi2.sf(weight @ np.square(logs - centre), len(single) - 1))

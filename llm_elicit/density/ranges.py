@@ -17,7 +17,7 @@ import torch
 from scipy import stats
 
 from llm_elicit.density.belief import BeliefDensity
-from llm_elicit.density.errors import DensityError, numbers
+from llm_elicit.density.errors import DensityError, finite, numbers
 from llm_elicit.density.log_odds import LogOdds, pair_contrasts
 from llm_elicit.density.power_path import PowerPath, unique_boxes
 from llm_elicit.density.sampling import SamplingDensity
@@ -66,28 +66,22 @@ class Ranges:
     def __init__(
         self, first: npt.ArrayLike, second: npt.ArrayLike, log_odds: npt.ArrayLike
     ) -> None:
-        named = {"first": first, "second": second, "log_odds": log_odds}
-        arrays = [numbers(f"Ranges: {name}", each) for name, each in named.items()]
-        one, other, value = arrays
+        one, other = numbers("Ranges: first", first), numbers("Ranges: second", second)
         if one.ndim != 3 or one.shape[2] != 2 or one.shape != other.shape or 0 in one.shape:
             raise DensityError(
                 f"Ranges: first has shape {one.shape} and second {other.shape}; both are (n, d, 2),"
                 " the bounds of every feature of every range."
             )
+        value = finite("Ranges: log_odds", log_odds)
         if value.shape != (len(one),):
             raise DensityError(
                 f"Ranges: log_odds has shape {value.shape}; one number per question is needed, "
                 f"shape ({len(one)},)."
             )
-        bad = np.flatnonzero(~np.isfinite(value))
-        if bad.size:
-            raise DensityError(
-                f"Ranges: log_odds[{bad[0]}] is {value[bad[0]]}; every value must be finite."
-            )
-        _check_bounds("first", one)
-        _check_bounds("second", other)
-        for name, array in zip(("first", "second", "log_odds"), arrays, strict=True):
-            object.__setattr__(self, name, array)
+        for name, side in (("first", one), ("second", other)):
+            _check_bounds(name, side)
+            object.__setattr__(self, name, side)
+        object.__setattr__(self, "log_odds", value)
 
     def __len__(self) -> int:
         return len(self.log_odds)
@@ -217,12 +211,10 @@ class _Rows:
 
     @classmethod
     def of(cls, likelihood: RangeLikelihood, power: float, mass: Array, spread: Array) -> _Rows:
-        values, axes = np.linalg.eigh(spread @ spread.T)
-        of = likelihood
-        value, mass, width, side = (
-            axes.T @ (each / of.share) for each in (of.value, mass, of.width, of.side)
-        )
-        return cls(power, value, mass, width, side, np.maximum(values, 0.0), of.prior)
+        variance, axes = np.linalg.eigh(spread @ spread.T)
+        columns = (likelihood.value, mass, likelihood.width, likelihood.side)
+        value, mass, width, side = (axes.T @ (each / likelihood.share) for each in columns)
+        return cls(power, value, mass, width, side, np.maximum(variance, 0.0), likelihood.prior)
 
     def maximum(self, *, free: bool) -> _Maximum:
         """Return the mode, by Newton's method from a least-squares fit."""
@@ -240,9 +232,13 @@ class _Rows:
         integral = logs + np.log(2.0 * np.pi) - 0.5 * np.linalg.slogdet(curvature)[1]
         return _Maximum(theta, logs, float(integral), coefficients, errors)
 
+    def _effects(self, *, free: bool) -> list[Array]:
+        """Return the columns (n,) of the position effect, if there is one, and of log-width."""
+        return [self.side] * bool(self.side.any()) + [self.width] * free
+
     def _start(self, *, free: bool) -> Array:
-        columns = [self.mass, *[self.side] * bool(self.side.any()), *[self.width] * free]
-        design = np.stack(columns, -1)
+        """Return θ by least squares."""
+        design = np.stack([self.mass, *self._effects(free=free)], -1)
         beta = np.linalg.lstsq(design, self.value, rcond=None)[0]
         rest = self.value - design @ beta
         mean, sd = self.prior
@@ -270,14 +266,14 @@ class _Rows:
         variance = scale**2 * self.variance + noise**2  # (m, n)
         weight = 1.0 / variance
         residual = self.value - scale / self.power * self.mass
-        columns = [self.side] * bool(self.side.any()) + [self.width] * free
+        effects = self._effects(free=free)
         logs = -0.5 * (weight * residual**2 + np.log(variance)).sum(1)
         mean, sd = self.prior
         logs = logs - 0.5 * np.square((theta - mean) / sd).sum(1)
         none = np.zeros(len(theta))
-        if not columns:
+        if not effects:
             return logs, none, none
-        design = np.stack(columns, -1)
+        design = np.stack(effects, -1)
         information = np.einsum("mr,rp,rq->mpq", weight, design, design)
         pull = np.einsum("mr,mr,rp->mp", weight, residual, design)
         inverse = np.linalg.pinv(information, hermitian=True)
