@@ -114,9 +114,7 @@ def pair_contrasts(rows: LogOdds) -> PairContrasts:
             rows.first, rows.second, empty, empty, empty, index, index, empty, empty
         )
     swap = _swapped(rows.first, rows.second)
-    a = np.where(swap[:, None], rows.second, rows.first)
-    b = np.where(swap[:, None], rows.first, rows.second)
-    keys = np.concatenate([rows.judge[:, None], a, b], axis=1)
+    keys = np.concatenate([rows.judge[:, None], *in_order(rows.first, rows.second)], axis=1)
     unique, index = np.unique(keys, axis=0, return_inverse=True)
     pair = index.reshape(-1)
     sides = [_averaged(rows, pair, len(unique), swap == later) for later in (False, True)]
@@ -168,6 +166,12 @@ def _position_effects(position: Array, judge: Index) -> tuple[Array, Array]:
         if len(known) > 1:
             centre[here], variance[here] = known.mean(), known.var(ddof=1)
     return centre, variance
+
+
+def in_order(first: Array, second: Array) -> tuple[Array, Array]:
+    """Return the lexically lesser and greater of both points (n, d) of each pair."""
+    swap = _swapped(first, second)[:, None]
+    return np.where(swap, second, first), np.where(swap, first, second)
 
 
 def _swapped(first: Array, second: Array) -> npt.NDArray[np.bool_]:

@@ -1,7 +1,7 @@
 """Parts of utility functions: mixtures of forms, Fourier terms and networks, many at a time.
 
 *Mixtures* f(t) = a log Σ_k exp(h_k − ½|t W_k − o_k|²). Far from the data the widest form
-dominates, so exp(f) is integrable whatever was fitted.
+dominates, so that exp(f) is integrable.
 
 *Random Fourier features* f(t) = Σ_m a_m cos(ω_m·t) + b_m sin(ω_m·t). With ω ~ N(0, I/ℓ²) and
 independent normal coefficients of variance v/M these are draws of a Gaussian process with
@@ -248,16 +248,9 @@ class NetworkStack:
         return torch.bmm(hidden, self.parameters[6]).squeeze(-1)
 
     def mean_and_slope(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean over the stack (n,) and its gradient (n, d), without autograd."""
-        hidden, slopes = t.expand(self.count, *t.shape), []
-        for i in range(3):
-            weight, bias = self.parameters[2 * i], self.parameters[2 * i + 1]
-            pre = torch.baddbmm(bias, hidden, weight)
-            gate = torch.sigmoid(pre)
-            hidden = pre * gate
-            slopes.append(pre.sub_(hidden).mul_(gate).add_(gate))
-        value = torch.bmm(hidden, self.parameters[6]).squeeze(-1).mean(0)
-        back = slopes[2].mul_(self.parameters[6].transpose(1, 2) / self.count)
-        for i in (2, 1):
-            back = torch.bmm(back, self.parameters[2 * i].transpose(1, 2)).mul_(slopes[i - 1])
-        return value, torch.bmm(back, self.parameters[0].transpose(1, 2)).sum(0)
+        """Return the mean over the stack (n,) and its gradient (n, d)."""
+        with torch.enable_grad():
+            at = t.detach().requires_grad_()
+            value = self(at).mean(0)
+            (slope,) = torch.autograd.grad(value.sum(), [at])
+        return value.detach(), slope

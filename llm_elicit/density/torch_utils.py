@@ -1,12 +1,15 @@
-"""PyTorch's device, random numbers, number of threads, and Adam optimizer."""
+"""PyTorch's device, random numbers and number of threads, and optimizers of its functions."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from scipy import optimize
 from torch import Tensor
 from torch.optim.adam import adam
 
@@ -88,6 +91,29 @@ def one_thread() -> Iterator[None]:
         with _OneThread.lock:
             _OneThread.threads -= 1
             torch.set_num_threads(_OneThread.outside)
+
+
+def minimize(
+    loss: Callable[[Tensor], Tensor],
+    start: npt.NDArray[np.float64],
+    bounds: Sequence[tuple[float, float | None]],
+) -> npt.NDArray[np.float64]:
+    """Return the point (P,) within bounds where a differentiable loss is least, by L-BFGS-B.
+
+    Examples
+    --------
+    >>> minimize(lambda x: (x - 3).square().sum(), np.zeros(2), [(0, 9), (0, 1)]).round().tolist()
+    [3.0, 1.0]
+    """
+
+    def value_and_slope(point: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
+        at = torch.from_numpy(point).requires_grad_()
+        value = loss(at)
+        (slope,) = torch.autograd.grad(value, [at])
+        return float(value.detach()), slope.numpy()
+
+    found = optimize.minimize(value_and_slope, start, jac=True, method="L-BFGS-B", bounds=bounds)
+    return np.asarray(found.x)
 
 
 class Adam:

@@ -35,9 +35,8 @@ from llm_elicit.density.likelihood import Response
 from llm_elicit.density.stacks import ComponentStack
 from llm_elicit.density.transforms import make_latent
 from llm_elicit.density.utility import ChoiceData
-from llm_elicit.density.utility.folds import Array, CrossValidation
+from llm_elicit.density.utility.cross_validation import Array, CrossValidation, halfway
 from llm_elicit.density.utility.quadratic import QuadraticFit, Ridges
-from llm_elicit.density.utility.stacking import halfway
 from llm_elicit.density.utility_density import utility_at
 from llm_elicit.density.utility_function import DeferredDraws, Utility, UtilityDraws
 from tests.density.targets import QUICK, ask

@@ -10,7 +10,7 @@ import torch
 
 from llm_elicit.density import DensityError, GaussianMixture, Noise, ScoreSettings, fit_belief
 from llm_elicit.density import fit as fit_module
-from llm_elicit.density.score.field import TemperingField
+from llm_elicit.density.score.density import TemperingField
 from llm_elicit.density.score.network import PairData, ScoreNetworks, _Trainer, train_networks
 from llm_elicit.density.transforms import make_latent
 from tests.density.conftest import QUICK

@@ -27,11 +27,9 @@ from llm_elicit.density.likelihood import Response
 from llm_elicit.density.stacks import ComponentStack, NetworkStack
 from llm_elicit.density.transforms import make_latent
 from llm_elicit.density.utility import ChoiceData, fit_utility
-from llm_elicit.density.utility.folds import CrossValidation, HeldOut
-from llm_elicit.density.utility.quadratic import QuadraticFit, Ridges
+from llm_elicit.density.utility.cross_validation import CrossValidation, HeldOut, cross_fitted_stack
+from llm_elicit.density.utility.quadratic import QuadraticFit, QuadraticTerms, Ridges
 from llm_elicit.density.utility.smooth import average_smooth, fit_smooth
-from llm_elicit.density.utility.stacking import cross_fitted_stack
-from llm_elicit.density.utility.terms import QuadraticTerms
 from llm_elicit.density.utility_function import Utility
 from tests.density.conftest import QUICK
 from tests.density.targets import Array, anneal_two_modes, ask, random_networks, wasserstein

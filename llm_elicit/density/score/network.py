@@ -118,7 +118,7 @@ class PairData:
 
 @dataclass(frozen=True)
 class Trained:
-    """Networks, the log-odds (n,) of winners and losers by networks that never saw them, the step
+    """Networks, the log-odds (n,) of winners and losers by networks not trained on them, the step
     that the networks are from and the noise level that they are evaluated at."""
 
     networks: ScoreNetworks
@@ -205,7 +205,7 @@ class _Trainer:
 
     @torch.no_grad()
     def held_out(self, sigma: float) -> tuple[Tensor, Tensor]:
-        """Log-odds (n,) of winners and of losers, each by the network that never saw the pair."""
+        """Log-odds (n,) of winners and of losers, each by the network not trained on the pair."""
         winners, losers = (torch.zeros(len(self.data.folds)).double() for _ in range(2))
         folds = torch.from_numpy(self.data.folds)
         for fold in range(self.settings.networks):

@@ -41,7 +41,7 @@ class MixturePosterior:
     prior: MixturePrior
 
     def subset(self, which: Tensor) -> MixturePosterior:
-        """Return the posterior given the choices numbered ``which`` alone."""
+        """Return the posterior given only the choices numbered ``which``."""
         points = torch.cat([side[which] for side in self.points.chunk(2)])
         return replace(
             self, points=points, weights=self.weights[which], response=self.response.at(which)
@@ -49,11 +49,12 @@ class MixturePosterior:
 
     @cached_property
     def _chunks(self) -> list[tuple[Tensor, Tensor, Response]]:
-        winners, losers = (torch.split(side, _CHUNK) for side in self.points.chunk(2))
-        sides = (torch.cat(both) for both in zip(winners, losers, strict=True))
-        weights = torch.split(self.weights, _CHUNK)
-        responses = self.response.split(_CHUNK, len(self.weights))
-        return list(zip(sides, weights, responses, strict=True))
+        winners, losers = self.points.chunk(2)
+        chunks = (slice(at, at + _CHUNK) for at in range(0, len(self.weights), _CHUNK))
+        return [
+            (torch.cat([winners[at], losers[at]]), self.weights[at], self.response.at(at))
+            for at in chunks
+        ]
 
     def value(self, mixture: Mixture) -> float:
         """Return the log-posterior up to a constant."""

@@ -4,12 +4,13 @@ The compared points are drawn from λ independently of the belief p, so the choi
 Π F(f(winner) − f(loser)) of f = log p is sufficient. The forms of f are a constant (random
 choices), a quadratic form (a Gaussian belief on the feature scale), the logarithm of a mixture,
 averaged over numbers of components, and a quadratic form with a smooth remainder; the last three
-are stacked. Of the constant, the quadratic form, the mixtures and the stack, the simplest that is
-not clearly beaten on rows it did not see is used.
+are stacked. Of the constant, the quadratic form, the mixtures and the stack, the simplest is used
+that no other clearly exceeds in held-out likelihood.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,20 +24,21 @@ from llm_elicit.density.settings import (
     UtilitySettings,
 )
 from llm_elicit.density.stacks import ComponentStack
-from llm_elicit.density.utility.folds import (
+from llm_elicit.density.utility.cross_validation import (
     Array,
     ChoiceData,
     CrossValidation,
-    Folds,
     HeldOut,
+    Index,
     calibration,
+    cross_fitted_stack,
+    stacked,
 )
 from llm_elicit.density.utility.judges import JudgeTerms
-from llm_elicit.density.utility.mixture import MixtureFit, Step, averaging_shares, fit_mixtures
+from llm_elicit.density.utility.mixture import Step, averaging_shares, fit_mixtures
 from llm_elicit.density.utility.posterior import draw_posterior
 from llm_elicit.density.utility.quadratic import QuadraticFit
 from llm_elicit.density.utility.smooth import average_smooth, fit_smooth
-from llm_elicit.density.utility.stacking import cross_fitted_stack, stacked
 from llm_elicit.density.utility_function import DeferredDraws, Utility
 
 _STANDARD_ERRORS = 2.0
@@ -48,7 +50,7 @@ class UtilityFit:
     """The fitted utility, draws of its posterior, and diagnostics (JSON-able).
 
     Draws are made when they are asked for. ``predicted`` (n,) is f(winner) − f(loser) of every
-    row by fits that did not see it, in nats; NaN of rows that are not validation rows.
+    row by fits to other rows, in nats; NaN of rows that are not validation rows.
     """
 
     utility: Utility
@@ -126,60 +128,84 @@ def _judge_terms(
 def _describe(
     validation: CrossValidation, settings: UtilitySettings, step: Step | None
 ) -> UtilityFit:
-    """Return the simplest description that is not clearly beaten, with draws and diagnostics."""
-    quadratic = QuadraticFit(validation)
-    ridged = quadratic.fits()
-    by_quadratic = quadratic.cross_validate(ridged[0].ridges)[1]
-    smooth = fit_smooth(quadratic, ridged[0].ridges, settings.smooth)
-    mixtures = fit_mixtures(validation, settings.mixture, validation.score(by_quadratic), step)
-    averaged = _average(mixtures)
-    parts = {"quadratic": by_quadratic}
-    if smooth:
-        of_smooth = averaging_shares([validation.score(s.held_out) for s in smooth])
-        parts["smooth"] = stacked([s.held_out for s in smooth], of_smooth)
-    if mixtures:
-        held_out = [m.held_out for m in mixtures]
-        parts["mixtures"] = stacked(held_out, np.array([m.share for m in averaged]))
-    shares, by_stack = cross_fitted_stack(validation, list(parts.values()))
-    stack = dict(zip(parts, shares.tolist(), strict=True))
+    """Return the simplest form that no other clearly exceeds, with draws and diagnostics."""
+    forms = _Forms(validation, settings, step)
+    shares, by_stack = cross_fitted_stack(validation, list(forms.held_out.values()))
+    stack = dict(zip(forms.held_out, shares.tolist(), strict=True))
     nothing = HeldOut(np.zeros(len(validation.rows)), np.zeros(len(validation.rows)))
-    choice = _Choice(validation, {"constant": nothing, **parts, "stack": by_stack})
-    if choice.form == "constant":
-        utility = Utility.flat(validation.dimension)
-    elif choice.form == "quadratic":
-        utility = quadratic.terms.utility(ridged[0].coefficients)
-    elif choice.form == "mixtures":
-        utility = replace(Utility.flat(validation.dimension), components=averaged)
-    else:
-        plain = quadratic.terms.utility(stack["quadratic"] * ridged[0].coefficients)
-        utility = _stacked(plain, averaged, stack)
-        if stack.get("smooth"):
-            under, process = average_smooth(smooth, stack["smooth"] * of_smooth)
-            plain = quadratic.terms.utility(under.numpy())
-            utility = replace(
-                utility,
-                linear=utility.linear + plain.linear,
-                curvature=utility.curvature + plain.curvature,
-                fourier=process,
+    choice = _Choice(validation, {"constant": nothing, **forms.held_out, "stack": by_stack})
+    weights = {"constant": {}, "stack": stack}.get(choice.form, {choice.form: 1.0})
+    rounded = {form: round(weight, 4) for form, weight in stack.items()}
+    diagnostics = {**choice.report(), "stack": rounded, **forms.report()}
+    predicted = validation.everywhere(choice.held_out)
+    return UtilityFit(forms.utility(weights), forms.draws(settings), predicted, diagnostics)
+
+
+class _Forms:
+    """The quadratic form, the smooth one and the mixtures, with their held-out predictions."""
+
+    def __init__(
+        self, validation: CrossValidation, settings: UtilitySettings, step: Step | None
+    ) -> None:
+        self.validation = validation
+        self.quadratic = QuadraticFit(validation)
+        self.ridged = self.quadratic.fits()
+        ridges = self.ridged[0].ridges
+        by_quadratic = self.quadratic.cross_validate(ridges)[1]
+        self.held_out = {"quadratic": by_quadratic}
+        self.smooth = fit_smooth(self.quadratic, ridges, settings.smooth)
+        if self.smooth:
+            by_smooth = [s.held_out for s in self.smooth]
+            self.shares = averaging_shares([validation.score(each) for each in by_smooth])
+            self.held_out["smooth"] = stacked(by_smooth, self.shares)
+        first = validation.score(by_quadratic)
+        self.mixtures = fit_mixtures(validation, settings.mixture, first, step)
+        self.components: tuple[ComponentStack, ...] = ()
+        if self.mixtures:
+            shares = averaging_shares([m.score for m in self.mixtures])
+            self.held_out["mixtures"] = stacked([m.held_out for m in self.mixtures], shares)
+            self.components = tuple(
+                replace(m.components, share=float(a))
+                for m, a in zip(self.mixtures, shares, strict=True)
             )
-    diagnostics = choice.report() | {
-        "stack": {k: round(a, 4) for k, a in stack.items()},
-        "mixtures": {
-            f"mixture of {m.count}": round(c.share, 4)
-            for m, c in zip(mixtures, averaged, strict=True)
-        },
-        "ridges": ridged[0].ridges._asdict(),
-        "length_scales": {str(s.length_scale): s.variance for s in smooth},
-    }
-    seed = int(validation.rng.integers(2**62))
-    best = max(smooth, key=lambda s: validation.score(s.held_out), default=None)
-    posterior = (quadratic, ridged, by_quadratic, mixtures, best, settings.posterior.draws, seed)
-    draws = DeferredDraws(partial(draw_posterior, *posterior), settings.posterior.draws)
-    return UtilityFit(utility, draws, validation.everywhere(choice.held_out), diagnostics)
+
+    def utility(self, weights: Mapping[str, float]) -> Utility:
+        """Return the sum of the forms times their weights."""
+        terms, total = self.quadratic.terms, Utility.flat(self.validation.dimension)
+        if weight := weights.get("quadratic"):
+            total = terms.utility(weight * self.ridged[0].coefficients)
+        if weight := weights.get("smooth"):
+            under, process = average_smooth(self.smooth, weight * self.shares)
+            plain = terms.utility(under.numpy())
+            linear, curvature = total.linear + plain.linear, total.curvature + plain.curvature
+            total = Utility(linear, curvature, fourier=process)
+        if weight := weights.get("mixtures"):
+            scaled = (each.scaled(weight) for each in self.components)
+            total = replace(total, components=tuple(scaled))
+        return total
+
+    def draws(self, settings: UtilitySettings) -> DeferredDraws:
+        """Return draws of the posterior, of the smooth forms by the one that predicts best."""
+        seed = int(self.validation.rng.integers(2**62))
+        score, count = self.validation.score, settings.posterior.draws
+        best = max(self.smooth, key=lambda s: score(s.held_out), default=None)
+        predicted = self.held_out["quadratic"]
+        forms = (self.quadratic, self.ridged, predicted, self.mixtures, best)
+        return DeferredDraws(partial(draw_posterior, *forms, count, seed), count)
+
+    def report(self) -> dict[str, Any]:
+        """Return the diagnostics of the forms."""
+        counts = [f"mixture of {m.count}" for m in self.mixtures]
+        shares = [round(each.share, 4) for each in self.components]
+        return {
+            "mixtures": dict(zip(counts, shares, strict=True)),
+            "ridges": self.ridged[0].ridges._asdict(),
+            "length_scales": {str(s.length_scale): s.variance for s in self.smooth},
+        }
 
 
 class _Choice:
-    """The simplest form that is not clearly beaten on rows it did not see.
+    """The simplest form that no other clearly exceeds in held-out likelihood.
 
     ``forms`` holds every form's predictions of the validation rows, the simplest first.
     """
@@ -223,25 +249,7 @@ def _one_pair_of_two_values(validation: CrossValidation) -> bool:
     return bool(differ.any() and np.allclose(np.abs([winners, losers]), np.abs(winners[0])))
 
 
-def _average(mixtures: list[MixtureFit]) -> tuple[ComponentStack, ...]:
-    """Return the mixtures of each number of components, with their shares in the average."""
-    if not mixtures:
-        return ()
-    shares = averaging_shares([m.score for m in mixtures])
-    pairs = zip(mixtures, shares, strict=True)
-    return tuple(replace(m.components, share=float(a)) for m, a in pairs)
-
-
-def _stacked(
-    quadratic: Utility, mixtures: tuple[ComponentStack, ...], stack: dict[str, float]
-) -> Utility:
-    """Return the sum of the weighted quadratic form and the mixtures by their weight."""
-    of_mixtures = stack.get("mixtures", 0.0)
-    components = (replace(m, share=of_mixtures * m.share) for m in mixtures if of_mixtures)
-    return replace(quadratic, components=tuple(components))
-
-
-def simplest(scores: dict[str, Array], weights: Array, groups: Folds) -> str:
+def simplest(scores: dict[str, Array], weights: Array, groups: Index) -> str:
     """Return the first form that no later one beats by more than two standard errors.
 
     A richer form must win clearly: held-out choices, most of them between improbable points, hardly
@@ -261,7 +269,7 @@ def simplest(scores: dict[str, Array], weights: Array, groups: Folds) -> str:
     return names[-1]
 
 
-def _gain(gain: Array, weights: Array, groups: Folds) -> dict[str, float]:
+def _gain(gain: Array, weights: Array, groups: Index) -> dict[str, float]:
     """Return the mean of gains (m,), nats per comparison, and its standard error over groups."""
     mean = float(np.average(gain, weights=weights))
     together = np.bincount(groups, weights * (gain - mean))

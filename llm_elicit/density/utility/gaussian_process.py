@@ -29,7 +29,7 @@ from torch import Tensor
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.settings import GaussianProcessSettings
 from llm_elicit.density.stacks import FourierStack, draw_frequencies, fourier_features
-from llm_elicit.density.utility.terms import QuadraticTerms
+from llm_elicit.density.utility.quadratic import QuadraticTerms
 from llm_elicit.density.utility_function import Utility, UtilityDraws
 
 Array = npt.NDArray[np.float64]

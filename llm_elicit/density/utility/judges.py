@@ -24,13 +24,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import fmin_l_bfgs_b
 from torch import Tensor
+from torch.autograd.functional import hessian
 
 from llm_elicit.density.evidence import UNKNOWN
 from llm_elicit.density.judgments import Context
 from llm_elicit.density.likelihood import Noise, Response
-from llm_elicit.density.utility.folds import Array, ChoiceData, Folds
+from llm_elicit.density.torch_utils import minimize
+from llm_elicit.density.utility.cross_validation import Array, ChoiceData, Index
 
 _BIAS_SD = 3.0  # of an order bias, in units of the noise's scale
 _LEVEL_SD = 1.0  # of the logarithm of a noise level
@@ -107,8 +108,8 @@ class JudgeTerms:
     def report(self, context: Context, noise: Noise) -> dict[str, Any]:
         """Return each judge's noise ``level`` and ``order_bias``, and ``ties`` (JSON-able).
 
-        ``order_bias`` is a list for each number of places that were shown: how many nats a place
-        is worth over the last one, and its standard error.
+        ``order_bias`` is a list for each number of places that were shown: the effect of a place in
+        nats, relative to the last one, with its standard error.
         """
         b = len(self.order)
         judges: dict[str, Any] = {}
@@ -130,7 +131,7 @@ class _Terms:
     """The likelihood of the terms given differences of utility."""
 
     def __init__(
-        self, data: ChoiceData, context: Context, noise: Noise, rows: Folds, difference: Array
+        self, data: ChoiceData, context: Context, noise: Noise, rows: Index, difference: Array
     ) -> None:
         self.noise, self.scale = noise, noise.scale
         self.difference = torch.from_numpy(difference)
@@ -161,29 +162,18 @@ class _Terms:
 
     def maximize(self, start: Array) -> Array:
         """Return the packed terms that maximize the posterior."""
-
-        def objective(values: Array) -> tuple[float, Array]:
-            at = torch.from_numpy(values).requires_grad_()
-            loss = self.loss(at)
-            (slope,) = torch.autograd.grad(loss, [at])
-            return float(loss.detach()), np.asarray(slope.numpy())
-
-        found, _, _ = fmin_l_bfgs_b(objective, start, bounds=[(-20.0, 20.0)] * len(start))
-        return np.asarray(found)
+        return minimize(self.loss, start, [(-20.0, 20.0)] * len(start))
 
     def errors(self, values: Array) -> Array:
         """Return the standard errors of the packed terms, from the curvature at them."""
-        at = torch.from_numpy(values).requires_grad_()
-        (slope,) = torch.autograd.grad(self.loss(at), [at], create_graph=True)
-        rows = [torch.autograd.grad(part, [at], retain_graph=True)[0] for part in slope]
-        curvature = torch.stack(rows).numpy()
-        # Laplace noise has corners where the curvature is the prior's alone: a floor keeps it so.
+        curvature = hessian(self.loss, torch.from_numpy(values)).numpy()  # type: ignore[no-untyped-call]
+        # The likelihood of Laplace noise has corners without curvature: use the prior there.
         variances = np.diagonal(np.linalg.pinv(curvature, hermitian=True))
         prior = self.precision.numpy() ** -0.5
         return np.asarray(np.where(variances > 0, np.sqrt(np.abs(variances)), prior))
 
 
-def pick_weights(pick: Folds, odds: Array) -> Array:
+def pick_weights(pick: Index, odds: Array) -> Array:
     """Return v_wj (m,) of the comparisons of picks numbered ``pick`` (m,).
 
     ``odds`` (m,) are f_w − f_j in units of the noise's scale; NaN where not known: equal utilities.

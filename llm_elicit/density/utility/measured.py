@@ -12,7 +12,7 @@ from scipy import stats
 from llm_elicit.density.judgments import Context, Judgments
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise
-from llm_elicit.density.log_odds import PairContrasts
+from llm_elicit.density.log_odds import PairContrasts, in_order
 from llm_elicit.density.settings import GaussianProcessSettings
 from llm_elicit.density.utility.gaussian_process import (
     GaussianProcessFit,
@@ -40,7 +40,7 @@ def fit_measured(
     residual standard deviation of one log-odds, nats; ``position``, the mean effect of being shown
     first and its standard deviation over pairs beyond the dispersion, None where no pair was asked
     in both orders; ``pairs`` and how many were asked in ``both_orders``; and the same of each of
-    the ``judges``, with the gain of its log-odds. Those without a name are the first judge's.
+    the ``judges``, with the gain of its log-odds. Values beside ``judges`` are the first judge's.
     """
     rows = _observations(judgments, latent, noise)
     fit = fit_gaussian_process(rows, noise, generator, settings)
@@ -103,12 +103,8 @@ def _position_columns(
 def _groups(judgments: Judgments) -> npt.NDArray[np.int64]:
     """Return group numbers: rows about the same two points are left out together."""
     pairs = judgments.measured
-    swap = [tuple(x) > tuple(y) for x, y in zip(judgments.winners, judgments.losers, strict=True)]
-    one = np.where(np.array(swap, dtype=bool).reshape(-1, 1), judgments.losers, judgments.winners)
-    other = np.where(np.array(swap, dtype=bool).reshape(-1, 1), judgments.winners, judgments.losers)
-    points = np.concatenate([
-        np.concatenate([pairs.a, pairs.b], 1), np.concatenate([one, other], 1)
-    ])  # fmt: skip
+    measured, compared = (pairs.a, pairs.b), in_order(judgments.winners, judgments.losers)
+    points = np.concatenate([np.concatenate(sides, 1) for sides in (measured, compared)])
     return np.unique(points, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 

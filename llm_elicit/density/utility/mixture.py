@@ -11,7 +11,7 @@ Starts are clusters of the winners, which are dense where the belief is: by k-me
 separate components, and by the nearest of several lines through their mean, which finds components
 that cross. Every second start is refined by expectation maximization.
 
-Predictions are moderated by the posterior's uncertainty. The mode alone is overconfident in the
+Predictions are moderated by the posterior's uncertainty. Those of the mode are overconfident in the
 tails, where most comparisons lie, so that its score would favour priors that make the belief too
 wide.
 
@@ -31,8 +31,8 @@ from torch import Tensor
 
 from llm_elicit.density.settings import MixturePrior, MixtureSettings
 from llm_elicit.density.stacks import ComponentStack
+from llm_elicit.density.utility.cross_validation import Array, CrossValidation, HeldOut, Index
 from llm_elicit.density.utility.fisher_scoring import MixturePosterior, maximize
-from llm_elicit.density.utility.folds import Array, CrossValidation, Folds, HeldOut
 from llm_elicit.density.utility.model import FactorMixture, Mixture
 
 _PATIENCE = 3
@@ -54,7 +54,7 @@ class MixtureFit:
     ----------
     mode : the mixture.
     fitted : (m,) its f(winner) − f(loser) of the validation rows, which it was fitted to.
-    held_out : predictions of the validation rows by fits that did not see them.
+    held_out : predictions of the validation rows by fits to the other folds.
     score : their mean moderated log-likelihood, nats per comparison.
     prior : with the strength that was chosen.
     """
@@ -107,7 +107,7 @@ def fit_mixtures(
         starts = draw_starts(validation, count, settings.starts)
         if one_factor:
             starts = [FactorMixture.nearest(start) for start in starts]
-        fits.append(_fit_count(validation, settings, starts))
+        fits.append(_CountFit(validation, settings).fit(starts))
         scores.append(fits[-1].score)
         if on_step is not None:
             on_step(tried)
@@ -146,89 +146,75 @@ def _enough(validation: CrossValidation, parameters: int) -> bool:
     return validation.size >= 5 * parameters
 
 
-def _fit_count(
-    validation: CrossValidation, settings: MixtureSettings, starts: Sequence[Mixture]
-) -> MixtureFit:
-    """Return the fit of one number of components."""
-    start = _search(validation, settings, starts)
-    seen = _posterior(validation, torch.nonzero(validation.fold_of != 0)[:, 0], settings.prior)
-    members = []
-    for strength in _STRENGTHS:
-        posterior = replace(seen, prior=replace(settings.prior, strength=strength))
-        start = maximize(posterior, start, settings.steps)[0]
-        members.append((start, posterior, _predictions(validation, posterior, start, 0)))
-    rows = validation.rows[validation.fold_of[validation.rows] == 0]
-    scores = [_score(validation, rows, predicted) for *_, predicted in members]
-    member, posterior, predicted = members[int(np.argmax(scores))]
-    every = _posterior(validation, torch.arange(validation.size), posterior.prior)
-    mode = maximize(every, member, settings.steps)[0]
-    held_out = _cross_validate(validation, mode, posterior.prior, predicted, settings.steps)
-    winners, losers = mode(validation.sides(validation.rows)).chunk(2)
-    fitted = (winners - losers).double().numpy()
-    return MixtureFit(mode, fitted, held_out, validation.score(held_out), posterior.prior)
+class _CountFit:
+    """The fit of one number of components; the first fold chooses the start and the prior."""
 
+    def __init__(self, validation: CrossValidation, settings: MixtureSettings) -> None:
+        self.validation, self.settings = validation, settings
+        self.seen = torch.nonzero(validation.fold_of != 0)[:, 0]
+        self.unseen = validation.rows[validation.fold_of[validation.rows] == 0]
 
-def _search(
-    validation: CrossValidation, settings: MixtureSettings, starts: Sequence[Mixture]
-) -> Mixture:
-    """Return the start, maximized, that best predicts the first fold, by successive halving."""
-    rows = torch.nonzero(validation.fold_of != 0)[:, 0]
-    rows = rows[torch.randperm(len(rows), generator=validation.generator)[:_SEARCH_ROWS]]
-    posterior = _posterior(validation, rows, settings.prior)
-    left = list(starts)
-    for steps, divisor in _HALVINGS:
-        maximized = [maximize(posterior, start, steps) for start in left]
-        maximized.sort(key=lambda found: -found[1])
-        left = [mixture for mixture, _ in maximized[: max(2, len(maximized) // divisor)]]
-    left = [maximize(posterior, start, settings.search_steps)[0] for start in left]
-    unseen = validation.rows[validation.fold_of[validation.rows] == 0]
-    return max(
-        left,
-        key=lambda mixture: _score(
-            validation, unseen, _predictions(validation, posterior, mixture, 0)
-        ),
-    )
+    def fit(self, starts: Sequence[Mixture]) -> MixtureFit:
+        """Return the mode given all comparisons, and its cross-validated predictions."""
+        validation, settings = self.validation, self.settings
+        mode, seen = self._search(starts), self._given(self.seen, settings.prior)
+        members = []
+        for strength in _STRENGTHS:
+            posterior = replace(seen, prior=replace(settings.prior, strength=strength))
+            mode = maximize(posterior, mode, settings.steps)[0]
+            members.append((mode, posterior.prior, self._predicted(posterior, mode, self.unseen)))
+        scores = [self._score(predicted) for *_, predicted in members]
+        member, prior, predicted = members[int(np.argmax(scores))]
+        mode = maximize(self._given(slice(None), prior), member, settings.steps)[0]
+        held_out = self._cross_validate(mode, prior, predicted)
+        winners, losers = mode(validation.sides(validation.rows)).chunk(2)
+        fitted = (winners - losers).double().numpy()
+        return MixtureFit(mode, fitted, held_out, validation.score(held_out), prior)
 
+    def _search(self, starts: Sequence[Mixture]) -> Mixture:
+        """Return the start, maximized, that best predicts the first fold, by successive halving."""
+        mixed = torch.randperm(len(self.seen), generator=self.validation.generator)
+        posterior = self._given(self.seen[mixed[:_SEARCH_ROWS]], self.settings.prior)
+        left = list(starts)
+        for steps, divisor in _HALVINGS:
+            maximized = [maximize(posterior, start, steps) for start in left]
+            maximized.sort(key=lambda found: -found[1])
+            left = [mixture for mixture, _ in maximized[: max(2, len(maximized) // divisor)]]
+        left = [maximize(posterior, start, self.settings.search_steps)[0] for start in left]
+        return max(left, key=lambda m: self._score(self._predicted(posterior, m, self.unseen)))
 
-def _posterior(validation: CrossValidation, rows: Tensor, prior: MixturePrior) -> MixturePosterior:
-    response = validation.response.at(rows)
-    return MixturePosterior(validation.sides(rows), validation.weights[rows], response, prior)
+    def _given(self, rows: Tensor | slice, prior: MixturePrior) -> MixturePosterior:
+        """Return the posterior given some of the comparisons."""
+        every = torch.arange(self.validation.size)[rows]
+        weights, response = self.validation.weights[every], self.validation.response.at(every)
+        return MixturePosterior(self.validation.sides(every), weights, response, prior)
 
+    def _predicted(
+        self, posterior: MixturePosterior, mixture: Mixture, rows: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return predicted differences (m,) of rows, and their spreads."""
+        return posterior.predict(mixture, self.validation.sides(rows))
 
-def _predictions(
-    validation: CrossValidation, posterior: MixturePosterior, mixture: Mixture, fold: int
-) -> tuple[Tensor, Tensor]:
-    """Return predicted differences of a fold's validation rows and their spreads."""
-    rows = validation.rows[validation.fold_of[validation.rows] == fold]
-    return posterior.predict(mixture, validation.sides(rows))
+    def _score(self, predicted: tuple[Tensor, Tensor]) -> float:
+        """Return the mean moderated log-likelihood of the first fold's rows."""
+        expected = self.validation.response.at(self.unseen).moderated_log_cdf(*predicted)
+        weights = self.validation.weights[self.unseen]
+        return float((expected * weights).sum() / weights.sum())
 
-
-def _score(validation: CrossValidation, rows: Tensor, predicted: tuple[Tensor, Tensor]) -> float:
-    """Return the mean moderated log-likelihood of rows."""
-    expected = validation.response.at(rows).moderated_log_cdf(*predicted)
-    weights = validation.weights[rows]
-    return float((expected * weights).sum() / weights.sum())
-
-
-def _cross_validate(
-    validation: CrossValidation,
-    mode: Mixture,
-    prior: MixturePrior,
-    predicted: tuple[Tensor, Tensor],
-    steps: int,
-) -> HeldOut:
-    """Return predictions of every validation row; those of the first fold are ``predicted``."""
-    rows = validation.rows
-    difference, spread = torch.empty(len(rows)), torch.empty(len(rows))
-    for fold in range(validation.count):
-        if fold:
-            seen = torch.nonzero(validation.fold_of != fold)[:, 0]
-            posterior = _posterior(validation, seen, prior)
-            member = maximize(posterior, mode, steps)[0]
-            predicted = _predictions(validation, posterior, member, fold)
-        unseen = validation.fold_of[rows] == fold
-        difference[unseen], spread[unseen] = predicted
-    return HeldOut(difference.double().numpy(), spread.double().numpy())
+    def _cross_validate(
+        self, mode: Mixture, prior: MixturePrior, predicted: tuple[Tensor, Tensor]
+    ) -> HeldOut:
+        """Return predictions of every validation row; those of the first fold are ``predicted``."""
+        validation, rows = self.validation, self.validation.rows
+        difference, spread = torch.empty(len(rows)), torch.empty(len(rows))
+        for fold in range(validation.count):
+            unseen = validation.fold_of[rows] == fold
+            if fold:
+                posterior = self._given(torch.nonzero(validation.fold_of != fold)[:, 0], prior)
+                member = maximize(posterior, mode, self.settings.steps)[0]
+                predicted = self._predicted(posterior, member, rows[unseen])
+            difference[unseen], spread[unseen] = predicted
+        return HeldOut(difference.double().numpy(), spread.double().numpy())
 
 
 def draw_starts(validation: CrossValidation, count: int, starts: int) -> list[Mixture]:
@@ -248,7 +234,7 @@ def draw_starts(validation: CrossValidation, count: int, starts: int) -> list[Mi
     return found
 
 
-def _nearest_lines(points: Array, count: int, rng: np.random.Generator) -> Folds:
+def _nearest_lines(points: Array, count: int, rng: np.random.Generator) -> Index:
     """Return each point's nearest of ``count`` lines through the mean: (n,)."""
     centred = points - points.mean(0)
     lines = rng.normal(size=(count, points.shape[1]))

@@ -22,14 +22,19 @@ from torch import Tensor
 
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.stacks import ComponentStack, products
+from llm_elicit.density.utility.cross_validation import (
+    Array,
+    CrossValidation,
+    HeldOut,
+    bootstrapped_shares,
+    halfway,
+)
 from llm_elicit.density.utility.fisher_scoring import MixturePosterior, inverse_root, maximize
-from llm_elicit.density.utility.folds import Array, CrossValidation, HeldOut
 from llm_elicit.density.utility.hmc import HmcSettings, LogDensity, sample_hmc
 from llm_elicit.density.utility.mixture import MixtureFit
 from llm_elicit.density.utility.model import Mixture, log_prior
 from llm_elicit.density.utility.quadratic import QuadraticFit, Regression, RidgedFit
 from llm_elicit.density.utility.smooth import SmoothFit
-from llm_elicit.density.utility.stacking import bootstrapped_shares, halfway
 from llm_elicit.density.utility_function import UtilityDraws
 
 _STEPS = 30

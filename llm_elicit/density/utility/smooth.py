@@ -4,7 +4,7 @@ f(t) = quadratic form + Σ_m a_m cos(ω_m·t) + b_m sin(ω_m·t), all coefficien
 process of squared exponential covariance with variance v and length scale ℓ (Rahimi and Recht,
 2007). The posterior mode is found by Newton's method, and v maximizes Laplace's approximation to
 the evidence (Rasmussen and Williams, 2006, sections 3.4 and 5.5). Processes of several ℓ are
-averaged: evidence tells them apart badly, and the belief depends on which one is chosen.
+averaged: evidence discriminates poorly between them, and the belief depends on the choice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from llm_elicit.density.settings import SmoothSettings
 from llm_elicit.density.stacks import FourierStack, draw_frequencies, fourier_features
-from llm_elicit.density.utility.folds import Array, CrossValidation, HeldOut
+from llm_elicit.density.utility.cross_validation import Array, CrossValidation, HeldOut
 from llm_elicit.density.utility.quadratic import QuadraticFit, Regression, Ridges
 
 _UPDATES = 6
