@@ -51,9 +51,9 @@ class BeliefDensity(Distribution):
 
         * ``held_out_log_likelihood``, nats per comparison, unless the fit is of log-odds; random
           choices have ``coin_log_likelihood`` = −log 2;
-        * ``sampler``: the number of ``draws`` of the fit, of their ``genealogies`` (initial
-          particles), and of independent draws of that worth (``effective``), with the
-          ``effective_share``, which holds for `sample` too;
+        * ``sampler``: the number of ``draws`` of the fit and of their ``genealogies`` (initial
+          particles), their ``effective`` sample size, and its share of the draws
+          (``effective_share``), which is that of `sample`, too;
         * ``bounds``: the shares of the belief within 1 % of a feature's range from its bounds, and
           beyond the compared points; see `llm_elicit.density.diagnostics.bound_facts`;
         * ``log_prob_error``, nats: the standard error of log Z (``log_normalizer``, also
@@ -77,6 +77,8 @@ class BeliefDensity(Distribution):
     ...     same = BeliefDensity.load(folder)
     >>> bool((same.sample(100, seed=1) == x).all())
     True
+    >>> belief.named(["age"]).to_pandas(5).columns.to_list()
+    ['age']
     """
 
     def __init__(
@@ -105,8 +107,8 @@ class BeliefDensity(Distribution):
 
         It is a belief of its own, over the other features in their order, with draws of the
         posterior if this belief has them; see `llm_elicit.density.conditional`. Comparisons of
-        points that share a value say nothing about that value's own probability, which is not
-        used here.
+        points that share a value have no information on that value's own probability, which is
+        not used here.
 
         Parameters
         ----------
@@ -164,7 +166,7 @@ class BeliefDensity(Distribution):
 
         It is the log-density per unit of every feature's scale. Conclusions that hold for any
         positive multiple of f, such as an order of points, do not depend on the power. Beyond the
-        compared points of a λ that is not uniform the density is tapered, whatever was answered;
+        compared points of a λ that is not uniform the density is tapered regardless of the answers;
         ``tapered=False`` leaves that out.
 
         Raises
@@ -215,7 +217,7 @@ class BeliefDensity(Distribution):
         """Return the belief ∝ exp(power · f), normalized, inside λ's support.
 
         Comparisons determine f up to a factor, which `llm_elicit.density.fit_power` estimates. With
-        its `Power`, the `draws` include the uncertainty of the power.
+        its `Power`, the `draws` include the power's uncertainty.
 
         Parameters
         ----------
@@ -259,7 +261,7 @@ class BeliefDensity(Distribution):
         """Return beliefs that agree with the same choices, equally likely: for credible bands.
 
         They are draws of the posterior over utilities at the noise level that the fit assumed (see
-        `llm_elicit.density.utility.posterior`), whatever the method of the belief itself. They take
+        `llm_elicit.density.utility.posterior`). They take
         seconds, and are equal for equal seeds.
 
         Parameters
@@ -272,8 +274,8 @@ class BeliefDensity(Distribution):
 
         Raises
         ------
-        DensityError : ``log_level_sd`` is negative, or the belief has no draws: it was made by a
-            flow, or fitted with ``PosteriorSettings(draws=0)``.
+        DensityError : ``log_level_sd`` is negative, or the belief has no draws, because of its
+            method or because it was fitted with ``PosteriorSettings(draws=0)``.
         """
         if log_level_sd is None:
             log_level_sd = float(self.diagnostics.get("power", {}).get("log_sd", 0.0))
@@ -293,9 +295,9 @@ class BeliefDensity(Distribution):
     def at_noise(self, level: float, *, seed: int = 0) -> BeliefDensity:
         """Return the belief that the same answers imply if the judge's noise has another level.
 
-        Choices depend on the utility divided by the noise's scale alone, so nothing is fitted
-        again: p becomes p^c, with c the ratio of the new scale to the old one (`Noise.scale`), and
-        so do the `draws`. The form of the utility, which was chosen on held-out choices, remains.
+        Choices depend only on the utility divided by the noise's scale, so nothing is fitted again:
+        p becomes p^c, with c the ratio of the new scale to the old one (`Noise.scale`), and so do
+        the `draws`. The form of the utility, which was chosen on held-out choices, stays.
 
         Raises
         ------
@@ -373,6 +375,4 @@ class BeliefDensity(Distribution):
         DensityError : the folder holds no belief, one of another format, one that was changed
             since `save` wrote it, or one of a method that is not installed.
         """
-        found = read_belief(folder)
-        parts = (found.latent, found.model, found.reference, found.diagnostics, found.draws)
-        return cls(*parts, found.features)
+        return cls(**vars(read_belief(folder)))

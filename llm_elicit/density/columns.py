@@ -26,7 +26,7 @@ from llm_elicit.density.uniform import Uniform
 Index = npt.NDArray[np.int64]
 _SQRT_2, _SQRT_3 = math.sqrt(2.0), math.sqrt(3.0)
 _SQRT_2PI = math.sqrt(2.0 * math.pi)
-_FEW = 8  # of fewer whole numbers than these the slope tells a sampler nothing
+_FEW = 8  # with fewer whole numbers the slope does not help a sampler
 _CELLS = 10_000  # whose widths are summed; narrower ones add nothing
 
 

@@ -4,7 +4,7 @@ Features of λ's coordinates have columns of their own, so that a utility with s
 t_c is again a utility of the free columns t_f, in closed form: a quadratic form stays one, a
 mixture of forms stays one, and Fourier terms shift their phase. The conditional belief
 p(x_f | x_c) ∝ exp(f(t_f, t_c)) is thus a belief like any other, with the posterior's draws
-conditioned in the same way. Constants that depend on t_c alone cancel in its normalization.
+conditioned in the same way. Constants that depend only on t_c cancel in its normalization.
 """
 
 from __future__ import annotations

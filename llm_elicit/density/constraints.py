@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from llm_elicit.density.errors import DensityError, finite, integer, number, numbers
+from llm_elicit.density.errors import DensityError, finite, integer, number
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -70,7 +70,7 @@ class LinearConstraint:
     bound: float
 
     def __post_init__(self) -> None:
-        a = finite("LinearConstraint: coefficients", numbers("coefficients", self.coefficients))
+        a = finite("LinearConstraint: coefficients", self.coefficients)
         if a.ndim != 1 or not a.any():
             raise DensityError(
                 f"LinearConstraint: coefficients = {self.coefficients!r}; they must be one number "
@@ -131,9 +131,7 @@ class PolygonConstraint:
                 f"PolygonConstraint: features = {self.features!r}; they must be two different ones."
             )
         both = tuple(integer("PolygonConstraint: features", j) for j in self.features)
-        corners = finite(
-            "PolygonConstraint: vertices", numbers("PolygonConstraint: vertices", self.vertices)
-        )
+        corners = finite("PolygonConstraint: vertices", self.vertices)
         if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3:
             raise DensityError(
                 f"PolygonConstraint: vertices have shape {corners.shape}; they must be (v, 2), "
@@ -204,7 +202,7 @@ class IntervalConstraint:
     def __post_init__(self) -> None:
         integer("IntervalConstraint: feature", self.feature)
         where = "IntervalConstraint: intervals"
-        ends = finite(where, numbers(where, self.intervals))
+        ends = finite(where, self.intervals)
         if ends.ndim != 2 or ends.shape[1] != 2 or not len(ends):
             raise DensityError(
                 f"{where} have shape {ends.shape}; they must be (m, 2), one interval or more."

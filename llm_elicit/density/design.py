@@ -14,9 +14,9 @@ draws, and B the energy inner products of the draws. G starts at the identity an
 (G v)(G v)ᵀ over the same denominator with each pair chosen (a Kalman step), so that a batch does
 not ask twice what one answer determines. No belief is fitted and no posterior drawn anew.
 
-This gain relies on the draws for where mass may be. Every other pair is therefore chosen by the
-information of its answer on the draws themselves, vᵀ G v / Σ_s P_s (1 − P_s), whatever the
-density. Alone, the first gain was better on moons and the second on a ring.
+This gain assumes that the draws have mass wherever mass may be. Every other pair is therefore
+chosen by the information of its answer about which draw is right, vᵀ G v / Σ_s P_s (1 − P_s). By
+itself the first gain was better on moons, and the second on a ring.
 
 *Measured log-odds* are more informative than choices: P_s above is then the difference of utility
 of the two points, and P_s (1 − P_s) the variance of its measurement. Such a belief is taken at its
@@ -50,7 +50,7 @@ _POINTS = 512
 _MOST_PAIRS = 10**6
 
 BETWEEN_ROUNDS = FitSettings(utility=UtilitySettings(smooth=SmoothSettings(frequencies=0)))
-"""Settings of the fits that only choose pairs: with mixtures alone beside the quadratic form."""
+"""Settings of the fits that only choose pairs: the quadratic form and mixtures."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _pair_up(count: int, wanted: int, rng: np.random.Generator) -> tuple[Index, 
 
 
 def _at_known_power(belief: BeliefDensity, seed: int) -> BeliefDensity:
-    """Return the belief, at its unit power if log-odds alone determine its scale."""
+    """Return the belief, at its unit power if its scale is that of the log-odds."""
     response = belief.diagnostics.get("response")
     if response is None or response["scale"] != "log-odds" or "power" in belief.diagnostics:
         return belief

@@ -10,8 +10,8 @@ therefore estimated with genealogies as the unit,
 the estimator of Lee and Whiteley (2018, "Variance estimation in the particle filter") for a
 normalized mean, with n²/Σ n_f² for the F of the small-sample factor. The effective sample size
 is the number of independent draws that would have this variance: Var φ/V. The smallest over the
-mean and the mean square of every feature is reported. It measures spread alone, and nothing of a
-mode that no particle found. Systematic resampling is less noisy than the multinomial resampling
+mean and the mean square of every feature is reported. It does not measure whether a mode was
+missed by all particles. Systematic resampling is less noisy than the multinomial resampling
 that the estimator assumes, so the size is conservative.
 """
 
@@ -70,7 +70,7 @@ def effective_size(genealogies: Tensor, values: Tensor) -> float:
 
 
 def sampler_facts(latent: Latent, draws: Draws) -> dict[str, Any]:
-    """Return the numbers of draws, of their genealogies, and of independent draws of that worth."""
+    """Return the numbers of draws and of genealogies, and the effective sample size."""
     t = latent.features(draws.points)
     size = effective_size(draws.genealogies, torch.cat([t, t.square()], 1))
     n = len(draws.points)

@@ -29,7 +29,7 @@ from llm_elicit.density.errors import (
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.methods import DensityModel
-from llm_elicit.density.sampling import SamplingDensity
+from llm_elicit.density.sampling import SamplingDensity, inside
 from llm_elicit.density.summaries import CredibleRegion, Marginal, find_mode, summarize
 from llm_elicit.density.torch_utils import generator_of, one_thread
 from llm_elicit.density.uniform import Uniform
@@ -169,19 +169,7 @@ class Distribution:
         return self._latent.from_latent(points.numpy())
 
     def to_pandas(self, n: int = 10_000, *, seed: int = 0) -> Any:
-        """Return n draws as a `pandas.DataFrame`, codes of categories as their words.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from llm_elicit.density import Uniform, fit_belief
-        >>> a, b = np.random.default_rng(0).uniform(-3, 3, (2, 40, 1))
-        >>> nearer = abs(a - 1) < abs(b - 1)
-        >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
-        ...                     sampling=Uniform([-3.0], [3.0]))
-        >>> belief.named(["age"]).to_pandas(5).columns.to_list()
-        ['age']
-        """
+        """Return n draws as a `pandas.DataFrame`, codes of categories as their words."""
         # Not imported above: the core works without pandas.
         pandas = import_module("pandas")
         return pandas.DataFrame(self._features.columns(self.sample(n, seed=seed)))
@@ -214,13 +202,7 @@ class Distribution:
     def inside(self, where: str, x: object) -> Array:
         """Return points (n, d), after a check that all are in the support."""
         points = points_of(where, self._features.points(where, x), self.dimension)
-        outside = np.flatnonzero(~self.sampling.contains(points))
-        if outside.size:
-            raise DensityError(
-                f"{where}[{outside[0]}] = {points[outside[0]].tolist()} lies outside the support "
-                f"({outside.size} such rows); leave those out."
-            )
-        return points
+        return inside(where, points, self.sampling)
 
     def as_prior(self) -> Prior:
         """Return the density with the methods of SciPy's frozen distributions; see `Prior`."""
@@ -244,6 +226,9 @@ class Prior:
     >>> prior = belief.as_prior()
     >>> prior.rvs(5, random_state=1).shape, prior.logpdf([1.0]).shape, prior.pdf([[9.0]]).tolist()
     ((5, 1), (), [0.0])
+    >>> _, gradient = prior.logpdf_and_gradient([[0.0], [2.0]])
+    >>> (gradient[:, 0] > 0).tolist()                # uphill is towards 1
+    [True, False]
     """
 
     def __init__(self, density: Distribution) -> None:
@@ -275,35 +260,20 @@ class Prior:
 
         Raises
         ------
-        DensityError : the belief was fitted by another method than "utility" and "auto", or has
-            features with categories or whole numbers.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from llm_elicit.density import Uniform, fit_belief
-        >>> rng = np.random.default_rng(0)
-        >>> a, b = rng.uniform(-3, 3, (2, 40, 1))
-        >>> nearer = abs(a - 1) < abs(b - 1)
-        >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
-        ...                     sampling=Uniform([-3.0], [3.0]), method="utility")
-        >>> _, gradient = belief.as_prior().logpdf_and_gradient([[0.0], [2.0]])
-        >>> (gradient[:, 0] > 0).tolist()                # uphill is towards 1
-        [True, False]
+        DensityError : the method is neither "utility" nor "auto", or a feature has categories or
+            whole numbers.
         """
         model, sampling = self._density._model, self._density.sampling
         if not isinstance(model, UtilityDensity):
             raise DensityError(
-                'logpdf_and_gradient: beliefs of methods "utility" and "auto" alone have a '
-                "gradient; fit by one of them, or use a sampler that needs none."
+                'logpdf_and_gradient: only beliefs by "utility" and "auto" have a gradient; fit by '
+                "one of them, or use a sampler that needs none."
             )
-        stepped = sampling.categorical | sampling.integer
-        if stepped.any():
-            j = int(stepped.argmax())
+        stepped = np.flatnonzero(sampling.categorical | sampling.integer)
+        if stepped.size:
             raise DensityError(
-                f"logpdf_and_gradient: feature {j} has "
-                f"{'categories' if sampling.categorical[j] else 'whole numbers'}, and no gradient; "
-                "use a sampler that needs none."
+                f"logpdf_and_gradient: feature {stepped[0]} has categories or whole numbers, so "
+                "that there is no gradient; use a sampler that needs none."
             )
         points = self._points("logpdf_and_gradient: x", x)
         flat = points.reshape(-1, self.dim)

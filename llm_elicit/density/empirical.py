@@ -34,8 +34,8 @@ class Empirical:
     copula; Sklar, 1959; Nelsen, 2006). With C = LLᵀ, g = L⁻¹h is N(0, I), and the Rosenblatt map is
     its distribution function.
 
-    Dependence that rank correlations miss (a ring, two clusters) is lost. The estimate of the
-    belief is right all the same if the pairs are drawn from this λ. The quantile functions are
+    Dependence beyond rank correlations (a ring, two clusters) is not modelled. The estimate of the
+    belief is nevertheless right if the pairs are drawn from this λ. The quantile functions are
     those of each feature's scale z.
 
     Parameters
@@ -367,7 +367,7 @@ class Marginals:
 def _monotone_slopes(values: Array, step: float) -> Array:
     """Return slopes (d, k) at the knots: harmonic means of neighbouring chords, chords at the ends.
 
-    SciPy's PCHIP differs at the ends alone, and the tails are extrapolated from there.
+    SciPy's PCHIP differs only at the ends, from which the tails are extrapolated.
     """
     chords = np.diff(values, axis=1) / step
     inner = 2.0 * chords[:, 1:] * chords[:, :-1] / (chords[:, 1:] + chords[:, :-1])

@@ -84,8 +84,9 @@ def no_nan(where: str, array: Array) -> Array:
     return array
 
 
-def finite(where: str, array: Array) -> Array:
-    """Return an array after a check that all values are finite and below `LARGEST`."""
+def finite(where: str, values: object) -> Array:
+    """Return values of any shape as floats, all finite and below `LARGEST` in size."""
+    array = numbers(where, values)
     bad = np.argwhere(~(np.abs(array) <= LARGEST))
     if bad.size:
         index = ", ".join(map(str, bad[0]))

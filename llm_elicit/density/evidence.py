@@ -28,7 +28,7 @@ from llm_elicit.density.errors import (
     sides_of,
     table_of,
 )
-from llm_elicit.density.log_odds import LogOdds
+from llm_elicit.density.log_odds import LogOdds, in_order
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -82,15 +82,9 @@ class Evidence:
     @property
     def pairs(self) -> int:
         """Number of distinct pairs of points that were judged, in any order."""
-        first = np.concatenate([*self._sides("winners", "first")])
-        second = np.concatenate([*self._sides("losers", "second")])
-        return len({frozenset((tuple(a), tuple(b))) for a, b in zip(first, second, strict=True)})
-
-    def _sides(self, of_choices: str, of_log_odds: str) -> Iterator[Array]:
-        if len(self.weights):
-            yield getattr(self, of_choices)
-        if len(self.measured):
-            yield getattr(self.measured, of_log_odds)
+        sides = [(self.winners, self.losers), (self.measured.first, self.measured.second)]
+        rows = [np.concatenate(in_order(*side), axis=1) for side in sides if len(side[0])]
+        return len(np.unique(np.concatenate(rows), axis=0)) if rows else 0
 
     @property
     def dimension(self) -> int:

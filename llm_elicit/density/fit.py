@@ -354,8 +354,8 @@ def fit_choice_utility(problem: Problem) -> UtilityFit:
 def _null_models(problem: Problem, held_out: dict[str, float]) -> dict[str, float]:
     """Return log-likelihoods, nats per comparison, of models that a belief should exceed.
 
-    They are random choices, λ taken for the belief, places alone where these are known, and the
-    quadratic form, cross-validated.
+    They are random choices, λ as the belief, position effects without a utility, and the quadratic
+    form, cross-validated.
     """
     judgments, sampling = problem.judgments, problem.latent.sampling
     log_density = [

@@ -9,13 +9,13 @@ import numpy.typing as npt
 
 from llm_elicit.density.errors import DensityError, column, sides_of, table_of
 from llm_elicit.density.evidence import UNKNOWN, Evidence
-from llm_elicit.density.log_odds import LogOdds, PairContrasts, pair_contrasts
-from llm_elicit.density.sampling import SamplingDensity
+from llm_elicit.density.log_odds import LogOdds, PairContrasts, in_order, pair_contrasts
+from llm_elicit.density.sampling import SamplingDensity, inside
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 _LIGHTEST, _HEAVIEST = 1e-9, 1e12
-"""Beyond these weights, the prior or the comparison is lost to rounding."""
+"""Weights outside this range exceed the precision of floats beside the prior."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def check_evidence(evidence: Evidence, sampling: SamplingDensity) -> Judgments:
         named |= {"first": measured.first, "second": measured.second}
     for name, points in named.items():
         if len(points) or not len(measured):
-            _inside(name, table_of(name, points), sampling)
+            inside(name, table_of(name, points), sampling)
     _weights(evidence.weights, len(evidence.winners), needed=not len(measured))
     merged = _merge(evidence)
     if merged.size + len(merged.measured) < d:
@@ -148,17 +148,6 @@ def _weights(weights: npt.ArrayLike | None, n: int, *, needed: bool = True) -> A
     return mass
 
 
-def _inside(name: str, points: Array, sampling: SamplingDensity) -> None:
-    outside = np.flatnonzero(~sampling.contains(points))
-    if outside.size:
-        i = int(outside[0])
-        raise DensityError(
-            f"{name}[{i}] = {np.round(points[i], 6).tolist()} lies outside the support of the "
-            f"sampling density {sampling!r} ({outside.size} such rows); compared points are draws "
-            "from λ and must lie inside it; widen λ or drop the rows."
-        )
-
-
 def _merge(evidence: Evidence) -> Judgments:
     keep = evidence.weights > 0
     labels = (evidence.judge, *evidence.positions.T, evidence.shown, evidence.tie, evidence.pick)
@@ -174,10 +163,8 @@ def _merge(evidence: Evidence) -> Judgments:
     mass = np.bincount(index.reshape(-1), weights=evidence.weights[keep], minlength=len(unique))
     a, b = unique[:, :d], unique[:, d : 2 * d]
     # The same pair in either order gets one number, so that its rows are in one fold.
-    first = np.array([tuple(x) <= tuple(y) for x, y in zip(a, b, strict=True)])[:, None]
-    ordered = np.concatenate([np.where(first, a, b), np.where(first, b, a)], axis=1)
-    _, found = np.unique(ordered, axis=0, return_inverse=True)
-    pairs = found.reshape(-1).astype(np.int64)
+    both = np.concatenate(in_order(a, b), axis=1)
+    pairs = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
     context = _context(evidence.judges, unique[:, 2 * d :].astype(np.int64), pairs)
     weights = np.asarray(mass, dtype=np.float64)
     judged = context if context.matters else None

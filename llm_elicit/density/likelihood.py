@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +60,7 @@ class Noise:
     family : ``"gumbel"`` (Bradley–Terry), ``"exponential"`` or ``"normal"`` (Thurstone–Mosteller).
     level : s > 0, in nats of log-density (in 1/nats for ``exponential``, where it is a rate).
         The default gives Gumbel noise of variance one, s = √6/π.
-    ties : Davidson's ν >= 0 (see above); of family ``"gumbel"`` alone.
+    ties : Davidson's ν >= 0 (see above); only for ``"gumbel"``.
 
     Raises
     ------
@@ -207,7 +206,7 @@ def simulate_choices(
 def estimate_level(differences: npt.ArrayLike, family: str = "gumbel") -> Noise:
     """Return the noise of a judge whose belief is known, by maximum likelihood.
 
-    Choices depend on u and the level through (u − u')/s alone. The level can therefore be
+    Choices depend on u and the level only through (u − u')/s. The level can therefore be
     estimated only if u is known (a simulated judge, points of known density), and not together with
     the belief: p with noise s and p^(1/2) with noise s/2 give the same choices.
 
@@ -245,15 +244,7 @@ def estimate_level(differences: npt.ArrayLike, family: str = "gumbel") -> Noise:
     return Noise(family, math.exp(float(found.x)))
 
 
-class ChoiceModel(Protocol):
-    """The interface of a probability of winning: a `Noise`, or one for each judgment."""
-
-    def log_cdf(self, difference: Tensor) -> Tensor:
-        """Return log F of a win at differences of utility (..., n), nats."""
-        ...
-
-
-def choice_log_likelihood(difference: Tensor, weights: Tensor, noise: ChoiceModel) -> Tensor:
+def choice_log_likelihood(difference: Tensor, weights: Tensor, noise: Noise) -> Tensor:
     """Return the weighted mean of log F(u(winner) − u(loser)), nats per comparison.
 
     Shapes: ``difference`` (..., n), ``weights`` (n,) -> (...). Without preferences it is −log 2.
@@ -287,10 +278,6 @@ class Response:
         if self.gain is None or self.offset is None:
             return self
         return Response(self.noise, self.gain[rows], self.offset[rows])
-
-    def split(self, size: int, count: int) -> list[Response]:
-        """Return the responses of ``count`` judgments, ``size`` at a time."""
-        return [self.at(slice(first, first + size)) for first in range(0, count, size)]
 
     def seen(self, difference: Tensor) -> Tensor:
         """Return g (u − u') + o: the difference relative to the noise that the fit assumes."""

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from llm_elicit.density.errors import instance, integer
+from llm_elicit.density.errors import DensityError, instance, integer
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -83,6 +83,18 @@ def check_draw(n: int, rng: np.random.Generator) -> None:
     """Check the arguments of ``sample``."""
     integer("sample: n", n)
     instance("sample: rng", rng, np.random.Generator, "pass numpy.random.default_rng(seed)")
+
+
+def inside(where: str, points: Array, sampling: SamplingDensity) -> Array:
+    """Return points (n, d) after a check that all are in λ's support."""
+    outside = np.flatnonzero(~sampling.contains(points))
+    if outside.size:
+        raise DensityError(
+            f"{where}[{outside[0]}] = {np.round(points[outside[0]], 6).tolist()} lies outside the "
+            f"support of the sampling density {sampling!r} ({outside.size} such rows); leave them "
+            "out, or widen λ."
+        )
+    return points
 
 
 def bisect(below: Callable[[Array], Flags], low: Array, high: Array, steps: int = 60) -> Array:

@@ -81,8 +81,8 @@ class MixtureSettings:
     starts : starts for each of them.
     search_steps : most Newton steps of the starts that are left.
     steps : most Newton steps of every later fit.
-    most_categories : with more columns of categories than these, mixtures are left out: with 50
-        categories they took a hundred times as long and the shares were no nearer.
+    most_categories : with more columns of categories, mixtures are left out: with 50 categories
+        they took a hundred times as long and the shares were not more accurate.
     prior : of the components; its strength is chosen by held-out choices.
     """
 
@@ -109,8 +109,8 @@ class SmoothSettings:
     frequencies : their number M; 0 for no such form.
     length_scales : one process of each, in units of √d features; they are averaged.
     search_rows : most comparisons that their variances are estimated from.
-    most_features : with more features than these the form is left out: mixtures led it there by
-        .06 nats per comparison and more (docs/benchmarks.md).
+    most_features : with more features the form is left out, because mixtures predicted better
+        there, by .06 nats per comparison or more (docs/benchmarks.md).
     """
 
     frequencies: int = 64
@@ -157,7 +157,7 @@ class UtilitySettings:
     ----------
     folds : of the cross-validation.
     mixture, smooth, posterior : of the forms and the draws.
-    process : of the fit to log-odds; the others are for choices alone.
+    process : of the fit to log-odds; the others are for choices.
 
     Raises
     ------

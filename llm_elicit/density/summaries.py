@@ -9,13 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
-from llm_elicit.density.errors import (
-    DensityError,
-    finite,
-    fraction,
-    number,
-    numbers,
-)
+from llm_elicit.density.errors import DensityError, finite, fraction, number
 
 Array = npt.NDArray[np.float64]
 LogProb = Callable[[npt.ArrayLike], Array]
@@ -65,7 +59,7 @@ class Power:
     value, low, high : the median and the ends of the interval.
     source : what determines it: "points", "quantiles", "ranges", "ratios", joined by " + ".
     log_sd : the standard deviation of log k.
-    sources : the powers by each source alone.
+    sources : the powers by each single source.
     agreement : the p-value of a χ² test that all sources have one k; None for one source.
     coherence : the judge's reaction to width, if there are ranges.
     above_flat : by how many nats the maximum of the likelihood exceeds that of the flattest power.
@@ -130,7 +124,7 @@ def band(values: Array, level: float = 0.9) -> tuple[Array, Array]:
     (5.0, 95.0)
     """
     fraction("band: level", level)
-    values = finite("band: values", numbers("band: values", values))
+    values = finite("band: values", values)
     if not values.ndim or not values.size:
         raise DensityError("band: values has none; one for each draw is needed.")
     tail = 0.5 - 0.5 * level

@@ -13,7 +13,7 @@ The utility u = log p is a density *per unit of the feature's scale* z. In laten
 the belief therefore has log-density u + log|dz/dg|: dropping that Jacobian returns p·λ
 instead of p.
 
-**Beliefs on an unbounded space** must be integrable whatever was fitted. Beyond the radius of
+**Beliefs on an unbounded space** must be integrable for any fitted utility. Beyond the radius of
 the compared points there are no data. The utility is constant there along each direction, with its
 value on the sphere of that radius, and the belief falls off like a standardized normal: the factor
 exp(−(|g|² − radius²)/2). Inside the radius nothing changes.
@@ -245,7 +245,7 @@ class AffineLatent(_TaperedLatent):
 class CopulaLatent(_TaperedLatent):
     """Latent coordinates of an `Empirical` λ: h = L g and x_j = Q_j(h_j), so that λ is N(0, I).
 
-    |dz/dg| = |L| Π_j Q_j'(h_j), since the value z_j on its scale is a function of h_j alone. The
+    |dz/dg| = |L| Π_j Q_j'(h_j), since the value z_j on its scale depends only on h_j. The
     features are z, standardized by the mean and standard deviation of λ.
 
     The belief is tapered beyond the compared points even when the support has bounds, because data

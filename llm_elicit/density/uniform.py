@@ -78,22 +78,21 @@ class Uniform:
     ) -> None:
         self.low, self.high = _vector(low, "Uniform: low"), _vector(high, "Uniform: high")
         _check_bounds(self.low, self.high)
-        self.log, self.categorical = self._mask(log, "log"), self._mask(categorical, "categorical")
-        self.integer, self.periodic = (
-            self._mask(integer, "integer"),
-            self._mask(periodic, "periodic"),
-        )
+        self.log = self._mask("log", log)
+        self.categorical = self._mask("categorical", categorical)
+        self.integer = self._mask("integer", integer)
+        self.periodic = self._mask("periodic", periodic)
         self.discrete = self.categorical | self.integer
+        self.constraints = tuple(constraint_of(each, self.dimension) for each in constraints)
+        self._constrained = sorted({i for each in self.constraints for i in each.involved})
         self._check_kinds()
         # A whole number is a cell as wide as one, so that a density is one per whole number.
         cell = np.where(self.discrete, 0.5, 0.0)
         self.scale_low = self._to_scale(self.low - cell)
         self.scale_high = self._to_scale(self.high + cell)
-        self.constraints = tuple(constraint_of(each, self.dimension) for each in constraints)
-        self._check_constraints()
         self.share = self._share_of_box() if self.constraints else 1.0
 
-    def _mask(self, given: npt.ArrayLike | None, name: str) -> Flags:
+    def _mask(self, name: str, given: npt.ArrayLike | None) -> Flags:
         if given is None:
             return np.zeros(self.low.size, bool)
         if np.ndim(given) != 1:
@@ -104,44 +103,41 @@ class Uniform:
         return flags(f"Uniform: {name}", given, self.low.size)
 
     def _check_kinds(self) -> None:
-        for i in np.flatnonzero(self.log & (self.low <= 0)):
-            raise DensityError(
-                f"Uniform: low[{i}] = {self.low[i]} on a logarithmic scale; such a feature needs "
-                "a positive lower bound; raise the bound or use a linear scale."
-            )
-        whole = (self.low == np.rint(self.low)) & (self.high == np.rint(self.high))
-        for i in np.flatnonzero(self.categorical & (self.log | ~whole)):
-            raise DensityError(
-                f"Uniform: feature {i} is categorical, from {self.low[i]} to {self.high[i]}"
-                f"{' on a logarithmic scale' if self.log[i] else ''}; categories are numbered by "
-                "whole numbers on a linear scale; give low = 0 and high = their number less one."
-            )
-        small = np.maximum(np.abs(self.low), np.abs(self.high)) < _LARGEST_WHOLE
-        for i in np.flatnonzero(self.integer & ~(whole & small)):
-            raise DensityError(
-                f"Uniform: feature {i} has whole numbers from {self.low[i]} to {self.high[i]}; "
-                "both bounds must be whole, and less than 2**52 in size."
-            )
-        for one, other in _NOT_BOTH:
-            for i in np.flatnonzero(getattr(self, one) & getattr(self, other)):
-                raise DensityError(
-                    f"Uniform: feature {i} is marked {one} and {other}; it can only be one of the "
-                    "two."
-                )
-        for i in np.flatnonzero(self.periodic & self.integer & (self.high - self.low < 2)):
-            raise DensityError(
-                f"Uniform: feature {i} is periodic with two whole numbers; a circle needs three or "
-                "more."
-            )
-
-    def _check_constraints(self) -> None:
-        for each in self.constraints:
-            for i in each.involved:
-                if self.categorical[i]:
-                    raise DensityError(
-                        f"Uniform: a constraint is on feature {i}, whose values are categories "
-                        "without an order; use integer where they have one."
-                    )
+        low, high = self.low, self.high
+        whole = (low == np.rint(low)) & (high == np.rint(high))
+        small = np.maximum(np.abs(low), np.abs(high)) < _LARGEST_WHOLE
+        rules = [
+            (
+                self.log & (low <= 0),
+                "has a logarithmic scale, which needs a positive lower bound (low > 0); raise the "
+                "bound or use a linear scale",
+            ),
+            (
+                self.categorical & (self.log | ~whole),
+                "is categorical; categories are numbered by whole numbers on a linear scale; give "
+                "low = 0 and high = their number less one",
+            ),
+            (
+                self.integer & ~(whole & small),
+                "has whole numbers; both bounds must be whole, and less than 2**52 in size",
+            ),
+            (
+                self.periodic & self.integer & (high - low < 2),
+                "is periodic with two whole numbers; a circle needs three or more",
+            ),
+            (
+                self.categorical & np.isin(np.arange(self.dimension), self._constrained),
+                "is under a constraint, and its values are categories without an order; use "
+                "integer where they have one",
+            ),
+        ]
+        rules += [
+            (getattr(self, one) & getattr(self, other), f"is marked {one} and {other}; choose one")
+            for one, other in _NOT_BOTH
+        ]
+        for wrong, rule in rules:
+            for i in np.flatnonzero(wrong):
+                raise DensityError(f"Uniform: feature {i}, from {low[i]} to {high[i]}, {rule}.")
 
     def __repr__(self) -> str:
         masks = {name: getattr(self, name) for name in _MASKS}
@@ -226,7 +222,7 @@ class Uniform:
         By Sobol points of a fixed seed over the features that the constraints are on, as many as
         bring a hundred thousand accepted ones, or four million.
         """
-        involved = sorted({i for each in self.constraints for i in each.involved})
+        involved = self._constrained
         sobol = qmc.Sobol(max(len(involved), 1), rng=np.random.default_rng(0))
         drawn = kept = 0
         while kept < _ENOUGH and drawn < _MOST and kept >= _LEAST_SHARE * (drawn - _BATCH):
@@ -274,7 +270,7 @@ class Uniform:
         return (z - self.scale_low) / (self.scale_high - self.scale_low)
 
     def from_cube(self, y: npt.ArrayLike) -> Array:
-        """Return the inverse of `to_cube`, inside the box whatever the rounding."""
+        """Return the inverse of `to_cube`, clipped to the box."""
         x = self.in_cells(y)
         return np.clip(np.where(self.discrete, np.rint(x), x), self.low, self.high)
 

@@ -347,7 +347,7 @@ def test_methods_for_continuous_numbers_refuse_other_kinds(name: str) -> None:
 
 def test_whole_numbers_have_no_gradient() -> None:
     belief = _fitted(KINDS["count"], 60)
-    with pytest.raises(DensityError, match="whole numbers, and no gradient"):
+    with pytest.raises(DensityError, match="whole numbers, so that there is no gradient"):
         belief.as_prior().logpdf_and_gradient([[1.0]])
 
 
