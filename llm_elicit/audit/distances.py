@@ -22,7 +22,7 @@ from scipy.spatial.distance import cdist
 
 from llm_elicit import density
 from llm_elicit.audit.reference import AuditSettings
-from llm_elicit.audit.scales import Standardizer, bin_edges
+from llm_elicit.audit.scales import Standardizer, axis_of
 from llm_elicit.audit.summaries import Band
 from llm_elicit.audit.two_sample import joint_of_draws, measure_joint
 from llm_elicit.config.base_model import StrictModel
@@ -168,7 +168,7 @@ class DistanceEstimator:
         self.settings = settings
         self.size = size
         self.marginal_size = marginal_size
-        self.edges = [bin_edges(f, settings.bins) for f in self.space.features]
+        self.edges = [axis_of(f).edges(settings.bins) for f in self.space.features]
 
     @property
     def space(self) -> FeatureSpace:

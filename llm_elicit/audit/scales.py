@@ -1,4 +1,4 @@
-"""Features on common scales: standardized columns for distances, and bins for histograms.
+"""Features on common scales: standardized columns for distances, and axes for histograms.
 
 A number is put on its feature's scale (the logarithm where that is logarithmic), centred on the
 reference data's mean and divided by their standard deviation: a distance of 1 is one standard
@@ -25,11 +25,9 @@ import numpy.typing as npt
 from scipy.linalg import helmert
 from scipy.stats import wasserstein_distance
 
+from llm_elicit.density.feature_axis import FeatureAxis
 from llm_elicit.spaces.circles import Circle
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
-
-FEW = 24
-"""The most values of a whole feature that are shown one by one."""
 
 
 @dataclass(frozen=True)
@@ -155,45 +153,39 @@ def _simplex(shares: Floats) -> Floats:
     return np.asarray(vertices - shares @ vertices)
 
 
-def bin_edges(feature: Feature, bins: int) -> Floats:
-    """Return edges of about `bins` equal bins over a feature's range, natural units.
+def axis_of(feature: Feature) -> FeatureAxis:
+    """Return the axis of a feature in figures, and the bins of its histograms: its whole range.
 
-    Bins are equal on the feature's scale. The bins of a whole feature consist of whole cells, from
-    k − 1/2 to k + 1/2: on a linear scale each holds the same number of values. Every category has
-    its own bin, whatever `bins`.
+    Example:
+        >>> rooms = Feature(name="rooms", label="rooms", kind="integer", low=1, high=9)
+        >>> axis_of(rooms).edges(3).tolist()
+        [0.5, 3.5, 6.5, 9.5]
     """
-    if feature.categories:
-        return np.arange(-0.5, len(feature.categories))
-    low, high = feature.lowest, feature.highest
-    if feature.scale == "log" and feature.whole:
-        edges = np.geomspace(low - 0.5, high + 0.5, bins + 1)
-        return np.unique(np.clip(np.rint(edges - 0.5) + 0.5, low - 0.5, high + 0.5))
-    if feature.scale == "log":
-        return np.geomspace(low, high, bins + 1)
-    if feature.whole:
-        width = max(1.0, np.ceil((high - low + 1) / bins))
-        return np.asarray(low - 0.5 + width * np.arange(np.ceil((high - low + 1) / width) + 1))
-    return np.linspace(low, high, bins + 1)
+    return FeatureAxis(
+        axis_label(feature),
+        feature.lowest,
+        feature.highest,
+        log=feature.scale == "log",
+        whole=feature.whole,
+        periodic=feature.periodic,
+        categories=feature.categories,
+        factor=feature.factor,
+        date=feature.kind == "date",
+    )
 
 
-def bin_widths(feature: Feature, edges: Floats) -> Floats:
-    """Return widths of bins between edges (natural units), in units of the feature's scale.
-
-    For whole features on a linear scale, the number of values in each bin: the last may hold fewer.
-    """
-    if feature.whole:
-        edges = np.minimum(edges, feature.highest + 0.5)
-    return np.asarray(np.diff(np.log(edges) if feature.scale == "log" else edges))
+def axis_label(feature: Feature) -> str:
+    """Return the feature's label with its unit."""
+    unit = feature.unit or feature.prefix.strip()
+    return f"{feature.label} ({unit})" if unit else feature.label
 
 
 def by_value(feature: Feature) -> bool:
     """Return whether a feature's values are so few that each has its own share.
-
-    These are categories and whole numbers of which there are at most `FEW`.
 
     Example:
         >>> rooms = Feature(name="rooms", label="rooms", kind="integer", low=1, high=9)
         >>> by_value(rooms), by_value(rooms.model_copy(update={"kind": "continuous"}))
         (True, False)
     """
-    return bool(feature.categories) or (feature.whole and feature.highest - feature.lowest < FEW)
+    return axis_of(feature).by_value

@@ -9,29 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from pydantic import Field
-from scipy.ndimage import gaussian_filter1d
 
 from llm_elicit import density
 from llm_elicit._util.read_files import read_points
-from llm_elicit.audit.scales import bin_edges, bin_widths, by_value, category_shares
+from llm_elicit.audit.scales import axis_of, category_shares
 from llm_elicit.config.base_model import StrictModel
+from llm_elicit.density.feature_axis import BINS
 from llm_elicit.spaces.circles import Circle
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
-Index = npt.NDArray[np.int64]
 Band = tuple[float, float]
 Value = TypeVar("Value", float, Band)
 _Column = tuple[int, str | None]
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-BINS = 60
-"""Bins of a plotted marginal."""
 KEPT = 1000
 """Points stored of each draw: as many as distances between densities are measured on."""
 
@@ -263,32 +259,19 @@ def _as_band(ends: Floats) -> Band:
 def _marginal(
     draws: density.BeliefDraws, space: FeatureSpace, column: int, level: float
 ) -> MarginalBand:
-    feature = space.features[column]
-    edges = bin_edges(feature, BINS)
-    curves = draws.marginal(column, edges) / bin_widths(feature, edges)
-    curves = smoothed(curves, feature)
+    axis = axis_of(space.features[column])
+    edges = axis.edges(BINS)
+    widths = 1.0 if axis.by_value else axis.widths(edges)
+    curves = axis.smoothed(draws.marginal(column, edges) / widths)
     low, high = density.band(curves, level)
-    centres = (edges[:-1] + edges[1:]) / 2
     return MarginalBand(
-        name=feature.name, at=centres.tolist(), low=low.tolist(), high=high.tolist()
+        name=space.names[column], at=axis.centres.tolist(), low=low.tolist(), high=high.tolist()
     )
-
-
-def smoothed(densities: Floats, feature: Feature) -> Floats:
-    """Smooth histogram densities (..., bins) for plotting, unless each value has its own share.
-
-    They are reflected at the range's ends, or go on around a circle.
-    """
-    if by_value(feature):
-        return densities
-    mode: Literal["wrap", "reflect"] = "wrap" if feature.periodic else "reflect"
-    return np.asarray(gaussian_filter1d(densities, 1.5, mode=mode))
 
 
 def write_draws(draws: density.BeliefDraws, space: FeatureSpace, path: Path) -> None:
     """Write `KEPT` points of each posterior draw as Parquet; see `read_draws`."""
-    weighted = zip(draws.points, draws.weights, strict=True)
-    points = np.concatenate([x[_systematic(weights, KEPT)] for x, weights in weighted])
+    points = np.concatenate(draws.sample(KEPT))
     pd.DataFrame(points.astype(np.float32), columns=space.names).to_parquet(path)
 
 
@@ -301,12 +284,6 @@ def read_draws(path: Path) -> Floats | None:
         return None
     points = read_points(path, multiple=KEPT)
     return points.reshape(-1, KEPT, points.shape[1])
-
-
-def _systematic(weights: Floats, count: int) -> Index:
-    """Return rows (count,) by systematic resampling with weights (m,) that sum to one."""
-    cuts = (np.arange(count) + 0.5) / count
-    return np.searchsorted(np.cumsum(weights), cuts).clip(max=len(weights) - 1)
 
 
 def correlation_columns(space: FeatureSpace, points: Floats) -> Floats:

@@ -23,12 +23,12 @@ from llm_elicit.density.belief_draws import (
 from llm_elicit.density.belief_files import BeliefParts, read_belief, write_belief
 from llm_elicit.density.conditional import condition
 from llm_elicit.density.diagnostics import at_level, self_report
-from llm_elicit.density.distribution import Distribution
 from llm_elicit.density.errors import DensityError, callback, integer, number
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.methods import DensityModel
+from llm_elicit.density.presentation import PresentedDensity
 from llm_elicit.density.settings import Progress
 from llm_elicit.density.summaries import Power
 from llm_elicit.density.torch_utils import generator_of, one_thread
@@ -40,7 +40,7 @@ _UNIT_POINTS = 4096
 _LEAST_POWER = 1e-9
 
 
-class BeliefDensity(Distribution):
+class BeliefDensity(PresentedDensity):
     """A judge's belief as a probability density over the features, in natural units.
 
     It is made by `llm_elicit.density.fit_belief`, or read back by `load`.
@@ -261,8 +261,8 @@ class BeliefDensity(Distribution):
         """Return beliefs that agree with the same choices, equally likely: for credible bands.
 
         They are draws of the posterior over utilities at the noise level that the fit assumed (see
-        `llm_elicit.density.utility.posterior`). They take
-        seconds, and are equal for equal seeds.
+        `llm_elicit.density.utility.posterior`). They take seconds, and are equal for equal seeds.
+        Those of the default arguments are kept.
 
         Parameters
         ----------
@@ -277,15 +277,21 @@ class BeliefDensity(Distribution):
         DensityError : ``log_level_sd`` is negative, or the belief has no draws, because of its
             method or because it was fitted with ``PosteriorSettings(draws=0)``.
         """
-        if log_level_sd is None:
-            log_level_sd = float(self.diagnostics.get("power", {}).get("log_sd", 0.0))
+        by_default = seed == 0 and log_level_sd is None
         callback("draws: progress", progress)
         generator = generator_of(seed)
+        if by_default and self._made is not None and progress is None:
+            return replace(self._made, _named=self._features)
+        if log_level_sd is None:
+            log_level_sd = float(self.diagnostics.get("power", {}).get("log_sd", 0.0))
         model = self._model if isinstance(self._model, UtilityDensity) else None
         with one_thread():
-            return make_draws(
+            made = make_draws(
                 self._latent, self.utility_draws(), model, generator, progress, log_level_sd
             )
+        if by_default:
+            self._made = made
+        return replace(made, _named=self._features)
 
     @property
     def has_noise_levels(self) -> bool:

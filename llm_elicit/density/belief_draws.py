@@ -19,6 +19,7 @@ from llm_elicit.density.errors import (
     numbers,
     points_of,
 )
+from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.settings import AnnealingSettings, Progress
 from llm_elicit.density.stacks import ComponentStack
@@ -44,6 +45,8 @@ class BeliefDraws:
     points : S arrays (m, d), natural units.
     weights : S arrays (m,) that sum to one: each density is represented by weighted points.
 
+    Features are given by number or name, and data frames are matched by name.
+
     Examples
     --------
     >>> import numpy as np
@@ -64,6 +67,11 @@ class BeliefDraws:
     _utilities: UtilityDraws
     _factors: Tensor
     _log_normalizers: Array
+    _named: FeatureNames | None = None
+
+    @property
+    def _features(self) -> FeatureNames:
+        return self._named or FeatureNames.numbered(self.points[0].shape[1])
 
     def __len__(self) -> int:
         return len(self.points)
@@ -75,16 +83,25 @@ class BeliefDraws:
     def quantile(self, levels: npt.ArrayLike) -> Array:
         """Return quantiles (S, L, d) of every feature at levels (L,)."""
         wanted = levels_of("quantile: levels", levels)
+        # Draws near the belief share its points, which are sorted once.
+        orders = {id(x): np.argsort(x, axis=0) for x in {id(x): x for x in self.points}.values()}
         both = zip(self.points, self.weights, strict=True)
-        return np.stack([weighted_quantiles(x, w, wanted) for x, w in both])
+        return np.stack([weighted_quantiles(x, w, wanted, orders[id(x)]) for x, w in both])
+
+    def sample(self, n: int) -> Array:
+        """Return n equally weighted points (S, n, d) of every draw, by systematic resampling."""
+        cuts = (np.arange(integer("sample: n", n, least=1)) + 0.5) / n
+        rows = [np.searchsorted(np.cumsum(w), cuts).clip(max=len(w) - 1) for w in self.weights]
+        return np.stack([x[chosen] for x, chosen in zip(self.points, rows, strict=True)])
 
     def cdf(self, values: npt.ArrayLike) -> Array:
         """Return distribution functions (S, V, d) of every feature at values (V, d)."""
+        values = self._features.points("cdf: values", values)
         at = points_of("cdf: values", values, self.points[0].shape[1])
         both = zip(self.points, self.weights, strict=True)
         return np.stack([np.stack([w @ (x <= v) for v in at]) for x, w in both])
 
-    def marginal(self, feature: int, edges: npt.ArrayLike) -> Array:
+    def marginal(self, feature: int | str, edges: npt.ArrayLike) -> Array:
         """Return shares of mass (S, B) between edges (B + 1,) of one feature, natural units.
 
         Mass beyond the edges counts in the first and the last bin.
@@ -93,44 +110,42 @@ class BeliefDraws:
         ------
         DensityError : an unknown feature, or edges that do not increase.
         """
-        self._check_feature(feature)
+        place = self._features.place("marginal", feature)
         limits = finite("marginal: edges", numbers("marginal: edges", edges))
         if limits.ndim != 1 or limits.size < 2 or not (np.diff(limits) > 0).all():
             raise DensityError("marginal: edges must be two or more numbers that increase.")
         both = zip(self.points, self.weights, strict=True)
         return np.stack([
-            np.histogram(np.clip(x[:, feature], limits[0], limits[-1]), limits, weights=w)[0]
+            np.histogram(np.clip(x[:, place], limits[0], limits[-1]), limits, weights=w)[0]
             for x, w in both
         ])  # fmt: skip
 
-    def shares(self, feature: int) -> Array:
+    def shares(self, feature: int | str) -> Array:
         """Return shares of mass (S, K) of the K categories, or whole numbers, of one feature.
 
         Raises
         ------
         DensityError : the feature has neither.
         """
-        self._check_feature(feature)
+        place = self._features.place("shares", feature)
         sampling = self._latent.sampling
-        if not isinstance(sampling, Uniform) or not sampling.discrete[feature]:
+        if not isinstance(sampling, Uniform) or not sampling.discrete[place]:
             raise DensityError(
                 f"shares: feature {feature} has no categories; `marginal` takes edges instead."
             )
-        codes = np.arange(sampling.low[feature], sampling.high[feature] + 1.0)
-        return self.marginal(feature, np.append(codes, codes[-1] + 1.0) - 0.5)
-
-    def _check_feature(self, feature: object) -> None:
-        integer("feature", feature, most=self.points[0].shape[1] - 1)
+        codes = np.arange(sampling.low[place], sampling.high[place] + 1.0)
+        return self.marginal(place, np.append(codes, codes[-1] + 1.0) - 0.5)
 
     def log_prob(self, x: npt.ArrayLike) -> Array:
         """Return log densities (S, n) at points (n, d), nats per natural unit.
 
-        They are −inf outside the support.
+        They are −inf outside the support. The columns of a data frame are matched by name.
 
         Raises
         ------
-        DensityError : points of another shape than (n, d).
+        DensityError : points of another shape than (n, d), or a frame that lacks a feature.
         """
+        x = self._features.points("log_prob: x", x)
         at = points_of("log_prob: x", x, self._latent.sampling.dimension, infinite=True)
         inside = self._latent.sampling.contains(at)
         result = np.full((len(self), len(at)), -np.inf)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from importlib import import_module
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -167,12 +166,6 @@ class Distribution:
         with one_thread():
             points = self._model.sample_latent(n, generator).points
         return self._latent.from_latent(points.numpy())
-
-    def to_pandas(self, n: int = 10_000, *, seed: int = 0) -> Any:
-        """Return n draws as a `pandas.DataFrame`, codes of categories as their words."""
-        # Not imported above: the core works without pandas.
-        pandas = import_module("pandas")
-        return pandas.DataFrame(self._features.columns(self.sample(n, seed=seed)))
 
     def pdf(self, x: npt.ArrayLike) -> Array:
         """Return densities (n,) at points (n, d), per natural unit; see `log_prob`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +55,23 @@ class FeatureNames:
             return self.names.index(feature)
         return integer(f"{where}: a feature's number", feature, most=len(self.names) - 1)
 
+    def places(self, where: str, features: Any = None) -> list[int]:
+        """Return the numbers of features, each given by its number or name; of all for None.
+
+        Raises
+        ------
+        DensityError : there is no such feature, none was given, or one was given twice.
+        """
+        if features is None:
+            return list(range(len(self.names)))
+        several = isinstance(features, Iterable) and not isinstance(features, str)
+        found = [self.place(where, each) for each in (features if several else [features])]
+        if not found or len(set(found)) < len(found):
+            raise DensityError(
+                f"{where}: features = {features!r}; give one or more, none of them twice."
+            )
+        return found
+
     def values(self, where: str, given: Mapping[Any, float | str]) -> dict[int, float]:
         """Return values by the features' numbers; words of categories become codes."""
         if not isinstance(given, Mapping) or not given:
@@ -101,7 +118,11 @@ class FeatureNames:
 
     def without(self, features: Iterable[int]) -> FeatureNames:
         """Return the names of the other features."""
-        kept = [i for i in range(len(self.names)) if i not in set(features)]
+        left_out = set(features)
+        return self.only([i for i in range(len(self.names)) if i not in left_out])
+
+    def only(self, kept: Sequence[int]) -> FeatureNames:
+        """Return the names of some features, in the order given."""
         words = {new: self.categories[i] for new, i in enumerate(kept) if i in self.categories}
         return FeatureNames(tuple(self.names[i] for i in kept), words)
 

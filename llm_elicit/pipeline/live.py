@@ -192,16 +192,17 @@ def _interval(found: inference.Interval | None) -> LiveInterval | None:
 def _feature(samples: marginals.Samples, judge: str, j: int) -> LiveFeature:
     """Return one feature of a judge's belief, with its chart."""
     feature, bands = samples.space.features[j], samples.bands.get(judge)
+    axis = scales.axis_of(feature)
     band = None if bands is None else bands.marginals[j]
     data = None if samples.data is None else samples.data[:, j]
     return LiveFeature(
         name=feature.name,
-        shares=scales.by_value(feature),
-        at=_rounded(marginals.centres(scales.bin_edges(feature, summaries.BINS))),
-        belief=_rounded(marginals.line_of(feature, samples.beliefs[judge][:, j])),
+        shares=axis.by_value,
+        at=_rounded(axis.centres),
+        belief=_rounded(axis.line(samples.beliefs[judge][:, j])),
         low=() if band is None else _rounded(band.low),
         high=() if band is None else _rounded(band.high),
-        data=() if data is None else _rounded(marginals.bars_of(feature, data)),
+        data=() if data is None else _rounded(axis.bars(np.clip(data, axis.low, axis.high))),
         chart=_chart(marginals.marginal_layers(samples, judge, j)),
     )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from llm_elicit.audit.record import Audit
+from llm_elicit.audit.scales import axis_label, axis_of
 from llm_elicit.audit.summaries import (
     Bands,
     CategoryBands,
@@ -18,17 +19,9 @@ from llm_elicit.audit.summaries import (
     FeatureSummary,
     Summary,
 )
+from llm_elicit.density.plots.style import LIGHT, blank, dress, set_axis
 from llm_elicit.report.page import environment
-from llm_elicit.report.rendering import (
-    LIGHT,
-    Picture,
-    axis_label,
-    blank,
-    draw_picture,
-    drawing,
-    dress,
-    set_axis,
-)
+from llm_elicit.report.rendering import Picture, draw_picture, drawing
 from llm_elicit.spaces.features import Feature
 
 _LEFT = -0.14
@@ -202,7 +195,7 @@ def _picture(
                     alpha=0.3,
                     solid_capstyle="butt",
                 )
-        set_axis(axes, "y", feature)
+        set_axis(axes, "y", axis_of(feature))
         axes.set_xlim(-0.5, len(labels) - 0.5)
         crowded = sum(map(len, labels)) > 30
         axes.set_xticks(range(len(labels)), labels, parse_math=False)

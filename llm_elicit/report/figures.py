@@ -1,8 +1,4 @@
-"""The figures of a report: marginals, corner plot, map and calibration curves.
-
-Densities are per unit of each feature's scale, from histograms over the range; lines are smoothed
-with reflection at the range's ends, so that no mass leaves it.
-"""
+"""The figures of a report: marginals and corner plot of the density core, map, calibration."""
 
 from __future__ import annotations
 
@@ -18,26 +14,15 @@ from scipy.ndimage import gaussian_filter
 
 from llm_elicit.audit.calibration import DataCoverage, PredictiveCheck
 from llm_elicit.audit.judge_audit import JudgeAudit
-from llm_elicit.audit.scales import bin_edges
-from llm_elicit.audit.summaries import BINS, BeliefBands
+from llm_elicit.density.feature_axis import BINS
+from llm_elicit.density.plots.figures import marginals_figure
+from llm_elicit.density.plots.pairs import PanelPair, histogram, ramp
+from llm_elicit.density.plots.plot_data import PlotData
+from llm_elicit.density.plots.style import DARK, LIGHT, Theme, blank, dress, set_axis
 from llm_elicit.report.corner import MOST, draw_corner
 from llm_elicit.report.layers import Layers
-from llm_elicit.report.marginals import Samples, draw_band, draw_marginal, legend, marginal_layers
-from llm_elicit.report.pairs import histogram, ramp
-from llm_elicit.report.rendering import (
-    DARK,
-    LIGHT,
-    Picture,
-    Theme,
-    axis_label,
-    blank,
-    draw_picture,
-    dress,
-    paint_picture,
-    render,
-    set_axis,
-)
-from llm_elicit.spaces.features import Floats
+from llm_elicit.report.marginals import Samples, marginal_layers
+from llm_elicit.report.rendering import Picture, draw_picture, paint_picture, render
 
 
 @dataclass(frozen=True)
@@ -66,16 +51,17 @@ class Portrait:
 
 def draw_portrait(samples: Samples, judge: str) -> Portrait:
     """Draw one judge's belief with data and λ."""
-    space, belief = samples.space, samples.beliefs[judge]
-    figures = {"marginals": marginals_figure(samples, belief, LIGHT, samples.bands.get(judge))}
+    space, shown = samples.space, samples.shown(judge)
+    figures = {"marginals": marginals_figure(shown)}
     corner = chart = None
     if 2 <= space.dimension <= MOST:
         corner, figures["corner"] = draw_corner(samples, judge)
     if {"Latitude", "Longitude"} <= {space.names[j] for j in space.numeric}:
-        figures["map"] = map_figure(samples, belief, LIGHT)
+        place = PanelPair.of(shown, space.names.index("Longitude"), space.names.index("Latitude"))
+        figures["map"] = map_figure(shown, place, LIGHT)
         chart = paint_picture(
             figures["map"],
-            map_figure(samples, belief, DARK),
+            map_figure(shown, place, DARK),
             f"Map of the belief of {judge}",
             "Maps of longitude and latitude side by side: the data, the belief of "
             f"{judge}, and the sampling density, stronger where denser.",
@@ -115,60 +101,34 @@ def file_name(judge: str) -> str:
     return kept if kept == judge else f"{kept}-{zlib.crc32(judge.encode()):08x}"
 
 
-def marginals_figure(
-    samples: Samples, belief: Floats, theme: Theme, bands: BeliefBands | None = None
-) -> Figure:
-    """Return all marginals in one figure, one panel per feature."""
-    features = samples.space.features
-    columns = min(4, len(features))
-    rows = -(-len(features) // columns)
-    figure = blank(2.7 * columns, 2.1 * rows + 0.4, theme)
-    for column, feature in enumerate(features):
-        axes = figure.add_subplot(rows, columns, column + 1)
-        draw_marginal(axes, samples, belief, column, theme)
-        draw_band(axes, bands, feature, column, theme)
-        axes.set_xlabel(axis_label(feature), fontsize=8)
-    handles = legend(theme, data=samples.data is not None, bands=bands is not None)
-    figure.legend(
-        handles=handles,
-        loc="outside upper center",
-        ncols=len(handles),
-        frameon=False,
-        labelcolor=theme.ink,
-    )
-    return figure
-
-
-def map_figure(samples: Samples, belief: Floats, theme: Theme) -> Figure:
+def map_figure(shown: PlotData, place: PanelPair, theme: Theme) -> Figure:
     """Return maps of data, belief and λ by longitude and latitude, on one density scale."""
-    space = samples.space
-    x, y = space.names.index("Longitude"), space.names.index("Latitude")
-    edges = [bin_edges(space.features[i], BINS) for i in (x, y)]
+    edges = [axis.edges(BINS) for axis in place.axes]
     panels = {
-        "data": (samples.data, theme.ink),
-        "belief": (belief, theme.belief),
-        "sampling density λ": (samples.sampling, theme.sampling),
+        "data": (shown.data, theme.ink),
+        "belief": (shown.belief, theme.belief),
+        "sampling density λ": (shown.sampling, theme.sampling),
     }
-    shown = {
-        name: (gaussian_filter(histogram(points[:, [x, y]], edges), 1.5, mode="reflect"), colour)
+    maps = {
+        name: (gaussian_filter(histogram(points[:, place.columns], edges), 1.5), colour)
         for name, (points, colour) in panels.items()
         if points is not None
     }
-    highest = max(float((density / density.sum()).max()) for density, _ in shown.values())
-    figure = blank(2.5 * len(shown), 3.2, theme)
-    for place, (name, (density, colour)) in enumerate(shown.items(), start=1):
-        axes = figure.add_subplot(1, len(shown), place)
+    highest = max(float((density / density.sum()).max()) for density, _ in maps.values())
+    figure = blank(2.5 * len(maps), 3.2, theme)
+    for number, (name, (density, colour)) in enumerate(maps.items(), start=1):
+        axes = figure.add_subplot(1, len(maps), number)
         # The square root keeps regions of low density visible.
         image = np.sqrt(density.T / density.sum() / highest)
         shades = ramp(theme, colour)
         axes.pcolormesh(*edges, image, cmap=shades, vmin=0, vmax=1, rasterized=True)
         dress(axes, theme)
         axes.set_title(name, fontsize=9, color=theme.ink)
-        set_axis(axes, "x", space.features[x])
-        set_axis(axes, "y", space.features[y])
-        axes.set_xlabel(axis_label(space.features[x]), fontsize=8)
-        if place == 1:
-            axes.set_ylabel(axis_label(space.features[y]), fontsize=8)
+        set_axis(axes, "x", place.axes[0])
+        set_axis(axes, "y", place.axes[1])
+        axes.set_xlabel(place.axes[0].label, fontsize=8)
+        if number == 1:
+            axes.set_ylabel(place.axes[1].label, fontsize=8)
         else:
             axes.tick_params(labelleft=False)
         axes.set_aspect(1.0 / np.cos(np.deg2rad(np.mean(edges[1]))))

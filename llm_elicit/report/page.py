@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from llm_elicit.audit.judge_audit import JudgeAudit
 from llm_elicit.audit.record import Audit
-from llm_elicit.audit.scales import by_value
+from llm_elicit.audit.scales import axis_label, by_value
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.config.campaign import Campaign
@@ -27,7 +27,7 @@ from llm_elicit.report.figures import Portrait, draw_curves, draw_portrait, save
 from llm_elicit.report.glossary import GLOSSARY
 from llm_elicit.report.marginals import Samples
 from llm_elicit.report.powers import PowerLabel, power_labels
-from llm_elicit.report.rendering import Picture, axis_label
+from llm_elicit.report.rendering import Picture
 
 
 @dataclass(frozen=True)

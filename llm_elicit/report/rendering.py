@@ -1,8 +1,4 @@
-"""Rendering of figures: one palette in a light and a dark theme, axes, and image files.
-
-The palette is Okabe and Ito's, distinguishable with common colour vision deficiencies: data are
-grey, the belief is blue, the sampling density λ orange and dashed.
-"""
+"""Rendering of figures as image files, in the light and the dark theme of the density core."""
 
 from __future__ import annotations
 
@@ -11,42 +7,20 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.dates import AutoDateLocator, DateFormatter, num2date
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from PIL import Image, ImageColor
 
-from llm_elicit.spaces.features import Feature
+from llm_elicit.density.plots.style import DARK, LIGHT, Theme
 
-
-@dataclass(frozen=True)
-class Theme:
-    """The colours of one rendering."""
-
-    name: Literal["light", "dark"]
-    background: str
-    ink: str
-    faint: str
-    data: str
-    belief: str
-    sampling: str
-
-
-LIGHT = Theme("light", "#ffffff", "#30343a", "#c9cdd3", "#b9bdc4", "#0072b2", "#d55e00")
-DARK = Theme("dark", "#191d23", "#d5d9df", "#3c434d", "#59616d", "#56b4e9", "#e69f00")
 _IN_DARK = {
     getattr(LIGHT, part.name).encode(): getattr(DARK, part.name).encode()
     for part in fields(Theme)
     if part.name != "name"
 }
-_ROOM, _LONGEST = 30, 14  # letters on an axis, and in one of its words
-_MOST_WORDS = 12
 _COLOUR = re.compile(rb"(?<=: )#[0-9a-f]{6}")
 
 
@@ -65,125 +39,6 @@ def drawing() -> Iterator[None]:
     """Keep text in SVG as text, and make files reproducible, within the context."""
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "llm-elicit", "font.size": 9}):
         yield
-
-
-def blank(width: float, height: float, theme: Theme) -> Figure:
-    """Return an empty figure of `width` by `height` inches, without global state."""
-    return Figure(figsize=(width, height), facecolor=theme.background, layout="constrained")
-
-
-def dress(axes: Axes, theme: Theme) -> None:
-    """Style axes: no box, thin lines, the theme's colours."""
-    axes.set_facecolor(theme.background)
-    axes.tick_params(colors=theme.ink, labelsize=8, length=3, width=0.7)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(theme.faint)
-    axes.xaxis.label.set_color(theme.ink)
-    axes.yaxis.label.set_color(theme.ink)
-    axes.title.set_color(theme.ink)
-
-
-def set_axis(axes: Axes, which: Literal["x", "y"], feature: Feature, most: int = 5) -> None:
-    """Set an axis to a feature's range and scale, with ticks in the units of questions."""
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    if feature.categories:
-        _set_words(axes, which, feature)
-        return
-    cell = 0.5 if feature.whole else 0.0
-    ends = feature.lowest - cell, feature.highest + cell
-    if which == "x":
-        axes.set_xscale(feature.scale)
-        axes.set_xlim(ends)
-    else:
-        axes.set_yscale(feature.scale)
-        axes.set_ylim(ends)
-    axis.set_minor_locator(NullLocator())
-    if feature.kind == "date":
-        _set_dates(axis, feature, most)
-        return
-    if feature.scale == "log":
-        axis.set_major_locator(FixedLocator(log_ticks(feature, most)))
-    else:
-        axis.set_major_locator(MaxNLocator(most - 1, integer=feature.whole))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value * feature.factor)))
-
-
-def _set_dates(axis: Axis, feature: Feature, most: int) -> None:
-    """Set ticks at round dates; Matplotlib counts days from the same origin."""
-    low, high = feature.lowest, feature.highest
-    style = "%Y" if high - low > 3 * 365 else "%b %Y" if high - low > 90 else "%d %b"
-    locator, formatter = cast("Any", AutoDateLocator), cast("Any", DateFormatter)  # untyped
-    ticks = locator(minticks=2, maxticks=most).tick_values(*map(num2date, (low, high)))
-    room = 0.06 * (high - low)  # a label there would leave the figure
-    inside = [tick for tick in ticks if low + room <= tick <= high - room]
-    axis.set_major_locator(FixedLocator(inside))
-    axis.set_major_formatter(formatter(style))
-
-
-def _set_words(axes: Axes, which: Literal["x", "y"], feature: Feature) -> None:
-    """Set an axis to a feature's categories; their names are not parsed as mathematics."""
-    ends = -0.5, len(feature.categories) - 0.5
-    # With many categories only some are labelled; tables list all.
-    places = range(0, len(feature.categories), -(-len(feature.categories) // _MOST_WORDS))
-    words = [_cut(feature.categories[place]) for place in places]
-    if which == "x":
-        axes.set_xlim(ends)
-        crowded = len(words) * max(map(len, words)) > _ROOM
-        axes.set_xticks(places, words, parse_math=False)
-        if crowded:
-            for label in axes.get_xticklabels():
-                label.set(rotation=30, ha="right", rotation_mode="anchor")
-    else:
-        axes.set_ylim(ends)
-        axes.set_yticks(places, words, parse_math=False)
-
-
-def _cut(word: str) -> str:
-    """Return a name shortened to the room on an axis."""
-    return word if len(word) <= _LONGEST else f"{word[: _LONGEST - 1]}…"
-
-
-def log_ticks(feature: Feature, most: int) -> list[float]:
-    """Return ticks at 1, 2 and 5 times powers of ten in the units of questions, in natural units.
-
-    Example:
-        >>> log_ticks(Feature(name="x", label="x", scale="log", low=3, high=60), 5)
-        [5.0, 10.0, 20.0, 50.0]
-    """
-    low, high = feature.low * feature.factor, feature.high * feature.factor
-    for digits in ((1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
-        ticks = [
-            digit * 10.0**power
-            for power in range(-12, 16)
-            for digit in digits
-            if low <= digit * 10.0**power <= high
-        ]
-        if len(ticks) <= most:
-            break
-    if len(ticks) < 2:
-        ticks = [low, high]
-    return [tick / feature.factor for tick in ticks]
-
-
-def short(value: float) -> str:
-    """Return a tick label: thousands as k, millions as M, no trailing zeros.
-
-    Example:
-        >>> short(50_000), short(1_500_000), short(-122.0), short(0.5)
-        ('50k', '1.5M', '−122', '0.5')
-    """
-    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= size:
-            divisor = 1e3 if suffix == "k" else size
-            return f"{value / divisor:.4g}{suffix}".replace("-", "−")
-    return f"{value:.4g}".replace("-", "−")
-
-
-def axis_label(feature: Feature) -> str:
-    """Return the feature's label with its unit."""
-    unit = feature.unit or feature.prefix.strip()
-    return f"{feature.label} ({unit})" if unit else feature.label
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from llm_elicit.audit.distances import Distance
 from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.judge_audit import JudgeAudit
 from llm_elicit.audit.record import Audit
+from llm_elicit.audit.scales import axis_label
 from llm_elicit.audit.summaries import CategoryBands, CategorySummary, Summary
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.report import formatting
 from llm_elicit.report.figures import file_name
-from llm_elicit.report.rendering import axis_label
 from llm_elicit.spaces.features import Feature
 
 _NAMES = 2  # columns of a table that name what the numbers are of

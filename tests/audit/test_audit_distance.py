@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 from audit.planted import box
 from llm_elicit.audit.distances import DistanceEstimator, common_size, total_variation, wasserstein
 from llm_elicit.audit.reference import AuditSettings, Standardizer
-from llm_elicit.audit.scales import bin_edges, bin_widths
+from llm_elicit.audit.scales import axis_of
 from llm_elicit.spaces.features import Feature
 
 EDGES = np.linspace(0, 1, 9)
@@ -26,9 +26,9 @@ def normal(rng, shift=0.0, n=4000):
 
 def test_bins_of_whole_numbers_are_as_wide_as_the_values_they_hold():
     feature = Feature(name="x", label="x", kind="integer", low=1, high=52)
-    edges = bin_edges(feature, 20)
+    edges = axis_of(feature).edges(20)
     values = np.arange(1, 53)
-    density = np.histogram(values, edges)[0] / bin_widths(feature, edges)
+    density = np.histogram(values, edges)[0] / axis_of(feature).widths(edges)
     np.testing.assert_allclose(density, 1.0)
 
 
@@ -87,7 +87,7 @@ def test_total_variation_of_separate_samples_is_one():
 
 def test_whole_numbers_fall_alike_into_every_bin():
     feature = Feature(name="x", label="x", kind="integer", low=1, high=52)
-    edges = bin_edges(feature, 30)
+    edges = axis_of(feature).edges(30)
     counts = np.histogram(np.arange(1, 53), edges)[0]
     assert set(counts[:-1]) == {2}
     assert edges[0] < 1

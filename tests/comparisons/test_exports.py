@@ -98,7 +98,7 @@ def test_a_belief_without_draws_or_names():
 def test_what_cannot_be_exported_is_said_in_one_line(belief, monkeypatch):
     with pytest.raises(le.InputError, match=r"2 features and the space 'penguins' has 4"):
         le.to_arviz(belief, le.FeatureSpace.load("penguins"))
-    with pytest.raises(le.InputError, match="0 chains"):
+    with pytest.raises(le.InputError, match="chains = 0"):
         le.to_arviz(belief, SPACE, chains=0)
     monkeypatch.setitem(sys.modules, "arviz", None)
     with pytest.raises(le.InputError, match=r"pip install 'llm-elicit\[arviz\]'"):

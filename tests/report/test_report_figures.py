@@ -11,12 +11,13 @@ from audit.planted import box
 from matplotlib.figure import Figure
 from PIL import Image
 
+from llm_elicit.audit.scales import axis_of
+from llm_elicit.density.plots.pairs import PanelPair, draw_regions
+from llm_elicit.density.plots.style import DARK, LIGHT, log_ticks, set_axis
 from llm_elicit.report.corner import draw_corner, flat_factors
 from llm_elicit.report.figures import draw_portrait, file_name, save_figures
 from llm_elicit.report.formatting import visible, worded
 from llm_elicit.report.marginals import Samples
-from llm_elicit.report.pairs import PanelPair, draw_regions
-from llm_elicit.report.rendering import DARK, LIGHT, log_ticks, set_axis
 from llm_elicit.spaces.features import Feature
 
 
@@ -136,7 +137,7 @@ def test_shares_of_every_draw_are_counted_at_once():
     space = box(2)
     draws = np.random.default_rng(0).normal(0.0, 2.0, (5, 300, 2)).clip(-3, 3)
     draws[0, 0] = space.high
-    pair = PanelPair(space.features, (0, 1))
+    pair = PanelPair(tuple(map(axis_of, space.features)), (0, 1))
     edges = [np.linspace(feature.low, feature.high, 7) for feature in space.features]
     counted = [np.histogram2d(*draw.T, bins=edges)[0].ravel() / 300 for draw in draws]
     np.testing.assert_allclose(pair.shares(draws), counted)
@@ -148,7 +149,7 @@ def test_frames_of_categories_do_not_overlap(kind):
     words = Feature(name="w", label="w", kind=kind, categories=("a", "b", "c"))
     points = np.random.default_rng(0).integers(3, size=(500, 2)).astype(float)
     axes = Figure().subplots()
-    (frames,) = draw_regions(axes, points, PanelPair((words, words), (0, 1)), LIGHT)
+    (frames,) = draw_regions(axes, points, PanelPair((axis_of(words),) * 2, (0, 1)), LIGHT)
     boxes = [path.get_extents() for path in frames.get_paths()]
     assert len(boxes) == 9
     assert 0.5 < max(box.width for box in boxes) < 1.0
@@ -165,13 +166,17 @@ def test_what_the_answers_leave_open_is_not_drawn_as_a_shape():
     mean = np.array([0.15, 0.0])
     slopes = rng.normal(0, 0.25, (40, 2))
     samples = Samples(space, space.sample(8000, rng), beliefs={"j": tilted(mean, 8000)})
-    pair = PanelPair(space.features, (0, 1))
-    assert not flat_factors(samples, "j", pair)[1.0]
+
+    def is_flat(samples):
+        shown, powers = samples.shown("j"), samples.by_factor("j")
+        return flat_factors(shown, powers, PanelPair.of(shown, 0, 1))[1.0]
+
+    assert not is_flat(samples)
     size = 400
     draws = np.stack([tilted(slope, size) for slope in slopes])
-    assert flat_factors(replace(samples, draws={"j": draws}), "j", pair)[1.0]
+    assert is_flat(replace(samples, draws={"j": draws}))
     sure = np.stack([tilted(mean + slope / 10, size) for slope in slopes])
-    assert not flat_factors(replace(samples, draws={"j": sure}), "j", pair)[1.0]
+    assert not is_flat(replace(samples, draws={"j": sure}))
 
 
 def test_no_file_leaves_the_folder(portrait, tmp_path):
@@ -187,7 +192,7 @@ def test_names_that_differ_only_in_odd_characters_keep_their_files(portrait, tmp
 
 def test_log_ticks_cover_a_narrow_range():
     narrow = Feature(name="x", label="x", scale="log", low=2.2, high=2.9)
-    assert log_ticks(narrow, 5) == pytest.approx([2.2, 2.9])
+    assert log_ticks(axis_of(narrow), 5) == pytest.approx([2.2, 2.9])
 
 
 def test_a_standard_deviation_is_worded_though_it_lies_outside_the_range():
@@ -204,7 +209,7 @@ def test_words_on_an_axis_are_few_and_short_and_no_mathematics():
     feature = Feature(name="k", label="k", kind="categorical", categories=words)
     axes = Figure().add_subplot()
     for which in ("x", "y"):
-        set_axis(axes, which, feature)
+        set_axis(axes, which, axis_of(feature))
         labels = getattr(axes, f"get_{which}ticklabels")()
         assert 5 <= len(labels) <= 12
         assert labels[0].get_text() == "$x_0$ a long …"

@@ -1,0 +1,224 @@
+"""The axis of a feature in a figure: its range, its bins, and histogram densities over them.
+
+Bins are equal on the feature's scale. Those of whole numbers consist of whole cells, from k − ½ to
+k + ½, and every category has its own. Densities are per unit of the scale, and shares where each
+value is shown by itself. `llm_elicit.density.plots` draws them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy.ndimage import gaussian_filter1d
+
+from llm_elicit.density.empirical import Empirical
+from llm_elicit.density.feature_names import FeatureNames
+from llm_elicit.density.sampling import SamplingDensity
+from llm_elicit.density.uniform import Uniform
+
+Array = npt.NDArray[np.float64]
+
+BINS = 60
+"""Bins of a marginal."""
+FEW = 24
+"""The most values of a whole feature that are shown one by one."""
+_TAIL = 0.001  # beyond either end of an axis that does not show the whole support
+_MARGIN = 0.06  # relative to the central range
+_SMOOTHING = 1.5  # bins
+_ONE_SD = (0.16, 0.84)
+_WIDTHS, _FINEST = 5.0, 10  # central ranges of two standard deviations on an axis of usual bins
+
+
+@dataclass(frozen=True)
+class FeatureAxis:
+    """The axis of one feature.
+
+    Parameters
+    ----------
+    label : its name, with the unit if it has one.
+    low, high : the lowest and the highest value shown, natural units.
+    log : whether the scale is logarithmic.
+    whole : whether the values are whole numbers; codes of categories are.
+    periodic : whether high, or the number after it, is low again.
+    categories : the words of the codes low, low + 1, ...
+    factor : of natural units in the units of tick labels.
+    date : whether values are days since 1 January 1970.
+    finer : by how much the bins of a belief are finer than those of data, because it is narrow.
+
+    Examples
+    --------
+    >>> FeatureAxis("rooms", 1.0, 4.0, whole=True).edges(BINS).tolist()
+    [0.5, 1.5, 2.5, 3.5, 4.5]
+    """
+
+    label: str
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+    periodic: bool = False
+    categories: tuple[str, ...] = ()
+    factor: float = 1.0
+    date: bool = False
+    finer: int = 1
+
+    @property
+    def by_value(self) -> bool:
+        """Whether values are so few that each has its own share.
+
+        These are categories, and whole numbers of which there are at most `FEW`.
+        """
+        return bool(self.categories) or (self.whole and self.high - self.low < FEW)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The ends of the axis: half a cell beyond the first and the last whole number."""
+        cell = 0.5 if self.whole or self.categories else 0.0
+        return self.low - cell, self.high + cell
+
+    def edges(self, bins: int) -> Array:
+        """Return the edges of about ``bins`` bins, natural units.
+
+        On a linear scale each bin of a whole feature holds the same number of values.
+        """
+        low, high = self.ends
+        if self.categories:
+            return np.arange(low, high + 1.0)
+        if self.log and self.whole:
+            edges = np.rint(np.geomspace(low, high, bins + 1) - 0.5) + 0.5
+            return np.unique(np.clip(edges, low, high))
+        if self.log:
+            return np.geomspace(low, high, bins + 1)
+        if self.whole:
+            width = max(1.0, np.ceil((high - low) / bins))
+            return np.asarray(low + width * np.arange(np.ceil((high - low) / width) + 1))
+        return np.linspace(low, high, bins + 1)
+
+    def widths(self, edges: Array) -> Array:
+        """Return widths of bins between edges, in units of the scale.
+
+        Of whole numbers on a linear scale these are numbers of values: the last bin may hold fewer.
+        """
+        if self.whole:
+            edges = np.minimum(edges, self.ends[1])
+        return np.asarray(np.diff(np.log(edges) if self.log else edges))
+
+    @property
+    def centres(self) -> Array:
+        """The middles of the bins of a belief, natural units."""
+        edges = self.edges(self.finer * BINS)
+        return np.asarray((edges[:-1] + edges[1:]) / 2)
+
+    def bars(self, values: Array) -> Array:
+        """Return the histogram of data (n,), natural units; those off the axis are not shown."""
+        return self._histogram(values, self.edges(BINS), None)
+
+    def line(self, values: Array, weights: Array | None = None) -> Array:
+        """Return the histogram of a belief (n,), smoothed unless each value has its own share.
+
+        Parameters
+        ----------
+        weights : (n,) that sum to one; equal ones by default.
+        """
+        return self.smoothed(self._histogram(values, self.edges(self.finer * BINS), weights))
+
+    def _histogram(self, values: Array, edges: Array, weights: Array | None) -> Array:
+        mass = np.histogram(values, edges, weights=weights)[0].astype(np.float64)
+        if weights is None:
+            mass /= max(len(values), 1)
+        return mass if self.by_value else mass / self.widths(edges)
+
+    def smoothed(self, densities: Array) -> Array:
+        """Return histogram densities (..., bins) smoothed, unless each value has its own share.
+
+        They are reflected at the ends, or go on around a circle.
+        """
+        if self.by_value:
+            return densities
+        mode: Literal["wrap", "reflect"] = "wrap" if self.periodic else "reflect"
+        return np.asarray(gaussian_filter1d(densities, _SMOOTHING, mode=mode))
+
+
+def feature_axes(
+    sampling: SamplingDensity, names: FeatureNames, places: Sequence[int], shown: Sequence[Array]
+) -> tuple[FeatureAxis, ...]:
+    """Return the axes of the features at ``places``, by their numbers.
+
+    Categories and circles are shown whole. An axis of numbers shows all points but a thousandth at
+    either end of each of the samples ``shown``, (n, k) with a column for each of the places.
+    """
+    return tuple(
+        _axis(sampling, names, place, [points[:, column] for points in shown])
+        for column, place in enumerate(places)
+    )
+
+
+def words_of(sampling: SamplingDensity, names: FeatureNames, place: int) -> tuple[str, ...]:
+    """Return the words of a feature's categories, or their codes without; () of a number.
+
+    Whole numbers with words are categories in an order.
+    """
+    known = names.categories.get(place, ())
+    if not isinstance(sampling, Uniform) or not (sampling.categorical[place] or known):
+        return ()
+    codes = range(round(sampling.low[place]), round(sampling.high[place]) + 1)
+    return tuple(known[code] if 0 <= code < len(known) else str(code) for code in codes)
+
+
+def _axis(
+    sampling: SamplingDensity, names: FeatureNames, place: int, shown: Sequence[Array]
+) -> FeatureAxis:
+    label, words = names.names[place], words_of(sampling, names, place)
+    low, high, log = -np.inf, np.inf, False
+    if isinstance(sampling, Uniform | Empirical):
+        low, high = float(sampling.low[place]), float(sampling.high[place])
+        log = bool(sampling.log[place])
+    whole, periodic = (
+        bool(sampling.categorical[place] | sampling.integer[place]),
+        bool(sampling.periodic[place]),
+    )
+    if not words and not periodic:
+        low, high = _central((low, high), log, shown)
+    if whole:
+        low, high = float(np.floor(low)), float(np.ceil(high))
+    finer = 1 if words else _finer((low, high), log, shown[0])
+    return FeatureAxis(label, low, high, log, whole, periodic, words, finer=finer)
+
+
+def _finer(ends: tuple[float, float], log: bool, values: Array) -> int:
+    """Return how much finer bins are so that a belief with these values (n,) is not widened."""
+    low, high, first, last = (
+        np.log(each) if log else each for each in (*ends, *np.quantile(values, _ONE_SD))
+    )
+    widths = (high - low) / max(last - first, 1e-300)
+    return int(np.clip(np.ceil(widths / _WIDTHS), 1, _FINEST))
+
+
+def _central(
+    support: tuple[float, float], log: bool, shown: Sequence[Array]
+) -> tuple[float, float]:
+    """Return the ends of an axis of numbers."""
+    used = [values[values > 0.0] if log else values for values in shown]
+    spans = np.array([np.quantile(each, [_TAIL, 1.0 - _TAIL]) for each in used if len(each)])
+    first, last = float(spans[:, 0].min()), float(spans[:, 1].max())
+    if not first < last:
+        return _around(first, support)
+    if log:
+        wider = (last / first) ** _MARGIN
+        low, high = first / wider, last * wider
+    else:
+        margin = _MARGIN * (last - first)
+        low, high = first - margin, last + margin
+    # Data beyond the support are shown, but a margin does not reach there.
+    return min(first, max(low, support[0])), max(last, min(high, support[1]))
+
+
+def _around(value: float, support: tuple[float, float]) -> tuple[float, float]:
+    """Return the ends of the axis of a feature that has one value: the support, if it has ends."""
+    low, high = support
+    reach = max(abs(value), 1.0)
+    return low if np.isfinite(low) else value - reach, high if np.isfinite(high) else value + reach

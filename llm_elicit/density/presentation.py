@@ -1,0 +1,273 @@
+"""What a belief shows of itself: figures, a table in notebooks, frames and arviz data."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import qmc
+
+from llm_elicit.density.belief_draws import BeliefDraws
+from llm_elicit.density.distribution import Distribution
+from llm_elicit.density.errors import DensityError, integer, points_of, seed_of
+from llm_elicit.density.exports import ExportedFeatures, arviz_data
+from llm_elicit.density.feature_axis import FeatureAxis, feature_axes, words_of
+from llm_elicit.density.notebook import belief_html
+from llm_elicit.density.plots.plot_data import Band, PlotData
+from llm_elicit.density.sampling import SamplingDensity
+from llm_elicit.density.summaries import band
+from llm_elicit.density.uniform import Uniform
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Array = npt.NDArray[np.float64]
+Features = int | str | Sequence[int | str] | None
+_POINTS, _OF_DRAW = 100_000, 1000  # of λ, and of each draw of the posterior
+
+
+class PresentedDensity(Distribution, ABC):
+    """A density with figures and tables; `diagnostics` reports its fit."""
+
+    diagnostics: dict[str, Any]
+    _made: BeliefDraws | None = None  # the default draws, once they were asked for
+
+    @property
+    @abstractmethod
+    def has_draws(self) -> bool:
+        """Whether `draws` are available."""
+
+    @abstractmethod
+    def draws(self, *, seed: int = 0) -> BeliefDraws:
+        """Return equally likely densities, for credible bands."""
+
+    def plot(
+        self,
+        features: Features = None,
+        *,
+        data: Any = None,
+        bands: bool = True,
+        n: int = 10_000,
+        seed: int = 0,
+    ) -> Figure:
+        """Draw a corner plot: a panel for every pair of features, marginals on the diagonal.
+
+        Lines are around the highest-density regions with 50 and 90 % of the belief; a panel says
+        "flat" where the belief and λ cannot be told apart. Axes have the features' scales and show the
+        central 99.8 % of the belief, and of the data if there are any.
+
+        Parameters
+        ----------
+        features : numbers or names of those that are shown, in this order; all by default.
+        data : points (m, d) that are drawn beside the belief, in grey: an array with all
+            features, or a data frame with those shown.
+        bands : whether marginals have 90 % bands, if the belief has `draws`. The first time these
+            take seconds.
+        n, seed : number and seed of the points that the figure is made from.
+
+        Returns
+        -------
+        A `matplotlib.figure.Figure`, without pyplot's state: notebooks show it, and ``savefig``
+        writes it.
+
+        Raises
+        ------
+        DensityError : an unknown feature, points that cannot be used, or Matplotlib is missing.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from llm_elicit.density import Uniform, fit_belief
+        >>> a, b = np.random.default_rng(0).uniform(-3, 3, (2, 40, 2))
+        >>> nearer = (abs(a) < abs(b)).all(1, keepdims=True)
+        >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
+        ...                     sampling=Uniform([-3.0, -3.0], [3.0, 3.0]), method="utility")
+        >>> len(belief.named(["age", "income"]).plot(bands=False).axes)
+        3
+        """
+        shown = self._shown("plot", features, data, bands=bands, n=n, seed=seed)
+        figure: Figure = _figures("plot").corner_figure(shown)
+        return figure
+
+    def plot_marginals(
+        self,
+        features: Features = None,
+        *,
+        data: Any = None,
+        bands: bool = True,
+        n: int = 10_000,
+        seed: int = 0,
+    ) -> Figure:
+        """Draw the density of every feature, or the shares of its values; arguments as in `plot`.
+
+        Raises
+        ------
+        DensityError : as `plot`.
+        """
+        shown = self._shown("plot_marginals", features, data, bands=bands, n=n, seed=seed)
+        figure: Figure = _figures("plot_marginals").marginals_figure(shown)
+        return figure
+
+    def _shown(
+        self, where: str, features: Features, data: Any, *, bands: bool, n: int, seed: int
+    ) -> PlotData:
+        """Return what a figure of some features shows."""
+        places = self._features.places(where, features)
+        integer(f"{where}: n", n, least=1)
+        seed_of(f"{where}: seed", seed)
+        points = None if data is None else self._data(where, data, places)
+        belief = self.sample(n, seed=seed)[:, places]
+        sampling = _points_of(self.sampling, seed)[:, places]
+        limits = [belief] if points is None else [belief, points]
+        axes = feature_axes(self.sampling, self._features, places, limits)
+        if not bands or not self.has_draws:
+            return PlotData(axes, belief, sampling, points)
+        drawn = self.draws()
+        bounds = [_band(axis, drawn, place) for axis, place in zip(axes, places, strict=True)]
+        return PlotData(axes, belief, sampling, points, bounds, drawn.sample(_OF_DRAW)[..., places])
+
+    def _data(self, where: str, data: Any, places: list[int]) -> Array:
+        """Return points (m, k) of k features."""
+        name = f"{where}: data"
+        found = self._features.only(places).points(name, data)
+        if found is data:
+            return points_of(name, data, self.dimension)[:, places]
+        return points_of(name, found, len(places))
+
+    def _repr_html_(self) -> str:
+        """Return a table of the features, which notebooks show."""
+        places = list(range(self.dimension))
+        axes = feature_axes(self.sampling, self._features, places, [self._kept])
+        draws = self.has_draws if self._made is None else self.draws()
+        return belief_html(axes, self._kept, draws, self.diagnostics)
+
+    def to_pandas(self, n: int = 10_000, *, seed: int = 0) -> Any:
+        """Return n draws as a `pandas.DataFrame`, codes of categories as their words.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from llm_elicit.density import Uniform, fit_belief
+        >>> a, b = np.random.default_rng(0).uniform(-3, 3, (2, 40, 1))
+        >>> nearer = abs(a - 1) < abs(b - 1)
+        >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
+        ...                     sampling=Uniform([-3.0], [3.0]))
+        >>> belief.named(["age"]).to_pandas(5).columns.to_list()
+        ['age']
+        """
+        # Not imported above: the core works without pandas.
+        pandas = import_module("pandas")
+        return pandas.DataFrame(self._features.columns(self.sample(n, seed=seed)))
+
+    def _attributes(self, seed: int) -> dict[str, Any]:
+        """Return the origin of the belief."""
+        noise = self.diagnostics["noise"]
+        return {
+            "method": self.diagnostics["method"],
+            "noise_family": noise["family"],
+            "noise_level": noise["level"],
+            "effective_share": self.diagnostics["sampler"]["effective_share"],
+            "seed": seed,
+        }
+
+    def _exported(self, units: Sequence[str] | None) -> ExportedFeatures:
+        """Return the features as they are exported."""
+        if units is not None and len(units) != self.dimension:
+            raise DensityError(
+                f"to_arviz: {len(units)} units for {self.dimension} features; give one each."
+            )
+        places = range(self.dimension)
+        words = {j: words_of(self.sampling, self._features, j) for j in places}
+        return ExportedFeatures(
+            self.feature_names,
+            tuple(units or [""] * self.dimension),
+            {j: each for j, each in words.items() if each},
+        )
+
+    def to_arviz(
+        self,
+        *,
+        chains: int = 4,
+        draws: int = 1000,
+        seed: int = 0,
+        units: Sequence[str] | None = None,
+    ) -> Any:
+        """Return arviz data, for `az.summary`, `az.plot_forest` and other functions.
+
+        There are two groups, whose variables begin with the dimensions chain and draw:
+
+        * ``posterior``: ``x`` (chain, draw, feature), points of the belief, natural units. Each
+          chain is sampled separately, so r_hat shows whether the sampler finds the same belief
+          every time. The points of a chain are in no particular order, so arviz's effective sample
+          sizes treat them as independent; the attribute ``effective_share`` is the share that they
+          are worth.
+        * ``beliefs``: the `draws` of the posterior, in one chain: the ``mean`` (chain, draw,
+          feature) and ``quantile`` (chain, draw, level, feature) of each. An interval of a mean is
+          its uncertainty given the answers. Omitted if the belief has no draws.
+
+        These variables have the numeric features. A categorical feature NAME is the variable
+        ``share_NAME`` (chain, draw, category) in both groups: one-hot categories of the points,
+        whose mean is the share of each category, and the shares of each posterior draw.
+
+        The coordinate ``unit`` belongs to ``feature``. The attributes hold the method, the noise,
+        the seed and the version of this package.
+
+        Parameters
+        ----------
+        chains, draws : number of chains of points, and of points in each.
+        seed : of the points and of the posterior draws.
+        units : one for each feature.
+
+        Returns
+        -------
+        `arviz.InferenceData`, or `xarray.DataTree` for arviz 1.0 and later.
+
+        Raises
+        ------
+        DensityError : arviz is not installed, there is not at least one chain and one point, or
+            not one unit for each feature.
+
+        References
+        ----------
+        Kumar, Carroll, Hartikainen and Martin (2019). ArviZ, a unified library for exploratory
+        analysis of Bayesian models in Python. *Journal of Open Source Software* 4(33).
+        """
+        integer("to_arviz: chains", chains, least=1)
+        integer("to_arviz: draws", draws, least=1)
+        seed_of("to_arviz: seed", seed)
+        features = self._exported(units)
+        seeds = np.random.SeedSequence(seed).generate_state(chains)
+        points = np.stack([self.sample(draws, seed=int(each)) for each in seeds])
+        for j in features.categories:
+            points[..., j] -= self.as_prior().support()[0][j]
+        drawn = self.draws(seed=seed) if self.has_draws else None
+        return arviz_data(points, drawn, features, self._attributes(seed))
+
+
+def _band(axis: FeatureAxis, drawn: BeliefDraws, place: int) -> Band:
+    """Return the 90 % band of one feature's density."""
+    weighted = zip(drawn.points, drawn.weights, strict=True)
+    low, high = band(np.stack([axis.line(x[:, place], w) for x, w in weighted]))
+    return Band(axis.centres, low, high)
+
+
+def _points_of(sampling: SamplingDensity, seed: int) -> Array:
+    """Return points of λ, if possible with exact marginals: lines without noise."""
+    rng = np.random.default_rng(seed)
+    if isinstance(sampling, Uniform) and not sampling.constraints:
+        return sampling.from_cube(qmc.LatinHypercube(sampling.dimension, rng=rng).random(_POINTS))
+    return sampling.sample(_POINTS, rng)
+
+
+def _figures(where: str) -> Any:
+    """Return the module that draws, which needs Matplotlib."""
+    try:
+        return import_module("llm_elicit.density.plots.figures")
+    except ModuleNotFoundError as error:
+        raise DensityError(
+            f"{where}: {error.name} is not installed; run: pip install matplotlib"
+        ) from None
