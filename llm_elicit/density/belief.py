@@ -43,7 +43,21 @@ _LEAST_POWER = 1e-9
 class BeliefDensity(PresentedDensity):
     """A judge's belief as a probability density over the features, in natural units.
 
-    It is made by `llm_elicit.density.fit_belief`, or read back by `load`.
+    `llm_elicit.density.fit_belief` and `fit_evidence` make one, and `load` reads it back. Notebooks
+    show a table of it. What to do with it:
+
+    * look at it: `plot` (every pair of features), `plot_marginals`, either beside ``data``;
+    * summarize it: `mean`, `sd`, `quantile`, `marginal`, `covariance`, `mode`, `credible_region`;
+    * draw from it and evaluate it: `sample`, `to_pandas`, `log_prob`, `pdf`;
+    * how sure it is: ``band(belief.draws().mean())`` is the 90 % band of the mean, given the
+      answers; `draws` has such a method for every summary;
+    * ask it: `given` values of some features, what of the others; `utility` of points;
+    * change its scale, which choices do not determine: `llm_elicit.density.fit_power`, `tempered`,
+      `at_noise`;
+    * keep it and hand it on: `save`, `load`, `as_prior`, `to_arviz`.
+
+    Points are arrays (n, d), one column for each feature, or data frames, whose columns are matched
+    by name and may have the words of categories. `named` gives the features names.
 
     Attributes
     ----------
@@ -68,7 +82,9 @@ class BeliefDensity(PresentedDensity):
     >>> a, b = rng.uniform(-1, 1, (2, 40, 1))
     >>> nearer = abs(a) < abs(b)                      # this judge prefers values near zero
     >>> belief = fit_belief(np.where(nearer, a, b), np.where(nearer, b, a),
-    ...                     sampling=Uniform([-1.0], [1.0]), method="utility")
+    ...                     sampling=Uniform([-1.0], [1.0]), method="utility").named(["age"])
+    >>> belief
+    BeliefDensity('utility', 40 judgments, Uniform of 'age')
     >>> x = belief.sample(100, seed=1)
     >>> float(belief.log_prob([[2.0]])[0])            # outside the support
     -inf
@@ -95,7 +111,11 @@ class BeliefDensity(PresentedDensity):
         self.diagnostics = diagnostics
 
     def __repr__(self) -> str:
-        return f"BeliefDensity(method={self._model.name!r}, sampling={self.sampling!r})"
+        method = self.diagnostics.get("method", self._model.name)
+        return (
+            f"BeliefDensity({method!r}, {self.diagnostics.get('n')} judgments, "
+            f"{type(self.sampling).__name__} of {self._features})"
+        )
 
     @property
     def noise(self) -> Noise:

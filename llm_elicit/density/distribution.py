@@ -77,9 +77,12 @@ class Distribution:
     ) -> Self:
         """Return the same density with names of its features, and words of categories' codes.
 
+        Points may then be data frames, and features be given by name.
+
         Raises
         ------
-        DensityError : not one name for each feature, each of its own.
+        DensityError : not one name for each feature, each of its own, or fewer words than a
+            feature has categories.
         """
         words = {place: tuple(each) for place, each in (categories or {}).items()}
         features = FeatureNames(tuple(names), words)
@@ -87,6 +90,13 @@ class Distribution:
             raise DensityError(
                 f"named: {len(features.names)} names for {self.dimension} features; give one each."
             )
+        codes = self.as_prior().support()[1]
+        for place, each in words.items():
+            if len(each) <= codes[place]:
+                raise DensityError(
+                    f"named: {len(each)} words for feature {place}, whose values go up to "
+                    f"{codes[place]:g}; give one for each of its codes, which count from 0."
+                )
         other = copy(self)
         other._features = features
         return other
@@ -108,7 +118,16 @@ class Distribution:
         ------
         DensityError : there is no such feature.
         """
-        return self.marginals[self._features.place("marginal", feature)]
+        return self.marginals[self.place("marginal", feature)]
+
+    def place(self, where: str, feature: int | str) -> int:
+        """Return the number of a feature given by its number or name, for use in the core.
+
+        Raises
+        ------
+        DensityError : there is no such feature.
+        """
+        return self._features.place(where, feature)
 
     def sd(self) -> Array:
         """Return the features' standard deviations (d,), from draws kept with the fit."""
@@ -205,7 +224,8 @@ class Distribution:
 class Prior:
     """A belief with the methods of SciPy's frozen multivariate distributions.
 
-    It is made by `BeliefDensity.as_prior`. Densities are per natural unit of every feature.
+    It is made by `BeliefDensity.as_prior`. Densities are per natural unit of every feature. The
+    columns of data frames are matched by name.
 
     Examples
     --------
@@ -278,7 +298,7 @@ class Prior:
         return values.reshape(points.shape[:-1]), slopes.reshape(points.shape)
 
     def _points(self, where: str, x: npt.ArrayLike) -> Array:
-        points = numbers(where, x)
+        points = numbers(where, self._density._features.points(where, x))
         if not points.ndim or points.shape[-1] != self.dim:
             raise DensityError(f"{where} has shape {points.shape}; it must be (..., {self.dim}).")
         return points

@@ -40,7 +40,8 @@ class Empirical:
 
     Parameters
     ----------
-    points : (n, d) data in natural units, n >= 20. Ties are smoothed apart.
+    points : (n, d) data in natural units, n >= 20. Ties are smoothed apart. The columns of a data
+        frame are taken in their order, because λ knows no names.
     low, high : (d,) bounds of the support, −inf or +inf where there are none; ``None`` means
         no bounds. Unbounded features have normal tails.
     log : (d,) bool mask of features with a logarithmic scale (their data must be > 0);

@@ -28,6 +28,7 @@ from llm_elicit.density.errors import (
     sides_of,
     table_of,
 )
+from llm_elicit.density.feature_names import FeatureNames, named_sides, stacked_frames
 from llm_elicit.density.log_odds import LogOdds, in_order
 
 Array = npt.NDArray[np.float64]
@@ -53,6 +54,9 @@ class Evidence:
     asked : (n,) number of a question with several alternatives; −1 for a pair.
     judges : names of the judges.
     measured : the log-odds.
+    features : names of the features, if the points were data frames.
+
+    Points are arrays (n, d), or data frames, whose columns are matched by name.
 
     Examples
     --------
@@ -75,6 +79,7 @@ class Evidence:
     asked: Index
     judges: tuple[str, ...]
     measured: LogOdds = field(default_factory=lambda: LogOdds.none(0))
+    features: FeatureNames | None = None
 
     def __len__(self) -> int:
         return len(self.weights) + len(self.measured)
@@ -126,9 +131,10 @@ class Evidence:
         >>> round(belief.diagnostics["response"]["position"]["mean"], 1)
         0.3
         """
-        one, other = sides_of(("Evidence: first", "Evidence: second"), first, second)
+        one, other, names = _sides(("Evidence: first", "Evidence: second"), first, second)
         value = _each(log_odds, len(one), "log_odds")
-        return cls._of_log_odds(one, other, value, np.zeros(len(one)), judge)
+        found = cls._of_log_odds(one, other, value, np.zeros(len(one)), judge)
+        return replace(found, features=names)
 
     @classmethod
     def probabilities(
@@ -156,7 +162,7 @@ class Evidence:
         >>> stated.measured.value.round(2).tolist(), stated.measured.censored.tolist()
         ([0.99, 5.29], [0, 1])
         """
-        one, other = sides_of(("Evidence: first", "Evidence: second"), first, second)
+        one, other, names = _sides(("Evidence: first", "Evidence: second"), first, second)
         p = column("Evidence: probability", probability, len(one))
         bad = np.flatnonzero((p < 0) | (p > 1))
         if bad.size:
@@ -171,7 +177,7 @@ class Evidence:
         made = cls._of_log_odds(one, other, np.log(inside / (1.0 - inside)), spread, judge)
         made.measured.censored[:] = (p >= 1.0 - half).astype(np.int64) - (p <= half)
         made.measured.spread[made.measured.censored != 0] = 0.0
-        return made
+        return replace(made, features=names)
 
     @classmethod
     def _of_log_odds(
@@ -227,7 +233,7 @@ class Evidence:
         DensityError : shapes that differ, a preference that is not a probability, or a negative
             weight.
         """
-        one, other = sides_of(("Evidence: a", "Evidence: b"), a, b)
+        one, other, names = _sides(("Evidence: a", "Evidence: b"), a, b)
         n = len(one)
         even = flags("Evidence: tie", tie, n)
         q, mass = _without_ties(preference, even), column("Evidence: weights", weights, n)
@@ -253,6 +259,7 @@ class Evidence:
             weights=np.concatenate([q, 1.0 - q]) * np.tile(mass, 2),
             positions=np.concatenate([position, position[:, ::-1]]),
             tie=np.tile(even, 2),
+            features=names,
         )
         return found._rows(found.weights != 0)
 
@@ -269,7 +276,8 @@ class Evidence:
 
         Parameters
         ----------
-        points : (n, k, d) the points of each question in the order they were shown.
+        points : (n, k, d) the points of each question in the order they were shown, or a list of k
+            data frames, of those shown first, second, ...
         ranking : (n, r) their numbers, best first; r < k ranks the best r above the others.
         positions : whether a position effect is to be estimated.
         judge : the judge's name.
@@ -280,6 +288,7 @@ class Evidence:
         """
         if not isinstance(positions, bool | np.bool_):
             raise DensityError(f"Evidence: positions = {positions!r}; it must be True or False.")
+        points, names = stacked_frames("Evidence: points", points)
         sets = table_of("Evidence: points", points, 3)
         n, k = sets.shape[:2]
         if k == 1:
@@ -290,7 +299,7 @@ class Evidence:
         best, worse = np.array([(p, j) for p in range(picks) for j in range(p + 1, k)]).T
         question = np.repeat(np.arange(n), len(best))
         winner, loser = order[:, best].ravel(), order[:, worse].ravel()
-        known: dict[str, Any] = {"shown": np.full(len(question), k)}
+        known: dict[str, Any] = {"shown": np.full(len(question), k), "features": names}
         if positions:
             known["positions"] = np.stack([winner, loser], axis=1)
         if k > 2:
@@ -306,11 +315,17 @@ class Evidence:
                 f"Evidence: points of {self.dimension} features cannot be joined with points of "
                 f"{other.dimension}; all evidence of one belief is about the same features."
             )
+        if self.features and other.features and self.features != other.features:
+            raise DensityError(
+                f"Evidence: points of {self.features} cannot be joined with points of "
+                f"{other.features}; give the columns one order, and categories the same words."
+            )
         judges = tuple(dict.fromkeys(self.judges + other.judges))
         parts = (self._renamed(judges, 0, 0), other._renamed(judges, *self._used()))
         joined = _joined(parts, _ROWS)
         measured = LogOdds(**_joined([part.measured for part in parts], _MEASURED))
-        return Evidence(**joined, judges=judges, measured=measured)
+        names = self.features or other.features
+        return Evidence(**joined, judges=judges, measured=measured, features=names)
 
     def arrays(self) -> Iterator[npt.NDArray[Any]]:
         """Yield every array of the evidence: equal evidence has equal arrays."""
@@ -323,7 +338,7 @@ class Evidence:
         return int(self.pick.max(initial=-1)) + 1, int(self.asked.max(initial=-1)) + 1
 
     def _renamed(self, judges: tuple[str, ...], picks: int, asked: int) -> Evidence:
-        known: dict[str, Any] = {name: getattr(self, name) for name in _ROWS}
+        known: dict[str, Any] = {name: getattr(self, name) for name in (*_ROWS, "features")}
         number = np.array([judges.index(name) for name in self.judges])
         known |= {"judge": number[self.judge], "judges": judges}
         measured = self.measured
@@ -339,8 +354,17 @@ class Evidence:
         return replace(self, **rows)
 
 
-_ROWS = tuple(each.name for each in fields(Evidence) if each.name not in ("judges", "measured"))
+_OTHERS = ("judges", "measured", "features")
+_ROWS = tuple(each.name for each in fields(Evidence) if each.name not in _OTHERS)
 _MEASURED = tuple(each.name for each in fields(LogOdds))
+
+
+def _sides(
+    where: tuple[str, str], one: object, other: object
+) -> tuple[Array, Array, FeatureNames | None]:
+    """Return two sides (n, d) of n questions, and the names of the features if they have any."""
+    a, b, names = named_sides(where, one, other)
+    return *sides_of(where, a, b), names
 
 
 def _joined(parts: Sequence[Evidence | LogOdds], names: Sequence[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from llm_elicit.density.errors import DensityError, integer, number, numbers
 
 Array = npt.NDArray[np.float64]
+_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class FeatureNames:
                 raise DensityError(
                     f"feature names: {name!r}; each must be a text of its own; rename the columns."
                 )
+
+    def __str__(self) -> str:
+        shown = ", ".join(map(repr, self.names[:_SHOWN]))
+        more = len(self.names) - _SHOWN
+        return f"{shown} and {more} more" if more > 0 else shown
 
     @classmethod
     def numbered(cls, count: int) -> FeatureNames:
@@ -105,7 +111,9 @@ class FeatureNames:
     def _codes(self, where: str, place: int, column: Any) -> Array:
         if place not in self.categories or column.dtype.kind in "biuf":
             return numbers(f"{where}: column {self.names[place]!r}", column)
-        return np.array([self._value(where, place, str(word)) for word in column])
+        words = column.to_numpy(dtype=object)
+        codes = {word: self._value(where, place, str(word)) for word in dict.fromkeys(words)}
+        return np.array([codes[word] for word in words], dtype=np.float64)
 
     def columns(self, x: Array) -> dict[str, list[Any]]:
         """Return the columns of points (n, d) by name, codes of categories as words."""
@@ -141,6 +149,8 @@ class FeatureNames:
 def frame_names(x: Any) -> FeatureNames | None:
     """Return the names of the columns of a data frame; None if they are not texts, all different.
 
+    The categories of a column of pandas' dtype "category" are its words, if they are texts.
+
     Examples
     --------
     >>> frame_names([[1.0, 2.0]]) is None
@@ -148,8 +158,46 @@ def frame_names(x: Any) -> FeatureNames | None:
     """
     columns = list(x.columns) if hasattr(x, "columns") and hasattr(x, "to_numpy") else []
     texts = all(isinstance(name, str) for name in columns)
-    return (
-        FeatureNames(tuple(columns))
-        if columns and texts and len(set(columns)) == len(columns)
-        else None
-    )
+    if not columns or not texts or len(set(columns)) < len(columns):
+        return None
+    words = {place: _words(x[name]) for place, name in enumerate(columns)}
+    return FeatureNames(tuple(columns), {place: each for place, each in words.items() if each})
+
+
+def _words(column: Any) -> tuple[str, ...]:
+    categories = tuple(getattr(column.dtype, "categories", ()))
+    return categories if all(isinstance(word, str) for word in categories) else ()
+
+
+def named_sides(
+    where: tuple[str, str], one: Any, other: Any
+) -> tuple[Any, Any, FeatureNames | None]:
+    """Return two tables as arrays with the columns of the first, and its names.
+
+    Arrays are returned as they are, with None.
+
+    Raises
+    ------
+    DensityError : as `FeatureNames.points`.
+    """
+    names = frame_names(one)
+    if names is None or frame_names(other) is None:
+        return one, other, None
+    return names.points(where[0], one), names.points(where[1], other), names
+
+
+def stacked_frames(where: str, points: Any) -> tuple[Any, FeatureNames | None]:
+    """Return a list of k data frames as an array (n, k, d), with their names; others as they are.
+
+    Raises
+    ------
+    DensityError : as `FeatureNames.points`, or frames of different lengths.
+    """
+    frames = points if isinstance(points, list | tuple) else []
+    names = frame_names(frames[0]) if len(frames) else None
+    if names is None:
+        return points, None
+    parts = [names.points(where, each) for each in frames]
+    if len({len(part) for part in parts}) > 1:
+        raise DensityError(f"{where} are frames of different lengths; each question has a row.")
+    return np.stack(parts, axis=1), names

@@ -16,7 +16,7 @@ from llm_elicit.density.diagnostics import self_report
 from llm_elicit.density.empirical import Empirical
 from llm_elicit.density.errors import DensityError, callback, instance, seed_of
 from llm_elicit.density.evidence import Evidence
-from llm_elicit.density.feature_names import frame_names
+from llm_elicit.density.feature_names import FeatureNames, named_sides
 from llm_elicit.density.gaussian_mixture import GaussianMixture
 from llm_elicit.density.judgments import Judgments, check_evidence, check_judgments
 from llm_elicit.density.likelihood import Noise, choice_log_likelihood
@@ -55,7 +55,8 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
     Parameters
     ----------
     winners, losers : (n, d) floats in natural units; row i says winners[i] beat losers[i]. Columns
-        of data frames are matched by name, in the order of ``winners``, and name the features.
+        of data frames are matched by name, in the order of ``winners``, and name the features;
+        those of dtype "category" with words are codes 0, 1, ... in the order of the categories.
     sampling : λ, the density the compared points were drawn from: `Uniform`,
         `GaussianMixture` or `Empirical`. A `Uniform` may give features a logarithmic scale, and
         the belief that enters the utility is then the density per unit of that scale.
@@ -97,10 +98,9 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
     True
     """
     request = _Request(method, sampling, noise, seed, settings, progress)
-    names = frame_names(winners)
-    if names is not None and frame_names(losers) is not None:
-        winners = names.points("fit_belief: winners", winners)
-        losers = names.points("fit_belief: losers", losers)
+    winners, losers, names = named_sides(
+        ("fit_belief: winners", "fit_belief: losers"), winners, losers
+    )
     if log_odds is None:
         judgments = check_judgments(winners, losers, weights, request.sampling)
     elif weights is None:
@@ -111,8 +111,7 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
             "fit_belief: weights and log_odds were both given; a measured log-odds is one "
             "answer; repeat the row where a question was asked again."
         )
-    belief = request.fit(judgments)
-    return belief if names is None else belief.named(names.names)
+    return _named(request.fit(judgments), names)
 
 
 def fit_evidence(
@@ -139,7 +138,8 @@ def fit_evidence(
 
     Parameters
     ----------
-    evidence : `Evidence`; all its judges have one belief.
+    evidence : `Evidence`; all its judges have one belief. If it was made from data frames, these
+        name the features.
     sampling, noise, seed, settings, progress : as in `fit_belief`. Rankings and ties need Gumbel
         noise, and ``noise.ties`` is estimated, not read.
     method : ``"auto"`` or ``"utility"``; any other method of `fit_belief` only if the evidence is
@@ -163,7 +163,11 @@ def fit_evidence(
     """
     request = _Request(method, sampling, noise, seed, settings, progress)
     instance("fit_evidence: evidence", evidence, Evidence, "make it by Evidence.comparisons")
-    return request.fit(check_evidence(evidence, request.sampling))
+    return _named(request.fit(check_evidence(evidence, request.sampling)), evidence.features)
+
+
+def _named(belief: BeliefDensity, names: FeatureNames | None) -> BeliefDensity:
+    return belief if names is None else belief.named(names.names, names.categories)
 
 
 class _Request:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,10 +42,8 @@ from llm_elicit.density.errors import (
     DensityError,
     finite,
     instance,
-    integer,
     number,
     seed_of,
-    table_of,
 )
 from llm_elicit.density.power_path import PowerPath, follow_powers, log_grid, whole
 from llm_elicit.density.ranges import RangeLikelihood, Ranges
@@ -71,7 +69,7 @@ def fit_power(
     belief: BeliefDensity,
     *,
     points: npt.ArrayLike | None = None,
-    quantiles: Mapping[int, Mapping[float, float]] | None = None,
+    quantiles: Mapping[Any, Mapping[float, float]] | None = None,
     ranges: Ranges | None = None,
     ratios: Sequence[npt.ArrayLike] | None = None,
     seed: int = 0,
@@ -83,8 +81,9 @@ def fit_power(
     Parameters
     ----------
     belief : fitted by "auto" or "utility"; the power is relative to it.
-    points : (m, d) points that the judge stated, or draws from its density, natural units.
-    quantiles : for each feature, by number, values of its quantiles by level: {0: {0.5: 3.1}}.
+    points : (m, d) points that the judge stated, or draws from its density, natural units. Columns
+        of data frames are matched by name, here and in ``ratios``.
+    quantiles : for each feature, by number or name, values of quantiles by level: {0: {0.5: 3.1}}.
     ranges : `Ranges` that the judge compared.
     ratios : (a, b, log_ratio), (n, d), (n, d) and (n,): the log of how many times as plausible
         a is.
@@ -197,7 +196,7 @@ class _Powers:
 
         return curve
 
-    def of_quantiles(self, quantiles: Mapping[int, Mapping[float, float]]) -> Curve:
+    def of_quantiles(self, quantiles: Mapping[Any, Mapping[float, float]]) -> Curve:
         """Return the multinomial log-likelihood of the shares between stated quantiles."""
         if not isinstance(quantiles, Mapping) or not quantiles:
             raise DensityError(
@@ -285,7 +284,10 @@ class _Powers:
 def _inside(belief: BeliefDensity, values: npt.ArrayLike, name: str) -> Array:
     """Return points (n, d) of the support, n >= 1."""
     where = f"fit_power: {name}"
-    return belief.inside(where, table_of(where, values))
+    points = belief.inside(where, values)
+    if not len(points):
+        raise DensityError(f"{where} has no points; give one or more.")
+    return points
 
 
 class _Stated(NamedTuple):
@@ -296,9 +298,9 @@ class _Stated(NamedTuple):
     shares: Array
 
 
-def _stated(belief: BeliefDensity, feature: int, said: Mapping[float, float]) -> _Stated:
+def _stated(belief: BeliefDensity, feature: int | str, said: Mapping[float, float]) -> _Stated:
     """Return stated quantiles, checked."""
-    integer("fit_power: quantiles, a feature's number", feature, most=belief.dimension - 1)
+    place = belief.place("fit_power: quantiles", feature)
     if not isinstance(said, Mapping) or not said:
         raise DensityError(
             f"fit_power: quantiles of feature {feature}: {said!r}; pass {{level: value}}."
@@ -314,7 +316,7 @@ def _stated(belief: BeliefDensity, feature: int, said: Mapping[float, float]) ->
             "increase with their levels."
         )
     # Medians of several statements need not be whole where values are.
-    low, high = (ends[int(feature)] for ends in belief.as_prior().support())
+    low, high = (ends[place] for ends in belief.as_prior().support())
     outside = values[(values < low) | (values > high)]
     if outside.size:
         raise DensityError(
@@ -326,7 +328,7 @@ def _stated(belief: BeliefDensity, feature: int, said: Mapping[float, float]) ->
             f"fit_power: quantile levels {levels.tolist()} must lie strictly between 0 and 1."
         )
     shares = np.diff(np.concatenate([[0.0], levels, [1.0]]))
-    return _Stated(int(feature), values, shares)
+    return _Stated(place, values, shares)
 
 
 def _power(powers: Array, found: dict[str, Curve], of_ranges: RangeLikelihood | None) -> Power:

@@ -57,8 +57,8 @@ class PresentedDensity(Distribution, ABC):
         """Draw a corner plot: a panel for every pair of features, marginals on the diagonal.
 
         Lines are around the highest-density regions with 50 and 90 % of the belief; a panel says
-        "flat" where the belief and λ cannot be told apart. Axes have the features' scales and show the
-        central 99.8 % of the belief, and of the data if there are any.
+        "flat" where the belief and λ cannot be told apart. Axes have the features' scales and show
+        the central 99.8 % of the belief, and of the data if there are any.
 
         Parameters
         ----------
@@ -145,8 +145,14 @@ class PresentedDensity(Distribution, ABC):
         draws = self.has_draws if self._made is None else self.draws()
         return belief_html(axes, self._kept, draws, self.diagnostics)
 
-    def to_pandas(self, n: int = 10_000, *, seed: int = 0) -> Any:
+    def to_pandas(
+        self, n: int = 10_000, *, seed: int = 0, points: npt.ArrayLike | None = None
+    ) -> Any:
         """Return n draws as a `pandas.DataFrame`, codes of categories as their words.
+
+        Parameters
+        ----------
+        points : (n, d), such as pairs of `llm_elicit.density.suggest_pairs`, in place of draws.
 
         Examples
         --------
@@ -161,7 +167,8 @@ class PresentedDensity(Distribution, ABC):
         """
         # Not imported above: the core works without pandas.
         pandas = import_module("pandas")
-        return pandas.DataFrame(self._features.columns(self.sample(n, seed=seed)))
+        drawn = self.sample(n, seed=seed) if points is None else self.inside("points", points)
+        return pandas.DataFrame(self._features.columns(drawn))
 
     def _attributes(self, seed: int) -> dict[str, Any]:
         """Return the origin of the belief."""
@@ -268,6 +275,7 @@ def _figures(where: str) -> Any:
     try:
         return import_module("llm_elicit.density.plots.figures")
     except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
         raise DensityError(
-            f"{where}: {error.name} is not installed; run: pip install matplotlib"
+            f"{where}: {missing} is not installed; run: pip install {missing}"
         ) from None

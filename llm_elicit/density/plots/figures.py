@@ -113,8 +113,8 @@ def _set_size(figure: Figure, d: int) -> None:
     # Labels hang on panels of the final size, so they are measured on these.
     figure.set_size_inches(panels, panels)
     figure.subplots_adjust(0.0, 0.0, 1.0, 1.0, wspace=_SPACE, hspace=_SPACE)
-    left = _EDGE - _least([axes.yaxis for axes in beside], 0) / figure.dpi
-    bottom = _EDGE - _least([axes.xaxis for axes in below], 1) / figure.dpi
+    drawn = [*(axes.yaxis for axes in beside), *(axes.xaxis for axes in below)]
+    left, bottom = (_EDGE - end / figure.dpi for end in _least(drawn))
     wide, high = panels + left + _EDGE, panels + bottom + _EDGE
     figure.set_size_inches(wide, high)
     figure.subplots_adjust(
@@ -126,10 +126,10 @@ def _panel(d: int) -> float:
     return _PANEL.get(d, _LEAST_PANEL)
 
 
-def _least(drawn: list[Axis], side: int) -> float:
-    """Return the left (0) or lower (1) end of axes with their labels, pixels."""
-    found = (axis.get_tightbbox() for axis in drawn)
-    return min((float(box.min[side]) for box in found if box is not None), default=0.0)
+def _least(drawn: list[Axis]) -> tuple[float, float]:
+    """Return the left and the lower end of axes with their labels, pixels."""
+    boxes = [box for axis in drawn if (box := axis.get_tightbbox()) is not None]
+    return min(0.0, *(box.x0 for box in boxes)), min(0.0, *(box.y0 for box in boxes))
 
 
 def _label(

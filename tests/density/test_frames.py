@@ -1,0 +1,185 @@
+"""Data frames are accepted wherever arrays of points are, whatever the order of their columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from llm_elicit.density import (
+    BETWEEN_ROUNDS,
+    BeliefDensity,
+    DensityError,
+    Empirical,
+    Evidence,
+    Uniform,
+    band,
+    fit_belief,
+    fit_evidence,
+    fit_power,
+    suggest_pairs,
+)
+
+WORDS = ["Adelie", "Chinstrap", "Gentoo"]
+BOX = Uniform([0.0, 2.0, 10.0], [2.0, 7.0, 90.0], categorical=[True, False, False])
+RNG = np.random.default_rng(0)
+A, B = BOX.sample(150, RNG), BOX.sample(150, RNG)
+
+
+def utility(x: np.ndarray) -> np.ndarray:
+    at = np.array([3.5, 4.5, 5.5])[x[:, 0].astype(int)]
+    return np.asarray(-2.0 * (x[:, 1] - at) ** 2 - ((x[:, 2] - 40.0) / 20.0) ** 2)
+
+
+FIRST = utility(A) - utility(B) + RNG.logistic(size=150) > 0
+W, L = np.where(FIRST[:, None], A, B), np.where(FIRST[:, None], B, A)
+
+
+def frame(x: np.ndarray) -> pd.DataFrame:
+    """The points in shuffled columns, species as a category whose codes are those of `WORDS`."""
+    species = pd.Categorical.from_codes(x[:, 0].astype(int), WORDS)
+    return pd.DataFrame({"mass": x[:, 1], "species": species, "age": x[:, 2], "noted": "x"})[
+        ["noted", "age", "species", "mass"]
+    ]
+
+
+def features(x: np.ndarray) -> pd.DataFrame:
+    """The points in the columns of λ."""
+    return frame(x)[["species", "mass", "age"]]
+
+
+def fit(winners: object = None, losers: object = None) -> BeliefDensity:
+    return fit_belief(
+        features(W) if winners is None else winners,
+        frame(L) if losers is None else losers,
+        sampling=BOX,
+        method="utility",
+        settings=BETWEEN_ROUNDS,
+    )
+
+
+@pytest.fixture(scope="module")
+def belief() -> BeliefDensity:
+    return fit()
+
+
+X = BOX.sample(40, np.random.default_rng(1))
+
+
+def test_a_fit_takes_names_and_the_words_of_categories(belief: BeliefDensity) -> None:
+    assert belief.feature_names == ("species", "mass", "age")
+    np.testing.assert_array_equal(belief.log_prob(X), fit(W, L).log_prob(X))
+    assert set(belief.to_pandas(50)["species"]) <= set(WORDS)
+    assert belief.given({"species": "Gentoo"}).mean()[0] > belief.mean()[1]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda b, x: b.log_prob(x),
+        lambda b, x: b.pdf(x),
+        lambda b, x: b.utility(x),
+        lambda b, x: b.utilities(x),
+        lambda b, x: b.draws().log_prob(x),
+        lambda b, x: b.draws().cdf(x),
+        lambda b, x: b.as_prior().logpdf(x),
+        lambda b, x: b.as_prior().pdf(x),
+        lambda b, x: b.credible_region(0.5).contains(x),
+        lambda b, x: fit_power(b, points=x).value,
+        lambda b, x: fit_power(b, ratios=(x, x[::-1], np.linspace(-1, 1, 40))).value,
+        lambda b, x: b.to_pandas(points=x).to_numpy().tolist(),
+    ],
+)
+def test_a_frame_says_what_its_array_says(belief: BeliefDensity, call) -> None:  # type: ignore[no-untyped-def]
+    np.testing.assert_array_equal(call(belief, frame(X)), call(belief, X))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda a, b: Evidence.comparisons(a, b, FIRST * 1.0),
+        lambda a, b: Evidence.log_odds(a, b, utility(A) - utility(B)),
+        lambda a, b: Evidence.probabilities(a, b, np.where(FIRST, 0.8, 0.3)),
+    ],
+)
+def test_evidence_keeps_the_names(make) -> None:  # type: ignore[no-untyped-def]
+    named, plain = make(features(A), frame(B)), make(A, B)
+    for one, other in zip(named.arrays(), plain.arrays(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert named.features is not None
+    assert named.features.names == ("species", "mass", "age")
+    joined = plain + named
+    assert joined.features == named.features
+    belief = fit_evidence(joined, sampling=BOX, settings=BETWEEN_ROUNDS)
+    assert belief.marginal("mass") == belief.marginal(1)
+
+
+def test_rankings_of_frames() -> None:
+    sets, ranking = np.stack([A[:50], B[:50], W[50:100]], axis=1), np.tile([2, 0, 1], (50, 1))
+    frames = [features(A[:50]), frame(B[:50]), frame(W[50:100])]
+    named, plain = Evidence.rankings(frames, ranking), Evidence.rankings(sets, ranking)
+    np.testing.assert_array_equal(named.winners, plain.winners)
+    assert named.features is not None
+    with pytest.raises(DensityError, match="different lengths"):
+        Evidence.rankings([frames[0], frames[1][:3]], ranking)
+
+
+def test_suggested_pairs_are_worded(belief: BeliefDensity) -> None:
+    first, _ = suggest_pairs(belief, 5)
+    assert set(belief.to_pandas(points=first)["species"]) <= set(WORDS)
+
+
+def test_quantiles_and_draws_are_asked_by_name(belief: BeliefDensity) -> None:
+    stated = {0.25: 4.0, 0.75: 5.5}
+    assert fit_power(belief, quantiles={"mass": stated}) == fit_power(belief, quantiles={1: stated})
+    draws = belief.draws()
+    np.testing.assert_array_equal(draws.shares("species"), draws.shares(0))
+    edges = np.linspace(2, 7, 4)
+    np.testing.assert_array_equal(draws.marginal("mass", edges), draws.marginal(1, edges))
+
+
+def test_a_table_is_a_sampling_density() -> None:
+    numbers = frame(A)[["mass", "age"]]
+    data = Empirical(numbers)
+    np.testing.assert_array_equal(data.log_prob(numbers), Empirical(A[:, 1:]).log_prob(A[:, 1:]))
+
+
+def test_the_default_draws_are_kept(belief: BeliefDensity) -> None:
+    assert belief.draws().points is belief.draws().points
+    other = belief.named(["a", "b", "c"]).draws()
+    np.testing.assert_array_equal(other.marginal("b", [2, 4, 7]), other.marginal(1, [2, 4, 7]))
+    assert (band(belief.draws().mean())[0] == band(belief.draws(seed=0).mean())[0]).all()
+    assert (belief.draws(seed=1).points[0] != belief.draws().points[0]).any()
+
+
+def test_draws_of_equal_weight_have_the_mean_of_the_weighted(belief: BeliefDensity) -> None:
+    draws = belief.draws()
+    points = draws.sample(2000)
+    assert points.shape == (len(draws), 2000, 3)
+    assert (abs(points.mean(1) - draws.mean()) < 0.1 * belief.sd()).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda b: b.log_prob(frame(X).drop(columns="age")), "no column 'age'"),
+        (lambda b: b.draws().log_prob(frame(X).drop(columns="age")), "no column 'age'"),
+        (lambda b: fit_power(b, points=frame(X)[:0]), "points has no points"),
+        (lambda b: fit_power(b, quantiles={"height": {0.5: 1.0}}), "no feature 'height'"),
+        (lambda b: b.draws().shares("height"), "no feature 'height'"),
+        (lambda b: b.named(["a", "b", "c"], {0: ["x", "y"]}), "2 words for feature 0"),
+        (lambda b: fit(features(W).assign(species="Adelie")), "cannot be read as numbers"),
+        (lambda b: fit(features(W), frame(L).assign(species="Emperor")), "no category 'Emperor'"),
+        (
+            lambda b: (
+                Evidence.comparisons(features(A), frame(B))
+                + Evidence.comparisons(frame(A)[["age", "species", "mass"]], frame(B))
+            ),
+            "cannot be joined",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(belief: BeliefDensity, call, said) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(DensityError, match=said) as caught:
+        call(belief)
+    assert "\n" not in str(caught.value)
