@@ -13,13 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from llm_elicit.density.belief_draws import (
-    BeliefDraws,
-    Candidates,
-    make_candidates,
-    make_draws,
-    utilities_at,
-)
+from llm_elicit.density.belief_draws import BeliefDraws, make_draws, utilities_at
 from llm_elicit.density.belief_files import BeliefParts, read_belief, write_belief
 from llm_elicit.density.conditional import condition
 from llm_elicit.density.diagnostics import at_level, self_report
@@ -359,14 +353,6 @@ class BeliefDensity(PresentedDensity):
         reference = fitted.normalizer.draws.points[: len(self._reference)].clone()
         names, stated = features or self._features, {**diagnostics, **report}
         return BeliefDensity(latent, fitted.model, reference, stated, draws, names)
-
-    def candidates(self, count: int, temperature: float, *, seed: int = 0) -> Candidates:
-        """Return points for the next pairs to be made of; see `llm_elicit.density.design`."""
-        model, draws = self.utility_model("candidates"), self.utility_draws()
-        integer("candidates: count", count, least=1)
-        number("candidates: temperature", temperature, 0.0)
-        with one_thread():
-            return make_candidates(model, draws, count, temperature, generator_of(seed))
 
     def utility_model(self, wanted: str) -> UtilityDensity:
         """Return the fitted utility, for use in the core; ``wanted`` is named in an error."""

@@ -31,7 +31,6 @@ from llm_elicit.density.utility_function import Utility, UtilityDraws
 Array = npt.NDArray[np.float64]
 _SHARED, _OWN = 8192, 2048
 _ENOUGH = 0.3
-_SHARES = (0.4, 0.4, 0.2)  # of the belief, the flattened belief, λ
 
 
 @dataclass(frozen=True)
@@ -299,53 +298,3 @@ def _mixture(utility: Utility) -> ComponentStack | None:
         return None
     offset = torch.linalg.solve_triangular(whiten, utility.linear[:, None], upper=False).T
     return ComponentStack(whiten[None, None], offset[None], torch.zeros(1, 1))
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """Points that pairs may be made of.
-
-    Parameters
-    ----------
-    points : (M, d) in natural units.
-    values : (S, M) utilities by every draw of the posterior, nats.
-    log_density : (M,) of the points themselves; both are per unit of the features' scales.
-    """
-
-    points: Array
-    values: Tensor
-    log_density: Tensor
-
-
-def make_candidates(
-    model: UtilityDensity,
-    draws: UtilityDraws,
-    count: int,
-    temperature: float,
-    generator: torch.Generator,
-) -> Candidates:
-    """Return points of the belief, of the flatter belief ∝ exp(f/temperature), and of λ.
-
-    The flatter belief covers regions where the belief wrongly has little mass.
-    """
-    latent, flat = model.latent, model.utility.scaled(1.0 / temperature)
-    sizes = [round(share * count) for share in _SHARES]
-    found = anneal_belief(latent, flat, max(sizes[1], 512), generator, model.annealing)
-    kept = torch.randperm(len(found.draws.points), generator=generator)[: sizes[1]]
-    of_belief = model.sample_latent(sizes[0], generator).points
-    of_sampling = latent.draw(sizes[2], generator)
-    g = torch.cat([of_belief, found.draws.points[kept], of_sampling])
-    parts = [
-        model.log_density(g),
-        utility_at(latent, flat, g) - found.log_normalizer,
-        _log_sampling(latent, g),
-    ]
-    logs = [part + math.log(share) for part, share in zip(parts, _SHARES, strict=True)]
-    density = torch.logsumexp(torch.stack(logs), 0)
-    points = latent.from_latent(g.numpy())
-    return Candidates(points, utilities_at(latent, draws, g), density)
-
-
-def _log_sampling(latent: Latent, g: Tensor) -> Tensor:
-    """Return log λ per unit of the features' scales."""
-    return latent.log_sampling(g) - latent.log_volume(g)

@@ -29,6 +29,7 @@ has pointed yet, and for checks that must not depend on the design.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,16 +38,18 @@ import torch
 from torch import Tensor
 
 from llm_elicit.density.belief import BeliefDensity
-from llm_elicit.density.belief_draws import Candidates
+from llm_elicit.density.belief_draws import utilities_at
 from llm_elicit.density.errors import DensityError, instance, integer, number, seed_of
 from llm_elicit.density.sampling import SamplingDensity
 from llm_elicit.density.settings import FitSettings, SmoothSettings, UtilitySettings
-from llm_elicit.density.torch_utils import one_thread
+from llm_elicit.density.torch_utils import generator_of, one_thread
 from llm_elicit.density.uniform import Uniform
+from llm_elicit.density.utility_density import anneal_belief, utility_at
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 _POINTS = 512
+_SHARES = (0.4, 0.4, 0.2)  # of the points: of the belief, the flatter belief, λ
 _MOST_PAIRS = 10**6
 
 BETWEEN_ROUNDS = FitSettings(utility=UtilitySettings(smooth=SmoothSettings(frequencies=0)))
@@ -124,7 +127,7 @@ def suggest_pairs(
     drawn = [belief.sampling.sample(at_random, rng) for _ in range(2)]
     belief = _at_known_power(belief, seed)
     with one_thread():
-        found = belief.candidates(_POINTS, settings.temperature, seed=seed)
+        found = draw_candidates(belief, _POINTS, settings.temperature, seed)
         first, second = _pair_up(len(found.points), max(settings.candidates, n), rng)
         energy = _energy(found, _coordinates(found.points, belief.sampling))
         answers = _Answers.of(found, (first, second), belief)
@@ -133,6 +136,45 @@ def suggest_pairs(
     order = rng.permutation(n)
     a, b = (np.concatenate(side)[order] for side in zip(sides, drawn, strict=True))
     return a, b
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Points that pairs may be made of.
+
+    Parameters
+    ----------
+    points : (M, d) in natural units.
+    values : (S, M) utilities by every draw of the posterior, nats.
+    log_density : (M,) of the points themselves; both are per unit of the features' scales.
+    """
+
+    points: Array
+    values: Tensor
+    log_density: Tensor
+
+
+def draw_candidates(belief: BeliefDensity, count: int, temperature: float, seed: int) -> Candidates:
+    """Return points of the belief, of the flatter belief ∝ exp(f/temperature), and of λ.
+
+    The flatter belief covers regions where the belief wrongly has little mass.
+    """
+    model, generator = belief.utility_model("suggest_pairs"), generator_of(seed)
+    draws, latent = belief.utility_draws(), model.latent
+    flat, sizes = model.utility.scaled(1.0 / temperature), [round(s * count) for s in _SHARES]
+    found = anneal_belief(latent, flat, max(sizes[1], 512), generator, model.annealing)
+    kept = torch.randperm(len(found.draws.points), generator=generator)[: sizes[1]]
+    of_belief = model.sample_latent(sizes[0], generator).points
+    of_sampling = latent.draw(sizes[2], generator)
+    g = torch.cat([of_belief, found.draws.points[kept], of_sampling])
+    parts = [
+        model.log_density(g),
+        utility_at(latent, flat, g) - found.log_normalizer,
+        latent.log_sampling(g) - latent.log_volume(g),
+    ]
+    logs = [part + math.log(share) for part, share in zip(parts, _SHARES, strict=True)]
+    density = torch.logsumexp(torch.stack(logs), 0)
+    return Candidates(latent.from_latent(g.numpy()), utilities_at(latent, draws, g), density)
 
 
 def _pair_up(count: int, wanted: int, rng: np.random.Generator) -> tuple[Index, Index]:

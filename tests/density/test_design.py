@@ -13,7 +13,12 @@ from llm_elicit.density import (
     fit_belief,
     suggest_pairs,
 )
-from llm_elicit.density.design import SuggestSettings, _Answers, _at_known_power
+from llm_elicit.density.design import (
+    SuggestSettings,
+    _Answers,
+    _at_known_power,
+    draw_candidates,
+)
 from llm_elicit.density.settings import GaussianProcessSettings
 from tests.density.targets import Array
 
@@ -62,7 +67,7 @@ def test_a_belief_without_a_known_power_is_taken_at_its_unit_power():
 
 def test_log_odds_have_one_variance_whatever_their_size():
     belief = _at_known_power(first_round()[0], 0)
-    found = belief.candidates(200, 3.0, seed=1)
+    found = draw_candidates(belief, 200, 3.0, seed=1)
     pairs = np.arange(100), np.arange(100, 200)
     answers = _Answers.of(found, pairs, belief)
     dispersion = belief.diagnostics["response"]["dispersion"] * belief.power
