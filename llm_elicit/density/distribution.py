@@ -6,7 +6,7 @@ quantiles and the mode are those of draws kept with the fit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from typing import Self
 
@@ -73,11 +73,15 @@ class Distribution:
         return self._features.names
 
     def named(
-        self, names: Sequence[str], categories: Mapping[int, Sequence[str]] | None = None
+        self,
+        names: Sequence[str],
+        categories: Mapping[int, Sequence[str]] | None = None,
+        dates: Collection[int] = (),
     ) -> Self:
         """Return the same density with names of its features, and words of categories' codes.
 
-        Points may then be data frames, and features be given by name.
+        Points may then be data frames, and features be given by name. Dates are the numbers of
+        features that count days since 1 January 1970.
 
         Raises
         ------
@@ -85,7 +89,7 @@ class Distribution:
             feature has categories.
         """
         words = {place: tuple(each) for place, each in (categories or {}).items()}
-        features = FeatureNames(tuple(names), words)
+        features = FeatureNames(tuple(names), words, frozenset(dates))
         if len(features.names) != self.dimension:
             raise DensityError(
                 f"named: {len(features.names)} names for {self.dimension} features; give one each."

@@ -186,7 +186,8 @@ def _axis(
     if whole:
         low, high = float(np.floor(low)), float(np.ceil(high))
     finer = 1 if words else _finer((low, high), log, shown[0])
-    return FeatureAxis(label, low, high, log, whole, periodic, words, finer=finer)
+    date = place in names.dates
+    return FeatureAxis(label, low, high, log, whole, periodic, words, date=date, finer=finer)
 
 
 def _finer(ends: tuple[float, float], log: bool, values: Array) -> int:

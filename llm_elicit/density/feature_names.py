@@ -23,16 +23,20 @@ class FeatureNames:
     ----------
     names : one name for each feature, no two alike.
     categories : the words of a feature's codes 0, 1, ..., by its number.
+    dates : the numbers of features that are days since 1 January 1970.
 
     Examples
     --------
     >>> known = FeatureNames(("species", "mass"), {0: ("Adelie", "Gentoo")})
     >>> known.values("given", {"species": "Gentoo"})
     {0: 1.0}
+    >>> FeatureNames(("day",), dates=frozenset([0])).values("given", {"day": "2020-03-14"})
+    {0: 18335.0}
     """
 
     names: tuple[str, ...]
     categories: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    dates: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         for name in self.names:
@@ -88,6 +92,8 @@ class FeatureNames:
         return {place: self._value(where, place, value) for place, value in places.items()}
 
     def _value(self, where: str, place: int, value: float | str) -> float:
+        if place in self.dates and not isinstance(value, int | float):
+            return self._day(where, place, value)
         if not isinstance(value, str):
             return number(f"{where}: the value of feature {place}", value)
         words = self.categories.get(place, ())
@@ -97,6 +103,15 @@ class FeatureNames:
                 f"{where}: {self.names[place]} has no category {value!r}; it has {known}."
             )
         return float(words.index(value))
+
+    def _day(self, where: str, place: int, value: object) -> float:
+        """Return a date, or its text, as days since 1 January 1970."""
+        try:
+            return float(np.datetime64(value, "D").astype(np.int64))  # type: ignore[call-overload]
+        except ValueError:
+            raise DensityError(
+                f"{where}: {self.names[place]} has no date {value!r}; write it as 2020-03-14."
+            ) from None
 
     def points(self, where: str, x: Any) -> Any:
         """Return the columns of a data frame in the order of the features; arrays as they are."""
@@ -109,17 +124,22 @@ class FeatureNames:
         return np.stack(columns, axis=1) if columns else np.empty((len(x), 0))
 
     def _codes(self, where: str, place: int, column: Any) -> Array:
+        if place in self.dates and column.dtype.kind in "OUTM":
+            return np.array([self._day(where, place, day) for day in column])
         if place not in self.categories or column.dtype.kind in "biuf":
             return numbers(f"{where}: column {self.names[place]!r}", column)
         words = column.to_numpy(dtype=object)
         codes = {word: self._value(where, place, str(word)) for word in dict.fromkeys(words)}
         return np.array([codes[word] for word in words], dtype=np.float64)
 
-    def columns(self, x: Array) -> dict[str, list[Any]]:
+    def columns(self, x: Array) -> dict[str, Any]:
         """Return the columns of points (n, d) by name, codes of categories as words."""
-        found: dict[str, list[Any]] = {}
+        found: dict[str, Any] = {}
         for place, name in enumerate(self.names):
             words = self.categories.get(place)
+            if place in self.dates:
+                found[name] = np.rint(x[:, place]).astype("datetime64[D]").astype("datetime64[s]")
+                continue
             values = x[:, place].tolist()
             found[name] = values if words is None else [words[round(code)] for code in values]
         return found
@@ -132,18 +152,19 @@ class FeatureNames:
     def only(self, kept: Sequence[int]) -> FeatureNames:
         """Return the names of some features, in the order given."""
         words = {new: self.categories[i] for new, i in enumerate(kept) if i in self.categories}
-        return FeatureNames(tuple(self.names[i] for i in kept), words)
+        dates = frozenset(new for new, i in enumerate(kept) if i in self.dates)
+        return FeatureNames(tuple(self.names[i] for i in kept), words, dates)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able description."""
         words = {str(place): list(words) for place, words in self.categories.items()}
-        return {"names": list(self.names), "categories": words}
+        return {"names": list(self.names), "categories": words, "dates": sorted(self.dates)}
 
     @classmethod
     def from_dict(cls, text: Mapping[str, Any]) -> FeatureNames:
         """Return the names that `to_dict` described."""
         words = {int(place): tuple(words) for place, words in text["categories"].items()}
-        return cls(tuple(text["names"]), words)
+        return cls(tuple(text["names"]), words, frozenset(text.get("dates", ())))
 
 
 def frame_names(x: Any) -> FeatureNames | None:

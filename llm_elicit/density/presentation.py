@@ -148,7 +148,7 @@ class PresentedDensity(Distribution, ABC):
     def to_pandas(
         self, n: int = 10_000, *, seed: int = 0, points: npt.ArrayLike | None = None
     ) -> Any:
-        """Return n draws as a `pandas.DataFrame`, codes of categories as their words.
+        """Return n draws as a `pandas.DataFrame`, codes as their words and days as dates.
 
         Parameters
         ----------

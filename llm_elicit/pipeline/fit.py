@@ -253,7 +253,8 @@ def _write(
     measured = len(answers.pairs.measured) > 0
     belief = at_stated_power(belief, pinned, measured=measured, seed=seed)
     words = {j: one.categories for j, one in enumerate(space.features) if one.categories}
-    belief = belief.named(space.names, words)
+    dates = [j for j, one in enumerate(space.features) if one.kind == "date"]
+    belief = belief.named(space.names, words, dates)
     drawn = belief.sample(settings.samples, seed=seed)
     belief.save(folder)
     for old in (BANDS, DRAWS, POWER):

@@ -51,6 +51,28 @@ def test_values_are_given_by_name(belief: BeliefDensity) -> None:
     assert belief.given({"mass": 4.0}).to_pandas(20).columns.to_list() == ["species"]
 
 
+def test_dates_are_dates_in_frames_and_where_they_are_given(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    box = Uniform([18_262.0, 0.0], [18_300.0, 1.0], integer=[True, False])
+    a, b = box.sample(60, rng), box.sample(60, rng)
+    belief = fit_belief(a, b, sampling=box).named(["day", "size"], dates=[0])
+    belief.save(tmp_path)
+    for each in (belief, BeliefDensity.load(tmp_path)):
+        frame = each.to_pandas(30, seed=1)
+        assert frame["day"].between("2020-01-01", "2020-02-08").all()
+        assert frame["day"].dtype.kind == "M"
+        x = each.sample(30, seed=1)
+        np.testing.assert_array_equal(each.log_prob(frame), each.log_prob(x))
+        words = frame.assign(day=frame["day"].dt.strftime("%Y-%m-%d"))
+        np.testing.assert_array_equal(each.log_prob(words), each.log_prob(x))
+    drawn = belief.sample_given({"day": "2020-01-05"}, 20, seed=3)
+    assert (drawn[:, 0] == 18_266.0).all()
+    later = belief.given({"size": 0.5}).to_pandas(5)
+    assert later["day"].dtype.kind == "M"
+    with pytest.raises(DensityError, match="day has no date 'soon'; write it as 2020-03-14"):
+        belief.given({"day": "soon"})
+
+
 def test_moments_are_those_of_the_draws(belief: BeliefDensity) -> None:
     x = belief.sample(20_000, seed=2)
     assert belief.marginal("mass") == belief.marginal(1) == belief.marginals[1]
