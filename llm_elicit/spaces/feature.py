@@ -45,6 +45,9 @@ _NARROWEST = 1e-12
 """The least width of a range, as a share of its values; floats hold about 16 digits."""
 
 _FLOAT_DIGITS = 15
+_STEP_SLACK = 1e-6
+"""The share of a step below which a number is one of the steps."""
+
 _MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September",
     "October", "November", "December",
@@ -316,14 +319,27 @@ class Feature(StrictModel):
 
     def _rounded(self, values: Floats, decimals: Floats) -> Floats:
         grid = 10.0**decimals
+        if self.periodic:
+            values = self._around(values)
         rounded = np.rint(values * self.factor * grid) / grid / self.factor
+        if self.periodic:
+            # The end of a circle that is no whole number of steps: the next value is its first.
+            low, step = self._ends[0], 1.0 / self.factor
+            first = np.ceil(low / step * grid - _STEP_SLACK) / grid * step
+            beyond = (rounded < low) | (rounded >= low + self.period)
+            rounded = np.where(beyond, first, rounded)
         return self._within(np.rint(rounded) if self.whole else rounded)
+
+    def _around(self, values: Floats) -> Floats:
+        """Values beyond the range of a circle, around it."""
+        low = self._ends[0]
+        beyond = (values < low) | (values >= low + self.period)
+        return np.where(beyond, low + np.mod(values - low, self.period), values)
 
     def _within(self, values: Floats) -> Floats:
         low, high = self._ends
         if self.periodic:
-            beyond = (values < low) | (values >= low + self.period)
-            values = np.where(beyond, low + np.mod(values - low, self.period), values)
+            values = self._around(values)
         # 0.0 is added so that no value is −0.
         return np.asarray(np.clip(values, low, high) + 0.0)
 

@@ -65,9 +65,11 @@ def format_number(value: float, decimals: int, locale: Locale = ENGLISH) -> str:
         >>> format_number(1.2e-9, 11), format_number(0.0, 11), format_number(2020, 0)
         ('1.20e-9', '0', '2,020')
     """
-    if abs(value) < _LARGEST and decimals <= _MOST_DECIMALS:
+    if value == 0.0 and decimals >= _MOST_DECIMALS:
+        text = "0"
+    elif abs(value) < _LARGEST and decimals <= _MOST_DECIMALS:
         text = f"{value:,.{max(0, decimals)}f}"
-    elif value == 0.0 or not math.isfinite(value):
+    elif not math.isfinite(value):
         text = f"{abs(value):g}"
     else:
         power = math.floor(math.log10(abs(value)))

@@ -384,6 +384,23 @@ def test_values_beyond_a_circle_go_around_it_and_others_to_the_end():
     assert words == ["1", "2", "mid", "a", "29 February 2020", "12", "0"]
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"low": 0, "high": 6.283185},
+        {"low": -3.14159, "high": 3.14159, "digits": 2},
+        {"low": 1, "high": 366, "kind": "integer", "digits": 2},
+        {"low": 0, "high": 2770, "kind": "integer", "factor": 0.001},
+    ],
+)
+def test_a_circle_of_no_whole_number_of_steps_is_worded_as_it_is_recorded(changes):
+    """A direction in radians: 6.283 was asked about as 0.01 and recorded as 0.0068."""
+    circle = feature(periodic=True, scale="linear", **changes)
+    rounded = np.unique(circle.round(np.linspace(circle.low, circle.high, 20_001)))
+    np.testing.assert_array_equal(circle.round(rounded), rounded)
+    assert len({circle.word(value) for value in rounded}) == len(rounded)
+
+
 @pytest.mark.parametrize("quote", ["", "'"])
 def test_dates_are_written_in_yaml_as_dates(tmp_path, quote):
     bounds = f"kind: date, low: {quote}1969-12-31{quote}, high: {quote}2020-03-14{quote}"
@@ -410,6 +427,7 @@ def test_bounds_of_integers_are_integers():
     ("changes", "value", "text"),
     [
         ({"low": 0, "high": 1e-9}, 0.0, "0"),
+        ({"low": 0, "high": 5e-4}, 0.0, "0"),
         ({"low": 0, "high": 1e-9}, 4.56e-10, "4.6e-10"),
         ({"low": 1e-9, "high": 1e-8, "scale": "log"}, 1.2345e-9, "1.23e-9"),
         ({"low": -1, "high": 1}, -0.001, "0.00"),
