@@ -16,7 +16,7 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 
 from llm_elicit.audit.distances import Estimate, common_size, estimate_of, wasserstein
-from llm_elicit.audit.inference import Interval
+from llm_elicit.audit.inference import Interval, finite
 from llm_elicit.audit.power_evidence import UNIDENTIFIED, PowerEvidence
 from llm_elicit.audit.reference import Reference
 from llm_elicit.config.base_model import StrictModel
@@ -191,7 +191,8 @@ def _moments(at: Floats, numbers: Floats) -> tuple[list[float | None], list[floa
     """Return the shift of the mean and the ratio of standard deviations of each feature."""
     sd = numbers.std(axis=0)
     shifts = at.mean(axis=0) - numbers.mean(axis=0)
-    return _finite(shifts), _finite(at.std(axis=0) / np.where(sd > 0, sd, 1.0))
+    widths = at.std(axis=0) / np.where(sd > 0, sd, 1.0)
+    return [finite(each) for each in shifts], [finite(each) for each in widths]
 
 
 def _log_density(evidence: PowerEvidence, factor: float, flat: float) -> float | None:
@@ -257,10 +258,6 @@ def _log_flat(reference: Reference) -> float:
     low, high = space.scale_ends
     widths = np.where(space.categorical, high - low, (high - low) / standardizer.sd)
     return -float(np.log(widths).sum())
-
-
-def _finite(values: Floats) -> list[float | None]:
-    return [None if np.isnan(each) else float(each) for each in values]
 
 
 def _distance(x: Floats, y: Floats, size: int, rng: np.random.Generator) -> Estimate:

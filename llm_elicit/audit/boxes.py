@@ -17,12 +17,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_elicit.audit.inference import Interval, outside_band, wilson
+from llm_elicit.audit.inference import (
+    Band,
+    Interval,
+    credible_band,
+    finite,
+    outside_band,
+    wilson,
+)
 from llm_elicit.audit.reference import Reference
 from llm_elicit.audit.scales import Standardizer, category_shares
-from llm_elicit.audit.summaries import Band
 from llm_elicit.config.base_model import StrictModel
-from llm_elicit.density import band
 from llm_elicit.spaces.circles import Circle
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
@@ -100,7 +105,7 @@ def measure_boxes(
     boxes = []
     for cell in _split(data, reference.standardizer, _Cell.whole(space), depth):
         share = wilson(float(cell.contains(data).mean()), len(data))
-        ends = None if draws is None else _share_band(cell.contains(draws).mean(axis=1))
+        ends = None if draws is None else credible_band(cell.contains(draws).mean(axis=1))
         boxes.append(
             Box(
                 bounds=cell.bounds(space, starts),
@@ -167,7 +172,7 @@ class _Cell:
         sides = (
             self._arc(j, feature, starts[j])
             if j in starts
-            else (_finite(self.low[j]), _finite(self.high[j]))
+            else (finite(self.low[j]), finite(self.high[j]))
             for j, feature in enumerate(space.features)
         )
         return [
@@ -245,12 +250,3 @@ def _halves_by_category(
     frequent = frozenset(order[:count].tolist())
     others = cell.codes.get(feature, frozenset(range(len(shares)))) - frequent
     return cell.with_codes(feature, frequent), cell.with_codes(feature, others)
-
-
-def _share_band(shares: Floats) -> Band:
-    low, high = band(shares)
-    return float(low), float(high)
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

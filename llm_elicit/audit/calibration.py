@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import kstwo
+from scipy import stats
 
 from llm_elicit import density
 from llm_elicit.audit.inference import Interval, normal_interval, wilson
@@ -132,10 +132,9 @@ def _uniformity_p_value(levels: DataLevels) -> float:
 
     Rows and draws both vary, as much as one sample of that size does alone.
     """
-    ranked, n = np.sort(levels.values), len(levels.values)
-    above, below = np.arange(1, n + 1) / n - ranked, ranked - np.arange(n) / n
+    n = len(levels.values)
     size = max(1, round(n * levels.draws / (n + levels.draws)))
-    return float(kstwo.sf(max(above.max(), below.max()), size))
+    return float(stats.kstwo.sf(stats.kstest(levels.values, "uniform").statistic, size))
 
 
 class NullModel(StrictModel):

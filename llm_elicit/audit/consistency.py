@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
-from llm_elicit.audit.inference import Interval, wilson
+from llm_elicit.audit.inference import Interval, t_interval, wilson
 from llm_elicit.comparisons.table import Choices, Comparisons
 from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.config.base_model import StrictModel
@@ -119,12 +118,11 @@ def _soft_bias(soft: pd.DataFrame) -> Interval | None:
     if soft.empty:
         return None
     by_pair = _pair_means(soft, "option_a")
-    mean, n = float(by_pair.mean()), len(by_pair)
-    if n < 2:
-        return Interval(value=mean - 0.5, low=-0.5, high=0.5)
-    half = float(stats.t.ppf(0.975, n - 1)) * float(by_pair.std(ddof=1)) / np.sqrt(n)
-    interval = Interval(value=mean, low=max(0.0, mean - half), high=min(1.0, mean + half))
-    return _shifted(interval, -0.5)
+    if len(by_pair) < 2:
+        return Interval(value=float(by_pair[0]) - 0.5, low=-0.5, high=0.5)
+    mean = t_interval(by_pair)
+    within = {"low": max(0.0, mean.low), "high": min(1.0, mean.high)}
+    return _shifted(mean.model_copy(update=within), -0.5)
 
 
 def _agreement(letters: pd.DataFrame) -> Interval | None:

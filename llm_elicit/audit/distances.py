@@ -4,11 +4,10 @@ Wasserstein-1 is the least mean distance that points must be moved to turn one s
 other. Total variation of a marginal is ½∫|p − q|, from histograms on common bins; MMTV is its mean
 over the features (Acerbi 2020, "Variational Bayesian Monte Carlo with noisy likelihoods"). For a
 categorical feature it is that of the shares, and the only distance of its marginal unless the
-categories are ordered; over all
-features jointly, categories are vertices of a simplex (`llm_elicit.audit.scales`). Further joint
-distances are in `llm_elicit.audit.two_sample`. Between finite samples of one density no distance is
-0, so each is read relative to its *floor*: the same distance between two disjoint samples of the
-same density, of the same size.
+categories are ordered; over all features jointly, categories are vertices of a simplex
+(`llm_elicit.audit.scales`). Further joint distances are in `llm_elicit.audit.two_sample`. Between
+finite samples of one density no distance is 0, so each is read relative to its *floor*: the same
+distance between two disjoint samples of the same density, of the same size.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ import ot
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-from llm_elicit import density
+from llm_elicit.audit.inference import Band, credible_band
 from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.scales import Standardizer, axis_of
-from llm_elicit.audit.summaries import Band
 from llm_elicit.audit.two_sample import joint_of_draws, measure_joint
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import FeatureSpace, Floats
@@ -203,8 +201,7 @@ class DistanceEstimator:
 
         others = [some(y) for _ in range(self.settings.repeats)]
         found = joint_of_draws(map(some, draws), others, rng)
-        ends = {name: density.band(values) for name, values in found.items()}
-        return JointBands(**{name: (float(a), float(b)) for name, (a, b) in ends.items()})
+        return JointBands(**{name: credible_band(values) for name, values in found.items()})
 
     def floor(self, x: Floats, rng: np.random.Generator) -> Distance:
         """Estimate the distance between disjoint subsamples of one sample."""

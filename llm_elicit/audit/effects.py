@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from llm_elicit import density
-from llm_elicit.audit.inference import holm
+from llm_elicit.audit.inference import credible_band, holm
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import Response
@@ -126,12 +125,13 @@ def _curve_effect(values: Values, feature: Feature) -> dict[str, Any]:
     else:
         direction, contrast = _contrast(mean)
         weights, categories = _WEIGHTS, None
-    low, high = density.band(values.draws @ contrast, 0.95)
+    value = float(mean @ contrast)
+    low, high = credible_band(values.draws @ contrast, 0.95)
     centred = mean - weights @ mean
     return {
-        "value": float(mean @ contrast),
-        "low": float(min(low, mean @ contrast)),
-        "high": float(max(high, mean @ contrast)),
+        "value": value,
+        "low": min(low, value),
+        "high": max(high, value),
         "direction": direction,
         "categories": categories,
         "size": float(np.sqrt(weights @ centred**2)),

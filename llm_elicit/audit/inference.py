@@ -7,9 +7,12 @@ import math
 import numpy as np
 from scipy import stats
 
+from llm_elicit import density
 from llm_elicit.config.base_model import StrictModel
-from llm_elicit.density import band
 from llm_elicit.spaces.features import Floats
+
+Band = tuple[float, float]
+"""The ends of a credible interval."""
 
 
 class Interval(StrictModel):
@@ -55,8 +58,14 @@ def normal_interval(mean: float, se: float) -> Interval:
 
 def posterior_interval(draws: Floats, level: float) -> Interval:
     """Return the median of draws `(S,)` with their central interval of this level."""
-    low, high = band(draws, level)
-    return Interval(value=float(np.median(draws)), low=float(low), high=float(high))
+    low, high = credible_band(draws, level)
+    return Interval(value=float(np.median(draws)), low=low, high=high)
+
+
+def credible_band(draws: Floats, level: float = 0.9) -> Band:
+    """Return the ends of the central interval of draws `(S,)`."""
+    low, high = density.band(draws, level)
+    return float(low), float(high)
 
 
 def holm(p_values: Floats) -> Floats:
@@ -85,6 +94,11 @@ def p_text(p_value: float, at_floor: bool) -> str:
     return f"p {'≤' if at_floor else '='} {p_value:.2g}"
 
 
-def outside_band(band: tuple[float, float] | None, data: Interval | None) -> bool | None:
+def outside_band(band: Band | None, data: Interval | None) -> bool | None:
     """Return whether the data's value lies outside a belief's band; None without either."""
     return None if band is None or data is None else not band[0] <= data.value <= band[1]
+
+
+def finite(value: float) -> float | None:
+    """Return a number as JSON has it: None for infinity and not-a-number."""
+    return float(value) if math.isfinite(value) else None

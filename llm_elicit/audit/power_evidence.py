@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
+from pydantic import TypeAdapter
 from scipy.special import logsumexp
 
 from llm_elicit import density
@@ -184,18 +185,4 @@ def read_powers(path: Path) -> dict[float, Floats]:
 
 def power_of(stored: Mapping[str, Any]) -> density.Power:
     """Return a power from its stored fields, with its sources and coherence."""
-    coherence = stored.get("coherence")
-    return density.Power(
-        value=stored["value"],
-        low=stored["low"],
-        high=stored["high"],
-        source=stored["source"],
-        log_sd=stored["log_sd"],
-        sources=tuple(power_of(each) for each in stored.get("sources", ())),
-        agreement=stored.get("agreement"),
-        coherence=None
-        if coherence is None
-        else density.Coherence(
-            tuple(coherence["width"]), coherence["expected"], coherence["p_value"]
-        ),
-    )
+    return TypeAdapter(density.Power).validate_python(stored)

@@ -36,13 +36,12 @@ divided among the earlier ends (Bonferroni). Power of the judges above: 31, 71, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import norm
+from scipy import stats
 
 from llm_elicit.audit.responses import Response
 from llm_elicit.audit.scales import Standardizer
@@ -213,7 +212,8 @@ class RandomizationTest:
             p_value = tests[0].p_value if tests else 1.0
         else:
             p_values = [test.exact_p_value(rng) for test in tests]
-            p_value = combine_p_values(p_values, self._squared_weights)
+            weights = np.sqrt(self._squared_weights)
+            p_value = float(stats.combine_pvalues(p_values, "stouffer", weights).pvalue)
         share = self.level_share
         null = overall.null if self.spans == [whole] and share == 1.0 else None
         floor = min(1.0, 1.0 / (1 + flips) / share)
@@ -294,17 +294,6 @@ class RandomizationTest:
         """w_r² of each span, for responses with a mean square of one."""
         energy = np.square(self.response.value).cumsum() / np.square(self.response.value).sum()
         return np.diff([energy[end - 1] ** 2 for _, end in self.spans], prepend=0.0)
-
-
-def combine_p_values(p_values: Sequence[float], squared_weights: Floats) -> float:
-    """Return Stouffer's combined p-value, with squared weights `(R,)`.
-
-    Example:
-        >>> round(combine_p_values([0.05, 0.05], np.ones(2)), 3)
-        0.01
-    """
-    scores = norm.isf(np.asarray(p_values))
-    return float(norm.sf(np.sqrt(squared_weights) @ scores / np.sqrt(squared_weights.sum())))
 
 
 def feature_differences(pairs: Response, space: FeatureSpace) -> tuple[Floats, Index]:

@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.special import logit
 
 from llm_elicit.comparisons.fit_inputs import STATED_TO
 from llm_elicit.comparisons.table import Choices, Comparisons, Judgments
@@ -108,8 +109,7 @@ def _log_odds(judgments: Judgments) -> Floats:
     """Return log-odds of the option shown first; a stated 0 or 100 % counts half a step inside."""
     least = 0.5 * STATED_TO
     p = np.clip(judgments.first_shown, least, 1.0 - least)
-    stated = judgments.format == "probability"
-    return np.where(stated, np.log(p / (1.0 - p)), judgments.log_odds)
+    return np.where(judgments.format == "probability", logit(p), judgments.log_odds)
 
 
 def _response(kind: Kind, a: Floats, b: Floats, answers: pd.DataFrame) -> Response:

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.stats import norm
 
-from llm_elicit.audit.inference import Interval, outside_band, wilson
+from llm_elicit.audit.inference import Band, Interval, outside_band, wilson
 from llm_elicit.audit.reference import Reference
 from llm_elicit.audit.scales import by_value
 from llm_elicit.audit.summaries import (
-    Band,
     BeliefBands,
     FeatureBands,
     FeaturePair,

@@ -17,6 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from llm_elicit import density
+from llm_elicit.audit.inference import finite
 from llm_elicit.audit.reference import Reference
 from llm_elicit.audit.scales import Standardizer
 from llm_elicit.config.base_model import StrictModel
@@ -138,7 +139,7 @@ def measure_stated(
             times=int(times[j]),
             quantiles=tuple(median[j].tolist()) if times[j] else None,
             outside=int(outside[j]),
-            **{key: _finite(values, j) for key, values in columns.items()},
+            **{k: None if each is None else finite(each[j]) for k, each in columns.items()},
         )
         for j in space.on_line
     ]
@@ -202,12 +203,6 @@ def _floor(functions: _QuantileFunctions, data: Floats, rng: np.random.Generator
     draws = [functions.of(data[rng.integers(n, size=n)]) for _ in range(count)]
     pairs = zip(draws[::2], draws[1::2], strict=True)
     return np.asarray(np.mean([quantile_distance(x, y) for x, y in pairs], axis=0))
-
-
-def _finite(values: Floats | None, column: int) -> float | None:
-    if values is None or not np.isfinite(values[column]):
-        return None
-    return float(values[column])
 
 
 def _best_level(single: Floats, by_level: Floats, rng: np.random.Generator) -> NoiseLevel | None:

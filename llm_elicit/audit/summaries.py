@@ -17,13 +17,13 @@ from pydantic import Field
 
 from llm_elicit import density
 from llm_elicit._util.read_files import read_points
+from llm_elicit.audit.inference import Band
 from llm_elicit.audit.scales import axis_of, category_shares
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.density.feature_axis import BINS
 from llm_elicit.spaces.circles import Circle
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
 
-Band = tuple[float, float]
 Value = TypeVar("Value", float, Band)
 _Column = tuple[int, str | None]
 

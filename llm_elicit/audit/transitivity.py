@@ -232,23 +232,9 @@ def measure_transitivity(triads: Triads, predictions: Floats | None = None) -> T
 
 
 def poisson_binomial_tail(count: float, probabilities: Floats) -> float:
-    """Return P(at least `count` of t independent events), averaged over S sets of probabilities.
-
-    Args:
-        count: rounded down to a whole number.
-        probabilities: of the events, `(S, t)`.
-
-    Example:
-        >>> round(poisson_binomial_tail(2, np.array([[0.5, 0.5, 0.5]])), 6)
-        0.5
-    """
-    mass = np.zeros((len(probabilities), probabilities.shape[1] + 1))
-    mass[:, 0] = 1.0
-    for probability in probabilities.T[:, :, None]:
-        mass[:, 1:] = (1.0 - probability) * mass[:, 1:] + probability * mass[:, :-1]
-        mass[:, :1] *= 1.0 - probability
+    """Return P(at least `count` of t independent events), averaged over S sets `(S, t)`."""
     least = int(np.floor(count + _ROUNDING))
-    return float(np.minimum(1.0, mass[:, least:].sum(axis=1)).mean())
+    return float(np.mean([stats.poisson_binom.sf(least - 1, each) for each in probabilities]))
 
 
 def _cycle_probability(preference: Floats) -> Floats:

@@ -1,5 +1,6 @@
 """What depends on the power: a belief at several, against the law exp(k f)."""
 
+import json
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -143,7 +144,7 @@ def test_a_pinned_power_is_on_record_and_says_the_scale(plane, belief) -> None:
     ranges = density.Power(9.0, 8.0, 10.0, "ranges", 0.07, coherence=coherence)
     ratios = density.Power(11.0, 9.0, 13.0, "ratios", 0.1)
     power = density.Power(9.7, 8.9, 10.6, "ranges + ratios", 0.05, (ranges, ratios), 0.2, coherence)
-    assert power_of(asdict(power)) == power
+    assert power_of(json.loads(json.dumps(asdict(power)))) == power
     evidence = at_powers(belief, plane, belief.sample(4000, seed=1), None, 0, power)
     reference = Reference(plane, plane.sample(3000, rng))
     said = measure_powers(replace(evidence, source=power.source), reference, rng)

@@ -7,7 +7,7 @@ from scipy import stats
 from audit.planted import ask, box, constant, gaussian_expert
 from llm_elicit.audit import AuditSettings
 from llm_elicit.audit.effects import measure_effects
-from llm_elicit.audit.randomization import RandomizationTest, combine_p_values
+from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.responses import Response, response_of
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.planning.rounds import Schedule
@@ -173,10 +173,3 @@ def test_of_rounds_that_a_rule_may_end_each_end_has_its_share(asked, share):
     sizes = (5,) * 5
     assert RandomizationTest(responses, LINE, _schedule(*sizes, may_end=True)).level_share == share
     assert RandomizationTest(responses, LINE, _schedule(*sizes)).level_share == 1.0
-
-
-def test_scores_are_weighted():
-    assert combine_p_values([0.04, 0.5], np.array([1.0, 0.0])) == pytest.approx(0.04)
-    assert combine_p_values([0.04, 0.5], np.array([4.0, 1.0])) < combine_p_values(
-        [0.04, 0.5], np.ones(2)
-    )
