@@ -15,10 +15,11 @@ import math
 import numpy as np
 from scipy.interpolate import CubicSpline
 
-from llm_elicit.audit.distances import Estimate, common_size, estimate_of, wasserstein
+from llm_elicit.audit.distances import Estimate, common_size, estimate_of
 from llm_elicit.audit.inference import Interval, finite
 from llm_elicit.audit.power_evidence import UNIDENTIFIED, PowerEvidence
 from llm_elicit.audit.reference import Reference
+from llm_elicit.audit.two_sample import wasserstein
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import Floats
 

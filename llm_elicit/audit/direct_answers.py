@@ -15,9 +15,13 @@ import numpy as np
 import pandas as pd
 
 from llm_elicit import density
-from llm_elicit.audit.generated_points import GeneratedPoints, measure_generated
+from llm_elicit.audit.generated import (
+    GeneratedPoints,
+    RowCompletionTest,
+    measure_generated,
+    measure_row_completion,
+)
 from llm_elicit.audit.reference import AuditSettings, Reference
-from llm_elicit.audit.row_completion import RowCompletionTest, measure_row_completion
 from llm_elicit.audit.stated_quantiles import StatedQuantiles, measure_stated, quantiles_by_noise
 from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.config.base_model import StrictModel

@@ -1,13 +1,12 @@
-"""Distances between two samples, each with its floor, the distance that chance alone produces.
+"""Distances between two samples with their floors, the distances that chance alone produces.
 
-Wasserstein-1 is the least mean distance that points must be moved to turn one sample into the
-other. Total variation of a marginal is ½∫|p − q|, from histograms on common bins; MMTV is its mean
-over the features (Acerbi 2020, "Variational Bayesian Monte Carlo with noisy likelihoods"). For a
-categorical feature it is that of the shares, and the only distance of its marginal unless the
-categories are ordered; over all features jointly, categories are vertices of a simplex
-(`llm_elicit.audit.scales`). Further joint distances are in `llm_elicit.audit.two_sample`. Between
-finite samples of one density no distance is 0, so each is read relative to its *floor*: the same
-distance between two disjoint samples of the same density, of the same size.
+The distances themselves are in `llm_elicit.audit.two_sample`. Total variation is measured from
+histograms on common bins; MMTV is its mean over the features (Acerbi 2020, "Variational Bayesian
+Monte Carlo with noisy likelihoods"). For a categorical feature it is that of the shares, and the
+only distance of its marginal unless the categories are ordered; over all features jointly,
+categories are vertices of a simplex (`llm_elicit.audit.scales`). Between finite samples of one
+density no distance is 0, so each is read relative to its *floor*: the same distance between two
+disjoint samples of the same density, of the same size.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import ot
-from scipy.optimize import linear_sum_assignment
-from scipy.spatial.distance import cdist
 
 from llm_elicit.audit.inference import Band, credible_band
 from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.scales import Standardizer, axis_of
-from llm_elicit.audit.two_sample import joint_of_draws, measure_joint
+from llm_elicit.audit.two_sample import (
+    joint_of_draws,
+    measure_joint,
+    total_variation,
+    wasserstein,
+)
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.spaces.features import FeatureSpace, Floats
-
-_ITERATIONS = 10_000_000
 
 
 class Estimate(StrictModel):
@@ -101,41 +100,6 @@ class Distance(StrictModel):
     mmtv: Estimate
     marginal_size: int
     features: list[FeatureDistance]
-
-
-def wasserstein(x: Floats, y: Floats, iterations: int = _ITERATIONS) -> float:
-    """Return Wasserstein-1 with Euclidean cost between samples of equal size, `(n, d)` each.
-
-    By POT's network simplex, whose convergence is checked (it only warns if it stops early). If it
-    has not converged, the assignment problem is solved instead: for equal sizes it has the same
-    optimum and no iteration limit, and takes about twice as long.
-
-    Example:
-        >>> points = np.random.default_rng(0).normal(size=(100, 2))
-        >>> round(wasserstein(points, points + [3.0, 4.0]), 6)
-        5.0
-    """
-    cost = cdist(x, y)
-    value, log = ot.emd2([], [], cost, numItermax=iterations, log=True, return_matrix=False)
-    if log["warning"] is None:
-        return float(value)
-    return float(cost[linear_sum_assignment(cost)].mean())
-
-
-def total_variation(x: Floats, y: Floats, edges: Floats) -> float:
-    """Return ½∫|p − q| between histograms of two one-dimensional samples, in [0, 1].
-
-    Values beyond the edges count in the outermost bins.
-
-    Example:
-        >>> total_variation(np.array([0.1, 0.2]), np.array([0.1, 0.9]), np.linspace(0, 1, 11))
-        0.5
-    """
-    p, q = (
-        np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] / len(values)
-        for values in (x, y)
-    )
-    return float(0.5 * np.abs(p - q).sum())
 
 
 def common_size(wanted: int, *samples: Floats) -> int:

@@ -25,7 +25,6 @@ from llm_elicit.audit.consistency import Consistency, measure_consistency
 from llm_elicit.audit.direct_answers import DirectAudit, DirectEvidence, measure_direct
 from llm_elicit.audit.discrimination import Discrimination, measure_discrimination
 from llm_elicit.audit.distances import Distance, DistanceEstimator
-from llm_elicit.audit.effects import Effect, measure_effects
 from llm_elicit.audit.nonresponse import Nonresponse, measure_nonresponse
 from llm_elicit.audit.power_evidence import PowerEvidence
 from llm_elicit.audit.preference import Preference, Verdict, measure_preference
@@ -35,7 +34,7 @@ from llm_elicit.audit.sample_size import BandPrecision, measure_band_precision
 from llm_elicit.audit.shape import Shape, measure_shape
 from llm_elicit.audit.summaries import Bands, BeliefBands, Summary, summarize
 from llm_elicit.audit.transitivity import Transitivity, Triads, measure_transitivity
-from llm_elicit.audit.utility import Utility
+from llm_elicit.audit.utility import Effect, Utility, measure_effects
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError

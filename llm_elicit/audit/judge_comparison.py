@@ -19,8 +19,8 @@ from scipy.stats import rankdata
 
 from llm_elicit import density
 from llm_elicit.audit.inference import Interval, holm, posterior_interval, wilson
-from llm_elicit.audit.marginals import Marginals, half_distance
 from llm_elicit.audit.reference import Reference
+from llm_elicit.audit.two_sample import Marginals, half_distance
 from llm_elicit.comparisons.table import Choices
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError

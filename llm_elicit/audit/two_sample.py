@@ -1,22 +1,67 @@
-"""Two-sample distances over all features jointly, besides Wasserstein-1.
+"""Distances between two samples, over all features jointly and between marginals.
 
-Each is a pure function of two samples of equal size, `(n, d)` each, of standardized features. They
-detect differences that marginals do not show.
+The joint distances are functions of two samples of equal size, `(n, d)` each, of standardized
+features; they detect differences that marginals do not show. `Marginals` compares beliefs, by all
+draws of their posteriors, feature by feature.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+import ot
+from scipy.optimize import linear_sum_assignment
 from scipy.spatial import cKDTree
 from scipy.spatial.distance import cdist, pdist
 
+from llm_elicit import density
+from llm_elicit.audit.scales import Standardizer, category_shares
+from llm_elicit.spaces.circles import share_distance
 from llm_elicit.spaces.features import Floats
 
+_ITERATIONS = 10_000_000
 _PROJECTIONS = 256
 _REFERENCES = 50
+_LEVELS = (np.arange(200) + 0.5) / 200  # of quantiles
+_BINS = 120  # of a circle
+
+
+def wasserstein(x: Floats, y: Floats, iterations: int = _ITERATIONS) -> float:
+    """Return Wasserstein-1 with Euclidean cost between samples of equal size, `(n, d)` each.
+
+    By POT's network simplex, whose convergence is checked (it only warns if it stops early). If it
+    has not converged, the assignment problem is solved instead: for equal sizes it has the same
+    optimum and no iteration limit, and takes about twice as long.
+
+    Example:
+        >>> points = np.random.default_rng(0).normal(size=(100, 2))
+        >>> round(wasserstein(points, points + [3.0, 4.0]), 6)
+        5.0
+    """
+    cost = cdist(x, y)
+    value, log = ot.emd2([], [], cost, numItermax=iterations, log=True, return_matrix=False)
+    if log["warning"] is None:
+        return float(value)
+    return float(cost[linear_sum_assignment(cost)].mean())
+
+
+def total_variation(x: Floats, y: Floats, edges: Floats) -> float:
+    """Return ½∫|p − q| between histograms of two one-dimensional samples, in [0, 1].
+
+    Values beyond the edges count in the outermost bins.
+
+    Example:
+        >>> total_variation(np.array([0.1, 0.2]), np.array([0.1, 0.9]), np.linspace(0, 1, 11))
+        0.5
+    """
+    p, q = (
+        np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] / len(values)
+        for values in (x, y)
+    )
+    return float(0.5 * np.abs(p - q).sum())
 
 
 def measure_joint(x: Floats, y: Floats, rng: np.random.Generator) -> dict[str, float]:
@@ -178,3 +223,100 @@ def pqmass(x: Floats, y: Floats) -> float:
     if freedom < 1:
         return 1.0
     return float(((first - second) ** 2 / np.maximum(both, 1)).sum() / freedom)
+
+
+@dataclass(frozen=True)
+class Marginals:
+    """Marginals of a sample, or of every draw of a belief (S, ...), standardized.
+
+    Attributes:
+        quantiles: at even levels (..., L, d); NaN for a categorical or periodic feature.
+        shares: of each categorical feature's categories (..., K), by its index.
+        edges: the distance between any two of its categories.
+        circles: shares in equal bins (..., K) of each periodic feature, by its index.
+        arcs: the length of one of its bins.
+    """
+
+    quantiles: Floats
+    shares: Mapping[int, Floats]
+    edges: Mapping[int, float]
+    circles: Mapping[int, Floats]
+    arcs: Mapping[int, float]
+
+    @classmethod
+    def of_draws(cls, draws: density.BeliefDraws, standardizer: Standardizer) -> Marginals:
+        """Return those of every draw of a belief."""
+        natural = draws.quantile(_LEVELS)
+        quantiles = np.stack([standardizer.numbers(each) for each in natural])
+        shares = {j: draws.shares(j) for j in standardizer.vertices}
+        edges, arcs = _bins_of_circles(standardizer)
+        circles = {j: draws.marginal(j, each) for j, each in edges.items()}
+        return cls(quantiles, shares, {j: standardizer.edge(j) for j in shares}, circles, arcs)
+
+    @classmethod
+    def of_points(cls, points: Floats, standardizer: Standardizer) -> Marginals:
+        """Return those of a sample (n, d), natural units."""
+        features = standardizer.space.features
+        shares = {j: category_shares(points[:, j], features[j]) for j in standardizer.vertices}
+        quantiles = np.asarray(np.quantile(standardizer.numbers(points), _LEVELS, axis=0))
+        edges, arcs = _bins_of_circles(standardizer)
+        circles = {j: np.histogram(points[:, j], e)[0] / len(points) for j, e in edges.items()}
+        return cls(quantiles, shares, {j: standardizer.edge(j) for j in shares}, circles, arcs)
+
+    def __getitem__(self, some: slice) -> Marginals:
+        """Return some of the draws."""
+        shares = {j: each[some] for j, each in self.shares.items()}
+        circles = {j: each[some] for j, each in self.circles.items()}
+        return replace(self, quantiles=self.quantiles[some], shares=shares, circles=circles)
+
+    def __len__(self) -> int:
+        return len(self.quantiles)
+
+    @property
+    def mean(self) -> Floats:
+        """The mean of every draw (S, d)."""
+        return np.asarray(self.quantiles.mean(-2))
+
+    @property
+    def log_sd(self) -> Floats:
+        """The logarithm of the standard deviation of every draw (S, d)."""
+        return np.asarray(np.log(self.quantiles.std(-2).clip(min=1e-12)))
+
+    def distance(self, other: Marginals) -> Floats:
+        """Return Wasserstein-1 of each feature's marginals (..., d).
+
+        In one dimension it is the mean absolute difference of quantiles.
+        """
+        found = np.abs(self.quantiles - other.quantiles).mean(-2)
+        for j, edge in self.edges.items():
+            found[..., j] = 0.5 * edge * np.abs(self.shares[j] - other.shares[j]).sum(-1)
+        for j, arc in self.arcs.items():
+            found[..., j] = arc * share_distance(self.circles[j], other.circles[j])
+        return np.asarray(found)
+
+    def resultant(self, feature: int) -> Floats:
+        """Return the mean unit vector (S, 2) of a periodic feature, of every draw."""
+        shares = self.circles[feature]
+        angles = 2.0 * np.pi * (np.arange(shares.shape[-1]) + 0.5) / shares.shape[-1]
+        return np.asarray(shares @ np.stack([np.cos(angles), np.sin(angles)], axis=-1))
+
+
+def _bins_of_circles(standardizer: Standardizer) -> tuple[dict[int, Floats], dict[int, float]]:
+    """Return the edges of equal bins of each periodic feature, and their standardized width."""
+    edges = {}
+    for j in standardizer.circles:
+        feature = standardizer.space.features[j]
+        half = 0.5 if feature.whole else 0.0
+        count = round(feature.period) if feature.whole else _BINS
+        edges[j] = np.linspace(feature.lowest - half, feature.highest + half, count + 1)
+    return edges, {j: float(np.diff(e)[0] / standardizer.sd[j]) for j, e in edges.items()}
+
+
+def half_distance(data: Floats, standardizer: Standardizer, seed: int) -> float:
+    """Return the distance between two random halves of the data."""
+    order = np.random.default_rng([seed, 0xDA7A]).permutation(len(data))
+    half = len(data) // 2
+    one, other = (
+        Marginals.of_points(data[rows], standardizer) for rows in (order[:half], order[half:])
+    )
+    return float(one.distance(other).mean())

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 from scipy.special import softmax
 
-from llm_elicit.benchmarks.metrics import wasserstein
+from llm_elicit.audit.two_sample import wasserstein
 from llm_elicit.benchmarks.targets import Target
 from llm_elicit.density import GaussianMixture, Noise
 

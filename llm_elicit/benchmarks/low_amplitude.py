@@ -181,7 +181,7 @@ def _distances(
 ) -> Row:
     """W1 at the pinned and at the true power, and the floor."""
     # Not before the fit: what these bring in would count into its memory.
-    from llm_elicit.benchmarks.metrics import wasserstein  # noqa: PLC0415
+    from llm_elicit.audit.two_sample import wasserstein  # noqa: PLC0415
 
     truth, other = (target.sample(job.points, streams.truth) for _ in range(2))
     sharper = (belief.tempered(power, seed=streams.draw) for power in powers)

@@ -1,6 +1,6 @@
 """Distances between samples of an estimate and true samples, and between two true samples.
 
-The distances are those of the audit (`llm_elicit.audit.distances`), with the paper's sample sizes
+The distances are those of the audit (`llm_elicit.audit.two_sample`), with the paper's sample sizes
 and the bins described here.
 
 **Wasserstein** is W1 with Euclidean cost, exact: POT's network simplex with its limit raised to
@@ -24,10 +24,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from llm_elicit.audit.distances import total_variation
-from llm_elicit.audit.distances import wasserstein as exact_wasserstein
+from llm_elicit.audit.two_sample import total_variation, wasserstein
 from llm_elicit.benchmarks.targets import Target
-from llm_elicit.errors import InputError
 
 Array = npt.NDArray[np.float64]
 BINS = 100
@@ -41,27 +39,8 @@ class Distances(NamedTuple):
     mmtv: float
 
 
-def wasserstein(x: Array, y: Array) -> float:
-    """Wasserstein-1 with Euclidean cost between two samples of equal size, (n, d) each.
-
-    Raises:
-        InputError: the samples differ in shape.
-
-    Example:
-        >>> points = np.random.default_rng(0).normal(size=(100, 2))
-        >>> round(wasserstein(points, points + [3.0, 4.0]), 6)
-        5.0
-    """
-    if x.shape != y.shape or x.ndim != 2:
-        raise InputError(f"samples of shapes {x.shape} and {y.shape}; both must be the same (n, d)")
-    return exact_wasserstein(x, y)
-
-
 def mmtv(x: Array, truth: Array) -> float:
-    """Mean over features of ½∫|p − q|; samples (n, d) and (m, d), the second the true one.
-
-    Raises:
-        InputError: the samples differ in their number of features.
+    """Return the mean of ½∫|p − q| over features, for samples (n, d) and true ones (m, d).
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -69,8 +48,6 @@ def mmtv(x: Array, truth: Array) -> float:
         >>> mmtv(x, y) < 0.04, mmtv(far, y) > 0.99
         (True, True)
     """
-    if x.ndim != 2 or x.shape[1:] != truth.shape[1:]:
-        raise InputError(f"samples of shapes {x.shape} and {truth.shape}; the features must agree")
     low, high = np.quantile(truth, [_TAIL, 1 - _TAIL], axis=0)
     edges = np.linspace(low, high, BINS + 1)
     columns = zip(x.T, truth.T, edges.T, strict=True)
@@ -78,12 +55,12 @@ def mmtv(x: Array, truth: Array) -> float:
 
 
 def distances(x: Array, truth: Array, points: int) -> Distances:
-    """Both distances: Wasserstein between the first `points` of each, MMTV between all."""
+    """Return both distances: Wasserstein between the first `points` of each, MMTV between all."""
     return Distances(wasserstein(x[:points], truth[:points]), mmtv(x, truth))
 
 
 def floor(target: Target, size: int, points: int, rng: np.random.Generator) -> Distances:
-    """Both distances between two independent true samples, as for a perfect estimate.
+    """Return both distances between two independent true samples, as for a perfect estimate.
 
     Example:
         >>> from llm_elicit.benchmarks.targets import find

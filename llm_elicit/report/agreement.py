@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llm_elicit.audit.agreement import GroupAgreement, RaterAgreement
-from llm_elicit.audit.people import PeopleAudit, PersonAudit
+from llm_elicit.audit.people import GroupAgreement, PeopleAudit, PersonAudit, RaterAgreement
 from llm_elicit.report.formatting import interval, listed, share
 
 _OFTEN = 0.1

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from llm_elicit.audit.belief_power import BeliefPowers
 from llm_elicit.audit.discrimination import Discrimination
-from llm_elicit.audit.effects import Effect
 from llm_elicit.audit.inference import p_text
 from llm_elicit.audit.judge_audit import JudgeAudit
 from llm_elicit.audit.position_effect import PositionEffect
 from llm_elicit.audit.preference import Ceiling, Preference
 from llm_elicit.audit.record import Audit
+from llm_elicit.audit.utility import Effect
 from llm_elicit.report.formatting import NOT_MEASURED, listed, share, signed
 from llm_elicit.report.powers import (
     coherence_of,

@@ -11,8 +11,12 @@ from scipy.spatial import cKDTree
 
 from llm_elicit.audit import AuditSettings, DirectEvidence, Reference
 from llm_elicit.audit.direct_answers import measure_direct
-from llm_elicit.audit.generated_points import measure_generated
-from llm_elicit.audit.row_completion import _neighbours, measure_row_completion, same_number
+from llm_elicit.audit.generated import (
+    _neighbours,
+    measure_generated,
+    measure_row_completion,
+    same_number,
+)
 from llm_elicit.audit.stated_quantiles import (
     NOISE_FACTORS,
     measure_stated,

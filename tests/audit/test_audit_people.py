@@ -10,7 +10,7 @@ import pytest
 
 from audit.planted import ask, box, constant
 from llm_elicit.audit import PeopleAudit, PeopleEvidence, audit_people
-from llm_elicit.audit.agreement import (
+from llm_elicit.audit.people import (
     Ratings,
     agreement,
     choice_table,

@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import norm
 
 from audit.planted import box
-from llm_elicit.audit.distances import DistanceEstimator, wasserstein
+from llm_elicit.audit.distances import DistanceEstimator
 from llm_elicit.audit.reference import AuditSettings, Standardizer
 from llm_elicit.audit.two_sample import (
     classifier_accuracy,
@@ -18,6 +18,7 @@ from llm_elicit.audit.two_sample import (
     measure_joint,
     pqmass,
     sliced_wasserstein,
+    wasserstein,
 )
 from llm_elicit.spaces.features import FeatureSpace
 
@@ -28,6 +29,24 @@ samples = st.integers(1, 25).flatmap(
 
 def sliced(x, y):
     return sliced_wasserstein(x, y, np.random.default_rng(7))
+
+
+@pytest.mark.parametrize("shift", [[3.0, 4.0], [0.0, 0.1], [-2.0, 0.0]])
+def test_a_shift_of_all_points_is_its_length(shift):
+    points = np.random.default_rng(0).normal(size=(300, 2))
+    assert wasserstein(points, points + shift) == pytest.approx(np.hypot(*shift))
+
+
+def test_wasserstein_is_symmetric_and_zero_on_itself():
+    x, y = np.random.default_rng(1).normal(size=(2, 200, 3))
+    assert wasserstein(x, x) == 0
+    assert wasserstein(x, y) == pytest.approx(wasserstein(y, x))
+
+
+def test_wasserstein_in_one_dimension_is_the_distance_of_the_order_statistics():
+    x, y = np.random.default_rng(2).exponential(size=(2, 500, 1))
+    expected = abs(np.sort(x[:, 0]) - np.sort(y[:, 0])).mean()
+    assert wasserstein(x, y) == pytest.approx(expected)
 
 
 def seen_alike(distance, floor):

@@ -27,10 +27,10 @@ from llm_elicit.audit.belief_power import (
 from llm_elicit.audit.calibration import DataLevels
 from llm_elicit.audit.discrimination import Discrimination
 from llm_elicit.audit.distances import Estimate
-from llm_elicit.audit.effects import Effect
 from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.judge_audit import JudgeAudit
 from llm_elicit.audit.stated_quantiles import NOISE_FACTORS
+from llm_elicit.audit.utility import Effect
 from llm_elicit.comparisons.row_completion import RowCompletion
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign

@@ -2,9 +2,9 @@
 
 import pytest
 
-from llm_elicit.audit.effects import Effect
 from llm_elicit.audit.position_effect import PositionContent, PositionEffect
 from llm_elicit.audit.preference import Ceiling, Reliability
+from llm_elicit.audit.utility import Effect
 from llm_elicit.report import powers, verdicts
 from llm_elicit.report.powers import power_labels
 from report.conftest import band
