@@ -150,7 +150,7 @@ def measure_low_amplitude(job: Job) -> Row:
     belief = fit_evidence(answers, sampling=target.sampling, method=job.method, seed=streams.fit)
     fitted = time.perf_counter()
     power = fit_power(belief, ranges=ranges, seed=streams.draw)
-    pinned = time.perf_counter()
+    estimated = time.perf_counter()
     true_power = 1.0 / judge.gain
     at = target.sampling.sample(_POINTS, streams.truth)
     distances: Row = {}
@@ -167,19 +167,19 @@ def measure_low_amplitude(job: Job) -> Row:
         "covered": float(power.low <= true_power <= power.high),
         "coherent": None if power.coherence is None else float(power.coherence.coherent),
         "fit_seconds": fitted - began,
-        "power_seconds": pinned - fitted,
+        "power_seconds": estimated - fitted,
         "sample_seconds": 0.0,
         "peak_mib": peak_mib(),
         "diagnostics": json.dumps(belief.diagnostics, default=str),
         **distances,
-        **provenance_of(pinned),
+        **provenance_of(estimated),
     }
 
 
 def _distances(
     job: Job, target: Target, belief: BeliefDensity, powers: tuple[float, float], streams: Streams
 ) -> Row:
-    """W1 at the pinned and at the true power, and the floor."""
+    """Return W1 at the estimated and at the true power, and the floor."""
     # Not before the fit: what these bring in would count into its memory.
     from llm_elicit.audit.two_sample import wasserstein  # noqa: PLC0415
 

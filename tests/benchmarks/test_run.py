@@ -17,8 +17,7 @@ from llm_elicit.benchmarks import Job, power
 from llm_elicit.benchmarks import run as module
 from llm_elicit.benchmarks.adaptive import measure_adaptive, round_ends
 from llm_elicit.benchmarks.measure import Streams, compare, measure
-from llm_elicit.benchmarks.rows import Rows, key_of
-from llm_elicit.benchmarks.run import Request, parse_seeds, run_table
+from llm_elicit.benchmarks.run import Request, Rows, key_of, parse_seeds, run_table
 from llm_elicit.benchmarks.targets import find
 from llm_elicit.cli import main as cli
 from llm_elicit.errors import InputError

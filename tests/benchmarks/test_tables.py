@@ -6,8 +6,7 @@ import pytest
 from llm_elicit.benchmarks import Job
 from llm_elicit.benchmarks.marginal import measure_marginal
 from llm_elicit.benchmarks.protocol import ProtocolSettings, TrainingSettings
-from llm_elicit.benchmarks.published import MARGINALIZATION, SECONDS, TABLE_1, published
-from llm_elicit.benchmarks.tables import make_tables
+from llm_elicit.benchmarks.tables import MARGINALIZATION, SECONDS, TABLE_1, make_tables, published
 from llm_elicit.benchmarks.targets import PAPER_TARGETS
 from llm_elicit.benchmarks.variants import VARIANTS, Variant, variant
 from llm_elicit.density import FitSettings
@@ -146,6 +145,6 @@ def test_the_faint_table_has_medians_and_the_power_s_error():
         for seed, w1, power in ((1, 1.2, 20.0), (2, 1.4, 5.0), (3, 9.0, 10.0))
     ]
     (line,) = lines("faint", pd.DataFrame(rows))
-    assert (line["W1, pinned"], line["pinned / true"]) == ("1.400", "1.400")
+    assert (line["W1, estimated power"], line["estimated / true"]) == ("1.400", "1.400")
     assert (line["power / true"], line["error of its logarithm"]) == ("1.00", "0.46")
     assert (line["interval covers"], line["seeds"]) == ("1.00", "3")
