@@ -28,8 +28,7 @@ from torchdiffeq import odeint
 from llm_elicit.benchmarks import Job, Row
 from llm_elicit.benchmarks.measure import Array, Streams, compare, peak_mib, provenance_of
 from llm_elicit.benchmarks.protocol import ProtocolSettings, TrainingSettings
-from llm_elicit.benchmarks.protocol.network import ScoreNetwork
-from llm_elicit.benchmarks.protocol.training import PairData, train_score
+from llm_elicit.benchmarks.protocol.network import PairData, ScoreNetwork, train_score
 from llm_elicit.benchmarks.targets import Target, find
 from llm_elicit.benchmarks.variants import variant
 from llm_elicit.density import FitSettings, Noise

@@ -188,8 +188,12 @@ def make_tables(table: str, rows: pd.DataFrame) -> list[Table]:
     """Return the tables of a benchmark's rows, as `run_table` returns them."""
     if rows.empty:
         return []
-    keys = ["target", "method", "variant"]
-    groups = [_Group(*map(str, key), each) for key, each in rows.groupby(keys, sort=False)]
+    groups = [
+        _Group(str(target), str(method), str(variant), each)
+        for (target, method, variant), each in rows.groupby(
+            ["target", "method", "variant"], sort=False
+        )
+    ]
     if table in _TABLES:
         title, columns = _TABLES[table]
         return [_table(title, _TARGET | columns | _SEEDS, groups)]

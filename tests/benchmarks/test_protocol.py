@@ -20,7 +20,7 @@ from llm_elicit.benchmarks.protocol import (
     paper_protocol,
 )
 from llm_elicit.benchmarks.protocol.cube import CubeLatent
-from llm_elicit.benchmarks.protocol.density import finer
+from llm_elicit.benchmarks.protocol.density import finer, read_likelihood
 from llm_elicit.benchmarks.protocol.fit import (
     ChoiceJudge,
     HeldOut,
@@ -29,17 +29,17 @@ from llm_elicit.benchmarks.protocol.fit import (
     defensive_mixture,
     winner_weights,
 )
-from llm_elicit.benchmarks.protocol.likelihood import FlowPrior, flow_log_prob, score_and_divergence
-from llm_elicit.benchmarks.protocol.network import ScoreNetwork
+from llm_elicit.benchmarks.protocol.network import PairData, ScoreNetwork, _Trainer, train_score
 from llm_elicit.benchmarks.protocol.parts import ConstantTempered, Mode, ScoreParts, path_integral
 from llm_elicit.benchmarks.protocol.samplers import (
+    FlowPrior,
     Resampler,
     edm_steps,
+    flow_log_prob,
     sample_heun,
     sample_langevin,
 )
 from llm_elicit.benchmarks.protocol.tempering import Tempering
-from llm_elicit.benchmarks.protocol.training import PairData, _Trainer, train_score
 from llm_elicit.density import (
     BeliefDensity,
     DensityError,
@@ -198,33 +198,6 @@ def test_a_fixed_grid_is_coarser_than_adaptive_steps_and_converges() -> None:
     assert _gaussian_flow(fixed, sd=0.2) < 2e-3
 
 
-def test_hutchinson_s_divergence_is_unbiased_and_exact_for_a_diagonal_jacobian() -> None:
-    matrix = torch.tensor([[-2.0, 0.7], [0.7, 1.0]], dtype=torch.float64)
-    x = torch.randn(1, 2, dtype=torch.float64)
-    probes = torch.tensor([[1, 1], [1, -1]], dtype=torch.float64)[:, None]
-    both = [
-        score_and_divergence(x, lambda y, s: y @ matrix, 0.1, p[None])[1].item() for p in probes
-    ]
-    assert both == pytest.approx([-1.0 + 1.4, -1.0 - 1.4])
-    assert np.mean(both) == pytest.approx(-1.0)
-    estimate = LikelihoodSettings(sigma_min=0.002, rtol=1e-6, atol=1e-6, divergence="hutchinson")
-    assert _gaussian_flow(estimate) < 1e-3
-
-
-def test_probes_come_from_the_generator_that_is_passed() -> None:
-    matrix = torch.tensor([[1.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
-    settings = LikelihoodSettings(divergence="hutchinson")
-    x = torch.randn(20, 2, dtype=torch.float64)
-    prior = FlowPrior.at_zero(2)
-
-    def log_prob(seed: int) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        return flow_log_prob(x, lambda y, s: -y @ matrix / (1 + s * s), prior, settings, generator)
-
-    assert torch.equal(log_prob(1), log_prob(1))
-    assert not torch.allclose(log_prob(1), log_prob(2))
-
-
 # The field's integrals
 
 
@@ -356,11 +329,10 @@ QUICK_PAPER = replace(
     langevin=replace(paper_protocol(1).langevin, levels=6, steps=4, final_steps=4),
     winner_draws=200,
 )
-HUTCHINSON = LikelihoodSettings(divergence="hutchinson")
 VARIANTS = {
     "learned": ProtocolSettings(training=TINY),
     "constant": ProtocolSettings(training=TINY, constant=True),
-    "flow": ProtocolSettings(training=TINY, likelihood=HUTCHINSON),
+    "flow": ProtocolSettings(training=TINY, likelihood=LikelihoodSettings(solver="midpoint")),
     "rays": ProtocolSettings(training=TINY, density="rays"),
     "winners": ProtocolSettings(
         training=TINY, expectation="winners", winner_draws=300, density="rays"
@@ -393,6 +365,11 @@ def test_every_variant_fits_saves_and_loads(
     grid = np.linspace(-0.999, 0.999, 801)[:, None]
     total = np.trapezoid(np.exp(belief.log_prob(grid)), grid[:, 0])
     assert total == pytest.approx(1.0, abs=4 * belief.diagnostics["log_normalizer_se"] + 0.05)
+
+
+def test_settings_of_former_versions_are_ignored() -> None:
+    stored = {"rtol": 1e-3, "divergence": "hutchinson", "probes": 1}
+    assert read_likelihood(stored) == LikelihoodSettings(rtol=1e-3)
 
 
 def test_each_published_choice_is_corrected_alone() -> None:
@@ -428,7 +405,6 @@ _FIELD = {"step": "langevin", "start": "langevin", "solver": "likelihood", "prio
         (lambda: LangevinSettings(scaling="tau"), "constant, field"),
         (lambda: LangevinSettings(start="zero"), "utility, noise"),
         (lambda: LikelihoodSettings(solver="magic"), "dopri5"),
-        (lambda: LikelihoodSettings(divergence="none"), "exact, hutchinson"),
         (lambda: LikelihoodSettings(prior="flat"), "matched, noise"),
         (lambda: HeunSettings(rho=float("nan")), "rho = nan"),
         (lambda: paper_protocol(0), "dimension = 0"),

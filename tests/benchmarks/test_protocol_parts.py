@@ -10,16 +10,20 @@ import torch
 
 from llm_elicit.benchmarks.protocol import LangevinSettings, LikelihoodSettings, TrainingSettings
 from llm_elicit.benchmarks.protocol.density import importance_log_normalizer
-from llm_elicit.benchmarks.protocol.likelihood import FlowPrior, flow_log_prob, score_and_divergence
-from llm_elicit.benchmarks.protocol.network import ScoreNetwork
-from llm_elicit.benchmarks.protocol.samplers import sample_langevin
-from llm_elicit.benchmarks.protocol.training import (
+from llm_elicit.benchmarks.protocol.network import (
     PairData,
+    ScoreNetwork,
     cosine_schedule,
     draw_seen,
     hide_unseen,
     power_decay,
     train_score,
+)
+from llm_elicit.benchmarks.protocol.samplers import (
+    FlowPrior,
+    flow_log_prob,
+    sample_langevin,
+    score_and_divergence,
 )
 from llm_elicit.density import GaussianMixture, Uniform
 from llm_elicit.density.smc import Draws

@@ -9,10 +9,15 @@ comparisons".
 
 from llm_elicit.benchmarks.protocol.density import ScoreDensity
 from llm_elicit.benchmarks.protocol.fit import fit_protocol
-from llm_elicit.benchmarks.protocol.likelihood import LikelihoodSettings
-from llm_elicit.benchmarks.protocol.published import CORRECTIONS, ProtocolSettings, paper_protocol
-from llm_elicit.benchmarks.protocol.samplers import HeunSettings, LangevinSettings
-from llm_elicit.benchmarks.protocol.training import TrainingSettings
+from llm_elicit.benchmarks.protocol.settings import (
+    CORRECTIONS,
+    HeunSettings,
+    LangevinSettings,
+    LikelihoodSettings,
+    ProtocolSettings,
+    TrainingSettings,
+    paper_protocol,
+)
 from llm_elicit.density.methods import ExternalMethod
 
 __all__ = [

@@ -11,12 +11,6 @@ import torch
 from torch import Tensor
 
 from llm_elicit.benchmarks.protocol.cube import CubeLatent
-from llm_elicit.benchmarks.protocol.likelihood import (
-    FIXED,
-    FlowPrior,
-    LikelihoodSettings,
-    flow_log_prob,
-)
 from llm_elicit.benchmarks.protocol.network import ScoreNetwork
 from llm_elicit.benchmarks.protocol.parts import (
     NODES,
@@ -27,20 +21,24 @@ from llm_elicit.benchmarks.protocol.parts import (
     utility_by_flow,
 )
 from llm_elicit.benchmarks.protocol.samplers import (
-    HeunSettings,
-    LangevinSettings,
+    FlowPrior,
     Resampler,
+    flow_log_prob,
     sample_langevin,
 )
+from llm_elicit.benchmarks.protocol.settings import (
+    FIXED,
+    HeunSettings,
+    LangevinSettings,
+    LikelihoodSettings,
+    TrainingSettings,
+)
 from llm_elicit.benchmarks.protocol.tempering import Tempering
-from llm_elicit.benchmarks.protocol.training import TrainingSettings
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.methods import EvaluationError, LogNormalizer
 from llm_elicit.density.settings import AnnealingSettings
 from llm_elicit.density.smc import Draws, Proposal
-from llm_elicit.density.utility_density import (
-    anneal_belief,
-)
+from llm_elicit.density.utility_density import anneal_belief
 from llm_elicit.density.utility_function import Utility, rounding
 
 _FINER = 4
@@ -54,13 +52,13 @@ def finer(settings: LikelihoodSettings) -> LikelihoodSettings:
 
     Examples
     --------
-    >>> finer(LikelihoodSettings(divergence="hutchinson")).divergence
-    'exact'
+    >>> finer(LikelihoodSettings(solver="implicit_adams")).solver
+    'dopri5'
     """
     if settings.solver in FIXED:
-        return replace(settings, solver="dopri5", divergence="exact", rtol=1e-5, atol=1e-5)
+        return replace(settings, solver="dopri5", rtol=1e-5, atol=1e-5)
     tight = max(settings.rtol * _TIGHTER, 1e-6), max(settings.atol * _TIGHTER, 1e-6)
-    return replace(settings, divergence="exact", rtol=tight[0], atol=tight[1])
+    return replace(settings, rtol=tight[0], atol=tight[1])
 
 
 def ray_error(parts: ScoreParts, g: Tensor) -> float:
@@ -265,7 +263,7 @@ class ScoreDensity:
         return cls(
             parts,
             LangevinSettings(**config["langevin"]),
-            LikelihoodSettings(**config["likelihood"]),
+            read_likelihood(config["likelihood"]),
             AnnealingSettings(**config["annealing"]),
             config["by_flow"],
             resampler,
@@ -314,8 +312,14 @@ def _restore_resampler(d: int, tensors: dict[str, Tensor], config: dict[str, Any
         _network(d, "resampler", config["network"], tensors),
         _prior(tensors, "prior.resampler"),
         HeunSettings(**settings),
-        LikelihoodSettings(**config["likelihood"]),
+        read_likelihood(config["likelihood"]),
     )
+
+
+def read_likelihood(stored: dict[str, Any]) -> LikelihoodSettings:
+    """Return stored settings without those of former versions."""
+    former = ("divergence", "probes")
+    return LikelihoodSettings(**{k: v for k, v in stored.items() if k not in former})
 
 
 def importance_log_normalizer(

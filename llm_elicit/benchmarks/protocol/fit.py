@@ -23,13 +23,11 @@ from torch import Tensor
 
 from llm_elicit.benchmarks.protocol.cube import CubeLatent
 from llm_elicit.benchmarks.protocol.density import ScoreDensity, importance_log_normalizer
-from llm_elicit.benchmarks.protocol.likelihood import FlowPrior, flow_log_prob
-from llm_elicit.benchmarks.protocol.network import ScoreNetwork
+from llm_elicit.benchmarks.protocol.network import PairData, ScoreNetwork, TrainedScore, train_score
 from llm_elicit.benchmarks.protocol.parts import Mode, ScoreParts, flow_score, path_integral
-from llm_elicit.benchmarks.protocol.published import ProtocolSettings
-from llm_elicit.benchmarks.protocol.samplers import Resampler, sample_heun
+from llm_elicit.benchmarks.protocol.samplers import FlowPrior, Resampler, flow_log_prob, sample_heun
+from llm_elicit.benchmarks.protocol.settings import ProtocolSettings
 from llm_elicit.benchmarks.protocol.tempering import Tempering, optimal_constant
-from llm_elicit.benchmarks.protocol.training import PairData, TrainedScore, train_score
 from llm_elicit.density.fit import fit_choice_utility
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise
@@ -298,7 +296,7 @@ def _winner_draws(problem: Problem, parts: ScoreParts) -> WinnerDraws:
 
 def _winner_flow(problem: Problem, parts: ScoreParts) -> Callable[[Tensor], Tensor]:
     likelihood, score = _settings(problem).likelihood, flow_score(parts, 0)
-    return lambda g: flow_log_prob(g, score, parts.priors[0], likelihood, problem.generator)
+    return lambda g: flow_log_prob(g, score, parts.priors[0], likelihood)
 
 
 def _optimal_constants(

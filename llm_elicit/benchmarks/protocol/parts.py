@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from llm_elicit.benchmarks.protocol.cube import CubeLatent
-from llm_elicit.benchmarks.protocol.likelihood import FlowPrior
 from llm_elicit.benchmarks.protocol.network import ScoreNetwork
+from llm_elicit.benchmarks.protocol.samplers import FlowPrior
 from llm_elicit.benchmarks.protocol.tempering import Tempering
 from llm_elicit.density.errors import DensityError
 from llm_elicit.density.latent import Coordinates, Latent

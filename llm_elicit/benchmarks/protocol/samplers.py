@@ -1,101 +1,160 @@
-"""Samplers: annealed Langevin dynamics, and reverse diffusion by Heun's method.
+"""Samplers of a score, and the density by its probability flow.
 
-A drift b = ∇log π and the move x ← x + εA b + √(2ε) A^½ n keep π as ε → 0 only if εA does not
-depend on x: a step ε/τ(x) would leave τ·π invariant instead. A = E[b bᵀ]⁻¹ over the particles is
-the inverse of the density's mean curvature (its Fisher information), so ε is dimensionless,
-the same for every density; noise averaged over two steps (Leimkuhler and Matthews, 2013)
-makes the stationary law exact for Gaussians and second-order accurate otherwise. Far from
-equilibrium A is too timid along stiff directions, so start near the target: here from draws of
-the utility density, whose modes also carry the right weights, which no local sampler can find.
-
-*The paper's form* is kept for comparison: start from noise, plain steps ε·(σ/σ_max)²/τ(x).
+*Langevin dynamics.* A drift b = ∇log π and the move x ← x + εA b + √(2ε) A^½ n keep π as ε → 0 only
+if εA does not depend on x: a step ε/τ(x) would leave τ·π invariant instead. A = E[b bᵀ]⁻¹ over the
+particles is the inverse of the density's mean curvature (its Fisher information), so ε is
+dimensionless, the same for every density; noise averaged over two steps (Leimkuhler and Matthews,
+2013) makes the stationary law exact for Gaussians and second-order accurate otherwise. Far from
+equilibrium A gives too short steps along stiff directions, so sampling starts from draws of the
+utility density, whose modes also have the right weights, which no local sampler can find. For
+comparison, the paper's form starts from noise and takes plain steps ε·(σ/σ_max)²/τ(x).
 
 *Reverse diffusion.* Going down dx/dσ = −σ s(x, σ) from N(mean, covariance + σ_max² I) turns noise
 into draws (Karras et al., 2022, algorithm 1 without churn). A second network, trained by denoising
 score matching on the draws of the Langevin sampler (algorithm 1 of Mikkola, Acerbi and Klami, 2026,
 the optional step), draws the belief in some sixty network calls; its flow likelihood is the density
 of those draws.
+
+*Density of the winners.* dx/dσ = −σ s(x, σ) carries p_w at σ_min to p_w smoothed at σ_max, so
+
+    log p_w(x) = log p_σmax(x(σ_max)) − ∫ σ ∇·s(x(σ), σ) dσ
+
+(instantaneous change of variables; eq. C.2 of Mikkola, Acerbi and Klami, 2026). At σ_max the
+density is taken as a Gaussian with the winners' mean and covariance plus σ_max² I. The
+divergence is exact, one reverse pass per feature.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributions import MultivariateNormal
+from torchdiffeq import odeint
 
-from llm_elicit.benchmarks.protocol.checks import one_of, rising, within
-from llm_elicit.benchmarks.protocol.likelihood import FlowPrior, LikelihoodSettings, flow_log_prob
-from llm_elicit.benchmarks.protocol.network import ScoreNetwork
-from llm_elicit.benchmarks.protocol.training import (
+from llm_elicit.benchmarks.protocol.network import (
     PairData,
-    TrainingSettings,
+    ScoreNetwork,
     cosine_schedule,
     train_score,
 )
+from llm_elicit.benchmarks.protocol.settings import (
+    FIXED,
+    HeunSettings,
+    LangevinSettings,
+    LikelihoodSettings,
+)
 
-Drift = Callable[[Tensor, float], Tensor]
-Field = Callable[[Tensor], Tensor]
-SCALINGS = ("constant", "field")
-STARTS = ("utility", "noise")
+Score = Callable[[Tensor, float], Tensor]
 
 
 @dataclass(frozen=True)
-class LangevinSettings:
-    """``steps`` per noise level, ``final_steps`` at the last; ``step`` is ε.
+class FlowPrior:
+    """Mean (d,) and covariance (d, d) of the winners: their law at σ_max is nearly Gaussian."""
 
-    ``scaling="constant"`` takes the same, preconditioned step everywhere, ε in units of A;
-    ``"field"`` is the paper's ε·(σ/σ_start)²/τ(x), ε in squared latent units. ``start="utility"``
-    starts from draws of the utility's belief and from twice the last noise level, whatever
-    ``sigma_start`` and ``sigma_end`` say; ``"noise"`` from N(0, sigma_start² I).
+    mean: Tensor
+    covariance: Tensor
 
-    Raises
-    ------
-    DensityError : an unknown choice or a number out of range.
+    @classmethod
+    def of(cls, points: Tensor, weights: Tensor) -> FlowPrior:
+        """Return the weighted mean and covariance of points (n, d), weights (n,)."""
+        share = weights / weights.sum()
+        mean = share @ points
+        centred = points - mean
+        return cls(mean, (centred * share[:, None]).T @ centred)
+
+    @classmethod
+    def at_zero(cls, dimension: int) -> FlowPrior:
+        """No spread but the noise's: N(0, σ² I)."""
+        zero = torch.zeros(dimension, dtype=torch.float64)
+        return cls(zero, torch.diag(zero))
+
+    def at(self, sigma: float) -> MultivariateNormal:
+        """Return N(mean, covariance + σ² I)."""
+        noise = sigma**2 * torch.eye(len(self.mean), dtype=self.mean.dtype)
+        return MultivariateNormal(self.mean, self.covariance + noise)
+
+    def sample(self, n: int, sigma: float, generator: torch.Generator) -> Tensor:
+        """Draw (n, d) with noise of level σ."""
+        white = torch.randn(n, len(self.mean), generator=generator, dtype=self.mean.dtype)
+        return self.mean + white @ self.at(sigma).scale_tril.T
+
+
+def flow_log_prob(
+    x: Tensor, score: Score, prior: FlowPrior, settings: LikelihoodSettings
+) -> Tensor:
+    """Return log p_w (n,) at latent points (n, d).
+
+    Examples
+    --------
+    >>> import torch
+    >>> standard = FlowPrior(torch.zeros(1).double(), torch.eye(1).double())
+    >>> settings = LikelihoodSettings(sigma_min=1e-3)
+    >>> x = torch.zeros(1, 1).double()
+    >>> value = flow_log_prob(x, lambda y, s: -y / (1 + s**2), standard, settings)
+    >>> round(float(value.item()), 2)
+    -0.92
     """
+    parts = torch.split(x, settings.chunk)
+    return torch.cat([_solve(part, score, prior, settings) for part in parts])
 
-    levels: int = 4
-    steps: int = 8
-    final_steps: int = 60
-    step: float = 0.3
-    sigma_start: float = 0.1
-    sigma_end: float = 0.05
-    scaling: str = "constant"
-    start: str = "utility"
 
-    def __post_init__(self) -> None:
-        owner = "LangevinSettings"
-        one_of(owner, "scaling", self.scaling, SCALINGS)
-        one_of(owner, "start", self.start, STARTS)
-        for name in ("levels", "steps", "final_steps", "step"):
-            within(owner, name, getattr(self, name), 0.0)
-        rising(owner, ("sigma_end", self.sigma_end), ("sigma_start", self.sigma_start))
+def _solve(x: Tensor, score: Score, prior: FlowPrior, settings: LikelihoodSettings) -> Tensor:
+    fixed = settings.solver in FIXED
+    low, high = settings.sigma_min, settings.sigma_max
 
-    def ending_at(self, sigma: float) -> LangevinSettings:
-        """Return the same settings for this last noise level (latent units)."""
-        if self.start == "noise":
-            return self
-        return replace(self, sigma_start=2.0 * sigma, sigma_end=sigma)
+    def velocity(time: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        # Where nothing moves yet, a solver's trial of its first step goes far beyond the end.
+        sigma = float(time) if fixed else math.exp(min(float(time), math.log(high)))
+        value, divergence = score_and_divergence(state[0], score, sigma)
+        speed = sigma if fixed else sigma**2
+        return -speed * value, speed * divergence
 
-    def schedule(self) -> list[float]:
-        """Return the noise levels, decreasing to ``sigma_end``; a single level is ``sigma_end``.
+    times = torch.tensor([math.log(low), math.log(high)], dtype=x.dtype)
+    if fixed:
+        times = torch.linspace(low, high, settings.grid, dtype=x.dtype)
+    start = (x, torch.zeros_like(x[:, 0]))
+    accuracy = {"rtol": settings.rtol, "atol": settings.atol}
+    path, gained = odeint(velocity, start, times, method=settings.solver, **accuracy)
+    log_prob: Tensor = prior.at(high).log_prob(path[-1])  # type: ignore[no-untyped-call]
+    log_prob -= gained[-1]
+    return log_prob
 
-        Examples
-        --------
-        >>> levels = LangevinSettings(levels=3, sigma_start=1.0, sigma_end=0.01).schedule()
-        >>> [round(sigma, 3) for sigma in levels]
-        [1.0, 0.1, 0.01]
-        """
-        if self.levels == 1:
-            return [self.sigma_end]
-        levels: list[float] = cosine_schedule(
-            self.levels, self.sigma_end, self.sigma_start
-        ).tolist()
-        return levels
+
+def score_and_divergence(x: Tensor, score: Score, sigma: float) -> tuple[Tensor, Tensor]:
+    """Return s(x, σ) (n, d) and ∇·s (n,)."""
+    with torch.enable_grad():
+        point = x.detach().requires_grad_()
+        value = score(point, sigma)
+        divergence = torch.zeros_like(x[:, 0])
+        for i in range(x.shape[1]):
+            (slope,) = torch.autograd.grad(value[:, i].sum(), point, retain_graph=True)
+            divergence = divergence + slope[:, i]
+    return value.detach(), divergence.detach()
+
+
+Drift = Callable[[Tensor, float], Tensor]
+Field = Callable[[Tensor], Tensor]
+
+
+def langevin_levels(settings: LangevinSettings) -> list[float]:
+    """Return the noise levels, decreasing to ``sigma_end``; a single level is ``sigma_end``.
+
+    Examples
+    --------
+    >>> levels = langevin_levels(LangevinSettings(levels=3, sigma_start=1.0, sigma_end=0.01))
+    >>> [round(sigma, 3) for sigma in levels]
+    [1.0, 0.1, 0.01]
+    """
+    if settings.levels == 1:
+        return [settings.sigma_end]
+    levels = cosine_schedule(settings.levels, settings.sigma_end, settings.sigma_start)
+    return [float(level) for level in levels]
 
 
 def sample_langevin(
@@ -112,7 +171,7 @@ def sample_langevin(
     """
     if settings.scaling == "field" and field is not None:
         return _sample_as_published(points, drift, settings, generator, field)
-    schedule = settings.schedule()
+    schedule = langevin_levels(settings)
     previous = torch.randn(points.shape, generator=generator, dtype=points.dtype)
     for level, sigma in enumerate(schedule):
         last = level == len(schedule) - 1
@@ -136,7 +195,7 @@ def _sample_as_published(
     field: Field,
 ) -> Tensor:
     """x ← x + ε(x)·drift + √(2ε(x))·n with ε(x) = ε·(σ/σ_start)²/τ(x): it keeps τ·π, not π."""
-    schedule = settings.schedule()
+    schedule = langevin_levels(settings)
     for level, sigma in enumerate(schedule):
         last = level == len(schedule) - 1
         for _ in range(settings.final_steps if last else settings.steps):
@@ -173,32 +232,6 @@ def _step_factor(force: Tensor) -> Tensor:
 
 
 _CHUNK = 8192
-
-
-@dataclass(frozen=True)
-class HeunSettings:
-    """``steps`` noise levels from ``sigma_max`` to ``sigma_min`` (latent units), spaced evenly in
-    σ^(1/ρ). ``draws`` of the Langevin sampler train the second network by ``training``.
-
-    Raises
-    ------
-    DensityError : a number out of its range.
-    """
-
-    steps: int = 32
-    rho: float = 7.0
-    sigma_min: float = 0.02
-    sigma_max: float = 3.0
-    draws: int = 16_384
-    training: TrainingSettings = field(
-        default_factory=lambda: TrainingSettings(joint=0.0, alone="winner", steps=3000)
-    )
-
-    def __post_init__(self) -> None:
-        within("HeunSettings", "steps", self.steps, 1.0)
-        within("HeunSettings", "rho", self.rho, 0.0)
-        within("HeunSettings", "draws", self.draws, 0.0)
-        rising("HeunSettings", ("sigma_min", self.sigma_min), ("sigma_max", self.sigma_max))
 
 
 def edm_steps(settings: HeunSettings) -> list[float]:

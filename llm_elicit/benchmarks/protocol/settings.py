@@ -1,4 +1,4 @@
-"""The published protocol, mistakes included, each of them named and each correctable alone.
+"""Settings of the published protocol, mistakes included, each named and each correctable alone.
 
 =============  ====================================================  =============================
 name           as published                                           corrected
@@ -22,23 +22,195 @@ Not mistakes, but kept as published: the cube's coordinates, noise drawn singly,
 iterations, learning rates, noise levels, the cap of the field at its 99 % quantile, no stopping
 rule. The paper gives widths as 32 to 128 and no rule; here they grow with the dimension. The
 utility is this package's, not the paper's network.
+
+Every class raises `DensityError` for an unknown choice or a number out of its range.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from llm_elicit.benchmarks.protocol.checks import one_of, within
-from llm_elicit.benchmarks.protocol.likelihood import LikelihoodSettings
-from llm_elicit.benchmarks.protocol.samplers import HeunSettings, LangevinSettings
-from llm_elicit.benchmarks.protocol.training import TrainingSettings
 from llm_elicit.density.errors import DensityError
 
 SIDES = ("both", "winners")
 DENSITIES = ("rays", "flow")
 RESAMPLERS = ("heun", None)
 EXPECTATIONS = ("sampling", "winners", "mixture")
+ALONE = ("either", "winner")
+PRIORS = ("matched", "noise")
+ADAPTIVE = ("dopri5", "bosh3")
+FIXED = ("implicit_adams", "rk4", "midpoint")
+SCALINGS = ("constant", "field")
+STARTS = ("utility", "noise")
+CORRECTIONS = (
+    "jacobian", "step", "start", "expectation", "clip", "floor", "solver", "prior", "losers",
+)  # fmt: skip
+_SIGMA_MIN = 0.002
+
+
+def one_of(owner: str, name: str, value: object, known: Sequence[object]) -> None:
+    """Refuse a value that is not among the known ones."""
+    if value not in known:
+        choices = ", ".join(str(choice) for choice in known)
+        raise DensityError(
+            f"{owner}: {name} {value!r} is unknown; the choices are {choices}; choose one of them."
+        )
+
+
+def within(owner: str, name: str, value: float, low: float, high: float = math.inf) -> None:
+    """Refuse a number that is not finite or lies outside (low, high]."""
+    if not (math.isfinite(value) and low < value <= high):
+        bounds = f"above {low:g}" if math.isinf(high) else f"in ({low:g}, {high:g}]"
+        raise DensityError(
+            f"{owner}: {name} = {value!r}; it must be a finite number {bounds}; "
+            "leave it out for the default."
+        )
+
+
+def increasing(owner: str, low: tuple[str, float], high: tuple[str, float]) -> None:
+    """Refuse two positive settings that are not in increasing order; each is (name, value)."""
+    within(owner, *low, 0.0)
+    within(owner, *high, 0.0)
+    if low[1] >= high[1]:
+        raise DensityError(
+            f"{owner}: {low[0]} = {low[1]} is not below {high[0]} = {high[1]}; "
+            "noise levels must be in order; swap or change them."
+        )
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """Settings of the score network's training; noise levels are in latent units.
+
+    ``joint`` is the share of rows that show the whole pair; the others show one half
+    alone: ``alone="either"`` the winner or the loser, ``"winner"`` always the winner, as in the
+    paper. With ``joint=0`` and ``alone="winner"`` losers are never seen. ``ema`` is the width of
+    the power-function average of the weights, relative to the run; None averages nothing.
+    ``decay_after`` steps the learning rate falls as the square root; None keeps it.
+    ``hold_out`` of the pairs decide when to stop, looked at every ``check_every`` steps.
+    ``mirrored`` draws noise in pairs ±n.
+    """
+
+    width: int = 64
+    steps: int = 2500
+    batch: int = 1024
+    learning_rate: float = 6e-3
+    decay_after: int | None = 500
+    sigma_min: float = 0.02
+    sigma_max: float = 3.0
+    levels: int = 40
+    log_mean: float = -1.2
+    log_sd: float = 1.2
+    joint: float = 0.25
+    alone: str = "either"
+    ema: float | None = 0.06
+    hold_out: float = 0.1
+    check_every: int = 100
+    patience: int = 4
+    mirrored: bool = True
+
+    def __post_init__(self) -> None:
+        owner = "TrainingSettings"
+        one_of(owner, "alone", self.alone, ALONE)
+        for name in ("width", "steps", "batch", "learning_rate", "check_every", "log_sd"):
+            within(owner, name, getattr(self, name), 0.0)
+        for name in ("joint", "hold_out"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise DensityError(
+                    f"{owner}: {name} = {getattr(self, name)!r}; it must lie in [0, 1]; leave it "
+                    "out for the default."
+                )
+        increasing(owner, ("sigma_min", self.sigma_min), ("sigma_max", self.sigma_max))
+        if self.ema is not None:
+            within(owner, "ema", self.ema, 0.0, 0.25)
+
+
+@dataclass(frozen=True)
+class LangevinSettings:
+    """``steps`` per noise level, ``final_steps`` at the last; ``step`` is ε.
+
+    ``scaling="constant"`` takes the same, preconditioned step everywhere, ε in units of A;
+    ``"field"`` is the paper's ε·(σ/σ_start)²/τ(x), ε in squared latent units. ``start="utility"``
+    starts from draws of the utility's belief and from twice the last noise level, whatever
+    ``sigma_start`` and ``sigma_end`` say; ``"noise"`` from N(0, sigma_start² I).
+    """
+
+    levels: int = 4
+    steps: int = 8
+    final_steps: int = 60
+    step: float = 0.3
+    sigma_start: float = 0.1
+    sigma_end: float = 0.05
+    scaling: str = "constant"
+    start: str = "utility"
+
+    def __post_init__(self) -> None:
+        owner = "LangevinSettings"
+        one_of(owner, "scaling", self.scaling, SCALINGS)
+        one_of(owner, "start", self.start, STARTS)
+        for name in ("levels", "steps", "final_steps", "step"):
+            within(owner, name, getattr(self, name), 0.0)
+        increasing(owner, ("sigma_end", self.sigma_end), ("sigma_start", self.sigma_start))
+
+    def ending_at(self, sigma: float) -> LangevinSettings:
+        """Return the same settings for this last noise level (latent units)."""
+        if self.start == "noise":
+            return self
+        return replace(self, sigma_start=2.0 * sigma, sigma_end=sigma)
+
+
+@dataclass(frozen=True)
+class LikelihoodSettings:
+    """Ends of the flow in latent units, solver, and points per solve.
+
+    ``solver`` is adaptive ("dopri5", "bosh3": tolerances ``rtol``, ``atol``, steps in ln σ, where
+    the flow is least stiff) or runs on a fixed grid of ``grid`` values even in σ ("implicit_adams"
+    as in the paper, "rk4", "midpoint"), where most of the grid lies above the noise that matters.
+    ``prior`` is the law at σ_max: "matched" keeps the winners' mean and covariance, "noise" is
+    N(0, σ_max² I).
+    """
+
+    sigma_min: float = 0.05
+    sigma_max: float = 3.0
+    rtol: float = 1e-4
+    atol: float = 1e-4
+    chunk: int = 4096
+    solver: str = "dopri5"
+    grid: int = 40
+    prior: str = "matched"
+
+    def __post_init__(self) -> None:
+        owner = "LikelihoodSettings"
+        one_of(owner, "solver", self.solver, (*ADAPTIVE, *FIXED))
+        one_of(owner, "prior", self.prior, PRIORS)
+        increasing(owner, ("sigma_min", self.sigma_min), ("sigma_max", self.sigma_max))
+        for name in ("rtol", "atol", "chunk"):
+            within(owner, name, getattr(self, name), 0.0)
+        within(owner, "grid", self.grid, 1.0)
+
+
+@dataclass(frozen=True)
+class HeunSettings:
+    """``steps`` noise levels from ``sigma_max`` to ``sigma_min`` (latent units), spaced evenly in
+    σ^(1/ρ). ``draws`` of the Langevin sampler train the second network by ``training``.
+    """
+
+    steps: int = 32
+    rho: float = 7.0
+    sigma_min: float = 0.02
+    sigma_max: float = 3.0
+    draws: int = 16_384
+    training: TrainingSettings = field(
+        default_factory=lambda: TrainingSettings(joint=0.0, alone="winner", steps=3000)
+    )
+
+    def __post_init__(self) -> None:
+        within("HeunSettings", "steps", self.steps, 1.0)
+        within("HeunSettings", "rho", self.rho, 0.0)
+        within("HeunSettings", "draws", self.draws, 0.0)
+        increasing("HeunSettings", ("sigma_min", self.sigma_min), ("sigma_max", self.sigma_max))
 
 
 @dataclass(frozen=True)
@@ -105,31 +277,22 @@ class ProtocolSettings:
             within(owner, "sigmas", sigma, 0.0)
         if not self.floor >= 0.0:
             raise DensityError(
-                f"ProtocolSettings: floor = {self.floor}; the field is positive, so its lower "
-                "bound must be >= 0; leave it out for none."
+                f"{owner}: floor = {self.floor}; the field is positive, so its lower bound must be "
+                ">= 0; leave it out for none."
             )
         if self.clip is not None and not 0.0 <= self.clip[0] < self.clip[1] <= 1.0:
             raise DensityError(
-                f"ProtocolSettings: clip = {self.clip}; it must be two rising quantiles in [0, 1]; "
+                f"{owner}: clip = {self.clip}; it must be two increasing quantiles in [0, 1]; "
                 "leave it out for (0.01, 0.9), or pass None for no clipping."
             )
-        self._check_together()
-
-    def _check_together(self) -> None:
         if self.cube is not None:
-            within("ProtocolSettings", "cube", self.cube, 0.0)
-        blind = self.training.alone == "winner" or self.training.joint == 1.0
-        if self.side == "both" and blind:
+            within(owner, "cube", self.cube, 0.0)
+        without_losers = self.training.alone == "winner" or self.training.joint == 1.0
+        if self.side == "both" and without_losers:
             raise DensityError(
-                "ProtocolSettings: side 'both' with a training that never sees a loser alone; its "
-                "score is then not learned; pass side='winners', or alone='either' and joint < 1."
+                f"{owner}: side 'both' with a training that never sees a loser alone; its score is "
+                "then not learned; pass side='winners', or alone='either' and joint < 1."
             )
-
-
-CORRECTIONS = (
-    "jacobian", "step", "start", "expectation", "clip", "floor", "solver", "prior", "losers",
-)  # fmt: skip
-_SIGMA_MIN = 0.002
 
 
 def paper_protocol(dimension: int, corrected: Sequence[str] = ()) -> ProtocolSettings:
@@ -155,16 +318,17 @@ def paper_protocol(dimension: int, corrected: Sequence[str] = ()) -> ProtocolSet
     settings = ProtocolSettings(
         training=_training(dimension),
         langevin=_langevin(dimension),
-        likelihood=_likelihood(dimension),
+        likelihood=LikelihoodSettings(
+            sigma_min=_SIGMA_MIN,
+            sigma_max=_sigma_max(dimension),
+            solver="implicit_adams",
+            prior="noise",
+        ),
         side="winners",
         sigmas=None,
         smoothing=_SIGMA_MIN,
         expectation="winners",
-        clip=(0.01, 0.9),
-        winner_draws=2000,
-        cap_quantile=0.99,
         floor=1.0,
-        density="flow",
         jacobian=False,
         cube=6.0 if dimension == 2 else 1.0,
     )
@@ -210,15 +374,6 @@ def _langevin(dimension: int) -> LangevinSettings:
         sigma_end=_SIGMA_MIN,
         scaling="field",
         start="noise",
-    )
-
-
-def _likelihood(dimension: int) -> LikelihoodSettings:
-    return LikelihoodSettings(
-        sigma_min=_SIGMA_MIN,
-        sigma_max=_sigma_max(dimension),
-        solver="implicit_adams",
-        prior="noise",
     )
 
 
