@@ -301,13 +301,15 @@ def _unit(text: pd.Series[str]) -> str:
 
 
 def share(part: float) -> str:
-    """Return a share in words, never "0%".
+    """Return a share in words, "0%" and "100%" only if it is.
 
     Example:
-        >>> share(0.002), share(0.2)
-        ('<1%', '20%')
+        >>> share(0.002), share(0.2), share(0.999)
+        ('<1%', '20%', '>99%')
     """
-    return "<1%" if 0 < part < 0.01 else f"{part:.0%}"
+    if 0.99 < part < 1.0:
+        return ">99%"
+    return "<1%" if 0.0 < part < 0.01 else f"{part:.0%}"
 
 
 def _shown(cell: str) -> str:

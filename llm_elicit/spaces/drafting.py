@@ -17,7 +17,7 @@ from llm_elicit._util.sanitize import visible
 from llm_elicit.config.base_model import to_yaml
 from llm_elicit.errors import InputError
 from llm_elicit.spaces import cells
-from llm_elicit.spaces.column_drafts import MOST_WORDS, ColumnDraft, draft_column
+from llm_elicit.spaces.column_drafts import MOST_WORDS, ColumnDraft, draft_column, share
 from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.naming import Wording, valid_name, wordings, words_of
 from llm_elicit.spaces.number_drafts import UnusableColumnError, align_scales
@@ -278,7 +278,7 @@ def _columns(
             continue
         if draft.missing > _MOST_MISSING and heading not in named:
             dropped[heading] = (
-                f"{draft.missing:.0%} of its cells hold no value; name it to keep it and leave "
+                f"{share(draft.missing)} of its cells hold no value; name it to keep it and leave "
                 "these rows out: --columns, or as ranges --not-stated"
             )
         else:

@@ -315,7 +315,9 @@ class Feature(StrictModel):
         """
         if self.categories:
             return self._within(np.rint(values))
-        return self._rounded(values, self._decimals(values))
+        rounded = self._rounded(values, self._decimals(values))
+        # 9.995e11 is rounded up to 1e12, which has other decimals.
+        return self._rounded(rounded, self._decimals(rounded)) if self.scale == "log" else rounded
 
     def _rounded(self, values: Floats, decimals: Floats) -> Floats:
         grid = 10.0**decimals

@@ -103,12 +103,14 @@ def of_few_numbers(
     numbers = cells.to_numbers(column, dialect).mask(cells.as_text(column).isin(draft.words))
     values = np.asarray(numbers.dropna(), dtype=np.float64)
     unique = np.unique(values)
-    near = settings["kind"] == "integer" and np.ptp(unique) <= FEW
-    dense = near and len(unique) > np.ptp(unique) / 2
+    # Counts have gaps among their largest values only.
+    dense = settings["kind"] == "integer" and np.median(np.diff(unique)) <= 1
     if dense or len(unique) > FEW or len(values) < _ROWS_EACH * len(unique):
         return draft
     end = f" {unit}" if unit else ""
-    words = [f"{_written(value, ENGLISH)}{end}" for value in unique.tolist()]
+    short = [float(f"{value:.6g}") for value in unique.tolist()]  # 0.1 of a 32-bit float
+    shown = short if len(set(short)) == len(unique) else unique.tolist()
+    words = [f"{_written(value, ENGLISH)}{end}" for value in shown]
     return replace(
         draft,
         settings={"kind": "ordered", "categories": words},

@@ -95,7 +95,9 @@ def test_few_numbers_far_apart_are_asked_about_as_they_are():
     assert (found.kind, found.categories) == ("ordered", ("7 %", "19 %"))
     np.testing.assert_array_equal(space.read_table()["tax_pct"][:2], [0, 1])
     assert feature([[0, 0.5][k % 2] for k in range(N)]).categories == ("0", "0.5")
-    assert feature([[4, 6, 8][k % 3] for k in range(N)]).kind == "integer"
+    assert feature([[4, 6, 8][k % 3] for k in range(N)]).categories == ("4", "6", "8")
+    assert feature(np.float32([0.1, 0.25])[np.arange(N) % 2]).categories == ("0.1", "0.25")
+    assert feature([[0, 1, 2, 3, 4, 9, 20][k % 7] for k in range(N)]).kind == "integer"
     assert feature([1952 + 5 * (k % 12) for k in range(N)], "year").kind == "integer"
 
 

@@ -401,6 +401,12 @@ def test_a_circle_of_no_whole_number_of_steps_is_worded_as_it_is_recorded(change
     assert len({circle.word(value) for value in rounded}) == len(rounded)
 
 
+def test_rounding_up_to_a_power_of_ten_is_that_number():
+    size = feature(low=2.73e8, high=1.17e12, scale="log")
+    rounded = size.round(9.9951e11)
+    assert (rounded, size.round(rounded), size.word(rounded)) == (1e12, 1e12, "1,000,000,000,000")
+
+
 @pytest.mark.parametrize("quote", ["", "'"])
 def test_dates_are_written_in_yaml_as_dates(tmp_path, quote):
     bounds = f"kind: date, low: {quote}1969-12-31{quote}, high: {quote}2020-03-14{quote}"
