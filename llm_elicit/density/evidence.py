@@ -1,5 +1,4 @@
-"""Judgments of all kinds in one table: comparisons with their judge and circumstances, and
-log-odds.
+"""Judgments of all kinds in one table: comparisons with their circumstances, and log-odds.
 
 *Rankings* become comparisons, weighted as in `llm_elicit.density.utility.judges`. *Ties* are two
 comparisons of weight ½; see `llm_elicit.density.likelihood`. *Replicates* are repeated rows.
@@ -132,9 +131,12 @@ class Evidence:
         0.3
         """
         one, other, names = _sides(("Evidence: first", "Evidence: second"), first, second)
-        value = _each(log_odds, len(one), "log_odds")
-        found = cls._of_log_odds(one, other, value, np.zeros(len(one)), judge)
-        return replace(found, features=names)
+        if np.ndim(log_odds) == 0:
+            raise DensityError(
+                f"Evidence: log_odds is one number; one per row is needed, shape ({len(one)},)."
+            )
+        rows = LogOdds.of(one, other, column("Evidence: log_odds", log_odds, len(one)))
+        return cls._measured(rows, judge, names)
 
     @classmethod
     def probabilities(
@@ -164,29 +166,14 @@ class Evidence:
         """
         one, other, names = _sides(("Evidence: first", "Evidence: second"), first, second)
         p = column("Evidence: probability", probability, len(one))
-        bad = np.flatnonzero((p < 0) | (p > 1))
-        if bad.size:
-            raise DensityError(
-                f"Evidence: probability[{bad[0]}] is {p[bad[0]]}; a probability lies between 0 "
-                "and 1; divide percentages by 100."
-            )
+        _check_probabilities("probability", p)
         number("Evidence: rounding", rounding, 0.0, 0.5)
-        half = 0.5 * rounding
-        inside = np.clip(p, half, 1.0 - half)
-        spread = rounding / np.sqrt(12.0) / (inside * (1.0 - inside))
-        made = cls._of_log_odds(one, other, np.log(inside / (1.0 - inside)), spread, judge)
-        made.measured.censored[:] = (p >= 1.0 - half).astype(np.int64) - (p <= half)
-        made.measured.spread[made.measured.censored != 0] = 0.0
-        return replace(made, features=names)
+        return cls._measured(LogOdds.stated(one, other, p, rounding), judge, names)
 
     @classmethod
-    def _of_log_odds(
-        cls, first: Array, second: Array, value: Array, spread: Array, judge: str
-    ) -> Evidence:
-        zero = np.zeros(len(value), dtype=np.int64)
-        measured = LogOdds(first, second, value, spread, zero.copy(), zero)
-        no_points = np.empty((0, first.shape[1]))
-        return cls.of_rows(no_points, no_points, judge, measured=measured)
+    def _measured(cls, rows: LogOdds, judge: str, names: FeatureNames | None) -> Evidence:
+        """Return log-odds without comparisons."""
+        return cls.of_rows(rows.first[:0], rows.first[:0], judge, measured=rows, features=names)
 
     @classmethod
     def of_rows(cls, winners: Array, losers: Array, judge: str, **known: Any) -> Evidence:
@@ -242,12 +229,7 @@ class Evidence:
                 f"Evidence: weights[{mass.argmin()}] is {mass.min()}; a weight is >= 0; give an "
                 "unwanted judgment weight 0."
             )
-        bad = np.flatnonzero(~((q >= 0) & (q <= 1)))
-        if bad.size:
-            raise DensityError(
-                f"Evidence: preference[{bad[0]}] is {q[bad[0]]}; it is the probability that a is "
-                "preferred, between 0 and 1; leave out judgments without one."
-            )
+        _check_probabilities("preference", q)
         position = np.full((n, 2), UNKNOWN)
         if first is not None:
             a_first = flags("Evidence: first", first, n)
@@ -321,7 +303,8 @@ class Evidence:
                 f"{other.features}; give the columns one order, and categories the same words."
             )
         judges = tuple(dict.fromkeys(self.judges + other.judges))
-        parts = (self._renamed(judges, 0, 0), other._renamed(judges, *self._used()))
+        picks, asked = (int(each.max(initial=-1)) + 1 for each in (self.pick, self.asked))
+        parts = (self._renamed(judges, 0, 0), other._renamed(judges, picks, asked))
         joined = _joined(parts, _ROWS)
         measured = LogOdds(**_joined([part.measured for part in parts], _MEASURED))
         names = self.features or other.features
@@ -333,25 +316,20 @@ class Evidence:
         if len(self.measured):
             yield from (getattr(self.measured, name) for name in _MEASURED)
 
-    def _used(self) -> tuple[int, int]:
-        """Return how many numbers of picks and of questions are used."""
-        return int(self.pick.max(initial=-1)) + 1, int(self.asked.max(initial=-1)) + 1
-
     def _renamed(self, judges: tuple[str, ...], picks: int, asked: int) -> Evidence:
-        known: dict[str, Any] = {name: getattr(self, name) for name in (*_ROWS, "features")}
+        """Return the evidence with numbers of these judges, and later picks and questions."""
         number = np.array([judges.index(name) for name in self.judges])
-        known |= {"judge": number[self.judge], "judges": judges}
-        measured = self.measured
-        if not len(measured):
-            measured = LogOdds.none(self.dimension)
-        known["measured"] = replace(measured, judge=number[measured.judge])
-        known["pick"] = np.where(self.pick == UNKNOWN, UNKNOWN, self.pick + picks)
-        known["asked"] = np.where(self.asked == UNKNOWN, UNKNOWN, self.asked + asked)
-        return Evidence(**known)
+        return replace(
+            self,
+            judge=number[self.judge],
+            judges=judges,
+            measured=replace(self.measured, judge=number[self.measured.judge]),
+            pick=np.where(self.pick == UNKNOWN, UNKNOWN, self.pick + picks),
+            asked=np.where(self.asked == UNKNOWN, UNKNOWN, self.asked + asked),
+        )
 
     def _rows(self, kept: npt.NDArray[np.bool_]) -> Evidence:
-        rows = {name: getattr(self, name)[kept] for name in _ROWS}
-        return replace(self, **rows)
+        return replace(self, **{name: getattr(self, name)[kept] for name in _ROWS})
 
 
 _OTHERS = ("judges", "measured", "features")
@@ -377,11 +355,13 @@ def _joined(parts: Sequence[Evidence | LogOdds], names: Sequence[str]) -> dict[s
     return arrays
 
 
-def _each(values: npt.ArrayLike, n: int, name: str) -> Array:
-    """Return one number for each of n rows; unlike `column`, reject a single number."""
-    if np.ndim(values) == 0:
-        raise DensityError(f"Evidence: {name} is one number; one per row is needed, shape ({n},).")
-    return column(f"Evidence: {name}", values, n)
+def _check_probabilities(name: str, values: Array) -> None:
+    bad = np.flatnonzero(~((values >= 0) & (values <= 1)))
+    if bad.size:
+        raise DensityError(
+            f"Evidence: {name}[{bad[0]}] is {values[bad[0]]}; a probability lies between 0 and 1; "
+            "divide percentages by 100, and leave out answers without one."
+        )
 
 
 def _without_ties(preference: npt.ArrayLike, even: npt.NDArray[np.bool_]) -> Array:

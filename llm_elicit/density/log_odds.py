@@ -11,7 +11,7 @@ g(b) with variance σ² + Var m, which is σ²/2 plus the variance of the half s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -45,11 +45,28 @@ class LogOdds:
         return len(self.value)
 
     @classmethod
+    def of(cls, first: Array, second: Array, value: Array) -> LogOdds:
+        """Return exact log-odds by one judge."""
+        n = len(value)
+        censored, judge = np.zeros((2, n), dtype=np.int64)
+        return cls(first, second, value, np.zeros(n), censored, judge)
+
+    @classmethod
+    def stated(cls, first: Array, second: Array, probability: Array, rounding: float) -> LogOdds:
+        """Return the log-odds of stated probabilities (m,), known up to ``rounding``."""
+        half = 0.5 * rounding
+        inside = np.clip(probability, half, 1.0 - half)
+        censored = (probability >= 1.0 - half).astype(np.int64) - (probability <= half)
+        spread = rounding / np.sqrt(12.0) / (inside * (1.0 - inside))
+        spread[censored != 0] = 0.0
+        value = np.log(inside / (1.0 - inside))
+        return replace(cls.of(first, second, value), spread=spread, censored=censored)
+
+    @classmethod
     def none(cls, dimension: int) -> LogOdds:
         """Return log-odds without rows, of points with this many features."""
-        points, empty = np.empty((0, dimension)), np.empty(0)
-        index = np.empty(0, dtype=np.int64)
-        return cls(points, points, empty, empty, index, index)
+        points = np.empty((0, dimension))
+        return cls.of(points, points, np.empty(0))
 
 
 @dataclass(frozen=True)

@@ -109,11 +109,8 @@ class RangeLikelihood:
     ) -> None:
         _check(ranges, belief.sampling)
         n, d = len(ranges), belief.dimension
-        none = np.zeros(n, dtype=np.int64)
-        rows = LogOdds(
-            ranges.first.reshape(n, 2 * d), ranges.second.reshape(n, 2 * d), ranges.log_odds,
-            np.zeros(n), none, none,
-        )  # fmt: skip
+        first, second = (side.reshape(n, 2 * d) for side in (ranges.first, ranges.second))
+        rows = LogOdds.of(first, second, ranges.log_odds)
         pairs = pair_contrasts(rows)
         if len(pairs) < 3:
             raise DensityError(
