@@ -159,6 +159,11 @@ def _number(value: float, axis: FeatureAxis, sd: float) -> str:
         text = f"{value:,.0f}" if 100.0 <= abs(value) < 1e12 else f"{value:.3g}"
     else:
         text = f"{value:,.{max(0, 1 - math.floor(math.log10(sd)))}f}"
+    return _signed(text)
+
+
+def _signed(text: str) -> str:
+    """Return a number with a typographic minus sign."""
     return text.replace("-", "−")
 
 
@@ -173,13 +178,13 @@ def _facts(diagnostics: Mapping[str, Any]) -> list[str]:
     chance = diagnostics.get("coin_log_likelihood")
     if held_out is not None and chance is not None:
         found.append(
-            f"held-out log-likelihood {held_out:.3f} per comparison "
-            f"(random choices {chance:.3f})".replace("-", "−")
+            f"held-out log-likelihood {_signed(f'{held_out:.3f}')} per comparison "
+            f"(random choices {_signed(f'{chance:.3f}')})"
         )
     if "power" in diagnostics:
         found.append(f"power {diagnostics['power']['value']:.3g}")
     if "given" in diagnostics:
-        given = (f"{name} = {value:g}" for name, value in diagnostics["given"].items())
+        given = (f"feature {number} = {value:g}" for number, value in diagnostics["given"].items())
         found.append(f"given {', '.join(given)}")
     return found
 
