@@ -14,13 +14,13 @@ import pytest
 CAMPAIGN = """
 name: tiny-penguins
 space: penguins
-design: {pairs: 5}
+design: {pairs: 4}
 judges:
   - {name: smollm2, backend: local, model: smollm2}
   - {name: table-expert, backend: simulated}
 fit: {method: utility, samples: 500}
 """
-QUESTIONS = 10
+QUESTIONS = 8
 
 
 def answered(folder: Path) -> dict[tuple[int, str], str]:

@@ -163,9 +163,11 @@ def test_judges_share_a_round_and_wait_for_each_other(tmp_path: Path) -> None:
 
 
 def test_judges_may_have_rounds_of_their_own(tmp_path: Path) -> None:
-    with Provider(lambda _n, body: Says("B" if body["model"] == "b" else "A")) as provider:
-        judges = [_gpt(provider.url, "a"), _gpt(provider.url, "b"), _gpt("http://127.0.0.1:9", "c")]
-        result = _ask(tmp_path, judges, shared=False)
+    def answer(_number: int, body: Any) -> Says | Fails:
+        return Fails(402) if body["model"] == "c" else Says(body["model"].upper())
+
+    with Provider(answer) as provider:
+        result = _ask(tmp_path, [_gpt(provider.url, name) for name in "abc"], shared=False)
     assert type(result.problems[0]).__name__ == "JudgeError"
     assert result.missing == {"c": 28}, "the others did not wait"
     frame = result.comparisons.frame
