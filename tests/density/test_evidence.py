@@ -319,3 +319,29 @@ def test_judgments_that_a_method_does_not_model_are_refused() -> None:
     plain = Evidence.comparisons(sets[:, 0], sets[:, 1])
     with pytest.raises(DensityError, match="has no model of ties"):
         fit_evidence(plain, sampling=SQUARE, method="flow", noise=Noise(ties=0.5))
+
+
+def test_positions_are_told_apart_by_judge_and_by_the_number_of_points_shown() -> None:
+    """The last position is the reference of the others; a winner counts 1, a loser −1."""
+    points = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    pair = Evidence.comparisons(points[:1], points[1:2], 1.0, first=True, judge="one")
+    three = Evidence.rankings(points[None], [[1, 2, 0]], judge="one")
+    other = Evidence.comparisons(points[:1], points[1:2], 0.0, first=True, judge="two")
+    found = check_evidence(pair + three + other, SQUARE)
+    assert found.context is not None
+    assert found.context.places == (("one", 2, 0), ("one", 3, 0), ("one", 3, 1), ("two", 2, 0))
+    rows = {
+        (tuple(w), tuple(lost), judge, pick): order.tolist()
+        for w, lost, judge, pick, order in zip(
+            found.winners, found.losers, found.context.judge, found.context.pick,
+            found.context.order, strict=True,
+        )
+    }  # fmt: skip
+    a, b, c = (tuple(point) for point in points)
+    assert rows == {
+        (a, b, 0, -1): [1.0, 0.0, 0.0, 0.0],
+        (b, a, 0, 0): [0.0, -1.0, 1.0, 0.0],
+        (b, c, 0, 0): [0.0, 0.0, 1.0, 0.0],
+        (c, a, 0, 1): [0.0, -1.0, 0.0, 0.0],
+        (b, a, 1, -1): [0.0, 0.0, 0.0, -1.0],
+    }

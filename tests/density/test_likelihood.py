@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
-from llm_elicit.density import DensityError, Noise, simulate_choices
-from llm_elicit.density.likelihood import FAMILIES, choice_log_likelihood
+from llm_elicit.density import DensityError, Noise, estimate_level, simulate_choices
+from llm_elicit.density.likelihood import FAMILIES, Response, choice_log_likelihood
 
 DIFFERENCES = torch.tensor([-700.0, -30.0, -2.0, -0.1, 0.0, 0.3, 5.0, 40.0], dtype=torch.float64)
 REFERENCE = {
@@ -50,6 +50,14 @@ def test_equal_utilities_score_log_half() -> None:
     assert float(score) == pytest.approx(np.log(0.5))
 
 
+def test_the_choice_log_likelihood_is_a_weighted_mean_per_row_of_differences() -> None:
+    differences = torch.tensor([[0.0, 2.0, -1.0], [1.0, 1.0, 1.0]], dtype=torch.float64)
+    weights = torch.tensor([1.0, 3.0, 0.5], dtype=torch.float64)
+    found = choice_log_likelihood(differences, weights, Noise("gumbel", 0.7)).numpy()
+    logs = REFERENCE["gumbel"].logcdf(differences.numpy())
+    np.testing.assert_allclose(found, np.average(logs, axis=1, weights=weights.numpy()))
+
+
 def test_default_noise_has_unit_variance() -> None:
     assert Noise().level == pytest.approx(np.sqrt(6) / np.pi)
     assert Noise().draw((200_000,), np.random.default_rng(0)).var() == pytest.approx(1.0, abs=0.03)
@@ -87,3 +95,82 @@ def test_information_is_the_variance_of_the_score(family: str) -> None:
     win, slope = noise.log_cdf(d).exp(), noise.log_pdf(d).exp()
     variance = win * (slope / win) ** 2 + (1 - win) * (slope / (1 - win)) ** 2
     np.testing.assert_allclose(noise.information(d), variance, rtol=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_level_of_a_known_belief_is_estimated(family: str, rng: np.random.Generator) -> None:
+    u, v = rng.normal(0, 2, (2, 20_000))
+    wins = simulate_choices(u, v, Noise(family, 1.3), rng)
+    found = estimate_level(np.where(wins, u - v, v - u), family)
+    assert found.family == family
+    assert found.level == pytest.approx(1.3, rel=0.05)
+
+
+@pytest.mark.parametrize("differences", [[0.5, 2.0, 0.0], [-0.5, -2.0, 0.0], [0.0, 0.0]])
+def test_no_level_follows_from_choices_that_all_agree_or_all_disagree(
+    differences: list[float],
+) -> None:
+    with pytest.raises(DensityError, match=r"^estimate_level: every choice agrees .* closer ones"):
+        estimate_level(differences)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((np.zeros(2), np.zeros(3), Noise()), "simulate_choices: utility_b"),
+        ((["x"], [0.0], Noise()), "simulate_choices: utility_a"),
+        ((np.zeros(2), np.zeros(2), 1.0), r"simulate_choices: noise .* pass Noise\(\)"),
+    ],
+)
+def test_choices_are_not_simulated_of_bad_arguments(
+    arguments: tuple[object, ...], said: str
+) -> None:
+    with pytest.raises(DensityError, match=said):
+        simulate_choices(*arguments, np.random.default_rng(0))  # type: ignore[arg-type]
+
+
+class TestResponse:
+    """F(g (u − u') + o), row by row, against the noise itself."""
+
+    noise = Noise("gumbel", 0.7)
+    gain = torch.tensor([1.0, 0.4, 2.5], dtype=torch.float64)
+    offset = torch.tensor([0.0, 1.2, -0.6], dtype=torch.float64)
+    difference = torch.tensor([0.3, -1.1, 0.8], dtype=torch.float64)
+
+    @property
+    def response(self) -> Response:
+        return Response(self.noise, self.gain, self.offset)
+
+    @property
+    def law(self) -> stats.rv_continuous:
+        return stats.logistic(loc=-self.offset / self.gain, scale=0.7 / self.gain)
+
+    def test_log_cdf_and_its_slope(self) -> None:
+        d = self.difference.clone().requires_grad_()
+        found = self.response.log_cdf(d)
+        np.testing.assert_allclose(found.detach(), self.law.logcdf(self.difference), rtol=1e-12)
+        (slope,) = torch.autograd.grad(found.sum(), d)
+        np.testing.assert_allclose(self.response.slope(self.difference), slope, rtol=1e-9)
+
+    def test_information_is_the_variance_of_the_score(self) -> None:
+        win, density = self.law.cdf(self.difference), self.law.pdf(self.difference)
+        found = self.response.information(self.difference)
+        np.testing.assert_allclose(found, density**2 / (win * (1 - win)), rtol=1e-9)
+
+    def test_moderated_choices_match_quadrature(self) -> None:
+        spread = torch.tensor([0.5, 1.0, 0.3], dtype=torch.float64)
+        z = np.linspace(-9, 9, 4001)[:, None]
+        at = self.difference.numpy() + spread.numpy() * z
+        mean = (self.law.cdf(at) * stats.norm.pdf(z)).sum(0) * (z[1] - z[0])
+        found = self.response.moderated_log_cdf(self.difference, spread)
+        np.testing.assert_allclose(found, np.log(mean), atol=0.005)
+
+    def test_some_of_the_judgments(self) -> None:
+        whole = self.response.log_cdf(self.difference)
+        rows = torch.tensor([2, 0])
+        assert self.response.at(rows).log_cdf(self.difference[rows]).equal(whole[rows])
+        last = slice(1, None)
+        assert self.response.at(last).log_cdf(self.difference[last]).equal(whole[last])
+        plain = Response(self.noise)
+        assert plain.at(rows) is plain
+        assert plain.log_cdf(self.difference).equal(self.noise.log_cdf(self.difference))
