@@ -50,12 +50,12 @@ def run_command(
 
     def work(cell: Run) -> Outcome:
         with frozen_gc():
-            result = stages.run(cell, max_cost=max_cost, cache=cache)
+            result = stages.run(cell, max_cost=max_cost, cache=cache, limiters=limiters)
         text = [*_verdicts(result), f"report: {result.report_path}"]
         return Outcome(text, _report_facts(result), result.problems)
 
-    cells = stages.plan_grid(campaign)
-    stages.ask_conditions(cells, max_cost=max_cost, cache=cache)
+    cells, limiters = stages.plan_grid(campaign), orchestrator.RateLimiters()
+    stages.ask_conditions(cells, max_cost=max_cost, cache=cache, limiters=limiters)
     for_each(cells, work, as_json, lambda: _condition_pages(cells))
 
 
@@ -94,7 +94,7 @@ def ask_command(
     if batch == "status":
         for_each(run_folder.open_runs(run), batches, as_json)
         return
-    cells = stages.plan_grid(run)
+    cells, limiters = stages.plan_grid(run), orchestrator.RateLimiters()
     if batch == "wait" and len(cells) > 1:
         raise InputError(
             f"{run} is a grid, whose cells would wait for each other: use --batch submit, and "
@@ -104,7 +104,9 @@ def ask_command(
     def work(cell: Run) -> Outcome:
         with orchestrator.Display() as progress:
             if batch is None:
-                asking = stages.ask(cell, max_cost=max_cost, progress=progress, cache=cache)
+                asking = stages.ask(
+                    cell, max_cost=max_cost, progress=progress, cache=cache, limiters=limiters
+                )
             else:
                 asking = stages.ask_in_batches(
                     cell, batch, max_cost=max_cost, every=every, resend=resend, progress=progress

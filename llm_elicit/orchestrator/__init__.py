@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from llm_elicit.orchestrator.people import People, PeopleProgress
     from llm_elicit.orchestrator.progress import Display, Progress, Silent, Tally
     from llm_elicit.orchestrator.question_cards import Card, Choice
+    from llm_elicit.orchestrator.rate_sharing import RateLimiters
     from llm_elicit.orchestrator.retries import Patience
 
 _HOMES = {
@@ -117,6 +118,7 @@ _HOMES = {
     "spent_in": "journal",
     "visible_state": "journal",
     "Patience": "retries",
+    "RateLimiters": "rate_sharing",
 }
 
 __all__ = [
@@ -141,6 +143,7 @@ __all__ = [
     "People",
     "PeopleProgress",
     "Progress",
+    "RateLimiters",
     "RunEvent",
     "RunState",
     "Silent",

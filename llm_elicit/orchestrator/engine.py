@@ -23,7 +23,7 @@ from llm_elicit.orchestrator.open_run import OpenRun, Study, in_thread, open_run
 from llm_elicit.orchestrator.people_runner import PeopleRunner
 from llm_elicit.orchestrator.prices import Price, price_of
 from llm_elicit.orchestrator.progress import Progress, Silent, Tally
-from llm_elicit.orchestrator.rate_sharing import shared
+from llm_elicit.orchestrator.rate_sharing import RateLimiters, RunLimiters, shared
 from llm_elicit.orchestrator.request_builder import RequestBuilder, check_direct, check_worst
 from llm_elicit.orchestrator.request_sender import RunContext
 from llm_elicit.orchestrator.retries import Patience
@@ -86,6 +86,7 @@ async def ask(
     *,
     stopping: asyncio.Event | None = None,
     ceiling: Budget | None = None,
+    limiters: RateLimiters | None = None,
 ) -> AskSummary:
     """Ask every judge every question of the plan that is not answered yet.
 
@@ -108,6 +109,7 @@ async def ask(
         stopping: once it is set, nothing more is sent; the answers in flight are waited for, and
             the summary says `interrupted`.
         ceiling: the budget of several runs together.
+        limiters: the rate limiters that several runs share; its own by default.
 
     Raises:
         InputError: a key is missing, the folder is in use or holds another campaign's run, or a
@@ -139,6 +141,7 @@ async def ask(
             space=study.space, plan=study.plan, template=ready.template, direct=study.direct,
             writer=Writer(run.journal, run.cache.flush), cache=run.cache, budget=budget,
             progress=shown, patience=patience, stopping=stopping or asyncio.Event(),
+            limiters=RunLimiters(limiters),
             deadline=time.monotonic() + (limits.deadline or math.inf),
         )  # fmt: skip
         summary = await _ask_all(study, ready, run, context)

@@ -1,8 +1,10 @@
 """Rate sharing: limiters shared by the runs of a process, and limits shared by workers.
 
-All runs of a process share one limiter for each endpoint, account and model, in whichever thread or
-event loop they are. It is kept for a minute after its last run, so that the next run starts at the
-measured rate. If runs have different fixed limits, the strictest applies to all.
+Runs with the same `RateLimiters` share one limiter for each endpoint, account and model, in
+whichever thread or event loop they are. It is kept for a minute after its last run, so that the
+next run starts at the measured rate. If runs have different fixed limits, the strictest applies to
+all. Runs with different `RateLimiters` know nothing of each other: each keeps within its limits,
+and together they may exceed them.
 
 Workers that share a journal divide every limit evenly. They read the number of live workers from
 the journal every other second. A worker that joins sends nothing at a fixed limit until the others
@@ -184,8 +186,11 @@ class SharedLimiter:
         )
 
 
-class _Registry:
-    """The limiters of this process."""
+class RateLimiters:
+    """The rate limiters that runs share, by endpoint, account and model.
+
+    They may be used from any number of threads and event loops at the same time.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -204,23 +209,20 @@ class _Registry:
             self._made[key].fix(run, requests, tokens, hold)
             return self._made[key]
 
-    def clear(self) -> None:
-        """Delete unused limiters."""
-        with self._lock:
-            self._made = {key: one for key, one in self._made.items() if not one.unused}
-
 
 def _stale(limiter: SharedLimiter, now: float) -> bool:
     return limiter.unused and now - (limiter.unused_since or now) > KEPT
 
 
-REGISTRY = _Registry()
-
-
 class RunLimiters:
-    """The limiters of one run; call `close` when it ends."""
+    """The limiters of one run; call `close` when it ends.
 
-    def __init__(self) -> None:
+    Args:
+        limiters: those that the run shares with others; its own by default.
+    """
+
+    def __init__(self, limiters: RateLimiters | None = None) -> None:
+        self._all = limiters or RateLimiters()
         self._workers = 1
         self._open_at = -math.inf
         self._used: dict[Key, tuple[SharedLimiter, float | None, float | None]] = {}
@@ -233,7 +235,7 @@ class RunLimiters:
         others = self._used[key][1:] if key in self._used else (None, None)
         requests, tokens = map(_smaller, own, others)
         hold = max(self._open_at - time.monotonic(), 0.0)
-        limiter = REGISTRY.of(key, self, self._part(requests), self._part(tokens), hold)
+        limiter = self._all.of(key, self, self._part(requests), self._part(tokens), hold)
         self._used[key] = (limiter, requests, tokens)
         return limiter
 

@@ -16,7 +16,7 @@ from llm_elicit import orchestrator
 from llm_elicit.comparisons.fit_inputs import evidence_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CancelledRunError, ElicitError, IncompleteError
-from llm_elicit.orchestrator import CacheUse, Progress, Silent, in_thread
+from llm_elicit.orchestrator import CacheUse, Progress, RateLimiters, Silent, in_thread
 from llm_elicit.orchestrator.engine import ask as ask_questions  # not first in an event loop
 from llm_elicit.pipeline.manifest import replacing
 from llm_elicit.pipeline.power_sources import PowerSources, at_stated_power, pin_power, read_sources
@@ -41,6 +41,7 @@ async def ask(
     progress: Progress = _SILENT,
     design: RoundDesign | None = None,
     cache: CacheUse = "reuse",
+    limiters: RateLimiters | None = None,
 ) -> Run:
     """Ask what is not answered yet, round by round, and write the table of judgments.
 
@@ -55,6 +56,7 @@ async def ask(
         design: plans the rounds after the first, if any;
             `llm_elicit.planning.rounds.Informative` by default.
         cache: "reuse" answers of earlier runs, ask "fresh" and replace them, or leave it "off".
+        limiters: the rate limiters that it shares with other runs; its own by default.
 
     Returns:
         The run, with the problems that stopped some judges.
@@ -68,8 +70,9 @@ async def ask(
     async with RunControl(result.location, progress) as control:
         campaign = _capped(result.campaign, max_cost)
         return await ask_under(
-            control, replace(result, campaign=campaign), progress, design=design, cache=cache
-        )
+            control, replace(result, campaign=campaign), progress, design=design, cache=cache,
+            limiters=limiters,
+        )  # fmt: skip
 
 
 async def ask_under(
@@ -79,8 +82,10 @@ async def ask_under(
     *,
     design: RoundDesign | None = None,
     cache: CacheUse = "reuse",
+    limiters: RateLimiters | None = None,
 ) -> Run:
     """Ask as `ask` does, while `control` follows what other processes ask of the run."""
+    limiters = limiters or RateLimiters()  # for all rounds
     with orchestrator.within_grid_caps(result.campaign, result.folder) as campaign:
         began = time.monotonic()
         while True:
@@ -98,6 +103,7 @@ async def ask_under(
                 reuse=cache,
                 stopping=control.stopping,
                 ceiling=control.ceiling,
+                limiters=limiters,
             )
             if control.interrupts:
                 continue

@@ -17,6 +17,7 @@ from llm_elicit.orchestrator import (
     Budget,
     CacheUse,
     Control,
+    RateLimiters,
     RunEvent,
     RunState,
     Wanted,
@@ -57,6 +58,7 @@ class Sharing:
     """What the runs of a `Runtime` share.
 
     Attributes:
+        limiters: the rate limiters of providers, and the pace that was found.
         fits: limits how many processes fit at the same time.
         budget: the budget of all runs together; None for none.
         live_every: seconds between two live views of a run; None for no live views.
@@ -64,6 +66,7 @@ class Sharing:
             the fits of another run.
     """
 
+    limiters: RateLimiters
     fits: asyncio.Semaphore
     budget: Budget | None = None
     live_every: float | None = None
@@ -288,7 +291,9 @@ class CampaignRun:
             await control.record(stage="ask")
             live = asyncio.create_task(self._live_views())
             try:
-                self.run = await ask_under(control, run, self._progress, cache=self._cache)
+                self.run = await ask_under(
+                    control, run, self._progress, cache=self._cache, limiters=self._sharing.limiters
+                )
                 self._problems = tuple(map(str, self.run.problems))
                 await self._after_asking(control)
             finally:

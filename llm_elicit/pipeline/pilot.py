@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,7 +31,6 @@ from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.preference import share_explained
 from llm_elicit.audit.randomization import feature_differences, leave_one_out_residuals
 from llm_elicit.audit.responses import Kind, Response, response_of
-from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.base_model import StrictModel, validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.design import Design
@@ -38,7 +38,7 @@ from llm_elicit.config.grid import axis_word
 from llm_elicit.config.judges import Judge
 from llm_elicit.config.resources import available, find
 from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.orchestrator import Progress, Silent
+from llm_elicit.orchestrator import Progress, RateLimiters, Silent
 from llm_elicit.orchestrator.prices import price_of
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run
@@ -80,18 +80,18 @@ class Protocol(StrictModel):
     template: str
     answer: str
     response: Kind | None
-    pairs: int
-    reliability: Interval | None
-    both_orders: Interval | None
-    predicted: Interval | None
-    position: float | None
-    position_sd: float | None
     refused: int
     unparsable: int
     unanswered: int
     tokens: float
     cost: float | None
     rate: float
+    pairs: int = 0
+    reliability: Interval | None = None
+    both_orders: Interval | None = None
+    predicted: Interval | None = None
+    position: float | None = None
+    position_sd: float | None = None
 
 
 class Recommendation(StrictModel):
@@ -142,11 +142,9 @@ def candidates(campaign: Campaign) -> tuple[str, ...]:
     if campaign.pilot:
         return campaign.pilot
     names = available("prompts", ".md")
-    return tuple(name for name in names if _of_pairs(name))
-
-
-def _of_pairs(name: str) -> bool:
-    return Template.read(find("prompts", name, ".md")).answer in OF_PAIRS
+    return tuple(
+        name for name in names if Template.read(find("prompts", name, ".md")).answer in OF_PAIRS
+    )
 
 
 def pilot_runs(campaign: Campaign, pairs: int) -> tuple[Run, ...]:
@@ -213,82 +211,65 @@ def run_pilot(
         CapError: the cap is reached; the answers received are kept.
         JudgeError, InputError: no judge could be asked, or nothing could be sent.
     """
-    campaign = _of_models(campaign)
-    problems: list[ElicitError] = []
-    protocols: list[Protocol] = []
-    spent = 0.0
+    campaign, limiters = _of_models(campaign), RateLimiters()
+    runs = []
     for planned in pilot_runs(campaign, pairs):
-        run = asyncio.run(
-            stages.ask(stages.plan_run(planned), max_cost=max_cost, progress=progress)
+        asking = stages.ask(
+            stages.plan_run(planned), max_cost=max_cost, progress=progress, limiters=limiters
         )
-        problems.extend(run.problems)
-        table = run.comparisons
-        spent += float(table.frame["cost"].fillna(0.0).sum())
-        protocols += [measure(judge, run.campaign, run.space, table) for judge in campaign.judges]
-    recommended = tuple(
-        recommend([one for one in protocols if one.judge == judge.name])
-        for judge in campaign.judges
-    )
-    order = [judge.name for judge in campaign.judges]
-    protocols.sort(key=lambda one: order.index(one.judge))
+        runs.append(asyncio.run(asking))
+    measured = [[measure(judge, run) for run in runs] for judge in campaign.judges]
+    costs = [run.comparisons.frame["cost"].fillna(0.0).sum() for run in runs]
     found = Pilot(
         campaign=campaign.name,
         pairs=pairs,
-        protocols=tuple(protocols),
-        recommended=recommended,
-        spent=spent,
+        protocols=tuple(one for protocols in measured for one in protocols),
+        recommended=tuple(map(recommend, measured)),
+        spent=float(sum(costs)),
     )
-    return found, problems
+    return found, [problem for run in runs for problem in run.problems]
 
 
-def measure(judge: Judge, campaign: Campaign, space: FeatureSpace, table: Comparisons) -> Protocol:
-    """Measure one protocol of a judge.
-
-    Args:
-        judge: the judge.
-        campaign: the pilot's campaign for the template.
-        space: the feature space.
-        table: the judgments of that run.
-    """
+def measure(judge: Judge, run: Run) -> Protocol:
+    """Measure one protocol of a judge by the pilot's run with its template."""
+    table, design = run.comparisons, run.campaign.design
     rows = table.of(judge.name)
-    template = Template.load(campaign.design.template)
-    response = response_of(table, judge.name) if rows["probability"].notna().any() else None
-    both = None if response is None else _orders(response)
-    hard = response is not None and response.kind == "choices"
-    one = None if both is None else split_half(*both, hard=hard)
+    usable = int(rows["probability"].notna().sum())
+    refused = int((rows["verdict"] == "refusal").sum())
+    response = response_of(table, judge.name) if usable else None
+    found = {} if response is None else _of_both_orders(response, run.space)
     tokens, cost = _a_question(judge, rows)
-    verdicts = rows["verdict"].value_counts()
-    refused = int(verdicts.get("refusal", 0))
-    usable = float(rows["probability"].notna().sum()) / campaign.design.questions
-    position = None if both is None or response is None else response.position
     return Protocol(
         judge=judge.name,
-        template=campaign.design.template,
-        answer=template.answer,
+        template=design.template,
+        answer=Template.load(design.template).answer,
         response=None if response is None else response.kind,
-        pairs=0 if both is None else len(both[0]),
-        reliability=one,
-        both_orders=None if one is None else spearman_brown(one, 2),
-        predicted=None if both is None or response is None else _predicted(response, space),
-        position=None if position is None else float(np.nanmean(position)),
-        position_sd=None if position is None else float(np.nanstd(position, ddof=1)),
         refused=refused,
-        unparsable=int(rows["probability"].isna().sum()) - refused,
-        unanswered=campaign.design.questions - len(rows),
+        unparsable=len(rows) - usable - refused,
+        unanswered=design.questions - len(rows),
         tokens=tokens,
         cost=cost,
-        rate=_rate(one, usable, tokens, cost),
+        rate=_rate(found.get("reliability"), usable / design.questions, tokens, cost),
+        **found,
     )
 
 
-def _orders(response: Response) -> tuple[Floats, Floats] | None:
-    """Return each pair's preference in its two orders, without the mean position effect."""
+def _of_both_orders(response: Response, space: FeatureSpace) -> dict[str, Any]:
+    """Return what follows from pairs with an answer in both orders, as fields of a protocol."""
     known = np.isfinite(response.position)
     if known.sum() < 2:
-        return None
+        return {}
     value, position = response.value[known], response.position[known]
     apart = position - position.mean()
-    return value + apart, value - apart
+    one = split_half(value + apart, value - apart, hard=response.kind == "choices")
+    return {
+        "pairs": int(known.sum()),
+        "reliability": one,
+        "both_orders": None if one is None else spearman_brown(one, 2),
+        "predicted": _predicted(response, space),
+        "position": float(position.mean()),
+        "position_sd": float(position.std(ddof=1)),
+    }
 
 
 def _predicted(response: Response, space: FeatureSpace) -> Interval | None:

@@ -20,6 +20,7 @@ from llm_elicit.orchestrator import (
     Budget,
     CacheUse,
     JournalLocation,
+    RateLimiters,
     in_thread,
     read_control,
     spent_in,
@@ -35,7 +36,13 @@ class Runtime:
     """Runs campaigns side by side, and owns what they share.
 
     Its runs share a cap in USD, the processes that fit, the cache of answers, and the rate limiter
-    of each provider, key and model. As a library it sets no signal handler and prints nothing.
+    of each provider, key and model. Two runtimes share nothing: each keeps within a provider's
+    limit, and both together may exceed it. As a library it sets no signal handler and prints
+    nothing.
+
+    Its runs belong to the event loop in which it is entered; after it was left, it may be entered
+    in another, and goes on at the pace that was found. Its `limiters` may be used from any thread
+    and event loop at the same time, also by `llm_elicit.run(..., limiters=runtime.limiters)`.
 
     Args:
         folder: where the runs are.
@@ -67,17 +74,27 @@ class Runtime:
         self.folder = folder
         self._max_cost = max_cost
         self._journal = journal
-        self._sharing = Sharing(asyncio.Semaphore(fits), live_every=live_every)
+        self.limiters = RateLimiters()
+        self._fits = fits
+        self._live_every = live_every
+        self._sharing = self._shared()
         self._runs: dict[str, CampaignRun] = {}
 
     async def __aenter__(self) -> Self:
         # Loading them later would block the event loop of runs that ask already.
         await in_thread(_load_libraries)
+        self._runs.clear()  # those of another event loop
+        self._sharing = self._shared()
         if self._max_cost is not None:
             spent = await in_thread(partial(_spent, self.folder))
             budget = Budget(Limits(max_cost=self._max_cost), Amount(usd=spent))
             self._sharing = replace(self._sharing, budget=budget)
         return self
+
+    def _shared(self) -> Sharing:
+        """Return what the runs of one event loop share."""
+        fits = asyncio.Semaphore(self._fits)
+        return Sharing(self.limiters, fits, live_every=self._live_every)
 
     async def __aexit__(
         self,

@@ -11,10 +11,11 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CapError, ElicitError, InputError
-from llm_elicit.orchestrator import CacheUse, Display, Progress
+from llm_elicit.orchestrator import CacheUse, Display, Progress, RateLimiters
 from llm_elicit.pipeline.ask import ask, ask_in_batches, export
 from llm_elicit.pipeline.audit import audit, compare
 from llm_elicit.pipeline.fit import fit
@@ -34,6 +35,7 @@ def run(
     max_cost: float | None = None,
     progress: Progress | None = None,
     cache: CacheUse = "reuse",
+    limiters: RateLimiters | None = None,
 ) -> Run:
     """Run a campaign from its YAML to its report, or resume it. Blocks until it is done.
 
@@ -43,6 +45,8 @@ def run(
         progress: receives every change; by default a display on standard error. `Silent()`
             shows nothing.
         cache: "reuse" answers of earlier runs, ask "fresh" and replace them, or leave it "off".
+        limiters: the rate limiters that it shares with other runs, such as `Runtime.limiters`; its
+            own by default, which keep within the limits of the campaign alone.
 
     Raises:
         InputError: a setting or a file cannot be used.
@@ -60,7 +64,8 @@ def run(
         raise InputError("run() was called inside an event loop; use `await arun(...)` there")
     with Display() if progress is None else nullcontext(progress) as shown:
         result = campaign if isinstance(campaign, Run) else plan(campaign)
-        result = asyncio.run(ask(result, max_cost=max_cost, progress=shown, cache=cache))
+        asking = ask(result, max_cost=max_cost, progress=shown, cache=cache, limiters=limiters)
+        result = asyncio.run(asking)
         for stage in (fit, audit, report):
             stage(result, shown)
     return result
@@ -72,6 +77,7 @@ def ask_conditions(
     max_cost: float | None = None,
     progress: Progress | None = None,
     cache: CacheUse = "reuse",
+    limiters: RateLimiters | None = None,
 ) -> None:
     """Ask the cells of a grid that have conditions, so that the first fit has all answers.
 
@@ -83,7 +89,10 @@ def ask_conditions(
                 Display() if progress is None else nullcontext(progress) as shown,
                 suppress(ElicitError),
             ):
-                asyncio.run(ask(cell, max_cost=max_cost, progress=shown, cache=cache))
+                asking = ask(
+                    cell, max_cost=max_cost, progress=shown, cache=cache, limiters=limiters
+                )
+                asyncio.run(asking)
 
 
 def _inside_event_loop() -> bool:
@@ -100,6 +109,7 @@ async def arun(
     max_cost: float | None = None,
     progress: Progress | None = None,
     cache: CacheUse = "reuse",
+    limiters: RateLimiters | None = None,
 ) -> Run:
     """Run a campaign as `run` does, in a notebook or a service with an event loop.
 
@@ -108,7 +118,9 @@ async def arun(
     """
     with Display() if progress is None else nullcontext(progress) as shown:
         result = campaign if isinstance(campaign, Run) else await asyncio.to_thread(plan, campaign)
-        result = await ask(result, max_cost=max_cost, progress=shown, cache=cache)
+        result = await ask(
+            result, max_cost=max_cost, progress=shown, cache=cache, limiters=limiters
+        )
         for stage in (fit, audit, report):
             await asyncio.to_thread(stage, result, shown)
     return result
@@ -138,11 +150,12 @@ def run_grid(
         raise InputError("run_grid() was called inside an event loop; use a thread of its own")
     done: dict[str, Run] = {}
     stopped: ElicitError | None = None
-    cells = plan_grid(campaign)
-    ask_conditions(cells, max_cost=max_cost, progress=progress, cache=cache)
+    cells, limiters = plan_grid(campaign), RateLimiters()
+    shared: dict[str, Any] = {"max_cost": max_cost, "cache": cache, "limiters": limiters}
+    ask_conditions(cells, progress=progress, **shared)
     for cell in cells:
         try:
-            done[cell.campaign.name] = run(cell, max_cost=max_cost, progress=progress, cache=cache)
+            done[cell.campaign.name] = run(cell, progress=progress, **shared)
         except CapError:
             raise
         except ElicitError as error:

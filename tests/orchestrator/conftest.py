@@ -6,7 +6,6 @@ import pytest
 
 from llm_elicit.orchestrator import Patience
 from llm_elicit.orchestrator.journal import JournalLocation
-from llm_elicit.orchestrator.rate_sharing import REGISTRY
 from orchestrator.postgres import server
 
 KEY = "sk-canary-0123456789"
@@ -19,13 +18,6 @@ def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, KEY)
     for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "ANTHROPIC_AUTH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture(autouse=True)
-def _no_pace_of_other_tests() -> Iterator[None]:
-    """A port may serve again what another test's provider had refused."""
-    yield
-    REGISTRY.clear()
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,15 @@ from typing import Any
 
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.orchestrator import AskSummary, CacheUse, Patience, Study, ask, comparisons
+from llm_elicit.orchestrator import (
+    AskSummary,
+    CacheUse,
+    Patience,
+    RateLimiters,
+    Study,
+    ask,
+    comparisons,
+)
 from llm_elicit.orchestrator.progress import Progress, Silent
 from llm_elicit.planning.pairs import Plan, direct_queries, make_plan
 from orchestrator.conftest import SWIFT
@@ -52,9 +60,10 @@ def run(
     progress: Progress | None = None,
     patience: Patience = SWIFT,
     reuse: CacheUse = "reuse",
+    limiters: RateLimiters | None = None,
 ) -> AskSummary:
-    space = study.load_space()
-    return asyncio.run(ask(Study(study, space, plan_of(study), folder), progress, patience, reuse))
+    asked = Study(study, study.load_space(), plan_of(study), folder)
+    return asyncio.run(ask(asked, progress, patience, reuse, limiters=limiters))
 
 
 def starved() -> float:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from llm_elicit.orchestrator import Patience, status
 from llm_elicit.orchestrator.rate_limit_headers import Allowance, allowances, seconds_until
 from llm_elicit.orchestrator.rate_limiter import RateLimiter
-from llm_elicit.orchestrator.rate_sharing import SharedLimiter
+from llm_elicit.orchestrator.rate_sharing import RateLimiters, SharedLimiter
 from llm_elicit.testing.provider import Action, Fails, Hangs, Provider, Says
 from llm_elicit.testing.rate_limits import Gate, Limit
 from orchestrator import simulation as sim
@@ -347,13 +347,14 @@ def test_a_hang_costs_seconds_and_its_worst_case(tmp_path: Path) -> None:
 
 def test_runs_in_different_threads_share_a_fixed_limit(tmp_path: Path) -> None:
     """Two runs at 600 a minute make ten a second together, whatever event loop they are in."""
+    limiters = RateLimiters()
     with Provider(lambda n, body: Says()) as provider:
         judge = claude(provider.url, requests_per_minute=600)
         began = time.monotonic()
 
         def ask(name: str) -> None:
             study = campaign([judge], pairs=8, seed=len(name))
-            assert run(study, tmp_path / name / "try").complete
+            assert run(study, tmp_path / name / "try", limiters=limiters).complete
 
         threads = [threading.Thread(target=ask, args=(name,)) for name in ("one", "other")]
         for thread in threads:
@@ -369,12 +370,13 @@ def test_runs_in_different_threads_share_a_fixed_limit(tmp_path: Path) -> None:
 def test_the_next_run_starts_at_the_pace_that_was_found(tmp_path: Path) -> None:
     """200 requests that are refused in part find the limit; the next run keeps to it at once."""
     gate = Gate(Limit(100, period=1.0, burst=5), dialect="none", says_wait=False)
+    limiters = RateLimiters()
     with Provider(lambda n, body: Says(), gate) as provider:
         refused = []
         for name in ("one", "other"):
             study = campaign([claude(provider.url, concurrency=32)], pairs=100, seed=len(name))
             before = gate.refused
-            assert run(study, tmp_path / name / "try").complete
+            assert run(study, tmp_path / name / "try", limiters=limiters).complete
             refused.append(gate.refused - before)
     assert refused[0] > 0
     assert refused[1] <= 0.05 * 200

@@ -19,8 +19,9 @@ from llm_elicit.config.base_model import to_yaml
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CancelledRunError, CapError, InputError
 from llm_elicit.orchestrator import RunEvent, read_control, status
+from llm_elicit.pipeline.ask import ask
 from llm_elicit.pipeline.campaign_run import CampaignRun
-from llm_elicit.pipeline.plan import plan_grid
+from llm_elicit.pipeline.plan import plan, plan_grid
 from llm_elicit.pipeline.runtime import Runtime
 from llm_elicit.testing.provider import Provider, Says
 from pipeline.conftest import LATENCY
@@ -234,6 +235,46 @@ def test_two_campaigns_share_a_limit_fairly(tmp_path: Path) -> None:
         done, took = asyncio.run(go())
     assert sum(done) >= 0.7 * a_second * took
     assert min(done) >= 0.7 * max(done)
+
+
+def test_a_runtime_shares_its_limits_with_other_event_loops(tmp_path: Path) -> None:
+    """A run of the runtime and one in a thread make ten requests a second together."""
+    with Provider(lambda _n, _body: Says("A")) as provider:
+        limit = {"requests_per_minute": 600.0}
+        here, there = (
+            _campaign(provider.url, tmp_path, name, 8, **limit) for name in ("here", "there")
+        )
+
+        async def go() -> float:
+            async with Runtime(tmp_path) as runtime:
+                began = time.monotonic()
+                job = runtime.start(here)
+                await asyncio.to_thread(
+                    lambda: asyncio.run(ask(plan(there), limiters=runtime.limiters))
+                )
+                await _answers(job, 16)
+                took = time.monotonic() - began
+                await job.cancel()
+                return took
+
+        assert asyncio.run(go()) >= 2.7
+        assert len(provider.seen) == 32
+
+
+def test_a_runtime_can_be_entered_again_in_another_event_loop(tmp_path: Path) -> None:
+    runtime = Runtime(tmp_path)
+    names = ["first", "second"]
+
+    async def go() -> list[str]:
+        async with runtime:
+            assert not runtime.runs
+            campaigns = [_simulated(tmp_path).model_copy(update={"name": name}) for name in names]
+            jobs = [runtime.start(campaign) for campaign in campaigns]
+            for job in jobs:  # one of them waits until the other is fitted
+                await job.wait()
+            return [job.state for job in jobs]
+
+    assert asyncio.run(go()) == asyncio.run(go()) == ["done", "done"]
 
 
 def test_a_late_watcher_sees_every_event_once(slow: Provider, tmp_path: Path) -> None:
