@@ -17,7 +17,6 @@ from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import Progress, Silent
 from llm_elicit.orchestrator.log import span
-from llm_elicit.pipeline.file_checks import check_files, warn_of_gaps
 from llm_elicit.pipeline.fit import refit_changed
 from llm_elicit.pipeline.manifest import digest_of, digest_of_file
 from llm_elicit.pipeline.run_folder import (
@@ -31,6 +30,7 @@ from llm_elicit.pipeline.run_folder import (
     SAMPLES,
     Run,
 )  # fmt: skip
+from llm_elicit.pipeline.stage_inputs import check_files, warn_of_gaps
 from llm_elicit.planning.rounds import schedule_of
 from llm_elicit.spaces.features import FeatureSpace, Floats
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from llm_elicit.orchestrator import (
     Control,
     RateLimiters,
     RunEvent,
+    RunInUseError,
     RunState,
     Wanted,
     in_thread,
@@ -31,26 +31,16 @@ from llm_elicit.orchestrator import (
 from llm_elicit.orchestrator.journal import now
 from llm_elicit.pipeline.ask import ask_under
 from llm_elicit.pipeline.event_log import INTERVAL, EventLog
-from llm_elicit.pipeline.plan import plan_run
-from llm_elicit.pipeline.run_control import RunControl
+from llm_elicit.pipeline.run_control import RunControl, check_limits
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.run_progress import RunProgress
 from llm_elicit.pipeline.snapshot import RunSnapshot
-from llm_elicit.pipeline.stage_process import run_stages
-
-MOST_CONCURRENT = 1_000
-"""The most concurrent requests of a judge."""
+from llm_elicit.pipeline.stage_process import make_views, run_stages, run_until
+from llm_elicit.pipeline.stages import plan_run
 
 _AFTER_ASKING = ("fit", "audit", "report")
 _WITH_VIEW = (*_AFTER_ASKING, "live")
 _TOLD_AS = {"fit": "fitted", "audit": "audited", "report": "reported"}
-
-_REST = 3.0
-"""The least time between two live views, in times of what the last one took: most of the processor
-is left to the questions."""
-
-_GROWTH, _FEWEST = 1.05, 10
-"""A live view is made again when the answers have grown by this factor, from this number on."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +71,7 @@ class CampaignRun:
 
     Attributes:
         run: the run's folder and what its stages wrote there.
+        elsewhere: whether another process works on it, so that this object is of no more use.
     """
 
     def __init__(
@@ -91,7 +82,9 @@ class CampaignRun:
         self._start = start
         self._cache: CacheUse = cache
         self._log = EventLog(run.location)
-        self._now = Control(**{"wanted": start.get("wanted", "running")})
+        self.elsewhere = False
+        self._removal: asyncio.Task[None] | None = None
+        self._now = Control(wanted=start.get("wanted", "running"), at_work=True)
         judges = {judge.name: judge for judge in run.campaign.judges}
         self._progress = RunProgress(judges, self._log)
         self._control: RunControl | None = None
@@ -143,7 +136,7 @@ class CampaignRun:
         Events of a kind are collected for a quarter of a second. They are replayed from the
         journal, also after the process was killed.
         """
-        return self._log.since(since)
+        return self._log.events(since)
 
     async def wait(self) -> Run:
         """Wait for the end, and return the run.
@@ -171,8 +164,9 @@ class CampaignRun:
         """Go on with a run that is paused, or begin an ended one again where it stopped.
 
         Raises:
-            InputError: it is done.
+            InputError: it is done, or it is being deleted.
         """
+        self._check_kept()
         if self.state == "done":
             raise InputError(f"{self.name}: the run is done; there is nothing to resume")
         if self._task.done():
@@ -207,14 +201,32 @@ class CampaignRun:
             max_cost: a cap in USD over all resumes, above 0.
 
         Raises:
-            InputError: a limit is out of its range.
+            InputError: a limit is out of its range, the price of a judge is unknown, so that a cap
+                cannot be held, or the run is being deleted.
         """
-        if concurrency is not None and not 1 <= concurrency <= MOST_CONCURRENT:
-            raise InputError(f"concurrency = {concurrency}; it must be 1 to {MOST_CONCURRENT:,}")
-        if max_cost is not None and not 0.0 < max_cost < float("inf"):
-            raise InputError(f"max_cost = {max_cost:g}; it must be above 0 USD")
+        self._check_kept()
+        await in_thread(partial(check_limits, self.run.campaign, max_cost, concurrency))
         await self._request(None, concurrency=concurrency, max_cost=max_cost)
         self._log.add("retuned", concurrency=concurrency, max_cost=max_cost)
+
+    async def delete(self) -> None:
+        """Cancel the run, and remove its folder and its journal; nothing else can be done then.
+
+        Raises:
+            InputError: they cannot be removed.
+        """
+        if self._removal is None:
+            self._removal = asyncio.create_task(self._remove())
+        removal = self._removal
+        try:
+            await asyncio.shield(removal)
+        finally:
+            if removal.done() and (removal.cancelled() or removal.exception()):
+                self._removal = None
+
+    async def _remove(self) -> None:
+        await self.cancel()
+        await in_thread(self.run.remove)
 
     async def stop(self, drain: bool = True) -> None:
         """End this process's work on the run, which `Runtime.recover` takes up again."""
@@ -223,7 +235,12 @@ class CampaignRun:
             await asyncio.sleep(0)
         await asyncio.wait([self._task])
 
+    def _check_kept(self) -> None:
+        if self._removal is not None:
+            raise InputError(f"{self.name}: the run is being deleted")
+
     def _check_alive(self, wanted: str) -> None:
+        self._check_kept()
         if self._task.done():
             raise InputError(f"{self.name}: the run is {self.state} and cannot be {wanted}")
 
@@ -244,7 +261,8 @@ class CampaignRun:
 
     def _adopt(self, found: Control) -> None:
         """Take up what is recorded of the run, and tell a change of its state."""
-        before, self._now = (self.state, self.stage), found
+        # This process is at work, whether or not it could say so in the last seconds.
+        before, self._now = (self.state, self.stage), replace(found, at_work=True)
         if before != (self.state, self.stage):
             self._log.add("state", state=self.state, stage=self.stage, error=found.error)
         self._wake()
@@ -260,20 +278,29 @@ class CampaignRun:
         try:
             await self._stages()
         except ElicitError as error:
-            self._error = error
-            if not isinstance(error, CancelledRunError):
-                self._problems = (str(error),)
+            self._fail(error)
         except Exception as defect:
-            self._error = InputError(f"{self.name}: unexpected {type(defect).__name__}: {defect}")
-            self._problems = (str(self._error),)
+            self._fail(InputError(f"{self.name}: unexpected {type(defect).__name__}: {defect}"))
         finally:
             telling.cancel()
             self._control = None
             self._begun.set()
-            self._progress.tell()
-            await self._log.record()
-            self._log.end()
-            self._wake()
+            try:
+                await asyncio.wait([telling])
+                self._progress.tell()
+                await self._log.record()
+            finally:  # also if it is cancelled a second time
+                self._log.end()
+                self._wake()
+
+    def _fail(self, error: ElicitError) -> None:
+        """Keep the error that ended the run, which may not have begun in its journal."""
+        self._error = error
+        self.elsewhere = isinstance(error, RunInUseError)
+        if not isinstance(error, CancelledRunError):
+            self._problems = (str(error),)
+            if self.state not in ENDED:
+                self._adopt(replace(self._now, state="failed", error=str(error)))
 
     async def _stages(self) -> None:
         run = await in_thread(partial(plan_run, self.run))
@@ -298,6 +325,7 @@ class CampaignRun:
                 await self._after_asking(control)
             finally:
                 live.cancel()
+                await asyncio.wait([live])  # its process writes into the run's folder
 
     def _count_earlier(self, run: Run) -> None:
         """Take over the counts of earlier processes."""
@@ -312,13 +340,13 @@ class CampaignRun:
         left = list(_AFTER_ASKING if self._sharing.live_every is None else _WITH_VIEW)
         while left:
             await control.until_running()
-            async with self._sharing.fits:
-                await _until(control.stopping, self._follow(left, control))
+            await run_until(control.stopping, self._follow(left, control))
         self._progress.step = ""
 
     async def _follow(self, left: list[str], control: RunControl) -> None:
-        """Run the stages that are left, and tell how they go on."""
-        async with contextlib.aclosing(run_stages(self.folder, tuple(left))) as lines:
+        """Run the stages that are left when it is this run's turn, and tell how they go on."""
+        stages = contextlib.aclosing(run_stages(self.folder, tuple(left)))
+        async with self._sharing.fits, stages as lines:
             async for said in lines:
                 if "began" in said and said["began"] in _TOLD_AS:
                     await control.record(stage=said["began"])
@@ -341,43 +369,19 @@ class CampaignRun:
         self._log.add("live", number=self._live)
 
     async def _live_views(self) -> None:
-        """Make a live view every so often, while the answers grow; one that began is finished."""
+        """Make a live view every so often, while questions are asked."""
         every = self._sharing.live_every
-        seen, took = 0, 0.0
-        while every is not None:
-            await asyncio.sleep(max(every, _REST * took))
-            done = self._progress.done
-            due = done >= max(_FEWEST, _GROWTH * seen)
-            if not due or self.state != "running" or self.stage != "ask":
-                continue
-            # A view that cannot be made is made at the next time.
-            with contextlib.suppress(ElicitError):
-                async with (
-                    self._sharing.views,
-                    contextlib.aclosing(run_stages(self.folder, ["live"])) as lines,
-                ):
-                    began = time.monotonic()
-                    async for _ in lines:
-                        pass
-                seen, took = done, time.monotonic() - began
+        if every is not None:
+            async for _ in make_views(self.folder, every, self._sharing.views, self._asked):
                 self._tell_view()
+
+    def _asked(self) -> int | None:
+        """Return the number of answers; None while nothing is asked."""
+        asks = self.state == "running" and self.stage == "ask"
+        return self._progress.done if asks else None
 
     async def _tell_regularly(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL)
             self._progress.tell()
             await self._log.record()
-
-
-async def _until(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Await `work`, and cancel it once `stopping` is set."""
-    task, stop = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
-    try:
-        await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stop.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait([task])
-    if not task.cancelled():
-        task.result()

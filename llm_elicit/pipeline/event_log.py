@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from functools import partial
@@ -10,7 +12,15 @@ from itertools import islice
 from typing import Any
 
 from llm_elicit.errors import ElicitError
-from llm_elicit.orchestrator import JournalLocation, RunEvent, in_thread, read_events, record_events
+from llm_elicit.orchestrator import (
+    ENDED,
+    JournalLocation,
+    RunEvent,
+    in_thread,
+    read_control,
+    read_events,
+    record_events,
+)
 from llm_elicit.orchestrator.log import event as log_event
 
 INTERVAL = 0.25
@@ -30,19 +40,24 @@ class EventLog:
 
     Args:
         location: the run's journal.
+        here: whether this process works on the run. Of a run of another process, events are only
+            read, until its journal says that it has ended.
     """
 
-    def __init__(self, location: JournalLocation) -> None:
+    def __init__(self, location: JournalLocation, *, here: bool = True) -> None:
         self._location = location
+        self._here = here
+        self._others = location.shared or not here  # who write into the journal
         self._waiting: list[RunEvent] = []
         self._recent: deque[RunEvent] = deque(maxlen=_KEPT)
         self._changed = asyncio.Event()
-        self._recording = asyncio.Lock()
+        self._journal = asyncio.Lock()
+        self._looked = -_LOOK_AGAIN
         self._ended = False
 
     @property
     def last(self) -> int:
-        """The number of the last event that was recorded here; 0 before the first."""
+        """The number of the last event that is known here; 0 before the first."""
         return self._recent[-1].seq if self._recent else 0
 
     def add(self, kind: str, judge: str | None = None, **data: Any) -> None:
@@ -51,7 +66,7 @@ class EventLog:
 
     async def record(self) -> None:
         """Record the events added since; a journal that cannot be written keeps them waiting."""
-        async with self._recording:
+        async with self._journal:
             added, self._waiting = self._waiting, []
             if not added:
                 return
@@ -62,6 +77,8 @@ class EventLog:
                 self._waiting = added + self._waiting
                 log_event("events not recorded", reason=str(error))
                 return
+            if recorded[0].seq > self.last + 1:
+                self._recent.clear()  # others wrote meanwhile; the journal has theirs, too
             self._recent.extend(recorded)
             self._wake()
 
@@ -78,30 +95,45 @@ class EventLog:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def since(self, seq: int) -> AsyncIterator[RunEvent]:
-        """Yield all events with numbers above `seq`, and those to come until the run ends."""
+    async def events(self, since: int = 0) -> AsyncIterator[RunEvent]:
+        """Yield all events with numbers above `since`, and those to come until the run ends.
+
+        Raises:
+            JournalError: the journal cannot be read.
+        """
         while True:
+            # Others record that a run has ended before its last events.
             changed, ended = self._changed, self._ended
-            page = await self._after(seq)
+            if self._others:
+                await self._look()
+            page = await self._after(since)
             for one in page:
                 yield one
-                seq = one.seq
+                since = one.seq
             if page:
                 continue
             if ended:
                 return
-            try:
-                seconds = _LOOK_AGAIN if self._location.shared else None
-                await asyncio.wait_for(changed.wait(), seconds)
-            except TimeoutError:
-                pass
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), _LOOK_AGAIN if self._others else None)
+
+    async def _look(self) -> None:
+        """Look for events of other processes: once a second, for all watchers together."""
+        async with self._journal:
+            if time.monotonic() < self._looked + _LOOK_AGAIN:
+                return
+            if not self._here:
+                control = await in_thread(partial(read_control, self._location))
+                self._ended = control is None or control.state in ENDED
+            if self._recent:
+                self._recent.extend(await self._read(self.last))
+            self._looked = time.monotonic()
 
     async def _after(self, seq: int) -> list[RunEvent]:
         """Return events above `seq` without a gap: from memory if all are there."""
-        if seq == self.last and self._recent and not self._location.shared:
-            return []
-        place = seq + 1 - self._recent[0].seq if self._recent else -1
-        whole = self.last - seq == len(self._recent) - place
-        if place >= 0 and whole:
-            return list(islice(self._recent, place, None))
+        if self._recent and self._recent[0].seq <= seq + 1:
+            return list(islice(self._recent, max(seq + 1 - self._recent[0].seq, 0), None))
+        return await self._read(seq)
+
+    async def _read(self, seq: int) -> list[RunEvent]:
         return await in_thread(partial(read_events, self._location, seq))

@@ -20,11 +20,10 @@ from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.orchestrator import Progress, Silent
 from llm_elicit.orchestrator.log import span
-from llm_elicit.pipeline.conditions import conditions_of, joint_table
-from llm_elicit.pipeline.file_checks import check_files, warn_of_gaps
 from llm_elicit.pipeline.manifest import digest_of
 from llm_elicit.pipeline.power_sources import PowerSources, at_stated_power, pin_power, read_sources
 from llm_elicit.pipeline.run_folder import BANDS, BELIEF, DRAWS, POWER, SAMPLES, Run, fit_of
+from llm_elicit.pipeline.stage_inputs import check_files, conditions_of, joint_table, warn_of_gaps
 from llm_elicit.spaces.features import FeatureSpace
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from llm_elicit.config.grid import axis_word
 from llm_elicit.orchestrator import Progress, Silent
 from llm_elicit.orchestrator.log import span
 from llm_elicit.pipeline.audit import audit_is_current, read_samples, write_audit
-from llm_elicit.pipeline.file_checks import check_files, warn_of_gaps
 from llm_elicit.pipeline.fit import refit_changed
 from llm_elicit.pipeline.manifest import digest_of_file
 from llm_elicit.pipeline.run_folder import AUDIT, Run
+from llm_elicit.pipeline.stage_inputs import check_files, warn_of_gaps
 from llm_elicit.questions import Template, render
 
 if TYPE_CHECKING:

@@ -4,6 +4,10 @@
 (`llm_elicit.orchestrator.journal.control`). The process that works on the run reads it twice a
 second. To pause, it sends nothing more and waits for the answers in flight; to go on, it asks the
 open questions again, as it would after a restart.
+
+A process at work holds the lock `AT_WORK` of the run's folder, which nobody else can take unless
+they share a journal, and gives a sign of life every other second. Once it is silent for `SILENCE`
+seconds, a service may take the run over. A process that was only suspended sees that and stops.
 """
 
 from __future__ import annotations
@@ -17,19 +21,27 @@ from types import TracebackType
 from typing import Any, Self
 
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.errors import CancelledRunError, ElicitError
+from llm_elicit.errors import CancelledRunError, ElicitError, InputError
 from llm_elicit.orchestrator import (
+    AT_WORK,
     Budget,
     Control,
-    JournalError,
     JournalLocation,
     Progress,
+    RunInUseError,
+    RunLock,
     Silent,
+    begin_control,
     in_thread,
     read_control,
     sign_of_life,
     write_control,
 )
+from llm_elicit.orchestrator.budget import check_cap
+from llm_elicit.orchestrator.prices import price_of
+
+MOST_CONCURRENT = 1_000
+"""The most concurrent requests of a judge."""
 
 SIGNS = 2.0
 """Seconds between two signs of life."""
@@ -38,6 +50,22 @@ POLL = 0.4
 """Seconds between two looks at what is asked of the run."""
 
 _SILENT = Silent()
+
+
+def check_limits(campaign: Campaign, max_cost: float | None, concurrency: int | None) -> None:
+    """Check limits that are asked for of a run, which would end it if they cannot be held.
+
+    Raises:
+        InputError: one is out of its range, or there is a cap and a judge of unknown price.
+    """
+    if concurrency is not None and not 1 <= concurrency <= MOST_CONCURRENT:
+        raise InputError(f"concurrency = {concurrency}; it must be 1 to {MOST_CONCURRENT:,}")
+    if max_cost is None:
+        return
+    if not 0.0 < max_cost < float("inf"):
+        raise InputError(f"max_cost = {max_cost:g}; it must be above 0 USD")
+    prices = {judge.name: price_of(judge) for judge in campaign.judges}
+    check_cap(campaign.limits.model_copy(update={"max_cost": max_cost}), prices)
 
 
 class RunControl:
@@ -49,6 +77,9 @@ class RunControl:
         ceiling: the budget of several runs together.
         on_change: called with every change of what the run should do or does.
         start: what to record at the start, see `Control`; by default that it runs and asks.
+
+    Raises:
+        RunInUseError: when it is entered: another process is at work on the run.
     """
 
     def __init__(
@@ -66,16 +97,20 @@ class RunControl:
         self._location = location
         self._progress = progress
         self._on_change = on_change or (lambda _: None)
-        asks = {"wanted": "running", "state": "running", "stage": "ask", "error": None,
-                "max_cost": None, "concurrency": None}  # fmt: skip
+        asks = {"wanted": "running", "state": "running", "stage": "ask", "owner": "process",
+                "error": None, "max_cost": None, "concurrency": None}  # fmt: skip
         self._start = asks if start is None else start
+        self._lock = RunLock(location.folder, shared=location.shared, name=AT_WORK)
+        self._lost: RunInUseError | None = None
         self._applied: tuple[float | None, int | None] = (None, None)
         self._asked = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        await self.record(**self._start)
-        self._poll = asyncio.create_task(self._follow())
-        self._lives = asyncio.create_task(self._give_signs())
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._lock)
+            self.adopt(await in_thread(partial(begin_control, self._location, **self._start)))
+            stack.pop_all()
+        self._tasks = [asyncio.create_task(one()) for one in (self._follow, self._give_signs)]
         return self
 
     async def __aexit__(
@@ -84,33 +119,38 @@ class RunControl:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._poll.cancel()
-        self._lives.cancel()
-        await asyncio.wait((self._poll, self._lives))
-        if kind is not None and issubclass(kind, asyncio.CancelledError):
-            return  # the process ends: what is recorded says how the run goes on
-        with contextlib.suppress(JournalError):
-            await self.record(**_end(error))
+        for task in self._tasks:
+            task.cancel()
+        try:
+            await asyncio.wait(self._tasks)
+            with contextlib.suppress(ElicitError):
+                if changes := _end(error, shared=self._location.shared):
+                    await self.record(**changes)
+        finally:
+            self._lock.__exit__()
 
     @property
     def interrupts(self) -> bool:
         """Whether what is asked of the run differs from what it does."""
         limits = self.now.max_cost, self.now.concurrency
-        return self.now.wanted != "running" or limits != self._applied
+        return self._lost is not None or self.now.wanted != "running" or limits != self._applied
 
     async def until_running(self) -> float:
         """Wait while the run is to be paused; return the seconds waited.
 
         Raises:
             CancelledRunError: it is to be cancelled.
+            RunInUseError: another process has taken the run over.
         """
         began = time.monotonic()
         if self.now.wanted == "paused":
             await self.record(state="paused")
             self._progress.note("run", "paused; `llm-elicit resume` goes on")
-            while self.now.wanted == "paused":
+            while self.now.wanted == "paused" and self._lost is None:
                 self._asked.clear()
                 await self._asked.wait()
+        if self._lost is not None:
+            raise self._lost
         if self.now.wanted == "cancelled":
             raise CancelledRunError(
                 f"{self._location.folder}: cancelled; every answer received is kept: run again to "
@@ -135,22 +175,36 @@ class RunControl:
         return campaign.model_copy(update=changes)
 
     async def record(self, **changes: Any) -> None:
-        """Record what the run does, or ask something of it."""
-        self.adopt(await in_thread(partial(write_control, self._location, **changes)))
+        """Record what the run does, or ask something of it.
+
+        Raises:
+            RunInUseError: another process has taken the run over.
+        """
+        write = partial(write_control, self._location, takeovers=self.now.takeovers, **changes)
+        self.adopt(await in_thread(write))
 
     async def _follow(self) -> None:
         while True:
             await asyncio.sleep(POLL)
             # The journal's writer reports a failure; the next look may succeed.
-            with contextlib.suppress(JournalError):
-                found = await asyncio.to_thread(read_control, self._location)
-                if found is not None and found.changed >= self.now.changed:
+            with contextlib.suppress(ElicitError):
+                found = await in_thread(partial(read_control, self._location))
+                mine = found is not None and found.takeovers == self.now.takeovers
+                if found is not None and mine and found.changed >= self.now.changed:
                     self.adopt(found)
 
     async def _give_signs(self) -> None:
         while True:
-            with contextlib.suppress(JournalError):
-                await asyncio.to_thread(sign_of_life, self._location)
+            try:
+                # A late write must not come after the end of the run, when it may be deleted.
+                await in_thread(partial(sign_of_life, self._location, self.now.takeovers))
+            except RunInUseError as error:
+                self._lost = error
+                self.stopping.set()
+                self._asked.set()
+                return
+            except ElicitError:
+                pass  # as in `_follow`
             await asyncio.sleep(SIGNS)
 
     def adopt(self, found: Control) -> None:
@@ -163,8 +217,13 @@ class RunControl:
             self._on_change(found)
 
 
-def _end(error: BaseException | None) -> dict[str, str | None]:
+def _end(error: BaseException | None, *, shared: bool) -> dict[str, Any]:
     """Return what to record of a run that ended, with an error or without."""
+    if isinstance(error, RunInUseError):
+        return {}  # the other process says what becomes of it
+    if isinstance(error, asyncio.CancelledError):
+        # The process ends, and what is recorded says how the run goes on. Others may be at work.
+        return {} if shared else {"alive": 0.0}
     if error is None:
         return {"state": "done", "error": None}
     if isinstance(error, CancelledRunError):

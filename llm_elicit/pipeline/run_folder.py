@@ -70,7 +70,6 @@ POWERS = "powers.parquet"
 BELIEF = ("belief.json", "belief.safetensors", SAMPLES, BANDS, DRAWS, POWER)
 """The files that a fit may write into a belief's folder."""
 
-
 _OF_DIRECT = ("judge", "kind", "number", "replicate", "template", "reply", "verdict")
 """The columns of direct answers that later stages use, in every version."""
 
@@ -258,9 +257,21 @@ class Run:
         )
 
     def remove(self) -> None:
-        """Remove the run: its journal and its folder."""
+        """Remove the run: its journal and its folder.
+
+        Raises:
+            InputError: one of them cannot be removed.
+        """
         orchestrator.drop_journal(self.location)
-        shutil.rmtree(self.folder)
+        try:
+            shutil.rmtree(self.folder)
+        except FileNotFoundError:
+            pass  # another process has removed it
+        except OSError as error:
+            raise InputError(
+                f"{self.folder}: cannot be removed ({error.strerror or error}); check its "
+                "permissions, and delete it again"
+            ) from None
 
     def check_identity(self) -> None:
         """Check that the campaign is the one that the run was started with.

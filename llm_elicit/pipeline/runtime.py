@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
 from llm_elicit.config.campaign import Campaign, Limits
-from llm_elicit.errors import ElicitError, InputError
+from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import (
     ENDED,
     SILENCE,
@@ -22,11 +22,11 @@ from llm_elicit.orchestrator import (
     JournalLocation,
     RateLimiters,
     in_thread,
-    read_control,
     spent_in,
 )
 from llm_elicit.pipeline.campaign_run import CampaignRun, Sharing
-from llm_elicit.pipeline.run_folder import CAMPAIGN, Run, find
+from llm_elicit.pipeline.recovery import Recovery, run_folders
+from llm_elicit.pipeline.run_folder import Run, find
 
 _LIBRARIES = ("pyarrow.parquet", "scipy.stats", "llm_elicit.density")
 """Large libraries that the stages need in this process."""
@@ -79,6 +79,7 @@ class Runtime:
         self._live_every = live_every
         self._sharing = self._shared()
         self._runs: dict[str, CampaignRun] = {}
+        self._recovery = Recovery(folder)
 
     async def __aenter__(self) -> Self:
         # Loading them later would block the event loop of runs that ask already.
@@ -107,8 +108,11 @@ class Runtime:
 
     @property
     def runs(self) -> Mapping[str, CampaignRun]:
-        """The runs of this process by the campaign's name, ended ones included."""
-        return MappingProxyType(self._runs)
+        """The runs of this process by the campaign's name, ended ones included.
+
+        Those on which another process works, or that it has taken over, are not among them.
+        """
+        return {name: run for name, run in self._runs.items() if not run.elsewhere}
 
     def start(
         self,
@@ -148,7 +152,7 @@ class Runtime:
     ) -> CampaignRun:
         run = campaign if isinstance(campaign, Run) else Run.open(self._placed(campaign))
         name = run.campaign.name
-        known = self._runs.get(name)
+        known = self.runs.get(name)
         if known is not None and known.state not in ENDED:
             raise InputError(f"{name}: it is {known.state} here already")
         self._runs[name] = added = CampaignRun(run, self._sharing, start, cache)
@@ -169,18 +173,22 @@ class Runtime:
         Runs of a service that lives are left to it. Of one that was killed just now it takes some
         seconds to know. A run that cannot be opened is left alone.
         """
-        taken = []
-        for seconds in (0.0, SILENCE):
-            await asyncio.sleep(seconds)
-            found, unsure = await in_thread(partial(_interrupted, self.folder, set(self._runs)))
-            taken += [
-                self._add(run, {"error": None}, "reuse")
-                for run in found
-                if run.campaign.name not in self._runs
-            ]
-            if not unsure:
-                break
+        taken, unsure = await self._take_over()
+        if unsure:
+            await asyncio.sleep(SILENCE)
+            taken += (await self._take_over())[0]
         return taken
+
+    async def keep_recovering(self) -> None:
+        """Take up the runs of services that are gone, every few seconds, until it is cancelled."""
+        while True:
+            await asyncio.sleep(SILENCE / 2)
+            await self._take_over()
+
+    async def _take_over(self) -> tuple[list[CampaignRun], bool]:
+        found, unsure = await in_thread(partial(self._recovery.take, set(self.runs)))
+        free = [run for run in found if run.campaign.name not in self.runs]
+        return [self._add(run, {"error": None}, "reuse") for run in free], unsure
 
     async def delete(self, name: str) -> None:
         """Cancel a run, and remove its folder and its journal.
@@ -191,9 +199,9 @@ class Runtime:
         run = self._runs.get(name)
         if run is None:
             raise InputError(f"{name}: there is no such run here")
-        await run.cancel()
-        del self._runs[name]
-        await in_thread(run.run.remove)
+        await run.delete()
+        if self._runs.get(name) is run:
+            del self._runs[name]
 
 
 def _load_libraries() -> None:
@@ -201,37 +209,9 @@ def _load_libraries() -> None:
         import_module(name)
 
 
-def _folders(folder: Path) -> list[Path]:
-    return sorted(path.parent for path in folder.glob(f"*/{CAMPAIGN}"))
-
-
 def _spent(folder: Path) -> float:
     """Return the USD that the runs of a folder spent or reserved."""
-    found = [(path, find(path)[0]) for path in _folders(folder)]
+    found = [(path, find(path)[0]) for path in run_folders(folder)]
     # A grid's own folder holds its campaign only; the runs of its cells lie beside it.
     runs = [JournalLocation(path, one.journal) for path, one in found if one.grid is None]
     return sum(map(spent_in, runs))
-
-
-def _interrupted(folder: Path, known: set[str]) -> tuple[list[Run], bool]:
-    """Return the runs that a service began and did not end, but for those of known names.
-
-    Returns:
-        The runs without a sign of life, and whether there are others.
-    """
-    found, unsure = [], False
-    for path in _folders(folder):
-        if path.name in known:
-            continue
-        try:
-            run = Run.open(path)
-            control = read_control(run.location)
-        except ElicitError:
-            continue
-        if control is None or control.owner != "service" or control.state in ENDED:
-            continue
-        if control.at_work:
-            unsure = True
-        else:
-            found.append(run)
-    return found, unsure

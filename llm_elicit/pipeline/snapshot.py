@@ -113,12 +113,13 @@ def stored_snapshot(run: Run) -> RunSnapshot:
             cost=counts.cost,
         )
     if control is None:
-        control = Control(state="done" if run.report_path.is_file() else "planned")
+        state: RunState = "done" if run.report_path.is_file() else "planned"
+        control = Control(state=state, at_work=True)
     return RunSnapshot.of(
         run,
         control,
         judges,
-        state=control.state,
+        state=orchestrator.visible_state(control),
         step="",
         problems=(control.error,) if control.error else (),
         live=0,

@@ -4,7 +4,8 @@ A fit takes seconds of all processors and imports PyTorch. In a process of its o
 the event loop of a service nor slows its requests down, and it can be stopped.
 
 `python -m llm_elicit.pipeline.stage_process FOLDER STAGE...` runs stages of the run in a folder. It
-writes what happens to standard output, one JSON object a line; see `StageProgress`.
+writes what happens to standard output, one JSON object a line; see `StageProgress`. With `--child`
+before the folder it ends once its standard input does, as when its parent is killed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator, Sequence
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +29,19 @@ from llm_elicit.pipeline.live import write_live
 from llm_elicit.pipeline.report import report
 from llm_elicit.pipeline.run_folder import Run
 
+CHILD = "--child"
+
 STAGES = {"fit": fit, "audit": audit, "report": report, "live": write_live}
 
 _NICENESS = 15
 """How far the stages stand back behind the requests of this machine's services."""
+
+_REST = 3.0
+"""The least time between two live views, in times of what the last one took: most of the processor
+is left to the questions."""
+
+_GROWTH, _FEWEST = 1.05, 10
+"""A live view is made again when the answers have grown by this factor, from this number on."""
 
 _LONGEST = 2**20
 """The most bytes of a line."""
@@ -76,8 +88,8 @@ async def run_stages(folder: Path, stages: Sequence[str]) -> AsyncGenerator[dict
         StageFailedError: the process failed otherwise, or was killed.
     """
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", __name__, str(folder), *stages,
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+        sys.executable, "-m", __name__, CHILD, str(folder), *stages,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE, limit=_LONGEST, start_new_session=True,
     )  # fmt: skip
     assert process.stdout is not None
@@ -103,6 +115,56 @@ async def run_stages(folder: Path, stages: Sequence[str]) -> AsyncGenerator[dict
         raise StageFailedError(f"{folder}: {', '.join(stages)} failed: {why}")
 
 
+async def make_views(
+    folder: Path, every: float, turn: asyncio.Semaphore, answers: Callable[[], int | None]
+) -> AsyncGenerator[None]:
+    """Make live views of the run in a folder while its answers grow; yield after each.
+
+    Args:
+        folder: the run's folder.
+        every: seconds between two views, at least.
+        turn: limits how many views are made at the same time.
+        answers: returns the number of answers; None while no view is wanted.
+    """
+    seen, took = 0, 0.0
+    while True:
+        await asyncio.sleep(max(every, _REST * took))
+        done = answers()
+        if done is None or done < max(_FEWEST, _GROWTH * seen):
+            continue
+        try:
+            async with turn, contextlib.aclosing(run_stages(folder, ["live"])) as lines:
+                began = time.monotonic()
+                async for _ in lines:
+                    pass
+        except ElicitError:
+            continue  # a view that cannot be made is made at the next time
+        seen, took = done, time.monotonic() - began
+        yield
+
+
+async def run_until(stopping: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Await `work`, and cancel it once `stopping` is set."""
+    task, stop = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stop.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
+
+
+def _end_with_parent() -> None:
+    """End this process at once when its parent is gone, which holds the other end of its input."""
+    # Not by `sys.stdin`, whose lock could not be released at the end of this process.
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
 def main(folder: str, *stages: str) -> int:
     """Run stages in this process, and return its exit code."""
     if hasattr(os, "nice"):
@@ -121,4 +183,9 @@ def main(folder: str, *stages: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    arguments = sys.argv[1:]
+    if arguments[0] == CHILD:
+        # Another service may take the run over, and must not fit it beside this process.
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        arguments.pop(0)
+    sys.exit(main(*arguments))

@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import sqlite3
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,18 +21,13 @@ from llm_elicit.orchestrator.journal import (
     Answer,
     Journal,
     JournalLocation,
-    RunEvent,
     RunLock,
     answered,
     failed,
     intent,
     missed,
     quarantined,
-    read_control,
-    read_events,
     reading,
-    record_events,
-    request,
     submitted,
 )
 from llm_elicit.orchestrator.journal.changes import storable
@@ -62,6 +56,7 @@ GOLDEN = {
     "0008-transactions-and-late-answers": ("63161ce101efd923", "57fdd91b51c23b40"),
     "0011-digests": ("9ac1590e85222278", "9ac1590e85222278"),
     "0013-people": ("c807ba14a37d1b68", "df0b42fa8a09edfe"),
+    "0014-takeovers": ("586c466a10888ae0", "9ca9f5ae0a9bd33c"),
     "0012-run-control-and-events": ("39a5d6f212cde7ab", "aa061925dc7ba5d2"),
 }
 
@@ -383,40 +378,3 @@ def test_a_round_waits_for_every_question_before_it(location: JournalLocation) -
         journal.commit([answered(question.id, ANSWER)])
         assert settled(location, "expert") is (left == 0)
     journal.close()
-
-
-def test_what_is_asked_of_a_run_and_its_events_survive_in_either_database(
-    location: JournalLocation,
-) -> None:
-    assert request(location, "paused", max_cost=2.0).state == "planned"
-    asked = request(location, concurrency=3)
-    assert (asked.wanted, asked.max_cost, asked.concurrency) == ("paused", 2.0, 3)
-    assert read_control(location) == asked
-    first = record_events(
-        location,
-        [RunEvent(kind="planned"), RunEvent(kind="answered", judge="gpt", data={"count": 3})],
-    )
-    second = record_events(location, [RunEvent(kind="state", data={"state": "paused"})])
-    assert [event.seq for event in first + second] == [1, 2, 3]
-    assert read_events(location, since=1) == [first[1], *second]
-    assert read_events(location, since=3) == []
-
-
-def test_two_processes_number_the_events_of_a_run_together(location: JournalLocation) -> None:
-    request(location, "running")  # the tables exist
-    with ThreadPoolExecutor(4) as threads:
-        for _ in threads.map(
-            lambda k: record_events(location, [RunEvent(kind=f"{k}")] * 2), range(20)
-        ):
-            pass
-    assert [event.seq for event in read_events(location)] == list(range(1, 41))
-
-
-def test_a_run_of_an_earlier_version_has_neither_control_nor_events(tmp_path: Path) -> None:
-    location = JournalLocation(tmp_path)
-    assert read_control(location) is None
-    assert read_events(location) == []
-    with sqlite3.connect(tmp_path / "journal.sqlite") as old:
-        old.executescript(MIGRATIONS[0].sqlite)
-    assert read_control(location) is None
-    assert read_events(location) == []

@@ -11,11 +11,21 @@ import pytest
 
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CancelledRunError, CapError
-from llm_elicit.orchestrator import JournalLocation, read_control, request, status
+from llm_elicit.orchestrator import (
+    JournalLocation,
+    RunInUseError,
+    read_control,
+    request,
+    status,
+    take_over,
+    visible_state,
+    write_control,
+)
+from llm_elicit.pipeline import run_control
 from llm_elicit.pipeline.ask import ask
-from llm_elicit.pipeline.plan import plan
-from llm_elicit.pipeline.run_control import POLL
+from llm_elicit.pipeline.run_control import POLL, SIGNS, RunControl
 from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.pipeline.stages import plan
 from llm_elicit.testing.provider import Provider
 from pipeline.conftest import LATENCY
 
@@ -138,3 +148,83 @@ def test_a_cap_that_is_lowered_while_the_run_asks_is_held(slow: Provider, tmp_pa
         asyncio.run(go())
     assert _state(run.location) == "failed"
     assert len(slow.seen) < QUESTIONS
+
+
+def test_a_second_start_leaves_the_run_at_work_as_it_is(slow: Provider, tmp_path: Path) -> None:
+    """Also while it is paused, when nothing is asked."""
+    run = _planned(slow.url, tmp_path)
+
+    async def go() -> Run:
+        asking = asyncio.create_task(ask(run))
+        await _until(lambda: _answered(slow) > 10)
+        request(run.location, "paused", concurrency=3)
+        await _until(lambda: _state(run.location) == "paused")
+        before = read_control(run.location)
+        with pytest.raises(RunInUseError, match="another process is at work"):
+            await ask(run)
+        assert read_control(run.location) == before
+        request(run.location, "running")
+        return await asking
+
+    assert asyncio.run(go()).judgments == {"gpt": QUESTIONS}
+    assert _state(run.location) == "done"
+
+
+def test_a_run_that_was_taken_over_is_left_to_the_other_process(
+    slow: Provider, tmp_path: Path
+) -> None:
+    """As when this process was suspended for so long that it counted as dead."""
+    run = _planned(slow.url, tmp_path)
+
+    async def go() -> None:
+        asking = asyncio.create_task(ask(run))
+        await _until(lambda: _answered(slow) > 10)
+        write_control(run.location, owner="service", alive=0.0)
+        assert take_over(run.location)
+        with pytest.raises(RunInUseError, match="another took the run over"):
+            await asyncio.wait_for(asking, 3 * SIGNS)
+
+    asyncio.run(go())
+    found = read_control(run.location)
+    assert found is not None
+    assert (found.state, found.takeovers) == ("running", 1)
+    assert status(run.folder, run.campaign)["gpt"].in_flight == 0
+
+
+def test_a_stopped_run_is_interrupted_at_once(slow: Provider, tmp_path: Path) -> None:
+    run = _planned(slow.url, tmp_path)
+
+    async def go() -> None:
+        asking = asyncio.create_task(ask(run))
+        await _until(lambda: _answered(slow) > 10)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+    asyncio.run(go())
+    found = read_control(run.location)
+    assert found is not None
+    assert visible_state(found) == "interrupted"
+    assert (found.state, found.wanted) == ("running", "running")
+
+
+def test_no_sign_of_life_comes_after_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would bring the journal of a deleted run back."""
+    running: list[str] = []
+
+    def slowly(location: JournalLocation, takeovers: int) -> None:
+        running.append("began")
+        time.sleep(0.5)
+        running.append("ended")
+
+    monkeypatch.setattr(run_control, "sign_of_life", slowly)
+
+    async def go() -> None:
+        async with RunControl(JournalLocation(tmp_path)):
+            while not running:
+                await asyncio.sleep(0.01)
+        assert running == ["began", "ended"]
+
+    asyncio.run(go())

@@ -18,11 +18,18 @@ import llm_elicit as le
 from llm_elicit.config.base_model import to_yaml
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import CancelledRunError, CapError, InputError
-from llm_elicit.orchestrator import RunEvent, read_control, status
+from llm_elicit.orchestrator import (
+    AT_WORK,
+    RunEvent,
+    RunInUseError,
+    RunLock,
+    read_control,
+    status,
+)
 from llm_elicit.pipeline.ask import ask
 from llm_elicit.pipeline.campaign_run import CampaignRun
-from llm_elicit.pipeline.plan import plan, plan_grid
 from llm_elicit.pipeline.runtime import Runtime
+from llm_elicit.pipeline.stages import plan, plan_grid
 from llm_elicit.testing.provider import Provider, Says
 from pipeline.conftest import LATENCY
 
@@ -153,6 +160,24 @@ def test_a_cancelled_run_keeps_its_answers_and_can_be_resumed(
             kept = status(job.folder, job.run.campaign)["gpt"].done
             assert 10 <= kept < 80
             await job.resume()
+            await _answers(job, 80)
+            await job.cancel()
+
+    asyncio.run(go())
+
+
+def test_a_paused_run_is_cancelled_at_once_and_can_be_resumed(
+    slow: Provider, tmp_path: Path
+) -> None:
+    async def go() -> None:
+        async with Runtime(tmp_path) as runtime:
+            job = runtime.start(_campaign(slow.url, tmp_path), paused=True)
+            await job.pause()
+            watching = asyncio.create_task(_numbers(job, 0))
+            await job.cancel(drain=False)
+            assert job.state == "cancelled"
+            assert await asyncio.wait_for(watching, 5.0)
+            await job.resume()  # the lock of its folder is free
             await _answers(job, 80)
             await job.cancel()
 
@@ -306,6 +331,8 @@ def test_bad_requests_are_one_clear_line(slow: Provider, tmp_path: Path) -> None
                 runtime.start(_campaign(slow.url, tmp_path))
             with pytest.raises(InputError, match="concurrency = 0"):
                 await job.retune(concurrency=0)
+            with pytest.raises(InputError, match="no price is known"):
+                await job.retune(max_cost=1.0)  # the run could not hold it, and would end
             with pytest.raises(InputError, match="max_cost = -1"):
                 await job.retune(max_cost=-1.0)
             with pytest.raises(InputError, match="no such run"):
@@ -317,6 +344,55 @@ def test_bad_requests_are_one_clear_line(slow: Provider, tmp_path: Path) -> None
 
     asyncio.run(go())
     assert not slow.seen
+
+
+def test_a_run_that_another_process_works_on_can_be_started_later(tmp_path: Path) -> None:
+    campaign = _simulated(tmp_path)
+
+    async def go() -> None:
+        async with Runtime(tmp_path) as runtime:
+            with RunLock(tmp_path / "small", name=AT_WORK):
+                job = runtime.start(campaign)
+                with pytest.raises(RunInUseError, match="another process is at work"):
+                    await job.wait()
+            assert job.state == "failed"
+            assert not runtime.runs  # the other process has it
+            job = runtime.start(campaign, paused=True)
+            await job.pause()
+            assert job.state == "paused"
+            await job.cancel()
+
+    asyncio.run(go())
+
+
+def test_a_run_that_waits_for_its_turn_to_fit_can_be_cancelled(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with Runtime(tmp_path) as runtime, runtime._sharing.fits:
+            job = runtime.start(_simulated(tmp_path))
+            await _answers(job, 80)
+            await asyncio.sleep(0.5)
+            async with asyncio.timeout(10.0):
+                await job.cancel()
+            assert job.state == "cancelled"
+
+    asyncio.run(go())
+
+
+def test_a_run_is_deleted_once_and_is_not_resumed_meanwhile(slow: Provider, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with Runtime(tmp_path) as runtime:
+            job = runtime.start(_campaign(slow.url, tmp_path))
+            await _answers(job, 10)
+            deleting = [asyncio.create_task(runtime.delete("one")) for _ in range(2)]
+            await asyncio.sleep(0)
+            for act in (job.resume, job.pause, lambda: job.retune(concurrency=2)):
+                with pytest.raises(InputError, match="being deleted"):
+                    await act()
+            await asyncio.gather(*deleting)
+            assert not runtime.runs
+            assert not job.folder.exists()
+
+    asyncio.run(go())
 
 
 CHILD = """

@@ -21,6 +21,7 @@ from llm_elicit.orchestrator.journal.control import (
     RunEvent,
     RunState,
     Wanted,
+    begin_control,
     drop_journal,
     is_active,
     read_control,
@@ -28,12 +29,20 @@ from llm_elicit.orchestrator.journal.control import (
     record_events,
     request,
     sign_of_life,
+    take_over,
     visible_state,
     write_control,
 )
 from llm_elicit.orchestrator.journal.digests import check_digests, digest_of
 from llm_elicit.orchestrator.journal.failures import JournalError
-from llm_elicit.orchestrator.journal.interface import FILE, LEASE, JournalLocation, RunLock
+from llm_elicit.orchestrator.journal.interface import (
+    AT_WORK,
+    FILE,
+    LEASE,
+    JournalLocation,
+    RunInUseError,
+    RunLock,
+)
 from llm_elicit.orchestrator.journal.plan import planned_rounds, record_rounds
 from llm_elicit.orchestrator.journal.reading import (
     answered_by_kind,
@@ -50,6 +59,7 @@ from llm_elicit.orchestrator.journal.reading import (
 from llm_elicit.orchestrator.journal.store import Journal
 
 __all__ = [
+    "AT_WORK",
     "ENDED",
     "FILE",
     "LEASE",
@@ -64,6 +74,7 @@ __all__ = [
     "JournalLocation",
     "Question",
     "RunEvent",
+    "RunInUseError",
     "RunLock",
     "RunState",
     "Totals",
@@ -71,6 +82,7 @@ __all__ = [
     "answered",
     "answered_by_kind",
     "batch_rows",
+    "begin_control",
     "check_digests",
     "committed",
     "digest_of",
@@ -96,6 +108,7 @@ __all__ = [
     "sign_of_life",
     "spent_in",
     "submitted",
+    "take_over",
     "totals",
     "visible_state",
     "write_control",

@@ -7,27 +7,31 @@ at work on the run reads the request within half a second. Both survive the proc
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import sqlalchemy as sa
 from pydantic import Field
 from sqlalchemy import func, insert, select, update
+from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from llm_elicit.config.base_model import StrictModel
+from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.changes import now, storable
-from llm_elicit.orchestrator.journal.interface import FILE, JournalLocation
+from llm_elicit.orchestrator.journal.interface import FILE, JournalLocation, RunInUseError
 from llm_elicit.orchestrator.journal.schema import clock, control, events, prepare_schema
 
 Wanted = Literal["running", "paused", "cancelled"]
 """What a run should do."""
 
 RunState = Literal[
-    "planned", "running", "pausing", "paused", "cancelling", "cancelled", "done", "failed"
-]
-"""What a run does. "pausing" and "cancelling" wait for requests in flight."""
+    "planned", "running", "pausing", "paused", "cancelling", "interrupted", "cancelled", "done",
+    "failed",
+]  # fmt: skip
+"""What a run does. "pausing" and "cancelling" wait for requests in flight; of an "interrupted" one
+the process is gone."""
 
 ENDED: tuple[RunState, ...] = ("cancelled", "done", "failed")
 """The states in which nothing more happens by itself."""
@@ -37,8 +41,6 @@ SILENCE = 6.0
 
 _PAGE = 1_000
 """The number of events that are read at a time."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Control:
         max_cost, concurrency: a cap in USD and a number of concurrent requests of each judge that
             replace the campaign's; None for the campaign's own.
         changed: seconds since 1970 of the last change, by the database's clock.
+        takeovers: how often another process took the run over since its own was silent.
         at_work: whether a process works on the run, or waits with it while it is paused.
     """
 
@@ -65,11 +68,16 @@ class Control:
     max_cost: float | None = None
     concurrency: int | None = None
     changed: float = 0.0
+    takeovers: int = 0
     at_work: bool = False
 
 
 def visible_state(control: Control) -> RunState:
-    """Return the state of a run; one that waits for requests in flight is "pausing"."""
+    """Return the state of a run, also while it waits for requests or its process is gone."""
+    if control.state in ENDED:
+        return control.state
+    if not control.at_work:
+        return "interrupted"
     if control.state == "running" and control.wanted == "paused":
         return "pausing"
     if control.state in ("running", "paused") and control.wanted == "cancelled":
@@ -96,10 +104,9 @@ class RunEvent(StrictModel):
 
 
 _WRITTEN = [one.name for one in fields(Control) if one.name != "at_work"]
-_COLUMNS = [
-    *(control.c[name] for name in _WRITTEN),
-    (clock() - control.c.alive < SILENCE).label("at_work"),
-]
+_LIVES = clock() - control.c.alive < SILENCE
+_GOES_ON = control.c.state.not_in(ENDED)
+_COLUMNS = [*(control.c[name] for name in _WRITTEN), _LIVES.label("at_work")]
 
 
 def read_control(location: JournalLocation) -> Control | None:
@@ -110,11 +117,27 @@ def read_control(location: JournalLocation) -> Control | None:
     """
     if not location.shared and not (location.folder / FILE).is_file():
         return None
-    with location.guarded(), location.readable().connect() as db, db.begin():
-        if not sa.inspect(db).has_table("control"):
-            return None  # of an earlier version
-        row = db.execute(select(*_COLUMNS)).one_or_none()
+    with location.guarded():
+        engine = location.readable()
+        try:
+            return _selected(engine, _COLUMNS)
+        except (OperationalError, ProgrammingError):
+            return _of_an_earlier_version(engine)
+
+
+def _selected(engine: sa.Engine, columns: Sequence[sa.ColumnElement[Any]]) -> Control | None:
+    with engine.connect() as db, db.begin():
+        row = db.execute(select(*columns)).one_or_none()
         return None if row is None else _read(row)
+
+
+def _of_an_earlier_version(engine: sa.Engine) -> Control | None:
+    """Read a journal that has fewer columns, or no table at all."""
+    found = sa.inspect(engine)
+    if not found.has_table("control"):
+        return None
+    known = {"at_work", *(column["name"] for column in found.get_columns("control"))}
+    return _selected(engine, [column for column in _COLUMNS if column.key in known])
 
 
 def _read(row: sa.Row[Any]) -> Control:
@@ -131,33 +154,82 @@ def is_active(location: JournalLocation) -> bool:
     return control is not None and control.at_work and control.state not in ENDED
 
 
-def write_control(location: JournalLocation, **changes: Any) -> Control:
-    """Change some attributes of what a run should do and does; return all of them.
+def begin_control(location: JournalLocation, **start: Any) -> Control:
+    """Record that this process begins to work on a run; return all of what is recorded.
 
-    The journal is created if necessary.
+    The journal is created if necessary. A run on which others work already, with a journal that
+    they share, goes on as it is: what is asked of it and its limits stay, but for a given cap.
+
+    Args:
+        location: the run's journal.
+        start: attributes of `Control` to record.
 
     Raises:
         JournalError: the journal cannot be written.
     """
-
-    def write(db: sa.Connection) -> Control:
-        if not db.execute(select(control.c.id)).all():
-            first = {name: getattr(Control(), name) for name in _WRITTEN}
-            db.execute(insert(control).values(id=1, alive=0.0, **first))
-        db.execute(update(control).values(**changes, changed=clock()))
-        return _read(db.execute(select(*_COLUMNS)).one())
-
-    return _written(location, write)
+    location.folder.mkdir(parents=True, exist_ok=True)
+    with _writing(location) as db:
+        changes = start
+        if location.shared and db.execute(select(_LIVES & _GOES_ON)).scalar_one():
+            cap = start.get("max_cost")
+            changes = {} if cap is None else {"max_cost": cap}
+        return _changed(db, {**changes, "changed": clock(), "alive": clock()})
 
 
-def sign_of_life(location: JournalLocation) -> None:
-    """Record that a process works on the run; it counts as dead `SILENCE` seconds later.
+def write_control(
+    location: JournalLocation, *, takeovers: int | None = None, **changes: Any
+) -> Control:
+    """Change some attributes of what a run should do and does; return all of them.
+
+    Args:
+        location: the run's journal.
+        takeovers: how often the run was taken over when the caller began to work on it; None for a
+            caller that does not work on it.
+        changes: attributes of `Control`.
 
     Raises:
+        RunInUseError: another process has taken the run over; nothing is changed.
+        InputError: there is no such run any more.
         JournalError: the journal cannot be written.
     """
     with _writing(location) as db:
-        db.execute(update(control).values(alive=clock()))
+        return _changed(db, {**changes, "changed": clock()}, takeovers)
+
+
+def sign_of_life(location: JournalLocation, takeovers: int) -> None:
+    """Record that a process works on the run; it counts as dead `SILENCE` seconds later.
+
+    Raises:
+        RunInUseError, InputError, JournalError: as `write_control`.
+    """
+    with _writing(location) as db:
+        _changed(db, {"alive": clock()}, takeovers)
+
+
+def take_over(location: JournalLocation) -> bool:
+    """Take over a run that a service began, if no process gives a sign of life any more.
+
+    Of several processes that try, one succeeds; it should begin to work on the run at once.
+
+    Raises:
+        InputError: there is no such run any more.
+        JournalError: the journal cannot be written.
+    """
+    left = ~_LIVES & _GOES_ON & (control.c.owner == "service")
+    taken = {"takeovers": control.c.takeovers + 1, "changed": clock(), "alive": clock()}
+    with _writing(location) as db:
+        return bool(db.execute(update(control).where(left).values(**taken)).rowcount)
+
+
+def _changed(db: sa.Connection, values: Mapping[str, Any], takeovers: int | None = None) -> Control:
+    """Change the row of a run, unless it was taken over more often, and return it."""
+    mine = sa.true() if takeovers is None else control.c.takeovers == takeovers
+    if not db.execute(update(control).where(mine).values(**values)).rowcount:
+        raise RunInUseError(
+            "this process gave no sign of life for so long that another took the run over; every "
+            "answer received is kept"
+        )
+    return _read(db.execute(select(*_COLUMNS)).one())
 
 
 def request(
@@ -172,9 +244,10 @@ def request(
     Arguments that are None leave what was asked before.
 
     Raises:
+        InputError: there is no such run any more.
         JournalError: the journal cannot be written.
     """
-    asked = {"wanted": wanted, "max_cost": max_cost, "concurrency": concurrency}
+    asked: dict[str, Any] = {"wanted": wanted, "max_cost": max_cost, "concurrency": concurrency}
     return write_control(location, **{key: to for key, to in asked.items() if to is not None})
 
 
@@ -182,10 +255,12 @@ def record_events(location: JournalLocation, happened: Sequence[RunEvent]) -> li
     """Record events and return them with their numbers.
 
     Raises:
+        InputError: there is no such run any more.
         JournalError: the journal cannot be written.
     """
-
-    def write(db: sa.Connection) -> list[RunEvent]:
+    if not happened:
+        return []
+    with _writing(location) as db:
         if location.shared:  # two processes must not take the same number
             db.exec_driver_sql("LOCK TABLE events IN EXCLUSIVE MODE")
         last = int(db.execute(select(func.max(events.c.seq))).scalar() or 0)
@@ -198,8 +273,6 @@ def record_events(location: JournalLocation, happened: Sequence[RunEvent]) -> li
             [one.model_dump() | {"data": storable(json.dumps(one.data))} for one in numbered],
         )
         return numbered
-
-    return _written(location, write) if happened else []
 
 
 def read_events(location: JournalLocation, since: int = 0, most: int = _PAGE) -> list[RunEvent]:
@@ -229,15 +302,18 @@ def drop_journal(location: JournalLocation) -> None:
             db.execute(sa.schema.DropSchema(location.schema, cascade=True, if_exists=True))
 
 
-def _written(location: JournalLocation, write: Callable[[sa.Connection], T]) -> T:
-    """Return the result of `write`, in a transaction of its own."""
-    with _writing(location) as db:
-        return write(db)
-
-
 @contextmanager
 def _writing(location: JournalLocation) -> Iterator[sa.Connection]:
-    location.folder.mkdir(parents=True, exist_ok=True)
+    """Open a transaction on a run's journal, in which its row of `control` exists.
+
+    Raises:
+        InputError: the run's folder is gone; a late write must not bring it back.
+    """
+    if not location.folder.is_dir():
+        raise InputError(f"{location.folder}: there is no such run")
     with location.guarded(), location.writable().connect() as db, db.begin():
         prepare_schema(db, location)
+        if db.execute(select(control.c.id)).first() is None:
+            first = {name: getattr(Control(), name) for name in _WRITTEN}
+            db.execute(insert(control).values(id=1, alive=0.0, **first))
         yield db

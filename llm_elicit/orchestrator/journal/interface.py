@@ -25,6 +25,9 @@ from llm_elicit.orchestrator.journal.failures import JournalError, explained
 
 FILE = "journal.sqlite"
 
+ASKING, AT_WORK = ".lock", ".at-work"
+"""The locks of a run's folder: while its questions are asked, and while a process works on it."""
+
 LEASE = 120.0
 """Seconds without a sign of life after which a worker counts as dead."""
 
@@ -39,6 +42,10 @@ _SILENCE = {
     "tcp_user_timeout": 30_000,
 }  # fmt: skip
 """Connection settings that detect an unreachable server within half a minute."""
+
+
+class RunInUseError(InputError):
+    """Another process works on a run, or has taken it over."""
 
 
 @dataclass(frozen=True)
@@ -189,13 +196,16 @@ class RunLock:
     Args:
         folder: the run's folder; created if necessary.
         shared: whether the lock is shared, for several processes with one journal on a server.
+        name: the name of the lock's file.
 
     Raises:
-        InputError: another process works on the folder, or it cannot be written.
+        RunInUseError: another process works on the folder.
+        InputError: it cannot be written.
     """
 
-    def __init__(self, folder: Path, *, shared: bool = False) -> None:
+    def __init__(self, folder: Path, *, shared: bool = False, name: str = ASKING) -> None:
         self._folder = folder
+        self._path = folder / name
         self._shared = shared
         self._db: sqlite3.Connection | None = None
 
@@ -203,8 +213,8 @@ class RunLock:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             # SQLite would open a file without write access for reading, and "lock" that.
-            (self._folder / ".lock").open("ab").close()
-            self._db = sqlite3.connect(self._folder / ".lock", timeout=0.0, isolation_level=None)
+            self._path.open("ab").close()
+            self._db = sqlite3.connect(self._path, timeout=0.0, isolation_level=None)
             if self._shared:
                 # A reader's lock: many may hold it, and none while one works alone.
                 self._db.execute("BEGIN").execute("SELECT COUNT(*) FROM sqlite_schema").fetchall()
@@ -214,7 +224,7 @@ class RunLock:
             if self._db is not None:
                 self._db.close()
             if "locked" in str(error):
-                raise InputError(
+                raise RunInUseError(
                     f"{self._folder}: another process is at work on this run; wait for it to end, "
                     "or stop it"
                 ) from None

@@ -375,5 +375,10 @@ MIGRATIONS: tuple[Migration, ...] = (
         CREATE INDEX people_by_pair ON people (judge, pair)
         """,
     ),
+    # How often a run was taken over, so that a process that was only suspended sees that it was.
+    _in_both(
+        "0014-takeovers",
+        "ALTER TABLE control ADD COLUMN takeovers BIGINT NOT NULL DEFAULT 0",
+    ),
 )
 """Named, append-only."""

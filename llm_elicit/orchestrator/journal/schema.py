@@ -141,6 +141,7 @@ control = Table(
     Column("concurrency", BigInteger),
     Column("changed", Double),
     Column("alive", Double),
+    Column("takeovers", BigInteger),
 )
 
 events = Table(

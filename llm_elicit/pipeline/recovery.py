@@ -1,0 +1,111 @@
+"""Runs of a folder whose service is gone, which another one may take over.
+
+A run is taken over if a service began it, it has not ended, and no sign of life came for `SILENCE`
+seconds. If its journal is in its folder, the lock of the folder must be free, too: a process that
+was only suspended holds it. The journal's database decides which of several services takes it over.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llm_elicit.errors import ElicitError
+from llm_elicit.orchestrator import (
+    AT_WORK,
+    ENDED,
+    JOURNAL,
+    JournalLocation,
+    RunInUseError,
+    RunLock,
+    read_control,
+    take_over,
+)
+from llm_elicit.pipeline.run_folder import CAMPAIGN, Run, find
+
+_RARELY = 10
+"""A run on a server that nobody can take over is looked at again so many looks later."""
+
+Key = tuple[int, ...]
+"""What changes with the journal of a run."""
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """Return the folders of the runs in a folder."""
+    return sorted(path.parent for path in folder.glob(f"*/{CAMPAIGN}"))
+
+
+class Recovery:
+    """Finds and takes over the runs of a folder whose service is gone.
+
+    Its methods block; call them in a thread, one at a time.
+
+    Args:
+        folder: the folder of the runs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._campaigns: dict[Path, tuple[int, JournalLocation]] = {}
+        self._left: dict[Path, Key] = {}
+        self._looks = 0
+
+    def take(self, known: set[str]) -> tuple[list[Run], bool]:
+        """Take over what can be taken over; the caller should begin to work on it at once.
+
+        Args:
+            known: names of runs that are left out.
+
+        Returns:
+            The runs, and whether there are others whose service may be gone.
+        """
+        taken, unsure = [], False
+        self._looks += 1
+        for path in run_folders(self._folder):
+            if path.name in known:
+                continue
+            try:
+                found = self._taken(path)
+                if found:
+                    taken.append(Run.open(path))
+                unsure = unsure or found is None
+            except (ElicitError, OSError):
+                continue  # it is being written or deleted, or cannot be read: it is left alone
+        return taken, unsure
+
+    def _taken(self, path: Path) -> bool | None:
+        """Take a run over if possible; return None if a process may still be at work on it."""
+        location = self._location(path)
+        key = self._key(location)
+        if self._left.get(path) == key:
+            return False
+        control = read_control(location)
+        if control is None or control.owner != "service" or control.state in ENDED:
+            self._left[path] = key
+            return False
+        if control.at_work:
+            return None
+        if location.shared:
+            return take_over(location)
+        try:
+            with RunLock(path, name=AT_WORK):
+                return take_over(location)
+        except RunInUseError:
+            return None
+
+    def _location(self, path: Path) -> JournalLocation:
+        """Return where a run's journal is; its campaign is read again once it was changed."""
+        changed = (path / CAMPAIGN).stat().st_mtime_ns
+        kept = self._campaigns.get(path)
+        if kept is None or kept[0] != changed:
+            kept = changed, JournalLocation(path, find(path)[0].journal)
+            self._campaigns[path] = kept
+        return kept[1]
+
+    def _key(self, location: JournalLocation) -> Key:
+        """Return what changes with every write to a journal in its folder, else now and then."""
+        if location.shared:
+            return (self._looks // _RARELY,)
+        files = [location.folder / name for name in (JOURNAL, f"{JOURNAL}-wal")]
+        # Reading a journal makes an empty log of writes beside it.
+        found = [file.stat() for file in files if file.is_file()]
+        return tuple(stat.st_mtime_ns for stat in found if stat.st_size)

@@ -1,0 +1,150 @@
+"""What a run should do and does, in its journal: asked for, recorded, taken over and replayed."""
+
+import shutil
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator.journal import (
+    JournalLocation,
+    RunEvent,
+    RunInUseError,
+    begin_control,
+    read_control,
+    read_events,
+    record_events,
+    request,
+    sign_of_life,
+    take_over,
+    visible_state,
+    write_control,
+)
+from llm_elicit.orchestrator.journal.migrations import MIGRATIONS
+
+
+def test_what_is_asked_of_a_run_and_its_events_survive_in_either_database(
+    location: JournalLocation,
+) -> None:
+    assert request(location, "paused", max_cost=2.0).state == "planned"
+    asked = request(location, concurrency=3)
+    assert (asked.wanted, asked.max_cost, asked.concurrency) == ("paused", 2.0, 3)
+    assert read_control(location) == asked
+    first = record_events(
+        location,
+        [RunEvent(kind="planned"), RunEvent(kind="answered", judge="gpt", data={"count": 3})],
+    )
+    second = record_events(location, [RunEvent(kind="state", data={"state": "paused"})])
+    assert [event.seq for event in first + second] == [1, 2, 3]
+    assert read_events(location, since=1) == [first[1], *second]
+    assert read_events(location, since=3) == []
+
+
+def test_two_processes_number_the_events_of_a_run_together(location: JournalLocation) -> None:
+    request(location, "running")  # the tables exist
+    with ThreadPoolExecutor(4) as threads:
+        for _ in threads.map(
+            lambda k: record_events(location, [RunEvent(kind=f"{k}")] * 2), range(20)
+        ):
+            pass
+    assert [event.seq for event in read_events(location)] == list(range(1, 41))
+
+
+def _silent(location: JournalLocation) -> None:
+    """Let the last sign of life be long ago."""
+    write_control(location, alive=0.0)
+
+
+def test_of_many_services_one_takes_a_run_over_once_its_own_is_silent(
+    location: JournalLocation,
+) -> None:
+    """The database decides, and the process that was only suspended changes nothing any more."""
+    begun = begin_control(location, state="running", owner="service")
+    assert not take_over(location)  # it gave a sign of life
+    _silent(location)
+    with ThreadPoolExecutor(4) as threads:
+        assert sum(threads.map(lambda _: take_over(location), range(8))) == 1
+    found = read_control(location)
+    assert found is not None
+    assert found.at_work
+    assert found.takeovers == begun.takeovers + 1
+    for late in (
+        lambda: sign_of_life(location, begun.takeovers),
+        lambda: write_control(location, takeovers=begun.takeovers, state="failed"),
+    ):
+        with pytest.raises(RunInUseError, match="another took the run over"):
+            late()
+    assert read_control(location) == found
+
+
+@pytest.mark.parametrize(
+    "recorded", [{"owner": "process"}, {"owner": "service", "state": "cancelled"}]
+)
+def test_runs_of_commands_and_ended_ones_are_not_taken_over(
+    location: JournalLocation, recorded: dict[str, str]
+) -> None:
+    begin_control(location, **{"state": "running", **recorded})
+    _silent(location)
+    assert not take_over(location)
+
+
+def test_a_run_whose_process_is_gone_is_interrupted(location: JournalLocation) -> None:
+    assert visible_state(begin_control(location, state="running")) == "running"
+    _silent(location)
+    found = read_control(location)
+    assert found is not None
+    assert visible_state(found) == "interrupted"
+    assert visible_state(write_control(location, state="done")) == "done"
+
+
+def test_who_joins_a_run_leaves_its_limits_as_they_are(postgres: str, tmp_path: Path) -> None:
+    """A second worker of a shared journal must not lift a cap that was set meanwhile."""
+    location = JournalLocation(tmp_path, postgres)
+    asks = {"wanted": "running", "state": "running", "max_cost": None, "concurrency": None}
+    begin_control(location, **asks)
+    request(location, "paused", max_cost=2.0, concurrency=3)
+    joined = begin_control(location, **asks)
+    assert (joined.wanted, joined.max_cost, joined.concurrency) == ("paused", 2.0, 3)
+    assert begin_control(location, **{**asks, "max_cost": 1.0}).max_cost == 1.0
+    _silent(location)  # nobody is at work: this is a start
+    assert begin_control(location, **asks).max_cost is None
+
+
+def test_a_late_write_does_not_bring_a_deleted_run_back(tmp_path: Path) -> None:
+    location = JournalLocation(tmp_path / "gone")
+    begin_control(location)
+    shutil.rmtree(location.folder)
+    for write in (
+        lambda: sign_of_life(location, 0),
+        lambda: request(location, "paused"),
+        lambda: record_events(location, [RunEvent(kind="state")]),
+    ):
+        with pytest.raises(InputError, match="no such run"):
+            write()
+    assert not location.folder.exists()
+
+
+def test_control_of_the_version_before_is_read(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "journal.sqlite") as old:
+        for migration in MIGRATIONS:
+            if migration.name != "0014-takeovers":
+                old.executescript(migration.sqlite)
+        old.execute(
+            "INSERT INTO control "
+            "VALUES (1, 'paused', 'paused', 'ask', 'service', NULL, 2.0, 3, 0, 0)"
+        )
+    found = read_control(JournalLocation(tmp_path))
+    assert found is not None
+    assert (found.wanted, found.max_cost, found.takeovers) == ("paused", 2.0, 0)
+
+
+def test_a_run_of_an_earlier_version_has_neither_control_nor_events(tmp_path: Path) -> None:
+    location = JournalLocation(tmp_path)
+    assert read_control(location) is None
+    assert read_events(location) == []
+    with sqlite3.connect(tmp_path / "journal.sqlite") as old:
+        old.executescript(MIGRATIONS[0].sqlite)
+    assert read_control(location) is None
+    assert read_events(location) == []
