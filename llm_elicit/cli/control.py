@@ -13,10 +13,11 @@ from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
     from llm_elicit import orchestrator
-    from llm_elicit.pipeline import run_folder
+    from llm_elicit.pipeline import run_control, run_folder
     from llm_elicit.pipeline.run_folder import Run
 else:
     orchestrator = LazyModule("llm_elicit.orchestrator")
+    run_control = LazyModule("llm_elicit.pipeline.run_control")
     run_folder = LazyModule("llm_elicit.pipeline.run_folder")
 
 _LOOK = 0.2
@@ -41,8 +42,7 @@ def resume_command(
 ) -> None:
     """Let a paused run go on, or give a running one other limits."""
     result = _worked_on(run)
-    if max_cost is not None and max_cost <= 0.0:
-        raise InputError(f"--max-cost {max_cost:g}: a cap must be above 0 USD")
+    run_control.check_limits(result.campaign, max_cost, concurrency)
     orchestrator.request(result.location, "running", max_cost=max_cost, concurrency=concurrency)
     _wait(result, "running", as_json)
 

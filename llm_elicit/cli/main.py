@@ -11,14 +11,13 @@ import typer
 from llm_elicit._util.packages import package_version
 from llm_elicit.cli import control, estimate, run, status
 from llm_elicit.cli.bench import bench_app
-from llm_elicit.cli.bundle import bundle_command
 from llm_elicit.cli.cache import cache_app
 from llm_elicit.cli.compare import compare_command
 from llm_elicit.cli.exit_codes import CommandGroup, run_app
 from llm_elicit.cli.models import backends_command, models_app
 from llm_elicit.cli.options import out
 from llm_elicit.cli.pilot import pilot_command
-from llm_elicit.cli.serve import serve_command
+from llm_elicit.cli.serve import bundle_command, serve_command
 from llm_elicit.cli.space import space_app
 
 app = typer.Typer(

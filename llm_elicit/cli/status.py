@@ -56,21 +56,26 @@ def status_command(
         return
     if not watch:
         out.print(_status_table(cells))
+        _how_to_resume(cells)
         return
     with Live(_status_table(cells), console=out) as live:
         while any(orchestrator.is_active(cell.location) for cell in cells):
             time.sleep(_EVERY)
             live.update(_status_table(cells))
+    _how_to_resume(cells)
 
 
 def _state(cell: Run) -> str:
-    """Return a run's state in a word; "interrupted" if its process is gone, "-" if unknown."""
+    """Return a run's state in a word; "-" if unknown."""
     control = orchestrator.read_control(cell.location)
-    if control is None:
-        return "-"
-    if control.state in orchestrator.ENDED or control.at_work:
-        return orchestrator.visible_state(control)
-    return "interrupted"
+    return "-" if control is None else orchestrator.visible_state(control)
+
+
+def _how_to_resume(cells: Sequence[Run]) -> None:
+    """Say how to go on with runs whose process is gone."""
+    for cell in cells:
+        if _state(cell) == "interrupted":
+            out.print(f"{cell.campaign.name}: interrupted; llm-elicit run {cell.folder} resumes it")
 
 
 def _facts(cell: Run, alone: bool) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -160,6 +159,9 @@ async def start(request: Request, name: CampaignName, runs: Runs) -> RunSnapshot
         await here.resume()
         return here.snapshot()
     run = await runs.run(name)
+    if await runs.at_work_elsewhere(name):
+        await runs.request(name, "running")
+        return await runs.snapshot(name)
     _check_room(service)
     return service.runtime.start(run, owner="service").snapshot()
 
@@ -177,7 +179,7 @@ async def resume(name: CampaignName, runs: Runs) -> RunSnapshot:
 
 @router.post("/{name}/pause", summary="Pause: send nothing more", dependencies=_ADMIN)
 async def pause(
-    response: Response, name: CampaignName, runs: Runs, wait: Patience = 5.0
+    request: Request, response: Response, name: CampaignName, runs: Runs, wait: Patience = 5.0
 ) -> RunSnapshot:
     """Pause a campaign; 202 if answers in flight have not arrived yet."""
     here = runs.here(name)
@@ -185,13 +187,14 @@ async def pause(
     if here is None:
         await runs.request(name, "paused")
     else:
-        followed = await _within(here.pause(), wait)
+        followed = await service_of(request).within(wait, here.pause())
     response.status_code = 200 if followed else 202
     return await runs.snapshot(name)
 
 
 @router.post("/{name}/cancel", summary="Cancel: end, and keep all answers", dependencies=_ADMIN)
 async def cancel(
+    request: Request,
     response: Response,
     name: CampaignName,
     runs: Runs,
@@ -204,7 +207,7 @@ async def cancel(
     if here is None:
         await runs.request(name, "cancelled")
     else:
-        followed = await _within(here.cancel(drain), wait)
+        followed = await service_of(request).within(wait, here.cancel(drain))
     response.status_code = 200 if followed else 202
     return await runs.snapshot(name)
 
@@ -216,9 +219,10 @@ async def retune(request: Request, name: CampaignName, runs: Runs, limits: Limit
     untrusted.check_limits(limits.max_cost, limits.concurrency, bounds)
     here = runs.here(name)
     if here is None:
-        raise ProblemError(409, f"{name}: it is not at work in this process")
-    await here.retune(concurrency=limits.concurrency, max_cost=limits.max_cost)
-    return here.snapshot()
+        await runs.request(name, **limits.model_dump())
+    else:
+        await here.retune(**limits.model_dump())
+    return await runs.snapshot(name)
 
 
 @router.delete("/{name}", summary="Delete a campaign with all it wrote", dependencies=_ADMIN)
@@ -226,10 +230,18 @@ async def delete(
     request: Request, name: CampaignName, runs: Runs, wait: Patience = 30.0
 ) -> Response:
     """Cancel a campaign and remove its answers, beliefs, report and links."""
-    await asyncio.to_thread(service_of(request).experts.forget, name)
-    done = await _within(runs.delete(name), wait)
-    await asyncio.to_thread(service_of(request).links.forget, name)
+    service = service_of(request)
+    done = await service.within(wait, _delete(service, runs, name))
     return Response(status_code=204 if done else 202)
+
+
+async def _delete(service: Service, runs: Catalog, name: str) -> None:
+    """Delete a run, then its links; if it is refused, everything stays."""
+    await asyncio.to_thread(service.experts.forget, name)
+    await runs.delete(name)
+    await asyncio.to_thread(service.links.forget, name)
+    # An expert may have come meanwhile. A campaign of that name must not get the old journal.
+    await asyncio.to_thread(service.experts.forget, name)
 
 
 async def begin(
@@ -275,21 +287,6 @@ def _check_room(service: Service) -> None:
     most = service.settings.bounds.campaigns
     if sum(run.state not in orchestrator.ENDED for run in service.runtime.runs.values()) >= most:
         raise ProblemError(409, f"{most} campaigns are at work; cancel one, or wait")
-
-
-_AT_WORK: set[asyncio.Task[Any]] = set()
-"""Tasks that go on after their request was answered."""
-
-
-async def _within(work: Coroutine[Any, Any, None], seconds: float) -> bool:
-    """Wait some time for work that goes on in any case; return whether it is done."""
-    task = asyncio.create_task(work)
-    _AT_WORK.add(task)
-    task.add_done_callback(_AT_WORK.discard)
-    done, _ = await asyncio.wait({task}, timeout=seconds)
-    for one in done:
-        one.result()
-    return bool(done)
 
 
 def yaml_of(run: Run) -> str:

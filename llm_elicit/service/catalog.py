@@ -11,13 +11,14 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Request
 from fastapi import Path as InPath
 
 from llm_elicit import orchestrator
 from llm_elicit.errors import ElicitError, InputError
+from llm_elicit.pipeline.run_control import check_limits
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
 from llm_elicit.pipeline.snapshot import RunSnapshot, stored_snapshot
 from llm_elicit.service.problems import ProblemError
@@ -82,14 +83,26 @@ class Catalog:
                 continue
         return found
 
-    async def request(self, name: str, wanted: orchestrator.Wanted) -> None:
-        """Ask a run that is not of this process to do something.
+    async def at_work_elsewhere(self, name: str) -> bool:
+        """Whether another process works on a run.
+
+        Raises:
+            ProblemError: there is none.
+        """
+        run = await self.run(name)
+        at_work = await asyncio.to_thread(orchestrator.is_active, run.location)
+        return at_work and self.here(name) is None
+
+    async def request(
+        self, name: str, wanted: orchestrator.Wanted | None = None, **limits: Any
+    ) -> None:
+        """Ask a run that is not of this process to do something, or to have other limits.
 
         Raises:
             InputError: it has ended.
         """
         run = await self.run(name)
-        await asyncio.to_thread(_request, run, wanted)
+        await asyncio.to_thread(_request, run, wanted, **limits)
 
     async def delete(self, name: str) -> None:
         """Cancel a run and remove its folder and journal.
@@ -133,10 +146,16 @@ def _opened(folder: Path, changed: int) -> Run:
     return Run.open(folder)
 
 
-def _request(run: Run, wanted: orchestrator.Wanted) -> None:
+def _request(
+    run: Run,
+    wanted: orchestrator.Wanted | None,
+    max_cost: float | None = None,
+    concurrency: int | None = None,
+) -> None:
     if not orchestrator.is_active(run.location):
         raise InputError(f"{run.campaign.name}: no process is at work on it; start it")
-    orchestrator.request(run.location, wanted)
+    check_limits(run.campaign, max_cost, concurrency)
+    orchestrator.request(run.location, wanted, max_cost=max_cost, concurrency=concurrency)
 
 
 def _delete(run: Run) -> None:

@@ -8,6 +8,7 @@ the journal and no events; one that reads nothing for a minute is disconnected.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Annotated, Any
@@ -18,10 +19,11 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.types import Receive, Scope, Send
 
 from llm_elicit import orchestrator
+from llm_elicit.errors import ElicitError
 from llm_elicit.orchestrator import RunEvent
-from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.pipeline.event_log import EventLog
 from llm_elicit.service.catalog import CampaignName, Runs
-from llm_elicit.service.problems import ProblemError
+from llm_elicit.service.problems import ProblemError, logger
 from llm_elicit.service.security import require
 from llm_elicit.service.state import Service, service_of
 
@@ -30,10 +32,11 @@ router = APIRouter(prefix="/api/campaigns", tags=["campaigns"])
 HEARTBEAT = 10.0
 """Seconds after which a comment is sent if nothing happened."""
 
+_LAST = 10**15
+"""A number that no event reaches."""
+
 _STALLED = 60.0
 """Seconds that a reader may take to read a part."""
-
-_LOOK_AGAIN = 1.0
 
 
 @router.get(
@@ -47,16 +50,18 @@ async def events(
     request: Request,
     name: CampaignName,
     runs: Runs,
-    since: Annotated[int, Query(ge=0, description="The last event that is known.")] = 0,
+    since: Annotated[int, Query(ge=0, le=_LAST, description="The last event that is known.")] = 0,
     last_event_id: Annotated[str, Header()] = "",
 ) -> Response:
     """Return all events after a number, and those to come until the run ends."""
     service = service_of(request)
-    known = int(last_event_id) if last_event_id.isdecimal() else since
+    known = int(last_event_id) if re.fullmatch(r"[0-9]{1,15}", last_event_id) else since
     here = runs.here(name)
     if here is not None and here.state in orchestrator.ENDED and 0 < here.snapshot().seq <= known:
         return Response(status_code=204)  # a browser does not connect again then
-    source = stored_events(await runs.run(name), known) if here is None else here.events(known)
+    run = await runs.run(name)
+    log = here if here is not None else EventLog(run.location, here=False)
+    source = log.events(known)
     if service.watching >= service.settings.bounds.watchers:
         raise ProblemError(503, "too many event streams are open", {"retry-after": "10"})
     return _EventStream(service, source)
@@ -113,23 +118,16 @@ async def _parts(service: Service, source: AsyncIterator[RunEvent]) -> AsyncGene
 
 
 async def _next(source: AsyncIterator[RunEvent]) -> RunEvent | None:
-    """Return the next event; None after the last. `StopAsyncIteration` cannot leave a task."""
-    return await anext(source, None)
+    """Return the next event; None after the last. `StopAsyncIteration` cannot leave a task.
+
+    A journal that cannot be read ends the stream, and the browser connects again.
+    """
+    try:
+        return await anext(source, None)
+    except ElicitError as error:
+        logger.warning("an event stream ended: %s", error)
+        return None
 
 
 def _text(event: RunEvent) -> bytes:
     return format_sse_event(data_str=event.model_dump_json(), event=event.kind, id=str(event.seq))
-
-
-async def stored_events(run: Run, since: int) -> AsyncIterator[RunEvent]:
-    """Yield the events of a run of another process, until it ends."""
-    while True:
-        control = await asyncio.to_thread(orchestrator.read_control, run.location)
-        page = await asyncio.to_thread(orchestrator.read_events, run.location, since)
-        for event in page:
-            yield event
-            since = event.seq
-        if not page:
-            if control is None or control.state in orchestrator.ENDED:
-                return
-            await asyncio.sleep(_LOOK_AGAIN)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +34,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _CHOICES: dict[str, Choice] = {"a": "a", "b": "b", "equal": "equal", "cannot-say": "cannot say"}
+_NUMBER = r"[0-9]{1,18}"
+"""A number that a database can hold."""
+
 _CONFIDENCE = {"guess": 0.0, "fairly": 0.5, "certain": 1.0}
 _LONGEST = 24 * 3600.0
 """The most seconds that a page may state for an answer."""
@@ -138,7 +142,7 @@ async def answer(
     try:
         await security.check_csrf(request)
         visit = await _visit(request, token, runs)
-        if choice not in _CHOICES or not card.isdecimal():
+        if choice not in _CHOICES or not re.fullmatch(_NUMBER, card):
             raise ProblemError(422, "choose A, B, equal or cannot say")
         if not visit.asks:
             return visit.to()
@@ -194,7 +198,7 @@ async def _visit(request: Request, token: str, runs: Catalog) -> _Visit:
     Raises:
         ProblemError, LinkError: the link cannot be used, or its campaign is gone.
     """
-    link = await asyncio.to_thread(security.judge, token, request)
+    link = await security.judge(token, request)
     run = await runs.run(link.campaign)
     found = await runs.snapshot(link.campaign)
     people = await asyncio.to_thread(service_of(request).experts.of, run)

@@ -69,7 +69,7 @@ class Links:
         >>> link, token = links.issue("birds", "panel", "ada")
         >>> links.verify(token).expert
         'ada'
-        >>> links.revoke(link.id)
+        >>> links.revoke("birds", link.id)
         >>> links.verify(token)
         Traceback (most recent call last):
         ...
@@ -119,15 +119,15 @@ class Links:
             rows = db.execute(f"SELECT {_COLUMNS} FROM links {chosen} ORDER BY issued", values)
             return [Link(*row) for row in rows]
 
-    def revoke(self, link: str) -> None:
-        """Revoke a link, at once and for good.
+    def revoke(self, campaign: str, link: str) -> None:
+        """Revoke a link of a campaign, at once and for good.
 
         Raises:
             InputError: there is none with that id.
         """
+        revoke = "UPDATE links SET revoked = coalesce(revoked, ?) WHERE id = ? AND campaign = ?"
         with self._open() as db:
-            now = (time.time(), link)
-            found = db.execute("UPDATE links SET revoked = coalesce(revoked, ?) WHERE id = ?", now)
+            found = db.execute(revoke, (time.time(), link, campaign))
             if not found.rowcount:
                 raise InputError(f"no link {link!r}; list the campaign's links")
 

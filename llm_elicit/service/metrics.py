@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+_Runs = Callable[[], Mapping[str, "CampaignRun"]]
+
 _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 
 
@@ -21,17 +23,17 @@ class Metrics:
     """The counts of one service.
 
     Args:
-        runs: the runs of this process.
+        runs: returns the runs of this process.
         watching: returns the number of event streams that are open.
 
     Example:
-        >>> metrics = Metrics({}, lambda: 0)
+        >>> metrics = Metrics(dict, lambda: 0)
         >>> metrics.observe("GET", "/health", 200, 0.001)
         >>> 'llm_elicit_http_requests_total{method="GET",route="/health"' in metrics.text().decode()
         True
     """
 
-    def __init__(self, runs: Mapping[str, CampaignRun], watching: Callable[[], float]) -> None:
+    def __init__(self, runs: _Runs, watching: Callable[[], float]) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "llm_elicit_http_requests",
@@ -65,12 +67,12 @@ class Metrics:
 class _Campaigns:
     """Counts of the campaigns of this process, read from their snapshots when asked for."""
 
-    def __init__(self, runs: Mapping[str, CampaignRun]) -> None:
+    def __init__(self, runs: _Runs) -> None:
         self._runs = runs
 
     def collect(self) -> Iterable[Metric]:
         """Return the present counts."""
-        by_state = Tally(run.state for run in self._runs.values())
+        by_state = Tally(run.state for run in self._runs().values())
         states = GaugeMetricFamily("llm_elicit_campaigns", "Campaigns by state.", labels=["state"])
         for state, count in by_state.items():
             states.add_metric([state], count)
@@ -87,7 +89,7 @@ class _Campaigns:
         )
         errors = CounterMetricFamily("llm_elicit_errors", "Requests that failed.", labels=labels)
         cost = CounterMetricFamily("llm_elicit_cost_usd", "USD spent.", labels=labels)
-        for name, run in list(self._runs.items()):
+        for name, run in self._runs().items():
             for judge, line in run.snapshot().judges.items():
                 at = [name, judge]
                 for state in ("total", "done", "failed"):

@@ -16,17 +16,25 @@ from pydantic import BaseModel, ValidationError
 
 from llm_elicit.config import resources
 from llm_elicit.config.base_model import parse_yaml
-from llm_elicit.errors import ElicitError
+from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator import ENDED
 from llm_elicit.pipeline.live_view import LiveView
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.service import campaigns, security, sessions, untrusted
-from llm_elicit.service.campaign_page import campaign_page, part, state_words
 from llm_elicit.service.campaigns import Limits
 from llm_elicit.service.catalog import CampaignName, Catalog, Runs
 from llm_elicit.service.problems import SIGN_IN, ProblemError
-from llm_elicit.service.rendering import STATIC, failed, render, sentence, stylesheet
+from llm_elicit.service.rendering import (
+    STATIC,
+    campaign_page,
+    failed,
+    part,
+    render,
+    sentence,
+    state_words,
+    stylesheet,
+)
 from llm_elicit.service.security import Admin, Reader, csrf_token, require
 from llm_elicit.service.spaces import library_of
 from llm_elicit.service.state import Service, service_of
@@ -146,7 +154,7 @@ async def campaign(request: Request, name: CampaignName, runs: Runs, caller: Rea
 async def campaign_parts(request: Request, name: CampaignName, runs: Runs, caller: Reader) -> Parts:
     """Return the parts of a campaign's page that change."""
     run = await runs.run(name)
-    found, live = await runs.snapshot(name), await asyncio.to_thread(LiveView.read, run.folder)
+    found, live = await runs.snapshot(name), await asyncio.to_thread(_view, run)
     more = _controls(request, run, caller.scope)
     words = state_words(found)
     done = sum(judge.done for judge in found.judges.values())
@@ -162,7 +170,11 @@ async def campaign_parts(request: Request, name: CampaignName, runs: Runs, calle
 @router.post("/campaigns/{name}/pause")
 async def pause(request: Request, name: CampaignName, runs: Runs, caller: Admin) -> Response:
     """Pause a campaign."""
-    return await _done(request, name, runs, caller.scope, _paused)
+
+    async def paused(name: str, runs: Catalog) -> RunSnapshot:
+        return await campaigns.pause(request, Response(), name, runs, _PATIENCE)
+
+    return await _done(request, name, runs, caller.scope, paused)
 
 
 @router.post("/campaigns/{name}/resume")
@@ -184,7 +196,11 @@ async def start(request: Request, name: CampaignName, runs: Runs, caller: Admin)
 @router.post("/campaigns/{name}/cancel")
 async def cancel(request: Request, name: CampaignName, runs: Runs, caller: Admin) -> Response:
     """Cancel a campaign; answers in flight are awaited."""
-    return await _done(request, name, runs, caller.scope, _cancelled)
+
+    async def cancelled(name: str, runs: Catalog) -> RunSnapshot:
+        return await campaigns.cancel(request, Response(), name, runs, True, _PATIENCE)
+
+    return await _done(request, name, runs, caller.scope, cancelled)
 
 
 @router.post("/campaigns/{name}/retune")
@@ -207,14 +223,6 @@ async def retune(
         return await campaigns.retune(request, name, runs, limits)
 
     return await _done(request, name, runs, caller.scope, changed)
-
-
-async def _paused(name: str, runs: Catalog) -> RunSnapshot:
-    return await campaigns.pause(Response(), name, runs, _PATIENCE)
-
-
-async def _cancelled(name: str, runs: Catalog) -> RunSnapshot:
-    return await campaigns.cancel(Response(), name, runs, drain=True, wait=_PATIENCE)
 
 
 async def _done(
@@ -245,7 +253,7 @@ async def _campaign(
         run = await runs.run(name)
     except ProblemError as error:
         return failed(error)
-    found, live = await runs.snapshot(name), await asyncio.to_thread(LiveView.read, run.folder)
+    found, live = await runs.snapshot(name), await asyncio.to_thread(_view, run)
     text = campaign_page(
         found,
         live,
@@ -255,6 +263,14 @@ async def _campaign(
         **_controls(request, run, scope),
     )
     return HTMLResponse(text, status)
+
+
+def _view(run: Run) -> LiveView | None:
+    """Return a run's live view; None if there is none, or of another version."""
+    try:
+        return LiveView.read(run.folder)
+    except InputError:
+        return None
 
 
 def _controls(request: Request, run: Run, scope: str) -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""The pages' templates with the words of numbers, their style sheet, and pages of refusals.
+"""The pages' templates with the words of numbers and states, their style sheet, and refusals.
 
-Everything that a template is given is escaped.
-
-The style is that of the report, whose style sheet comes first.
+Everything that a template is given is escaped. The style is that of the report, whose style sheet
+comes first. A campaign's page is written as one static file, too.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import jinja2
 from fastapi import Response
 from fastapi.responses import HTMLResponse
 
-from llm_elicit.pipeline.live_view import LiveInterval
+from llm_elicit.pipeline.live_view import LiveInterval, LiveView
 from llm_elicit.pipeline.snapshot import JudgeSnapshot, RunSnapshot
 from llm_elicit.service.problems import ProblemError, status_of
 
@@ -161,3 +160,88 @@ def sentence(error: Exception) -> str:
     """
     text = error.detail if isinstance(error, ProblemError) else str(error)
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+_ACTIONS: dict[str, tuple[str, ...]] = {
+    "planned": ("resume", "cancel"),
+    "running": ("pause", "cancel"),
+    "pausing": ("resume", "cancel"),
+    "paused": ("resume", "cancel"),
+    "cancelling": (),
+    "interrupted": ("start",),
+    "cancelled": ("start",),
+    "failed": ("start",),
+    "done": (),
+}
+"""What can be done with a run, by its state."""
+
+_WORDS = {
+    "planned": "waiting to start",
+    "running": "running",
+    "pausing": "pausing: answers in flight are awaited",
+    "paused": "paused",
+    "cancelling": "stopping: answers in flight are awaited",
+    "interrupted": "interrupted: its process is gone",
+    "cancelled": "cancelled",
+    "done": "done",
+    "failed": "failed",
+}
+_STAGES = {
+    "plan": "planning the questions",
+    "ask": "asking",
+    "fit": "estimating beliefs",
+    "audit": "comparing beliefs with the data",
+    "report": "writing the report",
+    "live": "drawing the beliefs",
+}
+
+
+def state_words(found: RunSnapshot) -> str:
+    """Return what a run does, in a few words."""
+    if found.state == "running":
+        return _STAGES.get(found.stage, found.stage)
+    return _WORDS[found.state]
+
+
+def part(name: str, found: RunSnapshot, live: LiveView | None, **more: Any) -> str:
+    """Return one part of a campaign's page: "status", "controls" or "belief"."""
+    return render(name, **_context(found, live), **more)
+
+
+def campaign_page(found: RunSnapshot, live: LiveView | None, **more: Any) -> str:
+    """Return a campaign's page as the service shows it."""
+    return render("campaign", **_context(found, live), bundle=False, **more)
+
+
+def write_bundle(
+    found: RunSnapshot, live: LiveView | None, path: Path, title: str, about: str
+) -> None:
+    """Write a campaign's page as one file, which needs no server and no network.
+
+    Args:
+        found: the state of the run.
+        live: its beliefs.
+        path: the file.
+        title: of the feature space.
+        about: the campaign as YAML.
+    """
+    text = render(
+        "bundle",
+        **_context(found, live),
+        bundle=True,
+        style=stylesheet(),
+        title=title,
+        about=about,
+    )
+    path.write_text(text, encoding="utf-8")
+
+
+def _context(found: RunSnapshot, live: LiveView | None) -> dict[str, Any]:
+    return {
+        "run": found,
+        "words": state_words(found),
+        "actions": _ACTIONS[found.state],
+        "live": live,
+        "done": sum(judge.done for judge in found.judges.values()),
+        "total": sum(judge.total for judge in found.judges.values()),
+    }

@@ -1,24 +1,39 @@
-"""Routes of what a campaign has found: comparisons, beliefs, audit and report."""
+"""What a campaign has found: comparisons, beliefs, audit and report.
+
+Tables, samples and densities are computed in the process of a worker.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import re
 import secrets
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
+import pandas as pd
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
-from starlette.background import BackgroundTask
+from starlette.types import Receive, Scope, Send
 
-from llm_elicit.service import evaluation
+from llm_elicit._util.sanitize import visible
+from llm_elicit.errors import InputError
+from llm_elicit.pipeline import stages
+from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.service.catalog import CampaignName, Runs
-from llm_elicit.service.evaluation import Format
 from llm_elicit.service.problems import ProblemError
 from llm_elicit.service.security import require
 from llm_elicit.service.state import service_of
+from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
+
+Format = Literal["json", "parquet"]
+
 
 router = APIRouter(
     prefix="/api/campaigns/{name}", tags=["results"], dependencies=[Depends(require("read"))]
@@ -66,6 +81,17 @@ class LogProb(BaseModel):
     log_prob: list[float | None]
 
 
+class _Export(FileResponse):
+    """A file that is removed once it is sent, or its reader has left."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the file."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            Path(self.path).unlink(missing_ok=True)
+
+
 @router.get("/comparisons", summary="The judgments as JSON, CSV or Parquet")
 async def comparisons(
     request: Request,
@@ -78,14 +104,17 @@ async def comparisons(
     """Return a page of judgments as JSON, or all of them as a file."""
     run, service = await runs.run(name), service_of(request)
     if form == "json":
-        content = await service.workers.call(evaluation.rows, run.folder, offset, limit)
+        content = await service.workers.call(_rows, run.folder, offset, limit)
         return Response(content, media_type=_MEDIA["json"])
     beside = service.settings.own_folder / "exports"
     await asyncio.to_thread(beside.mkdir, mode=0o700, parents=True, exist_ok=True)
     path = beside / f"{secrets.token_hex(8)}.{form}"
-    await service.workers.call(evaluation.table, run.folder, path)
-    remove = BackgroundTask(path.unlink, missing_ok=True)
-    return FileResponse(path, media_type=_MEDIA[form], filename=f"{name}.{form}", background=remove)
+    try:
+        await service.workers.call(_table, run.folder, path)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return _Export(path, media_type=_MEDIA[form], filename=f"{name}.{form}")
 
 
 @router.get("/beliefs", summary="The judges whose beliefs are fitted")
@@ -100,7 +129,7 @@ async def beliefs(name: CampaignName, runs: Runs) -> list[BeliefLine]:
 async def marginals(request: Request, name: CampaignName, judge: str, runs: Runs) -> list[Marginal]:
     """Return the marginal of every feature, natural units."""
     run = await runs.run(name)
-    found = await service_of(request).workers.call(evaluation.marginals, run.folder, judge)
+    found = await service_of(request).workers.call(_marginals, run.folder, judge)
     return [Marginal.model_validate(line) for line in found]
 
 
@@ -119,7 +148,7 @@ async def samples(
     most = service.settings.bounds.samples
     if n > most:
         raise ProblemError(422, f"n: {n:,} is above this server's {most:,}")
-    content = await service.workers.call(evaluation.samples, run.folder, judge, n, seed, form)
+    content = await service.workers.call(_samples, run.folder, judge, n, seed, form)
     return Response(content, media_type=_MEDIA[form])
 
 
@@ -139,7 +168,7 @@ async def log_prob(
     """Return log densities in nats; categories are given by their words."""
     run = await runs.run(name)
     content = await service_of(request).workers.call(
-        evaluation.log_prob, run.folder, judge, given.points, form
+        _log_prob, run.folder, judge, given.points, form
     )
     return Response(content, media_type=_MEDIA[form])
 
@@ -150,7 +179,7 @@ async def audit(request: Request, name: CampaignName, runs: Runs) -> Response:
     run = await runs.run(name)
     if not await asyncio.to_thread((run.folder / "audit.json").is_file):
         raise ProblemError(404, f"{name}: there is no audit yet")
-    content = await service_of(request).workers.call(evaluation.audit, run.folder)
+    content = await service_of(request).workers.call(_audit, run.folder)
     return Response(content, media_type=_MEDIA["json"])
 
 
@@ -176,3 +205,142 @@ def _script_of(path: Path) -> str:
     with path.open(encoding="utf-8") as page:
         found = _HASH.search(page.read(_HEAD))
     return f"'{found[1]}'" if found else "'none'"
+
+
+_Points = Sequence[Sequence[float | str] | Mapping[str, float | str]]
+"""Points as lists in the order of the features, or as values by feature; categories as words."""
+
+
+def _table(folder: Path, path: Path) -> Path:
+    """Write the judgments so far to a file, whose suffix gives the format."""
+    return stages.export(Run.open(folder), path)
+
+
+def _rows(folder: Path, offset: int, limit: int) -> bytes:
+    """Return some of the judgments as JSON."""
+    frame = Run.open(folder).comparisons.frame
+    page = frame.iloc[offset : offset + limit]
+    kept = page.to_json(orient="records", force_ascii=False, double_precision=15)
+    return b'{"total": %d, "offset": %d, "rows": %s}' % (len(frame), offset, kept.encode())
+
+
+def _audit(folder: Path) -> bytes:
+    """Return the numbers of the report as JSON."""
+    return Run.open(folder).audit.model_dump_json().encode()
+
+
+def _marginals(folder: Path, judge: str) -> list[dict[str, Any]]:
+    """Return the mean, the quantiles or the shares of every feature under a belief."""
+    run = Run.open(folder)
+    belief = _belief(run, judge)
+    found = []
+    for number, feature in enumerate(run.space.features):
+        marginal = belief.marginal(number)
+        line: dict[str, Any] = {
+            "feature": feature.name,
+            "label": feature.label,
+            "unit": feature.unit,
+            "kind": feature.kind,
+        }
+        if feature.categories:
+            line["shares"] = _shares(belief, number, feature)
+        else:
+            levels = {f"{level:g}": value for level, value in marginal.quantiles.items()}
+            line |= {"mean": marginal.mean, "sd": marginal.sd, "quantiles": levels}
+        found.append(line)
+    return found
+
+
+def _samples(folder: Path, judge: str, n: int, seed: int, form: Format) -> bytes:
+    """Return points drawn from a belief, with the words of categories."""
+    run = Run.open(folder)
+    points = _belief(run, judge).sample(n, seed=seed)
+    columns = {
+        feature.name: _worded(points[:, number], feature)
+        for number, feature in enumerate(run.space.features)
+    }
+    return _written(pd.DataFrame(columns), form)
+
+
+def _log_prob(folder: Path, judge: str, points: _Points, form: Format) -> bytes:
+    """Return the log densities of points under a belief, nats; null outside the support."""
+    run = Run.open(folder)
+    belief = _belief(run, judge)
+    found = belief.log_prob(_read_points(points, run.space))
+    if form == "json":
+        values = [float(value) if np.isfinite(value) else None for value in found]
+        return json.dumps({"log_prob": values}).encode()
+    return _written(pd.DataFrame({"log_prob": found}), form)
+
+
+def _belief(run: Run, judge: str) -> Any:
+    """Return a judge's belief.
+
+    Raises:
+        InputError: it has none.
+    """
+    if judge not in run.beliefs:
+        known = ", ".join(run.beliefs) or "none yet"
+        raise InputError(f"{run.campaign.name}: no belief of {judge[:80]!r}; there are {known}")
+    return run.beliefs[judge]
+
+
+def _shares(belief: Any, number: int, feature: Feature) -> dict[str, float]:
+    codes = belief.sample(10_000, seed=0)[:, number]
+    counts = np.bincount(codes.astype(int), minlength=len(feature.categories))
+    return dict(zip(feature.categories, (counts / counts.sum()).tolist(), strict=True))
+
+
+def _worded(column: Floats, feature: Feature) -> Any:
+    if not feature.categories:
+        return column
+    return np.array(feature.categories)[column.astype(int)]
+
+
+def _written(frame: pd.DataFrame, form: Format) -> bytes:
+    if form == "json":
+        data = frame.astype(object).to_numpy().tolist()  # pandas would round numbers
+        return json.dumps({"columns": list(frame.columns), "data": data}).encode()
+    written = io.BytesIO()
+    frame.to_parquet(written)
+    return written.getvalue()
+
+
+def _read_points(points: _Points, space: FeatureSpace) -> Floats:
+    """Return points as an array.
+
+    Raises:
+        InputError: one lacks a feature, or has a value that its feature cannot have.
+    """
+    read = np.empty((len(points), space.dimension))
+    for row, point in enumerate(points):
+        values = _in_order(point, space.names, row)
+        for number, (feature, value) in enumerate(zip(space.features, values, strict=True)):
+            read[row, number] = _value(feature, value, row)
+    return read
+
+
+def _in_order(
+    point: Sequence[float | str] | Mapping[str, float | str], names: list[str], row: int
+) -> list[float | str]:
+    given = list(point) if isinstance(point, Mapping) else names[: len(point)]
+    if sorted(given) != sorted(names) or len(point) != len(names):
+        raise InputError(
+            f"points[{row}]: {len(point)} values, where each of {', '.join(names)} has one"
+        )
+    return [point[name] for name in names] if isinstance(point, Mapping) else list(point)
+
+
+def _value(feature: Feature, value: float | str, row: int) -> float:
+    if isinstance(value, str) and (feature.categories or feature.kind == "date"):
+        return feature.read(value)
+    if not isinstance(value, str) and not feature.categories:
+        return float(value)  # which may be outside the range
+    shown = visible(repr(value), 60)
+    expected = "a word" if feature.categories else "a number"
+    raise InputError(f"points[{row}]: {feature.name} is {expected}, got {shown}")
+
+
+def ready() -> None:
+    """Import what a worker computes with, so that the first request is fast."""
+    import_module("llm_elicit.density")

@@ -2,7 +2,7 @@
 
 A route names the scope that it needs: ``Depends(require("read"))``. The caller has it by a token
 (`Authorization: Bearer ...`), by a session of a browser that signed in, or, if no token is
-required, by being on this machine. `Depends(judge)` is for the routes under a personal link.
+required, by being on this machine. `judge` is for the routes under a personal link.
 
 A request that changes something and was authenticated by what a browser sends by itself must repeat
 the session's token, in the header `X-CSRF-Token` or in the form's field `csrf`.
@@ -10,6 +10,7 @@ the session's token, in the header `X-CSRF-Token` or in the form's field `csrf`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated
@@ -69,8 +70,8 @@ Admin = Annotated[Caller, Depends(require("admin"))]
 Reader = Annotated[Caller, Depends(require("read"))]
 
 
-def judge(token: str, request: Request) -> Link:
-    """Return the link in a path `/judge/{token}...`; a dependency.
+async def judge(token: str, request: Request) -> Link:
+    """Return the link in a path `/judge/{token}...`.
 
     Raises:
         ProblemError: too many links were tried from there.
@@ -78,7 +79,7 @@ def judge(token: str, request: Request) -> Link:
     """
     service = service_of(request)
     with service.attempts.of(_address(request)):
-        return service.links.verify(token)
+        return await asyncio.to_thread(service.links.verify, token)
 
 
 def sign_in(request: Request, token: str) -> Scope:

@@ -1,4 +1,4 @@
-"""The process of a service: its socket, its log, and how it stops."""
+"""The service: its application, and its process with the socket and the log."""
 
 from __future__ import annotations
 
@@ -6,16 +6,132 @@ import asyncio
 import gc
 import logging
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 
 import uvicorn
+from fastapi import FastAPI
+from starlette.middleware import Middleware
 
+from llm_elicit._util.packages import package_version
+from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
-from llm_elicit.service.app import create_app
+from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.pipeline.runtime import Runtime
+from llm_elicit.service import (
+    campaigns,
+    events,
+    judging,
+    operations,
+    pages,
+    people,
+    problems,
+    results,
+    spaces,
+)
+from llm_elicit.service.guard import Guard
 from llm_elicit.service.keys import Keys
+from llm_elicit.service.sessions import SessionCookies
 from llm_elicit.service.settings import ServerSettings
 from llm_elicit.service.state import Service
+
+_ROUTERS = (
+    operations.router, campaigns.router, events.router, results.router, people.router,
+    spaces.router, pages.router, judging.router,
+    people.pages,
+)  # fmt: skip
+
+_ABOUT = """
+Campaigns that elicit the beliefs of language models and people from pairwise comparisons.
+
+Errors are `application/problem+json`. Where a token is required, send it as
+`Authorization: Bearer TOKEN`.
+"""
+
+
+def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
+    """Return the application of a service.
+
+    Args:
+        settings: the service's settings.
+        start: campaigns of the operator, by path or name, which start with the service.
+
+    Raises:
+        InputError: a secret cannot be read or made, or a campaign cannot be used.
+    """
+    variables = [judge.api_key_env for judge in settings.judges if judge.api_key_env]
+    keys = Keys.load(settings.own_folder, needs_token=settings.needs_token, variables=variables)
+    runtime = Runtime(
+        settings.runs,
+        max_cost=settings.max_cost,
+        fits=settings.fits,
+        journal=settings.journal,
+        live_every=settings.live,
+    )
+    service = Service(settings, keys, runtime)
+    chosen = [_opened(name, settings) for name in start]
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        del app
+        warming = asyncio.create_task(service.workers.call(results.ready))
+        async with runtime:
+            beginning = asyncio.create_task(_begin(runtime, chosen))
+            yield
+            beginning.cancel()
+            await asyncio.wait([beginning])
+            await asyncio.to_thread(service.experts.close)
+        warming.cancel()
+
+    app = FastAPI(
+        title="llm-elicit",
+        description=_ABOUT,
+        version=package_version(),
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/openapi.json",
+        lifespan=lifespan,
+        responses={422: {"model": problems.Problem, "description": "It cannot be used."}},
+        middleware=[
+            Middleware(Guard, settings=settings, keys=keys, observe=service.metrics.observe),
+            Middleware(SessionCookies, sessions=service.sessions),
+        ],
+    )
+    app.state.service = service
+    problems.add_handlers(app, keys)
+    for router in _ROUTERS:
+        app.include_router(router)
+    return app
+
+
+async def _begin(runtime: Runtime, chosen: Sequence[Run]) -> None:
+    """Take up earlier runs, start those of the operator, and take up runs of dead services."""
+    with _logged_failure():
+        await runtime.recover()
+    for run in chosen:
+        if run.campaign.name not in runtime.runs:
+            with _logged_failure():
+                runtime.start(run, owner="service")
+    while True:
+        with _logged_failure():
+            await runtime.keep_recovering()
+
+
+@contextmanager
+def _logged_failure() -> Iterator[None]:
+    """Log an exception instead of raising it: the service goes on without what failed."""
+    try:
+        yield
+    except Exception as error:
+        problems.logger.error("runs could not be taken up", exc_info=error)
+
+
+def _opened(name: str, settings: ServerSettings) -> Run:
+    """Open a campaign of the operator's in the service's folder."""
+    campaign = Campaign.load(name)
+    changes = {"runs": settings.runs, "journal": campaign.journal or settings.journal}
+    return Run.open(campaign.model_copy(update=changes))
+
 
 _DRAIN_SECONDS = 10
 """Seconds that requests have to end once the service stops."""

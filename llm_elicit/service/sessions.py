@@ -1,7 +1,8 @@
 """Sessions of browsers: a signed cookie, and the token that forms must repeat.
 
 The cookie is `HttpOnly` and `SameSite=Strict`. It holds the session's random id and its scope; both
-are signed, by a key that depends on the tokens, so that a new token ends all sessions.
+are signed, by a key that depends on the tokens, so that a new token ends all sessions. The rate of
+wrong tokens is limited.
 """
 
 from __future__ import annotations
@@ -9,6 +10,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from itsdangerous import BadData, URLSafeTimedSerializer
@@ -17,7 +22,9 @@ from starlette.requests import Request, cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Connection
 
+from llm_elicit.errors import InputError
 from llm_elicit.service.keys import Keys, Scope
+from llm_elicit.service.problems import ProblemError
 
 _STATE = "llm_elicit.session"
 _CHANGED = "llm_elicit.session_changed"
@@ -125,3 +132,58 @@ def _begun(request: Request, scope: Scope | None) -> Session:
     session = Session(secrets.token_urlsafe(16), scope)
     request.scope[_STATE], request.scope[_CHANGED] = session, True
     return session
+
+
+_MOST_ADDRESSES = 10_000
+
+
+class Attempts:
+    """The wrong tokens of the last minute, by address.
+
+    Args:
+        most: how many an address may send in that time.
+        seconds: the time.
+        clock: returns the time in seconds.
+
+    Example:
+        >>> attempts = Attempts(most=1)
+        >>> for _ in range(2):
+        ...     try:
+        ...         with attempts.of("192.0.2.1"):
+        ...             raise ProblemError(401, "the token is wrong")
+        ...     except ProblemError as error:
+        ...         print(error.status_code)
+        401
+        429
+    """
+
+    def __init__(
+        self, most: int = 10, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._most, self._seconds, self._clock = most, seconds, clock
+        self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
+
+    @contextmanager
+    def of(self, address: str) -> Iterator[None]:
+        """Count an attempt inside if it fails.
+
+        Raises:
+            ProblemError: too many failed; the caller has to wait.
+        """
+        now = self._clock()
+        wrong = self._wrong.get(address, deque())
+        while wrong and wrong[0] <= now - self._seconds:
+            wrong.popleft()
+        if len(wrong) >= self._most:
+            wait = int(wrong[0] + self._seconds - now) + 1
+            raise ProblemError(
+                429, f"too many wrong tokens; try again in {wait} s", {"retry-after": str(wait)}
+            )
+        try:
+            yield
+        except (ProblemError, InputError):
+            self._wrong.setdefault(address, deque()).append(now)  # others may fail meanwhile
+            self._wrong.move_to_end(address)
+            if len(self._wrong) > _MOST_ADDRESSES:
+                self._wrong.popitem(last=False)
+            raise

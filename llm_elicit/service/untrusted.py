@@ -19,8 +19,8 @@ from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import OWN_BACKENDS, BaseJudge, Judge, PluginJudge
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline.run_folder import Run
-from llm_elicit.service.library import Library
 from llm_elicit.service.settings import AllowedJudge, Bounds, ServerSettings
+from llm_elicit.service.spaces import Library
 
 WHERE = "campaign"
 """What messages call the campaign."""

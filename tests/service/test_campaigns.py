@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_what_a_campaign_found(done: httpx.Client) -> None:
     assert done.get("/api/campaigns/birds/estimate").json()["judges"][0]["requests"] == 0
 
 
-def test_comparisons_in_every_format(done: httpx.Client) -> None:
+def test_comparisons_in_every_format(done: httpx.Client, served: Served) -> None:
     path = "/api/campaigns/birds/comparisons"
     page = done.get(path, params={"offset": 35, "limit": 10}).json()
     assert page["total"] == 40
@@ -74,6 +75,7 @@ def test_comparisons_in_every_format(done: httpx.Client) -> None:
     parquet = done.get(path, params={"format": "parquet"})
     assert len(pd.read_parquet(io.BytesIO(parquet.content))) == 40
     assert 'filename="birds.parquet"' in parquet.headers["content-disposition"]
+    assert not list((served.runs / ".service" / "exports").iterdir())
     problem(done.get(path, params={"format": "xlsx"}), 422)
 
 
@@ -151,21 +153,27 @@ def test_events_can_be_replayed_from_any_number(done: httpx.Client) -> None:
     }
     rest = read_events(done, "birds", {"last-event-id": str(every[3]["seq"])})
     assert rest == every[4:]
+    problem(done.get("/api/campaigns/birds/events", params={"since": 10**30}), 422)
+    for number in ("9" * 5_000, "x"):  # no number of an event: all are sent
+        assert read_events(done, "birds", {"last-event-id": number}) == every
     last = {"last-event-id": str(every[-1]["seq"])}
     assert done.get("/api/campaigns/birds/events", headers=last).status_code == 204
 
 
 def read_events(
-    client: httpx.Client, name: str, headers: dict[str, str] | None = None
+    client: httpx.Client, name: str, headers: dict[str, str] | None = None, until: str = ""
 ) -> list[dict[str, Any]]:
-    found = []
+    """Return the events of a campaign until its end, or until it is in a state."""
+    found: list[dict[str, Any]] = []
     with client.stream("GET", f"/api/campaigns/{name}/events", headers=headers) as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
         for line in stream.iter_lines():
-            if line.startswith("id: "):
-                found[-1]["id"] = line[4:]
-            elif line.startswith("data: "):
+            if line.startswith("data: "):
                 found.append(json.loads(line[6:]))
+            elif line.startswith("id: "):
+                found[-1]["id"] = line[4:]
+                if until and found[-1]["data"].get("state") == until:
+                    break
     assert [str(event["seq"]) for event in found] == [event.pop("id") for event in found]
     return found
 
@@ -294,6 +302,66 @@ def test_runs_of_other_processes_are_shown(tmp_path: Path) -> None:
         wait_for(client, "own", lambda now: now["stage"] == "fit")
         client.post("/api/campaigns/own/cancel?wait=30")
         assert client.delete("/api/campaigns/own").status_code == 204
+
+
+def test_a_run_whose_process_died_is_interrupted_and_can_be_resumed(tmp_path: Path) -> None:
+    """In the list, on its page, in a bundle and on the command line."""
+    call = [sys.executable, "-m", "llm_elicit"]
+    (tmp_path / "own.yaml").write_text(to_yaml(slow("own")))
+    with serving(tmp_path) as served, served.client() as client:
+        with subprocess.Popen([*call, "ask", "own.yaml"], cwd=tmp_path) as asking:
+            deadline = time.monotonic() + 60.0
+            while client.get("/api/campaigns/own").status_code != 200:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+            wait_for(client, "own", lambda now: now["judges"]["expert"]["done"] > 5)
+            assert client.get("/api/campaigns/own").json()["state"] == "running"
+            asking.kill()
+        wait_for(client, "own", lambda now: now["state"] == "interrupted")
+        page = client.get("/campaigns/own", headers={"accept": "text/html"}).text
+        assert "interrupted: its process is gone" in page
+        assert 'action="/campaigns/own/start"' in page
+        assert "asking" not in page
+        for words in (["status", "own"], ["bundle", "own", "own.html"]):
+            said = subprocess.run(
+                [*call, *words], cwd=tmp_path, check=True, capture_output=True, text=True
+            )
+            text = said.stdout if words[0] == "status" else (tmp_path / "own.html").read_text()
+            assert "interrupted" in text
+            assert "llm-elicit run runs/own" in text
+            assert "asking" not in text
+        assert client.get("/api/campaigns/own").json()["state"] == "interrupted"  # a command's
+        assert client.post("/api/campaigns/own/start").is_success
+        wait_for(client, "own", lambda now: now["state"] == "running")
+        client.post("/api/campaigns/own/cancel?wait=30")
+
+
+def test_a_campaign_is_deleted_once_and_its_name_is_free_again(tmp_path: Path) -> None:
+    with serving(tmp_path) as served, served.client() as client:
+        for _ in range(2):
+            client.post("/api/campaigns", json=slow("again"))
+            wait_for(client, "again", lambda now: now["judges"]["expert"]["done"] > 5)
+            with ThreadPoolExecutor(3) as threads:
+                answers = threads.map(lambda _: client.delete("/api/campaigns/again"), range(3))
+                codes = sorted(answer.status_code for answer in answers)
+            assert codes[0] == 204
+            assert set(codes) <= {204, 404, 422}
+            problem(client.get("/api/campaigns/again"), 404)
+            assert not (served.runs / "again").exists()
+
+
+def test_limits_of_a_run_of_another_process_are_passed_on(tmp_path: Path) -> None:
+    with serving(tmp_path) as one, one.client() as here:
+        here.post("/api/campaigns", json=slow("tuned"))
+        wait_for(here, "tuned", lambda now: now["judges"]["expert"]["done"] > 5)
+        with serving(tmp_path) as two, two.client() as there:
+            limits = {"concurrency": 2}
+            assert there.post("/api/campaigns/tuned/retune", json=limits).is_success
+            wait_for(here, "tuned", lambda now: now["concurrency"] == 2)
+            started = there.post("/api/campaigns/tuned/start")  # it is at work already
+            assert started.json()["state"] == "running"
+            assert here.get("/api/campaigns/tuned").json()["state"] == "running"
+            here.post("/api/campaigns/tuned/cancel?wait=20")
 
 
 def test_an_operators_campaign_starts_with_the_service(tmp_path: Path) -> None:

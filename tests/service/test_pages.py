@@ -156,9 +156,21 @@ def test_what_an_expert_sends_is_checked(browser: Browser) -> None:
         refused = browser.post(page, f"{link}/answer", card=card, choice=choice)
         assert refused.status_code == 422
         assert "Choose A, B, equal or cannot say." in refused.text
+    huge = browser.post(page, f"{link}/answer", card="9" * 30, choice="a")
+    assert huge.status_code == 422
     stale = browser.post(page, f"{link}/answer", card="999999", choice="a", seconds="nan")
     assert "not one of ada&#39;s" in stale.text
     assert 'name="card"' in stale.text
+
+
+def test_a_view_of_another_version_does_not_break_the_page(
+    browser: Browser, served: Served
+) -> None:
+    page = created(browser, "other-version", waits="yes")
+    (served.runs / "other-version" / "live.json").write_text('{"of": "another version"}')
+    assert "The first view comes with the first answers" in browser.get("/campaigns/other-version")
+    assert browser.client.get("/campaigns/other-version/parts").status_code == 200
+    browser.post(page.text, "/campaigns/other-version/cancel")
 
 
 def test_a_study_that_is_paused_or_ended_asks_nothing(browser: Browser) -> None:

@@ -19,11 +19,11 @@ import pytest
 from llm_elicit.config.base_model import parse_yaml, validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
-from llm_elicit.service.library import Library
 from llm_elicit.service.settings import AllowedJudge, Bounds, ServerSettings
+from llm_elicit.service.spaces import Library
 from llm_elicit.service.untrusted import checked
 from tests.service.serving import Served, serving
-from tests.service.test_campaigns import campaign
+from tests.service.test_campaigns import campaign, wait_for
 from tests.service.test_security import CSV, problem
 
 GPT = {"name": "gpt", "backend": "openai", "model": "gpt-5.4-mini"}
@@ -365,6 +365,41 @@ def test_an_uploaded_space_can_be_edited_used_and_removed(uploaded: httpx.Client
     assert listed["weights"] is True
     assert listed["penguins"] is False
     problem(uploaded.delete("/api/spaces/penguins"), 422)
+
+
+def test_missing_cells_of_an_uploaded_table_can_be_an_answer(served: Served) -> None:
+    rows = [f"{20 + n % 50},{'' if n % 5 == 0 else 1000 * (n + 1)}" for n in range(200)]
+    table = "\n".join(["age,income", *rows])
+    with served.client() as client:
+        sent = {"name": "survey", "not_stated": "income"}
+        answer = client.post(
+            "/api/spaces", params=sent, content=table, headers={"content-type": "text/csv"}
+        )
+        assert answer.status_code == 201, answer.text
+        assert "not stated" in answer.json()["yaml"]
+        assert answer.json()["rows"].startswith("200 of 200")
+        sent = {"name": "other", "not_stated": "nothing"}
+        answer = client.post(
+            "/api/spaces", params=sent, content=table, headers={"content-type": "text/csv"}
+        )
+        assert "nothing" in problem(answer, 422)
+
+
+def test_a_space_stays_while_a_campaign_asks_about_it(uploaded: httpx.Client) -> None:
+    """Without it the campaign could neither go on nor be shown or deleted."""
+    sent = {"content-type": "text/csv"}
+    assert uploaded.post("/api/spaces?name=used", content=CSV, headers=sent).is_success
+    text = uploaded.get("/api/spaces/used").json()["yaml"]
+    made = uploaded.post("/api/campaigns?start=false", json=campaign("uses", space="used"))
+    assert made.status_code == 201, made.text
+    wait_for(uploaded, "uses", lambda now: now["state"] == "paused")
+    for refused in (
+        uploaded.delete("/api/spaces/used"),
+        uploaded.put("/api/spaces/used", content=text),
+    ):
+        assert "the campaign 'uses' asks about it" in problem(refused, 409)
+    assert uploaded.delete("/api/campaigns/uses").status_code == 204
+    assert uploaded.delete("/api/spaces/used").status_code == 204
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,8 @@ async function watchAgain() {
 
 if (name) {
   watch();
+  // No event tells that the process which worked on the run has died.
+  setInterval(() => { if (!document.hidden) { soon(0); } }, 5 * RETRY);
 } else {
   setInterval(() => { if (!document.hidden) { soon(0); } }, RETRY);
 }
