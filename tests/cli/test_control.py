@@ -89,5 +89,7 @@ def test_a_run_that_nobody_works_on_cannot_be_paused(slow: Provider, campaign: s
         _answered(slow, 10)
         asking.kill()
     time.sleep(7)
-    assert _say("status", "long").stdout.split()[-1] == "interrupted"
+    *_, state, how = _say("status", "long").stdout.splitlines()
+    assert state.split()[-1] == "interrupted"
+    assert how == "long: interrupted; llm-elicit run runs/long resumes it"
     assert _say("pause", "long").returncode == 2
