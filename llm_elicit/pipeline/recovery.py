@@ -15,7 +15,6 @@ from llm_elicit.orchestrator import (
     ENDED,
     JOURNAL,
     JournalLocation,
-    RunInUseError,
     RunLock,
     read_control,
     take_over,
@@ -64,16 +63,19 @@ class Recovery:
             if path.name in known:
                 continue
             try:
-                found = self._taken(path)
-                if found:
-                    taken.append(Run.open(path))
-                unsure = unsure or found is None
+                silent = self._is_silent(path)
+                # A run that cannot be opened must not look as if someone worked on it.
+                run = Run.open(path) if silent else None
             except (ElicitError, OSError):
                 continue  # it is being written or deleted, or cannot be read: it is left alone
+            if run is not None and self._take(run.location):
+                taken.append(run)
+            elif silent is not False:
+                unsure = True
         return taken, unsure
 
-    def _taken(self, path: Path) -> bool | None:
-        """Take a run over if possible; return None if a process may still be at work on it."""
+    def _is_silent(self, path: Path) -> bool | None:
+        """Whether a run's service gives no sign of life; None if it does, and may soon not."""
         location = self._location(path)
         key = self._key(location)
         if self._left.get(path) == key:
@@ -82,15 +84,15 @@ class Recovery:
         if control is None or control.owner != "service" or control.state in ENDED:
             self._left[path] = key
             return False
-        if control.at_work:
-            return None
-        if location.shared:
-            return take_over(location)
+        return None if control.at_work else True
+
+    def _take(self, location: JournalLocation) -> bool:
+        """Take a run over, unless a process holds its lock or another one is faster."""
         try:
-            with RunLock(path, name=AT_WORK):
+            with RunLock(location.folder, shared=location.shared, name=AT_WORK):
                 return take_over(location)
-        except RunInUseError:
-            return None
+        except ElicitError:
+            return False
 
     def _location(self, path: Path) -> JournalLocation:
         """Return where a run's journal is; its campaign is read again once it was changed."""

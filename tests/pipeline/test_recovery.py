@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llm_elicit.config.campaign import Campaign
-from llm_elicit.orchestrator import AT_WORK, RunLock, begin_control, write_control
+from llm_elicit.orchestrator import AT_WORK, RunLock, begin_control, read_control, write_control
 from llm_elicit.pipeline import recovery
 from llm_elicit.pipeline.recovery import Recovery
 from llm_elicit.pipeline.run_folder import Run
@@ -75,10 +75,18 @@ def test_ended_runs_are_not_read_again_until_their_journal_changes(
 
 def test_what_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
     _begun(tmp_path)
+    lost = _begun(tmp_path, "lost")
+    written = (lost.folder / "campaign.yaml").read_text()
+    (lost.folder / "campaign.yaml").write_text(written.replace("space: penguins", "space: none"))
+    (lost.folder / "manifest.json").unlink()
     for name, text in (("empty", ""), ("other", "name: [1"), ("gone", "name: gone\nspace: none")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "campaign.yaml").write_text(text)
     assert _taken(Recovery(tmp_path).take(set())) == (["one"], False)
+    control = read_control(lost.location)
+    assert control is not None
+    assert not control.at_work  # or it would read as if someone worked on it
+    assert control.takeovers == 0
 
 
 def test_the_process_of_a_stage_ends_with_its_parent(tmp_path: Path) -> None:
