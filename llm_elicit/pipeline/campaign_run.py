@@ -153,12 +153,18 @@ class CampaignRun:
     async def pause(self) -> None:
         """Send nothing more, and return when the answers in flight have arrived.
 
+        It returns at once if someone lets the run go on meanwhile.
+
         Raises:
             InputError: the run has ended.
         """
         self._check_alive("paused")
         await self._request("paused")
-        await self._reaches("paused", *ENDED)
+        while self._now.wanted == "paused" and self.state not in ("paused", *ENDED):
+            if self._task.done():
+                break
+            changed = self._changed
+            await changed.wait()
 
     async def resume(self) -> None:
         """Go on with a run that is paused, or begin an ended one again where it stopped.
@@ -253,11 +259,6 @@ class CampaignRun:
 
     async def _record(self, **changes: Any) -> None:
         self._adopt(await in_thread(partial(write_control, self.run.location, **changes)))
-
-    async def _reaches(self, *states: RunState) -> None:
-        while self.state not in states and not self._task.done():
-            changed = self._changed
-            await changed.wait()
 
     def _adopt(self, found: Control) -> None:
         """Take up what is recorded of the run, and tell a change of its state."""

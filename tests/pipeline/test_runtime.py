@@ -166,6 +166,25 @@ def test_a_cancelled_run_keeps_its_answers_and_can_be_resumed(
     asyncio.run(go())
 
 
+def test_who_pauses_a_run_does_not_wait_once_it_goes_on(tmp_path: Path) -> None:
+    with Provider(lambda _n, _body: Says("A", delay=1.5)) as provider:
+
+        async def go() -> None:
+            async with Runtime(tmp_path) as runtime:
+                job = runtime.start(_campaign(provider.url, tmp_path))
+                while not provider.seen:
+                    await asyncio.sleep(0.02)
+                pausing = asyncio.create_task(job.pause())
+                while job.state != "pausing":
+                    await asyncio.sleep(0.02)
+                await job.resume()
+                await asyncio.wait_for(pausing, 1.0)
+                assert job.state == "running"
+                await job.cancel()
+
+        asyncio.run(go())
+
+
 def test_a_paused_run_is_cancelled_at_once_and_can_be_resumed(
     slow: Provider, tmp_path: Path
 ) -> None:
