@@ -12,6 +12,7 @@ g(b) with variance σ² + Var m, which is σ²/2 plus the variance of the half s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -134,17 +135,16 @@ def pair_contrasts(rows: LogOdds) -> PairContrasts:
     keys = np.concatenate([rows.judge[:, None], *in_order(rows.first, rows.second)], axis=1)
     unique, index = np.unique(keys, axis=0, return_inverse=True)
     pair = index.reshape(-1)
-    sides = [_averaged(rows, pair, len(unique), swap == later) for later in (False, True)]
-    (ab, ab_var, ab_cut, n_ab), (ba, ba_var, ba_cut, n_ba) = sides
-    both, only_ab = (n_ab > 0) & (n_ba > 0), n_ba == 0
-    value = np.where(both, 0.5 * (ab - ba), np.where(only_ab, ab, -ba))
-    extra = np.where(both, 0.25 * (ab_var + ba_var), np.where(only_ab, ab_var, ba_var))
+    ab, ba = (_averaged(rows, pair, len(unique), swap == later) for later in (False, True))
+    both = (ab.rows > 0) & (ba.rows > 0)
+    value = np.where(both, 0.5, 1.0) * (ab.mean - ba.mean)
+    extra = np.where(both, 0.25, 1.0) * (ab.rounding + ba.rounding)
     # A bound on either order is a bound on the pair; two contradicting bounds give none.
-    cut = np.where(both, np.sign(ab_cut - ba_cut), np.where(only_ab, ab_cut, -ba_cut))
-    useless = both & (ab_cut != 0) & (ab_cut == ba_cut)
+    cut = np.sign(ab.censored - ba.censored)
+    useless = both & (ab.censored != 0) & (ab.censored == ba.censored)
     judge = unique[:, 0].astype(np.int64)
-    position = np.where(both, 0.5 * (ab + ba), np.nan)
-    side = np.where(both, 0.0, np.where(only_ab, 1.0, -1.0))
+    position = np.where(both, 0.5 * (ab.mean + ba.mean), np.nan)
+    side = np.where(both, 0.0, np.where(ba.rows > 0, -1.0, 1.0))
     centre, variance = _position_effects(position, judge)
     known = both | np.isfinite(variance)
     extra = extra + np.where(both | ~known, 0.0, variance)
@@ -161,17 +161,24 @@ def pair_contrasts(rows: LogOdds) -> PairContrasts:
     )
 
 
-def _averaged(
-    rows: LogOdds, pair: Index, count: int, chosen: npt.NDArray[np.bool_]
-) -> tuple[Array, Array, Array, Array]:
-    """Return mean log-odds, rounding variance, censoring and number of chosen rows, by pair."""
+class _Answers(NamedTuple):
+    """Mean log-odds (n,), their variance by rounding, censoring and number of rows, by pair."""
+
+    mean: Array
+    rounding: Array
+    censored: Array
+    rows: Array
+
+
+def _averaged(rows: LogOdds, pair: Index, count: int, chosen: npt.NDArray[np.bool_]) -> _Answers:
+    """Return the answers of chosen rows by pair; all are 0 for a pair without any."""
     at = pair[chosen]
     n = np.bincount(at, minlength=count).astype(float)
     size = np.maximum(n, 1.0)
     mean = np.bincount(at, rows.value[chosen], count) / size
     rounding = np.bincount(at, rows.spread[chosen] ** 2, count) / size**2
     cut = np.sign(np.bincount(at, rows.censored[chosen], count))
-    return mean, rounding, cut, n
+    return _Answers(mean, rounding, cut, n)
 
 
 def _position_effects(position: Array, judge: Index) -> tuple[Array, Array]:
