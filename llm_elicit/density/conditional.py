@@ -26,18 +26,7 @@ from llm_elicit.density.utility_function import Utility, UtilityDraws
 
 @dataclass(frozen=True)
 class Substitution:
-    """Columns ``fixed`` (c,) of the features are held at ``values`` (c,); ``free`` (f,) are not.
-
-    Examples
-    --------
-    >>> import torch
-    >>> f = Utility(torch.tensor([1.0, 0.0]), torch.tensor([[-1.0, 0.5], [0.5, -1.0]]))
-    >>> half = Substitution(torch.tensor([0]), torch.tensor([1]), torch.tensor([2.0]))
-    >>> g = half.utility(f)                        # t_1 + t_1 t_2 − t_1² − t_2² at t_2 = 2
-    >>> t = torch.tensor([[0.0], [1.0]])
-    >>> (g(t)[1] - g(t)[0]).item() == (1 + 2 - 1)
-    True
-    """
+    """Columns ``fixed`` (c,) of the features are held at ``values`` (c,); ``free`` (f,) are not."""
 
     free: Tensor
     fixed: Tensor

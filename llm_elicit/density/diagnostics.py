@@ -39,17 +39,7 @@ _MEASURED = 512
 
 
 def effective_size(genealogies: Tensor, values: Tensor) -> float:
-    """Return the effective number of draws for the means of values (n, k), the smallest of k.
-
-    Examples
-    --------
-    >>> import torch
-    >>> x = torch.tensor([0.0, 1.0, 2.0, 3.0]).repeat_interleave(2)[:, None]
-    >>> effective_size(torch.arange(8), x)                       # eight unrelated draws
-    8.0
-    >>> effective_size(torch.arange(4).repeat_interleave(2), x)  # each of four given twice
-    3.0
-    """
+    """Return the effective number of draws for the means of values (n, k), the smallest of k."""
     n = len(values)
     centred = (values - values.mean(0)).double()
     labels = torch.from_numpy(np.unique(genealogies.numpy(), return_inverse=True)[1])
@@ -106,12 +96,6 @@ def near_bounds(sampling: SamplingDensity, x: Array) -> Array:
     NaN if the feature has no bound, is periodic, has categories, or has whole numbers of
     which one is more than 1 % of the range. The range of a feature with one bound is that of the
     central 99.9 % of λ.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> near_bounds(Uniform([1.0], [100.0], log=[True]), np.array([[1.01], [50.0]])).tolist()
-    [[1.0], [0.0]]
     """
     if isinstance(sampling, Uniform):
         cube = sampling.to_cube(x)

@@ -261,12 +261,6 @@ class Response:
     Parameters
     ----------
     gain, offset : (n,) g and o, nats, of F(g (u − u') + o).
-
-    Examples
-    --------
-    >>> biased = Response(Noise(), torch.ones(2), torch.tensor([0.0, 1.0]))
-    >>> [round(p, 3) for p in biased.log_cdf(torch.zeros(2)).exp().tolist()]
-    [0.5, 0.783]
     """
 
     noise: Noise

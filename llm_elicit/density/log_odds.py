@@ -114,16 +114,6 @@ def pair_contrasts(rows: LogOdds) -> PairContrasts:
 
     A censored answer makes the value a bound. If both orders are censored towards the same
     position, the pair has no information on the points, and only its half sum is kept.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> a, b = np.array([[0.0], [1.0]]), np.array([[1.0], [0.0]])      # both orders of one pair
-    >>> none = np.zeros(2)
-    >>> rows = LogOdds(a, b, np.array([0.5, 0.1]), none, none.astype(int), none.astype(int))
-    >>> found = pair_contrasts(rows)
-    >>> found.value.round(6).tolist(), found.position.round(6).tolist()
-    ([0.2], [0.3])
     """
     d = rows.first.shape[1]
     if not len(rows):

@@ -33,13 +33,6 @@ class ComponentStack:
     ----------
     whiten, offset, height : W (S, K, d, d), o (S, K, d) and h (S, K).
     share : the factor a of the logarithm.
-
-    Examples
-    --------
-    >>> import torch
-    >>> one = ComponentStack(torch.eye(2)[None, None], torch.zeros(1, 1, 2), torch.zeros(1, 1))
-    >>> one(torch.tensor([[2.0, 0.0]])).tolist()
-    [[-2.0]]
     """
 
     whiten: Tensor
@@ -172,13 +165,6 @@ class FourierStack:
     """S functions of the same frequencies.
 
     ``frequencies`` (d, M), ``weights`` (S, 2M) of `fourier_features`.
-
-    Examples
-    --------
-    >>> import torch
-    >>> wave = FourierStack(torch.ones(1, 1), torch.tensor([[1.0, 0.0]]))
-    >>> wave(torch.zeros(2, 1)).tolist()
-    [[1.0, 1.0]]
     """
 
     frequencies: Tensor

@@ -64,13 +64,6 @@ def one_thread() -> Iterator[None]:
     thread costs more than the operation: the housing fit took 50 s with two threads and 7 s
     with one. Fits may overlap in several threads of one process, but run faster in several
     processes.
-
-    Examples
-    --------
-    >>> import torch
-    >>> with one_thread():
-    ...     torch.get_num_threads()
-    1
     """
     if _one_thread.inside:
         yield

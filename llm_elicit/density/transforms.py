@@ -328,14 +328,7 @@ class CopulaLatent(_TaperedLatent):
 
 
 def make_latent(sampling: SamplingDensity, points: Array | None = None) -> Latent:
-    """Return latent coordinates of λ, with the `radius` of the farthest of ``points`` (n, d).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> make_latent(Uniform([0.0], [1.0])).to_latent(np.array([[0.5]])).tolist()
-    [[0.0]]
-    """
+    """Return latent coordinates of λ, with the `radius` of the farthest of ``points`` (n, d)."""
     latent: Latent
     if isinstance(sampling, Uniform):
         latent = BoxLatent(sampling)

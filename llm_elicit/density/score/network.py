@@ -39,15 +39,7 @@ _SCALES = torch.logspace(-1.5, 3.0, 46, dtype=torch.float64)
 
 
 class ScoreNetworks(nn.Module):
-    """K networks with three hidden layers of SiLU units and a quadratic form each.
-
-    Examples
-    --------
-    >>> import torch
-    >>> networks = ScoreNetworks(3, 2, 16, torch.Generator().manual_seed(0))
-    >>> networks(torch.zeros(3, 5, 2), torch.full((3, 5, 1), 0.1)).shape
-    torch.Size([3, 5])
-    """
+    """K networks with three hidden layers of SiLU units and a quadratic form each."""
 
     def __init__(self, count: int, features: int, width: int, generator: torch.Generator) -> None:
         super().__init__()

@@ -131,17 +131,6 @@ def calibration(held_out: HeldOut, weights: Array, response: Response) -> dict[s
     0.5–0.6, ..., 0.9–1, its mean (``predicted``), and the share that this side won (``observed``);
     empty bins are left out. ``error`` is the mean absolute difference of the two, weighted by share
     (the expected calibration error of Naeini, Cooper and Hauskrecht, 2015).
-
-    Examples
-    --------
-    >>> from llm_elicit.density import Noise
-    >>> rng = np.random.default_rng(0)
-    >>> gap = np.abs(rng.normal(0, 2, 20_000))
-    >>> won = np.where(rng.logistic(0, Noise().level, 20_000) < gap, gap, -gap)
-    >>> sure = calibration(HeldOut(won, 0 * won), np.ones(20_000), Response(Noise()))
-    >>> too_sure = calibration(HeldOut(2 * won, 0 * won), np.ones(20_000), Response(Noise()))
-    >>> sure["error"] < 0.02 < too_sure["error"]
-    True
     """
     seen = response.seen(torch.from_numpy(held_out.difference))
     spread = response.spread(torch.from_numpy(held_out.spread))
