@@ -108,7 +108,7 @@ class FeatureNames:
         """Return a date, or its text, as days since 1 January 1970."""
         try:
             return float(np.datetime64(value, "D").astype(np.int64))  # type: ignore[call-overload]
-        except ValueError:
+        except (TypeError, ValueError):  # the first of a missing date
             raise DensityError(
                 f"{where}: {self.names[place]} has no date {value!r}; write it as 2020-03-14."
             ) from None
@@ -170,7 +170,8 @@ class FeatureNames:
 def frame_names(x: Any) -> FeatureNames | None:
     """Return the names of the columns of a data frame; None if they are not texts, all different.
 
-    The categories of a column of pandas' dtype "category" are its words, if they are texts.
+    The categories of a column of pandas' dtype "category" are its words, if they are texts, and
+    columns of times are dates.
 
     Examples
     --------
@@ -182,7 +183,9 @@ def frame_names(x: Any) -> FeatureNames | None:
     if not columns or not texts or len(set(columns)) < len(columns):
         return None
     words = {place: _words(x[name]) for place, name in enumerate(columns)}
-    return FeatureNames(tuple(columns), {place: each for place, each in words.items() if each})
+    dates = frozenset(place for place, name in enumerate(columns) if x[name].dtype.kind == "M")
+    known = {place: each for place, each in words.items() if each}
+    return FeatureNames(tuple(columns), known, dates)
 
 
 def _words(column: Any) -> tuple[str, ...]:

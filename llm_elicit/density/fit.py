@@ -56,7 +56,8 @@ def fit_belief(  # noqa: PLR0913 - the public function carries every choice a ca
     ----------
     winners, losers : (n, d) floats in natural units; row i says winners[i] beat losers[i]. Columns
         of data frames are matched by name, in the order of ``winners``, and name the features;
-        those of dtype "category" with words are codes 0, 1, ... in the order of the categories.
+        those of dtype "category" with words are codes 0, 1, ... in the order of the categories, and
+        dates are days since 1 January 1970.
     sampling : λ, the density the compared points were drawn from: `Uniform`,
         `GaussianMixture` or `Empirical`. A `Uniform` may give features a logarithmic scale, and
         the belief that enters the utility is then the density per unit of that scale.
@@ -167,7 +168,7 @@ def fit_evidence(
 
 
 def _named(belief: BeliefDensity, names: FeatureNames | None) -> BeliefDensity:
-    return belief if names is None else belief.named(names.names, names.categories)
+    return belief if names is None else belief.named(names.names, names.categories, names.dates)
 
 
 class _Request:

@@ -80,10 +80,11 @@ def _row(axis: FeatureAxis, values: Array, place: int, bands: _Bands | None) -> 
     if bands is not None:
         ends = [bands.means[:, place], *bands.quantiles[:, :, place].T]
     mean, *quantiles = [
-        _cell(_number(value, axis, sd), _between(axis, sd, end))
+        _cell(_value(value, axis, sd), _between(axis, sd, end))
         for value, end in zip(at, ends, strict=True)
     ]
-    return _cells(axis.label, [mean, _cell(_number(sd, axis, sd)), *quantiles])
+    width = f"{_number(sd, axis, sd)} days" if axis.date else _number(sd, axis, sd)
+    return _cells(axis.label, [mean, _cell(width), *quantiles])
 
 
 def _circle(axis: FeatureAxis, values: Array, place: int, bands: _Bands | None) -> str:
@@ -125,7 +126,7 @@ def _shares(axis: FeatureAxis, values: Array, place: int, bands: _Bands | None) 
 
 
 def _between(axis: FeatureAxis, sd: float, end: Sequence[float] | Array | None) -> str:
-    return "" if end is None else " to ".join(_number(float(value), axis, sd) for value in end)
+    return "" if end is None else " to ".join(_value(float(each), axis, sd) for each in end)
 
 
 def _cell(text: str, under: str = "") -> str:
@@ -144,6 +145,11 @@ def _wide(label: str, text: str) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _value(value: float, axis: FeatureAxis, sd: float) -> str:
+    """Return a value of a feature: a number, or a date."""
+    return str(np.datetime64(round(value), "D")) if axis.date else _number(value, axis, sd)
 
 
 def _number(value: float, axis: FeatureAxis, sd: float) -> str:

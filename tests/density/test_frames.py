@@ -124,6 +124,22 @@ def test_rankings_of_frames() -> None:
         Evidence.rankings([frames[0], frames[1][:3]], ranking)
 
 
+def test_a_fit_takes_dates() -> None:
+    box = Uniform([18_000.0], [19_000.0])
+    days = [
+        pd.DataFrame({"seen": pd.to_datetime(x, unit="D")})
+        for x in (W[:60, 2].round(), L[:60, 2].round())
+    ]
+    later = [day + pd.Timedelta(days=18_400) for day in days]
+    belief = fit_belief(*later, sampling=box, method="utility", settings=BETWEEN_ROUNDS)
+    assert belief.to_pandas(5)["seen"].dtype.kind == "M"
+    assert "2020-" in belief._repr_html_()
+    assert belief.plot(bands=False).axes[0].get_xlabel() == "seen"
+    assert np.isfinite(belief.log_prob(later[0])).all()
+    with pytest.raises(DensityError, match="seen has no date NaT"):
+        belief.log_prob(later[0].mask(later[0] > later[0].iloc[0]))
+
+
 def test_suggested_pairs_are_worded(belief: BeliefDensity) -> None:
     first, _ = suggest_pairs(belief, 5)
     assert set(belief.to_pandas(points=first)["species"]) <= set(WORDS)

@@ -258,6 +258,8 @@ KINDS = {
     "many counts": FeatureAxis("visitors", 1, 90_000, log=True, whole=True),
     "days": FeatureAxis("first seen", 20_000.0, 20_001.0),
     "dates": FeatureAxis("first seen", 10_000.0, 20_000.0, whole=True, date=True),
+    "few days": FeatureAxis("first seen", 20_000.0, 20_003.0, whole=True, date=True),
+    "one month": FeatureAxis("first seen", 20_000.0, 20_030.0, date=True),
     "logarithmic": FeatureAxis("income", 1e-3, 1e7, log=True),
     "negative": FeatureAxis("longitude", -124.37, -114.31),
     "hours": FeatureAxis("hour", 0, 23, whole=True, periodic=True),

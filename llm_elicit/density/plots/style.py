@@ -114,8 +114,8 @@ def _set_dates(drawn: Axis, axis: FeatureAxis, most: int) -> None:
     locator, formatter = cast("Any", AutoDateLocator), cast("Any", DateFormatter)  # untyped
     ticks = locator(minticks=2, maxticks=most).tick_values(*map(num2date, (low, high)))
     room = 0.06 * (high - low)  # a label there would leave the figure
-    inside = [tick for tick in ticks if low + room <= tick <= high - room]
-    drawn.set_major_locator(FixedLocator(inside))
+    inside = [tick for tick in ticks if low + room <= tick <= high - room and tick == round(tick)]
+    drawn.set_major_locator(FixedLocator(inside or [round(0.5 * (low + high))]))
     drawn.set_major_formatter(formatter(style))
 
 
