@@ -22,8 +22,8 @@ from llm_elicit.spaces.orders import in_order, is_circle
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MOST_WORDS = 60
-"""The most categories that are all asked about."""
+MOST_WORDS, MOST_NAMED_WORDS = 30, 100
+"""The most categories that are all asked about, and those of a column that is asked for by name."""
 
 NOT_STATED = "not stated"
 """The category of empty cells."""
@@ -221,7 +221,7 @@ def _draft_words(
     count = int((~empty).sum())
     if len(written) > max(2, count // 2):
         raise UnusableColumnError(f"text: {len(written):,} different in {count:,} cells")
-    if len(written) > MOST_WORDS:
+    if len(written) > MOST_NAMED_WORDS:
         raise UnusableColumnError(
             f"too many categories: {len(written):,}, and at most {MOST_WORDS} are asked about"
         )

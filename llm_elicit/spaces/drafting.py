@@ -264,8 +264,6 @@ def _columns(
 ) -> tuple[dict[str, ColumnDraft], dict[str, str]]:
     """Return the drafts of columns that can be features, and why the others are left out.
 
-    Numbers and dates that most rows lack are left out unless they are named, with the rows else.
-
     Raises:
         InputError: there are none, or too many.
     """
@@ -276,11 +274,9 @@ def _columns(
         except UnusableColumnError as reason:
             dropped[heading] = str(reason)
             continue
-        if draft.missing > _MOST_MISSING and heading not in named:
-            dropped[heading] = (
-                f"{share(draft.missing)} of its cells hold no value; name it to keep it and leave "
-                "these rows out: --columns, or as ranges --not-stated"
-            )
+        why = "" if heading in named else _unless_named(draft)
+        if why:
+            dropped[heading] = why
         else:
             kept[heading] = draft
     if not kept:
@@ -292,6 +288,23 @@ def _columns(
     if len(kept) > _MOST_FEATURES:
         raise _too_many(str(file), len(kept))
     return kept, dropped
+
+
+def _unless_named(draft: ColumnDraft) -> str:
+    """Return why a column is left out that is kept if it is asked for by name; empty if it is kept.
+
+    One column that most rows lack would leave few rows, and one of many categories few questions
+    for each.
+    """
+    words = len(draft.settings.get("categories", ()))
+    if draft.missing > _MOST_MISSING:
+        return (
+            f"{share(draft.missing)} of its cells hold no value; name it to keep it and leave "
+            "these rows out: --columns, or as ranges --not-stated"
+        )
+    if words > MOST_WORDS:
+        return f"{words} categories are many to ask about; name it to keep them: --columns"
+    return ""
 
 
 def _shares(

@@ -147,6 +147,18 @@ def test_a_column_that_most_rows_lack_is_left_out_unless_it_is_named():
     assert drafted(values, "speed", not_stated=["speed"]).names == ["speed", "noise"]
 
 
+def test_many_categories_are_kept_where_the_column_is_named():
+    """Each costs a column of the fit, and has few of the questions."""
+    states = [f"state {k % 51}" for k in range(N)]
+    assert reason(states, "state") == (
+        "51 categories are many to ask about; name it to keep them: --columns"
+    )
+    kept = drafted(states, "state", columns=["state", "noise"]).features[0]
+    assert len(kept.categories) == 51
+    with pytest.raises(InputError, match="too many categories: 120, and at most 30 are asked"):
+        drafted([f"town {k % 120}" for k in range(N)], "town", columns=["town"])
+
+
 def test_a_dropped_column_that_is_asked_for_says_why_it_was_dropped():
     with pytest.raises(InputError, match="no column that is asked about: text: 240 different in"):
         drafted([f"remark {k}" for k in range(N)], not_stated=["x"])
