@@ -193,11 +193,11 @@ def _reason(one: Preference, verdict: Verdict, scale: str | None, level: float) 
             return f"{depends}; the sharpness of the belief is not identified."
         sources = " and ".join(scale.split(" + "))
         return f"{depends}; the sharpness of the belief is identified by {sources}."
-    ignore = f"The answers cannot be distinguished from ones that ignore the points ({p})"
+    ignore = f"The answers show no dependence on the points shown ({p})"
     if verdict == "position only" and one.position is not None:
         p = p_text(one.position.p_holm, one.position.at_floor)
         return f"{ignore}; they depend on which option is shown first ({p})."
-    return f"{ignore}, nor do they depend on which option is shown first."
+    return f"{ignore} or on which option is shown first."
 
 
 def _residuals(response: Response, space: FeatureSpace) -> Floats | None:

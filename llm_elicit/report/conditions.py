@@ -1,4 +1,4 @@
-"""One page about several conditions: how beliefs move with the condition, beside how data do."""
+"""One page about several conditions: how beliefs and data depend on the condition."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _reliably(preference: Preference, p: str) -> str:
     if reached <= 0.0:
         return f", though the fit predicts none of the variation of held-out {kind} ({p})"
     known = ceiling is not None and ceiling.value >= reached
-    most = f", of at most {share(ceiling.value)}" if known and ceiling is not None else ""
+    most = f"; ceiling {share(ceiling.value)}" if known and ceiling is not None else ""
     return f" ({share(reached)} of the variation of held-out {kind} is predicted{most}; {p})"
 
 
@@ -116,13 +116,13 @@ def data_clause(found: Discrimination | None, subject: str) -> str:
         return ""
     auc, real = found.auc, thing(subject)
     if auc.low > _CHANCE:
-        agrees = "this agrees with the data"
+        agrees = "the preference agrees with the data"
     elif auc.high < _CHANCE:
-        agrees = "this is opposite to the data"
+        agrees = "the preference is opposite to the data"
     else:
-        agrees = "this is unrelated to the data"
+        agrees = "the preference is unrelated to the data"
     return (
-        f"{agrees}: it ranks a real {real} above a random one {share(auc.value)} of the time "
+        f"{agrees}: a real {real} ranks above a random one {share(auc.value)} of the time "
         f"(95 % interval {share(auc.low)} to {share(auc.high)}; ceiling {share(found.ceiling)})"
     )
 
@@ -155,7 +155,7 @@ def _scale_clause(preference: Preference, powers: BeliefPowers | None) -> str:
 
 
 def _no_preference(name: str, preference: Preference, p: str) -> str:
-    ignores = f"{name}'s answers cannot be distinguished from ones that ignore the content ({p})"
+    ignores = f"{name}'s answers show no dependence on the content ({p})"
     if preference.verdict == "position only" and preference.position is not None:
         position = preference.position
         p_position = p_text(position.p_holm, position.at_floor)
@@ -165,7 +165,7 @@ def _no_preference(name: str, preference: Preference, p: str) -> str:
             f"({p_position}), which accounts for {share(position.share)} of the variation of its "
             "answers."
         )
-    return f"{ignores}, nor do they depend on which option is shown first."
+    return f"{ignores} or on which option is shown first."
 
 
 def position_sentence(position: PositionEffect | None, level: float) -> str:
@@ -186,7 +186,7 @@ def position_sentence(position: PositionEffect | None, level: float) -> str:
         parts.append(
             f"Its position effect depends on the content "
             f"({p_text(content.p_value, content.at_floor)}): asking both orders removes only its "
-            "mean, and what an option gains by its own content when it is shown first counts as "
+            "mean; what an option gains from its own content by being shown first is counted as "
             "preference."
         )
     return " ".join(parts)

@@ -90,12 +90,12 @@ def test_both_verdicts_are_said_in_words(reader):
     assert "expert prefers higher income, lower age and middle values of latitude (" in text
     assert "; p ≤ 0.01)" in text
     assert (
-        "this agrees with the data: it ranks a real place above a random one 83% of the time (95 % "
-        "interval 79% to 87%; ceiling 95%); the scale of its belief is identified by ranges and "
-        "ratios." in text
+        "the preference agrees with the data: a real place ranks above a random one 83% of the "
+        "time (95 % interval 79% to 87%; ceiling 95%); the scale of its belief is identified by "
+        "ranges and ratios." in text
     )
     assert "Its answers about ranges are coherent with a density" in text
-    assert "stuck <b>judge</b>'s answers cannot be distinguished from ones that ignore" in text
+    assert "stuck <b>judge</b>'s answers show no dependence on the content" in text
     assert "they depend on the position only: it prefers the option shown first" in text
     assert "Belief with a scale" in text
     assert "Position only" in text

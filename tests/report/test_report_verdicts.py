@@ -34,7 +34,7 @@ def reliable(judge, value, ceiling):
 
 def test_a_ceiling_below_what_is_reached_is_left_out(study, expert):
     said = verdicts.verdict_sentence(reliable(expert, 0.77, 0.93), study.audit)
-    assert "(77% of the variation of held-out choices is predicted, of at most 93%; p" in said
+    assert "(77% of the variation of held-out choices is predicted; ceiling 93%; p" in said
     low = verdicts.verdict_sentence(reliable(expert, 0.06, -1.35), study.audit)
     assert "at most" not in low
     assert "6% of the variation" in low
@@ -62,7 +62,11 @@ def test_large_powers_have_no_exponent(expert):
 
 @pytest.mark.parametrize(
     ("auc", "said"),
-    [(0.63, "this agrees with the data"), (0.5, "is unrelated to"), (0.4, "is opposite to")],
+    [
+        (0.63, "the preference agrees with the data"),
+        (0.5, "is unrelated to"),
+        (0.4, "is opposite to"),
+    ],
 )
 def test_what_is_said_of_the_data_is_what_the_interval_says(study, expert, auc, said):
     found = expert.discrimination.model_copy(update={"auc": band(auc, 0.02)})
@@ -70,7 +74,7 @@ def test_what_is_said_of_the_data_is_what_the_interval_says(study, expert, auc, 
         expert.model_copy(update={"discrimination": found}), study.audit
     )
     assert said in text
-    assert f"ranks a real place above a random one {auc:.0%} of the time" in text
+    assert f"a real place ranks above a random one {auc:.0%} of the time" in text
 
 
 def test_a_scale_that_nothing_says_is_not_claimed(study, expert):
