@@ -279,6 +279,14 @@ def test_no_label_is_cut(kind: str, draw: Callable[[PlotData], Figure]) -> None:
             assert len(ticks) <= 12
 
 
+def test_lines_of_many_frames_are_thin() -> None:
+    (few,), (many,) = (
+        artists(panel(corner_figure(plotted(axes)), 1, 0), PatchCollection)
+        for axes in ([KINDS["counts"], KINDS["boolean"]], [KINDS["counts"], KINDS["60 levels"]])
+    )
+    assert many.get_linewidth()[0] < 0.5 < few.get_linewidth()[0]
+
+
 @pytest.mark.parametrize("d", [1, 2, 8, 20])
 def test_any_number_of_features(d: int) -> None:
     shown = plotted([FeatureAxis(f"a feature with a name, {i}", 0.0, 1.0) for i in range(d)], 500)

@@ -31,6 +31,7 @@ CELLS = 36
 _MASSES = (0.9, 0.5)
 _LINES = (0.8, 1.3)
 _LARGEST = 0.9  # largest side of a frame, relative to their distance
+_FRAMES = 20  # beside each other; lines of more of them are thinner
 _COARSE = 6
 _TIMES = 4.0
 _USUAL = 25_000
@@ -132,7 +133,8 @@ def _draw_frames(axes: Axes, shares: Array, centres: list[Array], theme: Theme) 
         for (i, j), side in np.ndenumerate(sides)
         if side > 0.0
     ]
-    outlines = PatchCollection(frames, facecolor="none", edgecolor=theme.belief, linewidth=1.3)
+    width = _LINES[-1] * min(1.0, _FRAMES / max(shares.shape))
+    outlines = PatchCollection(frames, facecolor="none", edgecolor=theme.belief, linewidth=width)
     axes.add_collection(outlines)
     return outlines
 
