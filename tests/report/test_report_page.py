@@ -19,6 +19,7 @@ from llm_elicit.audit.direct_answers import AnswerCounts
 from llm_elicit.audit.inference import Interval
 from llm_elicit.config.design import Design
 from llm_elicit.report import formatting
+from llm_elicit.report.answers import filters
 from llm_elicit.report.figures import draw_portrait
 from llm_elicit.report.page import render_page
 from report.reader import Reader
@@ -55,6 +56,14 @@ def test_a_page_of_one_power_has_no_script_and_no_slider(study):
     assert not parsed.all("script")
     assert not [field for field in parsed.all("input") if field["type"] == "range"]
     assert "script-src" not in text
+
+
+def test_filters_without_a_choice_are_no_empty_box(study, page, monkeypatch):
+    """One judge that always prefers the first option: an empty card stood above its answers."""
+    assert 'class="filters' in page
+    one = {key: choices[:1] for key, choices in filters([]).items()}
+    monkeypatch.setattr("llm_elicit.report.page.filters", lambda _: one)
+    assert 'class="filters' not in render_page(study, {})
 
 
 def test_without_a_script_the_saved_power_is_shown(study, portrait, reader):
