@@ -114,8 +114,8 @@ class Uniform:
             ),
             (
                 self.categorical & (self.log | ~whole),
-                "is categorical; categories are numbered by whole numbers on a linear scale; give "
-                "low = 0 and high = their number less one",
+                "is categorical; categories are numbered by whole numbers, never on a logarithmic "
+                "scale; give low = 0 and high = their number less one",
             ),
             (
                 self.integer & ~(whole & small),
