@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -123,10 +125,10 @@ def test_no_level_follows_from_choices_that_all_agree_or_all_disagree(
     ],
 )
 def test_choices_are_not_simulated_of_bad_arguments(
-    arguments: tuple[object, ...], said: str
+    arguments: tuple[Any, Any, Any], said: str
 ) -> None:
     with pytest.raises(DensityError, match=said):
-        simulate_choices(*arguments, np.random.default_rng(0))  # type: ignore[arg-type]
+        simulate_choices(*arguments, np.random.default_rng(0))
 
 
 class TestResponse:
@@ -142,7 +144,7 @@ class TestResponse:
         return Response(self.noise, self.gain, self.offset)
 
     @property
-    def law(self) -> stats.rv_continuous:
+    def law(self) -> Any:
         return stats.logistic(loc=-self.offset / self.gain, scale=0.7 / self.gain)
 
     def test_log_cdf_and_its_slope(self) -> None:
