@@ -118,7 +118,7 @@ def test_log_densities_are_those_of_the_tempered_beliefs(plane, kind) -> None:
     np.testing.assert_allclose(plane.to_scale(evidence.points[0.25]).std(0), anew.std(0), rtol=0.1)
 
 
-def test_data_that_the_utility_puts_low_are_likeliest_under_lambda(plane, belief) -> None:
+def test_data_of_low_utility_have_their_largest_likelihood_at_power_zero(plane, belief) -> None:
     rng = np.random.default_rng(2)
     data = _data(plane, rng, centre=(-4.0, -3.0), sd=(0.4, 0.4))
     evidence = at_powers(belief, plane, belief.sample(4000, seed=1), data, 0)
@@ -128,7 +128,7 @@ def test_data_that_the_utility_puts_low_are_likeliest_under_lambda(plane, belief
     assert all(row.shifts[0] > 1.0 for row in found.rows)
 
 
-def test_without_data_a_belief_is_set_beside_its_sampling_density(plane, belief) -> None:
+def test_without_data_a_belief_is_compared_with_its_sampling_density(plane, belief) -> None:
     rng = np.random.default_rng(2)
     evidence = at_powers(belief, plane, belief.sample(4000, seed=1), None, 0)
     found = measure_powers(evidence, Reference(plane, plane.sample(3000, rng)), rng)
@@ -138,7 +138,7 @@ def test_without_data_a_belief_is_set_beside_its_sampling_density(plane, belief)
     assert found.scale is None
 
 
-def test_a_pinned_power_is_on_record_and_says_the_scale(plane, belief) -> None:
+def test_an_identified_power_is_recorded_and_gives_the_scale(plane, belief) -> None:
     rng = np.random.default_rng(3)
     coherence = density.Coherence((0.0, -0.02, 0.02), 0.3, 1e-4)
     ranges = density.Power(9.0, 8.0, 10.0, "ranges", 0.07, coherence=coherence)

@@ -20,7 +20,7 @@ def reference(rng, data):
 
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1), digits=st.integers(0, 3), rows=st.integers(100, 900))
-def test_boxes_share_out_the_data_whatever_is_tied(seed, digits, rows):
+def test_boxes_partition_the_data_with_ties(seed, digits, rows):
     rng = np.random.default_rng(seed)
     data = rng.normal(size=(rows, 3)).round(digits)
     boxes = measure_boxes(data, reference(rng, data))
@@ -29,14 +29,14 @@ def test_boxes_share_out_the_data_whatever_is_tied(seed, digits, rows):
     assert {found.gap for found in boxes} == {0.0}
 
 
-def test_shares_are_equal_where_nothing_is_tied():
+def test_boxes_have_equal_shares_without_ties():
     rng = np.random.default_rng(0)
     data = rng.normal(size=(1600, 3))
     boxes = measure_boxes(data, reference(rng, data))
     assert [found.data.value for found in boxes] == [1 / 16] * 16
 
 
-def test_a_hole_in_the_belief_is_the_first_box():
+def test_the_box_with_the_largest_difference_comes_first():
     """A fifth of the belief is moved from the corner where all features are large."""
     rng = np.random.default_rng(1)
     data, belief = rng.normal(size=(2, 4000, 3))
@@ -63,7 +63,7 @@ def test_data_like_the_belief_are_seldom_outside_its_band():
     assert np.mean(outside) < 0.2
 
 
-def test_few_rows_or_none_have_no_boxes():
+def test_there_are_no_boxes_with_few_rows_or_none():
     rng = np.random.default_rng(0)
     data = rng.normal(size=(99, 3))
     assert measure_boxes(data, reference(rng, data)) is None

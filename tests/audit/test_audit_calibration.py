@@ -35,7 +35,7 @@ def _levels(
 
 
 @pytest.mark.parametrize("d", [1, 3, 10])
-def test_data_drawn_from_the_belief_lie_evenly_in_it(d: int) -> None:
+def test_levels_of_data_drawn_from_the_belief_are_uniform(d: int) -> None:
     coverage = measure_data_coverage(_levels(1.0, d, np.random.default_rng(d)))
     assert coverage.p_value > 1e-3
     assert coverage.error < 0.03
@@ -44,7 +44,7 @@ def test_data_drawn_from_the_belief_lie_evenly_in_it(d: int) -> None:
 
 
 @pytest.mark.parametrize(("rows", "draws"), [(4000, 4000), (500, 4000), (400, 200)])
-def test_that_the_belief_is_known_by_draws_alone_makes_no_false_alarms(rows, draws) -> None:
+def test_the_uniformity_test_accounts_for_the_finite_draws_of_the_belief(rows, draws) -> None:
     """With as many draws as rows, a test that took the belief for known alarmed three times."""
     repeats = 300
     p_values = [
@@ -57,7 +57,7 @@ def test_that_the_belief_is_known_by_draws_alone_makes_no_false_alarms(rows, dra
     assert stats.binom.ppf(0.001, repeats, 0.05) <= alarms <= stats.binom.ppf(0.999, repeats, 0.05)
 
 
-def test_a_wide_belief_holds_too_much_of_the_data_and_a_narrow_one_too_little() -> None:
+def test_coverage_is_above_the_mass_for_wide_beliefs_and_below_for_narrow_ones() -> None:
     rng = np.random.default_rng(0)
     wide, narrow = (measure_data_coverage(_levels(sd, 2, rng)) for sd in (2.0, 0.5))
     for one, other in zip(wide.regions, narrow.regions, strict=True):
@@ -68,7 +68,7 @@ def test_a_wide_belief_holds_too_much_of_the_data_and_a_narrow_one_too_little() 
     assert wide.p_value < 1e-6
 
 
-def test_a_flat_belief_has_no_densest_region() -> None:
+def test_ties_in_density_are_broken_at_random() -> None:
     values = density_levels(np.zeros(2000), np.zeros(1000), np.random.default_rng(0))
     levels = DataLevels(values, 1000)
     assert measure_data_coverage(levels).p_value > 1e-3

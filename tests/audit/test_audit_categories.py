@@ -49,7 +49,7 @@ def recoded(points, order):
 
 
 @given(st.lists(st.integers(1, 50), min_size=2, max_size=7))
-def test_a_category_scatters_as_a_number_and_all_are_as_far_from_each_other(counts):
+def test_categories_have_unit_variance_and_equal_distances(counts):
     space = space_of(tuple(map(str, range(len(counts)))))
     rows = np.column_stack([np.repeat(np.arange(len(counts)), counts), np.zeros(sum(counts))])
     standard = Standardizer.of(space, rows)
@@ -63,7 +63,7 @@ def test_a_category_scatters_as_a_number_and_all_are_as_far_from_each_other(coun
     assert np.isnan(standard.numbers(rows)[:, 0]).all()
 
 
-def test_two_categories_are_one_standardized_column_of_noughts_and_ones():
+def test_two_categories_are_one_standardized_indicator():
     space = space_of(("a", "b"))
     rows = np.column_stack([np.arange(50) % 5 == 0, np.zeros(50)]).astype(float)
     found = Standardizer.of(space, rows)(rows)[:, 0]
@@ -92,7 +92,7 @@ def test_distances_do_not_depend_on_the_order_of_the_categories(order):
     assert one.features[0].wasserstein is None
 
 
-def test_boxes_are_of_some_categories_and_share_out_everything():
+def test_boxes_of_categories_partition_the_data():
     data = trees(600, 3)
     reference = Reference(SPACE, trees(100, 4), data)
     belief = trees(900, 5, (0.1, 0.2, 0.3, 0.4))
@@ -108,7 +108,7 @@ def test_boxes_are_of_some_categories_and_share_out_everything():
             assert side.name == "x" or side.low is side.high is None
 
 
-def test_a_judge_of_one_category_is_found_to_go_by_it():
+def test_the_effect_of_a_category_is_found():
     rng = np.random.default_rng(0)
     a, b = SPACE.sample(150, rng), SPACE.sample(150, rng)
     likes = (a[:, 0] == 2) * 1.0 - (b[:, 0] == 2)
@@ -119,7 +119,7 @@ def test_a_judge_of_one_category_is_found_to_go_by_it():
     assert kind.gain > 0.7
 
 
-def test_refusals_of_one_category_are_found_there():
+def test_nonresponse_of_one_category_is_found():
     rng = np.random.default_rng(1)
     frame = ask(SPACE, constant(0.5), rng, 150).frame
     firs = (frame[["a_kind", "b_kind"]] == 3).any(axis=1).to_numpy()
@@ -134,7 +134,7 @@ def test_refusals_of_one_category_are_found_there():
     assert kind.p_holm < 0.05 < x.p_holm
 
 
-def test_a_category_that_no_pair_has_is_said_nothing_of():
+def test_a_category_in_no_pair_has_no_nonresponse_rate():
     frame = ask(SPACE, constant(0.5), np.random.default_rng(1), 60).frame
     frame[["a_kind", "b_kind"]] = 1.0
     frame.loc[::3, ["verdict", "probability"]] = ["refusal", np.nan]
@@ -144,7 +144,7 @@ def test_a_category_that_no_pair_has_is_said_nothing_of():
     assert kind.categories["oak"] is None
 
 
-def test_written_words_are_compared_by_shares():
+def test_generated_categories_are_compared_by_shares():
     data = trees(800, 6)
     reference = Reference(SPACE, trees(100, 7), data)
     oaks = np.column_stack([np.zeros(40), data[:40, 1]])
@@ -154,7 +154,7 @@ def test_written_words_are_compared_by_shares():
     assert kind.data.p_value < 0.05 < x.data.p_value
 
 
-def test_what_is_no_code_of_a_category_is_refused():
+def test_numbers_that_are_no_category_codes_are_refused():
     points = trees(9, 0)
     points[3, 0] = 1.5
     with pytest.raises(InputError, match=r"row 3, kind = 1.5; it must be the code of a category"):

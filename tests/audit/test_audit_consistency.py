@@ -16,7 +16,7 @@ def measure(log):
     return measure_consistency(log, "judge", log.choices("judge"))
 
 
-def test_always_a():
+def test_a_judge_who_always_says_a_has_the_largest_order_bias():
     c = measure(ask(SPACE, constant(1.0), np.random.default_rng(0)))
     assert c.order_bias.value == 0.5
     assert 0.45 < c.order_bias.low < 0.5
@@ -28,7 +28,7 @@ def test_always_a():
     }  # fmt: skip
 
 
-def test_a_judge_who_goes_by_the_points_is_consistent():
+def test_a_judge_without_position_effect_agrees_under_swap():
     c = measure(ask(SPACE, lambda x, y: (x[:, 0] > y[:, 0]) * 1.0, np.random.default_rng(0)))
     assert c.order_bias.value == 0.0
     assert c.order_bias.low < 0 < c.order_bias.high
@@ -67,7 +67,7 @@ def test_one_order_makes_bias_and_agreement_unmeasurable():
     assert c.pairs == 100
 
 
-def test_a_judge_who_only_refuses():
+def test_a_judge_who_only_refuses_has_no_measurements():
     frame = ask(SPACE, constant(1.0), np.random.default_rng(0), 5).frame
     frame["verdict"], frame["probability"] = "refusal", np.nan
     c = measure(Comparisons(frame, SPACE.names))

@@ -136,7 +136,7 @@ def test_quantiles_at_another_level_are_those_of_the_belief_there() -> None:
     assert 0.01 < drawn.std(axis=0).min() < 0.5
 
 
-def test_a_noise_level_that_statements_do_not_tell_is_not_identified(reference) -> None:
+def test_a_noise_level_without_information_in_the_statements_is_not_identified(reference) -> None:
     space, rng = reference.space, np.random.default_rng(3)
     stated = np.quantile(draw(space, 500, rng), SHARES, axis=0).T[None]
     flat = levels(space, rng, lambda c: 1.0)
@@ -195,7 +195,9 @@ def near(completion: RowCompletion, rows: np.ndarray, rng: np.random.Generator) 
     return np.round(said, decimals)
 
 
-def test_a_planted_memorizer_is_found_and_a_knowing_judge_is_not(completion: RowCompletion) -> None:
+def test_memorization_is_found_and_knowledge_of_the_subject_is_not(
+    completion: RowCompletion,
+) -> None:
     """Power: of 20 rows, a judge that completes two in five is found in 19 of 20 campaigns."""
     rng = np.random.default_rng(5)
     hidden = np.array([float(cell) for cell in completion.hidden])
@@ -212,7 +214,7 @@ def test_a_planted_memorizer_is_found_and_a_knowing_judge_is_not(completion: Row
     assert found["knowing"] <= 2
 
 
-def test_one_lucky_answer_is_no_finding_and_unparsed_ones_are_not_right(
+def test_one_exact_completion_is_not_significant_and_unparsed_ones_are_not_exact(
     completion: RowCompletion,
 ) -> None:
     said = np.full(20, np.nan)
@@ -240,7 +242,7 @@ def test_a_rows_value_is_not_in_its_beginning(completion: RowCompletion) -> None
     assert sorted(again.beginnings) == sorted(other.beginnings)
 
 
-def test_rows_like_one_of_the_first_hour_are_of_the_last_hours_too(tmp_path: Path) -> None:
+def test_neighbours_of_rows_include_both_ends_of_a_circle(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     lines = [f"{hour:.2f},{rng.integers(10_000)}" for hour in rng.uniform(0, 24, 200)]
     (tmp_path / "t.csv").write_text("hour,count\n" + "\n".join(lines) + "\n")
@@ -257,7 +259,7 @@ def test_rows_like_one_of_the_first_hour_are_of_the_last_hours_too(tmp_path: Pat
     assert set(map(len, found)) == {20}
 
 
-def test_replies_of_any_kind_are_read_or_counted() -> None:
+def test_all_replies_are_parsed_or_counted() -> None:
     space = FeatureSpace.load("penguins")
     replies = {
         "quantiles": ["3000; 3500; 4000; 4500; 5000", "no idea", "5; 4; 3; 2; 1"],

@@ -35,7 +35,7 @@ def _normal(x):
     return -0.5 * np.square(x / 0.8).sum(1)
 
 
-def test_the_data_s_own_density_reaches_its_ceiling_and_says_its_level_set():
+def test_the_utility_of_the_data_s_own_density_reaches_the_ceilings():
     found = _found(_normal)
     # P(χ²_2 (0.64) < r²) for r uniform in the square, by simulation.
     rng = np.random.default_rng(9)
@@ -50,7 +50,7 @@ def test_the_data_s_own_density_reaches_its_ceiling_and_says_its_level_set():
     assert found.rank_correlation.value > 0.9
 
 
-def test_intervals_hold_one_half_for_a_utility_that_says_nothing_of_the_data():
+def test_the_auc_interval_of_an_unrelated_utility_covers_one_half():
     area, correlation = 0, 0
     for seed in range(40):
         found = _found(lambda x: x[:, 0], seed, n=150)
@@ -59,14 +59,14 @@ def test_intervals_hold_one_half_for_a_utility_that_says_nothing_of_the_data():
     assert min(area, correlation) >= stats.binom.ppf(0.001, 40, 0.95)
 
 
-def test_a_judge_against_the_data_is_below_one_half():
+def test_the_auc_of_an_opposite_utility_is_below_one_half():
     found = _found(lambda x: -_normal(x))
     assert found.auc.high < 0.2
     assert found.rank_correlation.high < -0.8
     assert found.level_set.value < 0.02
 
 
-def test_doubt_about_the_utility_widens_every_interval():
+def test_posterior_variance_of_the_utility_widens_every_interval():
     sure, unsure = (_found(_normal, doubt=doubt) for doubt in (1e-3, 2.0))
     for name in ("auc", "rank_correlation", "level_set"):
         narrow, wide = (getattr(each, name) for each in (sure, unsure))
@@ -74,14 +74,14 @@ def test_doubt_about_the_utility_widens_every_interval():
 
 
 @pytest.mark.parametrize("scale", [0.1, 10.0])
-def test_scale_changes_nothing(scale):
+def test_discrimination_does_not_depend_on_the_scale_of_the_utility(scale):
     def faint(x):
         return 0.01 * _normal(x)
 
     assert _found(faint, doubt=1e-3) == _found(lambda x: scale * faint(x), doubt=scale * 1e-3)
 
 
-def test_a_flat_utility_is_a_coin():
+def test_a_constant_utility_has_an_auc_of_one_half():
     found = _found(lambda x: np.zeros(len(x)), doubt=0.0)
     assert (found.auc.value, found.rank_correlation.value) == (0.5, 0.0)
     assert found.level_set.value == pytest.approx(0.1)
@@ -95,7 +95,7 @@ def test_ranks_are_those_of_scipy():
     assert level_set(np.arange(10.0), np.arange(100.0)) == 0.0
 
 
-def test_without_a_table_nothing_is_said():
+def test_there_is_no_discrimination_without_a_table():
     sampling = SPACE.sample(100, np.random.default_rng(0))
     bare = Utility(None, Values(sampling[:, 0], sampling[None, :, 0]), None, sampling, ())
     reference = Reference(SPACE, sampling)

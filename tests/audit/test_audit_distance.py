@@ -95,7 +95,7 @@ def test_whole_numbers_fall_alike_into_every_bin():
     assert edges[-1] > 52
 
 
-def test_rounding_alone_is_no_difference():
+def test_rounding_alone_makes_no_distance():
     feature = Feature(name="x", label="x", kind="integer", low=0, high=20)
     space = box(1).model_copy(update={"features": (feature,)})
     rng = np.random.default_rng(4)

@@ -59,7 +59,7 @@ def test_effects_are_in_log_odds_with_intervals_and_directions():
     assert covered >= 20
 
 
-def test_effects_grow_with_all_log_odds_and_their_order_stays():
+def test_effects_scale_with_the_log_odds_and_keep_their_order():
     base, louder = _effects(0), _effects(0, scale=10.0)
     for name, effect in base.items():
         assert louder[name].p_value == effect.p_value
@@ -84,7 +84,7 @@ def _choices(seed, n=150):
     return Choices(a, b, won, np.arange(n))
 
 
-def test_a_judge_by_one_feature_alone_is_named():
+def test_the_only_feature_that_a_judge_uses_is_significant():
     found = []
     for seed in range(20):
         response, rng = Response.of_choices(_choices(seed)), np.random.default_rng(seed)
@@ -109,7 +109,7 @@ def test_the_log_odds_of_choices_are_those_of_their_noise():
     assert found[1].low < found[1].value < found[1].high
 
 
-def test_nobody_s_choices_have_no_effects():
+def test_there_are_no_effects_without_choices():
     nobody = Choices(np.empty((0, 3)), np.empty((0, 3)), np.empty(0), np.empty(0, dtype=np.int64))
     rng = np.random.default_rng(0)
     assert measure_effects(Response.of_choices(nobody), SPACE, SETTINGS, rng) == ()
@@ -124,13 +124,13 @@ def _weighing(seed, n=60, own=0.0):
     return measure_effects(Response.of_choices(choices), SPACE, AuditSettings(flips=99), rng)[2]
 
 
-def test_a_feature_that_others_outweigh_is_found_beside_them():
+def test_a_small_effect_beside_larger_ones_is_found():
     """Alone, its part is a hundredth of the variation."""
     found = [_weighing(seed, own=0.1) for seed in range(20)]
     assert sum(effect.p_value <= 0.05 for effect in found) >= 19
     assert np.mean([effect.gain for effect in found]) < 0.1
 
 
-def test_features_without_a_part_are_named_as_often_as_chance_does():
+def test_the_test_of_a_feature_keeps_its_level():
     alarms = sum(_weighing(seed).p_value <= 0.05 for seed in range(300))
     assert alarms <= stats.binom.ppf(0.999, 300, 0.05)

@@ -51,13 +51,13 @@ def _gap(comparison: JudgeComparison, first: str, second: str):
     return found
 
 
-def test_equal_beliefs_are_not_told_apart(comparison: JudgeComparison) -> None:
+def test_equal_beliefs_do_not_differ_significantly(comparison: JudgeComparison) -> None:
     gap = _gap(comparison, "one", "two")
     assert gap.differing_features == []
     assert gap.distance.value < 3 * gap.floor
 
 
-def test_what_separates_two_beliefs_is_named(comparison: JudgeComparison) -> None:
+def test_the_features_in_which_two_beliefs_differ_are_found(comparison: JudgeComparison) -> None:
     for first in ("one", "two"):
         gap = _gap(comparison, first, "right")
         assert gap.differing_features == ["x0"]
@@ -80,7 +80,7 @@ def test_the_nearest_to_the_data_come_first_and_ties_are_ties(comparison: JudgeC
     assert near.high < far.low
 
 
-def test_judges_of_one_mind_choose_alike_and_a_contrarian_does_not() -> None:
+def test_judges_with_equal_utilities_agree_and_opposite_ones_do_not() -> None:
     sides = [_side("one", 0.0, 1), _side("two", 0.0, 2), _side("no", 0.0, 4, against=True)]
     rng = np.random.default_rng(1)
     comparison = compare_judges(sides, Reference(SPACE, SPACE.sample(500, rng)))
@@ -113,7 +113,7 @@ def _flipped(choices: Choices) -> Choices:
     return Choices(choices.b, choices.a, 1.0 - choices.preference, choices.pair)
 
 
-def test_one_judge_alone_is_refused() -> None:
+def test_comparing_a_single_judge_is_refused() -> None:
     side = _side("one", 0.0, 1, pairs=40)
     reference = Reference(SPACE, SPACE.sample(100, np.random.default_rng(0)))
     for sides in ([side], [side, side]):

@@ -38,7 +38,7 @@ def test_a_judge_who_refuses_in_one_region_is_found_there() -> None:
     assert found >= 19
 
 
-def test_a_judge_who_refuses_by_chance_is_seldom_blamed_on_a_feature() -> None:
+def test_nonresponse_at_random_is_seldom_significant() -> None:
     """At 5 % for all features together, of 40 judges: more than 6 has a chance of 1 %."""
     blamed = 0
     for seed in range(40):
@@ -47,7 +47,7 @@ def test_a_judge_who_refuses_by_chance_is_seldom_blamed_on_a_feature() -> None:
     assert blamed <= 6
 
 
-def test_the_share_is_that_of_the_questions() -> None:
+def test_the_nonresponse_rate_is_over_all_questions() -> None:
     log = refusing(lambda a, _: np.full(len(a), 0.1), 1)
     share = measure(log).share
     assert share.value == pytest.approx((log.frame["verdict"] == "refusal").mean())
@@ -55,5 +55,5 @@ def test_the_share_is_that_of_the_questions() -> None:
 
 
 @pytest.mark.parametrize("chance", [0.0, 1.0])
-def test_with_no_choice_or_nothing_but_choices_there_is_nothing_to_say(chance: float) -> None:
+def test_nonresponse_is_not_measured_if_all_or_no_questions_are_answered(chance: float) -> None:
     assert measure(refusing(lambda a, _: np.full(len(a), chance), 0)) is None

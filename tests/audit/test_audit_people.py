@@ -69,14 +69,14 @@ def test_independent_raters_agree_by_chance_in_most_intervals():
     assert min(covered.values()) >= 88, covered
 
 
-def test_equal_answers_leave_nothing_to_correct_for():
+def test_kappa_and_alpha_are_undefined_if_all_answers_are_equal():
     same = choice_table(np.ones(5))
     found = agreement(("a", "b"), same, same, RNG(0))
     assert (found.share.value, found.kappa) == (1.0, None)
     assert np.isnan(krippendorff_alpha(np.array([[4.0, 0.0], [0.0, 0.0]])))
 
 
-def test_one_of_several_answers_is_drawn():
+def test_agreement_is_the_expectation_over_one_of_several_answers():
     """A rater with both answers about a pair agrees with a steady one half the time."""
     torn = Ratings.of_preferences(
         ["x"] * 8 + ["y"] * 4, [0, 0, 1, 1, 2, 2, 3, 3, 0, 1, 2, 3],

@@ -65,7 +65,7 @@ def test_false_alarms_keep_to_the_level(judge, soft, both_orders):
 
 
 @pytest.mark.parametrize("soft", [False, True])
-def test_always_a_in_both_orders_is_no_preference_at_all(soft):
+def test_always_a_in_both_orders_is_no_preference(soft):
     """Soft answers leave rounding, which is none either."""
     log = ask(SPACE, constant(0.9 if soft else 1.0), np.random.default_rng(0), 50, soft=soft)
     found = preference_of(log)
@@ -76,7 +76,7 @@ def test_always_a_in_both_orders_is_no_preference_at_all(soft):
     assert "p ≤ 0.005" in found.reason
 
 
-def test_a_coin_has_neither_preference_nor_position_effect():
+def test_random_choices_show_neither_preference_nor_position_effect():
     verdicts = [
         preference_of(ask(SPACE, constant(0.5), np.random.default_rng(s), 60), s).verdict
         for s in range(20)
@@ -94,7 +94,7 @@ def test_a_gaussian_expert_is_found_in_eight_dimensions():
     assert found == 10
 
 
-def test_a_faint_judge_is_found_and_its_reliability_is_right():
+def test_a_preference_of_low_amplitude_is_found_with_its_reliability():
     """Half differences: signal variance .04, noise .07²/2, so 94 % can be predicted."""
     found = [
         preference_of(ask(SPACE, faint(rng), rng, 100, soft=True), s)
@@ -113,7 +113,7 @@ def test_a_faint_judge_is_found_and_its_reliability_is_right():
 
 
 @pytest.mark.parametrize("scale", [0.1, 10.0])
-def test_nothing_changes_when_all_log_odds_are_multiplied(scale):
+def test_the_measurements_do_not_depend_on_the_scale_of_the_log_odds(scale):
     for seed in range(3):
         one, other = (
             preference_of(ask(SPACE, faint(rng, factor), rng, 60, soft=True), seed)
@@ -178,7 +178,7 @@ def test_repeats_that_vary_give_the_ceiling():
     assert found.ceiling.value == pytest.approx(signal / (signal + 0.07**2 / 4), abs=0.02)
 
 
-def test_a_stated_certainty_counts_as_half_a_step_from_it():
+def test_a_stated_certainty_counts_as_half_a_step_inside():
     """Of stated per cents 0 and 100 are roundings, not log-odds of twenty nats."""
     log = ask(SPACE, constant(0.75), np.random.default_rng(0), 4, soft=True).frame
     log["format"] = "probability"

@@ -65,7 +65,7 @@ def test_an_expert_has_a_preference_and_is_near_the_data(audit):
     assert set(expert.method_distances) == {"score"}
 
 
-def test_a_judge_stuck_on_a_has_none(audit):
+def test_a_judge_who_always_says_a_has_a_position_effect_only(audit):
     stuck = audit.of("stuck")
     assert stuck.verdict == "position only"
     assert stuck.preference.position.mean.value == 0.5
@@ -149,7 +149,7 @@ def test_the_same_seed_gives_the_same_numbers_whoever_else_is_judged(audit):
     assert (here.p_value, here.position.p_value) == (there.p_value, there.position.p_value)
 
 
-def test_cycles_are_on_record_where_pairs_make_triads(audit, tmp_path):
+def test_cycles_are_recorded_if_pairs_form_triads(audit, tmp_path):
     assert audit.of("expert").transitivity is None
     log = ask(SPACE, circle(), np.random.default_rng(1), 90, triads=30)
     half = JudgeEvidence(

@@ -219,7 +219,7 @@ def test_a_pair_that_lost_an_order_leaves_its_triad_out_of_the_repeated_ones():
     ))  # fmt: skip
 
 
-def test_without_triads_nothing_is_said():
+def test_transitivity_is_not_measured_without_triads():
     nothing = find_triads(ask(SPACE, EXPERT, np.random.default_rng(0), 50), "judge")
     assert len(nothing) == 0
     assert measure_transitivity(nothing) is None
@@ -232,7 +232,7 @@ def test_without_triads_nothing_is_said():
 
 @given(arrays(np.float64, (2, 6), elements=st.floats(0, 1)), st.integers(0, 6))
 @settings(max_examples=50, deadline=None)
-def test_the_chance_of_as_many_is_that_of_all_ways(chances, count):
+def test_the_poisson_binomial_tail_is_that_of_the_enumeration(chances, count):
     every = np.array(list(itertools.product([0, 1], repeat=6)))
     ways = np.where(every[:, None], chances, 1 - chances).prod(-1)
     expected = ways[every.sum(1) >= count].sum(0).mean()

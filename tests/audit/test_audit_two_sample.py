@@ -49,8 +49,8 @@ def test_wasserstein_in_one_dimension_is_the_distance_of_the_order_statistics():
     assert wasserstein(x, y) == pytest.approx(expected)
 
 
-def seen_alike(distance, floor):
-    """Every distance about where chance alone puts it."""
+def assert_at_floor(distance, floor):
+    """Assert that every distance is about as large as its floor."""
     for name in ("sliced", "energy"):
         ours, chance = getattr(distance.joint, name).mean, getattr(floor.joint, name).mean
         assert ours == pytest.approx(chance, rel=0.5), name
@@ -147,14 +147,14 @@ def housing():
     return data, estimator, estimator.floor(data, rng), rng
 
 
-def test_two_halves_of_real_data_pass_against_each_other(housing):
+def test_distances_between_two_halves_of_a_table_are_at_the_floor(housing):
     data, estimator, floor, rng = housing
-    seen_alike(floor, floor)
+    assert_at_floor(floor, floor)
     half = len(data) // 2
-    seen_alike(estimator.between(data[:half], data[half:], rng), floor)
+    assert_at_floor(estimator.between(data[:half], data[half:], rng), floor)
 
 
-def test_features_that_no_longer_hang_together_fail_where_marginals_pass(housing):
+def test_joint_distances_find_lost_dependence_that_marginals_do_not_show(housing):
     data, estimator, floor, rng = housing
     torn = estimator.between(rng.permuted(data, axis=0), data, rng)
     assert torn.mmtv.mean == pytest.approx(floor.mmtv.mean, rel=0.3)

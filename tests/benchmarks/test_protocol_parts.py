@@ -175,7 +175,7 @@ def test_divergence_is_the_trace_of_the_jacobian() -> None:
     assert divergence.item() == pytest.approx(12.5)
 
 
-def test_the_flow_of_what_hardly_moves_is_solved() -> None:
+def test_the_flow_of_a_nearly_zero_score_is_solved() -> None:
     """A solver's first trial step is as long as the motion is slow, and e^step overflows."""
     variance = 1e3
     prior = FlowPrior(torch.zeros(1).double(), variance * torch.eye(1).double())

@@ -46,7 +46,7 @@ def request(*seeds):
     return Request("table1", targets=("Ring2D",), methods=("utility",), seeds=seeds)
 
 
-def test_a_second_run_does_only_what_is_new(tmp_path, monkeypatch, marks):
+def test_a_second_run_runs_only_new_jobs(tmp_path, monkeypatch, marks):
     monkeypatch.setattr(module, "measure", quick)
     run_table(request(1, 2), tmp_path, Silent())
     rows = run_table(request(1, 2, 3), tmp_path, Silent(), Workers(2))
@@ -70,7 +70,7 @@ def test_a_failed_job_is_recorded_and_tried_again_and_stops_no_other(tmp_path, m
     assert set(marks().values()) == {1}, "seed 2 was not run again"
 
 
-def test_a_row_left_half_written_is_not_a_row(tmp_path, monkeypatch, marks):
+def test_an_incomplete_file_is_not_read_as_a_row(tmp_path, monkeypatch, marks):
     monkeypatch.setattr(module, "measure", quick)
     run_table(request(1), tmp_path, Silent())
     (whole,) = (tmp_path / "table1" / "rows").glob("*.parquet")

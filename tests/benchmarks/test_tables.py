@@ -29,7 +29,7 @@ def lines(table, frame):
     ]
 
 
-def test_published_ours_floor_and_excess_stand_beside_each_other():
+def test_a_table_has_published_and_own_numbers_floor_and_excess():
     frame = pd.DataFrame([row(1), row(2, w1=0.3)])
     wasserstein, mmtv = lines("table1", frame)
     assert wasserstein == {
@@ -47,7 +47,7 @@ def test_a_failed_seed_is_shown_and_not_averaged():
     assert (nothing["ours"], nothing["excess"], nothing["seeds"]) == ("", "", "0, 1 failed")
 
 
-def test_a_method_of_ours_stands_beside_the_paper_s_and_a_target_of_ours_beside_nothing():
+def test_published_numbers_are_shown_for_all_methods_but_only_the_paper_s_targets():
     frame = pd.DataFrame([row(1, method="utility"), row(1, target="Banana2D")])
     assert [line["published"] for line in lines("table1", frame)[:2]] == ["0.39 ± 0.08", ""]
 

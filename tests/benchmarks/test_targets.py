@@ -64,7 +64,7 @@ def chi_square(target, points, bins=24):
 
 
 @pytest.mark.parametrize("target", PLANAR, ids=by_name)
-def test_draws_fill_the_plane_as_the_density_says(target):
+def test_draws_have_the_density_s_shares_of_cells(target):
     points = target.sample(40_000, np.random.default_rng(1))
     assert chi_square(target, points) > 1e-3
     moved = np.clip(points + np.array([0.1, 0.0]), target.sampling.low, target.sampling.high)
@@ -123,7 +123,7 @@ def test_twomoons_has_two_equal_moons_of_radius_two():
 @pytest.mark.parametrize(
     ("name", "law"), [("Ring2D", stats.norm(2, 0.25)), ("Ring2D-printed", None)]
 )
-def test_the_rings_radius(name, law):
+def test_the_radius_of_the_ring_is_normal(name, law):
     ring = find([name])[0]
     radius = np.linalg.norm(ring.sample(20_000, np.random.default_rng(6)), axis=1)
     if law is not None:

@@ -40,7 +40,7 @@ def test_picked_answers_are_even_through_the_run(rows):
     assert (picked["verdict"] == "refusal").sum() == 3, "all of the few there are"
 
 
-def test_no_more_than_stated_and_none_twice(rows):
+def test_at_most_the_given_number_of_answers_is_shown_each_once(rows):
     shown = choose_answers(rows, box(2))
     assert (len(shown.few), len(shown.all), shown.total) == (FEW, MOST, 1200)
     assert {answer.verdict for answer in shown.few} == {"A", "B", "refusal", "truncated"}
@@ -48,7 +48,7 @@ def test_no_more_than_stated_and_none_twice(rows):
     assert (len(few.few), len(few.more)) == (4, 0)
 
 
-def test_orders_agree_for_a_judge_of_points_and_differ_for_one_of_places():
+def test_orders_agree_without_and_differ_with_a_position_effect():
     space, rng = box(1), np.random.default_rng(0)
     larger = ask(space, lambda a, b: (a[:, 0] > b[:, 0]).astype(float), rng, 40)
     stuck = ask(space, constant(1.0), rng, 40)
@@ -60,13 +60,13 @@ def test_orders_agree_for_a_judge_of_points_and_differ_for_one_of_places():
     assert {answer.orders for answer in unknown.all} == {"unknown"}
 
 
-def test_a_replicate_that_changes_its_mind_is_no_agreement():
+def test_orders_differ_if_a_replicate_differs():
     rows = pd.DataFrame({"pair": 0, "order": ["ab", "ba", "ab"], "verdict": ["A", "B", "B"]})
     assert not orders_agree(rows)[0]
     assert orders_agree(rows.head(2))[0]
 
 
-def test_options_stand_as_they_were_shown():
+def test_options_are_listed_in_the_order_shown():
     space, rng = box(1), np.random.default_rng(0)
     frame = ask(space, lambda a, _: np.full(len(a), 0.75), rng, 3, soft=True).frame
     for answer, (_, row) in zip(choose_answers(frame, space).all, frame.iterrows(), strict=True):

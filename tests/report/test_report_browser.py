@@ -134,7 +134,7 @@ def test_nothing_overflows(page, tmp_path, width):
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_the_page_opens_in_silence(written, tmp_path, dark):
+def test_the_page_opens_without_console_messages(written, tmp_path, dark):
     done = dump(written, tmp_path / "profile", scheme(dark))
     assert "</html>" in done.stdout
     assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []

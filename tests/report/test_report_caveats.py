@@ -35,7 +35,7 @@ def test_a_level_that_is_a_rate_acts_the_other_way_round(study, noise, shape):
     assert "at level 2" in text
 
 
-def test_log_odds_are_no_choices_at_an_assumed_noise_level(study):
+def test_the_caveats_of_log_odds_do_not_mention_an_assumed_noise_level(study):
     choices, log_odds = of_one(study, "expert"), of_one(study, "stuck <b>judge</b>")
     assert "do not identify the power" not in said(choices, POWER)
     text = said(log_odds, POWER)
@@ -43,7 +43,7 @@ def test_log_odds_are_no_choices_at_an_assumed_noise_level(study):
     assert "The assumed noise" not in text
 
 
-def test_orders_are_averaged_only_where_they_are(study):
+def test_the_caveats_state_how_the_two_orders_are_used(study):
     heading, expert = "Design of the questions", of_one(study, "expert")
     averaged = said(expert, heading, fit=Fit(methods=("utility",)))
     assert "choices in the two orders are averaged" in averaged
@@ -65,7 +65,7 @@ def test_no_more_order_bias_is_removed_than_what_is_the_same_for_all_pairs(study
     assert "removes" not in alone
 
 
-def test_chosen_pairs_are_not_called_drawn(study):
+def test_the_caveats_state_that_later_pairs_were_chosen(study):
     heading = "Design of the questions"
     assert "Both points of a pair were drawn independently" in said(study, heading)
     text = said(study, heading, design=Design(pairs=100, rounds=Rounds(count=4)))
@@ -76,7 +76,7 @@ def test_chosen_pairs_are_not_called_drawn(study):
     assert said(study, heading, design=stopped).startswith("Up to 100 pairs")
 
 
-def test_candidates_from_the_table_are_not_called_uniform(study):
+def test_the_caveats_state_that_candidates_are_from_the_table(study):
     heading = "The density is per unit of each feature's scale"
     assert "drawn uniformly" in said(study, heading)
     space = study.audit.space.model_copy(update={"sampling": "empirical"})
@@ -87,7 +87,7 @@ def test_candidates_from_the_table_are_not_called_uniform(study):
 
 
 @pytest.mark.parametrize(("name", "follows"), [("cars", True), ("penguins_kinds", False)])
-def test_a_belief_that_spreads_beyond_the_questions_is_said_to(study, name, follows):
+def test_the_caveats_state_that_a_belief_spreads_beyond_the_questions(study, name, follows):
     space = FeatureSpace.load(name).sampled("empirical")
     audit = study.audit.model_copy(update={"space": space})
     found = dict(caveats(audit, study.campaign, {}, {}))

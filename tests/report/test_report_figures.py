@@ -155,7 +155,7 @@ def test_frames_of_categories_do_not_overlap(kind):
     assert 0.5 < max(box.width for box in boxes) < 1.0
 
 
-def test_what_the_answers_leave_open_is_not_drawn_as_a_shape():
+def test_contours_within_the_posterior_uncertainty_are_not_drawn():
     """The belief has a trend, but its posterior has trends of that size in all directions."""
     space, rng = box(2), np.random.default_rng(0)
 

@@ -76,7 +76,7 @@ def test_without_a_script_the_saved_power_is_shown(study, portrait, reader):
     assert "off" in power["class"].split()
 
 
-def test_hostile_text_is_shown_and_not_obeyed(page, reader):
+def test_hostile_text_is_escaped(page, reader):
     text = "".join(reader.text)
     assert "<script>document.title='owned'</script>" in text
     assert "{{ 7 * 7 }}" in text
@@ -89,12 +89,12 @@ def test_hostile_text_is_shown_and_not_obeyed(page, reader):
     assert "<b>judge" not in page
 
 
-def test_no_address_of_a_server(page):
+def test_the_page_has_no_address_of_a_server(page):
     assert "backend openai" in page
     assert "host.example" not in page
 
 
-def test_both_verdicts_are_said_in_words(reader):
+def test_both_verdicts_are_given_as_sentences(reader):
     text = " ".join("".join(reader.text).split())
     assert "expert prefers higher income, lower age and middle values of latitude (" in text
     assert "; p ≤ 0.01)" in text
@@ -276,7 +276,7 @@ def test_features_are_called_by_their_labels_in_every_table(page):
         assert page.count(f'class="wraps">{name.lower()}: ') == 1
 
 
-def test_bands_stand_under_the_numbers_they_are_of(study, page):
+def test_bands_are_below_their_estimates(study, page):
     bands = study.audit.of("expert").bands
     income = study.audit.space.features[0]
     shown = formatting.between(income, bands[0].q50)

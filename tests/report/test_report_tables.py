@@ -108,7 +108,7 @@ def test_without_data_distances_are_from_lambda(study):
     assert audit_numbers(audit)["w1_data"].isna().all()
 
 
-def test_no_name_is_a_formula_in_a_spreadsheet(hostile, tmp_path):
+def test_names_are_escaped_against_spreadsheet_formulas(hostile, tmp_path):
     write_tables(hostile, tmp_path)
     names = pd.read_csv(tmp_path / "audit.csv", dtype=str, keep_default_na=False)["judge"]
     assert "'=1+1" in set(names)
@@ -122,7 +122,7 @@ def test_a_markdown_table_has_the_same_cells_in_every_row(hostile):
 
 
 @given(st.text())
-def test_markdown_acts_on_nothing_and_says_the_same(text: str) -> None:
+def test_markdown_is_escaped_and_keeps_the_text(text: str) -> None:
     cell = markdown(text)
     assert not re.search(r"(?<!\\)(?:\\\\)*[`*_\[\]<>|~!#&$]", cell)
     assert "\n" not in cell
@@ -143,7 +143,7 @@ _SAFE = re.compile(
         st.text(), st.text(alphabet="\\{}[]$&#^_~%*`'\"-| \nainput/λé"), st.sampled_from(ATTACKS)
     )
 )
-def test_latex_runs_nothing(text: str) -> None:
+def test_latex_commands_are_escaped(text: str) -> None:
     cell = latex(text)
     assert cell.isascii()
     assert not re.search(r"[\\{}$&#^_~%\[\]*`\"<>|\n]", _SAFE.sub("", cell)), cell

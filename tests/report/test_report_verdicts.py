@@ -48,7 +48,7 @@ def test_the_table_shows_no_ceiling_far_below_what_is_reached(expert):
     assert verdicts.shown_ceiling(reliable(expert, 0.49, -0.57).preference) is None
 
 
-def test_ranges_without_a_reaction_to_width_are_not_said_to_show_one(expert):
+def test_no_effect_of_width_is_reported_as_such(expert):
     unsure = expert.powers.identified.coherence.model_copy(update={"width": band(-0.002, 0.006)})
     said = powers.coherence_sentence(identified(expert, coherence=unsure).powers)
     assert "show no effect of their width" in said
@@ -68,7 +68,7 @@ def test_large_powers_have_no_exponent(expert):
         (0.4, "is opposite to"),
     ],
 )
-def test_what_is_said_of_the_data_is_what_the_interval_says(study, expert, auc, said):
+def test_agreement_with_the_data_follows_from_the_interval_of_the_auc(study, expert, auc, said):
     found = expert.discrimination.model_copy(update={"auc": band(auc, 0.02)})
     text = verdicts.verdict_sentence(
         expert.model_copy(update={"discrimination": found}), study.audit
@@ -77,14 +77,14 @@ def test_what_is_said_of_the_data_is_what_the_interval_says(study, expert, auc, 
     assert f"a real place ranks above a random one {auc:.0%} of the time" in text
 
 
-def test_a_scale_that_nothing_says_is_not_claimed(study, expert):
+def test_a_scale_is_claimed_only_if_it_is_identified(study, expert):
     known = verdicts.verdict_sentence(expert, study.audit)
     assert known.endswith("the scale of its belief is identified by ranges and ratios.")
     unknown = changed(expert, verdict="consistent preference")
     assert verdicts.verdict_sentence(unknown, study.audit).endswith("belief is not identified.")
 
 
-def test_ranges_that_no_density_answers_pin_nothing(study, expert):
+def test_incoherent_ranges_do_not_identify_the_scale(study, expert):
     width = expert.powers.identified.coherence.model_copy(
         update={"width": band(0.0, 0.02), "coherent": False, "p_value": 1e-6}
     )
@@ -96,7 +96,7 @@ def test_ranges_that_no_density_answers_pin_nothing(study, expert):
     assert "by ranges and ratios, though its answers about ranges are not coherent" in said
 
 
-def test_a_source_that_leaves_the_power_open_is_said_to(expert):
+def test_a_source_that_does_not_identify_the_power_is_reported(expert):
     said = powers.power_sentence(identified(expert, used=False).powers)
     assert "do not identify the sharpness of the belief (90 % interval 0.75 to 1.4" in said
     assert "identified by" not in said
@@ -104,12 +104,12 @@ def test_a_source_that_leaves_the_power_open_is_said_to(expert):
     assert "The sources disagree (p = 0.01)" in powers.power_sentence(odd)
 
 
-def test_sources_that_do_not_agree_are_not_a_scale_without_a_word(study, expert):
+def test_disagreement_of_the_sources_is_reported(study, expert):
     said = verdicts.verdict_sentence(identified(expert, agreement=0.001), study.audit)
     assert said.endswith("identified by ranges and ratios, though these disagree.")
 
 
-def test_ranges_say_nothing_of_a_judge_without_a_preference(study, expert):
+def test_ranges_are_not_mentioned_without_a_preference(study, expert):
     lost = changed(expert, verdict="no consistent preference")
     assert verdicts.remarks(lost, 0.05) == ()
     assert len(verdicts.remarks(expert, 0.05)) == 1
@@ -122,7 +122,7 @@ def effect(name, value, half, p_holm):
     )  # fmt: skip
 
 
-def test_features_that_are_clear_for_looking_at_all_are_named(study):
+def test_significant_features_are_named(study):
     effects = [
         effect("income", 0.2, 0.1, 0.01),
         effect("age", -0.4, 0.3, 0.04),
@@ -135,13 +135,13 @@ def test_features_that_are_clear_for_looking_at_all_are_named(study):
     )
 
 
-def test_five_drivers_are_four_and_a_number(study):
+def test_of_five_significant_features_four_are_named(study):
     effects = [effect("age", 0.1 * k, 0.01, 0.01) for k in range(1, 7)]
     said = verdicts.preferred(effects, study.audit.space, 0.05)
     assert said == "higher age, age, age and age and 2 more"
 
 
-def test_a_position_effect_that_depends_on_the_content_is_not_said_to_be_removed():
+def test_a_position_effect_that_depends_on_the_content_is_reported():
     content = PositionContent(gain=0.3, p_value=0.001, at_floor=True)
     position = PositionEffect(
         orders="both", pairs=60, mean=band(0.1, 0.02), sd=0.1, share=0.1, p_value=0.001,
