@@ -114,12 +114,11 @@ def measure_adaptive(job: Job) -> Row:
 def _distances(job: Job, drawn: Array, truth: Array) -> dict[str, float]:
     from llm_elicit.benchmarks.metrics import distances  # noqa: PLC0415 - see measure
 
-    w1, mmtv = distances(drawn, truth, job.points)
-    return {"w1": w1, "mmtv": mmtv}
+    return distances(drawn, truth, job.points)._asdict()
 
 
 def _floor(job: Job, target: Target, streams: Streams) -> Row:
     from llm_elicit.benchmarks.metrics import floor  # noqa: PLC0415 - see measure
 
-    w1, mmtv = floor(target, job.samples, job.points, streams.truth)
-    return {"w1_floor": w1, "mmtv_floor": mmtv}
+    chance = floor(target, job.samples, job.points, streams.truth)
+    return {f"{name}_floor": value for name, value in chance._asdict().items()}

@@ -30,7 +30,7 @@ from llm_elicit.benchmarks.marginal import measure_marginal
 from llm_elicit.benchmarks.measure import measure
 from llm_elicit.benchmarks.power import RANDOM_JUDGES, measure_power
 from llm_elicit.benchmarks.targets import PAPER_TARGETS, find
-from llm_elicit.benchmarks.variants import VARIANTS, check_methods, check_variants, variant
+from llm_elicit.benchmarks.variants import VARIANTS, check_names, variant
 from llm_elicit.density.methods import known_methods
 from llm_elicit.errors import InputError
 
@@ -109,8 +109,8 @@ class Request:
                 f"{self.table}"
             )
         find(self.targets)
-        check_methods(self.methods)
-        check_variants(self.variants, known.get(self.table, VARIANTS))
+        check_names(self.methods, known_methods(), "method")
+        check_names(self.variants, known.get(self.table, ()), "variant")
 
     def jobs(self) -> list[Job]:
         """Return every job of the table, targets in the paper's order unless given."""

@@ -19,7 +19,6 @@ from llm_elicit.benchmarks.protocol import (
     paper_protocol,
 )
 from llm_elicit.density import FitSettings, MixtureSettings, ScoreSettings, UtilitySettings
-from llm_elicit.density.methods import known_methods
 from llm_elicit.errors import InputError
 
 
@@ -116,27 +115,13 @@ def variant(method: str, name: str = DEFAULT) -> Variant:
     return Variant(method, "the default") if name == DEFAULT else VARIANTS[name]
 
 
-def check_methods(names: Iterable[str]) -> list[str]:
-    """Return the names, if the density core has them all.
+def check_names(names: Iterable[str], known: Iterable[str], kind: str) -> None:
+    """Refuse a name that is not among the known ones of this kind.
 
     Raises:
-        InputError: a method is unknown.
+        InputError: a name is unknown.
     """
-    return _check(names, known_methods(), "method")
-
-
-def check_variants(names: Iterable[str], known: Iterable[str] = VARIANTS) -> list[str]:
-    """Return the names, if there are such variants.
-
-    Raises:
-        InputError: a variant is unknown.
-    """
-    return _check(names, known, "variant")
-
-
-def _check(names: Iterable[str], known: Iterable[str], kind: str) -> list[str]:
-    found, choices = list(names), list(known)
-    for name in found:
+    choices = list(known)
+    for name in names:
         if name not in choices:
             raise InputError(f"{kind} {name!r} is unknown; choose from {', '.join(choices)}")
-    return found
