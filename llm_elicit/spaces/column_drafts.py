@@ -169,7 +169,7 @@ def _draft_text(text: pd.Series[str], written: list[str], dialect: Dialect) -> C
     date_format = _date_format(unique)
     if date_format is not None:
         return _draft_dates(cells.to_days(text, date_format), date_format)
-    _refuse_times(unique)
+    _refuse_times(unique.iloc[:_LOOKED_AT])
     present = text[text.isin(unique)]
     few = len(written) <= min(MOST_WORDS, len(present) // 2)
     if present.isin(unique[numeric]).mean() >= (_MOSTLY if few else 0.5):

@@ -28,6 +28,9 @@ from llm_elicit.spaces.table_files import named_columns, read_rdataset, sniff
 _MOST_COLUMNS, _MOST_FEATURES = 300, 60
 """The most columns that are looked at, and that become features, unless they are named."""
 
+_LOOKED_AT = 1000
+"""The rows that show whether columns sum to a whole."""
+
 _MOST_MISSING = 0.5
 """The share of rows without a number or date above which a column is left out."""
 
@@ -315,10 +318,13 @@ def _shares(
     Where there are none, the list is empty.
     """
     numbers = [key for key, draft in kept.items() if draft.settings["kind"] == "continuous"]
-    values = [np.asarray(cells.to_numbers(frame[key], dialect), np.float64) for key in numbers]
-    found = shares_of_a_whole(values)
-    if found is None:
-        return [], 0.0
+    found = None
+    for rows in (frame.head(_LOOKED_AT), frame):  # most tables have none, which some rows show
+        values = [np.asarray(cells.to_numbers(rows[key], dialect), np.float64) for key in numbers]
+        found = shares_of_a_whole(values)
+        if found is None:
+            return [], 0.0
+    assert found is not None
     *others, last = (numbers[place] for place in found[0])
     del kept[last]
     dropped[last] = f"{found[1]:g} minus {', '.join(others)}, which are kept with a constraint"

@@ -29,6 +29,9 @@ from llm_elicit.spaces.number_drafts import FEW, UnusableColumnError
 from llm_elicit.spaces.number_format import ENGLISH, Locale, format_number
 
 _LEVELS = (0.2, 0.4, 0.6, 0.8)
+_WAYS = 5
+"""The most ways, on average, in which a table writes a number: 7, 7.0, 7 %."""
+
 _ROWS_EACH = 10
 """The least rows for each of few numbers."""
 
@@ -99,6 +102,8 @@ def of_few_numbers(
     settings = draft.settings
     plain = settings["kind"] in ("continuous", "integer") and "factor" not in settings
     if not plain or settings.get("periodic") or draft.kept == "years":
+        return draft
+    if column.nunique() > _WAYS * FEW:  # fast for columns of many numbers
         return draft
     numbers = cells.to_numbers(column, dialect).mask(cells.as_text(column).isin(draft.words))
     values = np.asarray(numbers.dropna(), dtype=np.float64)

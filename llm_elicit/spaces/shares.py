@@ -31,7 +31,7 @@ def shares_of_a_whole(columns: Sequence[Floats]) -> tuple[range, float] | None:
         (range(1, 4), 1.0)
     """
     for whole in (1.0, 100.0):
-        possible = [bool(np.nanmin(each) >= 0 and np.nanmax(each) <= whole) for each in columns]
+        possible = [_within(each, whole) for each in columns]
         for start in range(len(columns)):
             total = np.zeros_like(columns[start])
             for stop in range(start, len(columns)):
@@ -41,6 +41,11 @@ def shares_of_a_whole(columns: Sequence[Floats]) -> tuple[range, float] | None:
                 if stop - start + 1 >= _LEAST and _are(total, whole):
                     return range(start, stop + 1), whole
     return None
+
+
+def _within(values: Floats, whole: float) -> bool:
+    known = values[~np.isnan(values)]
+    return bool(len(known) and known.min() >= 0.0 and known.max() <= whole)
 
 
 def _are(total: Floats, whole: float) -> bool:

@@ -177,6 +177,13 @@ def test_shares_of_a_whole_are_kept_but_the_last_with_a_constraint():
     assert space.sample(500, np.random.default_rng(1)).sum(axis=1).max() <= 1.0
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_column_that_begins_with_many_gaps_is_drafted():
+    values = np.append(np.full(1500, np.nan), RNG.random(2500))
+    frame = pd.DataFrame({"late": values, "a": RNG.random(4000), "b": RNG.random(4000)})
+    assert FeatureSpace.from_frame(frame, "t").names == ["late", "a", "b"]
+
+
 @pytest.mark.parametrize("n", [5, 20, 50, 200])
 def test_small_tables_keep_their_rows(n):
     rng = np.random.default_rng(1)
