@@ -350,7 +350,7 @@ class BeliefDensity(PresentedDensity):
         with one_thread():
             fitted = normalized(latent, utility, generator, annealing)
             report = self_report(latent, fitted.model, fitted.normalizer)
-        reference = fitted.normalizer.draws.points[: len(self._reference)].clone()
+        reference = fitted.normalizer.kept(len(self._reference))
         names, stated = features or self._features, {**diagnostics, **report}
         return BeliefDensity(latent, fitted.model, reference, stated, draws, names)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,7 @@ from llm_elicit.density.errors import (
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.latent import Latent
 from llm_elicit.density.settings import AnnealingSettings, Progress
+from llm_elicit.density.shared_points import share_points
 from llm_elicit.density.stacks import ComponentStack
 from llm_elicit.density.summaries import weighted_quantiles
 from llm_elicit.density.uniform import Uniform
@@ -29,7 +31,7 @@ from llm_elicit.density.utility_density import UtilityDensity, anneal_belief, ut
 from llm_elicit.density.utility_function import Utility, UtilityDraws
 
 Array = npt.NDArray[np.float64]
-_SHARED, _OWN = 8192, 2048
+_OWN = 2048
 _ENOUGH = 0.3
 
 
@@ -77,15 +79,17 @@ class BeliefDraws:
 
     def mean(self) -> Array:
         """Return means (S, d)."""
-        return np.stack([w @ x for w, x in zip(self.weights, self.points, strict=True)])
+        return self._of_each(lambda x, weights: weights @ x)
 
     def quantile(self, levels: npt.ArrayLike) -> Array:
         """Return quantiles (S, L, d) of every feature at levels (L,)."""
         wanted = levels_of("quantile: levels", levels)
-        # Draws near the belief share its points, which are sorted once.
-        orders = {id(x): np.argsort(x, axis=0) for x in {id(x): x for x in self.points}.values()}
-        both = zip(self.points, self.weights, strict=True)
-        return np.stack([weighted_quantiles(x, w, wanted, orders[id(x)]) for x, w in both])
+
+        def quantiles(x: Array, weights: Array) -> Array:
+            order = np.argsort(x, axis=0)
+            return np.stack([weighted_quantiles(x, each, wanted, order) for each in weights])
+
+        return self._of_each(quantiles)
 
     def sample(self, n: int) -> Array:
         """Return n equally weighted points (S, n, d) of every draw, by systematic resampling."""
@@ -97,8 +101,9 @@ class BeliefDraws:
         """Return distribution functions (S, V, d) of every feature at values (V, d)."""
         values = self._features.points("cdf: values", values)
         at = points_of("cdf: values", values, self.points[0].shape[1])
-        both = zip(self.points, self.weights, strict=True)
-        return np.stack([np.stack([w @ (x <= v) for v in at]) for x, w in both])
+        return self._of_each(
+            lambda x, weights: np.stack([weights @ (x <= value) for value in at], axis=1)
+        )
 
     def marginal(self, feature: int | str, edges: npt.ArrayLike) -> Array:
         """Return shares of mass (S, B) between edges (B + 1,) of one feature, natural units.
@@ -113,11 +118,25 @@ class BeliefDraws:
         limits = finite("marginal: edges", numbers("marginal: edges", edges))
         if limits.ndim != 1 or limits.size < 2 or not (np.diff(limits) > 0).all():
             raise DensityError("marginal: edges must be two or more numbers that increase.")
-        both = zip(self.points, self.weights, strict=True)
-        return np.stack([
-            np.histogram(np.clip(x[:, place], limits[0], limits[-1]), limits, weights=w)[0]
-            for x, w in both
-        ])  # fmt: skip
+        bins = limits.size - 1
+
+        def masses(x: Array, weights: Array) -> Array:
+            found = np.searchsorted(limits, x[:, place], side="right") - 1
+            return np.stack([np.bincount(found.clip(0, bins - 1), w, bins) for w in weights])
+
+        return self._of_each(masses)
+
+    def _of_each(self, of: Callable[[Array, Array], Array]) -> Array:
+        """Return what ``of`` makes of points (m, d) and weights (G, m): (G, ...), for every draw.
+
+        Draws with the same points are given together.
+        """
+        together: dict[int, list[int]] = {}
+        for at, x in enumerate(self.points):
+            together.setdefault(id(x), []).append(at)
+        groups = list(together.values())
+        found = [of(self.points[g[0]], np.stack([self.weights[at] for at in g])) for g in groups]
+        return np.concatenate(found)[np.argsort(np.concatenate(groups))]
 
     def shares(self, feature: int | str) -> Array:
         """Return shares of mass (S, K) of the K categories, or whole numbers, of one feature.
@@ -180,9 +199,8 @@ def make_draws(
 ) -> BeliefDraws:
     """Return weighted points of every draw of the utility.
 
-    Draws near the belief share its points, weighted by the ratio of densities, so that they have
-    the Monte Carlo error of the points in common. If the effective share of points would be below
-    0.3, the draw is sampled for itself: from its mixture components if possible, else by annealing.
+    Draws share points where their weights leave enough of them (`share_points`). Any other draw is
+    sampled for itself: from its mixture components if possible, else by annealing.
 
     Parameters
     ----------
@@ -199,11 +217,15 @@ def make_draws(
     factors = torch.ones(len(utilities))
     if log_level_sd > 0:
         factors = torch.exp(log_level_sd * torch.randn(len(utilities), generator=generator))
-    shared = None if model is None else _Shared.of(model, utilities, factors, generator)
+    start = None if model is None else model.start
+    shared = share_points(
+        latent, lambda g: utilities_at(latent, utilities, g, factors), start, generator
+    )
+    together = latent.from_latent(shared.points.numpy())
     points, weights, logs = [], [], []
     for at, utility in enumerate(utilities):
-        if shared is not None and shared.share[at] >= _ENOUGH:
-            found = shared.points, shared.weights[at], float(shared.logs[at])
+        if float(shared.effective[at]) >= _ENOUGH * _OWN:
+            found = together, shared.weights[at].numpy(), float(shared.log_normalizers[at])
         else:
             found = _own(latent, utility.scaled(float(factors[at])), model, generator)
         points.append(found[0])
@@ -213,33 +235,6 @@ def make_draws(
             progress("draws", at + 1, len(utilities))
     both = tuple(points), tuple(weights)
     return BeliefDraws(*both, latent, utilities, factors, np.array(logs))
-
-
-@dataclass(frozen=True)
-class _Shared:
-    """The belief's points, and for each draw weights, effective share of points and log Z."""
-
-    points: Array
-    weights: Array
-    share: Array
-    logs: Array
-
-    @classmethod
-    def of(
-        cls,
-        model: UtilityDensity,
-        utilities: UtilityDraws,
-        factors: Tensor,
-        generator: torch.Generator,
-    ) -> _Shared:
-        g = model.sample_latent(_SHARED, generator).points
-        base = utility_at(model.latent, model.utility, g)
-        ratio = utilities_at(model.latent, utilities, g, factors) - base
-        weights = torch.softmax(ratio, 1)
-        logs = model.log_normalizer + torch.logsumexp(ratio, 1) - math.log(len(g))
-        share = 1.0 / (weights.square().sum(1) * len(g))
-        arrays = (each.numpy() for each in (weights, share, logs))
-        return cls(model.latent.from_latent(g.numpy()), *arrays)
 
 
 def _own(

@@ -246,7 +246,7 @@ class _Request:
             "density": round(total - fitted.utility_seconds, 3),
             "total": round(total, 3),
         }
-        reference = fitted.normalizer.draws.points[:_REFERENCE].clone()
+        reference = fitted.normalizer.kept(_REFERENCE)
         return BeliefDensity(problem.latent, fitted.model, reference, diagnostics, fitted.draws)
 
 

@@ -9,11 +9,28 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
 from llm_elicit.density.sampling import SamplingDensity
 
 Array = npt.NDArray[np.float64]
+_MARGIN = 1e-10
 LOG_2PI = math.log(2.0 * math.pi)
+
+
+def uniforms_evenly(n: int, dimension: int, generator: torch.Generator) -> Tensor:
+    """Return a scrambled Sobol sequence (n, dimension), uniform on the open unit cube.
+
+    Examples
+    --------
+    >>> cube = uniforms_evenly(256, 2, torch.Generator().manual_seed(0))
+    >>> bool((cube.mean(0) - 0.5).abs().max() < 0.005)         # random: about 0.02
+    True
+    """
+    seed = int(torch.randint(2**31, (), generator=generator))
+    engine = SobolEngine(dimension, scramble=True, seed=seed)  # type: ignore[no-untyped-call]
+    cube: Tensor = engine.draw(n, dtype=torch.float64)
+    return cube.clamp(_MARGIN, 1.0 - _MARGIN)
 
 
 class Coordinates(ABC):
@@ -78,9 +95,19 @@ class Latent(Coordinates):
     """Coordinates that are affine in functions of single features: those the core fits in."""
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
-        """Return n exact draws (n, d) of λ, from uniforms through the Rosenblatt map."""
+        """Return n exact draws (n, d) of λ."""
         size = (n, self.sampling.dimension)
-        cube = torch.rand(*size, generator=generator, dtype=torch.float64)
+        return self.from_cube(torch.rand(*size, generator=generator, dtype=torch.float64))
+
+    def draw_evenly(self, n: int, generator: torch.Generator) -> Tensor:
+        """Return n points (n, d) of λ, more even than those of `draw`: a Sobol sequence."""
+        return self.from_cube(uniforms_evenly(n, self.sampling.dimension, generator))
+
+    def from_cube(self, cube: Tensor) -> Tensor:
+        """Return λ's points (n, d) of uniforms (n, d), by the Rosenblatt map.
+
+        Of a constrained λ they are those before the constraints.
+        """
         return torch.from_numpy(self.to_latent(self.sampling.from_cube(cube.numpy())))
 
     @property

@@ -114,12 +114,21 @@ class DensityModel(Protocol):
 
 @dataclass(frozen=True)
 class LogNormalizer:
-    """log ∫ exp(u) dz in nats, its standard error, draws of the belief, and a start for more."""
+    """log ∫ exp(u) dz in nats, its standard error, draws of the belief, and a start for more.
+
+    ``even`` are latent points that represent the belief better than as many draws; None for none.
+    """
 
     value: float
     standard_error: float
     draws: Draws
     start: Proposal | None = None
+    even: Tensor | None = None
+
+    def kept(self, n: int) -> Tensor:
+        """Return n latent points (n, d) of the belief that its summaries are made of."""
+        points = self.draws.points if self.even is None else self.even
+        return points[:n].clone()
 
 
 @dataclass(frozen=True)

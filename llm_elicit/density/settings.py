@@ -127,7 +127,7 @@ class SmoothSettings:
 class PosteriorSettings:
     """Settings of the posterior's draws: their number, 0 for none."""
 
-    draws: int = 64
+    draws: int = 256
 
     def __post_init__(self) -> None:
         integer("PosteriorSettings: draws", self.draws)
@@ -143,7 +143,7 @@ class GaussianProcessSettings:
     """
 
     frequencies: int = 256
-    draws: int = 128
+    draws: int = 256
     rounds: int = 8
     rows: int = 1000
     iterations: int = 60

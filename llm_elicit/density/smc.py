@@ -27,7 +27,7 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from llm_elicit.density.errors import DensityError
-from llm_elicit.density.latent import Latent
+from llm_elicit.density.latent import Latent, uniforms_evenly
 from llm_elicit.density.settings import AnnealingSettings
 
 LogDensity = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -130,7 +130,7 @@ def anneal(
         log_weights = increment * ratio
         log_normalizer += float(torch.logsumexp(log_weights, 0)) - math.log(len(ratio))
         beta = 1.0 if increment >= 1.0 - beta else beta + increment
-        parents = _systematic(log_weights, generator)
+        parents = systematic(log_weights, generator)
         particles, genealogies = particles.take(parents), genealogies[parents]
         temperatures += 1
         moves, distance = settings.moves, None
@@ -191,13 +191,16 @@ def _next_increment(ratio: Tensor, remaining: float, share: float) -> float:
     return low if excess(low) <= 0.0 else float(brentq(excess, low, remaining, xtol=1e-12))
 
 
-def _systematic(log_weights: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the indices (n,) of systematic resampling: each particle about n·weight times."""
-    n = len(log_weights)
+def systematic(log_weights: Tensor, generator: torch.Generator, n: int | None = None) -> Tensor:
+    """Return the indices (n,) of systematic resampling: each particle about n·weight times.
+
+    ``n`` is the number of particles unless given.
+    """
+    n = len(log_weights) if n is None else n
     edges = torch.softmax(log_weights.double(), 0).cumsum(0)
     offset = torch.rand((), generator=generator, dtype=torch.float64)
     positions = (torch.arange(n, dtype=torch.float64) + offset) / n
-    return torch.searchsorted(edges, positions).clamp(max=n - 1)
+    return torch.searchsorted(edges, positions).clamp(max=len(edges) - 1)
 
 
 def _langevin_move(
@@ -276,6 +279,16 @@ class Proposal:
         white = torch.randn(rest, self.means.shape[1], generator=generator, dtype=torch.float64)
         points = self.means[which] + torch.einsum("nij,nj->ni", self.factors[which], white)
         return torch.cat([latent.draw(of_sampling, generator), points])
+
+    def draw_evenly(self, latent: Latent, n: int, generator: torch.Generator) -> Tensor:
+        """Return n points (n, d) of q, more even than those of `draw`: a Sobol sequence."""
+        of_sampling = round(_SHARE_SAMPLING * n)
+        cube = uniforms_evenly(n - of_sampling, 1 + self.means.shape[1], generator)
+        edges = self.weights.cumsum(0)
+        which = torch.searchsorted(edges, cube[:, 0].contiguous()).clamp(max=len(edges) - 1)
+        white = torch.special.ndtri(cube[:, 1:])
+        points = self.means[which] + torch.einsum("nij,nj->ni", self.factors[which], white)
+        return torch.cat([latent.draw_evenly(of_sampling, generator), points])
 
     def log_density(self, latent: Latent, g: Tensor) -> tuple[Tensor, Tensor]:
         """Return log q (n,) and its gradient (n, d) at latent points (n, d)."""

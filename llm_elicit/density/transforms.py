@@ -71,22 +71,25 @@ class BoxLatent(Latent):
         return self.sampling.from_cube(torch.special.ndtr(torch.from_numpy(g)).numpy())
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
-        """Return n exact draws of λ; natural units would lose the position within a cell."""
-
-        def normal(count: int) -> Tensor:
-            size = (count, self.sampling.dimension)
-            cube = torch.rand(*size, generator=generator, dtype=torch.float64)
-            g: Tensor = torch.special.ndtri(cube.clamp(min=CUBE_MARGIN))
-            return g
-
+        """Return n exact draws of λ."""
         if not self.sampling.constraints:
-            return normal(n)
+            return super().draw(n, generator)
 
         def kept(count: int) -> Array:
-            g = normal(count)
+            g = super(BoxLatent, self).draw(count, generator)
             return g[self._outside(g).logical_not()].numpy()
 
         return torch.from_numpy(accepted(kept, n, self.sampling.share))
+
+    def draw_evenly(self, n: int, generator: torch.Generator) -> Tensor:
+        if self.sampling.constraints:
+            return self.draw(n, generator)
+        return super().draw_evenly(n, generator)
+
+    def from_cube(self, cube: Tensor) -> Tensor:
+        """Return normal points; natural units would lose the position within a cell."""
+        g: Tensor = torch.special.ndtri(cube.clamp(min=CUBE_MARGIN))
+        return g
 
     @property
     def category(self) -> npt.NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,12 +15,14 @@ from torch import Tensor
 from llm_elicit.density.latent import Coordinates, Latent
 from llm_elicit.density.methods import EvaluationError, Fitted, LogNormalizer
 from llm_elicit.density.settings import AnnealingSettings
+from llm_elicit.density.shared_points import even_points
 from llm_elicit.density.smc import Annealed, Draws, Proposal, anneal
 from llm_elicit.density.utility_function import Potential, Utility, rounding
 
 Array = npt.NDArray[np.float64]
 _ISLANDS, _PARTICLES = 8, 1024
 _FIRST = 4096
+_EVEN = 2048
 _LEAST_PARTICLES = 1024
 
 
@@ -172,6 +174,8 @@ def _joined(islands: list[Draws]) -> Draws:
 def normalized(
     latent: Latent, utility: Utility, generator: torch.Generator, annealing: AnnealingSettings
 ) -> Fitted:
-    """Return the density ∝ exp(f), with its normalizing constant and draws."""
+    """Return the density ∝ exp(f), with its normalizing constant, draws and even points."""
     found = estimate_log_normalizer(latent, utility, generator, annealing)
-    return Fitted(UtilityDensity(latent, utility, found.value, annealing, found.start), found, {})
+    density = UtilityDensity(latent, utility, found.value, annealing, found.start)
+    even = even_points(latent, density.log_density, found.start, _EVEN, generator)
+    return Fitted(density, replace(found, even=even), {})

@@ -219,6 +219,15 @@ class UtilityDraws:
             quadratic = quadratic + self.fourier(t)
         return torch.cat([quadratic, *(stack(t) for stack in self.stacks)])
 
+    def thinned(self, most: int) -> UtilityDraws:
+        """Return about ``most`` of the draws, evenly from those of each form."""
+        step = max(1, len(self) // most)
+        stacks = (stack.select(range(0, stack.count, step)) for stack in self.stacks)
+        fourier = self.fourier
+        if fourier is not None:
+            fourier = fourier.select(range(0, fourier.count, step))
+        return UtilityDraws(self.linear[::step], self.curvature[::step], tuple(stacks), fourier)
+
     def scaled(self, factor: float) -> UtilityDraws:
         """Return the utilities times ``factor``."""
         stacks = tuple(stack.scaled(factor) for stack in self.stacks)

@@ -67,6 +67,7 @@ def test_draws_together_are_the_draws_one_by_one() -> None:
     one_by_one = torch.stack([utility(t) for utility in draws])
     torch.testing.assert_close(draws(t), one_by_one)
     torch.testing.assert_close(draws.scaled(2.0)(t), 2.0 * one_by_one)
+    torch.testing.assert_close(draws.thinned(3)(t), one_by_one[[0, 2, 4]])
 
 
 def test_halfway_a_form_is_as_good_as_what_it_can_describe() -> None:

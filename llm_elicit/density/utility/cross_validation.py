@@ -27,6 +27,7 @@ from llm_elicit.density.torch_utils import minimize
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
+_SEED = 0
 _MOST_ROWS = 20_000
 _SUM_PENALTY = 10.0
 _BOOTSTRAPS = 200
@@ -76,6 +77,9 @@ class HeldOut:
 class CrossValidation:
     """The folds of one fit.
 
+    Folds and what ``generator`` decides (frequencies, subsets of the rows) are the same for every
+    seed, so that bands do not depend on them; ``rng`` is the seed's.
+
     Attributes
     ----------
     points : (2n, d) float32, winners, then losers.
@@ -90,8 +94,9 @@ class CrossValidation:
     ) -> None:
         self.data, self.response, self.rng = data, response, rng
         self.count = max(2, min(count, int(data.groups.max()) + 1))
-        self.fold_of = torch.from_numpy(assign_folds(data.groups, self.count, rng))
-        self.generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+        fixed = np.random.default_rng(_SEED)
+        self.fold_of = torch.from_numpy(assign_folds(data.groups, self.count, fixed))
+        self.generator = torch.Generator().manual_seed(_SEED)
         self.points = torch.from_numpy(np.concatenate([data.winners, data.losers])).float()
         self.weights = torch.from_numpy(data.weights).float()
         every = torch.randperm(self.size, generator=self.generator)

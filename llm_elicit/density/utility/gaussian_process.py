@@ -35,6 +35,7 @@ from llm_elicit.density.utility_function import Utility, UtilityDraws
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
+_SEED = 0
 _VARIANCES = 5  # linear, common curvature, differences of curvature, cross terms, process
 _LOG_SD = 3.0  # of the prior of a log-variance, a log-dispersion and a log-gain
 _LENGTH_SD = 0.5  # of the prior of log ℓ
@@ -126,7 +127,9 @@ class _Process:
         self.rows, self.noise, self.settings = rows, noise, settings
         self.generator = generator
         self.dimension = int(rows.first.shape[1])
-        self.unit_frequencies = draw_frequencies(settings.frequencies, self.dimension, generator)
+        # The same for every seed: which ones are drawn moves the ends of bands.
+        fixed = torch.Generator().manual_seed(_SEED)
+        self.unit_frequencies = draw_frequencies(settings.frequencies, self.dimension, fixed)
         self.terms = QuadraticTerms.of(rows.category)
         sides = (self.terms.columns(t.double().numpy()) for t in (rows.first, rows.second))
         self.quadratic = torch.from_numpy(np.subtract(*sides))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ _QUARTER_TURN = 0.5 * math.pi
 _FEWEST = 16
 _LATER = 0.25
 _LEAST = 1e-8
+_LONGER, _KEPT = 2, 3  # of the last window: its length in others', and positions kept of a chain
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,15 @@ class HmcSettings:
     Parameters
     ----------
     windows : number of windows; all but the last adapt the coordinates.
-    trajectories : fresh velocities in each window.
+    chains : most chains of the windows that adapt.
+    trajectories : fresh velocities in each window that adapts.
     leapfrog_steps : gradient evaluations in each trajectory.
     """
 
     windows: int = 5
     trajectories: int = 6
     leapfrog_steps: int = 12
+    chains: int = 32
 
 
 def sample_hmc(
@@ -55,7 +58,8 @@ def sample_hmc(
 ) -> Tensor:
     """Return S = ``count`` draws (S, P) from a density with its mode at 0.
 
-    They are the positions of half as many chains, halfway through the last window and at its end.
+    They are positions of a third as many chains, at three times of the last window, which is twice
+    as long as the others. Its chains begin where fewer ones have been in the window before.
 
     Parameters
     ----------
@@ -75,17 +79,21 @@ def sample_hmc(
     """
     if not (count and root.shape[1]):
         return torch.zeros(count, len(root))
-    last = settings.trajectories - 1
-    kept = sorted({(settings.trajectories - 1) // 2, last})
-    chains = max(-(-count // len(kept)), _FEWEST)  # fewer chains do not show a covariance
-    size = (chains, root.shape[1])
-    root = root.double()
-    z = _START * torch.randn(size, generator=generator)
+    long = replace(settings, trajectories=_LONGER * settings.trajectories)
+    kept = [long.trajectories * (part + 1) // _KEPT - 1 for part in range(_KEPT)]
+    chains = max(-(-count // _KEPT), _FEWEST)  # fewer chains do not show a covariance
+    root, angle = root.double(), root.shape[1] ** -0.5
+    z = _START * torch.randn((min(chains, settings.chains), root.shape[1]), generator=generator)
     for left in reversed(range(settings.windows)):
         axes = root.float()
         guide = log_density if surrogate is None else surrogate(z @ axes.T)
-        trace = _window(_Potential(log_density, guide, axes), z, generator, settings)
+        density = _Potential(log_density, guide, axes)
+        effort = settings if left else long
+        trace, angle = _window(density, z, angle, generator, effort)
         z = trace[-1]
+        if left == 1:
+            # The last positions of all chains first, then those before.
+            z = trace.flip(0).flatten(0, 1).repeat(-(-chains // trace[..., 0].numel()), 1)[:chains]
         if left:
             spread = _spread(trace[len(trace) // 2 :])
             root, z = root @ spread, torch.linalg.solve(spread, z.double().T).T.float()
@@ -114,11 +122,18 @@ class _Potential:
 
 
 def _window(
-    density: _Potential, z: Tensor, generator: torch.Generator, settings: HmcSettings
-) -> Tensor:
-    """Return the positions of chains from z (S, F) after each trajectory: (T, S, F)."""
+    density: _Potential,
+    z: Tensor,
+    angle: float,
+    generator: torch.Generator,
+    settings: HmcSettings,
+) -> tuple[Tensor, float]:
+    """Return the positions of chains from z (S, F) after each trajectory: (T, S, F).
+
+    The step begins at ``angle``; that at the end is returned, too.
+    """
     longest = _QUARTER_TURN / settings.leapfrog_steps
-    angle = min(longest, z.shape[1] ** -0.5)
+    angle = min(longest, angle)
     potential, force, trace = density.value(z), density.force(z), []
     for _ in range(settings.trajectories):
         velocity = torch.randn(z.shape, generator=generator)
@@ -139,7 +154,7 @@ def _window(
         )
         trace.append(z)
         angle = min(longest, angle * math.exp(_ADAPTATION * (float(chance.mean()) - _ACCEPTED)))
-    return torch.stack(trace)
+    return torch.stack(trace), angle
 
 
 def _spread(trace: Tensor) -> Tensor:

@@ -46,6 +46,7 @@ _CONCENTRATION, _PRIOR_SCALE, _SIZE_POWER = 0.5, 0.3, 2.0
 # Of the forms' likelihoods in their shares; below one, because most choices are between improbable
 # points and say little about the belief's mass.
 _LIKELIHOOD_POWER = 0.5
+_LEAST_SHARE = 0.05  # of a form: a chain costs the same for few draws as for many
 _OF_LINEAR = HmcSettings(4, 4, 8)  # the posterior of a linear predictor is log-concave
 
 
@@ -70,6 +71,8 @@ def draw_posterior(
     forms += [(fit.held_out, fit.fitted) for fit in (smooth,) if fit is not None]
     forms += [(fit.held_out, fit.fitted) for fit in mixtures]
     of_forms = _shares(validation, forms, generator)
+    of_forms = np.where(of_forms < _LEAST_SHARE, 0.0, of_forms)
+    of_forms /= of_forms.sum()
     evidence = np.array([fit.evidence for fit in ridged])
     shares = np.concatenate([of_forms[0] * softmax(evidence), of_forms[1:]])
     # Rounding the cumulated shares once makes the parts add up.
