@@ -99,7 +99,7 @@ def test_chosen_pairs_are_more_informative_than_random_ones():
     errors: dict[str, list[float]] = {"chosen": [], "random": []}
     x = SQUARE.sample(2000, np.random.default_rng(4))
     near = x[np.argsort(-hill(x))[:400]]
-    for seed in range(4):
+    for seed in range(14):
         belief, a, b = first_round(seed)
         pairs = {
             "chosen": suggest_pairs(belief.tempered(100.0), 40, seed=seed),
