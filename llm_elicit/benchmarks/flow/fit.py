@@ -60,7 +60,7 @@ class FlowSettings:
     prior_weight : weight α of the functional prior, first and last; see
         the module's text.
     averaging : rate of the moving average over the parameters that is kept.
-    check_every : steps between looks at the held-out comparisons.
+    check_every : steps between evaluations on the held-out comparisons.
 
     Raises
     ------
@@ -161,9 +161,9 @@ class FlowTrainer:
     def fit(self, progress: Callable[[int], None]) -> _Best:
         """Fit from the better of two starts; the flow ends in the best state held out.
 
-        One start is the linear layer fitted alone, right for one component. A linear layer can
-        settle on one of several modes, though, and leave the others where the splines no longer
-        act; so the other start is the winners' moments and a short fit of all layers.
+        One start is the linear layer fitted alone, which suits one component. With several modes
+        a linear layer may converge to one of them and leave the others beyond the splines' range;
+        so the other start is the winners' moments and a short fit of all layers.
         ``progress`` is called with the number of steps done.
         """
         settings, flow = self.settings, self.flow

@@ -67,7 +67,7 @@ def ray_error(parts: ScoreParts, g: Tensor) -> float:
 
 
 def path_error(parts: ScoreParts, potential: Callable[[Tensor], Tensor], g: Tensor) -> float:
-    """Root mean square (nats) of what ``potential`` (n,) and the sampler's force disagree by.
+    """Return the root mean square difference (nats) of ``potential`` (n,) and the sampler's force.
 
     ``potential`` gives the utility at latent points (n, d). Its difference between two draws is
     compared with the force's integral on the line between them; draws beyond the compared points
@@ -91,7 +91,7 @@ def path_error(parts: ScoreParts, potential: Callable[[Tensor], Tensor], g: Tens
 
 
 def spread(gap: Tensor) -> float:
-    """Root mean square of differences (n,) about their mean, which log Z takes up."""
+    """Return the root mean square of differences (n,) about their mean, which is part of log Z."""
     return float(gap.std(correction=0))
 
 
@@ -132,7 +132,7 @@ class ScoreDensity:
         """Draw n latent points: by Langevin dynamics, or by the second network."""
         if self.resampler is not None:
             return Draws.independent(self.resampler.sample(n, generator))
-        # The step's preconditioner is an average over particles: never let it see only a few.
+        # The step's preconditioner is an average over particles, so there must be many.
         crowd = max(n, _CROWD)
         start = self._start(crowd, generator)
         points = start.points

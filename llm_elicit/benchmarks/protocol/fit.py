@@ -105,13 +105,13 @@ class HeldOut:
     noise: Noise
 
     def limited(self) -> HeldOut:
-        """At most 1000 of them: more would cost time and decide nothing else."""
+        """Return at most 1000 of them, to limit the time."""
         cut = slice(0, _LIMIT)
         return HeldOut(self.winners[cut], self.losers[cut], self.weights[cut], self.noise)
 
 
 class ChoiceJudge:
-    """Scores networks by the choices that their field predicts on held-out pairs."""
+    """Scores networks by the likelihood of held-out choices under their field."""
 
     def __init__(self, parts: ScoreParts, held: HeldOut, sigmas: tuple[float, ...]) -> None:
         self._parts, self._held, self._sigmas = parts, held.limited(), sigmas
@@ -180,7 +180,7 @@ def fit_score(problem: Problem, utility: Utility, constant: bool) -> Fitted:
         "score_steps": trained.steps,
     }
     if not constant and trained.choice is not None:
-        # A score learned from nothing is judged on pairs it never saw, as the utility is.
+        # The score is evaluated on pairs that were held out of its training, as the utility is.
         notes["held_out_log_likelihood"] = trained.choice.log_likelihood
     return Fitted(replace(model, log_normalizer=found.value), found, notes)
 
@@ -250,7 +250,7 @@ def _train(problem: Problem, parts: ScoreParts, data: PairData) -> TrainedScore:
 
 
 def _chosen(parts: ScoreParts, choice: Choice | None) -> ScoreParts:
-    """Take over the noise level that held-out choices decided, else the rule of thumb."""
+    """Return the parts with the noise level chosen by held-out choices, if there is one."""
     if choice is None:
         return parts
     return replace(parts, mode=replace(parts.mode, sigma=choice.sigma))

@@ -46,8 +46,8 @@ class UnitLinear(nn.Module):
 
     def __init__(self, fan_in: int, fan_out: int, generator: torch.Generator) -> None:
         super().__init__()
-        # Rows start at unit norm too: only their direction matters, so the norm they start
-        # with sets how fast a given learning rate turns them.
+        # Rows start at unit norm too: only their direction matters, so their initial norm
+        # determines how fast they rotate at a given learning rate.
         start = torch.randn(fan_out, fan_in, generator=generator)
         self.weight = nn.Parameter(nn.functional.normalize(start, dim=1))
 
@@ -345,11 +345,11 @@ def train_score(
     judge: Judge | None = None,
     device: str = "cpu",
 ) -> TrainedScore:
-    """Train on latent pairs; keep the averaged weights that held-out pairs like best.
+    """Train on latent pairs; keep the averaged weights with the best score on held-out pairs.
 
-    They are judged by ``judge`` (the choice likelihood, in a fit), else by the denoising loss.
-    Training stops once the denoising loss, the steadier of the two, has not improved for a while.
-    ``device`` is where the network is trained and stays; random numbers are the CPU's.
+    The score is that of ``judge`` (the choice likelihood, in a fit), else the denoising loss.
+    Training stops once the denoising loss, the less noisy of the two, has not improved for
+    ``patience`` checks. ``device`` is that of the network; random numbers are the CPU's.
     """
     trainer = _Trainer(data, settings, seed, device)
     best = _Best(-math.inf, settings.steps, trainer.average, None)
@@ -375,7 +375,7 @@ def train_score(
 
 
 def _judged(trainer: _Trainer, judge: Judge | None, step: int) -> tuple[float, _Best]:
-    """Return the averaged weights' denoising loss and what the judge says of them."""
+    """Return the denoising loss of the averaged weights, and their score by the judge."""
     current = [p.detach().clone() for p in trainer.network.parameters()]
     values = [p.clone() for p in trainer.average]
     trainer.load(values)

@@ -70,7 +70,7 @@ class FlowPrior:
 
     @classmethod
     def at_zero(cls, dimension: int) -> FlowPrior:
-        """No spread but the noise's: N(0, σ² I)."""
+        """Return the prior of a point at zero: N(0, σ² I)."""
         zero = torch.zeros(dimension, dtype=torch.float64)
         return cls(zero, torch.diag(zero))
 
@@ -109,7 +109,7 @@ def _solve(x: Tensor, score: Score, prior: FlowPrior, settings: LikelihoodSettin
     low, high = settings.sigma_min, settings.sigma_max
 
     def velocity(time: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        # Where nothing moves yet, a solver's trial of its first step goes far beyond the end.
+        # If the velocity is almost zero, the solver's first trial step is far beyond the end.
         sigma = float(time) if fixed else math.exp(min(float(time), math.log(high)))
         value, divergence = score_and_divergence(state[0], score, sigma)
         speed = sigma if fixed else sigma**2
@@ -164,10 +164,10 @@ def sample_langevin(
     generator: torch.Generator,
     field: Field | None = None,
 ) -> Tensor:
-    """Carry points (n, d) down the noise levels; ``drift(x, σ)`` is ∇log π_σ (n, d).
+    """Move points (n, d) through decreasing noise levels; ``drift(x, σ)`` is ∇log π_σ (n, d).
 
-    The last level's step falls to a tenth, which removes what discretization error is left.
-    ``field`` is τ (n,) at points (n, d), for the paper's step alone.
+    The step of the last level decreases to a tenth, which reduces the discretization error.
+    ``field`` is τ (n,) at points (n, d), for the paper's step only.
     """
     if settings.scaling == "field" and field is not None:
         return _sample_as_published(points, drift, settings, generator, field)
@@ -206,10 +206,10 @@ def _sample_as_published(
 
 
 def _tamed(move: Tensor) -> Tensor:
-    """Shorten moves longer than √d in whitened units, which only strays far out make.
+    """Shorten moves longer than √d in whitened units, which only outlying particles make.
 
-    At stationarity the forces are of norm √d there and the moves ε√d, so this never acts on the
-    bulk, but without it a steep tail throws a stray particle to infinity.
+    At stationarity the forces are of norm √d there and the moves ε√d, so this does not affect the
+    bulk, but without it an outlying particle in a steep tail diverges.
     """
     limit = math.sqrt(move.shape[1])
     norm: Tensor = move.norm(dim=1, keepdim=True)
@@ -217,10 +217,10 @@ def _tamed(move: Tensor) -> Tensor:
 
 
 def _step_factor(force: Tensor) -> Tensor:
-    """Cholesky factor of A = E[b bᵀ]⁻¹, (d, d), with the forces on strays clipped.
+    """Return the Cholesky factor of A = E[b bᵀ]⁻¹, (d, d), with large forces clipped.
 
-    A few particles far out would otherwise shrink everybody's step; the floor keeps steps
-    below one latent unit where the density is flat.
+    A few outlying particles would otherwise shrink the steps of all; the ridge keeps steps below
+    one latent unit where the density is flat.
     """
     d = force.shape[1]
     norm = force.norm(dim=1, keepdim=True)

@@ -12,7 +12,7 @@ is tabulated once on a grid of utilities, with the expectation taken directly ov
 **Losers count too.** Their marginal density is p_l(x) = 2 λ(x) (1 − w(u(x))), so also
 ∇u = −(1 − w)/w' · (∇log p_l − ∇log λ). Near the belief's mode w is close to 1: the winners'
 score is nearly λ's, τ is large and multiplies its errors, while losers are rare there and
-their score tells much; far from the mode it is the other way round. A score estimated from
+their score is informative; far from the mode the reverse holds. A score estimated from
 m points near x has variance ∝ 1/m, so the two estimates of ∇u have variances in the ratio
 w : (1 − w), and weighting them inversely gives the least-variance combination
 
@@ -87,7 +87,7 @@ class Tempering:
         return self.omega(u) if side == "both" else self.tau(u)
 
     def win_probability(self, u: Tensor) -> Tensor:
-        """w: the chance of beating a random draw from λ."""
+        """Return w, the probability of being preferred to a random draw from λ."""
         return torch.exp(self.log_win_at(u))
 
     def log_win_at(self, u: Tensor) -> Tensor:
