@@ -16,7 +16,7 @@ from llm_elicit.spaces import cells
 from llm_elicit.spaces.csv_files import Dialect
 from llm_elicit.spaces.feature import Floats
 from llm_elicit.spaces.feature_keys import EPOCH
-from llm_elicit.spaces.number_drafts import UnusableColumnError, draft_numbers, span
+from llm_elicit.spaces.number_drafts import UnusableColumnError, draft_numbers
 from llm_elicit.spaces.orders import in_order, is_circle
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ _MANY_MISSING = 0.05
 """The share of empty cells above which they are a category of their own."""
 
 _MOSTLY = 0.9
+_MOST_OF_SPAN = 0.9
 _LOOKED_AT = 500
 _BOOLEANS = (("false", "true"), ("f", "t"), ("no", "yes"), ("n", "y"), ("0", "1"))
 _DATES = (
@@ -278,9 +279,9 @@ def _draft_dates(days: pd.Series[float], date_format: str) -> ColumnDraft:
     values: Floats = np.asarray(days.dropna(), dtype=np.float64)
     if values.min() == values.max():
         raise UnusableColumnError("constant: one day")
-    low, high = span(values)
-    if low == high:
-        low, high = float(values.min()), float(values.max())
+    low, high = (float(end) for end in np.quantile(values, [0.01, 0.99]))
+    if high - low > _MOST_OF_SPAN * (values.max() - values.min()) or low == high:
+        low, high = float(values.min()), float(values.max())  # no day is far from the others
     ends = [EPOCH + pd.Timedelta(days=int(end)).to_pytimedelta() for end in (low, high)]
     settings = {"kind": "date", "low": ends[0], "high": ends[1]}
     unclear = date_format in ("%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y")

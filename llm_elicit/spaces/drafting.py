@@ -40,8 +40,8 @@ _HEADER = """\
 #
 # - subject is what one row of the table is; labels and units are what the judge reads. Those marked
 #   as guesses follow from the column's name or its cells.
-# - Ranges are the 1 % and 99 % quantiles, or an extreme that is near, rounded outwards: a few
-#   extreme rows would otherwise waste most questions on empty regions. Columns with a long right
+# - Ranges are the 1 % and 99 % quantiles (of fewer than 300 rows, an extreme that is near), rounded
+#   outwards: a few extreme rows would otherwise waste most questions. Columns with a long right
 #   tail (skewness above 1, smaller on the logarithm, ends apart by a factor of 4) are asked about
 #   on a logarithmic scale, and so are alike columns.
 # - Columns of 2 to {most} different words are categories: all of them are asked about.
@@ -224,7 +224,7 @@ def _draft(
         "name": name,
         "title": name.replace("_", " "),
         "subject": f"a row of {about['file'] if file.content is None else title}",
-        "ranges": "quantiles of 1 % and 99 % or near extremes, rounded outwards; log where skewed",
+        "ranges": "1 % and 99 % quantiles of the table, rounded outwards; log scale where skewed",
         "features": features,
         **_constraints(shares, worded),
         "table": {key: given for key, given in table.items() if given != {}},

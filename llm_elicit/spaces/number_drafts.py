@@ -15,8 +15,11 @@ LOW, HIGH = 0.01, 0.99
 
 _SKEWED = 1.0
 _LARGEST, _SMALLEST, _NARROWEST = 1e25, 1e-25, 1e-11
+_SMALL_TABLE = 300
+"""Below, a quantile of 1 % leaves out so few rows that they say little of which are extreme."""
+
 _NEAR = 0.15
-"""Extremes nearer to the quantiles than this share of their distance are in the range."""
+"""Extremes of small tables are in the range if nearer to the quantiles than this share of it."""
 
 _LEAST_RATIO = 4.0
 """The least ratio of the ends of a range on a logarithmic scale; below, scales hardly differ."""
@@ -135,11 +138,10 @@ def _is_year(values: Floats, words: Sequence[str]) -> bool:
 def _ends(values: Floats, whole: bool, *, log: bool) -> tuple[float, float]:
     """Return the 1 % and 99 % quantiles, rounded outwards to three digits of their distance.
 
-    An extreme that is near its quantile takes its place, so that small tables and columns without
-    tails keep their rows. So do both if the quantiles coincide, and for whole numbers of a small
-    range.
+    In small tables an extreme that is near its quantile takes its place, so that they keep their
+    rows. So do both if the quantiles coincide, and for whole numbers of a small range.
     """
-    low, high = span(values, log=log)
+    low, high = _span(values, log=log)
     if low == high or (whole and values.max() - values.min() <= FEW):
         low, high = float(values.min()), float(values.max())
     grid = 10.0 ** (np.floor(np.log10(high - low)) - 2)
@@ -154,18 +156,11 @@ def _ends(values: Floats, whole: bool, *, log: bool) -> tuple[float, float]:
     return (int(np.floor(bottom)) or (1 if low > 0 else 0), int(top)) if whole else (bottom, top)
 
 
-def span(values: Floats, *, log: bool = False) -> tuple[float, float]:
-    """Return the 1 % and 99 % quantiles, or an extreme that is near its quantile.
-
-    Args:
-        values: the numbers.
-        log: whether distances are those of logarithms.
-
-    Example:
-        >>> span(np.append(np.arange(1000.0), 1e6))
-        (0.0, 990.0)
-    """
+def _span(values: Floats, *, log: bool) -> tuple[float, float]:
+    """Return the 1 % and 99 % quantiles; of small tables, an extreme that is near its quantile."""
     low, high = (float(end) for end in np.quantile(values, [LOW, HIGH]))
+    if len(values) >= _SMALL_TABLE:
+        return low, high
     least, most = float(values.min()), float(values.max())
     ends = np.array([least, low, high, most])
     scaled = np.log(np.maximum(ends, _SMALLEST)) if log else ends
@@ -179,8 +174,7 @@ def _is_skewed(values: Floats, whole: bool) -> bool:
     low, high = np.quantile(values, [LOW, HIGH])
     if not 0 < _LEAST_RATIO * low < high or (whole and values.max() - values.min() <= FEW):
         return False
-    values = np.clip(values, low, high)  # a single extreme does not choose the scale
-    raw, logarithmic = float(stats.skew(values)), float(stats.skew(np.log(values)))
+    raw, logarithmic = float(stats.skew(values)), float(stats.skew(np.log(values[values > 0])))
     return raw > _SKEWED and abs(logarithmic) < abs(raw)
 
 
