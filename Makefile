@@ -18,9 +18,9 @@ serve: $(VENV)/serve  ## a service on this machine, with a campaign to watch
 test: $(VENV)/test  ## lint, types, import contracts and every test
 	$(MAKE) --no-print-directory --jobs 2 check suite
 
-# Beside `check`, and one worker more than CI has cores: some of the tests wait for clocks.
+# Beside `check`, and twice as many workers as CI has cores: many of the tests wait for clocks.
 suite: $(VENV)/test
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/test
 	$(VENV)/bin/ruff check .

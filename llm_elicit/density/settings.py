@@ -127,7 +127,7 @@ class SmoothSettings:
 class PosteriorSettings:
     """Settings of the posterior's draws: their number, 0 for none."""
 
-    draws: int = 256
+    draws: int = 128
 
     def __post_init__(self) -> None:
         integer("PosteriorSettings: draws", self.draws)

@@ -99,7 +99,10 @@ def weigh_points(
     n: int,
     generator: torch.Generator,
 ) -> SharedPoints:
-    """Return n points of ``proposal``, or of λ, with the weights of each density."""
+    """Return n points of ``proposal``, or of λ, with the weights of each density.
+
+    Points outside the support, which have no weight, are left out.
+    """
     if proposal is None:
         g = latent.draw_evenly(n, generator)
         log_q = latent.log_sampling(g)
@@ -109,4 +112,5 @@ def weigh_points(
     ratio = log_densities(g) + latent.log_volume(g) - log_q
     weights = torch.softmax(ratio, 1)
     logs = torch.logsumexp(ratio, 1) - math.log(len(g))
-    return SharedPoints(g, weights, 1.0 / weights.square().sum(1), logs)
+    inside = torch.isfinite(latent.taper(g))
+    return SharedPoints(g[inside], weights[:, inside], 1.0 / weights.square().sum(1), logs)

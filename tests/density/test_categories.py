@@ -126,7 +126,7 @@ def test_a_belief_with_categories_is_read_back(belief: BeliefDensity, tmp_path: 
     ("arguments", "said"),
     [
         ({"low": [0.5], "high": [2.0]}, "numbered by whole numbers"),
-        ({"low": [1.0], "high": [2.0], "log": [True]}, "whole numbers on a linear scale"),
+        ({"low": [1.0], "high": [2.0], "log": [True]}, "never on a logarithmic scale"),
     ],
 )
 def test_categories_without_whole_numbers_are_refused(arguments: dict, said: str) -> None:
