@@ -174,7 +174,7 @@ def test_a_run_that_was_taken_over_is_left_to_the_other_process(
     slow: Provider, tmp_path: Path
 ) -> None:
     """As when this process was suspended for so long that it counted as dead."""
-    run = _planned(slow.url, tmp_path)
+    run = _planned(slow.url, tmp_path, concurrency=1)  # it outlasts several signs of life
 
     async def go() -> None:
         asking = asyncio.create_task(ask(run))

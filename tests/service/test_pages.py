@@ -167,7 +167,11 @@ def test_a_view_of_another_version_does_not_break_the_page(
     browser: Browser, served: Served
 ) -> None:
     page = created(browser, "other-version", waits="yes")
-    (served.runs / "other-version" / "live.json").write_text('{"of": "another version"}')
+    folder, end = served.runs / "other-version", time.monotonic() + 30.0
+    while not folder.is_dir():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    (folder / "live.json").write_text('{"of": "another version"}')
     assert "The first view comes with the first answers" in browser.get("/campaigns/other-version")
     assert browser.client.get("/campaigns/other-version/parts").status_code == 200
     browser.post(page.text, "/campaigns/other-version/cancel")
