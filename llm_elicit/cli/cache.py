@@ -30,6 +30,8 @@ cache_app = typer.Typer(help="The answers kept across runs.", no_args_is_help=Tr
 Runs = Annotated[Path, typer.Option(help="The folder of the runs; the cache lies in it.")]
 Key = Annotated[str, typer.Argument(help="A key, or as much of its beginning as is unique.")]
 RUNS = Path("runs")
+_MODEL_COLUMNS = ("model", "endpoint", "answers", "first", "last")
+_KEY_COLUMNS = ("key", "replicate", "kept", "the question's end")
 
 
 @contextmanager
@@ -57,12 +59,8 @@ def list_command(
         return
     table = Table(*(_KEY_COLUMNS if model else _MODEL_COLUMNS), box=None)
     for one in found:
-        table.add_row(*(visible(str(value)) for value in one.values()))
+        table.add_row(*(f"{v:,}" if isinstance(v, int) else visible(v) for v in one.values()))
     out.print(table)
-
-
-_MODEL_COLUMNS = ("model", "endpoint", "answers", "first", "last")
-_KEY_COLUMNS = ("key", "replicate", "kept", "the question's end")
 
 
 def _models(cache: Cache) -> list[dict[str, Any]]:
@@ -135,17 +133,20 @@ def verify_command(runs: Runs = RUNS, as_json: AsJson = False) -> None:
         damage = cache.damage()
         if damage is not None:
             raise InputError(f"{cache.path}: {damage}; move the file away: only savings are lost")
-        found = {entry.key: entry.fault() for entry in cache.entries()}
-    faults = {key: fault for key, fault in found.items() if fault is not None}
+        count, faults = 0, {}
+        for entry in cache.entries():
+            count += 1
+            fault = entry.fault()
+            if fault is not None:
+                faults[entry.key] = fault
+                if not as_json:
+                    out.print(f"{entry.key[:16]}: {fault}")
     if as_json:
-        print_json({"answers": len(found), "faults": faults})
-    else:
-        for key, fault in faults.items():
-            out.print(f"{key[:16]}: {fault}")
+        print_json({"answers": count, "faults": faults})
     if faults:
         raise InputError(
-            f"{cache.path}: {len(faults)} of {len(found)} entries cannot be trusted; delete each "
-            f"with `llm-elicit cache prune --key {next(iter(faults))[:16]}`"
+            f"{cache.path}: {len(faults)} of {count} entries cannot be trusted; delete each with "
+            f"`llm-elicit cache prune --key {next(iter(faults))[:16]}`"
         )
     if not as_json:
-        out.print(f"{len(found):,} answers, every digest correct")
+        out.print(f"{count:,} answers, every digest correct")

@@ -105,7 +105,7 @@ def for_each(
         except ElicitError as error:
             outcome = Outcome(problems=[error])
         if not as_json:
-            out.print(*outcome.text, sep="\n")
+            _print_lines(outcome.text)
         problems = [visible(str(error), 9999) for error in outcome.problems]
         found.append(run_facts(cell) | outcome.facts | {"problems": problems})
         if len(cells) > 1:
@@ -114,10 +114,16 @@ def for_each(
     whole = Outcome() if errors else last()
     if as_json:
         print_json({"runs": found} | whole.facts)
-    elif whole.text:
-        out.print(*whole.text, sep="\n")
+    else:
+        _print_lines(whole.text)
     if errors:
         raise errors[0]
+
+
+def _print_lines(lines: Sequence[RenderableType]) -> None:
+    """Print each on a line of its own; nothing, not an empty line, if there is none."""
+    for line in lines:
+        out.print(line)
 
 
 def run_facts(cell: Run) -> dict[str, Any]:

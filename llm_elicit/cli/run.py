@@ -26,6 +26,7 @@ from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
     from llm_elicit import orchestrator
+    from llm_elicit.audit import Audit
     from llm_elicit.pipeline import run_folder, stages
     from llm_elicit.pipeline.run_folder import Run
 else:
@@ -51,8 +52,9 @@ def run_command(
     def work(cell: Run) -> Outcome:
         with frozen_gc():
             result = stages.run(cell, max_cost=max_cost, cache=cache, limiters=limiters)
-        text = [*_verdicts(result), f"report: {result.report_path}"]
-        return Outcome(text, _report_facts(result), result.problems)
+        facts = _report_facts(result)
+        text = [*_verdict_lines(facts["verdicts"]), f"report: {result.report_path}"]
+        return Outcome(text, facts, result.problems)
 
     cells, limiters = stages.plan_grid(campaign), orchestrator.RateLimiters()
     stages.ask_conditions(cells, max_cost=max_cost, cache=cache, limiters=limiters)
@@ -142,7 +144,8 @@ def audit_command(run: RunName, as_json: AsJson = False) -> None:
     def work(cell: Run) -> Outcome:
         with orchestrator.Display() as progress:
             stages.audit(cell, progress)
-        return Outcome(_verdicts(cell), {"audit": cell.audit})
+        audit = cell.audit
+        return Outcome(_verdict_lines(_verdicts(audit)), {"audit": audit})
 
     for_each(run_folder.open_runs(run), work, as_json)
 
@@ -165,10 +168,13 @@ def _condition_pages(cells: Sequence[Run]) -> Outcome:
     return Outcome([f"conditions: {path}" for path in paths], {"conditions": paths})
 
 
-def _verdicts(result: Run) -> list[str]:
-    return [f"{judge.name}: {judge.verdict}" for judge in result.audit.judges]
+def _verdicts(audit: Audit) -> dict[str, str]:
+    return {judge.name: judge.verdict for judge in audit.judges}
+
+
+def _verdict_lines(verdicts: dict[str, str]) -> list[str]:
+    return [f"{name}: {verdict}" for name, verdict in verdicts.items()]
 
 
 def _report_facts(result: Run) -> dict[str, Any]:
-    verdicts = {judge.name: judge.verdict for judge in result.audit.judges}
-    return {"verdicts": verdicts, "report": result.report_path}
+    return {"verdicts": _verdicts(result.audit), "report": result.report_path}

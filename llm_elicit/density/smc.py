@@ -277,8 +277,7 @@ class Proposal:
         rest = n - of_sampling
         which = torch.multinomial(self.weights, rest, replacement=True, generator=generator)
         white = torch.randn(rest, self.means.shape[1], generator=generator, dtype=torch.float64)
-        points = self.means[which] + torch.einsum("nij,nj->ni", self.factors[which], white)
-        return torch.cat([latent.draw(of_sampling, generator), points])
+        return torch.cat([latent.draw(of_sampling, generator), self._gaussian(which, white)])
 
     def draw_evenly(self, latent: Latent, n: int, generator: torch.Generator) -> Tensor:
         """Return n points (n, d) of q, more even than those of `draw`: a Sobol sequence."""
@@ -287,8 +286,12 @@ class Proposal:
         edges = self.weights.cumsum(0)
         which = torch.searchsorted(edges, cube[:, 0].contiguous()).clamp(max=len(edges) - 1)
         white = torch.special.ndtri(cube[:, 1:])
-        points = self.means[which] + torch.einsum("nij,nj->ni", self.factors[which], white)
-        return torch.cat([latent.draw_evenly(of_sampling, generator), points])
+        even = latent.draw_evenly(of_sampling, generator)
+        return torch.cat([even, self._gaussian(which, white)])
+
+    def _gaussian(self, which: Tensor, white: Tensor) -> Tensor:
+        """Return points (n, d) of the Gaussians ``which`` (n,) from standard normal ones (n, d)."""
+        return self.means[which] + torch.einsum("nij,nj->ni", self.factors[which], white)
 
     def log_density(self, latent: Latent, g: Tensor) -> tuple[Tensor, Tensor]:
         """Return log q (n,) and its gradient (n, d) at latent points (n, d)."""

@@ -1,4 +1,4 @@
-"""The command line in this process."""
+"""The command line in this process, and a small campaign."""
 
 import sys
 from types import SimpleNamespace
@@ -6,6 +6,15 @@ from types import SimpleNamespace
 import pytest
 
 from llm_elicit.cli import main as cli
+
+CAMPAIGN = """
+name: tiny
+space: penguins
+design: {pairs: 60}
+judges:
+  - {name: expert, backend: simulated}
+fit: {method: utility, samples: 500}
+"""
 
 
 @pytest.fixture

@@ -8,14 +8,7 @@ import sys
 import pandas as pd
 import pytest
 
-CAMPAIGN = """
-name: tiny
-space: penguins
-design: {pairs: 60}
-judges:
-  - {name: expert, backend: simulated}
-fit: {method: utility, samples: 500}
-"""
+from cli.conftest import CAMPAIGN
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +25,7 @@ def campaign(folder, text=CAMPAIGN, name="c.yaml"):
 def assert_refused(done, *parts):
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+    assert not done.stdout
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith("error: ")
     for part in parts:

@@ -6,17 +6,10 @@ import pandas as pd
 import pytest
 import typer
 
+from cli.conftest import CAMPAIGN
 from llm_elicit.cli.main import app
 from llm_elicit.testing.provider import Fails, Provider
 
-CAMPAIGN = """
-name: tiny
-space: penguins
-design: {pairs: 60}
-judges:
-  - {name: expert, backend: simulated}
-fit: {method: utility, samples: 500}
-"""
 GRID = (
     CAMPAIGN
     + """
