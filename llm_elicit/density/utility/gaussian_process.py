@@ -90,15 +90,14 @@ class GaussianProcessFit:
     """The posterior mean, draws, and the estimated terms of the judges.
 
     ``predicted`` (n,) is what each row is predicted to be by the others: κ (f(a) − f(b)) with the
-    position effect; ``effects`` and ``effect_errors`` (B,) are posterior means and standard
-    deviations; ``gain`` and ``dispersion`` are those of each source, NaN dispersion for choices.
+    position effect; ``effects`` (B,) are posterior means; ``gain`` and ``dispersion`` are those of
+    each source, NaN dispersion for choices.
     """
 
     utility: Utility
     draws: UtilityDraws
     predicted: Array
     effects: Array
-    effect_errors: Array
     gain: Array
     dispersion: Array
     length_scale: float
@@ -301,7 +300,6 @@ class _Process:
             draws,
             self._predicted(),
             mean[end:],
-            self.root[end:].norm(dim=1).numpy(),
             gain,
             dispersion,
             float(length),
