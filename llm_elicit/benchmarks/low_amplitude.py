@@ -11,6 +11,7 @@ ranges as above, ``values`` by the mean of log p over a range, independent of it
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from dataclasses import dataclass, field
@@ -110,12 +111,18 @@ def _log_mass(target: Target, box: Array) -> float:
     elif isinstance(target.sampling, Uniform):
         low, high = target.sampling.low[:, None], target.sampling.high[:, None]
         bounds = np.clip(box, low, high)
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES[len(bounds)])
+    nodes, weights = _rule(len(bounds))
     middle, half = bounds.mean(1), 0.5 * (bounds[:, 1] - bounds[:, 0])
     axes = np.meshgrid(*(middle[:, None] + half[:, None] * nodes), indexing="ij")
     products = np.meshgrid(*np.log(half[:, None] * weights), indexing="ij")
     points = np.stack([axis.ravel() for axis in axes], axis=1)
     return float(logsumexp(density(points) + np.sum(products, axis=0).ravel()))
+
+
+@functools.cache
+def _rule(features: int) -> tuple[Array, Array]:
+    """Return nodes and weights for each of so many features; to compute them takes 15 ms."""
+    return np.polynomial.legendre.leggauss(_NODES[features])
 
 
 def _marginal(law: GaussianMixture, features: npt.NDArray[np.intp]) -> GaussianMixture:

@@ -7,9 +7,11 @@ from llm_elicit.density import (
     BeliefDensity,
     DensityError,
     Empirical,
+    FitSettings,
     GaussianMixture,
     Prior,
     SamplingDensity,
+    ScoreSettings,
     Uniform,
     fit_belief,
 )
@@ -109,7 +111,8 @@ def test_the_gradient_is_that_of_the_log_density(
 def test_a_belief_without_a_utility_has_no_gradient() -> None:
     box = Uniform([-3.0], [3.0])
     a, b = np.random.default_rng(0).uniform(-3, 3, (2, 40, 1))
-    prior = fit_belief(a, b, sampling=box, method="score", settings=QUICK).as_prior()
+    brief = FitSettings(score=ScoreSettings(networks=2, width=8, steps=10))
+    prior = fit_belief(a, b, sampling=box, method="score", settings=brief).as_prior()
     assert np.isfinite(prior.logpdf([0.0]))
     with pytest.raises(DensityError, match=r"fit by one of them"):
         prior.logpdf_and_gradient([[0.0]])
