@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -43,30 +45,37 @@ def fitted(a: Array, b: Array, heard: Array) -> BeliefDensity:
     return fit_belief(a, b, log_odds=heard, sampling=SQUARE, settings=SMALL)
 
 
-def first_round(seed: int = 0, factor: float = 1.0) -> tuple[BeliefDensity, Array, Array]:
-    rng = np.random.default_rng(seed)
+@functools.cache
+def first_round(factor: float = 1.0) -> BeliefDensity:
+    rng = np.random.default_rng(0)
     a, b = SQUARE.sample(40, rng), SQUARE.sample(40, rng)
-    return fitted(a, b, answers(a, b, seed, factor)), a, b
+    return fitted(a, b, answers(a, b, 0, factor))
+
+
+def sure(pairs: tuple[Array, Array], seed: int) -> BeliefDensity:
+    """Fitted to answers with a tenth of the noise."""
+    noise = np.random.default_rng(seed).normal(0, 0.005, len(pairs[0]))
+    return fitted(*pairs, 0.003 * (hill(pairs[0]) - hill(pairs[1])) + noise)
 
 
 def test_the_unit_power_makes_one_nat_of_the_log_density():
-    belief, _, _ = first_round()
+    belief = first_round()
     power = belief.unit_power()
     x = SQUARE.sample(20_000, np.random.default_rng(1))
     assert belief.tempered(power).log_prob(x).std() == pytest.approx(1.0, rel=0.05)
-    faint, _, _ = first_round(factor=0.01)
+    faint = first_round(factor=0.01)
     assert faint.unit_power() == pytest.approx(100 * power, rel=0.02)
 
 
 def test_a_belief_without_a_known_power_is_taken_at_its_unit_power():
-    belief, _, _ = first_round()
+    belief = first_round()
     assert _at_known_power(belief, 0).power == pytest.approx(belief.unit_power())
     known = belief.tempered(50.0)
     assert _at_known_power(known, 0) is known
 
 
 def test_log_odds_have_one_variance_whatever_their_size():
-    belief = _at_known_power(first_round()[0], 0)
+    belief = _at_known_power(first_round(), 0)
     found = draw_candidates(belief, 200, 3.0, seed=1)
     pairs = np.arange(100), np.arange(100, 200)
     answers = _Answers.of(found, pairs, belief)
@@ -79,14 +88,14 @@ def test_log_odds_have_one_variance_whatever_their_size():
 def test_the_pairs_do_not_depend_on_the_scale_of_the_answers():
     spread = []
     for factor in (1.0, 0.01):
-        belief, _, _ = first_round(factor=factor)
+        belief = first_round(factor=factor)
         a, b = suggest_pairs(belief, 60, seed=2, settings=SuggestSettings(uniform=0.0))
         spread.append(np.linalg.norm(np.concatenate([a, b]) - [1.0, -1.0], axis=1).mean())
     assert spread[1] == pytest.approx(spread[0], rel=0.15)
 
 
 def test_a_known_power_brings_the_points_closer():
-    belief, _, _ = first_round()
+    belief = first_round()
     sharp = belief.tempered(333.0)
     means = []
     for each in (belief, sharp):
@@ -96,18 +105,23 @@ def test_a_known_power_brings_the_points_closer():
 
 
 def test_chosen_pairs_are_more_informative_than_random_ones():
-    errors: dict[str, list[float]] = {"chosen": [], "random": []}
-    x = SQUARE.sample(2000, np.random.default_rng(4))
-    near = x[np.argsort(-hill(x))[:400]]
-    for seed in range(14):
-        belief, a, b = first_round(seed)
-        pairs = {
-            "chosen": suggest_pairs(belief.tempered(100.0), 40, seed=seed),
-            "random": tuple(SQUARE.sample(40, np.random.default_rng(50 + s)) for s in (0, seed)),
-        }
-        for name, (c, d) in pairs.items():
-            heard = np.concatenate([answers(a, b, seed), answers(c, d, 100 + seed)])
-            after = fitted(np.concatenate([a, c]), np.concatenate([b, d]), heard)
-            gap = after.utility(near) / 0.003 - hill(near)
-            errors[name].append(float(gap.std()))
-    assert np.mean(errors["chosen"]) < np.mean(errors["random"])
+    """They leave the utility less uncertain where the belief has its mass: a quarter less.
+
+    What is left is compared, and not the error of the estimate, which is one draw from it: of 14
+    judges the errors of chosen and of random pairs did not differ beyond chance.
+    """
+    gains = []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        pairs = SQUARE.sample(20, rng), SQUARE.sample(20, rng)
+        chosen = suggest_pairs(sure(pairs, seed).tempered(100.0), 20, seed=seed)
+        random = SQUARE.sample(20, rng), SQUARE.sample(20, rng)
+        # The belief at this power is N((1, −1), 0.55² I).
+        x = rng.normal([1.0, -1.0], 0.55, (400, 2)).clip(-3.0, 3.0)
+        left = []
+        for more in (chosen, random):
+            both = np.concatenate([pairs[0], more[0]]), np.concatenate([pairs[1], more[1]])
+            f = sure(both, 100 + seed).utilities(x)
+            left.append((f - f.mean(1, keepdims=True)).std(0).mean())
+        gains.append(np.log(left[1] / left[0]))
+    assert np.mean(gains) > 0.15
