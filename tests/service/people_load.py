@@ -48,7 +48,7 @@ def answer_all(folder: Path, questions: int, thinking: float = 0.0) -> Load:
         "name": "panel", "space": "penguins", "design": {"pairs": questions // 2},
         "judges": [{"name": "panel", "backend": "human", "experts": names}],
     }  # fmt: skip
-    with serving(folder, settings={"live": 3600.0}) as served, served.client() as client:
+    with serving(folder) as served, served.client() as client:
         made = client.post("/api/campaigns", json=campaign)
         assert made.status_code == 201, made.text
         links = {}

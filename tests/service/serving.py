@@ -20,6 +20,9 @@ from llm_elicit.config.base_model import to_yaml
 
 READY = 60.0
 
+# A view of a belief takes seconds of the processor: tests of them ask for them.
+SELDOM = {"live": 3600.0}
+
 
 @dataclass
 class Served:
@@ -52,9 +55,8 @@ def start(
 ) -> Served:
     """Start a service in a folder and wait until it can be reached."""
     folder.mkdir(parents=True, exist_ok=True)
-    if settings is not None:
-        (folder / "server.yaml").write_text(to_yaml(settings))
-        options = ("--config", "server.yaml", *options)
+    (folder / "server.yaml").write_text(to_yaml(SELDOM | (settings or {})))
+    options = ("--config", "server.yaml", *options)
     process = subprocess.Popen(
         [sys.executable, "-m", "llm_elicit", "serve", "--port", "0", *options],
         cwd=folder,

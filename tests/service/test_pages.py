@@ -18,7 +18,7 @@ design: {{pairs: 12}}
 judges:
   - {{name: expert, backend: simulated}}
   - {{name: panel, backend: human, experts: [ada, ben]}}
-fit: {{methods: [auto], samples: 1000}}
+fit: {{method: utility, samples: 500}}
 """
 
 

@@ -2,16 +2,17 @@
 
 import re
 import shutil
-import subprocess
-import sys
 import time
 from importlib import resources
 from urllib.parse import urlsplit
 
 import pytest
 from report.browser import opened
+from typer.testing import CliRunner
 
+from llm_elicit.cli.main import app
 from tests.service.gate import gated
+from tests.service.serving import serving
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
@@ -21,19 +22,26 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not instal
 WATCHED = """
 name: watched
 space: penguins
-design: {pairs: 12}
+design: {pairs: 60}
 judges:
   - {name: expert, backend: simulated}
   - {name: panel, backend: human, experts: [ada, ben]}
-fit: {methods: [auto], samples: 1000}
+fit: {method: utility, samples: 500}
 """
 JUDGED = """
 name: judged
 space: penguins
 design: {pairs: 4}
 judges: [{name: ada, backend: human}]
-fit: {methods: [auto], samples: 1000}
+fit: {method: utility, samples: 500}
 """
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A service that shows beliefs while it asks; the next view comes with six more answers."""
+    with serving(tmp_path_factory.mktemp("service"), settings={"live": 3.0}) as one:
+        yield one
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +122,10 @@ def findings(tab):
 def test_answers_and_beliefs_appear_without_a_reload(served, client, tab):
     goto(tab, f"{served.address}/campaigns/watched")
     tab.run("window.same = true")
-    until(tab, says("24 of 48"))
+    until(tab, says("120 of 240"))
     link = link_of(client, "watched", "panel", "ben")
     answered(client, link, 3)
-    until(tab, says("3 of 24 answered"))
+    until(tab, says("3 of 120 answered"))
     until(tab, "document.querySelectorAll('#belief svg[role=img]').length === 4")
     words = tab.run("document.querySelector('#belief svg').getAttribute('aria-label')")
     assert words.startswith("Marginal densities of bill length")
@@ -130,14 +138,14 @@ def test_a_lost_connection_is_said_and_comes_back(served, client, tab):
     with gated(urlsplit(served.address).port) as gate:
         goto(tab, f"http://127.0.0.1:{gate.port}/campaigns/watched")
         tab.run("window.same = true")
-        until(tab, says("of 48"))
-        before = int(tab.run("document.body.innerText.match(/([0-9]+) of 48/)[1]"))
+        until(tab, says("of 240"))
+        before = int(tab.run("document.body.innerText.match(/([0-9]+) of 240/)[1]"))
         gate.cut()
         until(tab, says("Connection lost, retrying"))
         assert tab.run("document.getElementById('connection').getAttribute('role')") == "status"
         answered(client, link, 2)
         gate.mend()
-        until(tab, says(f"{before + 2} of 48"))
+        until(tab, says(f"{before + 2} of 240"))
         until(tab, "document.getElementById('connection').hidden")
         assert tab.run("window.same === true")
         goto(tab, "about:blank")
@@ -150,9 +158,9 @@ def test_a_button_keeps_the_focus_and_pauses(served, client, tab):
         if tab.run("document.activeElement.id") == "do-pause":
             break
     link = link_of(client, "watched", "panel", "ada")
-    before = int(tab.run("document.body.innerText.match(/([0-9]+) of 48/)[1]"))
+    before = int(tab.run("document.body.innerText.match(/([0-9]+) of 240/)[1]"))
     answered(client, link, 1)
-    until(tab, says(f"{before + 1} of 48"))
+    until(tab, says(f"{before + 1} of 240"))
     assert tab.run("document.activeElement.id") == "do-pause"
     assert tab.run("document.activeElement.matches(':focus-visible')")
     enter(tab)
@@ -238,15 +246,8 @@ def test_no_page_is_hard_to_use_or_wider_than_a_phone(served, tab, pages, dark):
 
 def test_a_bundle_is_a_page_of_its_own(served, tab, tmp_path):
     path = tmp_path / "page.html"
-    command = [
-        sys.executable,
-        "-m",
-        "llm_elicit",
-        "bundle",
-        str(served.runs / "watched"),
-        str(path),
-    ]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    made = CliRunner().invoke(app, ["bundle", str(served.runs / "watched"), str(path)])
+    assert made.exit_code == 0, made.output
     text = path.read_text("utf-8")
     assert "<script" not in text
     assert "<form" not in text

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import time
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
+import pytest
+
 from llm_elicit.testing.provider import Action, Fails, Provider, Says, Sends, completion
-from tests.service.serving import serving, settled
+from tests.service.serving import Served, serving, settled
 from tests.service.test_campaigns import campaign, wait_for
 
 KEY = "sk-canary/of+the tests".replace(" ", "-")
@@ -31,35 +33,45 @@ def echo(number: int, body: dict[str, Any]) -> Action:
     return Sends(json.dumps({**whole, "model": f"m {form}"}).encode())
 
 
-def test_a_providers_key_leaves_by_nothing(tmp_path: Path) -> None:
-    with Provider(echo) as provider:
-        allowed = {
-            "backend": "openai", "base_url": provider.url, "api_key_env": "CANARY_KEY",
-            "price": {"input": 1, "output": 1},
-        }  # fmt: skip
-        settings = {"judges": [allowed], "bounds": {"max_cost": 5}}
-        judge = {"name": "gpt", "backend": "openai", "model": "m", "attempts": 3,
-                 "base_url": provider.url, "api_key_env": "CANARY_KEY"}  # fmt: skip
-        with (
-            serving(tmp_path, settings=settings, CANARY_KEY=KEY) as served,
-            served.client() as client,
-        ):
-            data = campaign("canary", judges=[judge], limits={"max_cost": 1}, design={"pairs": 12})
-            sent = client.post("/api/campaigns", json=data)
-            assert sent.status_code == 201, sent.text
-            assert settled(client, "canary")["judges"]["gpt"]["errors"] > 0
-            said = [sent.text, *(client.get(f"/api/campaigns/canary{path}").text for path in PATHS)]
-            said += [client.get(path).text for path in ("/metrics", "/api/models", f"/{KEY}")]
-            said.append(client.post("/api/campaigns", json=data | {"name": KEY}).text)
-            time.sleep(0.2)
-            said.append("".join(served.log))
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    with Provider(echo) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def served(provider: Provider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A service that knows the key."""
+    allowed = {
+        "backend": "openai", "base_url": provider.url, "api_key_env": "CANARY_KEY",
+        "price": {"input": 1, "output": 1},
+    }  # fmt: skip
+    settings = {"judges": [allowed, {"backend": "simulated"}], "bounds": {"max_cost": 5}}
+    folder = tmp_path_factory.mktemp("service")
+    with serving(folder, settings=settings, CANARY_KEY=KEY, OPENAI_API_KEY=KEY) as one:
+        yield one
+
+
+def test_a_providers_key_leaves_by_nothing(provider: Provider, served: Served) -> None:
+    judge = {"name": "gpt", "backend": "openai", "model": "m", "attempts": 3,
+             "base_url": provider.url, "api_key_env": "CANARY_KEY"}  # fmt: skip
+    with served.client() as client:
+        data = campaign("canary", judges=[judge], limits={"max_cost": 1}, design={"pairs": 12})
+        sent = client.post("/api/campaigns", json=data)
+        assert sent.status_code == 201, sent.text
+        assert settled(client, "canary")["judges"]["gpt"]["errors"] > 0
+        said = [sent.text, *(client.get(f"/api/campaigns/canary{path}").text for path in PATHS)]
+        said += [client.get(path).text for path in ("/metrics", "/api/models", f"/{KEY}")]
+        said.append(client.post("/api/campaigns", json=data | {"name": KEY}).text)
+        time.sleep(0.2)
+        said.append("".join(served.log))
     for form in FORMS:
         assert not [text for text in said if form in text]
 
 
-def test_a_failure_says_nothing_to_the_caller_and_all_to_the_log(tmp_path: Path) -> None:
+def test_a_failure_says_nothing_to_the_caller_and_all_to_the_log(served: Served) -> None:
     """A run's folder that is broken on purpose: the answer has no detail, the log no key."""
-    with serving(tmp_path, CANARY_KEY=KEY, OPENAI_API_KEY=KEY) as served, served.client() as client:
+    with served.client() as client:
         client.post("/api/campaigns?start=false", json=campaign("broken"))
         wait_for(client, "broken", lambda now: now["state"] == "paused")
         report = served.runs / "broken" / "report.html"

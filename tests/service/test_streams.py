@@ -6,17 +6,30 @@ import asyncio
 import json
 import socket
 import statistics
+import threading
 import time
-from pathlib import Path
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import pytest
 
 from tests.service.serving import Served, serving, settled
 from tests.service.test_campaigns import campaign, slow, wait_for
 
 WATCHERS = 200
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A service for so many watchers and one more."""
+    settings = {"bounds": {"watchers": WATCHERS + 1}}
+    with serving(tmp_path_factory.mktemp("service"), settings=settings) as one:
+        yield one
 
 
 async def watch(client: httpx.AsyncClient, name: str, seen: list[int]) -> None:
@@ -27,40 +40,62 @@ async def watch(client: httpx.AsyncClient, name: str, seen: list[int]) -> None:
                 seen.append(int(line[4:]))
 
 
-async def probe(client: httpx.AsyncClient, until: asyncio.Event) -> list[float]:
-    """Return the milliseconds that the shortest request took, again and again."""
+def probe(served: Served, until: threading.Event) -> list[float]:
+    """Return the milliseconds that the shortest request took, again and again.
+
+    In a thread of its own: in the event loop of the watchers it would wait for their turns, too.
+    """
     found = []
-    while not until.is_set():
+    place = urlsplit(served.address)
+    connection = HTTPConnection(place.hostname or "", place.port, timeout=60.0)
+    while not until.wait(0.02):
         began = time.perf_counter()
-        (await client.get("/health")).raise_for_status()
+        connection.request("GET", "/health")
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.status == 200
         found.append(1000 * (time.perf_counter() - began))
-        await asyncio.sleep(0.02)
+    connection.close()
     return found
 
 
-def test_200_watchers_and_a_reader_that_reads_nothing(tmp_path: Path) -> None:
-    """All see every event once; the one that reads nothing holds nobody up."""
+@contextmanager
+def probed(served: Served) -> Iterator[list[float]]:
+    """Milliseconds of the shortest request while the code inside runs, complete after it."""
+    found: list[float] = []
+    done = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        probing = threads.submit(probe, served, done)
+        try:
+            yield found
+        finally:
+            done.set()
+        found += probing.result()
 
-    async def together(served: Served) -> tuple[list[list[int]], list[float]]:
+
+def test_200_watchers_and_a_reader_that_reads_nothing(served: Served) -> None:
+    """All see every event once; the one that reads nothing holds nobody up; no more may come."""
+    path = "/api/campaigns/many/events"
+
+    async def together() -> list[list[int]]:
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(
             base_url=served.address, timeout=120.0, limits=limits
         ) as client:
             await client.post("/api/campaigns/many/resume")
             seen: list[list[int]] = [[] for _ in range(WATCHERS)]
-            done = asyncio.Event()
-            probing = asyncio.create_task(probe(client, done))
             watching = [asyncio.create_task(watch(client, "many", one)) for one in seen]
             await asyncio.sleep(4.0)
+            assert (await client.get(path)).status_code == 503
             await client.post("/api/campaigns/many/cancel")
             await asyncio.gather(*watching)
-            done.set()
-            return seen, await probing
+            return seen
 
-    with serving(tmp_path) as served, served.client() as client:
+    with served.client() as client:
         client.post("/api/campaigns?start=false", json=slow("many"))
         idle = stalled(served, "many")
-        seen, milliseconds = asyncio.run(together(served))
+        with probed(served) as milliseconds:
+            seen = asyncio.run(together())
         idle.close()
         state = client.get("/api/campaigns/many").json()
         assert state["state"] == "cancelled"
@@ -72,6 +107,7 @@ def test_200_watchers_and_a_reader_that_reads_nothing(tmp_path: Path) -> None:
         while "llm_elicit_watchers 0.0" not in client.get("/metrics").text:
             assert time.monotonic() < until
             time.sleep(0.1)
+        assert client.get(path).status_code == 200
 
 
 def stalled(served: Served, name: str) -> socket.socket:
@@ -82,29 +118,6 @@ def stalled(served: Served, name: str) -> socket.socket:
     reader.connect((place.hostname, place.port))
     reader.sendall(f"GET /api/campaigns/{name}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     return reader
-
-
-def test_watchers_are_bounded(tmp_path: Path) -> None:
-    settings = {"bounds": {"watchers": 2}}
-    with serving(tmp_path, settings=settings) as served, served.client() as client:
-        client.post("/api/campaigns?start=false", json=campaign("few"))
-        path = "/api/campaigns/few/events"
-        with client.stream("GET", path) as one, client.stream("GET", path) as two:
-            assert one.status_code == two.status_code == 200
-            assert client.get(path).status_code == 503
-        wait_until(lambda: open_stream(client, path) == 200)
-
-
-def open_stream(client: httpx.Client, path: str) -> int:
-    with client.stream("GET", path) as stream:
-        return stream.status_code
-
-
-def wait_until(true: Any, seconds: float = 10.0) -> None:
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.1)
 
 
 def test_a_connection_that_drops_misses_nothing(served: Served) -> None:
@@ -131,10 +144,8 @@ def test_heavy_requests_hold_nobody_up(served: Served) -> None:
         client.post("/api/campaigns", json=campaign("heavy", design={"pairs": 10}))
         settled(client, "heavy")
 
-    async def together() -> list[float]:
+    async def together() -> None:
         async with httpx.AsyncClient(base_url=served.address, timeout=120.0) as client:
-            done = asyncio.Event()
-            probing = asyncio.create_task(probe(client, done))
             path = "/api/campaigns/heavy/beliefs/expert/samples"
             table = "a,b\n" + "".join(f"{n},{n % 97}\n" for n in range(100_000))
             answers = await asyncio.gather(
@@ -146,9 +157,8 @@ def test_heavy_requests_hold_nobody_up(served: Served) -> None:
                 client.get("/api/campaigns/heavy/comparisons?format=parquet"),
             )
             assert [one.status_code for one in answers] == [200, 201, 200, 200]
-            done.set()
-            return await probing
 
-    milliseconds = asyncio.run(together())
+    with probed(served) as milliseconds:
+        asyncio.run(together())
     assert statistics.median(milliseconds) < 200.0
     wait_for(served.client(), "heavy", lambda now: now["state"] == "done")

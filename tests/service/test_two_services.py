@@ -22,7 +22,7 @@ def test_two_services_share_a_campaign_and_follow_one_pause(tmp_path: Path) -> N
     with server() as journal, Provider(lambda _n, _b: Says("A", delay=0.1)) as provider:
         judge = {"backend": "openai", "base_url": f"{provider.url}/v1", "api_key_env": None}
         free = {"input": 0, "output": 0}
-        settings = {"judges": [judge | {"price": free}], "bounds": {"max_cost": 5}, "live": 60}
+        settings = {"judges": [judge | {"price": free}], "bounds": {"max_cost": 5}}
         campaign = {
             "name": "shared", "space": "penguins", "design": {"pairs": QUESTIONS // 2},
             "judges": [judge | {"name": "gpt", "model": "m", "concurrency": 4, "logprobs": False}],

@@ -22,7 +22,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.service.settings import AllowedJudge, Bounds, ServerSettings
 from llm_elicit.service.spaces import Library
 from llm_elicit.service.untrusted import checked
-from tests.service.serving import Served, serving
+from tests.service.serving import Served
 from tests.service.test_campaigns import campaign, wait_for
 from tests.service.test_security import CSV, problem
 
@@ -269,13 +269,13 @@ HOSTILE = {
 }
 
 
-def test_a_template_that_reads_attributes_or_never_ends(tmp_path: Path) -> None:
+def test_a_template_that_reads_attributes_or_never_ends(served: Served) -> None:
     """Such a template in the operator's own folder is refused in time, and harms no one else."""
-    (tmp_path / "prompts").mkdir()
+    (served.folder / "prompts").mkdir()
     for name, (template, _) in HOSTILE.items():
         text = f"---\nid: {name}\nwording: bad\n---\n# user\n{template}\n"
-        (tmp_path / "prompts" / f"{name}.md").write_text(text)
-    with serving(tmp_path) as served, served.client() as client:
+        (served.folder / "prompts" / f"{name}.md").write_text(text)
+    with served.client() as client:
         for name, (_, said) in HOSTILE.items():
             began = time.monotonic()
             answer = client.post("/api/campaigns", json=campaign(design={"template": name}))
