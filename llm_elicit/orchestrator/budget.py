@@ -106,8 +106,7 @@ class Budget:
         self._limits = limits
         self._ceiling = ceiling
         self._ledger = BudgetLedger(limits, spent)
-        self._changed = asyncio.Condition()
-        self._waiting = 0
+        self._changed = asyncio.Event()
 
     @property
     def spent(self) -> Amount:
@@ -125,33 +124,26 @@ class Budget:
             try:
                 await self._ceiling.reserve(worst)
             except BaseException:
-                await self._settle(worst, Amount())
+                self._settle(worst, Amount())
                 raise
 
     async def _reserve(self, worst: Amount) -> None:
-        if not self._waiting and self._ledger.take(worst):
-            return
-        async with self._changed:
-            self._waiting += 1
-            try:
-                while not self._ledger.take(worst):
-                    if self._ledger.idle:
-                        raise self._refusal(worst)
-                    await self._changed.wait()
-            finally:
-                self._waiting -= 1
+        while not self._ledger.take(worst):
+            if self._ledger.idle:
+                raise self._refusal(worst)
+            await self._changed.wait()
 
-    async def settle(self, worst: Amount, paid: Amount) -> None:
-        """Replace a reservation by what was paid."""
-        await self._settle(worst, paid)
+    def settle(self, worst: Amount, paid: Amount) -> None:
+        """Replace a reservation by what was paid, at once: a cancelled request must do so too."""
+        self._settle(worst, paid)
         if self._ceiling is not None:
-            await self._ceiling.settle(worst, paid)
+            self._ceiling.settle(worst, paid)
 
-    async def _settle(self, worst: Amount, paid: Amount) -> None:
+    def _settle(self, worst: Amount, paid: Amount) -> None:
         self._ledger.settle(worst, paid)
-        if self._waiting:
-            async with self._changed:
-                self._changed.notify_all()
+        # All who wait now look again; those who come later wait for the next change.
+        self._changed.set()
+        self._changed.clear()
 
     def _refusal(self, worst: Amount) -> CapError:
         cap, spent = self._limits.max_cost, self.spent

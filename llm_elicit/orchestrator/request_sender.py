@@ -175,7 +175,7 @@ class RequestSender:
             paid = self._builder.paid(reply)
             return reply, self._context.clock() - sent_at
         finally:
-            await self._context.budget.settle(worst, paid)
+            self._context.budget.settle(worst, paid)
 
     def _worst(self, queued: QueuedRequest) -> Amount:
         """Return the worst case of a request, as known now."""

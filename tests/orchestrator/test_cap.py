@@ -79,7 +79,7 @@ def test_waiting_requests_get_what_others_leave(cap_usd: float, requests: list) 
                 refused += 1
                 return
             await asyncio.sleep(0)
-            await budget.settle(worst, _paid(worst, share))
+            budget.settle(worst, _paid(worst, share))
 
         await asyncio.gather(*(one(Amount(usd, n), share) for usd, n, share in requests))
         return budget.spent.usd, refused
