@@ -153,7 +153,7 @@ def measure_powers(
     sampling = space.round(reference.sampling)
     compared = sampling if data is None else space.round(data)
     standardizer = reference.standardizer
-    size = common_size(_SIZE, compared, *evidence.points.values())
+    size = common_size(_SIZE, sampling, compared, *evidence.points.values())
     flat = _log_flat(reference)
 
     def to_data(points: Floats) -> Estimate | None:

@@ -70,10 +70,12 @@ def at_powers(
 ) -> PowerEvidence:
     """Evaluate a belief, with `points` `(m, d)` its own draws, at other powers.
 
-    These points and as many from λ are importance-weighted to each power; only if too few of them
-    have weight is the belief sampled anew.
+    These points, or new ones where they are few, and as many from λ are importance-weighted to each
+    power; only if too few of them have weight is the belief sampled anew.
     """
     rng = np.random.default_rng([seed, 0x5CA1E])
+    if len(points) < 2 * _COUNT:  # sampling each power anew would take far longer
+        points = belief.sample(2 * _COUNT, seed=seed)
     some = points[rng.permutation(len(points))[: 2 * _COUNT]]
     both = np.concatenate([some, belief.sampling.sample(len(some), rng)])
     tempering = _Tempering.of(belief, space, both[len(some) :], seed)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from llm_elicit._util.packages import LazyModule
+from llm_elicit._util.packages import LazyModule, installed_versions
 from llm_elicit._util.read_files import read_json, read_points
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import InputError
@@ -51,15 +51,21 @@ _SILENT = Silent()
 
 
 @span("audit")
-def audit(result: Run, progress: Progress = _SILENT) -> None:
+def audit(result: Run, progress: Progress = _SILENT, *, anew: bool = True) -> None:
     """Compare each belief with the data and with the sampling density; write audit.json.
 
     Points of the beliefs at other powers are written beside them.
+
+    Args:
+        result: the run.
+        progress: receives every change.
+        anew: whether to make it also where this version made it from the same files before.
     """
     check_files(result, "audit", progress)
     refit_changed(result, "audit", progress)
     warn_of_gaps(result, "audit", progress)
-    write_audit(result, progress)
+    if anew or result.manifest.entry("audit") is None or not audit_is_current(result, exactly=True):
+        write_audit(result, progress)
 
 
 def write_audit(result: Run, progress: Progress) -> None:
@@ -81,7 +87,7 @@ def write_audit(result: Run, progress: Progress) -> None:
     people = None if cards is None else audit_package.PeopleEvidence(table, cards)
     numbers = audit_package.audit_run(evidence, reference, seed, shown, people=people)
     numbers.save(written[0])
-    result.manifest.record("audit", _read_by_audit(result), written)
+    result.manifest.record("audit", _read_by_audit(result) | _shown_by_audit(result), written)
 
 
 def _read_by_audit(result: Run) -> dict[str, str]:
@@ -100,12 +106,26 @@ def _read_by_audit(result: Run) -> dict[str, str]:
     return {"settings": digest_of(settings), "tables": result.tables_digest, **people, **beliefs}
 
 
-def audit_is_current(result: Run) -> bool:
-    """Return whether the audit on disk is unchanged and made from the present files."""
+def _shown_by_audit(result: Run) -> dict[str, str]:
+    """Return what no number of an audit depends on, but what another audit would show."""
+    space = digest_of(result.space.model_dump(mode="json"))
+    return {"space": space, "versions": digest_of(installed_versions())}
+
+
+def audit_is_current(result: Run, *, exactly: bool = False) -> bool:
+    """Return whether the audit on disk is unchanged and made from the present files.
+
+    Args:
+        result: the run.
+        exactly: whether the words of its feature space and the packages' versions count too.
+    """
     entry = result.manifest.entry("audit")
     if entry is None:
         return True
-    return entry.read == _read_by_audit(result) and not result.manifest.changed("audit")
+    shown = _shown_by_audit(result)
+    # An earlier version recorded no such digests.
+    before = entry.read if exactly else entry.read | shown
+    return before == _read_by_audit(result) | shown and not result.manifest.changed("audit")
 
 
 def compare(found: Sequence[Run], progress: Progress = _SILENT) -> audit_package.JudgeComparison:

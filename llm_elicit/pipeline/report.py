@@ -13,7 +13,7 @@ from llm_elicit.orchestrator import Progress, Silent
 from llm_elicit.orchestrator.log import span
 from llm_elicit.pipeline.audit import audit_is_current, read_samples, write_audit
 from llm_elicit.pipeline.fit import refit_changed
-from llm_elicit.pipeline.manifest import digest_of_file
+from llm_elicit.pipeline.manifest import digest_of, digest_of_file
 from llm_elicit.pipeline.run_folder import AUDIT, Run
 from llm_elicit.pipeline.stage_inputs import check_files, warn_of_gaps
 from llm_elicit.questions import Template, render
@@ -27,14 +27,49 @@ _SILENT = Silent()
 
 
 @span("report")
-def report(result: Run, progress: Progress = _SILENT) -> None:
-    """Write report.html, its figures and its tables."""
+def report(result: Run, progress: Progress = _SILENT, *, anew: bool = True) -> None:
+    """Write report.html, its figures and its tables.
+
+    Args:
+        result: the run.
+        progress: receives every change.
+        anew: whether to write them also where they were written from the same files before, by the
+            same versions.
+    """
     check_files(result, "report", progress)
     refit_changed(result, "report", progress)
     if not audit_is_current(result):
         progress.note(result.campaign.name, f"report: {AUDIT} or one of its inputs was changed; "
                       "it is made again")  # fmt: skip
         write_audit(result, progress)
+    if anew or not _is_current(result):
+        _write(result, progress)
+    warn_of_gaps(result, "report", progress)
+
+
+def _is_current(result: Run) -> bool:
+    """Return whether the page and its files are unchanged and made from the present files."""
+    entry = result.manifest.entry("report")
+    written = entry is not None and entry.read == _read_by_report(result)
+    return written and not result.manifest.changed("report")
+
+
+def _read_by_report(result: Run) -> dict[str, str]:
+    """Return digests of all that a report shows; the audit's are those of the beliefs' files."""
+    shown = [
+        result.campaign.model_dump(mode="json"), result.missing, result.questions,
+        installed_versions(),
+    ]  # fmt: skip
+    audited = result.manifest.entry("audit")
+    return {
+        AUDIT: digest_of_file(result.folder / AUDIT),
+        "inputs": digest_of({} if audited is None else audited.read),
+        "shown": digest_of(shown),
+    }
+
+
+def _write(result: Run, progress: Progress) -> None:
+    """Write the page, its figures and its tables, and record them."""
     study = report_package.Study(
         audit=result.audit,
         campaign=result.campaign,
@@ -46,11 +81,11 @@ def report(result: Run, progress: Progress = _SILENT) -> None:
         questions=result.questions,
         created=datetime.now(UTC).isoformat(timespec="minutes"),
     )
-    warn_of_gaps(result, "report", progress)
     progress.stage("report", "figures", 0, 1)
     page = report_package.write_report(study, result.folder)
-    report_package.write_tables(study.audit, result.folder / "tables")
-    result.manifest.record("report", {AUDIT: digest_of_file(result.folder / AUDIT)}, [page])
+    figures = sorted((result.folder / "figures").iterdir())
+    tables = report_package.write_tables(study.audit, result.folder / "tables")
+    result.manifest.record("report", _read_by_report(result), [page, *figures, *tables])
     progress.stage("report", "figures", 1, 1)
 
 

@@ -18,11 +18,12 @@ import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.orchestrator import Tally
+from llm_elicit.orchestrator import Progress, Tally
 from llm_elicit.pipeline.audit import audit
 from llm_elicit.pipeline.fit import fit
 from llm_elicit.pipeline.live import write_live
@@ -31,7 +32,10 @@ from llm_elicit.pipeline.run_folder import Run
 
 CHILD = "--child"
 
-STAGES = {"fit": fit, "audit": audit, "report": report, "live": write_live}
+STAGES: dict[str, Callable[[Run, Progress], object]] = {
+    "fit": fit, "audit": partial(audit, anew=False), "report": partial(report, anew=False),
+    "live": write_live,
+}  # fmt: skip
 
 _NICENESS = 15
 """How far the stages stand back behind the requests of this machine's services."""

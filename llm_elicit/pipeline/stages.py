@@ -2,7 +2,8 @@
 
 A run lives in a folder (`runs/<campaign>`). Every stage reads what the stage before wrote and can
 be run alone, again, or in another process. Running a campaign again resumes it: answered questions
-are not asked twice, and a belief whose answers and settings did not change is not fitted again.
+are not asked twice, and beliefs, audit and report are made again only if what they are made from
+was changed, or by another version.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ __all__ = [
     "arun", "ask", "ask_conditions", "ask_in_batches", "audit", "compare", "export", "fit",
     "plan", "plan_grid", "plan_run", "report", "report_conditions", "run", "run_grid",
 ]  # fmt: skip
+
+_AFTER_ASKING = (fit, partial(audit, anew=False), partial(report, anew=False))
 
 
 def run(
@@ -67,7 +71,7 @@ def run(
         result = campaign if isinstance(campaign, Run) else plan(campaign)
         asking = ask(result, max_cost=max_cost, progress=shown, cache=cache, limiters=limiters)
         result = asyncio.run(asking)
-        for stage in (fit, audit, report):
+        for stage in _AFTER_ASKING:
             stage(result, shown)
     return result
 
@@ -122,7 +126,7 @@ async def arun(
         result = await ask(
             result, max_cost=max_cost, progress=shown, cache=cache, limiters=limiters
         )
-        for stage in (fit, audit, report):
+        for stage in _AFTER_ASKING:
             await asyncio.to_thread(stage, result, shown)
     return result
 

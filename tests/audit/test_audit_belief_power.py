@@ -56,6 +56,17 @@ def test_weighted_points_are_those_of_the_belief_at_another_power(plane, belief)
         np.testing.assert_allclose(one.std(0), other.std(0), rtol=0.1)
 
 
+def test_few_points_are_as_good_and_no_power_is_sampled_anew(plane, belief, monkeypatch) -> None:
+    many = at_powers(belief, plane, belief.sample(8000, seed=1), None, 0).log_normalizers
+
+    def refuse(*_, **__):
+        raise AssertionError("sampled anew")
+
+    monkeypatch.setattr(density.BeliefDensity, "tempered", refuse)
+    few = at_powers(belief, plane, belief.sample(100, seed=1), None, 0).log_normalizers
+    assert few == pytest.approx(many, abs=0.03)
+
+
 def test_the_data_are_most_likely_at_the_power_they_were_drawn_at(plane, belief) -> None:
     """The utility is a twentieth of the data's log density."""
     rng = np.random.default_rng(1)

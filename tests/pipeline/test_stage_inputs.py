@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -228,11 +229,60 @@ def test_an_older_copy_of_the_journal_is_refused(home: Path) -> None:
         stages.report(Run.open("tiny"))
 
 
-def test_a_run_with_nothing_open_leaves_its_tables_as_they_are(home: Path) -> None:
-    table = Path("runs/tiny/comparisons.parquet")
-    before = table.stat().st_ino, table.stat().st_mtime_ns
+MADE = ("comparisons.parquet", "audit.json", "report.html")
+
+
+def _made(folder: Path) -> dict[str, tuple[int, int]]:
+    """Tell when files were written."""
+    files = {name: (folder / name).stat() for name in MADE}
+    return {name: (file.st_ino, file.st_mtime_ns) for name, file in files.items()}
+
+
+def test_a_run_with_nothing_open_leaves_its_files_as_they_are(home: Path) -> None:
+    folder = home / "runs" / "tiny"
+    before = _made(folder)
     le.run("c.yaml", progress=le.Silent())
-    assert (table.stat().st_ino, table.stat().st_mtime_ns) == before
+    assert _made(folder) == before
+
+
+def _a_figure_is_gone(home: Path, _patch: pytest.MonkeyPatch) -> None:
+    (home / "runs/tiny/figures/expert-marginals.svg").unlink()
+
+
+def _a_title_is_another(home: Path, _patch: pytest.MonkeyPatch) -> None:
+    _tell(home / "datasets/mass.yaml", "a number", "a number of grams")
+
+
+def _a_limit_is_another(home: Path, _patch: pytest.MonkeyPatch) -> None:
+    _tell(home / "c.yaml", "name: tiny", "name: tiny\nlimits: {max_cost: 3}")
+
+
+def _the_version_is_another(_home: Path, patch: pytest.MonkeyPatch) -> None:
+    for module in ("audit", "report"):
+        patch.setattr(f"llm_elicit.pipeline.{module}.installed_versions", lambda: {"x": "1"})
+
+
+@pytest.mark.parametrize(
+    ("change", "made"),
+    [
+        (_a_figure_is_gone, ["report.html"]),
+        (_a_limit_is_another, ["report.html"]),
+        (_a_title_is_another, ["audit.json", "report.html"]),
+        (_the_version_is_another, ["audit.json", "report.html"]),
+    ],
+)
+def test_what_a_run_shows_is_made_again_where_it_would_be_another(
+    home: Path, monkeypatch: pytest.MonkeyPatch, change: Any, made: list[str]
+) -> None:
+    folder = home / "runs" / "tiny"
+    before = _made(folder)
+    change(home, monkeypatch)
+    le.run("c.yaml", progress=le.Silent())
+    assert [name for name in MADE if _made(folder)[name] != before[name]] == made
+    assert (folder / "figures/expert-marginals.svg").is_file()
+    assert ("a number of grams" in (folder / "report.html").read_text()) == (
+        change is _a_title_is_another
+    )
 
 
 def test_an_answer_changed_by_hand_ends_the_run(home: Path) -> None:
