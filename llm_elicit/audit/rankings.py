@@ -19,7 +19,6 @@ from math import lgamma
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from scipy.optimize import minimize
 
 from llm_elicit.audit.inference import Interval, holm, normal_interval
@@ -184,15 +183,14 @@ class _Rankings:
     def fit(self, rows: Index, *, features: bool) -> Floats:
         """Return maximum a posteriori coefficients (p,); without features, theirs are zero."""
         count = self.terms.shape[2] if features else self.k - 1
-        terms = torch.from_numpy(self.ordered(rows)[..., :count])
-        held = (torch.arange(count) >= self.k - 1).double()
+        terms = self.ordered(rows)[..., :count]
+        flat = terms.reshape(-1, count)
+        precision = (np.arange(count) >= self.k - 1) / _PRIOR_SD**2
 
-        def loss(values: Floats) -> tuple[float, Floats]:
-            beta = torch.from_numpy(values).requires_grad_()
-            prior = 0.5 * (held * beta.square()).sum() / _PRIOR_SD**2
-            total = prior - plackett_luce(terms @ beta).sum()
-            (slope,) = torch.autograd.grad(total, [beta])
-            return float(total.detach()), np.asarray(slope.numpy())
+        def loss(beta: Floats) -> tuple[float, Floats]:
+            utilities = terms @ beta
+            total = 0.5 * precision @ beta**2 - plackett_luce(utilities).sum()
+            return float(total), precision * beta - plackett_luce_score(utilities).ravel() @ flat
 
         found = np.zeros(self.terms.shape[2])
         found[:count] = minimize(loss, found[:count], jac=True, method="L-BFGS-B").x
@@ -200,15 +198,13 @@ class _Rankings:
 
     def log_likelihood(self, rows: Index, coefficients: Floats) -> Floats:
         """Return the log-likelihood of each of some questions (m,)."""
-        values = torch.from_numpy(self.ordered(rows) @ coefficients)
-        return np.asarray(plackett_luce(values).numpy())
+        return plackett_luce(self.ordered(rows) @ coefficients)
 
     def residual(self, coefficients: Floats) -> Floats:
         """Return the score of every alternative's utility (n, k), in the order of presentation."""
-        values = torch.from_numpy(self.ordered(np.arange(self.n)) @ coefficients).requires_grad_()
-        (slope,) = torch.autograd.grad(plackett_luce(values).sum(), [values])
+        score = plackett_luce_score(self.ordered(np.arange(self.n)) @ coefficients)
         shown = np.empty((self.n, self.k))
-        np.put_along_axis(shown, self.ranking, slope.numpy(), axis=1)
+        np.put_along_axis(shown, self.ranking, score, axis=1)
         return shown
 
 
@@ -238,10 +234,20 @@ def _feature_effects(
     ]
 
 
-def plackett_luce(utilities: torch.Tensor) -> torch.Tensor:
+def plackett_luce(utilities: Floats) -> Floats:
     """Return the log-likelihood (n,) of utilities (n, k), best first (Plackett 1975)."""
-    total = torch.logcumsumexp(utilities.flip(-1), -1).flip(-1)
-    return (utilities - total).sum(-1)
+    return np.asarray((utilities - _log_of_those_left(utilities)).sum(axis=-1))
+
+
+def plackett_luce_score(utilities: Floats) -> Floats:
+    """Return the derivative of the log-likelihood by each utility, (n, k)."""
+    log_chances = np.logaddexp.accumulate(-_log_of_those_left(utilities), axis=-1)
+    return np.asarray(1.0 - np.exp(utilities + log_chances))
+
+
+def _log_of_those_left(utilities: Floats) -> Floats:
+    """Return log Σ exp(utility) over each alternative and those ranked after it, (n, k)."""
+    return np.asarray(np.logaddexp.accumulate(utilities[..., ::-1], axis=-1)[..., ::-1])
 
 
 def _exchange_places(rankings: _Rankings, exchanges: int, rng: np.random.Generator) -> float:

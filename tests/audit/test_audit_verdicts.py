@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from audit.planted import ask, constant
+from audit.planted import Planted, ask, ask_each, constant
 from llm_elicit import density
 from llm_elicit.audit import (
     AuditSettings,
@@ -58,9 +58,9 @@ JUDGES = {
 }
 
 
-def _verdict(log, seed, flips):
+def _verdict(log, seed, flips, name="judge"):
     settings = AuditSettings(flips=flips)
-    response = response_of(log, "judge")
+    response = response_of(log, name)
     one = measure_preference(response, SPACE, settings, np.random.default_rng(seed))
     return decide_verdicts([one], [None], settings.level)[0].verdict
 
@@ -68,11 +68,10 @@ def _verdict(log, seed, flips):
 def test_of_400_campaigns_without_content_few_are_called_consistent():
     alarms = 0
     for number, (name, (judge, soft)) in enumerate(JUDGES.items()):
-        found = Counter()
-        for seed in range(CAMPAIGNS):
-            rng = np.random.default_rng([seed, number, 17])
-            log = ask(SPACE, judge(rng), rng, PAIRS, soft=soft)
-            found[_verdict(log, seed, flips=399)] += 1
+        rngs = [np.random.default_rng([seed, number, 17]) for seed in range(CAMPAIGNS)]
+        judges = {str(seed): Planted(judge(rng), rng) for seed, rng in enumerate(rngs)}
+        log = ask_each(SPACE, judges, PAIRS, soft)
+        found = Counter(_verdict(log, seed, 399, name) for seed, name in enumerate(judges))
         _LOG.info("%s: %s", name, dict(found))
         alarms += found["consistent preference"]
         if name in ("constant letter", "position effect with spread"):
@@ -137,7 +136,7 @@ def _driving(judge):
     return [(e.name, e.direction) for e in sorted(clear, key=lambda effect: -effect.size)]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_multiplying_all_log_odds_changes_nothing_that_is_said_of_a_judge(seed):
     base, *others = (_audited(scale, seed) for scale in (1.0, 0.1, 10.0))
     assert base.verdict == "consistent preference"
