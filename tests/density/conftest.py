@@ -29,14 +29,20 @@ QUICK = FitSettings(
         smooth=SmoothSettings(frequencies=32),
         posterior=PosteriorSettings(draws=0),
     ),
-    score=ScoreSettings(steps=200, width=32),
+    score=ScoreSettings(networks=3, steps=200, width=32, batch=128),
 )
+
+# For beliefs that need not be accurate.
+BRIEF = replace(QUICK, score=ScoreSettings(networks=2, steps=50, width=16, batch=64))
 
 
 def _fit_moon(method: str) -> BeliefDensity:
     box = Uniform([-3.0, -3.0], [3.0, 3.0])
     winners, losers = ask(onemoon, box, 2000, seed=11)
-    settings = FitSettings(utility=replace(QUICK.utility, smooth=SmoothSettings()))
+    settings = FitSettings(
+        utility=replace(QUICK.utility, smooth=SmoothSettings()),
+        score=replace(QUICK.score, steps=400, batch=256),
+    )
     return fit_belief(winners, losers, sampling=box, method=method, seed=11, settings=settings)
 
 

@@ -20,7 +20,7 @@ from llm_elicit.density import (
     Uniform,
     fit_belief,
 )
-from tests.density.conftest import QUICK
+from tests.density.conftest import BRIEF, QUICK
 from tests.density.targets import Array, ask, draw_on_grid, onemoon, wasserstein
 
 METHODS = ["utility", "score", "score-constant"]
@@ -153,7 +153,7 @@ def test_a_fit_tells_its_progress_is_the_same_again_and_leaves_global_state_alon
 def moon() -> tuple[Array, float]:
     """Draws of the moon, and how far others lie from them."""
     rng = np.random.default_rng(0)
-    truth, again = draw_on_grid(onemoon, 3000, rng), draw_on_grid(onemoon, 3000, rng)
+    truth, again = draw_on_grid(onemoon, 1500, rng), draw_on_grid(onemoon, 1500, rng)
     return truth, wasserstein(again, truth)
 
 
@@ -164,7 +164,7 @@ def test_onemoon_is_closer_than_published(
     """The paper prints 0.37 for 2000 comparisons; a perfect estimate scores about the floor."""
     belief: BeliefDensity = request.getfixturevalue(which)
     truth, floor = moon
-    assert 0.8 * floor < wasserstein(belief.sample(3000, seed=1), truth) < 0.37
+    assert 0.8 * floor < wasserstein(belief.sample(1500, seed=1), truth) < 0.37
 
 
 HOUSING_LOW = [0.5, 1.0, 1.0, 0.3, 3.0, 0.7, 32.0, -124.0]
@@ -255,7 +255,7 @@ def test_asking_for_a_negative_number_of_points_is_named(line_belief: BeliefDens
 def test_other_methods_accept_other_noise(line_judge: tuple[Array, Array]) -> None:
     sampling = GaussianMixture([0.5, 0.5], [[-0.5], [0.5]], [[[0.2]], [[0.2]]])
     belief = fit_belief(
-        *line_judge, sampling=sampling, method="score", noise=Noise("normal", 1.0), settings=QUICK
+        *line_judge, sampling=sampling, method="score", noise=Noise("normal", 1.0), settings=BRIEF
     )
     assert np.isfinite(belief.log_prob(belief.sample(200, seed=1))).all()
 

@@ -20,16 +20,16 @@ from llm_elicit.density import (
     fit_belief,
 )
 from llm_elicit.density.diagnostics import at_level, effective_size, near_bounds
-from tests.density.conftest import QUICK
+from tests.density.conftest import BRIEF, QUICK
 from tests.density.targets import Array, anneal_two_modes, ask
 
 LINE = Uniform([-1.0], [1.0])
-FLOW = FlowSettings(members=2, affine_steps=200, short_steps=25, steps=100, width=16)
+FLOW = FlowSettings(members=2, affine_steps=100, short_steps=10, steps=25, width=8)
 VARIANTS = {
     "utility": ("utility", QUICK),
     "auto": ("auto", QUICK),
-    "score": ("score", QUICK),
-    "score-constant": ("score-constant", QUICK),
+    "score": ("score", BRIEF),
+    "score-constant": ("score-constant", BRIEF),
     "flow": ("flow", replace(QUICK, external=FLOW)),
 }
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from llm_elicit.density import Uniform, fit_belief
-from tests.density.conftest import QUICK
+from tests.density.conftest import BRIEF
 from tests.density.targets import ask
 
 
@@ -16,7 +16,7 @@ def test_few_comparisons_and_many_features_fit(method: str, n: int, d: int) -> N
     """A normal belief about 0.4 in each feature: its side of the box is found, on average."""
     box = Uniform(-np.ones(d), np.ones(d))
     judge = ask(lambda x: -0.5 * ((x - 0.4) ** 2).sum(1) / 0.3**2, box, n, seed=2)
-    belief = fit_belief(*judge, sampling=box, method=method, seed=1, settings=QUICK)
+    belief = fit_belief(*judge, sampling=box, method=method, seed=1, settings=BRIEF)
     x = belief.sample(1000, seed=1)
     assert x.shape == (1000, d)
     assert box.contains(x).all()
