@@ -9,10 +9,14 @@ import pytest
 
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal import (
+    Control,
     JournalLocation,
     RunEvent,
     RunInUseError,
+    RunState,
+    Wanted,
     begin_control,
+    is_active,
     read_control,
     read_events,
     record_events,
@@ -40,6 +44,8 @@ def test_what_is_asked_of_a_run_and_its_events_survive_in_either_database(
     assert [event.seq for event in first + second] == [1, 2, 3]
     assert read_events(location, since=1) == [first[1], *second]
     assert read_events(location, since=3) == []
+    assert read_events(location, most=2) == first
+    assert record_events(location, []) == []
 
 
 def test_two_processes_number_the_events_of_a_run_together(location: JournalLocation) -> None:
@@ -96,7 +102,44 @@ def test_a_run_whose_process_is_gone_is_interrupted(location: JournalLocation) -
     found = read_control(location)
     assert found is not None
     assert visible_state(found) == "interrupted"
+    assert not is_active(location)
+    sign_of_life(location, found.takeovers)
+    assert is_active(location)
     assert visible_state(write_control(location, state="done")) == "done"
+    assert not is_active(location)
+
+
+@pytest.mark.parametrize(
+    ("state", "wanted", "seen"),
+    [
+        ("planned", "paused", "planned"),
+        ("running", "running", "running"),
+        ("running", "paused", "pausing"),
+        ("running", "cancelled", "cancelling"),
+        ("paused", "running", "paused"),
+        ("paused", "paused", "paused"),
+        ("paused", "cancelled", "cancelling"),
+        ("done", "cancelled", "done"),
+        ("failed", "paused", "failed"),
+        ("cancelled", "running", "cancelled"),
+    ],
+)
+def test_what_is_wanted_shows_until_it_is_so(
+    state: RunState, wanted: Wanted, seen: RunState
+) -> None:
+    assert visible_state(Control(state=state, wanted=wanted, at_work=True)) == seen
+    gone = visible_state(Control(state=state, wanted=wanted))
+    assert gone == (state if state in ("done", "failed", "cancelled") else "interrupted")
+
+
+def test_a_start_replaces_what_was_asked_of_the_run_before(tmp_path: Path) -> None:
+    """Also while the process before gave its last sign of life just now, as on a quick restart."""
+    location = JournalLocation(tmp_path / "runs" / "try")
+    begin_control(location, state="running", max_cost=5.0)
+    request(location, "paused", max_cost=2.0, concurrency=3)
+    asks = {"wanted": "running", "state": "running", "max_cost": None, "concurrency": None}
+    again = begin_control(location, **asks)
+    assert (again.wanted, again.max_cost, again.concurrency) == ("running", None, None)
 
 
 def test_who_joins_a_run_leaves_its_limits_as_they_are(postgres: str, tmp_path: Path) -> None:
