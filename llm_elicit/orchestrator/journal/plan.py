@@ -22,20 +22,25 @@ _NEW = {"state": "planned", "attempts": 0, "reserved": 0.0, "lost": 0.0}
 
 def write_plan(db: sa.Connection, judge: str, plan: Plan) -> None:
     """Add the judge's questions that are not in the journal yet, in the plan's order."""
-    known = select(func.count()).where(questions.c.judge == judge)
-    if db.execute(known).scalar() == plan.count(judge):
-        return
-    each = len(plan.orders) * plan.replicates
-    rows = _rows(plan)
-    add = ignoring(questions, db.dialect.name).from_select(list(rows.selected_columns.keys()), rows)
-    for pairs in plan.spans(judge):
-        db.execute(add, {"of_judge": judge, "first": pairs.start, "rows": len(pairs) * each})
+    of_pairs = questions.c.presentation.in_(("ab", "ba"))
+    known = select(func.count()).where(questions.c.judge == judge, of_pairs)
+    if db.execute(known).scalar() != plan.count(judge) - len(plan.direct):
+        _add_pairs(db, judge, plan)
+    # Always: as many others, which are no longer asked, may be there already.
     direct = [
         {**_NEW, "judge": judge, "pair": q.pair, "presentation": q.order, "replicate": q.replicate}
         for q in plan.direct
     ]
     if direct:
         db.execute(ignoring(questions, db.dialect.name), direct)
+
+
+def _add_pairs(db: sa.Connection, judge: str, plan: Plan) -> None:
+    each = len(plan.orders) * plan.replicates
+    rows = _rows(plan)
+    add = ignoring(questions, db.dialect.name).from_select(list(rows.selected_columns.keys()), rows)
+    for pairs in plan.spans(judge):
+        db.execute(add, {"of_judge": judge, "first": pairs.start, "rows": len(pairs) * each})
 
 
 def _rows(plan: Plan) -> sa.Select[tuple[object, ...]]:
