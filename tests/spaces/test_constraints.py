@@ -98,9 +98,9 @@ def test_a_campaign_keeps_the_constraint(tmp_path: Path) -> None:
     path.write_text(to_yaml(space.model_dump(mode="json")), encoding="utf-8")
     campaign = le.Campaign.model_validate({
         "name": "prices", "space": str(path), "runs": str(tmp_path / "runs"),
-        "design": {"pairs": 60, "rounds": {"count": 2}},
+        "design": {"pairs": 30, "rounds": {"count": 2}},
         "judges": [{"name": "expert", "backend": "simulated"}],
-        "fit": {"method": "auto", "samples": 1000},
+        "fit": {"method": "auto", "samples": 100},
     })  # fmt: skip
     run = le.run(campaign, progress=le.Silent())
     belief = run.beliefs["expert"]

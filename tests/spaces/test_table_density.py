@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 from scipy import stats
 
 import llm_elicit as le
+from llm_elicit import density
 from llm_elicit.audit.utility import utility_of
-from llm_elicit.comparisons.fit_inputs import sampling_of
+from llm_elicit.comparisons.fit_inputs import evidence_of, sampling_of
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
+from llm_elicit.pipeline import stages
 from llm_elicit.spaces.features import FeatureSpace
 from llm_elicit.spaces.table_density import TableDensity
 
@@ -66,9 +69,9 @@ def test_a_belief_about_ordered_words_stays_on_them() -> None:
 def test_a_campaign_asks_about_points_of_the_table(tmp_path: Path) -> None:
     campaign = Campaign.model_validate({
         "name": "plausible", "space": "countries", "runs": str(tmp_path),
-        "design": {"pairs": 40, "sampling": "empirical"},
+        "design": {"pairs": 24, "sampling": "empirical"},
         "judges": [{"name": "expert", "backend": "simulated"}],
-        "fit": {"method": "auto", "samples": 500},
+        "fit": {"method": "auto", "samples": 100},
     })  # fmt: skip
     run = le.run(campaign, progress=le.Silent())
     assert run.space.sampling == "empirical"
@@ -76,7 +79,7 @@ def test_a_campaign_asks_about_points_of_the_table(tmp_path: Path) -> None:
     belief = run.beliefs["expert"]
     assert type(belief.sampling).__name__ == "Empirical"
     uniform = Campaign.model_validate(
-        campaign.model_dump(mode="json") | {"design": {"pairs": 40}, "runs": str(tmp_path)}
+        campaign.model_dump(mode="json") | {"design": {"pairs": 24}, "runs": str(tmp_path)}
     )
     with pytest.raises(InputError, match="another campaign"):
         le.run(uniform, progress=le.Silent())
@@ -103,8 +106,10 @@ def test_a_judge_without_preference_has_no_effects(tmp_path: Path) -> None:
         "design": {"pairs": 25, "sampling": "empirical", "template": "v1/few-shot"},
         "judges": [{"name": "random", "backend": "simulated", "belief": "uniform",
                     "log_odds": {"noise": 0.1}}],
-        "fit": {"method": "auto", "samples": 500},
+        "fit": {"method": "auto"},
     })  # fmt: skip
-    run = le.run(campaign, progress=le.Silent())
-    found = utility_of(run.beliefs["random"], run.space, run.space.table_points(), seed=1)
+    run = asyncio.run(stages.ask(stages.plan(campaign)))
+    evidence = evidence_of(run.comparisons, "random", campaign.fit)
+    belief = density.fit_evidence(evidence, sampling=sampling_of(run.space), seed=campaign.seed)
+    found = utility_of(belief, run.space, run.space.table_points(), seed=1)
     assert max(float(np.ptp(effect.mean)) for effect in found.effects) < 0.3
