@@ -181,8 +181,16 @@ def alike(printed: str, shown: str) -> bool:
     return True
 
 
-# tests/comparisons/test_exports.py runs those that need a package of their own.
-EXAMPLES = sorted({*(ROOT / "examples").glob("*.py")} - {*(ROOT / "examples").glob("prior_*.py")})
+# tests/comparisons/test_exports.py runs those that need a package of their own, and a page others.
+OF_A_PAGE = {
+    ROOT / command.split()[1]
+    for page in PAGES
+    for command in commands(page)
+    if command.startswith("python examples/") and not LOCAL.search(command)
+}
+EXAMPLES = sorted(
+    {*(ROOT / "examples").glob("*.py")} - {*(ROOT / "examples").glob("prior_*.py")} - OF_A_PAGE
+)
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from functools import cache
 from importlib import import_module, metadata
 from typing import Any
 
@@ -45,6 +46,11 @@ def installed_versions() -> dict[str, str]:
         >>> sorted(installed_versions())[0]
         'Python'
     """
+    return dict(_versions())
+
+
+@cache  # packages do not change while a process runs, and each takes milliseconds to look up
+def _versions() -> dict[str, str]:
     found = {"Python": platform.python_version()}
     for name in _SHOWN:
         try:

@@ -56,10 +56,8 @@ def _is_current(result: Run) -> bool:
 
 def _read_by_report(result: Run) -> dict[str, str]:
     """Return digests of all that a report shows; the audit's are those of the beliefs' files."""
-    shown = [
-        result.campaign.model_dump(mode="json"), result.missing, result.questions,
-        installed_versions(),
-    ]  # fmt: skip
+    campaign = result.campaign.model_dump(mode="json")
+    shown = [campaign, result.questions, installed_versions()]
     audited = result.manifest.entry("audit")
     return {
         AUDIT: digest_of_file(result.folder / AUDIT),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -136,6 +137,7 @@ def render_page(study: Study, portraits: Mapping[str, Portrait]) -> str:
     )
 
 
+@functools.cache  # a page's templates are compiled once
 def environment() -> jinja2.Environment:
     """Return the environment of the templates, with the functions they use as filters."""
     environment = jinja2.Environment(

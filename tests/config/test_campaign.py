@@ -79,7 +79,7 @@ def test_one_method_may_be_given_alone(tmp_path):
 
 def test_the_identity_of_a_design_without_triads_is_what_it_was():
     assert Campaign.load("simulated").design.identity() == {
-        "pairs": 400, "template": "v1/zero-shot", "both_orders": True, "replicates": 1,
+        "pairs": 120, "template": "v1/zero-shot", "both_orders": True, "replicates": 1,
     }  # fmt: skip
 
 
