@@ -51,28 +51,6 @@ def _prepared(location: JournalLocation, plan: Plan, *judges: str) -> Journal:
     return journal
 
 
-def test_every_order_and_replicate_of_every_pair_is_there_in_the_plans_order(
-    location: JournalLocation,
-) -> None:
-    plan = replace(_plan(5), replicates=3, direct=_samples(0, 1))
-    # The third and the fourth pair are another judge's own.
-    plan = replace(plan, own={"other": (2, 3)})
-    _prepared(location, plan, "expert", "other").close()
-    for judge in ("expert", "other"):
-        asked = [(query.pair, query.order, query.replicate) for query in plan.of(judge)]
-        assert [row[:3] for row in _rows(location, judge)] == asked
-        assert {row[3:] for row in _rows(location, judge)} == {("planned", None)}
-    assert len(_rows(location)) == 3 * 2 * 3 + 2
-
-
-def test_a_longer_plan_adds_what_is_new(location: JournalLocation) -> None:
-    _prepared(location, _plan(4)).close()
-    _prepared(location, _plan(4)).close()
-    assert len(_rows(location)) == 8
-    _prepared(location, _plan(6)).close()
-    assert [row[0] for row in _rows(location)] == [pair for pair in range(6) for _ in "ab"]
-
-
 def test_as_many_other_direct_questions_are_asked_too(location: JournalLocation) -> None:
     """Answered ones stay, so that the journal has as many rows as the new plan has questions."""
     journal = _prepared(location, replace(_plan(4), direct=_samples(0, 1, 2)))
