@@ -26,7 +26,7 @@ from llm_elicit.orchestrator.journal import (
     reading,
     submitted,
 )
-from llm_elicit.orchestrator.journal.schema import questions, workers
+from llm_elicit.orchestrator.journal.schema import clock, questions, workers
 from orchestrator.test_journal import ANSWER, _accounts_agree, _open, _plan, _states
 
 FREE = replace(ANSWER, cost=0.0)
@@ -152,6 +152,18 @@ def test_a_worker_whose_lease_is_over_takes_and_waits_for_nothing(
     asleep.close()
     assert other.workers() == 1
     other.close()
+
+
+def test_a_lease_that_ran_out_unnoticed_is_renewed(location: JournalLocation) -> None:
+    journal = _open(location)
+    journal.prepare(["expert"], _plan(4))
+    _lapse(journal)
+    assert journal.workers() == 1
+    assert len(_claimed(journal)) == 8
+    with journal._db.begin():
+        lives = select(workers.c.expires > clock()).where(workers.c.id == journal._me)
+        assert journal._db.execute(lives).scalar_one()
+    journal.close()
 
 
 def test_a_closed_worker_lets_go_of_what_it_did_not_send(location: JournalLocation) -> None:

@@ -23,6 +23,7 @@ from llm_elicit.orchestrator.journal import (
     missed,
     quarantined,
     reading,
+    submitted,
 )
 from llm_elicit.orchestrator.journal.schema import answers, questions, workers
 from llm_elicit.orchestrator.journal.statements import SPENT, amounts
@@ -70,6 +71,76 @@ def _added_up(location: JournalLocation) -> tuple[float, int]:
         c = questions.c
         lost = db.execute(select(func.sum(c.lost), func.sum(c.lost_tokens))).one()
     return float(paid[0] or 0) + float(lost[0] or 0), int(paid[1] or 0) + int(lost[1] or 0)
+
+
+BEFORE = {
+    "attempts": 2, "reserved": 0.5, "reserved_tokens": 20, "lost": 0.125, "lost_tokens": 5,
+    "error": "before", "batch": "tag",
+}  # fmt: skip
+NOTHING = {"reserved": 0.0, "reserved_tokens": 0}
+RESERVED = {"attempts": 3, "reserved": 0.75, "reserved_tokens": 30, "error": None}
+
+MINE = {("planned", "me")}
+SENT = {("in flight", "me"), *(("submitted", owner) for owner in ("me", "other", None))}
+OWNERS: tuple[str | None, ...] = ("me", "other", None)
+STATES = ("planned", "in flight", "submitted", "done", "failed", "quarantined")
+UNANSWERED = {(state, owner) for state in STATES if state != "done" for owner in OWNERS}
+
+
+@pytest.mark.parametrize(
+    ("change", "allowed", "after"),
+    [
+        (intent(1, 0.75, 30), MINE, {"state": "in flight", **RESERVED}),
+        (
+            submitted(1, 0.75, 30, "new"), MINE,
+            {"state": "submitted", "worker": None, "batch": "new", **RESERVED},
+        ),
+        (
+            answered(1, ANSWER), UNANSWERED,
+            {"state": "done", "worker": None, "error": None, **NOTHING},
+        ),
+        (
+            missed(1, 0.25, 10), SENT,
+            {"state": "planned", "lost": 0.375, "lost_tokens": 15, **NOTHING},
+        ),
+        (
+            failed(1, "no"), MINE | SENT,
+            {"state": "failed", "worker": None, "error": "no", **NOTHING},
+        ),
+        (
+            quarantined(1, "no"), MINE | SENT,
+            {"state": "quarantined", "worker": None, "error": "no", **NOTHING},
+        ),
+    ],
+    ids=lambda value: value.kind if isinstance(value, Change) else "",
+)  # fmt: skip
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another change"])
+def test_a_step_applies_in_its_states_alone(
+    change: Change, allowed: set[Any], after: dict[str, Any], beside: bool, tmp_path: Path
+) -> None:
+    """Whoever has the question, and in whatever state: the step is done, or only costs."""
+    location = JournalLocation(tmp_path)
+    other, journal = _open(location), _open(location)
+    ids = {"me": journal._me, "other": other._me, None: None}
+    more = [quarantined(8, "no")] if beside else []  # which never applies
+    for case in [(state, owner) for state in STATES for owner in OWNERS]:
+        before = {"state": case[0], "worker": ids[case[1]], **BEFORE}
+        with journal._db.begin():
+            journal._db.execute(answers.delete())
+            journal._db.execute(update(questions).where(questions.c.id == 1).values(**before))
+        refused = journal.commit([change, *more])
+        with journal._db.begin():
+            c = questions.c
+            found = select(*(c[name] for name in before)).where(c.id == 1)
+            row = dict(journal._db.execute(found).one()._mapping)
+            kept = journal._db.execute(select(func.count()).select_from(answers)).scalar_one()
+        paid = {"lost": 0.125 + change.spent, "lost_tokens": 5 + change.tokens}
+        assert row == before | (after if case in allowed else paid), case
+        assert kept == (change.answer is not None and case in allowed)
+        says = case not in allowed and change.kind not in ("answered", "missed")
+        assert refused == dict.fromkeys([change] * says + more, "settled elsewhere")
+    journal.close()
+    other.close()
 
 
 def test_a_late_answer_is_kept_and_nothing_undoes_it(location: JournalLocation) -> None:
