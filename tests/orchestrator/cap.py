@@ -36,6 +36,7 @@ class Trial:
         pairs: of the campaign; enough that the cap ends it.
         faults: the share of requests that go wrong.
         delay: seconds to an answer: so many that all of `in_flight` are out at once.
+        late: the same once half of the cap is spent, which leaves room for half of them.
     """
 
     seed: int
@@ -45,6 +46,7 @@ class Trial:
     pairs: int = 1500
     faults: float = 0.0
     delay: float = 2.0
+    late: float = 0.5
 
     def study(self, url: str) -> Campaign:
         """The campaign: a random price a judge, and a token limit that makes it worth its share."""
@@ -92,7 +94,8 @@ class Till:
         cached = self.rng.randint(0, prompt)
         completion = self.rng.randint(1, body["max_tokens"])
         self.billed += price.cost(prompt, completion, cached)
-        return Says("A", delay=self.trial.delay, prompt_tokens=prompt, completion_tokens=completion,
+        delay = self.trial.delay if self.billed < 0.5 * self.trial.cap else self.trial.late
+        return Says("A", delay=delay, prompt_tokens=prompt, completion_tokens=completion,
                     cached=cached)  # fmt: skip
 
     def _count(self) -> None:
@@ -138,7 +141,7 @@ def main() -> None:
 
 def small(seed: int) -> Trial:
     """A trial that is over in a second or two."""
-    return Trial(seed, cap=0.5, in_flight=20, share=0.02, pairs=150, delay=0.05)
+    return Trial(seed, cap=0.5, in_flight=20, share=0.02, pairs=150, delay=0.05, late=0.05)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -256,7 +257,9 @@ def test_a_campaign_can_wait_to_be_started(served: Served) -> None:
         client.post("/api/campaigns/waits/cancel")
 
 
-def test_a_stopped_service_takes_its_runs_up_again(tmp_path: Path) -> None:
+def test_a_stopped_service_takes_its_runs_up_again_and_so_does_a_killed_one(
+    tmp_path: Path,
+) -> None:
     served = start(tmp_path)
     with served.client() as client:
         client.post("/api/campaigns", json=slow("one"))
@@ -266,19 +269,16 @@ def test_a_stopped_service_takes_its_runs_up_again(tmp_path: Path) -> None:
         with client.stream("GET", "/api/campaigns/one/events") as stream:
             next(stream.iter_lines())
             assert served.stop() == 0  # a reader does not keep it from stopping
-    with serving(tmp_path) as again, again.client() as client:
+    again = start(tmp_path)
+    with again.client() as client:
         wait_for(client, "one", lambda now: now["state"] == "running")
         wait_for(client, "two", lambda now: now["state"] == "paused")
         assert client.get("/api/campaigns/two").json()["judges"]["expert"]["done"] == 0
-
-
-def test_a_killed_service_asks_nothing_twice_and_loses_nothing(tmp_path: Path) -> None:
-    served = start(tmp_path)
-    with served.client() as client:
         client.post("/api/campaigns", json=slow("killed", 200))
         wait_for(client, "killed", lambda now: now["judges"]["expert"]["done"] > 50)
-    served.stop(signal.SIGKILL)
-    with serving(tmp_path) as again, again.client() as client:
+    again.stop(signal.SIGKILL)
+    with serving(tmp_path) as third, third.client() as client:
+        # Nothing is asked twice, and nothing is lost.
         wait_for(client, "killed", lambda now: now["judges"]["expert"]["done"] > 100)
         client.post("/api/campaigns/killed/cancel")
         events = read_events(client, "killed")
@@ -287,6 +287,36 @@ def test_a_killed_service_asks_nothing_twice_and_loses_nothing(tmp_path: Path) -
         every = "SELECT count(*), count(DISTINCT question) FROM answers"
         (answers, questions), *_ = db.execute(every).fetchall()
         assert answers == questions > 100
+
+
+def test_a_service_takes_over_the_runs_of_one_that_was_killed(served: Served) -> None:
+    takes_over(served)
+
+
+def takes_over(other: Served, *options: str) -> None:
+    """While it serves: nothing is lost, nothing is asked twice, and what waited still waits."""
+    with ExitStack() as stack:
+        one = start(other.folder, *options)
+        stack.callback(one.stop, signal.SIGKILL)
+        here, there = (stack.enter_context(each.client()) for each in (one, other))
+        here.post("/api/campaigns", json=slow("asks"))
+        here.post("/api/campaigns?start=false", json=slow("waits-too"))
+        wait_for(here, "asks", lambda now: now["judges"]["expert"]["done"] > 5)
+        wait_for(there, "waits-too", lambda now: now["state"] == "paused")
+        one.stop(signal.SIGKILL)
+        killed = time.monotonic()
+        done = there.get("/api/campaigns/asks").json()["judges"]["expert"]["done"]
+        wait_for(there, "asks", lambda now: now["state"] == "interrupted")
+        wait_for(there, "asks", lambda now: now["judges"]["expert"]["done"] > done + 5)
+        assert time.monotonic() - killed < 40.0  # six seconds until it counts as dead
+        wait_for(there, "waits-too", lambda now: now["state"] == "paused")
+        assert there.get("/api/campaigns/waits-too").json()["judges"]["expert"]["done"] == 0
+        assert there.post("/api/campaigns/asks/pause?wait=20").json()["state"] == "paused"
+        assert "llm_elicit_campaigns{" in there.get("/metrics").text
+        events = read_events(there, "asks", {"last-event-id": "0"}, until="paused")
+        assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+        for name in ("asks", "waits-too"):
+            there.post(f"/api/campaigns/{name}/cancel?wait=20")
 
 
 def test_a_second_service_leaves_the_runs_of_a_living_one_alone(
