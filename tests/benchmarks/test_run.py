@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,13 +14,14 @@ import pytest
 
 from benchmarks.faults import MARK, odd_seeds_fail, quick
 from llm_elicit._util.workers import Workers
-from llm_elicit.benchmarks import Job, power
+from llm_elicit.benchmarks import Job, adaptive, power
 from llm_elicit.benchmarks import run as module
 from llm_elicit.benchmarks.adaptive import measure_adaptive, round_ends
 from llm_elicit.benchmarks.measure import Streams, compare, measure
 from llm_elicit.benchmarks.run import Request, Rows, key_of, parse_seeds, run_table
 from llm_elicit.benchmarks.targets import find
 from llm_elicit.cli import main as cli
+from llm_elicit.density import FitSettings, MixtureSettings
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import Silent
 
@@ -217,7 +219,10 @@ def test_ctrl_c_keeps_the_finished_rows_and_exits_with_130(tmp_path):
     assert kept["error"].isna().all()
 
 
-def test_pairs_chosen_in_rounds_end_where_they_should():
+def test_pairs_chosen_in_rounds_end_where_they_should(monkeypatch):
+    # Draws of mixtures take seconds, and where rounds end does not depend on them.
+    utility = replace(adaptive.BETWEEN_ROUNDS.utility, mixture=MixtureSettings(counts=()))
+    monkeypatch.setattr(adaptive, "BETWEEN_ROUNDS", FitSettings(utility=utility))
     row = measure_adaptive(
         Job("adaptive", "Onemoon2D", "auto", seed=11, n=150, points=200, samples=500)
     )

@@ -13,6 +13,7 @@ from llm_elicit.density import (
     FitSettings,
     MixtureSettings,
     Noise,
+    PosteriorSettings,
     SamplingDensity,
     SmoothSettings,
     UtilitySettings,
@@ -27,6 +28,15 @@ Array = npt.NDArray[np.float64]
 QUICK = FitSettings(
     utility=UtilitySettings(
         mixture=MixtureSettings(counts=(2,), starts=4), smooth=SmoothSettings(frequencies=0)
+    )
+)
+
+# For beliefs that only have to be there, with draws: those of mixtures take seconds.
+QUADRATIC = FitSettings(
+    utility=UtilitySettings(
+        mixture=MixtureSettings(counts=()),
+        smooth=SmoothSettings(frequencies=0),
+        posterior=PosteriorSettings(draws=64),
     )
 )
 

@@ -8,7 +8,8 @@ import warnings
 import numpy as np
 import pytest
 
-from llm_elicit.density import BETWEEN_ROUNDS, BeliefDensity, DensityError, Uniform, fit_belief
+from llm_elicit.density import BeliefDensity, DensityError, Uniform, fit_belief
+from tests.density.targets import QUADRATIC
 
 BOX = Uniform([1.0, 0.0], [3.0, 9.0], categorical=[True, False])
 
@@ -19,7 +20,7 @@ def belief() -> BeliefDensity:
     a, b = BOX.sample(80, rng), BOX.sample(80, rng)
     first = (a[:, 0] - (a[:, 1] - 3) ** 2 > b[:, 0] - (b[:, 1] - 3) ** 2)[:, None]
     sides = np.where(first, a, b), np.where(first, b, a)
-    return fit_belief(*sides, sampling=BOX, method="utility", settings=BETWEEN_ROUNDS)
+    return fit_belief(*sides, sampling=BOX, method="utility", settings=QUADRATIC)
 
 
 def test_names_units_and_categories_are_the_belief_s_own(belief: BeliefDensity) -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from llm_elicit.density import BeliefDensity, DensityError, Uniform, fit_belief
+from tests.density.targets import QUADRATIC
 
 SPACE = Uniform([0.0, 2.0], [2.0, 7.0], categorical=[True, False])
 CENTRES = np.array([3.5, 4.5, 5.5])
@@ -26,7 +27,7 @@ def belief() -> BeliefDensity:
     names = ["species", "mass"]
     winners = pd.DataFrame(np.where(first, a, b), columns=names)
     losers = pd.DataFrame(np.where(first, b, a), columns=names)[["mass", "species"]]
-    fitted = fit_belief(winners, losers, sampling=SPACE)
+    fitted = fit_belief(winners, losers, sampling=SPACE, settings=QUADRATIC)
     return fitted.named(fitted.feature_names, {0: ["Adelie", "Chinstrap", "Gentoo"]})
 
 
@@ -55,7 +56,7 @@ def test_dates_are_dates_in_frames_and_where_they_are_given(tmp_path: Path) -> N
     rng = np.random.default_rng(0)
     box = Uniform([18_262.0, 0.0], [18_300.0, 1.0], integer=[True, False])
     a, b = box.sample(60, rng), box.sample(60, rng)
-    belief = fit_belief(a, b, sampling=box).named(["day", "size"], dates=[0])
+    belief = fit_belief(a, b, sampling=box, settings=QUADRATIC).named(["day", "size"], dates=[0])
     belief.save(tmp_path)
     for each in (belief, BeliefDensity.load(tmp_path)):
         frame = each.to_pandas(30, seed=1)
@@ -91,7 +92,7 @@ def test_names_are_kept_with_the_belief(belief: BeliefDensity, tmp_path: Path) -
 def test_a_belief_without_names_has_numbers() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.uniform(-1, 1, (2, 40, 2))
-    belief = fit_belief(a, b, sampling=Uniform([-1, -1], [1, 1]), method="utility")
+    belief = fit_belief(a, b, sampling=Uniform([-1, -1], [1, 1]), settings=QUADRATIC)
     assert belief.feature_names == ("x0", "x1")
 
 

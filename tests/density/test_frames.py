@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from llm_elicit.density import (
-    BETWEEN_ROUNDS,
     BeliefDensity,
     DensityError,
     Empirical,
@@ -19,6 +18,7 @@ from llm_elicit.density import (
     fit_power,
     suggest_pairs,
 )
+from tests.density.targets import QUADRATIC
 
 WORDS = ["Adelie", "Chinstrap", "Gentoo"]
 BOX = Uniform([0.0, 2.0, 10.0], [2.0, 7.0, 90.0], categorical=[True, False, False])
@@ -54,7 +54,7 @@ def fit(winners: object = None, losers: object = None) -> BeliefDensity:
         frame(L) if losers is None else losers,
         sampling=BOX,
         method="utility",
-        settings=BETWEEN_ROUNDS,
+        settings=QUADRATIC,
     )
 
 
@@ -110,7 +110,7 @@ def test_evidence_keeps_the_names(make) -> None:  # type: ignore[no-untyped-def]
     assert named.features.names == ("species", "mass", "age")
     joined = plain + named
     assert joined.features == named.features
-    belief = fit_evidence(joined, sampling=BOX, settings=BETWEEN_ROUNDS)
+    belief = fit_evidence(joined, sampling=BOX, settings=QUADRATIC)
     assert belief.marginal("mass") == belief.marginal(1)
 
 
@@ -131,7 +131,7 @@ def test_a_fit_takes_dates() -> None:
         for x in (W[:60, 2].round(), L[:60, 2].round())
     ]
     later = [day + pd.Timedelta(days=18_400) for day in days]
-    belief = fit_belief(*later, sampling=box, method="utility", settings=BETWEEN_ROUNDS)
+    belief = fit_belief(*later, sampling=box, method="utility", settings=QUADRATIC)
     assert belief.to_pandas(5)["seen"].dtype.kind == "M"
     assert "2020-" in belief._repr_html_()
     assert belief.plot(bands=False).axes[0].get_xlabel() == "seen"

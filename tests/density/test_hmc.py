@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -31,6 +32,7 @@ def test_hmc_corrects_its_normal_approximation() -> None:
     )
 
 
+@functools.cache
 def _crowded() -> tuple[MixturePosterior, Mixture]:
     """The posterior of four components in five features after 400 choices by one, and its mode."""
     generator = torch.Generator().manual_seed(0)
@@ -80,7 +82,7 @@ def test_chains_converge_where_choices_are_nearly_all_decided() -> None:
     law = MixtureDensity(*_ridges())
     scales = inverse_root(law.posterior.derivatives(law.mode)[1])
     generator = torch.Generator().manual_seed(2)
-    settings = HmcSettings(windows=1), HmcSettings(), HmcSettings(trajectories=24)
+    settings = HmcSettings(windows=1), HmcSettings(), HmcSettings(trajectories=12)
 
     def narrowness(how: HmcSettings) -> torch.Tensor:
         ends = law.mode.moved(sample_hmc(law, scales, 32, generator, how, law.surrogate))
@@ -125,6 +127,7 @@ def test_a_proposal_without_density_is_rejected() -> None:
     assert torch.isfinite(slope[0]).all()
 
 
+@functools.cache
 def _ridges() -> tuple[MixturePosterior, Mixture]:
     """The posterior of two crossing ridges in four features after 2000 choices by them."""
     ones, signs = np.ones(4), np.array([1.0, -1.0, 1.0, -1.0])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_elicit.density import (
+    AnnealingSettings,
     BeliefDensity,
     DensityError,
     Evidence,
@@ -182,13 +184,15 @@ class TestFit:
 
     def test_bands_have_about_their_nominal_coverage(self):
         held = []
+        more_draws = FitSettings(
+            utility=UtilitySettings(process=GaussianProcessSettings(frequencies=64, draws=128)),
+            annealing=AnnealingSettings(moves=1, final_moves=1),  # no draws of the belief are used
+        )
         for seed in range(20):
             rows = both_orders(30, 100 + seed, noise=0.07)
-            belief = fit_evidence(Evidence.log_odds(*rows), sampling=BOX)
+            belief = fit_evidence(Evidence.log_odds(*rows), sampling=BOX, settings=more_draws)
             f = belief.utility_draws()
             g = belief.utility_model("test").latent
-            import torch
-
             values = f(g.features(torch.from_numpy(g.to_latent(GRID)))).numpy()
             values = values - values.mean(1, keepdims=True)
             low, high = np.quantile(values, [0.05, 0.95], axis=0)
@@ -210,10 +214,10 @@ class TestJudges:
 
     def test_hard_choices_beside_log_odds_set_the_unit(self):
         rng = np.random.default_rng(9)
-        a, b = BOX.sample(300, rng), BOX.sample(300, rng)
-        wins = rng.random(300) < 1 / (1 + np.exp(-(hill(a) - hill(b)) / 0.7797))
+        a, b = BOX.sample(150, rng), BOX.sample(150, rng)
+        wins = rng.random(150) < 1 / (1 + np.exp(-(hill(a) - hill(b)) / 0.7797))
         votes = Evidence.comparisons(a, b, wins, judge="votes")
-        faint = Evidence.log_odds(*both_orders(100, 10, gain=0.05, noise=0.02), judge="faint")
+        faint = Evidence.log_odds(*both_orders(60, 10, gain=0.05, noise=0.02), judge="faint")
         belief = fitted(faint + votes)
         assert belief.diagnostics["response"]["scale"] == "choices"
         truth = hill(GRID)

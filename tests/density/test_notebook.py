@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from llm_elicit.density import (
-    BETWEEN_ROUNDS,
     BeliefDensity,
     BeliefDraws,
     Uniform,
@@ -21,6 +20,7 @@ from llm_elicit.density.feature_axis import feature_axes
 from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.notebook import belief_html
 from llm_elicit.density.transforms import make_latent
+from tests.density.targets import QUADRATIC
 
 SAVED = Path(__file__).parent / "saved"
 SCRIPT = "<script>alert(1)</script>"
@@ -62,7 +62,7 @@ def fitted(box: Uniform, n: int = 200) -> BeliefDensity:
     a, b = box.sample(n, rng), box.sample(n, rng)
     first = (abs(box.to_cube(a) - 0.3).sum(1) < abs(box.to_cube(b) - 0.3).sum(1))[:, None]
     sides = np.where(first, a, b), np.where(first, b, a)
-    return fit_belief(*sides, sampling=box, method="utility", settings=BETWEEN_ROUNDS)
+    return fit_belief(*sides, sampling=box, method="utility", settings=QUADRATIC)
 
 
 BOX = Uniform(
@@ -139,7 +139,7 @@ def test_a_circle_is_averaged_around_its_end() -> None:
     a, b = box.sample(150, rng), box.sample(150, rng)
     first = np.cos(a / 24 * 2 * np.pi) > np.cos(b / 24 * 2 * np.pi)
     sides = np.where(first, a, b), np.where(first, b, a)
-    belief = fit_belief(*sides, sampling=box, method="utility", settings=BETWEEN_ROUNDS)
+    belief = fit_belief(*sides, sampling=box, method="utility", settings=QUADRATIC)
     mean, sd, *_ = Table(belief._repr_html_()).rows["x0"]
     assert min(float(mean), 24.0 - float(mean)) < 2.0
     assert float(sd) < 5.0

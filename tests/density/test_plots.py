@@ -23,12 +23,8 @@ from llm_elicit.density import (
     BeliefDensity,
     DensityError,
     Empirical,
-    FitSettings,
     GaussianMixture,
-    MixtureSettings,
-    SmoothSettings,
     Uniform,
-    UtilitySettings,
     fit_belief,
 )
 from llm_elicit.density.feature_axis import FeatureAxis, feature_axes
@@ -36,13 +32,8 @@ from llm_elicit.density.feature_names import FeatureNames
 from llm_elicit.density.plots.figures import corner_figure, marginals_figure
 from llm_elicit.density.plots.plot_data import PlotData
 from llm_elicit.density.plots.style import LIGHT, short_labels, wrapped
+from tests.density.targets import QUADRATIC
 
-# A quadratic form alone, since draws of mixtures for the bands take seconds.
-QUICK = FitSettings(
-    utility=UtilitySettings(
-        mixture=MixtureSettings(counts=()), smooth=SmoothSettings(frequencies=0)
-    )
-)
 WORDS = ["Adelie", "Chinstrap", "Gentoo"]
 NAMES = ["mass", "income", "rooms", "species", "smoker", "visits", "hour", "tilt"]
 BOX = Uniform(
@@ -69,7 +60,7 @@ def belief() -> BeliefDensity:
     a, b = BOX.sample(400, rng), BOX.sample(400, rng)
     first = (utility(a) > utility(b))[:, None]
     sides = np.where(first, a, b), np.where(first, b, a)
-    fitted = fit_belief(*sides, sampling=BOX, method="utility", settings=QUICK)
+    fitted = fit_belief(*sides, sampling=BOX, method="utility", settings=QUADRATIC)
     return fitted.named(NAMES, {3: WORDS, 4: ["no", "yes"]})
 
 
@@ -234,7 +225,7 @@ def test_other_sampling_densities(sampling: Any) -> None:
     a, b = sampling.sample(80, rng), sampling.sample(80, rng)
     first = (abs(a - 2).sum(1) < abs(b - 2).sum(1))[:, None]
     sides = np.where(first, a, b), np.where(first, b, a)
-    fitted = fit_belief(*sides, sampling=sampling, method="utility", settings=QUICK)
+    fitted = fit_belief(*sides, sampling=sampling, method="utility", settings=QUADRATIC)
     figure = fitted.plot(data=a, bands=False)
     assert (panel(figure, 1, 0).get_xscale() == "log") == isinstance(sampling, Empirical)
     assert_within(figure)
