@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from llm_elicit.density import BeliefDensity, DensityError, Uniform, band, fit_belief
+from llm_elicit.density import (
+    BeliefDensity,
+    DensityError,
+    FitSettings,
+    MixtureSettings,
+    SmoothSettings,
+    Uniform,
+    UtilitySettings,
+    band,
+    fit_belief,
+)
 from llm_elicit.density.conditional import Substitution
 from llm_elicit.density.stacks import ComponentStack, FourierStack, draw_frequencies
 from llm_elicit.density.utility_function import Utility, UtilityDraws
@@ -79,7 +89,9 @@ def belief() -> BeliefDensity:
 
     first = utility(a) - utility(b) + rng.logistic(size=450) > 0
     winners, losers = np.where(first[:, None], a, b), np.where(first[:, None], b, a)
-    return fit_belief(winners, losers, sampling=SPACE)
+    mixture = MixtureSettings(counts=(2,), starts=4)
+    every_form = UtilitySettings(mixture=mixture, smooth=SmoothSettings(frequencies=32))
+    return fit_belief(winners, losers, sampling=SPACE, settings=FitSettings(utility=every_form))
 
 
 @pytest.mark.parametrize("category", [0, 1, 2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from llm_elicit.density.design import _coordinates
 from llm_elicit.density.diagnostics import near_bounds
 from llm_elicit.density.transforms import BoxLatent, make_latent
 from tests.density.conftest import QUICK
-from tests.density.targets import Array
+from tests.density.targets import QUADRATIC, Array
 
 TRIANGLE = [[0.0, 1.0], [4.0, 1.0], [4.0, 100.0]]
 KINDS = {
@@ -84,9 +85,10 @@ def _log_density(box: Uniform, x: Array) -> Array:
     return np.asarray(-1.2 * np.square(t - 0.5).sum(1))
 
 
-def _fitted(box: Uniform, n: int, seed: int = 0) -> BeliefDensity:
-    rng = np.random.default_rng(seed)
-    a, b = box.sample(n, rng), box.sample(n, rng)
+@functools.cache
+def _fitted(name: str) -> BeliefDensity:
+    box, rng = EVERY[name], np.random.default_rng(0)
+    a, b = box.sample(500, rng), box.sample(500, rng)
     wins = simulate_choices(_log_density(box, a), _log_density(box, b), Noise(), rng)[:, None]
     winners, losers = np.where(wins, a, b), np.where(wins, b, a)
     return fit_belief(winners, losers, sampling=box, method="auto", settings=QUICK)
@@ -94,8 +96,7 @@ def _fitted(box: Uniform, n: int, seed: int = 0) -> BeliefDensity:
 
 @pytest.fixture(scope="module", params=list(EVERY))
 def kind(request: pytest.FixtureRequest) -> tuple[Uniform, BeliefDensity]:
-    box = EVERY[request.param]
-    return box, _fitted(box, 500)
+    return EVERY[request.param], _fitted(request.param)
 
 
 @pytest.mark.parametrize("name", list(KINDS))
@@ -226,7 +227,8 @@ def test_suggested_pairs_are_points_of_the_support() -> None:
     rng = np.random.default_rng(0)
     a, b = box.sample(150, rng), box.sample(150, rng)
     wins = (_log_density(box, a) > _log_density(box, b))[:, None]
-    belief = fit_belief(np.where(wins, a, b), np.where(wins, b, a), sampling=box)
+    sides = np.where(wins, a, b), np.where(wins, b, a)
+    belief = fit_belief(*sides, sampling=box, settings=QUADRATIC)
     assert box.contains(np.concatenate(suggest_pairs(belief, 40, seed=1))).all()
     draws = belief.draws()
     assert all(box.contains(points).all() for points in draws.points)
@@ -244,7 +246,7 @@ def test_suggested_pairs_are_points_of_the_support() -> None:
     ("name", "given"), [("two kinds", {1: 2.0}), ("map", {0: 3.0}), ("ordered counts", {0: 4.0})]
 )
 def test_a_conditional_belief_is_the_belief_s_own_slice(name: str, given: dict[int, float]) -> None:
-    box, belief = EVERY[name], _fitted(EVERY[name], 500)
+    box, belief = EVERY[name], _fitted(name)
     conditional = belief.given(given)
     grid, volume = _quadrature(conditional.sampling, 1000)
     mass = np.exp(conditional.log_prob(grid)) * volume
@@ -346,7 +348,7 @@ def test_methods_for_continuous_numbers_refuse_other_kinds(name: str) -> None:
 
 
 def test_whole_numbers_have_no_gradient() -> None:
-    belief = _fitted(KINDS["count"], 60)
+    belief = _fitted("count")
     with pytest.raises(DensityError, match="whole numbers, so that there is no gradient"):
         belief.as_prior().logpdf_and_gradient([[1.0]])
 
