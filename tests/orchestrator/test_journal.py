@@ -331,6 +331,8 @@ def test_both_processes_refused_or_together(tmp_path: Path) -> None:
     refused = pytest.raises(InputError, match="another process is at work")
     with together[0], together[1], refused:
         RunLock(tmp_path).__enter__()
+    with RunLock(tmp_path / "runs" / "new"):
+        pass
     with RunLock(tmp_path):
         pass
 

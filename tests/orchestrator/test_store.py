@@ -24,6 +24,7 @@ from llm_elicit.orchestrator.journal import (
     missed,
     quarantined,
     reading,
+    store,
     submitted,
 )
 from llm_elicit.orchestrator.journal.schema import clock, questions, workers
@@ -52,6 +53,9 @@ def test_a_batch_keeps_what_is_known_of_it(location: JournalLocation) -> None:
     assert journal.batches("expert") == [first, second]
     assert journal.batches("nobody") == []
     journal.set_batch("b", "submitted", "id-7")
+    assert journal.batches("expert", "submitted") == [
+        replace(first, batch="id-7", fate="submitted")
+    ]
     journal.set_batch("b", "refused", note="no\0")
     refused = replace(first, batch="id-7", fate="refused", note="no\ufffd")
     assert journal.batches("expert") == [refused, second]
@@ -135,6 +139,43 @@ def test_only_questions_of_ones_own_plan_are_claimed_or_waited_for(
     worker.commit([intent(1, 0.0), failed(4, "no")])
     assert worker.held_elsewhere("expert") == 0
     worker.close()
+
+
+def test_what_others_at_work_hold_is_waited_for(postgres: str, tmp_path: Path) -> None:
+    location = JournalLocation(tmp_path, postgres)
+    other, worker = _open(location), _open(location)
+    for journal in (other, worker):
+        journal.prepare(["expert", "second"], _plan(4))
+    first, second, third = _claimed(other, 3)
+    other.commit([intent(first, 0.0)])
+    assert len(_claimed(worker)) == 5
+    assert worker.held_elsewhere("expert") == 3
+    other.commit([answered(first, FREE), intent(second, 0.0), quarantined(third, "no")])
+    assert worker.held_elsewhere("expert") == 1
+    worker.close()
+    other.close()
+
+
+def test_a_commit_of_ones_own_questions_is_one_statement_a_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Question by question only where one does not apply, which would be too slow for all."""
+    journal = _open(JournalLocation(tmp_path))
+    journal.prepare(["expert"], _plan())
+    q = _claimed(journal)
+    monkeypatch.delattr(store, "apply_each")
+    journal.commit([intent(number, 0.5) for number in q[:4]])
+    journal.commit([submitted(q[4], 0.5, 10, "tag")])
+    journal.commit([answered(q[0], ANSWER), missed(q[1], 0.25), failed(q[2], "no"),
+                    quarantined(q[3], "no")])  # fmt: skip
+    assert _states(journal.location)[:5] == [
+        "done",
+        "planned",
+        "failed",
+        "quarantined",
+        "submitted",
+    ]
+    journal.close()
 
 
 def test_a_worker_whose_lease_is_over_takes_and_waits_for_nothing(
@@ -263,6 +304,30 @@ def test_answers_that_can_be_kept_nowhere_are_counted(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match=r"disk is full.*; 2 answers could not be kept$"):
         journal.commit([_long(2), _long(3), failed(4, "no")])
     journal.close()
+
+
+def test_what_no_room_helps_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reserve stays, and the journal may be written again."""
+    journal = _open(JournalLocation(tmp_path))
+    journal.prepare(["expert"], _plan())
+    (first,) = _claimed(journal, 1)
+    tried: list[int] = []
+
+    def broken(connection: Any) -> None:
+        tried.append(len(tried))
+        connection.rollback()  # as SQLite does itself
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal._db.dialect, "do_commit", broken)
+        with pytest.raises(JournalError, match="disk I/O error"):
+            journal.commit([intent(first, 0.25)])
+    assert len(tried) == 1
+    assert journal.failure is None
+    assert (tmp_path / "journal.reserve").exists()
+    assert journal.commit([intent(first, 0.25)]) == {}
+    journal.close()
+    assert not (tmp_path / "journal.reserve").exists()
 
 
 def test_a_full_disk_is_tried_three_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
