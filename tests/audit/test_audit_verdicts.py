@@ -136,21 +136,20 @@ def _driving(judge):
     return [(e.name, e.direction) for e in sorted(clear, key=lambda effect: -effect.size)]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_multiplying_all_log_odds_changes_nothing_that_is_said_of_a_judge(seed):
-    base, *others = (_audited(scale, seed) for scale in (1.0, 0.1, 10.0))
+@pytest.mark.parametrize(("seed", "scale"), [(0, 0.1), (1, 10.0)])
+def test_multiplying_all_log_odds_changes_nothing_that_is_said_of_a_judge(seed, scale):
+    base, other = _audited(1.0, seed), _audited(scale, seed)
     assert base.verdict == "consistent preference"
     assert base.preference.reliability.source == "belief"
-    for other in others:
-        assert (other.verdict, other.preference.reason) == (base.verdict, base.preference.reason)
-        for name in ("value", "low", "high"):
-            for what in ("reliability", "ceiling"):
-                one, two = (getattr(getattr(x.preference, what), name) for x in (base, other))
-                assert two == pytest.approx(one, abs=2e-3)
-            for what in ("auc", "rank_correlation", "level_set"):
-                one, two = (getattr(getattr(x.discrimination, what), name) for x in (base, other))
-                assert two == pytest.approx(one, abs=0.01)
-        assert _driving(other) == _driving(base) != []
-        assert [e.p_value for e in other.effects] == [e.p_value for e in base.effects]
-        for here, there in zip(base.powers.rows, other.powers.rows, strict=True):
-            assert there.log_density == pytest.approx(here.log_density, abs=0.1)
+    assert (other.verdict, other.preference.reason) == (base.verdict, base.preference.reason)
+    for name in ("value", "low", "high"):
+        for what in ("reliability", "ceiling"):
+            one, two = (getattr(getattr(x.preference, what), name) for x in (base, other))
+            assert two == pytest.approx(one, abs=2e-3)
+        for what in ("auc", "rank_correlation", "level_set"):
+            one, two = (getattr(getattr(x.discrimination, what), name) for x in (base, other))
+            assert two == pytest.approx(one, abs=0.01)
+    assert _driving(other) == _driving(base) != []
+    assert [e.p_value for e in other.effects] == [e.p_value for e in base.effects]
+    for here, there in zip(base.powers.rows, other.powers.rows, strict=True):
+        assert there.log_density == pytest.approx(here.log_density, abs=0.1)

@@ -32,7 +32,7 @@ EXPERT = {"name": "expert", "backend": "simulated", "belief": "table"}
 def campaign(name: str = "birds", **more: Any) -> dict[str, Any]:
     """A small campaign without cost."""
     design = {"pairs": 20, **more.pop("design", {})}
-    fit = {"method": "utility", "samples": 500}
+    fit = {"method": "utility", "samples": 100}
     return {
         "name": name, "space": "penguins_kinds", "design": design, "judges": [EXPERT], "fit": fit,
         **more,

@@ -56,7 +56,8 @@ def test_a_providers_key_leaves_by_nothing(provider: Provider, served: Served) -
     judge = {"name": "gpt", "backend": "openai", "model": "m", "attempts": 3,
              "base_url": provider.url, "api_key_env": "CANARY_KEY"}  # fmt: skip
     with served.client() as client:
-        data = campaign("canary", judges=[judge], limits={"max_cost": 1}, design={"pairs": 12})
+        data = campaign("canary", judges=[judge], limits={"max_cost": 1}, design={"pairs": 12},
+                        space="penguins")  # fmt: skip
         sent = client.post("/api/campaigns", json=data)
         assert sent.status_code == 201, sent.text
         assert settled(client, "canary")["judges"]["gpt"]["errors"] > 0

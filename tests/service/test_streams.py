@@ -141,7 +141,9 @@ def test_a_connection_that_drops_misses_nothing(served: Served) -> None:
 def test_heavy_requests_hold_nobody_up(served: Served) -> None:
     """Drafts, dry runs and samples are computed elsewhere, and the shortest request stays short."""
     with served.client() as client:
-        client.post("/api/campaigns", json=campaign("heavy", design={"pairs": 10}))
+        client.post(
+            "/api/campaigns", json=campaign("heavy", design={"pairs": 10}, space="penguins")
+        )
         settled(client, "heavy")
 
     async def together() -> None:
