@@ -24,7 +24,12 @@ from tests.density.targets import Array, ask, wasserstein
 QUICK = FitSettings(
     external=FlowSettings(members=2, affine_steps=400, short_steps=25, steps=100, width=16)
 )
-TWO_STARTS = FitSettings(external=FlowSettings(members=2, affine_steps=200, steps=200, width=16))
+SINGLE = FitSettings(
+    external=FlowSettings(members=1, affine_steps=400, short_steps=25, steps=100, width=16)
+)
+TWO_STARTS = FitSettings(
+    external=FlowSettings(members=1, affine_steps=200, short_steps=100, steps=200, width=16)
+)
 SQUARE = Uniform([-3.0, -3.0], [3.0, 3.0])
 
 
@@ -141,7 +146,7 @@ def test_save_and_load_bit_for_bit(ridge: BeliefDensity, tmp_path: Path) -> None
 def test_a_fit_depends_on_its_seed_alone(line_judge: tuple[Array, Array]) -> None:
     """The same seed gives the same belief, and the global generator is neither read nor moved."""
     settings = FitSettings(
-        external=FlowSettings(members=2, affine_steps=50, short_steps=25, steps=25, width=8)
+        external=FlowSettings(members=2, affine_steps=20, short_steps=10, steps=10, width=8)
     )
     line = Uniform([-1.0], [1.0])
     drawn = []
@@ -182,7 +187,7 @@ def test_soft_judgments_count_by_their_weight() -> None:
         weights=np.concatenate([q, 1 - q]),
         sampling=Uniform([-1.0], [1.0]),
         method="flow",
-        settings=QUICK,
+        settings=SINGLE,
     )
     marginal = belief.marginals[0]
     # N(0.4, 0.3²) truncated to [−1, 1] has mean 0.385 and standard deviation 0.282.
@@ -194,14 +199,14 @@ def test_no_tilt_by_a_normal_sampling_density() -> None:
     """Belief N(0, 1) asked under N(0, 3): the standard deviation is 1, not 0.866."""
     normal = GaussianMixture([1.0], [[0.0]], [[[3.0]]])
     winners, losers = ask(lambda x: -0.5 * (x**2).sum(1), normal, 6000, seed=21)
-    belief = fit_belief(winners, losers, sampling=normal, method="flow", settings=QUICK)
+    belief = fit_belief(winners, losers, sampling=normal, method="flow", settings=SINGLE)
     assert belief.marginals[0].sd == pytest.approx(1.0, abs=0.07)
 
 
 def test_held_out_likelihood_of_a_coin_is_that_of_a_coin() -> None:
     rng = np.random.default_rng(7)
     a, b = rng.uniform(-1, 1, (2, 400, 1))
-    belief = fit_belief(a, b, sampling=Uniform([-1.0], [1.0]), method="flow", settings=QUICK)
+    belief = fit_belief(a, b, sampling=Uniform([-1.0], [1.0]), method="flow", settings=SINGLE)
     assert belief.diagnostics["held_out_log_likelihood"] == pytest.approx(np.log(0.5), abs=0.03)
 
 

@@ -13,7 +13,7 @@ from llm_elicit.density import fit as fit_module
 from llm_elicit.density.score.density import TemperingField
 from llm_elicit.density.score.network import PairData, ScoreNetworks, _Trainer, train_networks
 from llm_elicit.density.transforms import make_latent
-from tests.density.conftest import QUICK
+from tests.density.conftest import BRIEF
 from tests.density.targets import Array, ask
 
 NORMAL = GaussianMixture([1.0], [[0.0]], [[[1.0]]])
@@ -79,7 +79,7 @@ def test_denoising_finds_the_log_odds_of_winning() -> None:
 
 def test_held_out_pairs_are_judged_by_networks_that_never_saw_them() -> None:
     data, latent = _normal_pairs(400), make_latent(NORMAL)
-    trained = train_networks(data, latent, Noise(), SMALL, torch.Generator().manual_seed(0))
+    trained = train_networks(data, latent, Noise(), BRIEF.score, torch.Generator().manual_seed(0))
     for fold in range(2):
         rows = data.folds == fold
         t = latent.features(data.winners[rows])
@@ -136,9 +136,7 @@ def test_no_part_of_the_fitted_utility_is_used(
         raise AssertionError("the score method fitted a utility")
 
     monkeypatch.setattr(fit_module, "fit_utility", refuse)
-    belief = fit_belief(
-        *line_judge, sampling=NORMAL, method=method, settings=replace(QUICK, score=SMALL)
-    )
+    belief = fit_belief(*line_judge, sampling=NORMAL, method=method, settings=BRIEF)
     assert not belief.has_draws
     with pytest.raises(DensityError, match="fitted without draws"):
         belief.draws()

@@ -36,6 +36,7 @@ from llm_elicit.density.likelihood import Noise
 Array = npt.NDArray[np.float64]
 _GRID = 2048
 _MARGIN = 8.0
+_CACHED = 65_536  # numbers that stay in the cache
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Tempering:
         high = float(u.max()) + _MARGIN * noise.scale
         grid = torch.linspace(low, high, _GRID, dtype=torch.float64)
         columns: list[list[Tensor]] = [[], [], []]
-        for part in torch.split(grid, 8):  # few enough to stay in the cache
+        for part in torch.split(grid, max(_CACHED // len(u), 1)):
             gap = part[:, None] - u
             logs = (noise.log_cdf(gap), noise.log_cdf(-gap), noise.log_pdf(gap))
             for column, log in zip(columns, logs, strict=True):
