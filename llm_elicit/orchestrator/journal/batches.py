@@ -41,9 +41,7 @@ def add_batch(db: sa.Connection, row: BatchRow) -> None:
     db.execute(insert(batches).values(**asdict(row)))
 
 
-def set_batch(
-    db: sa.Connection, tag: str, fate: BatchFate, batch: str | None = None, note: str = ""
-) -> None:
+def set_batch(db: sa.Connection, tag: str, fate: BatchFate, batch: str | None, note: str) -> None:
     """Update the state of a batch; a known provider id is kept."""
     values = {"fate": fate, "note": note, **({"batch": batch} if batch else {})}
     db.execute(update(batches).where(batches.c.tag == tag).values(**values))

@@ -1,0 +1,66 @@
+"""Which card an expert is given: leases, panels beside each other, and replicates in turn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from llm_elicit.orchestrator.journal import JournalLocation
+from llm_elicit.orchestrator.journal.schema import people as table_of_people
+from orchestrator.test_people import PANEL, expire, finish, given_cards, opened, study_of
+
+TWO = {**PANEL, "experts": ["ben", "cleo"]}
+
+
+def test_an_expert_of_two_panels_has_a_card_in_each(location: JournalLocation) -> None:
+    """People are known by their judge and their name: two may share a name."""
+    study = study_of({**TWO, "name": "one"}, {**TWO, "name": "two"}, pairs=4, both_orders=False)
+    with opened(location, study) as people:
+        first = people.next("one", "ben")
+        second = people.next("two", "ben")
+        assert first is not None
+        assert second is not None
+        assert first.id != second.id
+        assert people.next("one", "ben") == first
+        people.answer("one", "ben", first.id, "a")
+        assert people.progress("one", "ben").answered == 1
+        assert people.progress("two", "ben").answered == 0
+        assert people.undo("two", "ben") is None
+        assert len(finish(people, "two", "ben")) == 4
+    rows = [(row.judge, row.state) for row in given_cards(location)]
+    assert rows.count(("two", "answered")) == 4
+    assert rows.count(("one", "answered")) == 1
+
+
+def test_a_question_comes_back_once_the_others_have_had_it(tmp_path: Path) -> None:
+    """Also while it is on another's screen, but not after that one left it."""
+    location = JournalLocation(tmp_path)
+    study = study_of(TWO, pairs=4, both_orders=False, replicates=4)
+    with opened(location, study) as people:
+        assert len(finish(people, "panel", "ben")) == 4
+        theirs = people.next("panel", "cleo")
+        assert theirs is not None
+        expire(location, "cleo")
+        assert people.next("panel", "ben") is None
+        assert people.next("panel", "cleo") == theirs
+        again = people.next("panel", "ben")
+        assert again is not None
+        assert (again.a, again.b) == (theirs.a, theirs.b)
+
+
+def test_a_card_that_is_shown_again_is_held_for_as_long_again(location: JournalLocation) -> None:
+    with opened(location, study_of(TWO, pairs=4, both_orders=False)) as people:
+        card = people.next("panel", "ben")
+        assert card is not None
+        expire(location)
+        cards = table_of_people
+        with location.writable().connect() as db, db.begin():
+            db.execute(sa.update(cards).values(shown=1.0))
+        assert people.next("panel", "ben") == card
+        (row,) = given_cards(location)
+        assert row.shown > 1.0, "the time that the answer takes begins anew"
+        assert row.expires == pytest.approx(row.shown + 300.0, abs=1.0)
+        assert len(finish(people, "panel", "cleo")) == 3
+        people.answer("panel", "ben", card.id, "a")
