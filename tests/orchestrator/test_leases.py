@@ -9,6 +9,8 @@ import sqlalchemy as sa
 
 from llm_elicit.orchestrator.journal import JournalLocation
 from llm_elicit.orchestrator.journal.schema import people as table_of_people
+from llm_elicit.orchestrator.journal.schema import questions
+from orchestrator.running import campaign
 from orchestrator.test_people import PANEL, expire, finish, given_cards, opened, study_of
 
 TWO = {**PANEL, "experts": ["ben", "cleo"]}
@@ -64,3 +66,16 @@ def test_a_card_that_is_shown_again_is_held_for_as_long_again(location: JournalL
         assert row.expires == pytest.approx(row.shown + 300.0, abs=1.0)
         assert len(finish(people, "panel", "cleo")) == 3
         people.answer("panel", "ben", card.id, "a")
+
+
+def test_people_are_given_pairs_that_may_yet_be_answered(tmp_path: Path) -> None:
+    """No direct questions, and none that is set aside: nobody would wait for those in vain."""
+    location = JournalLocation(tmp_path)
+    study = campaign([{"name": "ada", "backend": "human"}], pairs=4, direct={"samples": 3})
+    with opened(location, study) as people:
+        with location.writable().connect() as db, db.begin():
+            aside = sa.update(questions).where(questions.c.id == 1)
+            db.execute(aside.values(state="quarantined"))
+        assert people.progress("ada", "ada").left == 7
+        assert len(finish(people, "ada", "ada")) == 7
+        assert people.progress("ada", "ada").left == 0

@@ -1,0 +1,114 @@
+"""What is read of a journal: every count and every sum, of one judge among two."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llm_elicit.errors import InputError
+from llm_elicit.orchestrator import kept_answers, settled
+from llm_elicit.orchestrator.journal import (
+    Journal,
+    JournalLocation,
+    Totals,
+    answered,
+    answered_by_kind,
+    committed,
+    failed,
+    intent,
+    is_begun,
+    kept_identity,
+    missed,
+    open_questions,
+    quarantined,
+    reading,
+    spent_in,
+    submitted,
+    totals,
+)
+from llm_elicit.planning.pairs import Query
+from orchestrator.test_journal import ANSWER, _open, _plan
+
+LATE = "2026-02-03T00:00:00.000+00:00"
+PLAN = replace(_plan(6), direct=(Query(0, "sample", 0), Query(0, "sample", 1)))
+
+
+@pytest.fixture
+def journal(location: JournalLocation) -> Journal:
+    """A journal with questions in every state: 14 of "expert", and others of "other"."""
+    journal = _open(location)
+    journal.prepare(["expert", "other"], PLAN)
+    q = [question.id for question in journal.claim("expert", 14)]
+    others = [question.id for question in journal.claim("other", 3)]
+    journal.commit([intent(number, 0.5, 20) for number in (*q[:5], q[12], others[0])])
+    journal.commit([
+        answered(q[0], ANSWER),
+        answered(q[1], replace(ANSWER, cost=0.5, asked_at=LATE, prompt_tokens=100)),
+        # From the cache: it costs nothing, and its tokens were not used now.
+        answered(q[2], replace(ANSWER, cost=None, cached=True)),
+        missed(q[3], 0.125, 7), failed(q[4], "no"), quarantined(q[5], "no"),
+        submitted(q[6], 0.25, 10, "tag"), submitted(q[7], 0.25, 10, "tag"),
+        answered(q[12], ANSWER), answered(others[0], ANSWER), failed(others[1], "no"),
+    ])  # fmt: skip
+    journal.commit([intent(q[8], 1.0, 40), intent(others[2], 2.0, 80)])
+    return journal
+
+
+def test_every_count_and_sum_of_a_judge(journal: Journal) -> None:
+    expected = Totals(
+        total=14, done=4, failed=1, quarantined=1, submitted=2, in_flight=1, cached=1, requests=9,
+        prompt_tokens=10 + 100 + 10 + 10, completion_tokens=8, cost=1.0, lost=0.125, last=LATE,
+    )  # fmt: skip
+    with reading(journal.location) as db:
+        assert totals(db, "expert") == expected
+        assert expected.planned == 5
+        assert totals(db, "nobody") == Totals()
+        assert answered_by_kind(db, "expert") == {"ab": 2, "ba": 1, "sample": 1}
+        assert open_questions(db, "expert") == 12 - 3 - 1, "pairs that may yet be answered"
+    journal.close()
+
+
+def test_what_is_spent_and_what_may_be(journal: Journal) -> None:
+    spent = (0.25 + 0.5 + 0.25 + 0.25 + 0.125, 12 + 102 + 12 + 12 + 7)
+    assert journal.spent() == spent
+    assert journal.held() == (3.0, 120)
+    with reading(journal.location) as db:
+        assert committed(db) == (spent[0] + 3.0 + 0.5, spent[1] + 120 + 20)
+    assert spent_in(journal.location) == spent[0] + 3.5
+    assert kept_answers(journal.location) == 5
+    assert kept_identity(journal.location)["fingerprint"] == "x"
+    journal.close()
+
+
+def test_a_judge_is_settled_when_its_pairs_are(location: JournalLocation) -> None:
+    """Direct questions do not hold up the next round of pairs, nor does another judge."""
+    journal = _open(location)
+    journal.prepare(["expert", "other"], PLAN)
+    q = [question.id for question in journal.claim("expert", 12)]
+    journal.commit([answered(number, ANSWER) for number in q[:10]])
+    journal.commit([quarantined(q[10], "no"), failed(q[11], "no")])
+    assert not settled(location, "expert")
+    journal.commit([answered(q[11], ANSWER)])
+    assert settled(location, "expert")
+    assert not settled(location, "other")
+    journal.close()
+
+
+def test_a_run_that_is_not_begun(tmp_path: Path) -> None:
+    location = JournalLocation(tmp_path)
+    for _ in range(2):
+        assert not is_begun(location)
+        assert spent_in(location) == 0.0
+        assert kept_answers(location) == 0
+        _open(location).close()  # a journal without questions
+    journal = _open(location)
+    journal.prepare(["expert"], PLAN)
+    assert is_begun(location)
+    journal.close()
+    with (
+        pytest.raises(InputError, match="no journal here; run the campaign first"),
+        reading(JournalLocation(tmp_path / "else")),
+    ):
+        pass
