@@ -10,8 +10,7 @@ import sqlalchemy as sa
 from llm_elicit.orchestrator.journal import JournalLocation
 from llm_elicit.orchestrator.journal.schema import people as table_of_people
 from llm_elicit.orchestrator.journal.schema import questions
-from orchestrator.running import campaign
-from orchestrator.test_people import PANEL, expire, finish, given_cards, opened, study_of
+from orchestrator.test_people import ADA, PANEL, expire, finish, given_cards, opened, study_of
 
 TWO = {**PANEL, "experts": ["ben", "cleo"]}
 
@@ -69,10 +68,9 @@ def test_a_card_that_is_shown_again_is_held_for_as_long_again(location: JournalL
 
 
 def test_people_are_given_pairs_that_may_yet_be_answered(tmp_path: Path) -> None:
-    """No direct questions, and none that is set aside: nobody would wait for those in vain."""
+    """None that is set aside: nobody would wait for that in vain."""
     location = JournalLocation(tmp_path)
-    study = campaign([{"name": "ada", "backend": "human"}], pairs=4, direct={"samples": 3})
-    with opened(location, study) as people:
+    with opened(location, study_of(ADA, pairs=4)) as people:
         with location.writable().connect() as db, db.begin():
             aside = sa.update(questions).where(questions.c.id == 1)
             db.execute(aside.values(state="quarantined"))
