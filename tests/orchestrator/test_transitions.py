@@ -118,7 +118,7 @@ UNANSWERED = {(state, owner) for state in STATES if state != "done" for owner in
 def test_a_step_applies_in_its_states_alone(
     change: Change, allowed: set[Any], after: dict[str, Any], beside: bool, tmp_path: Path
 ) -> None:
-    """Whoever has the question, and in whatever state: the step is done, or only costs."""
+    """In every other state, or of another owner, the step changes only the cost."""
     location = JournalLocation(tmp_path)
     other, journal = _open(location), _open(location)
     ids = {"me": journal._me, "other": other._me, None: None}
