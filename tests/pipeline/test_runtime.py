@@ -63,10 +63,10 @@ def _simulated(folder: Path) -> Campaign:
         {
             "name": "small",
             "space": "penguins",
-            "design": {"pairs": 40},
+            "design": {"pairs": 8},
             "runs": str(folder),
             "judges": [{"name": "expert", "backend": "simulated"}],
-            "fit": {"methods": ["auto"], "samples": 1000},
+            "fit": {"method": "utility", "samples": 100},
         }
     )
 
@@ -84,6 +84,12 @@ async def _answers(job: CampaignRun, number: int, seconds: float = 20.0) -> None
     while sum(judge.done for judge in job.snapshot().judges.values()) < number:
         assert time.monotonic() - began < seconds, job.snapshot()
         await asyncio.sleep(0.02)
+
+
+async def _stage(job: CampaignRun, stage: str) -> None:
+    async with asyncio.timeout(60.0):
+        while job.stage != stage:
+            await asyncio.sleep(0.02)
 
 
 def test_a_run_goes_from_its_campaign_to_its_report_and_tells_what_happens(tmp_path: Path) -> None:
@@ -306,19 +312,28 @@ def test_a_runtime_shares_its_limits_with_other_event_loops(tmp_path: Path) -> N
 
 
 def test_a_runtime_can_be_entered_again_in_another_event_loop(tmp_path: Path) -> None:
+    """In both, one run waits for its turn to fit until the other gives it up."""
     runtime = Runtime(tmp_path)
-    names = ["first", "second"]
 
     async def go() -> list[str]:
         async with runtime:
             assert not runtime.runs
-            campaigns = [_simulated(tmp_path).model_copy(update={"name": name}) for name in names]
-            jobs = [runtime.start(campaign) for campaign in campaigns]
-            for job in jobs:  # one of them waits until the other is fitted
-                await job.wait()
-            return [job.state for job in jobs]
+            first, second = (
+                _simulated(tmp_path).model_copy(update={"name": name}) for name in ("a", "b")
+            )
+            fits = runtime.start(first)
+            await _stage(fits, "fit")
+            waits = runtime.start(second)
+            await _stage(waits, "ask")
+            await _answers(waits, 16)
+            await asyncio.sleep(0.1)
+            assert runtime._sharing.fits.locked()
+            assert waits.stage == "ask"
+            await fits.cancel()
+            await waits.wait()
+            return [fits.state, waits.state]
 
-    assert asyncio.run(go()) == asyncio.run(go()) == ["done", "done"]
+    assert asyncio.run(go()) == asyncio.run(go()) == ["cancelled", "done"]
 
 
 def test_a_late_watcher_sees_every_event_once(slow: Provider, tmp_path: Path) -> None:
@@ -388,7 +403,7 @@ def test_a_run_that_waits_for_its_turn_to_fit_can_be_cancelled(tmp_path: Path) -
     async def go() -> None:
         async with Runtime(tmp_path) as runtime, runtime._sharing.fits:
             job = runtime.start(_simulated(tmp_path))
-            await _answers(job, 80)
+            await _answers(job, 16)
             await asyncio.sleep(0.5)
             async with asyncio.timeout(10.0):
                 await job.cancel()
