@@ -162,7 +162,7 @@ class TestPath:
         latent = make_latent(sampling)
         powers = log_grid(0.1, 8.0, 12)
         path = follow_powers(
-            latent, self.QUADRATIC, boxes, powers, 2048, torch.Generator().manual_seed(3)
+            latent, self.QUADRATIC, boxes, powers, 8192, torch.Generator().manual_seed(3)
         )
         for at, box in enumerate(boxes):
             edges = [np.linspace(*side, 101) for side in box]
@@ -176,7 +176,7 @@ class TestPath:
             f = self.QUADRATIC(latent.features(g)).double().numpy()
             for k, power in enumerate(powers):
                 want = logsumexp(power * f + log_unit)
-                assert path.log_mass[at, k] == pytest.approx(want, abs=0.08)
+                assert path.log_mass[at, k] == pytest.approx(want, abs=0.05)
 
     def test_the_whole_space_has_the_belief_s_normalizing_constant(self, belief):
         model = belief.utility_model("test")
