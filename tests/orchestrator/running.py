@@ -6,8 +6,9 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign
@@ -22,6 +23,7 @@ from llm_elicit.orchestrator import (
 )
 from llm_elicit.orchestrator.progress import Progress, Silent
 from llm_elicit.planning.pairs import Plan, direct_queries, make_plan
+from llm_elicit.spaces.features import FeatureSpace
 from orchestrator.conftest import SWIFT
 
 
@@ -47,8 +49,19 @@ def campaign(judges: list[dict[str, Any]], pairs: int = 10, **rest: Any) -> Camp
     )
 
 
+@cache
+def _space(name: str, sampling: Literal["uniform", "empirical"]) -> FeatureSpace:
+    return FeatureSpace.load(name).sampled(sampling)
+
+
+def space_of(study: Campaign) -> FeatureSpace:
+    """The feature space of a campaign without a condition, read once a process."""
+    assert not study.given
+    return _space(str(study.space), study.design.sampling)
+
+
 def plan_of(study: Campaign) -> Plan:
-    space = study.load_space()
+    space = space_of(study)
     first = make_plan(space, study.design, study.seed)
     direct = direct_queries(study.direct, space, study.seed, len(first.a))
     return replace(first, direct=direct)
@@ -62,7 +75,7 @@ def run(
     reuse: CacheUse = "reuse",
     limiters: RateLimiters | None = None,
 ) -> AskSummary:
-    asked = Study(study, study.load_space(), plan_of(study), folder)
+    asked = Study(study, space_of(study), plan_of(study), folder)
     return asyncio.run(ask(asked, progress, patience, reuse, limiters=limiters))
 
 
@@ -76,7 +89,7 @@ def starved() -> float:
 
 
 def table(study: Campaign, folder: Path, thinking: bool = False) -> Comparisons:
-    return comparisons(folder, study, study.load_space(), plan_of(study), thinking=thinking)
+    return comparisons(folder, study, space_of(study), plan_of(study), thinking=thinking)
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:

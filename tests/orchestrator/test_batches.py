@@ -43,7 +43,7 @@ from llm_elicit.orchestrator.prices import price_of
 from llm_elicit.questions import Template
 from llm_elicit.testing.provider import Fails, Provider, Says
 from orchestrator.conftest import EXPERT, claude, gpt
-from orchestrator.running import campaign, plan_of, run, table
+from orchestrator.running import campaign, plan_of, run, space_of, table
 
 PRICE = {"input": 1.0, "output": 4.0, "batch": 0.5}
 WIRES = pytest.mark.parametrize("judge", [claude, gpt], ids=["anthropic", "openai"])
@@ -70,7 +70,7 @@ def _do(
     resend: bool = False,
     progress: Progress | None = None,
 ) -> AskSummary:
-    whole = Study(study, study.load_space(), plan_of(study), folder)
+    whole = Study(study, space_of(study), plan_of(study), folder)
     shown = progress or Silent()
     return asyncio.run(ask_in_batches(whole, step, shown, every=0.02, resend=resend))
 
@@ -85,7 +85,7 @@ class Notes(Silent):
 
 
 def _lines(study: Campaign, folder: Path) -> list[tuple[str, int | None, int | None]]:
-    whole = Study(study, study.load_space(), plan_of(study), folder)
+    whole = Study(study, space_of(study), plan_of(study), folder)
     return [(line.state, line.total, line.done) for line in asyncio.run(batch_statuses(whole))]
 
 
@@ -93,7 +93,7 @@ def _right(study: Campaign, folder: Path) -> int:
     """How many answers there are; each must be its own question's."""
     frame = table(study, folder).frame
     plan = plan_of(study)
-    asked = prompts(study.load_space(), plan, Template.load("v1/zero-shot"), len(plan))
+    asked = prompts(space_of(study), plan, Template.load("v1/zero-shot"), len(plan))
     expected = {
         prompt.hash: _letter({"messages": [{"content": prompt.messages[-1].content}]})
         for prompt in asked
@@ -115,7 +115,7 @@ def test_direct_questions_go_in_batches_too(judge: Any, tmp_path: Path) -> None:
         )
         assert _do("wait", study, tmp_path / "try").complete
         assert len(provider.batches) == 1
-    answers = direct_answers(tmp_path / "try", study, study.load_space())
+    answers = direct_answers(tmp_path / "try", study, space_of(study))
     assert answers["kind"].tolist() == ["quantiles"] * 4 + ["sample"] * 3
     assert set(answers["reply"]) == {"34; 36; 40; 44; 50"}
 

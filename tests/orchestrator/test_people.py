@@ -27,7 +27,7 @@ from llm_elicit.orchestrator.journal.schema import people as table_of_people
 from llm_elicit.orchestrator.journal.schema import questions
 from llm_elicit.orchestrator.people import People
 from llm_elicit.orchestrator.question_cards import Card, Choice
-from orchestrator.running import Notes, campaign, plan_of, table
+from orchestrator.running import Notes, campaign, plan_of, space_of, table
 
 PANEL = {"name": "panel", "backend": "human", "experts": ["ben", "cleo", "dan"]}
 ADA = {"name": "ada", "backend": "human"}
@@ -40,7 +40,7 @@ def study_of(*judges: dict[str, Any], pairs: int = 5, **design: Any) -> Campaign
 def prepare(location: JournalLocation, study: Campaign) -> None:
     """Write the plan to the journal, as asking does first."""
     location.folder.mkdir(exist_ok=True)
-    journal = Journal(location, identity_of(study, study.load_space()))
+    journal = Journal(location, identity_of(study, space_of(study)))
     journal.prepare([judge.name for judge in study.judges], plan_of(study))
     journal.close()
 
@@ -48,7 +48,7 @@ def prepare(location: JournalLocation, study: Campaign) -> None:
 @contextmanager
 def opened(location: JournalLocation, study: Campaign, lease: float = 300.0) -> Iterator[People]:
     prepare(location, study)
-    with People(location, study, study.load_space(), plan_of(study), lease=lease) as people:
+    with People(location, study, space_of(study), plan_of(study), lease=lease) as people:
         yield people
 
 
@@ -110,7 +110,7 @@ def test_answers_of_people_are_ordinary_answers(location: JournalLocation) -> No
 
 def test_a_card_shows_the_points_of_its_side(tmp_path: Path) -> None:
     study, location = study_of(ADA), JournalLocation(tmp_path)
-    space, plan = study.load_space(), plan_of(study)
+    space, plan = space_of(study), plan_of(study)
     with opened(location, study) as people:
         shown = finish(people, "ada", "ada")
     for card, row in zip(shown, given_cards(location), strict=True):
@@ -301,8 +301,8 @@ def test_repeats_and_attention_questions_are_additional(tmp_path: Path) -> None:
             continue
         assert card.instruction == ""
         a, b = (plan.a, plan.b) if row.presentation == "ab" else (plan.b, plan.a)
-        assert card.a == tuple(study.load_space().word(a[row.pair]))
-        assert card.b == tuple(study.load_space().word(b[row.pair]))
+        assert card.a == tuple(space_of(study).word(a[row.pair]))
+        assert card.b == tuple(space_of(study).word(b[row.pair]))
         if row.kind == "repeat":
             assert place - places[row.question] > 10
 
@@ -409,7 +409,7 @@ def test_twenty_people_at_once_answer_every_question_once(location: JournalLocat
         except BaseException as error:  # shown below
             errors.append(error)
 
-    space, plan = study.load_space(), plan_of(study)
+    space, plan = space_of(study), plan_of(study)
     prepare(location, study)
     with People(location, study, space, plan) as one, People(location, study, space, plan) as two:
         threads = [
@@ -433,7 +433,7 @@ def _at(location: JournalLocation, study: Campaign) -> Campaign:
 
 def test_asking_waits_for_people(tmp_path: Path) -> None:
     study = study_of(ADA, {"name": "expert", "backend": "simulated"})
-    space, plan, notes = study.load_space(), plan_of(study), Notes()
+    space, plan, notes = space_of(study), plan_of(study), Notes()
     location = JournalLocation(tmp_path)
 
     async def both() -> Any:
@@ -455,7 +455,7 @@ def test_asking_waits_for_people(tmp_path: Path) -> None:
 
 def test_asking_people_can_be_interrupted_and_resumed(tmp_path: Path) -> None:
     study = study_of(ADA)
-    space, plan, notes = study.load_space(), plan_of(study), Notes()
+    space, plan, notes = space_of(study), plan_of(study), Notes()
 
     async def stopped() -> Any:
         asking = asyncio.create_task(ask(Study(study, space, plan, tmp_path), notes))
@@ -505,7 +505,7 @@ def test_answers_to_additional_questions_count_as_changes_too(tmp_path: Path) ->
 
 def test_people_cost_nothing_and_their_questions_are_counted(tmp_path: Path) -> None:
     study = study_of(ADA)
-    (one,) = estimate(study, study.load_space(), plan_of(study))
+    (one,) = estimate(study, space_of(study), plan_of(study))
     assert (one.model, one.requests, one.cost) == ("human", 10, 0.0)
 
 
