@@ -1,12 +1,16 @@
-"""A run in one terminal is watched, paused, resumed and cancelled from another."""
+"""A run in one terminal is watched, paused, resumed and cancelled from another.
+
+One terminal is a process, and this process the other.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,14 +19,11 @@ from llm_elicit.errors import STOPPED
 from llm_elicit.testing.provider import Provider, Says
 
 QUESTIONS = 400
+Command = Callable[..., Any]
 
 
 def _call(*words: str) -> list[str]:
     return [sys.executable, "-m", "llm_elicit", *words]
-
-
-def _say(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(_call(*words), capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.fixture
@@ -58,38 +59,42 @@ def _answered(provider: Provider, number: int) -> None:
         time.sleep(0.02)
 
 
-def test_pause_resume_and_cancel_from_another_terminal(slow: Provider, campaign: str) -> None:
+def test_pause_resume_and_cancel_from_another_terminal(
+    slow: Provider, campaign: str, llm_elicit: Command
+) -> None:
     with subprocess.Popen(_call("ask", campaign), stderr=subprocess.PIPE, text=True) as asking:
         _answered(slow, 10)
-        paused = _say("pause", "long")
+        paused = llm_elicit("pause", "long")
         assert paused.returncode == 0, paused.stderr
         assert "paused" in paused.stdout
         seen = len(slow.seen)
         time.sleep(0.5)
         assert len(slow.seen) == seen < QUESTIONS
-        assert _say("status", "long").stdout.split()[-1] == "paused"
-        resumed = _say("resume", "long", "--concurrency", "4")
+        assert llm_elicit("status", "long").stdout.split()[-1] == "paused"
+        resumed = llm_elicit("resume", "long", "--concurrency", "4")
         assert "running" in resumed.stdout, resumed.stderr
         _answered(slow, seen + 10)
-        cancelled = _say("cancel", "long")
+        cancelled = llm_elicit("cancel", "long")
         assert "cancelled" in cancelled.stdout, cancelled.stderr
         assert asking.stderr is not None
         assert "cancelled; every answer received is kept" in asking.stderr.read()
         assert asking.wait(30) == STOPPED
     assert len(slow.seen) < QUESTIONS
-    assert _say("status", "long", "--watch").stdout.split()[-1] == "cancelled"
+    assert llm_elicit("status", "long", "--watch").stdout.split()[-1] == "cancelled"
 
 
-def test_a_run_that_nobody_works_on_cannot_be_paused(slow: Provider, campaign: str) -> None:
+def test_a_run_that_nobody_works_on_cannot_be_paused(
+    slow: Provider, campaign: str, llm_elicit: Command
+) -> None:
     for command in ("pause", "resume", "cancel"):
-        refused = _say(command, campaign)
+        refused = llm_elicit(command, campaign)
         assert refused.returncode == 2
         assert "no process works on this run; `llm-elicit run long.yaml` goes on" in refused.stderr
     with subprocess.Popen(_call("ask", campaign), stderr=subprocess.DEVNULL) as asking:
         _answered(slow, 10)
         asking.kill()
     time.sleep(7)
-    *_, state, how = _say("status", "long").stdout.splitlines()
+    *_, state, how = llm_elicit("status", "long").stdout.splitlines()
     assert state.split()[-1] == "interrupted"
     assert how == "long: interrupted; llm-elicit run runs/long resumes it"
-    assert _say("pause", "long").returncode == 2
+    assert llm_elicit("pause", "long").returncode == 2

@@ -64,7 +64,7 @@ def trees(tmp_path_factory):
     ]
     path = campaign(
         tmp_path_factory.mktemp("trees"), [KIND, HEIGHT],
-        design={"pairs": 300}, direct={"quantiles": 1, "samples": 30, "rows": 5}, judges=judges,
+        design={"pairs": 150}, direct={"quantiles": 1, "samples": 30, "rows": 5}, judges=judges,
     )  # fmt: skip
     return le.run(path, progress=le.Silent())
 
@@ -187,7 +187,7 @@ def test_words_alone_are_asked_anew_as_often_as_their_pairs_are_drawn(tmp_path):
         {"name": "expert", "backend": "simulated"},
         {"name": "random", "backend": "simulated", "belief": "uniform", "seed": 2},
     ]
-    path = campaign(tmp_path, [KIND, SEX], design={"pairs": 400, "triads": 5}, judges=judges)
+    path = campaign(tmp_path, [KIND, SEX], design={"pairs": 200, "triads": 5}, judges=judges)
     run = le.run(path, progress=le.Silent())
     rows = run.comparisons.of("expert")
     points = [f"{side}_{name}" for side in "ab" for name in run.space.names]
