@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from llm_elicit.orchestrator.journal import JournalLocation
+from llm_elicit.orchestrator.journal import JournalLocation, reading
+from llm_elicit.orchestrator.journal.people import Expert, Shuffle, left, next_question
 from llm_elicit.orchestrator.journal.schema import people as table_of_people
 from llm_elicit.orchestrator.journal.schema import questions
-from orchestrator.test_people import ADA, PANEL, expire, finish, given_cards, opened, study_of
+from orchestrator.test_people import (
+    ADA,
+    PANEL,
+    expire,
+    finish,
+    given_cards,
+    opened,
+    prepare,
+    study_of,
+)
 
 TWO = {**PANEL, "experts": ["ben", "cleo"]}
 
@@ -77,3 +88,43 @@ def test_people_are_given_pairs_that_may_yet_be_answered(tmp_path: Path) -> None
         assert people.progress("ada", "ada").left == 7
         assert len(finish(people, "ada", "ada")) == 7
         assert people.progress("ada", "ada").left == 0
+
+
+def test_panels_do_not_take_turns_with_each_other(tmp_path: Path) -> None:
+    """What another panel has been asked says nothing of who had a question in this one."""
+    panels = [{**TWO, "name": name} for name in ("one", "two")]
+    study = study_of(*panels, pairs=4, both_orders=False, replicates=4)
+    with opened(JournalLocation(tmp_path), study) as people:
+        assert len(finish(people, "two", "cleo")) == 4
+        assert len(finish(people, "one", "ben")) == 4
+
+
+def test_a_repeat_is_no_turn(tmp_path: Path) -> None:
+    """Or who was asked one could not be asked the question's later replicates."""
+    location = JournalLocation(tmp_path)
+    study = study_of({**TWO, "repeats": 0.5}, pairs=12, both_orders=False, replicates=4)
+    with opened(location, study) as people:
+        finish(people, "panel", "ben", "cleo")
+    kinds = Counter(row.kind for row in given_cards(location))
+    assert kinds["question"] == 48
+    assert kinds["repeat"] > 10
+
+
+def test_every_question_is_asked_before_any_is_asked_again(tmp_path: Path) -> None:
+    location = JournalLocation(tmp_path)
+    with opened(location, study_of(ADA, pairs=4, replicates=2)) as people:
+        finish(people, "ada", "ada")
+    asked = [(row.pair, row.presentation) for row in given_cards(location)]
+    assert sorted(asked[:8]) == sorted(asked[8:]) == sorted(set(asked))
+
+
+def test_pairs_of_a_round_that_is_not_known_yet_are_not_given(tmp_path: Path) -> None:
+    location = JournalLocation(tmp_path)
+    prepare(location, study_of(ADA, pairs=4))
+    ada = Expert("ada", "ada", Shuffle.of(1), 1, spread=False)
+    with reading(location) as db:
+        for known in range(5):
+            found = next_question(db, ada, known)
+            assert (found is None) == (known == 0)
+            assert found is None or found[1] < known
+            assert left(db, ada, known) == 2 * known
