@@ -33,7 +33,7 @@ def campaign(url, pairs=20, rest="", **settings):
     judge = {"name": "claude", "backend": "anthropic", "model": "claude-haiku-4-5",
              "base_url": url, "max_tokens": 8, "attempts": 1, **settings}  # fmt: skip
     text = f"name: c\nspace: penguins\ndesign: {{pairs: {pairs}}}\njudges: [{json.dumps(judge)}]\n"
-    Path("c.yaml").write_text(text + rest)
+    Path("c.yaml").write_text(f"{text}fit: {{method: utility, samples: 500}}\n{rest}")
     return "c.yaml"
 
 

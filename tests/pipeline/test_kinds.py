@@ -12,7 +12,7 @@ from llm_elicit.orchestrator import Silent
 CAMPAIGN = """
 name: kinds
 space: mixed.yaml
-design: {pairs: 60}
+design: {pairs: 30}
 direct: {quantiles: 1, samples: 4, ranges: 4}
 judges: [{name: expert, backend: simulated}]
 fit: {method: utility, samples: 300}
