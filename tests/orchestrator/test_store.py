@@ -219,6 +219,9 @@ def test_a_closed_worker_lets_go_of_what_it_did_not_send(location: JournalLocati
     again = _open(location)
     assert again.prepare(["expert"], _plan(4)) == 1, "its request in flight is lost"
     assert again.spent() == (0.5, 7)
+    with reading(location) as db:
+        reserved = select(questions.c.reserved, questions.c.reserved_tokens)
+        assert {tuple(row) for row in db.execute(reserved)} == {(0.0, 0)}
     assert _claimed(again) == list(range(1, 9))
     again.close()
 
