@@ -337,7 +337,7 @@ def test_a_full_disk_is_tried_three_times(tmp_path: Path, monkeypatch: pytest.Mo
     """With the reserve, without it, and to see whether it was committed after all."""
     journal = _open(JournalLocation(tmp_path))
     journal.prepare(["expert"], _plan())
-    first, second, third = _claimed(journal, 3)
+    q = _claimed(journal, 4)
     tried: list[int] = []
     commit = journal._db.dialect.do_commit
 
@@ -346,20 +346,25 @@ def test_a_full_disk_is_tried_three_times(tmp_path: Path, monkeypatch: pytest.Mo
         connection.rollback()
         raise _full()
 
-    monkeypatch.setattr(journal._db.dialect, "do_commit", full)
-    with pytest.raises(JournalError, match="the disk is full"):
-        journal.commit([answered(first, ANSWER)])
-    assert len(tried) == 3
+    def full_once(connection: Any) -> None:
+        monkeypatch.setattr(journal._db.dialect, "do_commit", commit)
+        full(connection)
 
     def committed_all_the_same(connection: Any) -> None:
         monkeypatch.setattr(journal._db.dialect, "do_commit", commit)
         commit(connection)
         raise _full()
 
-    monkeypatch.setattr(journal._db.dialect, "do_commit", committed_all_the_same)
-    unsent = intent(third, 0.25)
-    assert journal.commit([answered(second, ANSWER), unsent]) == {unsent: "journal failed"}
-    assert journal.spent() == (0.25, 12)
+    monkeypatch.setattr(journal._db.dialect, "do_commit", full)
+    with pytest.raises(JournalError, match="the disk is full"):
+        journal.commit([answered(q[0], ANSWER)])
+    assert len(tried) == 3
+    for number, once in ((q[1], full_once), (q[2], committed_all_the_same)):
+        monkeypatch.setattr(journal._db.dialect, "do_commit", once)
+        unsent = intent(q[3], 0.25)
+        assert journal.commit([answered(number, ANSWER), unsent]) == {unsent: "journal failed"}
+    assert journal.totals("expert").done == 2
+    assert journal.spent() == (0.5, 24)
     _accounts_agree(journal)
     journal.close()
 
