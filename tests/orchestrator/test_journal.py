@@ -318,9 +318,11 @@ def test_an_answer_with_half_a_character_is_kept(location: JournalLocation) -> N
     journal = _open(location)
     journal.prepare(["expert"], _plan())
     (question,) = journal.claim("expert", 1)
-    journal.commit([answered(question.id, replace(ANSWER, reply="B\0 \ud83d"))])
+    names = ("reply", "thinking", "finish", "model_answered")
+    journal.commit([answered(question.id, replace(ANSWER, **dict.fromkeys(names, "B\0 \ud83d")))])
     with reading(location) as db:
-        assert db.execute(select(answers.c.reply)).scalar_one() == "B\ufffd \ufffd"
+        kept = db.execute(select(*(answers.c[name] for name in names))).one()
+        assert set(kept) == {"B\ufffd \ufffd"}
     journal.close()
 
 

@@ -29,7 +29,7 @@ from llm_elicit.orchestrator.journal import (
     totals,
 )
 from llm_elicit.planning.pairs import Query
-from orchestrator.test_journal import ANSWER, _open, _plan
+from orchestrator.test_journal import ANSWER, _accounts_agree, _open, _plan
 
 LATE = "2026-02-03T00:00:00.000+00:00"
 PLAN = replace(_plan(6), direct=(Query(0, "sample", 0), Query(0, "sample", 1)))
@@ -73,6 +73,7 @@ def test_every_count_and_sum_of_a_judge(journal: Journal) -> None:
 def test_what_is_spent_and_what_may_be(journal: Journal) -> None:
     spent = (0.25 + 0.5 + 0.25 + 0.25 + 0.125, 12 + 102 + 12 + 12 + 7)
     assert journal.spent() == spent
+    _accounts_agree(journal)
     assert journal.held() == (3.0, 120)
     with reading(journal.location) as db:
         assert committed(db) == (spent[0] + 3.0 + 0.5, spent[1] + 120 + 20)
@@ -106,6 +107,7 @@ def test_a_run_that_is_not_begun(tmp_path: Path) -> None:
     journal = _open(location)
     journal.prepare(["expert"], PLAN)
     assert is_begun(location)
+    assert journal.spent() == (0.0, 0)
     journal.close()
     with (
         pytest.raises(InputError, match="no journal here; run the campaign first"),
