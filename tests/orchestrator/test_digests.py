@@ -38,6 +38,8 @@ def _execute(location: JournalLocation, statement: str) -> int:
     [
         "UPDATE answers SET probability = 1 - probability WHERE question = 5",
         "UPDATE answers SET reply = reply || ' ' WHERE question = 5",
+        "UPDATE answers SET verdict = 'tie' WHERE question = 6",
+        "DELETE FROM answers WHERE question = 5",
         "UPDATE questions SET judge = 'other' WHERE id = 5",
         "UPDATE questions SET pair = 9 + id WHERE id = 5",
     ],
@@ -110,6 +112,17 @@ def test_numbers_come_back_with_the_digest_they_left_with(
     journal.commit([answered(question.id, answer)])
     journal.close()
     assert len(table(study, location.folder)) == 8
+
+
+def test_digests_stay_those_of_saved_runs() -> None:
+    """Whoever computes them otherwise finds every saved answer changed."""
+    answer = Answer(
+        "t", "h", "e", '{"x": "é"}', "m", "m-1", "A\0 é", "stop", "A",
+        0.1, -0.0, None, 10, 2, 0, float("nan"), 1, False, "2026-01-01T00:00:00.000+00:00",
+    )  # fmt: skip
+    assert digest_of(Question(7, 3, "ba", 1, 2, "expert"), answer) == (
+        "f18932e9bfc036c2b93fcc9da9b00b2b97bbd905a0f4fe2a7820e94c4159d71c"
+    )
 
 
 def test_a_digest_takes_ten_microseconds() -> None:
