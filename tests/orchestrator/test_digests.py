@@ -115,7 +115,7 @@ def test_numbers_come_back_with_the_digest_they_left_with(
 
 
 def test_digests_stay_those_of_saved_runs() -> None:
-    """Whoever computes them otherwise finds every saved answer changed."""
+    """If they were computed differently, every saved answer would count as changed."""
     answer = Answer(
         "t", "h", "e", '{"x": "é"}', "m", "m-1", "A\0 é", "stop", "A",
         0.1, -0.0, None, 10, 2, 0, float("nan"), 1, False, "2026-01-01T00:00:00.000+00:00",
