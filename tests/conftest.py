@@ -21,31 +21,33 @@ os.environ["LLM_ELICIT_DEBUG"] = "1"
 # What one worker runs: a file, or the files that share what takes long to make.
 TOGETHER = {"report": "the study"}
 
-# The last group's worker works alone: let it be a short one.
+# The groups that take more than twenty seconds, the longest first.
 LONG = (
-    "test_docs.py", "test_belief.py", "test_main_job.py", "test_cap.py", "test_score_options.py",
-    "test_report_answers.py", "test_examples.py", "test_survival.py", "test_pace.py",
-    "test_asking.py", "test_flow.py", "test_outcomes.py", "test_plugins.py", "test_rounds.py",
-    "test_sizes.py", "test_retries.py", "test_chaos.py", "test_batches.py", "test_utility.py",
-    "test_audit_preference.py", "test_audit_rankings.py", "test_grid.py", "test_cli.py",
-    "test_compare.py", "test_draws.py", "test_diagnostics.py", "test_log.py", "test_local.py",
-    "test_run.py", "test_workers.py", "test_categories.py",
+    "tests/test_docs.py", "service/test_campaigns.py", "orchestrator/test_pace.py",
+    "service/test_security.py", "the study", "pipeline/test_runtime.py", "audit/test_kinds.py",
+    "service/test_two_services.py", "service/test_pages_browser.py",
+    "pipeline/test_stage_inputs.py", "service/test_streams.py", "tests/test_examples.py",
+    "orchestrator/test_batches.py", "backends/test_local.py", "pipeline/test_categories.py",
+    "orchestrator/test_survival.py", "density/test_draws.py", "benchmarks/test_protocol.py",
+    "orchestrator/test_chaos.py", "tests/test_gallery.py", "cli/test_outcomes.py",
+    "planning/test_rounds.py", "density/test_plots.py", "orchestrator/test_cap.py",
+    "benchmarks/test_asking.py", "pipeline/test_power_sources.py", "pipeline/test_main_job.py",
+    "benchmarks/test_faults.py", "audit/test_audit_belief_power.py", "density/test_power.py",
+    "cli/test_cli.py", "audit/test_audit_verdicts.py", "density/test_belief.py",
+    "pipeline/test_live.py", "service/test_pages.py", "benchmarks/test_run.py",
+    "orchestrator/test_ask.py",
 )  # fmt: skip
 
 
 def group(path: Path) -> str:
     """The group that a file belongs to."""
-    return TOGETHER.get(path.parent.name, path.name)
+    return TOGETHER.get(path.parent.name, f"{path.parent.name}/{path.name}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long groups first; xdist would begin with those of many tests, however short."""
     place = {name: number for number, name in enumerate(LONG)}
-    first: dict[str, int] = {}
-    for item in items:
-        at = place.get(item.path.name, len(LONG))
-        first[group(item.path)] = min(at, first.get(group(item.path), at))
-    items.sort(key=lambda item: first[group(item.path)])
+    items.sort(key=lambda item: place.get(group(item.path), len(LONG)))
 
 
 # Not by marks and `--dist loadgroup`: xdist 3.8 marks nothing under pytest 9.2.
