@@ -64,7 +64,7 @@ def audit(result: Run, progress: Progress = _SILENT, *, anew: bool = True) -> No
     check_files(result, "audit", progress)
     refit_changed(result, "audit", progress)
     warn_of_gaps(result, "audit", progress)
-    if anew or result.manifest.entry("audit") is None or not audit_is_current(result, exactly=True):
+    if anew or not audit_is_current(result, exactly=True):
         write_audit(result, progress)
 
 
@@ -117,11 +117,12 @@ def audit_is_current(result: Run, *, exactly: bool = False) -> bool:
 
     Args:
         result: the run.
-        exactly: whether the words of its feature space and the packages' versions count too.
+        exactly: whether the words of its feature space and the packages' versions count too, and an
+            audit of which nothing was recorded, as by an early version, does not.
     """
     entry = result.manifest.entry("audit")
     if entry is None:
-        return True
+        return not exactly
     shown = _shown_by_audit(result)
     # An earlier version recorded no such digests.
     before = entry.read if exactly else entry.read | shown

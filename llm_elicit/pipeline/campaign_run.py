@@ -36,10 +36,9 @@ from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.run_progress import RunProgress
 from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.pipeline.stage_process import make_views, run_stages, run_until
-from llm_elicit.pipeline.stages import plan_run
+from llm_elicit.pipeline.stages import AFTER_ASKING, plan_run
 
-_AFTER_ASKING = ("fit", "audit", "report")
-_WITH_VIEW = (*_AFTER_ASKING, "live")
+_WITH_VIEW = (*AFTER_ASKING, "live")
 _TOLD_AS = {"fit": "fitted", "audit": "audited", "report": "reported"}
 
 
@@ -338,7 +337,7 @@ class CampaignRun:
 
     async def _after_asking(self, control: RunControl) -> None:
         """Fit, audit and report in a process, which is stopped while the run is paused."""
-        left = list(_AFTER_ASKING if self._sharing.live_every is None else _WITH_VIEW)
+        left = list(AFTER_ASKING if self._sharing.live_every is None else _WITH_VIEW)
         while left:
             await control.until_running()
             await run_until(control.stopping, self._follow(left, control))

@@ -18,24 +18,18 @@ import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from llm_elicit.errors import ElicitError, InputError
-from llm_elicit.orchestrator import Progress, Tally
-from llm_elicit.pipeline.audit import audit
-from llm_elicit.pipeline.fit import fit
+from llm_elicit.orchestrator import Tally
 from llm_elicit.pipeline.live import write_live
-from llm_elicit.pipeline.report import report
 from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.pipeline.stages import AFTER_ASKING
 
 CHILD = "--child"
 
-STAGES: dict[str, Callable[[Run, Progress], object]] = {
-    "fit": fit, "audit": partial(audit, anew=False), "report": partial(report, anew=False),
-    "live": write_live,
-}  # fmt: skip
+STAGES = {**AFTER_ASKING, "live": write_live}
 
 _NICENESS = 15
 """How far the stages stand back behind the requests of this machine's services."""

@@ -9,7 +9,7 @@ was changed, or by another version.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,10 @@ __all__ = [
     "plan", "plan_grid", "plan_run", "report", "report_conditions", "run", "run_grid",
 ]  # fmt: skip
 
-_AFTER_ASKING = (fit, partial(audit, anew=False), partial(report, anew=False))
+AFTER_ASKING: dict[str, Callable[[Run, Progress], None]] = {
+    "fit": fit, "audit": partial(audit, anew=False), "report": partial(report, anew=False),
+}  # fmt: skip
+"""The stages after asking as a run that is run again has them, by name and in order."""
 
 
 def run(
@@ -71,7 +74,7 @@ def run(
         result = campaign if isinstance(campaign, Run) else plan(campaign)
         asking = ask(result, max_cost=max_cost, progress=shown, cache=cache, limiters=limiters)
         result = asyncio.run(asking)
-        for stage in _AFTER_ASKING:
+        for stage in AFTER_ASKING.values():
             stage(result, shown)
     return result
 
@@ -126,7 +129,7 @@ async def arun(
         result = await ask(
             result, max_cost=max_cost, progress=shown, cache=cache, limiters=limiters
         )
-        for stage in _AFTER_ASKING:
+        for stage in AFTER_ASKING.values():
             await asyncio.to_thread(stage, result, shown)
     return result
 

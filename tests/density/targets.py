@@ -19,6 +19,7 @@ from llm_elicit.density import (
     UtilitySettings,
     simulate_choices,
 )
+from llm_elicit.density.settings import GaussianProcessSettings
 from llm_elicit.density.smc import Annealed, anneal
 from llm_elicit.density.stacks import NetworkStack
 
@@ -29,6 +30,11 @@ QUICK = FitSettings(
     utility=UtilitySettings(
         mixture=MixtureSettings(counts=(2,), starts=4), smooth=SmoothSettings(frequencies=0)
     )
+)
+
+# Of log-odds, a fourth of the draws: the time that a power takes is proportional to their number.
+FEW_DRAWS = FitSettings(
+    utility=UtilitySettings(process=GaussianProcessSettings(frequencies=128, draws=64))
 )
 
 # For beliefs that only have to be there, with draws: those of mixtures take seconds.

@@ -15,29 +15,22 @@ from llm_elicit.density import (
     BeliefDensity,
     DensityError,
     Empirical,
-    FitSettings,
     GaussianMixture,
     Power,
     Ranges,
     Uniform,
-    UtilitySettings,
     fit_belief,
     fit_power,
 )
 from llm_elicit.density.power_path import TruncatedNormal, follow_powers, log_grid, whole
-from llm_elicit.density.settings import GaussianProcessSettings
 from llm_elicit.density.transforms import make_latent
 from llm_elicit.density.utility_function import Utility
-from tests.density.targets import Array
+from tests.density.targets import FEW_DRAWS, Array
 
 INF = math.inf
 LINE = Uniform([-3.0], [3.0])
 POWER = 10.0
 CENTRE, WIDTH = 0.7, 0.8
-# A fourth of the draws: the time that a power takes is proportional to their number.
-QUICK = FitSettings(
-    utility=UtilitySettings(process=GaussianProcessSettings(frequencies=128, draws=64))
-)
 
 
 def log_p(x: Array) -> Array:
@@ -50,7 +43,7 @@ def faint_belief(sampling=LINE, n: int = 150, noise: float = 0.005, seed: int = 
     rng = np.random.default_rng(seed)
     a, b = sampling.sample(n, rng), sampling.sample(n, rng)
     heard = (log_p(a) - log_p(b)) / POWER + rng.normal(0, noise, n)
-    return fit_belief(a, b, log_odds=heard, sampling=sampling, settings=QUICK)
+    return fit_belief(a, b, log_odds=heard, sampling=sampling, settings=FEW_DRAWS)
 
 
 @pytest.fixture(scope="module")
@@ -274,7 +267,7 @@ class TestSources:
         ranges = ranges_of(30, 14)
         found = []
         for factor in (1.0, 7.0):
-            fitted = fit_belief(a, b, log_odds=factor * heard, sampling=LINE, settings=QUICK)
+            fitted = fit_belief(a, b, log_odds=factor * heard, sampling=LINE, settings=FEW_DRAWS)
             scaled = replace_log_odds(ranges, factor * ranges.log_odds)
             found.append(fit_power(fitted, ranges=scaled))
         assert found[1].value == pytest.approx(found[0].value / 7.0, rel=0.02)

@@ -3,20 +3,9 @@
 import numpy as np
 import pytest
 
-from llm_elicit.density import (
-    BeliefDensity,
-    FitSettings,
-    Uniform,
-    UtilitySettings,
-    fit_belief,
-    fit_power,
-)
-from llm_elicit.density.settings import GaussianProcessSettings
+from llm_elicit.density import BeliefDensity, Uniform, fit_belief, fit_power
+from tests.density.targets import FEW_DRAWS
 
-# A fourth of the draws: the time that a power takes is proportional to their number.
-QUICK = FitSettings(
-    utility=UtilitySettings(process=GaussianProcessSettings(frequencies=128, draws=64))
-)
 D = 8
 LAMBDA = Uniform([-3.0] * D, [3.0] * D)
 
@@ -28,7 +17,7 @@ def belief() -> BeliefDensity:
     a, b = rng.uniform(-3, 3, (2, 100, D))
     weights = 0.03 * rng.normal(size=D)
     log_odds = (a - b) @ weights + rng.normal(0, 0.05, 100)
-    return fit_belief(a, b, log_odds=log_odds, sampling=LAMBDA, settings=QUICK)
+    return fit_belief(a, b, log_odds=log_odds, sampling=LAMBDA, settings=FEW_DRAWS)
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 3.0])
@@ -61,7 +50,7 @@ def _of_whole_numbers(seed: int) -> tuple[BeliefDensity, dict[float, float]]:
     a, b = TEN.sample(60, rng), TEN.sample(60, rng)
     apart = -0.5 * (((a - centre) / width) ** 2 - ((b - centre) / width) ** 2)[:, 0]
     heard = apart / 3.0 + 0.02 * rng.normal(size=60)
-    belief = fit_belief(a, b, log_odds=heard, sampling=TEN, seed=seed, settings=QUICK)
+    belief = fit_belief(a, b, log_odds=heard, sampling=TEN, seed=seed, settings=FEW_DRAWS)
     return belief, dict(zip(LEVELS, quantiles.astype(float).tolist(), strict=True))
 
 
