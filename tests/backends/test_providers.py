@@ -1,11 +1,13 @@
-"""The real SDKs against loopback servers that speak the real wire formats."""
+"""The real SDKs against loopback servers that speak the real wire formats.
+
+Tests import the SDKs, not this file, which every process of a test run imports: they take three
+seconds.
+"""
 
 import asyncio
 import math
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 
 from llm_elicit.backends import Reply, Request, open_backend
@@ -165,6 +167,8 @@ def test_openai_itself_takes_max_completion_tokens(space: FeatureSpace, request_
 def test_a_setting_the_user_asked_for_is_never_dropped(
     space: FeatureSpace, request_: Request
 ) -> None:
+    import openai
+
     complaint = "Unsupported value: 'temperature' does not support 0.5 with this model."
     with (
         Provider(lambda n, body: Fails(400, complaint, param="temperature")) as provider,
@@ -241,6 +245,9 @@ def test_an_endpoint_is_written_down_without_credentials() -> None:
 
 def test_an_sdk_s_object_reads_like_the_json_it_came_from() -> None:
     """Batches and local models hand those in."""
+    import anthropic
+    import openai
+
     says = Says("A", logprobs={"A": -0.1, "B": -2.4}, thinking="hm", cached=3)
     asked = {"model": "m", "logprobs": True, "messages": []}
     body = completion(says, asked)
