@@ -59,49 +59,71 @@ def test_a_wheel_holds_no_paths_or_caches(wheel):
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
 
 
-def test_help_waits_for_no_sdk_and_asking_for_no_pytorch():
-    """What takes seconds to import is imported by what needs it."""
+HEAVY = "{'anthropic', 'openai', 'torch', 'pandas', 'pyarrow', 'scipy', 'matplotlib', 'ot'}"
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory) -> tuple[Path, str]:
+    """A folder with a run whose questions were asked, and what the process printed that asked."""
+    folder = tmp_path_factory.mktemp("asked")
+    (folder / "c.yaml").write_text(
+        "name: c\nspace: penguins\ndesign: {pairs: 5}\n"
+        "judges: [{name: j, backend: simulated, belief: uniform}]\n"
+    )
     script = (
         "import contextlib, sys, llm_elicit, llm_elicit.cli.main as cli\n"
+        f"heavy = {HEAVY}\n"
         "with contextlib.suppress(SystemExit):\n"
         "    cli.app(['--help'])\n"
-        "heavy = {'anthropic', 'openai', 'torch', 'pandas', 'scipy', 'matplotlib'}\n"
-        "print('loaded:', sorted(heavy & set(sys.modules)))\n"
+        "print('help loaded:', sorted(heavy & set(sys.modules)))\n"
         "import llm_elicit.pipeline.stages\n"
-        "later = {'anthropic', 'openai', 'torch', 'scipy', 'matplotlib', 'ot'}\n"
-        "print('to ask:', sorted(later & set(sys.modules)))\n"
+        "print('stages loaded:', sorted(heavy & set(sys.modules)))\n"
+        "import llm_elicit.service.server\n"
+        "print('service loaded:', sorted(heavy & set(sys.modules)))\n"
+        "with contextlib.suppress(SystemExit):\n"
+        "    cli.app(['ask', 'c.yaml'])\n"
+        "print('asking loaded:', sorted(heavy & set(sys.modules)))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert "loaded: []" in done.stdout
-    assert "to ask: []" in done.stdout
-    assert "estimate" in done.stdout
+    return folder, printed(script, folder)
 
 
-def test_a_look_waits_for_nothing_heavy(tmp_path):
-    """What `status` and the lists take is their imports; pandas alone took half of it."""
-    campaign = (
-        "name: c\nspace: penguins\ndesign: {pairs: 5}\njudges: [{name: j, backend: simulated}]\n"
-    )
-    (tmp_path / "c.yaml").write_text(campaign)
+def printed(script: str, folder: Path) -> str:
+    """What a script prints in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ask = [sys.executable, "-m", "llm_elicit", "ask", "c.yaml"]
-    subprocess.run(ask, cwd=tmp_path, env=environment, capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_help_and_a_service_wait_for_no_sdk_and_asking_for_no_pytorch(asked):
+    """What takes seconds to import is imported by what needs it."""
+    _, said = asked
+    assert "estimate" in said
+    for what in ("help", "stages", "service"):
+        assert f"{what} loaded: []" in said
+    assert "10 judgments" in said
+    assert "asking loaded: ['pandas', 'pyarrow']" in said
+
+
+def test_a_look_waits_for_nothing_heavy(asked):
+    """What `status` and the lists take is their imports; pandas alone took half of it."""
+    folder, _ = asked
     script = (
         "import contextlib, sys\n"
         "from llm_elicit.cli import main as cli\n"
-        "heavy = {'anthropic', 'openai', 'torch', 'pandas', 'pyarrow', 'scipy', 'matplotlib',\n"
-        "    'ot', 'genai_prices', 'httpx', 'jinja2'}\n"
+        f"heavy = {HEAVY} | {{'genai_prices', 'httpx', 'jinja2'}}\n"
         "for command in ('status c', 'backends', 'models', 'cache list', '--help'):\n"
         "    sys.argv = ['llm-elicit', *command.split()]\n"
         "    with contextlib.suppress(SystemExit):\n"
         "        cli.main()\n"
         "    print(command, 'loaded:', sorted(heavy & set(sys.modules)))\n"
     )
-    look = [sys.executable, "-c", script]
-    done = subprocess.run(
-        look, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.count("loaded: []") == 5, done.stdout + done.stderr
-    assert "j      10" in done.stdout
+    said = printed(script, folder)
+    assert said.count("loaded: []") == 5, said
+    assert "j      10" in said

@@ -10,13 +10,13 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from llm_elicit._util.packages import LazyModule
 from llm_elicit.backends import anthropic, openai
 from llm_elicit.backends.base import THINKING_ROOM, Backend, Notify, silent
 from llm_elicit.backends.batches import BatchClient
 from llm_elicit.backends.local import LocalBackend
+from llm_elicit.backends.simulated import SimulatedBackend
 from llm_elicit.config.judges import (
     AnthropicJudge,
     HumanJudge,
@@ -29,12 +29,6 @@ from llm_elicit.config.judges import (
 )
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
-
-if TYPE_CHECKING:
-    from llm_elicit.backends import simulated
-else:
-    # The simulated judge needs the density core (PyTorch and SciPy); no other judge does.
-    simulated = LazyModule("llm_elicit.backends.simulated")
 
 
 def _none(judge: Any) -> None:
@@ -127,7 +121,7 @@ PROVIDERS = {
         Provider(
             name="simulated",
             settings=SimulatedJudge,
-            open=lambda judge, space, _notify: simulated.SimulatedBackend(judge, space),
+            open=lambda judge, space, _notify: SimulatedBackend(judge, space),
             free=True,
             language_model=False,
         ),

@@ -6,12 +6,11 @@ import asyncio
 import hashlib
 import math
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_elicit._util.packages import LazyModule
 from llm_elicit.backends.base import Capabilities, Reply, Request
 from llm_elicit.backends.kernel_density import KernelDensity
 from llm_elicit.backends.sdk import Keyless
@@ -19,14 +18,6 @@ from llm_elicit.config.judges import SimulatedJudge, SoftAnswers
 from llm_elicit.errors import InputError
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
-
-if TYPE_CHECKING:
-    import torch
-
-    from llm_elicit import density
-else:
-    # PyTorch, which other judges do not need.
-    density, torch = LazyModule("llm_elicit.density"), LazyModule("torch")
 
 _MOST_ROWS = 20_000
 """Rows of the table that a kernel density is made of; more would only cost time."""
@@ -83,10 +74,9 @@ class SimulatedBackend(Keyless):
         self._level = judge.noise_level or (GUMBEL_LEVEL if judge.noise == "gumbel" else 1.0)
         self._low, self._high = space.scale_ends
         self._kernels = self._density() if judge.belief == "table" else None
-        # SciPy and PyTorch are loaded now, in the thread that opens the backend, and not by the
-        # first question in the event loop.
+        # SciPy is loaded now, in the thread that opens the backend, and not by the first question
+        # in the event loop.
         self.log_belief(np.atleast_2d(space.low))
-        density.Noise(judge.noise, self._level).log_cdf(torch.zeros(1))
 
     def _density(self) -> KernelDensity:
         rows = self._space.table_points()
@@ -264,8 +254,12 @@ class SimulatedBackend(Keyless):
         """Return P(first shown), from the log-odds or from the noise of choices."""
         if self._judge.log_odds is not None:
             return _logistic(self._log_odds(difference, request))
-        noise = density.Noise(self._judge.noise, self._level)
-        return float(noise.log_cdf(torch.tensor(difference, dtype=torch.float64)).exp())
+        if self._judge.noise == "gumbel":
+            return _logistic(difference / self._level)
+        if self._judge.noise == "normal":
+            return 0.5 * math.erfc(-0.5 * difference / self._level)
+        tail = 0.5 * math.exp(-self._level * abs(difference))
+        return 1.0 - tail if difference >= 0.0 else tail
 
     def _ratio(self, difference: float, request: Request) -> float:
         """Return the ratio of the first density to the second, with noise."""
@@ -277,7 +271,13 @@ class SimulatedBackend(Keyless):
 
     def _noise(self, request: Request) -> float:
         """Return the difference between the noise on the first utility and on the second."""
-        noise = density.Noise(self._judge.noise, self._level).draw((2,), self._own(request))
+        rng = self._own(request)
+        if self._judge.noise == "gumbel":
+            noise = rng.gumbel(0.0, self._level, 2)
+        elif self._judge.noise == "normal":
+            noise = rng.normal(0.0, self._level, 2)
+        else:
+            noise = rng.exponential(1.0 / self._level, 2)
         return float(noise[0] - noise[1])
 
     def _position(self, request: Request, settings: SoftAnswers) -> float:

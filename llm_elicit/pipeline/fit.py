@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from llm_elicit._util.packages import LazyModule, package_version
 from llm_elicit.comparisons.fit_inputs import evidence_of, noise_of, sampling_of
@@ -27,10 +26,12 @@ from llm_elicit.pipeline.stage_inputs import check_files, conditions_of, joint_t
 from llm_elicit.spaces.features import FeatureSpace
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from llm_elicit import audit as audit_package
     from llm_elicit import density
 else:
-    audit_package = LazyModule("llm_elicit.audit")
+    audit_package, pd = LazyModule("llm_elicit.audit"), LazyModule("pandas")
     density = LazyModule("llm_elicit.density")
 
 _SILENT = Silent()

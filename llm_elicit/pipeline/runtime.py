@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,9 +26,6 @@ from llm_elicit.orchestrator import (
 from llm_elicit.pipeline.campaign_run import CampaignRun, Sharing
 from llm_elicit.pipeline.recovery import Recovery, run_folders
 from llm_elicit.pipeline.run_folder import Run, find
-
-_LIBRARIES = ("pyarrow.parquet", "scipy.stats", "llm_elicit.density")
-"""Large libraries that the stages need in this process."""
 
 
 class Runtime:
@@ -82,8 +78,6 @@ class Runtime:
         self._recovery = Recovery(folder)
 
     async def __aenter__(self) -> Self:
-        # Loading them later would block the event loop of runs that ask already.
-        await in_thread(_load_libraries)
         self._runs.clear()  # those of another event loop
         self._sharing = self._shared()
         if self._max_cost is not None:
@@ -202,11 +196,6 @@ class Runtime:
         await run.delete()
         if self._runs.get(name) is run:
             del self._runs[name]
-
-
-def _load_libraries() -> None:
-    for name in _LIBRARIES:
-        import_module(name)
 
 
 def _spent(folder: Path) -> float:

@@ -11,17 +11,16 @@ import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-import pandas as pd
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
+from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline import stages
@@ -31,6 +30,11 @@ from llm_elicit.service.problems import ProblemError
 from llm_elicit.service.security import require
 from llm_elicit.service.state import service_of
 from llm_elicit.spaces.features import Feature, FeatureSpace, Floats
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = LazyModule("pandas")  # for workers alone
 
 Format = Literal["json", "parquet"]
 
@@ -339,8 +343,3 @@ def _value(feature: Feature, value: float | str, row: int) -> float:
     shown = visible(repr(value), 60)
     expected = "a word" if feature.categories else "a number"
     raise InputError(f"points[{row}]: {feature.name} is {expected}, got {shown}")
-
-
-def ready() -> None:
-    """Import what a worker computes with, so that the first request is fast."""
-    import_module("llm_elicit.density")

@@ -74,14 +74,12 @@ def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         del app
-        warming = asyncio.create_task(service.workers.call(results.ready))
         async with runtime:
             beginning = asyncio.create_task(_begin(runtime, chosen))
             yield
             beginning.cancel()
             await asyncio.wait([beginning])
             await asyncio.to_thread(service.experts.close)
-        warming.cancel()
 
     app = FastAPI(
         title="llm-elicit",

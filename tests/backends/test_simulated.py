@@ -1,16 +1,19 @@
 """The simulated expert against what random utility models promise."""
 
 import asyncio
+import itertools
 import math
 import time
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.stats import norm
 
 from llm_elicit.backends import Request, SimulatedBackend, open_backend
 from llm_elicit.config.judges import SimulatedJudge
+from llm_elicit.density import Noise
 from llm_elicit.errors import InputError
 from llm_elicit.questions import Message, Prompt
 from llm_elicit.spaces.features import FeatureSpace
@@ -64,6 +67,21 @@ def test_choices_follow_the_noises_law(
     n = 600
     share = _answers(expert, points[i], points[j], n)
     assert share == pytest.approx(expected, abs=4 * math.sqrt(0.25 / n))
+
+
+@pytest.mark.parametrize("noise", ["gumbel", "exponential", "normal"])
+def test_stated_probabilities_follow_the_noises_law(noise: str, space: FeatureSpace) -> None:
+    """As the density core has it, which the judge does without."""
+    expert = _expert(space, noise=noise, noise_level=2.0)
+    points = expert.sample(30, np.random.default_rng(1))
+    utilities = expert.log_belief(points)
+    prompt = Prompt((Message("user", "how likely?"),))
+    for i, j in itertools.pairwise(range(len(points))):
+        request = Request(prompt, (points[i], points[j]), answer="probability")
+        stated = asyncio.run(expert.ask(request)).text
+        difference = torch.as_tensor(utilities[i] - utilities[j])
+        expected = float(Noise(noise, 2.0).log_cdf(difference).exp())
+        assert float(stated.removesuffix(" %")) == pytest.approx(100.0 * expected, abs=0.5001)
 
 
 def test_an_answer_depends_on_the_question_alone(space: FeatureSpace, request_: Request) -> None:
