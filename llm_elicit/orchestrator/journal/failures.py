@@ -38,16 +38,17 @@ _FILE[sqlite3.SQLITE_CORRUPT] = _FILE[sqlite3.SQLITE_NOTADB] = (
     "the cache has are not asked for again"
 )
 
+# By SQLSTATE, which the driver does not report for what a server refuses a connection for.
 _SERVER = {
-    "28": "the server does not let this user in; check PGPASSWORD or ~/.pgpass",
-    "3D": "there is no such database; make it, or correct the address",
     "42501": "this user may not do that; the journal needs the right to make a schema in the "
     "database",
     "25006": "the server only lets itself be read; give the address of its primary",
     "53100": "the server's disk is full; make room there and run again",
-    "53300": "the server has no connection left; end other programs, or raise max_connections",
 }
-_UNREACHABLE = "check that the server runs and lets this user in (PGPASSWORD, ~/.pgpass)"
+_REFUSED = (
+    "check that the server runs, that it has this database and a connection left, and that it lets "
+    "this user in (PGPASSWORD, ~/.pgpass)"
+)
 
 
 def explained(error: Exception, name: str, *, shared: bool) -> JournalError:
@@ -59,7 +60,11 @@ def explained(error: Exception, name: str, *, shared: bool) -> JournalError:
         shared: whether the journal is on a server.
     """
     reason = " ".join(str(getattr(error, "orig", None) or error).split())
-    way_out = _of_server(error) if shared else _FILE.get(_code(error), "see the reason")
+    way_out = (
+        _SERVER.get(_state(error), _REFUSED)
+        if shared
+        else _FILE.get(_code(error), "see the reason")
+    )
     explained = JournalError(
         f"{name}: the journal cannot be used ({reason[:300]}): {way_out}; "
         "what was committed before is kept"
@@ -91,8 +96,3 @@ def _code(error: Exception) -> int:
 def _state(error: Exception) -> str:
     """Return PostgreSQL's SQLSTATE; empty if there is none."""
     return getattr(getattr(error, "orig", None), "sqlstate", None) or ""
-
-
-def _of_server(error: Exception) -> str:
-    state = _state(error)
-    return _SERVER.get(state) or _SERVER.get(state[:2]) or _UNREACHABLE
