@@ -102,7 +102,8 @@ def _polynomial(first: int) -> sa.ColumnElement[int]:
 _LIVE = (people.c.state == ANSWERED) | ((people.c.state == LEASED) & (people.c.expires > clock()))
 _HERE = (people.c.judge == bindparam("of_judge")) & (people.c.expert == bindparam("of_expert"))
 
-_ROW = select(*(people.c[one.name] for one in fields(CardRow)))
+_COLUMNS = [people.c[one.name] for one in fields(CardRow)]
+_ROW = select(*_COLUMNS)
 
 _CARD = _ROW.where(people.c.id == bindparam("card"))
 _HELD = _ROW.where(_HERE, people.c.state == LEASED)
@@ -128,7 +129,7 @@ _LEASE = (
         expires=clock() + bindparam("lease"), shown=clock(),
         choice=bindparam("new_choice"), expected=bindparam("new_expected"),
     )
-    .returning(people.c.id)
+    .returning(*_COLUMNS)
 )  # fmt: skip
 _COUNTS = (
     select(people.c.kind, func.count())
@@ -143,7 +144,6 @@ _SETTLE = (
         confidence=bindparam("new_confidence"), answered_at=bindparam("new_time"),
     )
 )  # fmt: skip
-_STATE = select(questions.c.state).where(questions.c.id == bindparam("of"))
 _REPLICATE = select(questions.c.replicate).where(questions.c.id == bindparam("of"))
 
 _OPEN = (
@@ -244,14 +244,8 @@ def _row(db: sa.Connection, query: sa.Select[Any], values: Mapping[str, Any]) ->
 
 
 def held(db: sa.Connection, expert: Expert) -> CardRow | None:
-    """Return the card that an expert has; None if the question was settled otherwise since."""
-    row = _row(db, _HELD, expert.key)
-    if row is None or row.kind != "question":
-        return row
-    if db.execute(_STATE, {"of": row.question}).scalar() in ("done", "quarantined"):
-        release(db, row)
-        return None
-    return row
+    """Return the card that an expert has; only its answer settles the question meanwhile."""
+    return _row(db, _HELD, expert.key)
 
 
 def question_of(db: sa.Connection, row: CardRow) -> Question:
@@ -279,8 +273,8 @@ def next_question(db: sa.Connection, expert: Expert, known: int) -> tuple[int, i
         expert: the expert.
         known: the number that follows the last pair of the plan.
     """
-    values = {**expert.key, **expert.shuffle.parameters(), "known": known}
-    values |= {"experts": expert.experts} if expert.spread else {}
+    order = expert.shuffle.parameters()
+    values = {**expert.key, **order, "known": known, "experts": expert.experts}
     row = db.execute(_NEXT_SPREAD if expert.spread else _NEXT, values).one_or_none()
     return None if row is None else (row.id, row.pair, row.presentation)
 
@@ -314,8 +308,7 @@ def lease(
         "new_pair": pair, "new_presentation": presentation, "new_choice": choice,
         "new_expected": expected,
     }  # fmt: skip
-    number = int(db.execute(_LEASE, values).scalar_one())
-    return CardRow(number, expert.judge, expert.name, kind, *shown, "leased", choice, expected, 0.0)
+    return CardRow(**db.execute(_LEASE, values).one()._mapping)
 
 
 def answered_cards(db: sa.Connection, expert: Expert) -> dict[CardKind, int]:
@@ -328,8 +321,8 @@ def repeatable(db: sa.Connection, expert: Expert, gap: int) -> list[CardRow]:
 
     They were answered before the last `gap` questions, and not repeated yet.
     """
-    query = _ROW.where(_HERE, people.c.state == ANSWERED, people.c.kind != "attention")
-    cards = [CardRow(**row._mapping) for row in db.execute(query.order_by(people.c.id), expert.key)]
+    query = _ROW.where(_HERE, people.c.state == ANSWERED).order_by(people.c.id)
+    cards = [CardRow(**row._mapping) for row in db.execute(query, expert.key)]
     repeated = {one.question for one in cards if one.kind == "repeat"}
     asked = [one for one in cards if one.kind == "question"]
     return [one for one in asked[: max(len(asked) - gap, 0)] if one.question not in repeated]
@@ -391,10 +384,9 @@ def reopen(db: sa.Connection, row: CardRow) -> None:
 def left(db: sa.Connection, expert: Expert, known: int) -> int:
     """Return how many questions wait for an answer that this expert may give."""
     count = select(func.count()).where(_OPEN, questions.c.pair < bindparam("known"))
-    values: dict[str, Any] = {**expert.key, "known": known}
+    values = {**expert.key, "known": known, "experts": expert.experts}
     if expert.spread:
         distinct = select(questions.c.pair, questions.c.presentation).distinct()
         may = distinct.where(_OPEN, questions.c.pair < bindparam("known"), _FEWEST_ANSWERED)
         count = select(func.count()).select_from(may.subquery())
-        values["experts"] = expert.experts
     return int(db.execute(count, values).scalar_one())
