@@ -60,11 +60,11 @@ def _wrapped(
 )
 def test_a_file_that_cannot_be_used(code: int | None, way_out: str, wrapped: bool) -> None:
     error: Exception = _wrapped(_of_file(code)) if wrapped else _of_file(code)
-    told = explained(error, "try/journal.sqlite", shared=False)
+    said = explained(error, "try/journal.sqlite", shared=False)
     begins = "try/journal.sqlite: the journal cannot be used (what SQLite says): "
-    assert str(told).startswith(begins + way_out)
-    assert str(told).endswith("; what was committed before is kept")
-    assert not told.passes
+    assert str(said).startswith(begins + way_out)
+    assert str(said).endswith("; what was committed before is kept")
+    assert not said.passes
     assert is_full(error) is (wrapped and code == sqlite3.SQLITE_FULL)
 
 
@@ -83,8 +83,8 @@ def test_text_that_is_none_means_a_damaged_file(error: Exception) -> None:
 
 
 def test_a_long_reason_is_one_short_line() -> None:
-    told = str(explained(_of_file(None, "a\n  b" + "c" * 1000), "x", shared=False))
-    assert f"({'a b' + 'c' * 297})" in told
+    said = str(explained(_of_file(None, "a\n  b" + "c" * 1000), "x", shared=False))
+    assert f"({'a b' + 'c' * 297})" in said
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_a_long_reason_is_one_short_line() -> None:
     ],
 )
 def test_a_server_that_cannot_be_used(state: str | None, way_out: str) -> None:
-    told = explained(_wrapped(_ServerError(state)), "try (elicit)", shared=True)
+    said = explained(_wrapped(_ServerError(state)), "try (elicit)", shared=True)
     begins = "try (elicit): the journal cannot be used (what the server says): "
-    assert str(told).startswith(begins + way_out)
+    assert str(said).startswith(begins + way_out)
 
 
 @pytest.mark.parametrize(
