@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
 
 from llm_elicit.density import (
     AnnealingSettings,
@@ -14,6 +17,7 @@ from llm_elicit.density import (
     DensityError,
     Evidence,
     FitSettings,
+    Noise,
     Uniform,
     UtilitySettings,
     fit_belief,
@@ -202,6 +206,18 @@ class TestFit:
         assert 0.75 < np.mean(held) <= 1.0
 
 
+@cache
+def faint_and_votes(votes: int, seed: int) -> tuple[BeliefDensity, Array]:
+    """The belief of faint log-odds and votes; of the votes, utilities of winner minus loser."""
+    rng = np.random.default_rng(seed)
+    a, b = BOX.sample(votes, rng), BOX.sample(votes, rng)
+    wins = rng.random(votes) < 1 / (1 + np.exp(-(hill(a) - hill(b)) / Noise().scale))
+    evidence = Evidence.comparisons(a, b, wins, judge="votes")
+    faint = Evidence.log_odds(*both_orders(60, 10, gain=0.05, noise=0.02), judge="faint")
+    belief = fitted(faint + evidence)
+    return belief, np.where(wins, 1.0, -1.0) * (belief.utility(a) - belief.utility(b))
+
+
 class TestJudges:
     def test_each_has_a_gain_and_a_dispersion(self):
         one = Evidence.log_odds(*both_orders(120, 7, gain=0.1, noise=0.03), judge="one")
@@ -213,12 +229,7 @@ class TestJudges:
         assert judges["two"]["dispersion"] == pytest.approx(0.2, rel=0.3)
 
     def test_hard_choices_beside_log_odds_set_the_unit(self):
-        rng = np.random.default_rng(9)
-        a, b = BOX.sample(150, rng), BOX.sample(150, rng)
-        wins = rng.random(150) < 1 / (1 + np.exp(-(hill(a) - hill(b)) / 0.7797))
-        votes = Evidence.comparisons(a, b, wins, judge="votes")
-        faint = Evidence.log_odds(*both_orders(60, 10, gain=0.05, noise=0.02), judge="faint")
-        belief = fitted(faint + votes)
+        belief, _ = faint_and_votes(150, 9)
         assert belief.diagnostics["response"]["scale"] == "choices"
         truth = hill(GRID)
         slope = np.polyfit(truth, belief.utility(GRID), 1)[0]
@@ -226,6 +237,26 @@ class TestJudges:
         assert belief.diagnostics["response"]["judges"]["faint"]["gain"] == pytest.approx(
             0.05, rel=0.35
         )
+
+    @pytest.mark.parametrize(("votes", "seed"), [(10, 3), (150, 9)])
+    def test_the_unit_is_the_most_likely_one(self, votes: int, seed: int):
+        """A weak prior leaves a few votes alone: it doubled the unit once."""
+        _, apart = faint_and_votes(votes, seed)
+        assert apart.min() < -0.1, "some votes contradict the utility: the best factor is finite"
+
+        def loss(factor: float) -> float:
+            return float(np.logaddexp(0.0, -factor * apart / Noise().scale).sum())
+
+        best = minimize_scalar(loss, bounds=(0.1, 10.0), method="bounded").x
+        assert best == pytest.approx(1.0, abs=0.07)
+
+    @pytest.mark.parametrize(("votes", "seed"), [(10, 3), (150, 9)])
+    def test_draws_differ_in_the_unit_as_the_choices_leave_it_open(self, votes: int, seed: int):
+        belief, apart = faint_and_votes(votes, seed)
+        u = apart / Noise().scale
+        information = float((u**2 / (2.0 + 2.0 * np.cosh(u))).sum())
+        slopes = [np.polyfit(hill(GRID), f, 1)[0] for f in belief.utilities(GRID)]
+        assert np.log(slopes).std() == pytest.approx(information**-0.5, rel=0.25)
 
 
 class TestProbabilities:

@@ -19,70 +19,34 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.settings import GaussianProcessSettings
 from llm_elicit.density.stacks import FourierStack, draw_frequencies, fourier_features
+from llm_elicit.density.utility.marginal_likelihood import (
+    VARIANCES,
+    Hyperparameters,
+    MarginalLikelihood,
+    Observations,
+    prior_blocks,
+    quadratic_columns,
+)
 from llm_elicit.density.utility.quadratic import QuadraticTerms
 from llm_elicit.density.utility_function import Utility, UtilityDraws
 
 Array = npt.NDArray[np.float64]
-Index = npt.NDArray[np.int64]
 
 _SEED = 0
-_VARIANCES = 5  # linear, common curvature, differences of curvature, cross terms, process
-_LOG_SD = 3.0  # of the prior of a log-variance, a log-dispersion and a log-gain
-_LENGTH_SD = 0.5  # of the prior of log ℓ
 _WIDE = 3.0  # prior standard deviation of a position effect, in units of the observations'
 _LEAST_INFORMATION = 1e-6
 _CONVERGED = 1e-3
-
-
-@dataclass(frozen=True)
-class Observations:
-    """n rows that measure differences of utility.
-
-    ``first``, ``second`` (n, p) features; ``category`` (p,) as in `QuadraticTerms.of`. Of a
-    measurement ``value`` (n,) has variance ``share`` σ² + ``extra`` and may be ``censored`` (see
-    `LogOdds`); of a choice the first point won, ``weight`` (n,) times. ``source`` (n,) numbers what
-    has a gain and a dispersion of its own: the log-odds of each judge, then the choices of each
-    judge; ``choices`` says of each source whether it is of choices. ``effects`` (n, B) are columns
-    of position effects with normal priors of standard deviation ``effect_sd`` (B,), NaN for a wide
-    one. Rows of one ``group`` (n,) are left out together.
-    """
-
-    first: Tensor
-    second: Tensor
-    value: Array
-    share: Array
-    extra: Array
-    censored: Index
-    weight: Array
-    source: Index
-    choices: tuple[bool, ...]
-    effects: Array
-    effect_sd: Array
-    group: Index
-    category: Index
-
-    def __len__(self) -> int:
-        return len(self.value)
-
-    @property
-    def chosen(self) -> npt.NDArray[np.bool_]:
-        """Which rows are choices (n,)."""
-        return np.array(self.choices, dtype=bool)[self.source]
-
-    @property
-    def anchor(self) -> int:
-        """The source whose gain is one."""
-        return self.choices.index(True) if any(self.choices) else 0
+_GAINS = 16  # different gains among the draws
 
 
 @dataclass(frozen=True)
@@ -104,6 +68,18 @@ class GaussianProcessFit:
     log_evidence: float
 
 
+class _Posterior(NamedTuple):
+    """Columns (n, P), mean (P,) and a root (P, P) of the covariance of the coefficients.
+
+    ``weight`` (n,) are the precisions of the measurements.
+    """
+
+    columns: Tensor
+    mean: Tensor
+    root: Tensor
+    weight: Tensor
+
+
 def fit_gaussian_process(
     rows: Observations, noise: Noise, generator: torch.Generator, settings: GaussianProcessSettings
 ) -> GaussianProcessFit:
@@ -114,7 +90,7 @@ def fit_gaussian_process(
 
 
 class _Process:
-    """The marginal likelihood of the variances, and the posterior of the coefficients at them."""
+    """The posterior of the coefficients at the variances that maximize the marginal likelihood."""
 
     def __init__(
         self,
@@ -125,15 +101,14 @@ class _Process:
     ) -> None:
         self.rows, self.noise, self.settings = rows, noise, settings
         self.generator = generator
-        self.dimension = int(rows.first.shape[1])
         # The same for every seed: which ones are drawn moves the ends of bands.
         fixed = torch.Generator().manual_seed(_SEED)
-        self.unit_frequencies = draw_frequencies(settings.frequencies, self.dimension, fixed)
+        dimension = int(rows.first.shape[1])
+        self.unit_frequencies = draw_frequencies(settings.frequencies, dimension, fixed)
         self.terms = QuadraticTerms.of(rows.category)
-        sides = (self.terms.columns(t.double().numpy()) for t in (rows.first, rows.second))
-        self.quadratic = torch.from_numpy(np.subtract(*sides))
-        self.blocks = _blocks(self.terms)
-        exact = ~rows.chosen & np.isfinite(rows.extra) & (rows.censored == 0)
+        self.quadratic = quadratic_columns(self.terms, rows)
+        self.blocks = prior_blocks(self.terms)
+        exact = rows.exact
         self.exact = torch.from_numpy(exact)
         square = float(np.mean(rows.value[exact] ** 2)) if exact.any() else noise.scale**2
         # If all log-odds are equal there is no scale; any value will do.
@@ -143,28 +118,10 @@ class _Process:
             np.where(np.isnan(rows.effect_sd), wide, rows.effect_sd) ** 2
         )
         self.effects = torch.from_numpy(rows.effects)
-        self.source = torch.from_numpy(rows.source)
-        self.free = [s for s in range(len(rows.choices)) if s != rows.anchor]
-        self.log_odds = [s for s, choices in enumerate(rows.choices) if not choices]
-        self.theta = self._start()
-        self.centre = self.theta.copy()
+        self.hyper = Hyperparameters(rows, self.unit, noise.scale)
+        self.theta = self.hyper.centre.copy()
         self.target = torch.from_numpy(np.where(exact, rows.value, 0.0))
         self.fixed_variance = torch.full((len(rows),), math.inf, dtype=torch.float64)
-
-    def _start(self) -> Array:
-        """Return the centres of the priors: logs of variances, ℓ, gains, dispersions."""
-        gains = [0.0] * len(self.free)
-        unit = self.unit
-        if any(self.rows.choices):
-            # f is in units of the choices' noise, a few of it wide; log-odds may be fainter.
-            unit = 2.0 * self.noise.scale
-            faint = math.log(self.unit / unit)
-            gains = [0.0 if self.rows.choices[s] else faint for s in self.free]
-        d = self.dimension
-        variance = 2.0 * math.log(unit) - math.log(2.0 * d)
-        logs = [variance, variance, variance, variance - math.log(d), variance]
-        dispersions = [math.log(0.5 * self.unit)] * len(self.log_odds)
-        return np.array([*logs, 0.5 * math.log(d), *gains, *dispersions])
 
     def maximize(self) -> None:
         """Estimate the variances, in turns with normal approximations where rows need them."""
@@ -193,7 +150,8 @@ class _Process:
         cut = torch.from_numpy(rows.censored != 0)
         if cut.any():
             sign = torch.from_numpy(rows.censored[rows.censored != 0]).double()
-            spread = self._variance()[cut].sqrt()
+            measured = self.hyper.terms(torch.from_numpy(self.theta)).measurement
+            spread = measured[cut].sqrt()
             u = sign * (eta[cut] - torch.from_numpy(rows.value)[cut]) / spread
             log_density = -0.5 * u * u - 0.5 * math.log(2 * math.pi)
             ratio = torch.exp(log_density - torch.special.log_ndtr(u))
@@ -201,72 +159,50 @@ class _Process:
             self.target[cut] = eta[cut] + sign * ratio / spread / information
             self.fixed_variance[cut] = 1.0 / information
 
-    def _parts(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return variances (5,), ℓ (), gains (n,) and variances of the measurements (n,)."""
-        variances, rest = torch.exp(theta[:_VARIANCES]), theta[_VARIANCES:]
-        log_gain = torch.zeros(len(self.rows.choices), dtype=torch.float64)
-        log_gain = log_gain.index_copy(0, torch.tensor(self.free, dtype=torch.long),
-                                       rest[1 : 1 + len(self.free)])  # fmt: skip
-        log_sd = torch.zeros(len(self.rows.choices), dtype=torch.float64)
-        log_sd = log_sd.index_copy(0, torch.tensor(self.log_odds, dtype=torch.long),
-                                   rest[1 + len(self.free) :])  # fmt: skip
-        share, extra = torch.from_numpy(self.rows.share), torch.from_numpy(self.rows.extra)
-        variance = share * torch.exp(2.0 * log_sd[self.source]) + extra
-        return variances, torch.exp(rest[0]), torch.exp(log_gain)[self.source], variance
-
-    def _variance(self) -> Tensor:
-        return self._parts(torch.from_numpy(self.theta))[3]
-
     def _search(self) -> None:
         """Maximize the marginal likelihood of at most `rows` rows."""
         kept = torch.nonzero(self.exact | self.fixed_variance.isfinite())[:, 0]
         if len(kept) > self.settings.rows:
             mixed = torch.randperm(len(kept), generator=self.generator)
             kept = kept[mixed[: self.settings.rows]]
-        grams = _Grams(self, kept)
-
-        def objective(values: Array) -> tuple[float, Array]:
-            theta = torch.from_numpy(values).requires_grad_()
-            loss = grams.loss(theta)
-            (slope,) = torch.autograd.grad(loss, [theta])
-            return float(loss.detach()), np.asarray(slope.numpy())
-
-        bounds = [(c - 12.0, c + 8.0) for c in self.centre]
-        at = _VARIANCES
-        bounds[at] = (self.centre[at] - 2.0, self.centre[at] + 1.5)
-        found = minimize(
-            objective, self.theta, jac=True, method="L-BFGS-B", bounds=bounds,
-            options={"maxiter": self.settings.iterations},
-        )  # fmt: skip
-        self.theta, self.log_evidence = np.asarray(found.x), -float(found.fun)
+        self.likelihood = MarginalLikelihood(
+            self.rows, self.hyper, self.effect_variance, kept, self.target, self.fixed_variance
+        )
+        found = self.likelihood.maximize(self.theta, self.settings.iterations)
+        self.theta, self.log_evidence = found
 
     def _solve(self) -> None:
         """Compute the posterior of all coefficients at the variances found."""
-        variances, length, gain, variance = self._parts(torch.from_numpy(self.theta))
-        variance = torch.where(self.exact, variance, self.fixed_variance)
+        length = math.exp(self.theta[VARIANCES])
         self.frequencies = self.unit_frequencies / length
         first, second = self.rows.first.double(), self.rows.second.double()
         fourier = fourier_features(first, self.frequencies)
         fourier = fourier - fourier_features(second, self.frequencies)
-        columns = torch.cat([self.quadratic, fourier], 1) * gain[:, None]
-        self.columns = torch.cat([columns, self.effects], 1)
-        root = self._prior_root(variances)
-        weight = 1.0 / variance
-        scaled = (self.columns @ root) * weight.sqrt()[:, None]
+        self.plain = torch.cat([self.quadratic, fourier], 1)
+        found = self._posterior(self.theta)
+        self.columns, self.mean, self.root, self.weight = found
+        self.fitted = self.columns @ self.mean
+
+    def _posterior(self, theta: Array) -> _Posterior:
+        """Return the posterior of all coefficients at these variances and gains."""
+        terms = self.hyper.terms(torch.from_numpy(theta))
+        weight = 1.0 / torch.where(self.exact, terms.measurement, self.fixed_variance)
+        columns = torch.cat([self.plain * terms.gain[:, None], self.effects], 1)
+        root = self._prior_root(terms.variances)
+        scaled = (columns @ root) * weight.sqrt()[:, None]
         precision = scaled.T @ scaled + torch.eye(scaled.shape[1], dtype=torch.float64)
         factor = torch.linalg.cholesky(precision)
         pull = scaled.T @ (self.target * weight.sqrt()).nan_to_num(0.0)
-        mean = torch.cholesky_solve(pull[:, None], factor)[:, 0]
-        self.root = torch.linalg.solve_triangular(factor, root.T, upper=False).T  # cov = root rootᵀ
-        self.mean, self.weight = root @ mean, weight
-        self.fitted = self.columns @ self.mean
+        mean = root @ torch.cholesky_solve(pull[:, None], factor)[:, 0]
+        root = torch.linalg.solve_triangular(factor, root.T, upper=False).T  # cov = root rootᵀ
+        return _Posterior(columns, mean, root, weight)
 
     def _prior_root(self, variances: Tensor) -> Tensor:
         """Return a root (P, P) of the coefficients' prior covariance."""
-        count = self.columns.shape[1]
+        count = self.plain.shape[1] + len(self.effect_variance)
         quadratic = self.quadratic.shape[1]
         root = torch.zeros(count, count, dtype=torch.float64)
-        for block, variance in zip(self.blocks, variances[: _VARIANCES - 1], strict=True):
+        for block, variance in zip(self.blocks, variances[: VARIANCES - 1], strict=True):
             root[:quadratic, :quadratic] += variance.sqrt() * block
         process = torch.arange(quadratic, count - len(self.effect_variance))
         root[process, process] = variances[-1].sqrt()
@@ -277,11 +213,8 @@ class _Process:
     def result(self) -> GaussianProcessFit:
         """Return the fit."""
         quadratic = self.quadratic.shape[1]
-        end = self.columns.shape[1] - len(self.effect_variance)
-        normal = torch.randn(
-            self.root.shape[1], self.settings.draws, generator=self.generator, dtype=torch.float64
-        )
-        drawn = (self.mean[:, None] + self.root @ normal).T
+        end = self.plain.shape[1]
+        drawn = self._drawn()
         frequencies = self.frequencies.float()
         mean = self.mean.numpy()
         plain = self.terms.utility(mean[:quadratic])
@@ -290,11 +223,7 @@ class _Process:
             *self.terms.forms(drawn[:, :quadratic]),
             fourier=FourierStack(frequencies, drawn[:, quadratic:end].float()),
         )
-        _, length, _, _ = self._parts(torch.from_numpy(self.theta))
-        gain, dispersion = np.ones(len(self.rows.choices)), np.full(len(self.rows.choices), np.nan)
-        rest = self.theta[_VARIANCES + 1 :]
-        gain[self.free] = np.exp(rest[: len(self.free)])
-        dispersion[self.log_odds] = np.exp(rest[len(self.free) :])
+        gain, dispersion = self.hyper.of_sources(self.theta)
         return GaussianProcessFit(
             Utility(plain.linear, plain.curvature, fourier=smooth),
             draws,
@@ -302,9 +231,24 @@ class _Process:
             mean[end:],
             gain,
             dispersion,
-            float(length),
+            math.exp(self.theta[VARIANCES]),
             self.log_evidence,
         )
+
+    def _drawn(self) -> Tensor:
+        """Return draws (S, P) of the coefficients; the unit of the utility is drawn with them."""
+        normal = torch.randn(
+            self.root.shape[1], self.settings.draws, generator=self.generator, dtype=torch.float64
+        )
+        if not self.hyper.free:
+            return (self.mean[:, None] + self.root @ normal).T
+        parts = normal.chunk(_GAINS, dim=1)
+        curvature = self.likelihood.curvature(self.theta)
+        thetas = self.hyper.with_gains(self.theta, curvature, len(parts))
+        found = [self._posterior(theta) for theta in thetas]
+        return torch.cat(
+            [p.mean[:, None] + p.root @ z for p, z in zip(found, parts, strict=True)], 1
+        ).T
 
     def _predicted(self) -> Array:
         """Return the prediction of every row without its group, at the same variances."""
@@ -322,49 +266,3 @@ class _Process:
             left = np.linalg.lstsq(np.eye(len(at)) - smoother, residual[at], rcond=None)[0]
             predicted[at] = target[at] - left
         return predicted
-
-
-class _Grams:
-    """Inner products of the rows under each part of the prior, and the marginal likelihood."""
-
-    def __init__(self, process: _Process, kept: Tensor) -> None:
-        self.process, self.kept = process, kept
-        rows = process.rows
-        quadratic = process.quadratic[kept]
-        self.parts = [(quadratic @ block) @ (quadratic @ block).T for block in process.blocks]
-        first, second = rows.first.double()[kept], rows.second.double()[kept]
-        pairs = ((first, first), (second, second), (first, second), (second, first))
-        self.distances = [torch.cdist(x, y).square() for x, y in pairs]
-        effects = process.effects[kept]
-        self.effects = (effects * process.effect_variance) @ effects.T
-
-    def loss(self, theta: Tensor) -> Tensor:
-        """Minus the log marginal likelihood and log prior, up to a constant."""
-        process, kept = self.process, self.kept
-        variances, length, gain, variance = process._parts(theta)
-        variance = torch.where(process.exact, variance, process.fixed_variance)[kept]
-        near = [torch.exp(-0.5 * distance / length**2) for distance in self.distances]
-        covariance = variances[-1] * (near[0] + near[1] - near[2] - near[3])
-        for part, scale in zip(self.parts, variances[: _VARIANCES - 1], strict=True):
-            covariance = covariance + scale * part
-        gains = gain[kept]
-        covariance = gains[:, None] * covariance * gains + self.effects + torch.diag(variance)
-        factor, failed = torch.linalg.cholesky_ex(covariance)
-        if failed:
-            return torch.full((), 1e12, dtype=torch.float64) + 0.0 * theta.sum()
-        white = torch.linalg.solve_triangular(factor, process.target[kept][:, None], upper=False)
-        sd = torch.full_like(theta, _LOG_SD)
-        sd[_VARIANCES] = _LENGTH_SD
-        prior = ((theta - torch.from_numpy(process.centre)) / sd).square().sum()
-        loss: Tensor = 0.5 * white.square().sum() + factor.diagonal().log().sum() + 0.5 * prior
-        return loss
-
-
-def _blocks(terms: QuadraticTerms) -> tuple[Tensor, ...]:
-    """Projections (P, P) on linear terms, shared curvature, its differences, cross terms."""
-    d, square = terms.dimension, torch.from_numpy(terms.squares)
-    linear = torch.cat([torch.ones(d), torch.zeros(len(square))]).double()
-    squares = torch.cat([torch.zeros(d), square]).double()
-    crossed = torch.cat([torch.zeros(d), ~square]).double()
-    common = torch.outer(squares, squares) / max(float(squares.sum()), 1.0)
-    return torch.diag(linear), common, torch.diag(squares) - common, torch.diag(crossed)

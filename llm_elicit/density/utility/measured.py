@@ -14,11 +14,8 @@ from llm_elicit.density.latent import Latent
 from llm_elicit.density.likelihood import Noise
 from llm_elicit.density.log_odds import PairContrasts, in_order
 from llm_elicit.density.settings import GaussianProcessSettings
-from llm_elicit.density.utility.gaussian_process import (
-    GaussianProcessFit,
-    Observations,
-    fit_gaussian_process,
-)
+from llm_elicit.density.utility.gaussian_process import GaussianProcessFit, fit_gaussian_process
+from llm_elicit.density.utility.marginal_likelihood import Observations
 
 Array = npt.NDArray[np.float64]
 _PLACE_SD = 3.0  # of a choice's order bias, in units of the noise's scale

@@ -1,0 +1,261 @@
+"""The marginal likelihood of the variances, gains and dispersions of the Gaussian process.
+
+They are the vector θ: logarithms of five variances of the prior (`VARIANCES`), of the length scale
+ℓ, of the gains of all sources but one, and of the dispersions of log-odds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy import stats
+from scipy.optimize import minimize
+from scipy.stats import qmc
+from torch import Tensor
+
+from llm_elicit.density.utility.quadratic import QuadraticTerms
+
+Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+
+VARIANCES = 5
+"""Linear terms, common curvature, differences of curvature, cross terms, process."""
+
+_LOG_SD = 3.0  # of the prior of a log-variance, a log-dispersion and a log-gain
+_LENGTH_SD = 0.5  # of the prior of log ℓ
+_FAILED = 1e12  # the loss where the covariance is not positive definite
+
+
+@dataclass(frozen=True)
+class Observations:
+    """n rows that measure differences of utility.
+
+    ``first``, ``second`` (n, p) features; ``category`` (p,) as in `QuadraticTerms.of`. Of a
+    measurement ``value`` (n,) has variance ``share`` σ² + ``extra`` and may be ``censored`` (see
+    `LogOdds`); of a choice the first point won, ``weight`` (n,) times. ``source`` (n,) numbers what
+    has a gain and a dispersion of its own: the log-odds of each judge, then the choices of each
+    judge; ``choices`` says of each source whether it is of choices. ``effects`` (n, B) are columns
+    of position effects with normal priors of standard deviation ``effect_sd`` (B,), NaN for a wide
+    one. Rows of one ``group`` (n,) are left out together.
+    """
+
+    first: Tensor
+    second: Tensor
+    value: Array
+    share: Array
+    extra: Array
+    censored: Index
+    weight: Array
+    source: Index
+    choices: tuple[bool, ...]
+    effects: Array
+    effect_sd: Array
+    group: Index
+    category: Index
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    @property
+    def chosen(self) -> npt.NDArray[np.bool_]:
+        """Which rows are choices (n,)."""
+        return np.array(self.choices, dtype=bool)[self.source]
+
+    @property
+    def exact(self) -> npt.NDArray[np.bool_]:
+        """Which rows are log-odds that are not censored (n,)."""
+        exact: npt.NDArray[np.bool_] = ~self.chosen & np.isfinite(self.extra) & (self.censored == 0)
+        return exact
+
+
+class Terms(NamedTuple):
+    """θ taken apart: variances (5,), ℓ (), gains (n,) and variances of the measurements (n,)."""
+
+    variances: Tensor
+    length: Tensor
+    gain: Tensor
+    measurement: Tensor
+
+
+class Hyperparameters:
+    """The layout of θ and its prior, normal about ``centre`` (T,).
+
+    Parameters
+    ----------
+    rows : the observations.
+    unit : the size of a log-odds, nats.
+    scale : of the choices' noise, nats.
+    """
+
+    def __init__(self, rows: Observations, unit: float, scale: float) -> None:
+        self._source = torch.from_numpy(rows.source)
+        self._share, self._extra = torch.from_numpy(rows.share), torch.from_numpy(rows.extra)
+        self._sources = len(rows.choices)
+        mixed = any(rows.choices)
+        # The gain of the source that sets the unit of the utility is one.
+        anchor = rows.choices.index(True) if mixed else 0
+        self.free = [s for s in range(self._sources) if s != anchor]
+        self.log_odds = [s for s, choices in enumerate(rows.choices) if not choices]
+        self._gains = slice(VARIANCES + 1, VARIANCES + 1 + len(self.free))
+        # With choices f is in units of their noise, a few of it wide; log-odds may be fainter.
+        height = 2.0 * scale if mixed else unit
+        faint = math.log(unit / height)
+        d = rows.first.shape[1]
+        variance = 2.0 * math.log(height) - math.log(2.0 * d)
+        self.centre = np.array([
+            *[variance] * 3, variance - math.log(d), variance,
+            0.5 * math.log(d),
+            *[0.0 if rows.choices[s] else faint for s in self.free],
+            *[math.log(0.5 * unit)] * len(self.log_odds),
+        ])  # fmt: skip
+        self.bounds = [(c - 12.0, c + 8.0) for c in self.centre]
+        middle = self.centre[VARIANCES]
+        self.bounds[VARIANCES] = (middle - 2.0, middle + 1.5)
+
+    def terms(self, theta: Tensor) -> Terms:
+        """Return θ taken apart."""
+        log_gain, log_sd = torch.zeros(2, self._sources, dtype=torch.float64)
+        log_gain = log_gain.index_copy(0, _places(self.free), theta[self._gains])
+        log_sd = log_sd.index_copy(0, _places(self.log_odds), theta[self._gains.stop :])
+        measurement = self._share * torch.exp(2.0 * log_sd[self._source]) + self._extra
+        variances, length = torch.exp(theta[:VARIANCES]), torch.exp(theta[VARIANCES])
+        return Terms(variances, length, torch.exp(log_gain)[self._source], measurement)
+
+    def of_sources(self, theta: Array) -> tuple[Array, Array]:
+        """Return gains and dispersions of every source, NaN dispersion for choices."""
+        gain, dispersion = np.ones(self._sources), np.full(self._sources, np.nan)
+        gain[self.free] = np.exp(theta[self._gains])
+        dispersion[self.log_odds] = np.exp(theta[self._gains.stop :])
+        return gain, dispersion
+
+    def surprise(self, theta: Tensor) -> Tensor:
+        """Return minus the log prior density, up to a constant."""
+        sd = torch.full_like(theta, _LOG_SD)
+        sd[VARIANCES] = _LENGTH_SD
+        moved = theta - torch.from_numpy(self.centre)
+        if 0 in self.free:
+            # The variances are a priori those of the first judge's log-odds, κ f. A prior on those
+            # of f would pull at the gain by the variances of all terms that f does not need.
+            moved = torch.cat([moved[:VARIANCES] + 2.0 * moved[VARIANCES + 1], moved[VARIANCES:]])
+        return 0.5 * (moved / sd).square().sum()
+
+    def with_gains(self, theta: Array, curvature: Tensor, count: int) -> Array:
+        """Return θ (count, T) with gains of equal probability, the rest as expected given them.
+
+        The posterior of θ is normal about its maximum (Laplace's approximation), except for ℓ,
+        which stays.
+
+        Parameters
+        ----------
+        theta, curvature : the maximum (T,), and the second derivatives (T, T) of the loss there.
+        """
+        moving = [i for i in range(len(theta)) if i != VARIANCES]
+        values, vectors = torch.linalg.eigh(curvature[moving][:, moving])
+        covariance = (vectors / values.clamp(min=_LOG_SD**-2.0)) @ vectors.T
+        gains = [moving.index(i) for i in range(len(theta))[self._gains]]
+        root = torch.linalg.cholesky(covariance[gains][:, gains])
+        slope = torch.linalg.solve_triangular(root, covariance[gains], upper=False)
+        even = qmc.Sobol(len(gains), scramble=False).random(count) + 0.5 / count
+        found = np.tile(theta, (count, 1))
+        found[:, moving] += stats.norm.ppf(even) @ slope.numpy()
+        return found
+
+
+class MarginalLikelihood:
+    """The marginal likelihood of θ given measurements of some rows.
+
+    Parameters
+    ----------
+    rows, hyper : the observations, and the layout of θ.
+    effect_variance : (B,) of the priors of the position effects.
+    kept : (m,) numbers of the rows that are used.
+    target, variance : (n,) normal approximations of the rows that are not exact.
+    """
+
+    def __init__(
+        self,
+        rows: Observations,
+        hyper: Hyperparameters,
+        effect_variance: Tensor,
+        kept: Tensor,
+        target: Tensor,
+        variance: Tensor,
+    ) -> None:
+        self._hyper, self._kept = hyper, kept
+        self._target, self._variance = target[kept], variance[kept]
+        self._exact = torch.from_numpy(rows.exact)[kept]
+        self._share = len(kept) / len(rows)
+        terms = QuadraticTerms.of(rows.category)
+        quadratic = quadratic_columns(terms, rows)[kept]
+        halves = [quadratic @ block for block in prior_blocks(terms)]
+        self._parts = [half @ half.T for half in halves]
+        first, second = rows.first.double()[kept], rows.second.double()[kept]
+        pairs = ((first, first), (second, second), (first, second), (second, first))
+        self._distances = [torch.cdist(x, y).square() for x, y in pairs]
+        effects = torch.from_numpy(rows.effects)[kept]
+        self._effects = (effects * effect_variance) @ effects.T
+
+    def loss(self, theta: Tensor) -> Tensor:
+        """Return minus the log marginal likelihood and log prior, up to a constant."""
+        terms, kept = self._hyper.terms(theta), self._kept
+        variance = torch.where(self._exact, terms.measurement[kept], self._variance)
+        one, two, across, back = (
+            torch.exp(-0.5 * distance / terms.length**2) for distance in self._distances
+        )
+        covariance = terms.variances[-1] * (one + two - across - back)
+        for part, scale in zip(self._parts, terms.variances[: VARIANCES - 1], strict=True):
+            covariance = covariance + scale * part
+        gain = terms.gain[kept]
+        covariance = gain[:, None] * covariance * gain + self._effects + torch.diag(variance)
+        factor, failed = torch.linalg.cholesky_ex(covariance)
+        if failed:
+            return torch.full((), _FAILED, dtype=torch.float64) + 0.0 * theta.sum()
+        white = torch.linalg.solve_triangular(factor, self._target[:, None], upper=False)
+        loss: Tensor = 0.5 * white.square().sum() + factor.diagonal().log().sum()
+        return loss + self._hyper.surprise(theta)
+
+    def maximize(self, theta: Array, iterations: int) -> tuple[Array, float]:
+        """Return the maximum (T,) found from θ, and its log marginal likelihood and log prior."""
+
+        def objective(values: Array) -> tuple[float, Array]:
+            at = torch.from_numpy(values).requires_grad_()
+            loss = self.loss(at)
+            (slope,) = torch.autograd.grad(loss, [at])
+            return float(loss.detach()), np.asarray(slope.numpy())
+
+        found = minimize(
+            objective, theta, jac=True, method="L-BFGS-B", bounds=self._hyper.bounds,
+            options={"maxiter": iterations},
+        )  # fmt: skip
+        return np.asarray(found.x), -float(found.fun)
+
+    def curvature(self, theta: Array) -> Tensor:
+        """Return the second derivatives (T, T) of the loss, as of all rows."""
+        of: Callable[..., Tensor] = torch.autograd.functional.hessian
+        return of(self.loss, torch.from_numpy(theta)) / self._share
+
+
+def quadratic_columns(terms: QuadraticTerms, rows: Observations) -> Tensor:
+    """Return differences (n, P) of the quadratic form's columns."""
+    sides = (terms.columns(t.double().numpy()) for t in (rows.first, rows.second))
+    return torch.from_numpy(np.subtract(*sides))
+
+
+def prior_blocks(terms: QuadraticTerms) -> tuple[Tensor, ...]:
+    """Projections (P, P) on linear terms, shared curvature, its differences, cross terms."""
+    d, square = terms.dimension, torch.from_numpy(terms.squares)
+    linear = torch.cat([torch.ones(d), torch.zeros(len(square))]).double()
+    squares = torch.cat([torch.zeros(d), square]).double()
+    crossed = torch.cat([torch.zeros(d), ~square]).double()
+    common = torch.outer(squares, squares) / max(float(squares.sum()), 1.0)
+    return torch.diag(linear), common, torch.diag(squares) - common, torch.diag(crossed)
+
+
+def _places(numbers: list[int]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.long)
