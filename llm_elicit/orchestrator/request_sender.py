@@ -36,6 +36,10 @@ _ENOUGH, _SLOW, _LATENCIES = 100, 2.0, 500
 """A request is slow if it takes longer than `_SLOW` seconds and ten times the 99th percentile of
 the last `_LATENCIES` answers; at least `_ENOUGH` answers are needed to tell."""
 
+_STALLED = 1.5
+"""Longer times between two checks, which come every second, show that this process itself was
+stalled: answers may be there and not read yet."""
+
 
 @dataclass
 class RunContext:
@@ -103,18 +107,21 @@ class RequestSender:
         self._latencies: deque[float] = deque(maxlen=_LATENCIES)
         self._first_attempts: dict[asyncio.Timeout, float] = {}
         self._cut = 0
+        self._checked = math.inf
 
     def cut_slow(self) -> None:
         """Cancel first attempts that take far longer than others, so that a hang costs seconds.
 
         They may have been answered, so their worst case counts as spent. The question is asked
         again with the judge's full timeout. Only a small share of requests is cancelled, so that a
-        provider that became slow is not asked everything twice.
+        provider that became slow is not asked everything twice. Call it once a second.
         """
-        if self._tally.answered < _ENOUGH:
+        now = asyncio.get_running_loop().time()
+        stalled, self._checked = now - self._checked > _STALLED, now
+        if stalled or self._tally.answered < _ENOUGH:
             return
         usual = sorted(self._latencies)[int(0.99 * len(self._latencies))] if self._latencies else 0
-        now, longest = asyncio.get_running_loop().time(), max(_SLOW, 10.0 * usual)
+        longest = max(_SLOW, 10.0 * usual)
         for limit, began in list(self._first_attempts.items()):
             if now - began < longest or self._cut >= 5 + 0.02 * self._tally.requests:
                 return

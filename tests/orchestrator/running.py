@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
+
+import pytest
 
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.campaign import Campaign
@@ -20,8 +22,10 @@ from llm_elicit.orchestrator import (
     Study,
     ask,
     comparisons,
+    engine,
 )
 from llm_elicit.orchestrator.progress import Progress, Silent
+from llm_elicit.orchestrator.request_sender import RunContext
 from llm_elicit.planning.pairs import Plan, direct_queries, make_plan
 from llm_elicit.spaces.features import FeatureSpace
 from orchestrator.conftest import SWIFT
@@ -74,9 +78,26 @@ def run(
     patience: Patience = SWIFT,
     reuse: CacheUse = "reuse",
     limiters: RateLimiters | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AskSummary:
+    """Ask a campaign; by the clock the runner tells when a retry is due."""
     asked = Study(study, space_of(study), plan_of(study), folder)
-    return asyncio.run(ask(asked, progress, patience, reuse, limiters=limiters))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "RunContext", partial(RunContext, clock=clock))
+        return asyncio.run(ask(asked, progress, patience, reuse, limiters=limiters))
+
+
+def stopped_clock(began: Sequence[float], over: Callable[[], bool]) -> Callable[[], float]:
+    """A clock that stands still from the first of some times until a condition is true.
+
+    No stall of the machine makes a retry due meanwhile. It goes on after a minute in any case.
+    """
+
+    def clock() -> float:
+        now = time.monotonic()
+        return began[0] if began and not over() and now < began[0] + 60.0 else now
+
+    return clock
 
 
 def starved() -> float:

@@ -94,6 +94,7 @@ def simulate(  # noqa: PLR0917
     tokens: tuple[float, float] = (250.0, 250.0),
     window: float = 8.0,
     seed: int = 0,
+    began: float = 0.0,
 ) -> Outcome:
     """Ask until all questions are answered, or for so many seconds.
 
@@ -107,10 +108,11 @@ def simulate(  # noqa: PLR0917
         tokens: what a request is guessed to take, and what answers say it took.
         window: requests in flight at first.
         seed: of the jitter of retries.
+        began: the clock at the start.
     """
-    limiter = limiter or RateLimiter(0.0, window)
+    limiter = limiter or RateLimiter(began, window)
     patience, rng = Patience(), random.Random(seed)
-    now, busy_until, idle, count, serving = 0.0, 0.0, slots, 0, 0
+    now, busy_until, idle, count, serving = began, began, slots, 0, 0
     left = math.inf if questions is None else questions
     later: list[tuple[float, int, int]] = []
     under_way: list[tuple[float, int, float, int, Response]] = []

@@ -93,11 +93,10 @@ def test_waiting_requests_get_what_others_leave(cap_usd: float, requests: list) 
 def test_five_dollars_with_200_in_flight(tmp_path: Path) -> None:
     """The bar for one price; `python -m orchestrator.cap` tries twenty."""
     # Fewer and dearer requests than there: a cap is as near, sooner.
-    spent, till = spend(Trial(0, share=0.004, pairs=750), tmp_path / "try")
-    assert 0.95 * 5.0 <= till.billed <= spent * (1 + 1e-9)
+    spent, billed, peak = spend(Trial(0, share=0.004, pairs=750), tmp_path / "try")
+    assert 0.95 * 5.0 <= billed <= spent * (1 + 1e-9)
     assert spent <= 5.0
-    # As many as a busy machine has out at once; 200 on one that has its cores to itself.
-    assert till.peak >= 100
+    assert peak >= 100
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -107,9 +106,9 @@ def test_no_price_usage_or_fault_passes_a_cap(
 ) -> None:
     trial = replace(small(seed), cap=cap_usd, faults=faults, share=share)
     with tempfile.TemporaryDirectory() as folder:
-        spent, till = spend(trial, Path(folder) / "try")
+        spent, billed, _ = spend(trial, Path(folder) / "try")
     # What may have been billed counts, so that the campaign's own count is never below the bill.
-    assert till.billed <= spent * (1 + 1e-9)
+    assert billed <= spent * (1 + 1e-9)
     assert spent <= cap_usd
 
 

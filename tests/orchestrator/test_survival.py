@@ -83,7 +83,7 @@ def test_killed_at_random_and_resumed_nothing_answered_is_asked_again(
             assert done, f"kill {kill}: nothing was kept"
             kept = {texts[number] for number in done}
             # What this kill caught in flight the server answers all the same.
-            until(lambda: all(request.answered for request in provider.seen), seconds=10)
+            until(lambda: all(request.answered for request in provider.seen))
             answered = len(provider.seen)
             # What the server answered is on the disk, but for what the kill caught in flight.
             assert answered - len(done) - lost <= SLOTS
@@ -139,7 +139,7 @@ def test_an_interrupted_run_keeps_the_answers_in_flight(tmp_path: Path) -> None:
 def test_a_second_process_is_refused_and_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
     folder = tmp_path / "try"
     held = True
-    with Provider(lambda n, body: Hangs() if held and n > 5 else Says("A")) as provider:
+    with Provider(lambda n, body: Hangs(300.0) if held and n > 5 else Says("A")) as provider:
         first = _start(provider.url, folder, 10)
         _wait(lambda: len(provider.seen) >= 5 + SLOTS, first)
         second = _start(provider.url, folder, 10)
