@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 from sqlalchemy import select
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator import record_rounds
+from llm_elicit.orchestrator import planned_rounds, record_rounds
 from llm_elicit.orchestrator.journal import (
+    FILE,
     Journal,
     JournalLocation,
     RunLock,
@@ -24,6 +26,7 @@ from llm_elicit.orchestrator.journal import (
     quarantined,
     reading,
 )
+from llm_elicit.orchestrator.journal import plan as plan_of_journal
 from llm_elicit.orchestrator.journal.schema import questions
 from llm_elicit.planning.pairs import Plan, Query
 from llm_elicit.planning.rounds import ALL_JUDGES, Pairs
@@ -49,6 +52,48 @@ def _prepared(location: JournalLocation, plan: Plan, *judges: str) -> Journal:
     journal = _open(location)
     journal.prepare(judges or ["expert"], plan)
     return journal
+
+
+def test_a_plan_is_written_in_its_order(location: JournalLocation) -> None:
+    """Pairs of one judge alone leave gaps in the numbers of the others."""
+    own = {"expert": (1, 2), "other": (4,)}
+    plan = replace(_plan(6), replicates=3, own=own, direct=_samples(0, 1))
+    _prepared(location, plan, "expert", "other", "third").close()
+    for judge in ("expert", "other", "third"):
+        asked = [(q.pair, q.order, q.replicate, "planned", None) for q in plan.of(judge)]
+        assert _rows(location, judge) == asked
+        assert len(asked) == plan.count(judge)
+
+
+def test_pairs_that_are_all_there_are_not_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan may have millions of them."""
+    plan = replace(_plan(4), own={"expert": (3,)}, direct=_samples(0))
+    location, judges = JournalLocation(tmp_path), ("expert", "other")
+    _prepared(location, plan, *judges).close()
+    with monkeypatch.context() as patch:
+        patch.delattr(plan_of_journal, "_add_pairs")
+        _prepared(location, replace(plan, direct=_samples(0, 1)), *judges).close()
+    longer = replace(_plan(5), own={"expert": (3,)}, direct=_samples(0))
+    _prepared(location, longer, *judges).close()
+    assert [len(_rows(location, judge)) for judge in judges] == [10 + 1, 8 + 1]
+
+
+def test_direct_questions_that_are_still_asked_stay(location: JournalLocation) -> None:
+    """Also those that failed and cost something: they are asked again under their number."""
+    direct = (*_samples(0, 1), *_quantiles(0, 1))
+    plan = replace(_plan(4), direct=direct)
+    journal = _prepared(location, plan)
+    asked = journal.claim("expert", 100)
+    for question in (q for q in asked if q.order not in ("ab", "ba")):
+        journal.commit([intent(question.id, 0.5, 10)])
+        journal.commit([missed(question.id, 0.25, 5)])
+    journal.close()
+    journal = _prepared(location, plan)
+    again = [replace(question, attempts=0) for question in journal.claim("expert", 100)]
+    assert again == [replace(question, attempts=0) for question in asked]
+    journal.close()
 
 
 def test_as_many_other_direct_questions_are_asked_too(location: JournalLocation) -> None:
@@ -94,3 +139,27 @@ def test_rounds_are_not_recorded_beside_a_process_at_work(tmp_path: Path) -> Non
     pairs = Pairs(*np.random.default_rng(0).normal(size=(2, 3, 4)))
     with RunLock(tmp_path), pytest.raises(InputError, match="another process is at work"):
         record_rounds(location, {(ALL_JUDGES, 2): pairs})
+
+
+def test_rounds_are_recorded_beside_workers_of_the_same_server(
+    postgres: str, tmp_path: Path
+) -> None:
+    location = JournalLocation(tmp_path, postgres)
+    _open(location).close()
+    pairs = Pairs(*np.random.default_rng(0).normal(size=(2, 3, 4)))
+    with RunLock(tmp_path, shared=True):
+        record_rounds(location, {(ALL_JUDGES, 2): pairs})
+    assert list(planned_rounds(location)) == [(ALL_JUDGES, 2)]
+
+
+def test_rounds_of_a_version_without_digests_are_read(tmp_path: Path) -> None:
+    location = JournalLocation(tmp_path)
+    _open(location).close()
+    pairs = Pairs(*np.random.default_rng(0).normal(size=(2, 3, 4)))
+    record_rounds(location, {(ALL_JUDGES, 2): pairs})
+    with sqlite3.connect(tmp_path / FILE) as db:
+        db.execute("ALTER TABLE rounds DROP COLUMN digest")
+    np.testing.assert_array_equal(planned_rounds(location)[ALL_JUDGES, 2].b, pairs.b)
+    with sqlite3.connect(tmp_path / FILE) as db:
+        db.execute("DROP TABLE rounds")
+    assert planned_rounds(location) == {}

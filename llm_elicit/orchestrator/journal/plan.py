@@ -17,8 +17,6 @@ from llm_elicit.orchestrator.journal.statements import ignoring
 from llm_elicit.planning.pairs import Plan
 from llm_elicit.planning.rounds import Pairs
 
-_NEW = {"state": "planned", "attempts": 0, "reserved": 0.0, "lost": 0.0}
-
 
 def write_plan(db: sa.Connection, judge: str, plan: Plan) -> None:
     """Add the judge's questions that are not in the journal yet, in the plan's order."""
@@ -28,7 +26,7 @@ def write_plan(db: sa.Connection, judge: str, plan: Plan) -> None:
         _add_pairs(db, judge, plan)
     # Always: as many others, which are no longer asked, may be there already.
     direct = [
-        {**_NEW, "judge": judge, "pair": q.pair, "presentation": q.order, "replicate": q.replicate}
+        {"judge": judge, "pair": q.pair, "presentation": q.order, "replicate": q.replicate}
         for q in plan.direct
     ]
     if direct:
@@ -58,7 +56,7 @@ def _rows(plan: Plan) -> sa.Select[tuple[object, ...]]:
         (bindparam("first", type_=BigInteger) + row // (orders * replicates)).label("pair"),
         case(dict(enumerate(plan.orders)), value=row % orders).label("presentation"),
         (row // orders % replicates).label("replicate"),
-        *(literal(value).label(name) for name, value in _NEW.items()),
+        # With a condition: SQLite would take the insert's ON CONFLICT for that of a join.
     ).where(row < rows)
 
 
