@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from llm_elicit.errors import InputError
-from llm_elicit.orchestrator.journal import JournalError, JournalLocation
+from llm_elicit.orchestrator.journal import JournalError, JournalLocation, RunLock
+from llm_elicit.orchestrator.journal.schema import workers
 from orchestrator.test_journal import _open
 
 ADDRESS = "postgresql://me@db.example/runs"
@@ -58,6 +59,46 @@ def test_a_journal_that_is_read_is_not_written(tmp_path: Path) -> None:
         db.begin(),
     ):
         db.exec_driver_sql("DELETE FROM meta")
+
+
+def test_a_reader_has_one_state_in_a_transaction_and_the_newest_in_the_next(tmp_path: Path) -> None:
+    """Also if nobody had the journal open when the reader came."""
+    location = JournalLocation(tmp_path)
+    _open(location).close()
+    engine = location.readable()
+    with engine.connect() as before, engine.connect() as beside:
+        with before.begin(), beside.begin():
+            assert _workers(before) == 2
+            journal = _open(location)
+            assert _workers(before) == 2
+            assert _workers(beside) == 3, "its transaction began with its first query"
+        with before.begin():
+            assert _workers(before) == 3
+        journal.close()
+
+
+def _workers(db: sa.Connection) -> int:
+    """The rows of workers; one is that of runs of the first format."""
+    return int(db.execute(sa.select(sa.func.count()).select_from(workers)).scalar_one())
+
+
+def test_what_a_run_may_not_be_locked_with_is_one_line(tmp_path: Path) -> None:
+    file, damaged, folder = (tmp_path / name for name in ("file", "damaged", "folder"))
+    file.touch()
+    for path in (damaged, folder / ".lock"):
+        path.mkdir(parents=True)
+    (damaged / ".lock").write_bytes(b"x" * 1000)
+    for run, reason in (
+        (file, "File exists"),
+        (damaged, ".lock: file is not a database"),
+        (folder, "Is a directory"),
+    ):
+        for shared in (False, True):
+            with pytest.raises(InputError) as caught:
+                RunLock(run, shared=shared).__enter__()
+            assert (
+                str(caught.value) == f"{run}: cannot be written ({reason}); check its permissions"
+            )
 
 
 def test_a_connection_to_a_server_has_its_settings(postgres: str, tmp_path: Path) -> None:

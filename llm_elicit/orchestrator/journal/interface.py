@@ -220,7 +220,7 @@ class RunLock:
                 self._db.execute("BEGIN").execute("SELECT COUNT(*) FROM sqlite_schema").fetchall()
             else:
                 self._db.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as error:
+        except sqlite3.Error as error:
             if self._db is not None:
                 self._db.close()
             if "locked" in str(error):
@@ -228,7 +228,7 @@ class RunLock:
                     f"{self._folder}: another process is at work on this run; wait for it to end, "
                     "or stop it"
                 ) from None
-            raise self._unwritable(str(error)) from None
+            raise self._unwritable(f"{self._path.name}: {error}") from None
         except OSError as error:
             raise self._unwritable(error.strerror or str(error)) from None
         return self
