@@ -104,8 +104,11 @@ def test_what_a_run_may_not_be_locked_with_is_one_line(tmp_path: Path) -> None:
 def test_a_connection_to_a_server_has_its_settings(postgres: str, tmp_path: Path) -> None:
     """A worker that stops within a transaction loses its locks with its lease."""
     location = JournalLocation(tmp_path, postgres)
-    for lease, idle in ((60.0, "1min"), (0.5, "5s")):
-        engine = location.writable(lease)
+    for engine, idle in (
+        (location.writable(60.0), "1min"),
+        (location.writable(0.5), "5s"),
+        (location.readable(), "2min"),
+    ):
         assert isinstance(engine.pool, NullPool)
         with engine.connect() as db:
             for name, value in (

@@ -1,0 +1,150 @@
+"""Judgments as the core uses them: checked, merged, grouped by pair and by question."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from llm_elicit.density import DensityError, Evidence, Uniform
+from llm_elicit.density.judgments import assign_folds, check_evidence, check_judgments
+
+BOX = Uniform([0.0, 0.0], [9.0, 9.0])
+A, B, C, D = ([float(n), 1.0] for n in range(4))
+
+
+def _plain(winners: list[list[float]], losers: list[list[float]]) -> Evidence:
+    return Evidence.comparisons(winners, losers)
+
+
+def test_equal_rows_are_one_of_their_weights_together() -> None:
+    """Those of weight zero are left out; both directions of a pair have its number."""
+    found = check_judgments(
+        [A, B, A, C, A, D], [B, A, B, A, B, A], np.array([1.0, 2.0, 0.5, 4.0, 0.25, 0.0]), BOX
+    )
+    assert found.winners.tolist() == [A, B, C]
+    assert found.losers.tolist() == [B, A, A]
+    assert found.weights.tolist() == [1.75, 2.0, 4.0]
+    assert found.pairs[0] == found.pairs[1] != found.pairs[2]
+    assert set(found.pairs) == {0, 1}
+    assert (found.size, found.context, found.judges) == (3, None, ("judge",))
+    assert found.points.tolist() == [A, B, C, B, A, A]
+
+
+def test_without_weights_every_comparison_counts_once() -> None:
+    assert check_judgments([A, B], [B, C], None, BOX).weights.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0, 1.0, 1.0], r"weights has shape \(3,\); .* shape \(2,\); pass one number"),
+        ([[1.0], [1.0]], r"weights has shape \(2, 1\)"),
+        ([1.0, -1.0], r"^weights\[1\] is -1.0; .* 0 or from 1e-09 to 1e\+12; give an unwanted"),
+        ([1.0, 0.9e-9], r"^weights\[1\] is 9e-10"),
+        ([1.1e12, 1.0], r"^weights\[0\] is 1100000000000.0"),
+        ([0.0, 0.0], "^weights are all 0; at least one comparison must count; leave weights out"),
+    ],
+)
+def test_weights_that_cannot_be_used(weights: object, message: str) -> None:
+    with pytest.raises(DensityError, match=message):
+        check_judgments([A, B], [B, C], weights, BOX)  # type: ignore[arg-type]
+
+
+def test_the_lightest_and_the_heaviest_weight() -> None:
+    found = check_judgments([A, B, C], [B, C, D], [1e-9, 1e12, 0.0], BOX)
+    assert found.weights.tolist() == [1e-9, 1e12]
+
+
+def test_weights_of_other_rows_are_checked_too() -> None:
+    evidence = replace(_plain([A, B], [B, C]), weights=np.array([1.0, 1e13]))
+    with pytest.raises(DensityError, match=r"^weights\[1\] is 10000000000000.0"):
+        check_evidence(evidence, BOX)
+
+
+def test_as_many_judgments_are_needed_as_features() -> None:
+    with pytest.raises(DensityError, match=r"^winners holds 1 distinct comparisons of positive"):
+        check_judgments([A, A], [B, B], None, BOX)
+    one, log_odds = _plain([A], [B]), Evidence.log_odds([C], [D], [0.5])
+    assert len(check_evidence(one + log_odds, BOX).measured) == 1
+    with pytest.raises(DensityError, match=r"holds 0 .* and 1 pairs with log-odds for 2 features"):
+        check_evidence(log_odds, BOX)
+    with pytest.raises(DensityError, match="the points have 2 features and the sampling density 1"):
+        check_evidence(one, Uniform([0.0], [1.0]))
+
+
+def test_log_odds_alone() -> None:
+    evidence = Evidence.log_odds([A, B, B], [B, A, C], [0.5, 0.25, 1.0], judge="one")
+    found = check_evidence(evidence, BOX)
+    assert (found.size, found.context, found.judges) == (0, None, ("one",))
+    assert found.winners.shape == found.losers.shape == (0, 2)
+    assert found.weights.shape == found.pairs.shape == (0,)
+    assert found.pairs.dtype == np.int64
+    assert len(found.measured) == 2
+    assert found.points.tolist() == [*found.measured.a.tolist(), *found.measured.b.tolist()]
+
+
+@pytest.mark.parametrize("place", ["winners", "losers", "first", "second"])
+def test_points_outside_the_sampling_density_are_named(place: str) -> None:
+    far = [10.0, 1.0]
+    pairs = _plain(*([[A, far if place == side else B] for side in ("winners", "losers")]))
+    log_odds = Evidence.log_odds(*([[far if place == s else C] for s in ("first", "second")]), [1])
+    with pytest.raises(DensityError, match=f"^{place}"):
+        check_evidence(pairs + log_odds, BOX)
+
+
+def test_circumstances_make_rows_of_their_own() -> None:
+    """The same comparison by another judge, in another place, or as half a tie is another row."""
+    plain = _plain([A, B], [B, C])
+    assert check_evidence(plain + plain, BOX).context is None
+    for other in (
+        Evidence.comparisons([A], [B], judge="other"),
+        Evidence.comparisons([A], [B], first=True),
+        Evidence.comparisons([A], [B], tie=True),
+        Evidence.rankings([[A, B, C]], [[0, 1, 2]], positions=False),
+    ):
+        found = check_evidence(plain + other, BOX)
+        assert found.size == 2 + len(other)
+        assert found.context is not None
+        assert found.context.judges == found.judges == (plain + other).judges
+        assert found.context.tie.sum() == (plain + other).tie.sum()
+    assert found.context is not None
+    assert sorted(found.context.pick) == [-1, -1, 0, 0, 1]
+
+
+def test_answers_about_the_same_alternatives_are_one_group() -> None:
+    """A pair is one by itself, whether or not a question with several alternatives has it."""
+    sets = [[A, B, C], [C, A, B], [B, C, D]]
+    rankings = Evidence.rankings(sets, [[0, 1, 2], [0, 1, 2], [2, 1, 0]])
+    pairs = _plain([A, B, D], [B, A, A])
+    context = check_evidence(rankings + pairs, BOX).context
+    assert context is not None
+    found = check_evidence(rankings + pairs, BOX)
+    groups: dict[tuple[bool, frozenset[float]], set[int]] = {}
+    for pick, w, loser, group in zip(
+        context.pick, found.winners, found.losers, context.group, strict=True
+    ):
+        groups.setdefault((pick >= 0, frozenset((w[0], loser[0]))), set()).add(int(group))
+    ab, ac, bc, bd, cd, ad = (
+        frozenset(map(float, pair)) for pair in ((0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (0, 3))
+    )
+    assert groups[True, ab] == groups[True, ac]
+    assert len(groups[True, ab]) == len(groups[True, bd]) == 1
+    assert groups[True, bd] == groups[True, cd] != groups[True, ab]
+    assert groups[True, bc] == groups[True, ab] | groups[True, bd]
+    assert len(groups[False, ab]) == len(groups[False, ad]) == 1
+    assert len({*groups[True, bc], *groups[False, ab], *groups[False, ad]}) == 4
+    assert set(context.group) == set(range(4)), "numbered from 0 without gaps"
+
+
+def test_folds_are_balanced_and_random() -> None:
+    pairs = np.array([0, 0, 1, 2, 3, 4, 5, 6, 6, 6])
+    folds = assign_folds(pairs, 3, np.random.default_rng(0))
+    assert folds.dtype == np.int64
+    assert folds[0] == folds[1]
+    assert len({*folds[7:]}) == 1
+    of_pair = folds[[0, 2, 3, 4, 5, 6, 7]]
+    assert sorted(np.bincount(of_pair, minlength=3)) == [2, 2, 3]
+    others = [assign_folds(pairs, 3, np.random.default_rng(seed)).tolist() for seed in (0, 1)]
+    assert others[0] == folds.tolist() != others[1]
