@@ -3,6 +3,7 @@
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from llm_elicit.orchestrator.journal import (
     answered,
     full_disk,
     intent,
+    missed,
 )
 from llm_elicit.testing.provider import Provider, Says
 from orchestrator.chaos import Nursery, study
@@ -121,3 +123,45 @@ def test_when_a_file_cannot_grow_the_reserve_is_given_back_once(tmp_path: Path) 
 def _raise(error: Exception | None) -> None:
     assert error is not None
     raise error
+
+
+def test_a_folder_that_cannot_be_written_has_no_reserve(tmp_path: Path) -> None:
+    with pytest.raises(JournalError) as caught:
+        full_disk.Reserve(tmp_path / "gone")
+    assert str(caught.value) == (
+        f"{tmp_path / 'gone'}: cannot be written (No such file or directory): a run keeps 8 MB in "
+        "reserve for the answers in flight; make room, check its permissions, and run again"
+    )
+
+
+def test_unsaved_answers_come_back_with_their_cost(tmp_path: Path) -> None:
+    """A cached answer used no tokens, and one without a price cost nothing that is known."""
+    unsaved = full_disk.Unsaved(tmp_path, "this")
+    changes = [
+        answered(3, ANSWER),
+        missed(4, 0.5),
+        answered(5, replace(ANSWER, cached=True, reply="\u2028 é")),
+        answered(6, replace(ANSWER, cost=None)),
+    ]
+    assert unsaved.keep(changes) == 0
+    assert full_disk.Unsaved(tmp_path, "another").answers() == []
+    found = unsaved.answers()
+    assert [(c.kind, c.question, c.spent, c.tokens) for c in found] == [
+        ("answered", 3, 0.25, 12),
+        ("answered", 5, 0.25, 0),
+        ("answered", 6, 0.0, 12),
+    ]
+    assert [c.answer for c in found] == [c.answer for c in changes if c.answer is not None]
+    unsaved.clear()
+    assert unsaved.answers() == []
+    unsaved.clear()
+
+
+def test_answers_after_an_incomplete_line_are_kept(tmp_path: Path) -> None:
+    """The disk was full within a line, and had room again later."""
+    unsaved = full_disk.Unsaved(tmp_path, "this")
+    unsaved.keep([answered(1, ANSWER)])
+    with (tmp_path / "unsaved.jsonl").open("ab") as file:
+        file.write('{"journal": "this", "answer": {"reply": "é'.encode()[:-1])
+    unsaved.keep([answered(2, ANSWER), answered(3, ANSWER)])
+    assert [change.question for change in unsaved.answers()] == [1, 2, 3]

@@ -57,6 +57,8 @@ class Unsaved:
         rows = [change.answer for change in changes if change.answer is not None]
         try:
             with self._path.open("a", encoding="utf-8") as file:
+                if file.tell():
+                    file.write("\n")  # the disk may have been full within the line before
                 for row in rows:
                     file.write(json.dumps({"journal": self._journal, "answer": row}) + "\n")
         except OSError:
