@@ -41,7 +41,18 @@ class Served:
 
     def client(self, **options: Any) -> httpx.Client:
         """Return a client of it."""
-        return httpx.Client(base_url=self.address, timeout=60.0, **options)
+        return httpx.Client(base_url=self.address, timeout=120.0, **options)
+
+    def whole_log(self) -> str:
+        """Return the log with the lines of all earlier requests, which come through a pipe."""
+        before = "".join(self.log).count("LAST")
+        with self.client() as client:
+            client.request("LAST", "/")
+        until = time.monotonic() + READY
+        while (log := "".join(self.log)).count("LAST") == before:
+            assert time.monotonic() < until, log
+            time.sleep(0.05)
+        return log
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Stop it by a signal and return its exit code."""

@@ -52,7 +52,7 @@ def created(browser: Browser, name: str, waits: str = "") -> httpx.Response:
     return browser.post(browser.get("/"), "/campaigns", yaml=text, waits=waits)
 
 
-def until(browser: Browser, path: str, words: str, seconds: float = 30.0) -> str:
+def until(browser: Browser, path: str, words: str, seconds: float = 120.0) -> str:
     """Load a page again until it says something."""
     end = time.monotonic() + seconds
     while words not in (page := browser.get(path)):
@@ -167,7 +167,7 @@ def test_a_view_of_another_version_does_not_break_the_page(
     browser: Browser, served: Served
 ) -> None:
     page = created(browser, "other-version", waits="yes")
-    folder, end = served.runs / "other-version", time.monotonic() + 30.0
+    folder, end = served.runs / "other-version", time.monotonic() + 120.0
     while not folder.is_dir():
         assert time.monotonic() < end
         time.sleep(0.05)

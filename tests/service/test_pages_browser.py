@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not instal
 WATCHED = """
 name: watched
 space: penguins
-design: {pairs: 60}
+design: {pairs: 80}
 judges:
   - {name: expert, backend: simulated}
   - {name: panel, backend: human, experts: [ada, ben]}
@@ -32,14 +32,13 @@ JUDGED = """
 name: judged
 space: penguins
 design: {pairs: 4}
-judges: [{name: ada, backend: human}]
-fit: {method: utility, samples: 500}
+judges: [{name: ada, backend: human}, {name: late, backend: human}]
 """
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """A service that shows beliefs while it asks; the next view comes with six more answers."""
+    """A service that shows beliefs while it asks; the next view comes with eight more answers."""
     with serving(tmp_path_factory.mktemp("service"), settings={"live": 3.0}) as one:
         yield one
 
@@ -79,7 +78,7 @@ def answered(client, link, count):
         posted(client, f"{link}/question", f"{link}/answer", card=card, choice="a")
 
 
-def until(tab, condition, seconds=40):
+def until(tab, condition, seconds=120):
     """Wait until an expression is true in the page, whatever it loads meanwhile."""
     end = time.monotonic() + seconds
     while True:
@@ -122,10 +121,10 @@ def findings(tab):
 def test_answers_and_beliefs_appear_without_a_reload(served, client, tab):
     goto(tab, f"{served.address}/campaigns/watched")
     tab.run("window.same = true")
-    until(tab, says("120 of 240"))
+    until(tab, says("160 of 320"))
     link = link_of(client, "watched", "panel", "ben")
     answered(client, link, 3)
-    until(tab, says("3 of 120 answered"))
+    until(tab, says("3 of 160 answered"))
     until(tab, "document.querySelectorAll('#belief svg[role=img]').length === 4")
     words = tab.run("document.querySelector('#belief svg').getAttribute('aria-label')")
     assert words.startswith("Marginal densities of bill length")
@@ -138,14 +137,14 @@ def test_a_lost_connection_is_said_and_comes_back(served, client, tab):
     with gated(urlsplit(served.address).port) as gate:
         goto(tab, f"http://127.0.0.1:{gate.port}/campaigns/watched")
         tab.run("window.same = true")
-        until(tab, says("of 240"))
-        before = int(tab.run("document.body.innerText.match(/([0-9]+) of 240/)[1]"))
+        until(tab, says("of 320"))
+        before = int(tab.run("document.body.innerText.match(/([0-9]+) of 320/)[1]"))
         gate.cut()
         until(tab, says("Connection lost, retrying"))
         assert tab.run("document.getElementById('connection').getAttribute('role')") == "status"
         answered(client, link, 2)
         gate.mend()
-        until(tab, says(f"{before + 2} of 240"))
+        until(tab, says(f"{before + 2} of 320"))
         until(tab, "document.getElementById('connection').hidden")
         assert tab.run("window.same === true")
         goto(tab, "about:blank")
@@ -158,9 +157,9 @@ def test_a_button_keeps_the_focus_and_pauses(served, client, tab):
         if tab.run("document.activeElement.id") == "do-pause":
             break
     link = link_of(client, "watched", "panel", "ada")
-    before = int(tab.run("document.body.innerText.match(/([0-9]+) of 240/)[1]"))
+    before = int(tab.run("document.body.innerText.match(/([0-9]+) of 320/)[1]"))
     answered(client, link, 1)
-    until(tab, says(f"{before + 1} of 240"))
+    until(tab, says(f"{before + 1} of 320"))
     assert tab.run("document.activeElement.id") == "do-pause"
     assert tab.run("document.activeElement.matches(':focus-visible')")
     enter(tab)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
 from orchestrator.postgres import server
 
 from llm_elicit.testing.provider import Provider, Says
@@ -15,14 +16,24 @@ from tests.service.test_campaigns import takes_over
 QUESTIONS = 240
 
 
-def test_two_services_share_a_campaign_and_follow_one_pause(tmp_path: Path) -> None:
-    with server() as journal, Provider(lambda _n, _b: Says("A", delay=0.1)) as provider:
+@pytest.fixture(scope="module")
+def journal() -> Iterator[str]:
+    """The address of a database."""
+    with server() as address:
+        yield address
+
+
+def test_two_services_share_a_campaign_and_follow_one_pause(journal: str, tmp_path: Path) -> None:
+    pace = {"delay": 0.5}
+    with Provider(lambda _n, _b: Says("A", **pace)) as provider:
         judge = {"backend": "openai", "base_url": f"{provider.url}/v1", "api_key_env": None}
         free = {"input": 0, "output": 0}
-        settings = {"judges": [judge | {"price": free}], "bounds": {"max_cost": 5}}
+        allowed = [judge | {"price": free}, {"backend": "human"}]
+        settings = {"judges": allowed, "bounds": {"max_cost": 5}}
         campaign = {
             "name": "shared", "space": "penguins", "design": {"pairs": QUESTIONS // 2},
-            "judges": [judge | {"name": "gpt", "model": "m", "concurrency": 4, "logprobs": False}],
+            "judges": [judge | {"name": "gpt", "model": "m", "concurrency": 4, "logprobs": False},
+                       {"name": "late", "backend": "human"}],  # and nothing is fitted
             "limits": {"max_cost": 5},
         }  # fmt: skip
         with (
@@ -34,26 +45,28 @@ def test_two_services_share_a_campaign_and_follow_one_pause(tmp_path: Path) -> N
             for client in (here, there):
                 made = client.post("/api/campaigns", json=campaign)
                 assert made.status_code == 201, made.text
-            _until(lambda: len(provider.seen) > 40)
-            assert here.post("/api/campaigns/shared/pause?wait=20").is_success
+            _until(lambda: len(provider.seen) > 24)
+            assert here.post("/api/campaigns/shared/pause?wait=60").status_code == 200
             _until(lambda: there.get("/api/campaigns/shared").json()["state"] == "paused")
+            _until(lambda: all(one.answered for one in provider.seen))
             seen = len(provider.seen)
             time.sleep(0.5)
             assert len(provider.seen) == seen < QUESTIONS
+            pace["delay"] = 0.05
             assert there.post("/api/campaigns/shared/resume").is_success
             _until(lambda: sum(one.answered for one in provider.seen) >= QUESTIONS)
             for client in (here, there):
-                client.post("/api/campaigns/shared/cancel?wait=20")
+                client.post("/api/campaigns/shared/cancel?wait=60")
     assert len(provider.seen) == QUESTIONS
 
 
-def test_a_service_takes_over_the_runs_of_one_that_was_killed(tmp_path: Path) -> None:
+def test_a_service_takes_over_the_runs_of_one_that_was_killed(journal: str, tmp_path: Path) -> None:
     """Over a common database; `test_campaigns` has the same without one."""
-    with server() as journal, serving(tmp_path, "--journal", journal) as other:
+    with serving(tmp_path, "--journal", journal) as other:
         takes_over(other, "--journal", journal)
 
 
-def _until(condition: Callable[[], bool], seconds: float = 40.0) -> None:
+def _until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     latest = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < latest
