@@ -208,7 +208,7 @@ def test_ctrl_c_keeps_the_finished_rows_and_exits_with_130(tmp_path):
             assert running.poll() is None
             time.sleep(0.1)
         running.send_signal(signal.SIGINT)
-        said = running.communicate(timeout=20)[1].decode()
+        said = running.communicate(timeout=120)[1].decode()
     finally:
         running.kill()
     assert running.returncode == 130, said

@@ -193,10 +193,13 @@ def test_other_signals_wait_for_what_is_in_flight_too(sent):
 
 def test_stopped(monkeypatch, capsys):
     """The first Ctrl-C waits for what is in flight, the second does not; a resume asks the rest."""
-    hanging = False
+    hanging, slow = False, True
 
     def behave(number, body):
-        return Hangs(60) if hanging and number > 60 else Says("A", delay=0.1)
+        if hanging and number > 60:
+            return Hangs(120)
+        # After twenty answers slowly, so that there is time for the status in the first second.
+        return Says("A", delay=1.0 if slow and number > 20 else 0.1)
 
     with Provider(behave) as provider:
         path = campaign(provider.url, pairs=100, concurrency=4)
@@ -216,16 +219,18 @@ def test_stopped(monkeypatch, capsys):
         assert said.endswith("stopped; every answer received is kept: run again to resume\n")
         assert "Traceback" not in said
         assert _answered() == len(provider.seen) < 60
-        hanging = True
+        hanging, slow = True, False
         child = _start(path)
         _wait(lambda: len(provider.seen) >= 64, child)
         child.send_signal(signal.SIGINT)
-        time.sleep(1)
+        said = next(line for line in child.stderr if "waiting for the answers in flight" in line)
+        time.sleep(0.5)
         assert child.poll() is None, "the first Ctrl-C waits"
         began = time.monotonic()
         child.send_signal(signal.SIGINT)
-        _, said = child.communicate(timeout=120)
-        assert time.monotonic() - began < 30, "they hang for a minute"
+        said += child.stderr.read()
+        child.communicate(timeout=120)
+        assert time.monotonic() - began < 60, "they hang for two minutes"
         assert child.returncode == CODES["stopped"], said
         assert "Traceback" not in said
         assert _answered() == 60

@@ -84,6 +84,7 @@ def test_before_the_first_answer_and_with_few(tmp_path: Path, slow: Provider) ->
     first = live_view(run)
     assert LiveView.read(run.folder) is None
     assert first.judges["expert"].reason == "no answers yet"
+    slow.behave = lambda _n, _body: Says("A", delay=0.3)  # few come until it is paused
     few = live_view(paused_after(2, slow, tmp_path / "few")).judges["says-a"]
     assert 2 <= few.judgments < 10
     assert re.fullmatch(r"[123] of the 4 pairs that a belief needs are answered", few.reason)

@@ -106,7 +106,7 @@ def test_the_process_of_a_stage_ends_with_its_parent(tmp_path: Path) -> None:
         assert service.stdout is not None
         assert "began" in service.stdout.readline()
         service.kill()
-    until = time.monotonic() + 20.0
+    until = time.monotonic() + 120.0
     while _is_at_work(run.folder):
         assert time.monotonic() < until
         time.sleep(0.1)

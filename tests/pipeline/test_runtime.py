@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import signal
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import llm_elicit as le
@@ -26,6 +28,7 @@ from llm_elicit.orchestrator import (
     read_control,
     status,
 )
+from llm_elicit.pipeline import stage_process
 from llm_elicit.pipeline.ask import ask
 from llm_elicit.pipeline.campaign_run import CampaignRun
 from llm_elicit.pipeline.runtime import Runtime
@@ -79,16 +82,21 @@ def _starved() -> float:
         return 0.0  # another system
 
 
-async def _answers(job: CampaignRun, number: int, seconds: float = 20.0) -> None:
+async def _answers(job: CampaignRun, number: int, seconds: float = 60.0) -> None:
     began = time.monotonic()
     while sum(judge.done for judge in job.snapshot().judges.values()) < number:
         assert time.monotonic() - began < seconds, job.snapshot()
         await asyncio.sleep(0.02)
 
 
-async def _stage(job: CampaignRun, stage: str) -> None:
+async def _fit() -> psutil.Process:
+    """The process that this one has started to fit."""
     async with asyncio.timeout(60.0):
-        while job.stage != stage:
+        while True:
+            for child in psutil.Process().children():
+                with contextlib.suppress(psutil.Error):
+                    if stage_process.__name__ in child.cmdline():
+                        return child
             await asyncio.sleep(0.02)
 
 
@@ -97,15 +105,16 @@ def test_a_run_goes_from_its_campaign_to_its_report_and_tells_what_happens(tmp_p
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     collector, level = gc.isenabled(), logging.getLogger().level
 
-    gaps = []
+    gaps, busy = [], []
 
     async def go() -> tuple[le.Run, list[RunEvent]]:
         async with Runtime(tmp_path) as runtime:
             job = runtime.start(campaign)
             while job.state != "done":
-                began = time.perf_counter()
+                began, worked = time.perf_counter(), time.process_time()
                 await asyncio.sleep(0.002)
                 gaps.append(time.perf_counter() - began - 0.002)
+                busy.append(time.process_time() - worked)
             run = await job.wait()
             assert job.snapshot().report
             return run, [event async for event in job.events()]
@@ -113,8 +122,11 @@ def test_a_run_goes_from_its_campaign_to_its_report_and_tells_what_happens(tmp_p
     waited = _starved()
     run, events = asyncio.run(go())
     # The event loop was free while the run asked, fitted and wrote, but for collections of garbage.
-    # Other processes of this machine may hold the cores: seconds ready to run are subtracted.
-    assert sorted(gaps)[-4] < 0.05 + _starved() - waited
+    # Other processes of this machine may hold the cores, so that processor time is what counts;
+    # of the gaps themselves less their waits, a dozen may be stalls of the machine.
+    assert sorted(busy)[-4] < 0.05
+    assert max(busy) < 0.5
+    assert sorted(gaps)[-12] < 0.05 + _starved() - waited
     assert run.report_path.is_file()
     assert run.beliefs["expert"].sample(10, seed=1).shape == (10, run.space.dimension)
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
@@ -134,12 +146,13 @@ def test_a_run_is_paused_and_resumed_and_repeats_nothing(slow: Provider, tmp_pat
         async with Runtime(tmp_path) as runtime:
             job = runtime.start(_campaign(slow.url, tmp_path))
             await _answers(job, 10)
-            began = time.monotonic()
+            before = len(slow.seen)
             await job.pause()
-            assert time.monotonic() - began < LATENCY + 1.0
             assert job.state == "paused"
             assert status(job.folder, job.run.campaign)["gpt"].in_flight == 0
             seen = len(slow.seen)
+            # Those of half a second: a clock would count a stall of the machine, too.
+            assert seen - before < 4 * 0.5 / LATENCY
             await asyncio.sleep(0.3)
             assert len(slow.seen) == seen < 80
             await job.resume()
@@ -173,7 +186,7 @@ def test_a_cancelled_run_keeps_its_answers_and_can_be_resumed(
 
 
 def test_who_pauses_a_run_does_not_wait_once_it_goes_on(tmp_path: Path) -> None:
-    with Provider(lambda _n, _body: Says("A", delay=1.5)) as provider:
+    with Provider(lambda _n, _body: Says("A", delay=120.0)) as provider:
 
         async def go() -> None:
             async with Runtime(tmp_path) as runtime:
@@ -184,9 +197,9 @@ def test_who_pauses_a_run_does_not_wait_once_it_goes_on(tmp_path: Path) -> None:
                 while job.state != "pausing":
                     await asyncio.sleep(0.02)
                 await job.resume()
-                await asyncio.wait_for(pausing, 1.0)
+                await asyncio.wait_for(pausing, 60.0)
                 assert job.state == "running"
-                await job.cancel()
+                await job.cancel(drain=False)
 
         asyncio.run(go())
 
@@ -201,7 +214,7 @@ def test_a_paused_run_is_cancelled_at_once_and_can_be_resumed(
             watching = asyncio.create_task(_numbers(job, 0))
             await job.cancel(drain=False)
             assert job.state == "cancelled"
-            assert await asyncio.wait_for(watching, 5.0)
+            assert await asyncio.wait_for(watching, 60.0)
             await job.resume()  # the lock of its folder is free
             await _answers(job, 80)
             await job.cancel()
@@ -261,10 +274,15 @@ def test_the_folder_of_a_capped_runtime_may_hold_a_grid(tmp_path: Path) -> None:
 
 
 def test_two_campaigns_share_a_limit_fairly(tmp_path: Path) -> None:
-    a_second, seconds = 20, 4.0
-    with Provider(lambda _n, _body: Says("A", delay=0.02)) as provider:
+    a_second, number, times = 20, 80, list[float]()
 
-        async def go() -> tuple[list[int], float]:
+    def behave(_n: int, _body: object) -> Says:
+        times.append(time.monotonic())
+        return Says("A", delay=0.02)
+
+    with Provider(behave) as provider:
+
+        async def go() -> list[int]:
             async with Runtime(tmp_path) as runtime:
                 limit = {"requests_per_minute": 60.0 * a_second}
                 many = _campaign(provider.url, tmp_path, "many", 200, concurrency=64, **limit)
@@ -272,18 +290,20 @@ def test_two_campaigns_share_a_limit_fairly(tmp_path: Path) -> None:
                 jobs = [runtime.start(many), runtime.start(few)]
                 for job in jobs:
                     await _answers(job, 1)
-                before, began = len(provider.seen), time.monotonic()
+                del times[:]
                 counts = [job.snapshot().judges["gpt"].done for job in jobs]
-                await asyncio.sleep(seconds)
-                took = time.monotonic() - began
-                assert len(provider.seen) - before <= a_second * took * 1.1 + 2
+                while len(times) < number:
+                    await asyncio.sleep(0.02)
                 return [
                     job.snapshot().judges["gpt"].done - count
                     for job, count in zip(jobs, counts, strict=True)
-                ], took
+                ]
 
-        done, took = asyncio.run(go())
-    assert sum(done) >= 0.7 * a_second * took
+        done = asyncio.run(go())
+    assert number - 1 <= a_second * (times[number - 1] - times[0]) * 1.1 + 4
+    # Of the best second: a stall of the machine spoils those with a part of it only.
+    seconds = zip(times, times[a_second:], strict=False)
+    assert min(after - before for before, after in seconds) <= 1.0 / 0.7
     assert min(done) >= 0.7 * max(done)
 
 
@@ -322,9 +342,8 @@ def test_a_runtime_can_be_entered_again_in_another_event_loop(tmp_path: Path) ->
                 _simulated(tmp_path).model_copy(update={"name": name}) for name in ("a", "b")
             )
             fits = runtime.start(first)
-            await _stage(fits, "fit")
+            (await _fit()).suspend()  # or it might be over before the other one waits
             waits = runtime.start(second)
-            await _stage(waits, "ask")
             await _answers(waits, 16)
             await asyncio.sleep(0.1)
             assert runtime._sharing.fits.locked()
@@ -405,7 +424,7 @@ def test_a_run_that_waits_for_its_turn_to_fit_can_be_cancelled(tmp_path: Path) -
             job = runtime.start(_simulated(tmp_path))
             await _answers(job, 16)
             await asyncio.sleep(0.5)
-            async with asyncio.timeout(10.0):
+            async with asyncio.timeout(60.0):
                 await job.cancel()
             assert job.state == "cancelled"
 
@@ -440,7 +459,7 @@ async def go(folder, *campaigns):
         running, waiting = (Campaign.load(path) for path in campaigns)
         runtime.start(waiting, owner="service", paused=True)
         runtime.start(running, owner="service")
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
 asyncio.run(go(*sys.argv[1:]))
 """
@@ -456,7 +475,7 @@ def test_a_killed_service_comes_back_paused_or_running_as_it_was(
         data = _campaign(slow.url, runs, name).model_dump(mode="json", exclude_unset=True)
         paths[-1].write_text(to_yaml(data))
     with subprocess.Popen([sys.executable, "-c", CHILD, str(runs), *map(str, paths)]) as child:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 200
         while sum(seen.answered for seen in slow.seen) < 15:
             assert time.monotonic() < deadline
             time.sleep(0.02)

@@ -107,7 +107,7 @@ _ask(Path(sys.argv[1]), [_gpt(sys.argv[2])])
 
 def test_killed_in_the_middle_of_the_second_round_it_asks_the_same(tmp_path: Path) -> None:
     first, answered = 12, 3  # of the second round's eight, three are answered before the kill
-    slow = 5.0
+    slow = 300.0
 
     def behave(number: int, body: dict[str, Any]) -> Says:
         return Says(_letter(body), delay=slow if number > first + answered else 0.0)
