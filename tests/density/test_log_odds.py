@@ -228,6 +228,21 @@ class TestJudges:
         assert judges["one"]["dispersion"] == pytest.approx(0.03, rel=0.3)
         assert judges["two"]["dispersion"] == pytest.approx(0.2, rel=0.3)
 
+    def test_a_few_log_odds_of_the_first_set_the_unit_beside_many_of_another(self):
+        """Of both, one order only, so that little tells the few apart from noise."""
+
+        def asked_once(judge: str, n: int, seed: int, gain: float) -> Evidence:
+            rows = both_orders(n, seed, gain=gain, noise=0.1 * gain, box=SQUARE)
+            return Evidence.log_odds(*(side[:n] for side in rows), judge=judge)
+
+        belief = fitted(asked_once("few", 3, 1, 0.1) + asked_once("many", 60, 51, 2.0), SQUARE)
+        x = SQUARE.sample(200, np.random.default_rng(0))
+        slopes = [np.polyfit(hill(x), f, 1)[0] for f in belief.utilities(x)]
+        low, high = np.quantile(slopes, [0.025, 0.975])
+        assert low < 0.1 < high < 1.5 * low
+        judges = belief.diagnostics["response"]["judges"]
+        assert judges["many"]["gain"] == pytest.approx(20.0, rel=0.2)
+
     def test_hard_choices_beside_log_odds_set_the_unit(self):
         belief, _ = faint_and_votes(150, 9)
         assert belief.diagnostics["response"]["scale"] == "choices"

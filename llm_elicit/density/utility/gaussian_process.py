@@ -110,18 +110,27 @@ class _Process:
         self.blocks = prior_blocks(self.terms)
         exact = rows.exact
         self.exact = torch.from_numpy(exact)
-        square = float(np.mean(rows.value[exact] ** 2)) if exact.any() else noise.scale**2
-        # If all log-odds are equal there is no scale; any value will do.
-        self.unit = math.sqrt(max(square, 1e-24))
+        self.unit = _size(rows.value[exact], noise.scale)
         wide = _WIDE * max(self.unit, noise.scale if rows.chosen.any() else 0.0)
         self.effect_variance = torch.from_numpy(
             np.where(np.isnan(rows.effect_sd), wide, rows.effect_sd) ** 2
         )
         self.effects = torch.from_numpy(rows.effects)
-        self.hyper = Hyperparameters(rows, self.unit, noise.scale)
+        self.hyper = Hyperparameters(rows, self._units())
         self.theta = self.hyper.centre.copy()
         self.target = torch.from_numpy(np.where(exact, rows.value, 0.0))
         self.fixed_variance = torch.full((len(rows),), math.inf, dtype=torch.float64)
+
+    def _units(self) -> Array:
+        """Return the size of a difference of utility (S,) in each source's log-odds, nats."""
+        rows = self.rows
+        # Choices are decided by a few times their noise.
+        return np.array([
+            2.0 * self.noise.scale
+            if choices
+            else _size(rows.value[rows.exact & (rows.source == source)], self.unit)
+            for source, choices in enumerate(rows.choices)
+        ])  # fmt: skip
 
     def maximize(self) -> None:
         """Estimate the variances, in turns with normal approximations where rows need them."""
@@ -266,3 +275,10 @@ class _Process:
             left = np.linalg.lstsq(np.eye(len(at)) - smoother, residual[at], rcond=None)[0]
             predicted[at] = target[at] - left
         return predicted
+
+
+def _size(values: Array, default: float) -> float:
+    """Return the root mean square of log-odds (m,)."""
+    square = float(np.mean(values**2)) if len(values) else default**2
+    # If all log-odds are equal there is no scale; any value will do.
+    return math.sqrt(max(square, 1e-24))

@@ -89,30 +89,29 @@ class Hyperparameters:
     Parameters
     ----------
     rows : the observations.
-    unit : the size of a log-odds, nats.
-    scale : of the choices' noise, nats.
+    units : (S,) the sizes of a log-odds of each source, nats; of choices, what the utility may
+        differ between two points.
     """
 
-    def __init__(self, rows: Observations, unit: float, scale: float) -> None:
+    def __init__(self, rows: Observations, units: Array) -> None:
         self._source = torch.from_numpy(rows.source)
         self._share, self._extra = torch.from_numpy(rows.share), torch.from_numpy(rows.extra)
         self._sources = len(rows.choices)
-        mixed = any(rows.choices)
         # The gain of the source that sets the unit of the utility is one.
-        anchor = rows.choices.index(True) if mixed else 0
+        anchor = rows.choices.index(True) if any(rows.choices) else 0
         self.free = [s for s in range(self._sources) if s != anchor]
         self.log_odds = [s for s, choices in enumerate(rows.choices) if not choices]
         self._gains = slice(VARIANCES + 1, VARIANCES + 1 + len(self.free))
-        # With choices f is in units of their noise, a few of it wide; log-odds may be fainter.
-        height = 2.0 * scale if mixed else unit
-        faint = math.log(unit / height)
-        d = rows.first.shape[1]
-        variance = 2.0 * math.log(height) - math.log(2.0 * d)
+        counts = np.bincount(rows.source, minlength=self._sources)
+        most = max(self.log_odds, key=lambda s: counts[s])
+        self._most = self._gains.start + self.free.index(most) if most in self.free else None
+        d, logs = rows.first.shape[1], np.log(units)
+        variance = 2.0 * logs[anchor] - math.log(2.0 * d)
         self.centre = np.array([
             *[variance] * 3, variance - math.log(d), variance,
             0.5 * math.log(d),
-            *[0.0 if rows.choices[s] else faint for s in self.free],
-            *[math.log(0.5 * unit)] * len(self.log_odds),
+            *(logs[self.free] - logs[anchor]),
+            *np.log(0.5 * units[self.log_odds]),
         ])  # fmt: skip
         self.bounds = [(c - 12.0, c + 8.0) for c in self.centre]
         middle = self.centre[VARIANCES]
@@ -139,10 +138,10 @@ class Hyperparameters:
         sd = torch.full_like(theta, _LOG_SD)
         sd[VARIANCES] = _LENGTH_SD
         moved = theta - torch.from_numpy(self.centre)
-        if 0 in self.free:
-            # The variances are a priori those of the first judge's log-odds, κ f. A prior on those
-            # of f would pull at the gain by the variances of all terms that f does not need.
-            moved = torch.cat([moved[:VARIANCES] + 2.0 * moved[VARIANCES + 1], moved[VARIANCES:]])
+        if self._most is not None:
+            # The variances are a priori those of κ f of the source with the most log-odds. A prior
+            # on those of f would pull at its gain by the variances of all terms that f lacks.
+            moved = torch.cat([moved[:VARIANCES] + 2.0 * moved[self._most], moved[VARIANCES:]])
         return 0.5 * (moved / sd).square().sum()
 
     def with_gains(self, theta: Array, curvature: Tensor, count: int) -> Array:
