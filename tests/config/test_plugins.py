@@ -4,11 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fakes.plugins import EXAMPLE, install, write
+from fakes.plugins import EXAMPLE, install, place
 
+from llm_elicit.cli.exit_codes import run_app
+from llm_elicit.cli.main import app
 from llm_elicit.config import plugins
 from llm_elicit.config.base_model import validated
 from llm_elicit.config.campaign import Campaign
@@ -75,20 +78,41 @@ def test_it_keeps_the_contract(site: Path, tmp_path: Path) -> None:
     assert passed >= 20
 
 
-def test_its_settings_are_checked_by_its_own_model(site: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Calls the command line in this process; returns its exit code, output and errors."""
+
+    def call(site: Path, *arguments: str) -> tuple[int, str, str]:
+        monkeypatch.syspath_prepend(site)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["llm-elicit", *arguments])
+        try:
+            code = run_app(app)
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return (code, *capsys.readouterr())
+
+    return call
+
+
+def test_its_settings_are_checked_by_its_own_model(
+    site: Path, tmp_path: Path, here: Callable[..., tuple[int, str, str]]
+) -> None:
     path = _campaign(tmp_path, "http://127.0.0.1:9")
     text = (tmp_path / path).read_text()
     (tmp_path / path).write_text(text.replace('"temperature": 0.5', '"temperature": 3.5'))
-    done = _llm_elicit(site, tmp_path, "estimate", path)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "temperature: Input should be less than or equal to 2, got 3.5" in done.stderr
+    code, _, errors = here(site, "estimate", path)
+    assert code == 2
+    assert errors.count("\n") == 1
+    assert "temperature: Input should be less than or equal to 2, got 3.5" in errors
 
 
-def test_the_backends_are_listed(site: Path, tmp_path: Path) -> None:
-    done = _llm_elicit(site, tmp_path, "backends")
-    assert done.returncode == 0, done.stderr
-    rows = [line.split() for line in done.stdout.splitlines()]
+def test_the_backends_are_listed(site: Path, here: Callable[..., tuple[int, str, str]]) -> None:
+    code, output, errors = here(site, "backends")
+    assert code == 0, errors
+    rows = [line.split() for line in output.splitlines()]
     assert ["plain", "elicit-plain", "1.0", "ready"] in rows
     assert ["simulated", "llm-elicit", "ready"] in [[*row[:2], row[-1]] for row in rows]
 
@@ -109,8 +133,7 @@ BARE = "class Mine:\n    pass\n"
 def test_a_broken_plug_in_is_one_line(
     code: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = write(tmp_path / "source", "mine", code)
-    monkeypatch.syspath_prepend(install(source, tmp_path / "site"))
+    monkeypatch.syspath_prepend(place(tmp_path / "site", "mine", code))
     monkeypatch.delitem(sys.modules, "module_mine", raising=False)
     with pytest.raises(InputError, match=said) as caught:
         _judge("mine")
@@ -123,8 +146,7 @@ def test_two_packages_of_one_name_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in "12":
-        source = write(tmp_path / number, "twice", BARE, module=f"module_{number}")
-        install(source, tmp_path / "site")
+        place(tmp_path / "site", "twice", BARE, module=f"module_{number}")
     monkeypatch.syspath_prepend(tmp_path / "site")
     with pytest.raises(InputError, match=r"offered by p-module-\d 1\.0 and p-module-\d 1\.0"):
         _judge("twice")
@@ -157,8 +179,10 @@ class Mine(Keyless):
 """
 
 
-def test_a_cap_that_could_not_be_held_is_refused(tmp_path: Path) -> None:
-    site = install(write(tmp_path / "source", "endless", NO_LIMIT), tmp_path / "site")
+def test_a_cap_that_could_not_be_held_is_refused(
+    tmp_path: Path, here: Callable[..., tuple[int, str, str]]
+) -> None:
+    site = place(tmp_path / "site", "endless", NO_LIMIT)
     for limits, said in (
         ({"max_cost": 1.0}, "no price is known for the model of judge 'mine'"),
         ({"max_tokens": 100}, "set no limit on an answer's tokens"),
@@ -166,10 +190,10 @@ def test_a_cap_that_could_not_be_held_is_refused(tmp_path: Path) -> None:
         data = {"name": "try", "space": "penguins", "design": {"pairs": 10}, "limits": limits}
         data["judges"] = [{"name": "mine", "backend": "endless"}]
         (tmp_path / "c.yaml").write_text(json.dumps(data))
-        done = _llm_elicit(site, tmp_path, "ask", "c.yaml")
-        assert done.returncode == 2
-        assert said in done.stderr
-        assert done.stderr.count("\n") == 1
+        code, _, errors = here(site, "ask", "c.yaml")
+        assert code == 2
+        assert said in errors
+        assert errors.count("\n") == 1
 
 
 def _judge(backend: str) -> None:

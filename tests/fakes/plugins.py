@@ -1,4 +1,4 @@
-"""Packages with backends, really installed: into a folder of their own, found by entry points."""
+"""Packages with backends in a folder of their own, found by entry points."""
 
 from __future__ import annotations
 
@@ -7,19 +7,6 @@ import sys
 from pathlib import Path
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "backend"
-
-PROJECT = """
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-[project]
-name = "{package}"
-version = "1.0"
-[project.entry-points."llm_elicit.backends"]
-{name} = "{module}:{attribute}"
-[tool.hatch.build.targets.wheel]
-only-include = ["{module}.py"]
-"""
 
 
 def install(source: Path, target: Path) -> Path:
@@ -30,12 +17,13 @@ def install(source: Path, target: Path) -> Path:
     return target
 
 
-def write(folder: Path, name: str, code: str, attribute: str = "Mine", module: str = "") -> Path:
-    """The source of a package with one module, whose backend is called `name`."""
+def place(site: Path, name: str, code: str, module: str = "") -> Path:
+    """Write a package with one module, whose backend is called `name`, as pip would; its folder."""
     module = module or f"module_{name}"
-    folder.mkdir(parents=True)
     package = f"p-{module}".replace("_", "-")
-    text = PROJECT.format(package=package, name=name, module=module, attribute=attribute)
-    (folder / "pyproject.toml").write_text(text)
-    (folder / f"{module}.py").write_text(code)
-    return folder
+    about = site / f"{package.replace('-', '_')}-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[llm_elicit.backends]\n{name} = {module}:Mine\n")
+    (site / f"{module}.py").write_text(code)
+    return site

@@ -12,26 +12,28 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from llm_elicit.cli.main import app
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run
 
 CAMPAIGN = """
 name: tiny-penguins
 space: two.yaml
-design: {pairs: 4}
+design: {pairs: 3}
 judges:
   # One thread an engine: where cores are busy, threads of one engine mostly wait for each other.
   - {name: smollm2, backend: local, model: smollm2, concurrency: 2}
   - {name: table-expert, backend: simulated}
-fit: {method: utility, samples: 500}
+fit: {method: utility, samples: 100}
 """
-QUESTIONS = 8
+QUESTIONS = 6
 DATASETS = Path(__file__).parents[2] / "datasets"
 
 
 def write_space(folder: Path) -> None:
-    """Write the penguins' space with two features: four pairs say next to nothing of more."""
+    """Write the penguins' space with two features: three pairs say next to nothing of more."""
     space = yaml.safe_load((DATASETS / "penguins.yaml").read_text())
     space["features"] = space["features"][-2:]
     (folder / "two.yaml").write_text(yaml.safe_dump(space))
@@ -58,42 +60,39 @@ def done_in_journal(folder: Path) -> int:
         return 0  # the file is there, its tables are not yet
 
 
-def llm_elicit(*arguments: str, cwd: Path) -> subprocess.Popen:
-    command = [sys.executable, "-m", "llm_elicit", *arguments]
-    return subprocess.Popen(
-        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-
-
 @pytest.mark.local_model
-@pytest.mark.timeout(1000)  # two real processes, which take their time on a busy machine
+@pytest.mark.timeout(1000)  # a real model, which takes its time on a busy machine
 def test_killed_in_the_middle_and_run_again_asks_nothing_twice(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.yaml").write_text(CAMPAIGN)
     write_space(tmp_path)
-    first = llm_elicit("run", "c.yaml", cwd=tmp_path)
+    first = subprocess.Popen(
+        [sys.executable, "-m", "llm_elicit", "run", "c.yaml"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     deadline = time.monotonic() + 400
-    while done_in_journal(tmp_path) < 3:
+    while not done_in_journal(tmp_path):
         assert first.poll() is None, first.stdout.read()
         assert time.monotonic() < deadline, "no answers within minutes"
         time.sleep(0.05)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     kept = done_in_journal(tmp_path)
-    assert 3 <= kept < QUESTIONS
+    assert 1 <= kept < QUESTIONS
 
     # The stage alone reads what the killed process left.
     stages.export(Run.open(tmp_path / "runs" / "tiny-penguins"), tmp_path / "early.csv")
     before = pd.read_csv(tmp_path / "early.csv").query("judge == 'smollm2'")
     assert len(before) == kept
 
-    second = llm_elicit("run", "c.yaml", cwd=tmp_path)
-    output, _ = second.communicate(timeout=500)
-    assert second.returncode == 0, output
+    second = CliRunner().invoke(app, ["run", "c.yaml"])
+    assert second.exit_code == 0, second.output
     after = answered(tmp_path)
     assert len(after) == QUESTIONS
     for row in before.itertuples():
         assert after[(row.pair, row.order)] == row.asked_at  # the very answer, not a new one
     assert (tmp_path / "runs" / "tiny-penguins" / "report.html").stat().st_size > 50_000
-    assert "smollm2: " in output
-    assert "table-expert: " in output
+    assert "smollm2: " in second.stdout
+    assert "table-expert: " in second.stdout
