@@ -56,13 +56,15 @@ def _prepared(location: JournalLocation, plan: Plan, *judges: str) -> Journal:
 
 def test_a_plan_is_written_in_its_order(location: JournalLocation) -> None:
     """Pairs of one judge alone leave gaps in the numbers of the others."""
-    own = {"expert": (1, 2), "other": (4,)}
+    own = {"expert": (1, 5), "other": (4,)}
     plan = replace(_plan(6), replicates=3, own=own, direct=_samples(0, 1))
-    _prepared(location, plan, "expert", "other", "third").close()
-    for judge in ("expert", "other", "third"):
+    judges = ("expert", "other", "third")
+    journal = _prepared(location, plan, *judges)
+    for judge in judges:
         asked = [(q.pair, q.order, q.replicate, "planned", None) for q in plan.of(judge)]
         assert _rows(location, judge) == asked
-        assert len(asked) == plan.count(judge)
+        assert len(asked) == plan.count(judge) == len(journal.claim(judge, 100))
+    journal.close()
 
 
 def test_pairs_that_are_all_there_are_not_written_again(

@@ -156,6 +156,34 @@ def test_what_others_at_work_hold_is_waited_for(postgres: str, tmp_path: Path) -
     other.close()
 
 
+def test_questions_of_a_dead_worker_are_reopened_beside_ones_own(
+    postgres: str, tmp_path: Path
+) -> None:
+    location = JournalLocation(tmp_path, postgres)
+    worker, other = _open(location), _open(location)
+    for journal in (worker, other):
+        assert journal.prepare(["expert"], _plan(4)) == 0
+    mine, theirs = _claimed(worker, 2), _claimed(other)
+    worker.commit([intent(mine[0], 0.5, 7)])
+    other.commit([intent(theirs[0], 0.25, 3)])
+    assert worker.held_elsewhere("expert") == 6
+    _lapse(other)
+    assert worker.held_elsewhere("expert") == 6, "not any more, but not held here either"
+    c = questions.c
+    with reading(location) as db:
+        rows = db.execute(select(c.id, c.state, c.worker, c.reserved, c.lost).order_by(c.id)).all()
+    assert [tuple(row) for row in rows] == [
+        (mine[0], "in flight", worker._me, 0.5, 0.0),
+        (mine[1], "planned", worker._me, 0.0, 0.0),
+        (theirs[0], "planned", None, 0.0, 0.25),
+        *((number, "planned", None, 0.0, 0.0) for number in theirs[1:]),
+    ]
+    assert worker.spent() == (0.25, 3)
+    assert _claimed(worker) == theirs
+    worker.close()
+    other.close()
+
+
 def test_a_commit_of_ones_own_questions_is_one_statement_a_kind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +228,7 @@ def test_a_lease_that_ran_out_unnoticed_is_renewed(location: JournalLocation) ->
     journal.prepare(["expert"], _plan(4))
     _lapse(journal)
     assert journal.workers() == 1
+    assert journal.prepare(["expert"], _plan(4)) == 0
     assert len(_claimed(journal)) == 8
     with journal._db.begin():
         lives = select(workers.c.expires > clock()).where(workers.c.id == journal._me)
