@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from fakes.fits import fit_quickly
 from fakes.plugins import install
 
 import llm_elicit as le
@@ -110,6 +111,7 @@ def assert_runs_outside(arguments: list[str], folder: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_run(page, workplace, assert_runs, monkeypatch):
+    fit_quickly(monkeypatch)
     for command in commands(page):
         if command.startswith(LOCAL_PACKAGE):
             install(workplace / command.removeprefix(LOCAL_PACKAGE), workplace / "site")
@@ -119,8 +121,9 @@ def test_the_commands_of_a_page_run(page, workplace, assert_runs, monkeypatch):
         arguments = shlex.split(command)
         if arguments[0] == "make":
             arguments.insert(1, "--dry-run")
-        if LOCAL.search(command):
-            # tests/pipeline/test_main_job.py runs the main job; the study asks for an hour.
+        if LOCAL.search(command) or command == "llm-elicit bench orchestrator":
+            # tests/pipeline/test_main_job.py runs the main job, tests/benchmarks/test_asking.py
+            # the benchmark; the study asks for an hour.
             continue
         assert_runs(arguments)
 

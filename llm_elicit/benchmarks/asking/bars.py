@@ -49,7 +49,7 @@ class Size:
 
 
 FULL = Size()
-SHORT = Size(questions=100, many=300, limited=0, rounds=1, providers=("openai",))
+SHORT = Size(questions=200, many=300, limited=0, rounds=1, providers=("openai",))
 
 
 @dataclass(frozen=True)
