@@ -161,7 +161,8 @@ def test_rounds_of_a_version_without_digests_are_read(tmp_path: Path) -> None:
     record_rounds(location, {(ALL_JUDGES, 2): pairs})
     with sqlite3.connect(tmp_path / FILE) as db:
         db.execute("ALTER TABLE rounds DROP COLUMN digest")
-    np.testing.assert_array_equal(planned_rounds(location)[ALL_JUDGES, 2].b, pairs.b)
+    found = planned_rounds(location)[ALL_JUDGES, 2]
+    np.testing.assert_array_equal([found.a, found.b], [pairs.a, pairs.b])
     with sqlite3.connect(tmp_path / FILE) as db:
         db.execute("DROP TABLE rounds")
     assert planned_rounds(location) == {}

@@ -108,8 +108,10 @@ def test_a_cap_counts_what_is_in_batches_and_with_other_workers(location: Journa
 
 
 def test_workers_know_of_each_other(location: JournalLocation) -> None:
-    one, two = _open(location), _open(location)
-    assert one.workers() == two.workers() == 2
+    one, two, three = (_open(location) for _ in range(3))
+    assert one.workers() == two.workers() == three.workers() == 3
+    three.close()
+    assert one.workers() == 2, "and no other was closed with it"
     _lapse(two)
     assert one.workers() == 1
     assert two.workers() == 2, "itself included"
@@ -396,6 +398,29 @@ def test_a_full_disk_is_tried_three_times(tmp_path: Path, monkeypatch: pytest.Mo
     assert journal.spent() == (0.5, 24)
     _accounts_agree(journal)
     journal.close()
+
+
+def test_a_journal_is_closed_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its questions stay claimed then, and the next run reopens them."""
+    journal = _open(JournalLocation(tmp_path))
+    journal.prepare(["expert"], _plan(4))
+    assert len(_claimed(journal)) == 8
+
+    def full(connection: Any) -> None:
+        connection.rollback()
+        raise _full()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal._db.dialect, "do_commit", full)
+        journal.close()
+    assert journal._db.closed
+    assert not (tmp_path / "journal.reserve").exists()
+    again = _open(JournalLocation(tmp_path))
+    assert again.prepare(["expert"], _plan(4)) == 0
+    assert len(_claimed(again)) == 8
+    again.close()
 
 
 def _full() -> sqlite3.OperationalError:
