@@ -16,6 +16,7 @@ from llm_elicit.orchestrator.journal import (
     RunState,
     Wanted,
     begin_control,
+    drop_journal,
     is_active,
     read_control,
     read_events,
@@ -191,3 +192,21 @@ def test_a_run_of_an_earlier_version_has_neither_control_nor_events(tmp_path: Pa
         old.executescript(MIGRATIONS[0].sqlite)
     assert read_control(location) is None
     assert read_events(location) == []
+
+
+def test_a_journal_is_removed_from_a_server_alone(postgres: str, tmp_path: Path) -> None:
+    """In a folder it is removed with the folder; other runs on the server stay."""
+    file = JournalLocation(tmp_path)
+    one, other = (JournalLocation(tmp_path / name, postgres) for name in ("one", "other"))
+    for location in (file, one, other):
+        begin_control(location)
+        drop_journal(location)
+        assert (read_control(location) is None) is location.shared
+        drop_journal(location)
+        begin_control(location, stage="ask")
+    drop_journal(one)
+    assert read_control(one) is None
+    for location in (file, other):
+        control = read_control(location)
+        assert control is not None
+        assert control.stage == "ask"
