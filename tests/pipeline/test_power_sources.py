@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from fakes.fits import fit_quickly
 
 from llm_elicit.config.design import Design
 from llm_elicit.density import BeliefDensity, Evidence, Power, Ranges, Uniform, fit_evidence
@@ -230,7 +231,10 @@ def _campaign(folder: Path, **more: Any) -> Path:
     return path
 
 
-def test_ranges_pin_a_run_and_tell_who_ignores_their_width(tmp_path: Path) -> None:
+def test_ranges_pin_a_run_and_tell_who_ignores_their_width(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit_quickly(monkeypatch)
     run = asyncio.run(stages.ask(stages.plan(_campaign(tmp_path))))
     stages.fit(run)
     stated = {name: run.beliefs[name].diagnostics["power"] for name in ("holder", "flat")}
