@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from importlib import import_module
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -35,6 +36,9 @@ from llm_elicit.testing.provider import Provider, Says
 from orchestrator.conftest import KEY, SWIFT, claude
 from orchestrator.postgres import server
 from orchestrator.running import campaign, plan_of, run
+
+for name in ("anthropic", "aiohttp", "jinja2", "genai_prices.data"):
+    import_module(name)  # what asking imports when it is needed first, in no child then
 
 SLOTS = 16
 LEASE = 0.5
@@ -175,7 +179,7 @@ def torment(kills: int, location: JournalLocation, pairs: int = 400, seed: int =
             seen = len(provider.seen)
             child = nursery.start(what, location.folder)
             # From before it opens the journal to well into the asking.
-            more, until = seen + rng.randint(0, 3 * SLOTS), time.monotonic() + 5.0
+            more, until = seen + rng.randint(0, 3 * SLOTS), time.monotonic() + 60.0
             while len(provider.seen) < more and time.monotonic() < until:
                 time.sleep(0.001)
             time.sleep(rng.uniform(0.0, 0.05))
