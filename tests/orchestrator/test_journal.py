@@ -5,6 +5,7 @@ import hashlib
 import sqlite3
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from llm_elicit.orchestrator.journal import (
     failed,
     intent,
     missed,
+    now,
     quarantined,
     reading,
     submitted,
@@ -204,6 +206,22 @@ def test_an_answer_committed_twice_is_kept_once(location: JournalLocation) -> No
         journal.commit([answered(question.id, ANSWER)])
     assert journal.totals("expert").done == 1
     journal.close()
+
+
+def test_what_an_answer_costs() -> None:
+    """A cached one took no tokens; one without a known price adds nothing to the sums."""
+    for answer, spent, tokens in (
+        (ANSWER, 0.25, 12),
+        (replace(ANSWER, cost=0.0, cached=True), 0.0, 0),
+        (replace(ANSWER, cost=None), 0.0, 12),
+    ):
+        change = answered(1, answer)
+        assert (change.spent, change.tokens) == (spent, tokens)
+
+
+def test_times_are_of_utc() -> None:
+    assert now().endswith("+00:00")
+    assert abs((datetime.fromisoformat(now()) - datetime.now(UTC)).total_seconds()) < 60.0
 
 
 def test_claims_follow_the_plan_and_never_overlap(location: JournalLocation) -> None:
