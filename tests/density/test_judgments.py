@@ -11,7 +11,7 @@ from llm_elicit.density import DensityError, Evidence, Uniform
 from llm_elicit.density.judgments import assign_folds, check_evidence, check_judgments
 
 BOX = Uniform([0.0, 0.0], [9.0, 9.0])
-A, B, C, D = ([float(n), 1.0] for n in range(4))
+A, B, C, D, E = ([float(n), 1.0] for n in range(5))
 
 
 def _plain(winners: list[list[float]], losers: list[list[float]]) -> Evidence:
@@ -61,6 +61,11 @@ def test_weights_of_other_rows_are_checked_too() -> None:
     evidence = replace(_plain([A, B], [B, C]), weights=np.array([1.0, 1e13]))
     with pytest.raises(DensityError, match=r"^weights\[1\] is 10000000000000.0"):
         check_evidence(evidence, BOX)
+    nothing = replace(_plain([A, B], [B, C]), weights=np.zeros(2))
+    with pytest.raises(DensityError, match=r"^weights are all 0"):
+        check_evidence(nothing, BOX)
+    log_odds = Evidence.log_odds([A, B], [B, C], [0.5, 1.0])
+    assert check_evidence(nothing + log_odds, BOX).size == 0
 
 
 def test_as_many_judgments_are_needed_as_features() -> None:
@@ -117,34 +122,31 @@ def test_answers_about_the_same_alternatives_are_one_group() -> None:
     """A pair is one by itself, whether or not a question with several alternatives has it."""
     sets = [[A, B, C], [C, A, B], [B, C, D]]
     rankings = Evidence.rankings(sets, [[0, 1, 2], [0, 1, 2], [2, 1, 0]])
-    pairs = _plain([A, B, D], [B, A, A])
-    context = check_evidence(rankings + pairs, BOX).context
+    found = check_evidence(rankings + _plain([A, B, D, E], [B, A, A, D]), BOX)
+    context = found.context
     assert context is not None
-    found = check_evidence(rankings + pairs, BOX)
-    groups: dict[tuple[bool, frozenset[float]], set[int]] = {}
+    groups: dict[tuple[bool, str], set[int]] = {}
     for pick, w, loser, group in zip(
         context.pick, found.winners, found.losers, context.group, strict=True
     ):
-        groups.setdefault((pick >= 0, frozenset((w[0], loser[0]))), set()).add(int(group))
-    ab, ac, bc, bd, cd, ad = (
-        frozenset(map(float, pair)) for pair in ((0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (0, 3))
-    )
-    assert groups[True, ab] == groups[True, ac]
-    assert len(groups[True, ab]) == len(groups[True, bd]) == 1
-    assert groups[True, bd] == groups[True, cd] != groups[True, ab]
-    assert groups[True, bc] == groups[True, ab] | groups[True, bd]
-    assert len(groups[False, ab]) == len(groups[False, ad]) == 1
-    assert len({*groups[True, bc], *groups[False, ab], *groups[False, ad]}) == 4
-    assert set(context.group) == set(range(4)), "numbered from 0 without gaps"
+        pair = "".join(sorted("ABCDE"[int(point[0])] for point in (w, loser)))
+        groups.setdefault((pick >= 0, pair), set()).add(int(group))
+    first, second = groups[True, "AB"], groups[True, "BD"]
+    assert len(first) == len(second) == 1
+    assert groups[True, "AC"] == first != second == groups[True, "CD"]
+    assert groups[True, "BC"] == first | second
+    alone = [groups[False, pair] for pair in ("AB", "AD", "DE")]
+    assert sorted(map(len, alone)) == [1, 1, 1]
+    assert set.union(first, second, *alone) == set(range(5)), "each its own, without gaps"
 
 
 def test_folds_are_balanced_and_random() -> None:
-    pairs = np.array([0, 0, 1, 2, 3, 4, 5, 6, 6, 6])
-    folds = assign_folds(pairs, 3, np.random.default_rng(0))
-    assert folds.dtype == np.int64
-    assert folds[0] == folds[1]
-    assert len({*folds[7:]}) == 1
-    of_pair = folds[[0, 2, 3, 4, 5, 6, 7]]
-    assert sorted(np.bincount(of_pair, minlength=3)) == [2, 2, 3]
-    others = [assign_folds(pairs, 3, np.random.default_rng(seed)).tolist() for seed in (0, 1)]
-    assert others[0] == folds.tolist() != others[1]
+    pairs = np.array([0, 0, 1, 2, 3, 4, 5, 5, 5])
+    drawn = [assign_folds(pairs, 3, np.random.default_rng(seed)) for seed in range(10)]
+    for folds in drawn:
+        assert folds.dtype == np.int64
+        assert folds[0] == folds[1]
+        assert folds[6] == folds[7] == folds[8]
+        assert np.bincount(folds[1:7], minlength=3).tolist() == [2, 2, 2]
+    again = assign_folds(pairs, 3, np.random.default_rng(0)).tolist()
+    assert again == drawn[0].tolist() != drawn[1].tolist()
