@@ -108,6 +108,12 @@ def test_the_level_of_a_known_belief_is_estimated(family: str, rng: np.random.Ge
     assert found.level == pytest.approx(1.3, rel=0.05)
 
 
+def test_a_level_far_below_one_is_estimated_in_its_own_unit() -> None:
+    differences = np.array([0.3, 0.5, 0.9, -0.2])
+    found, scaled = (estimate_level(differences * unit).level for unit in (1.0, 1e-3))
+    assert scaled == pytest.approx(1e-3 * found, rel=1e-4)
+
+
 @pytest.mark.parametrize("differences", [[0.5, 2.0, 0.0], [-0.5, -2.0, 0.0], [0.0, 0.0]])
 def test_no_level_follows_from_choices_that_all_agree_or_all_disagree(
     differences: list[float],
@@ -129,6 +135,12 @@ def test_choices_are_not_simulated_of_bad_arguments(
 ) -> None:
     with pytest.raises(DensityError, match=said):
         simulate_choices(*arguments, np.random.default_rng(0))
+
+
+def test_choices_are_not_simulated_without_a_generator() -> None:
+    said = r"^simulate_choices: rng .* pass numpy\.random\.default_rng\(0\)"
+    with pytest.raises(DensityError, match=said):
+        simulate_choices(np.zeros(2), np.zeros(2), Noise(), 0)  # type: ignore[arg-type]
 
 
 class TestResponse:
@@ -176,3 +188,19 @@ class TestResponse:
         plain = Response(self.noise)
         assert plain.at(rows) is plain
         assert plain.log_cdf(self.difference).equal(self.noise.log_cdf(self.difference))
+        assert plain.information(self.difference).equal(self.noise.information(self.difference))
+        assert plain.spread(self.gain) is self.gain
+
+    def test_several_rows_of_differences_keep_their_type(self) -> None:
+        """As of the members of an ensemble, whose networks compute in single precision."""
+        response, rows = self.response, torch.stack([self.difference, -self.difference])
+        spreads = torch.tensor([0.5, 1.0, 0.3], dtype=torch.float64)
+        for found in (
+            response.seen, response.log_cdf, response.slope, response.information, response.spread,
+            lambda d: response.moderated_log_cdf(d, spreads.to(d).expand_as(d)),
+        ):  # fmt: skip
+            each = torch.stack([found(row) for row in rows])
+            np.testing.assert_allclose(found(rows), each, rtol=1e-12)
+            single = found(rows.float())
+            assert single.dtype == torch.float32
+            np.testing.assert_allclose(single, each, rtol=1e-5)
