@@ -14,7 +14,7 @@ from llm_elicit.density import (
 )
 from llm_elicit.density.evidence import Evidence
 from llm_elicit.errors import InputError
-from tests.density.targets import QUICK
+from tests.density.targets import QUADRATIC
 
 SPACE = box(2)
 
@@ -35,7 +35,7 @@ def _side(
     belief = fit_evidence(
         Evidence.comparisons(a, b, won),
         sampling=Uniform(SPACE.low, SPACE.high),
-        settings=QUICK,
+        settings=QUADRATIC,
         seed=seed,
     )
     return JudgeBelief(name, Choices(a, b, won, np.arange(pairs)), belief)
