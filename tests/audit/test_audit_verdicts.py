@@ -5,6 +5,7 @@ With --log-cli-level=INFO the counts of docs/benchmarks.md, "Verdicts", are show
 
 import logging
 from collections import Counter
+from functools import cache
 
 import numpy as np
 import pytest
@@ -103,12 +104,13 @@ def test_a_faint_judge_is_found_from_few_pairs(pairs):
     assert found["consistent preference"] >= (36 if pairs == 15 else 40)
 
 
-def _audited(scale, seed):
+@cache
+def _audited(scale):
     """A whole campaign of a judge that prefers high values of the first and the middle of the next.
 
     Fitted, taken to one nat over λ as the fit stage does, and audited.
     """
-    rng = np.random.default_rng([seed, 41])
+    rng = np.random.default_rng([1, 41])
 
     def choose(a, b):
         one, other = (x[:, 0] - 2.0 * (x[:, 1] - 0.5) ** 2 for x in (_shares(a), _shares(b)))
@@ -136,9 +138,9 @@ def _driving(judge):
     return [(e.name, e.direction) for e in sorted(clear, key=lambda effect: -effect.size)]
 
 
-@pytest.mark.parametrize(("seed", "scale"), [(0, 0.1), (1, 10.0)])
-def test_multiplying_all_log_odds_changes_nothing_that_is_said_of_a_judge(seed, scale):
-    base, other = _audited(1.0, seed), _audited(scale, seed)
+@pytest.mark.parametrize("scale", [0.1, 10.0])
+def test_multiplying_all_log_odds_changes_nothing_that_is_said_of_a_judge(scale):
+    base, other = _audited(1.0), _audited(scale)
     assert base.verdict == "consistent preference"
     assert base.preference.reliability.source == "belief"
     assert (other.verdict, other.preference.reason) == (base.verdict, base.preference.reason)
