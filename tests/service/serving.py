@@ -20,8 +20,9 @@ from llm_elicit.config.base_model import to_yaml
 
 READY = 60.0
 
-# A view of a belief takes seconds of the processor: tests of them ask for them.
-SELDOM = {"live": 3600.0}
+# A view of a belief takes seconds of the processor: tests of them ask for them. On a busy machine
+# what a worker does, which stands back behind others, may take minutes.
+LIVE, SECONDS = 3600.0, 600.0
 
 
 @dataclass
@@ -66,7 +67,9 @@ def start(
 ) -> Served:
     """Start a service in a folder and wait until it can be reached."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "server.yaml").write_text(to_yaml(SELDOM | (settings or {})))
+    settings = {"live": LIVE, **(settings or {})}
+    settings["bounds"] = {"seconds": SECONDS, **settings.get("bounds", {})}
+    (folder / "server.yaml").write_text(to_yaml(settings))
     options = ("--config", "server.yaml", *options)
     process = subprocess.Popen(
         [sys.executable, "-m", "llm_elicit", "serve", "--port", "0", *options],

@@ -24,7 +24,7 @@ from tests.service.serving import Served, serving
 from tests.service.test_campaigns import campaign, slow
 
 WATCHERS = 200
-PATIENCE = 120.0
+PATIENCE = 280.0
 
 
 @pytest.fixture(scope="module")
