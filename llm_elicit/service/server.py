@@ -134,6 +134,12 @@ def _opened(name: str, settings: ServerSettings) -> Run:
 _DRAIN_SECONDS = 10
 """Seconds that requests have to end once the service stops."""
 
+_IDLE_SECONDS = 75
+"""Seconds until an idle connection is closed, which may be under a request that comes then.
+
+Longer than proxies and clients keep theirs, so that they close them.
+"""
+
 
 def serve(settings: ServerSettings, say: Callable[[str], None], start: Sequence[str] = ()) -> None:
     """Serve until SIGTERM or Ctrl-C; runs are stopped and come back with the next start.
@@ -157,6 +163,7 @@ def serve(settings: ServerSettings, say: Callable[[str], None], start: Sequence[
         proxy_headers=False,
         ws="none",
         timeout_graceful_shutdown=_DRAIN_SECONDS,
+        timeout_keep_alive=_IDLE_SECONDS,
         h11_max_incomplete_event_size=64_000,
     )
     with _logging(service.keys):

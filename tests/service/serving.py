@@ -100,7 +100,7 @@ def serving(folder: Path, *options: str, **more: Any) -> Iterator[Served]:
         served.stop()
 
 
-def settled(client: httpx.Client, name: str, seconds: float = 120.0) -> dict[str, Any]:
+def settled(client: httpx.Client, name: str, seconds: float = 250.0) -> dict[str, Any]:
     """Return the snapshot of a campaign once it has ended."""
     until = time.monotonic() + seconds
     while True:

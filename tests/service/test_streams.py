@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import socket
 import statistics
 import threading
@@ -147,6 +148,24 @@ def test_a_connection_that_drops_misses_nothing(served: Served) -> None:
                         break
         assert [event["seq"] for event in seen] == list(range(1, len(seen) + 1))
         client.post("/api/campaigns/drops/cancel")
+
+
+def test_a_connection_that_was_kept_is_not_closed_under_a_request(served: Served) -> None:
+    """As when uvicorn's five seconds pass while the service has no processor."""
+    place = urlsplit(served.address)
+    connection = HTTPConnection(place.hostname or "", place.port, timeout=PATIENCE)
+    connection.request("GET", "/health")
+    connection.getresponse().read()
+    time.sleep(1.0)
+    served.process.send_signal(signal.SIGSTOP)
+    try:
+        time.sleep(3.0)  # it stops in a moment
+        connection.request("GET", "/health")
+        time.sleep(2.0)
+    finally:
+        served.process.send_signal(signal.SIGCONT)
+    assert connection.getresponse().status == 200
+    connection.close()
 
 
 def fitted(served: Served, name: str) -> None:
