@@ -344,6 +344,9 @@ def test_a_runtime_can_be_entered_again_in_another_event_loop(tmp_path: Path) ->
             fits = runtime.start(first)
             (await _fit()).suspend()  # or it might be over before the other one waits
             waits = runtime.start(second)
+            async with asyncio.timeout(60.0):
+                while waits.stage != "ask":
+                    await asyncio.sleep(0.02)
             await _answers(waits, 16)
             await asyncio.sleep(0.1)
             assert runtime._sharing.fits.locked()
