@@ -53,12 +53,13 @@ def test_a_journal_that_is_read_is_not_written(tmp_path: Path) -> None:
     location.folder.mkdir()
     _open(location).close()
     with (
-        pytest.raises(JournalError, match="it may only be read"),
+        pytest.raises(JournalError, match="it may only be read") as caught,
         location.guarded(),
         location.readable().connect() as db,
         db.begin(),
     ):
         db.exec_driver_sql("DELETE FROM meta")
+    assert str(caught.value).startswith(f"{location.name}: the journal cannot be used")
 
 
 def test_a_reader_has_one_state_in_a_transaction_and_the_newest_in_the_next(tmp_path: Path) -> None:
