@@ -165,6 +165,7 @@ def test_questions_of_a_dead_worker_are_reopened_beside_ones_own(
     worker, other = _open(location), _open(location)
     for journal in (worker, other):
         assert journal.prepare(["expert"], _plan(4)) == 0
+    assert not list(tmp_path.glob("journal*")), "no space is reserved for a server's disk"
     mine, theirs = _claimed(worker, 2), _claimed(other)
     worker.commit([intent(mine[0], 0.5, 7)])
     other.commit([intent(theirs[0], 0.25, 3)])
