@@ -3,7 +3,8 @@
 Each row has the share of bands that contain the true value: of every feature's mean, of its
 quantiles at five levels, and of its distribution function at the true 10, 30, 50, 70 and 90 %
 quantiles (the band of a marginal). Judges choose with the noise of the variant; the fit assumes
-the same noise, except in the variants with a wrong level.
+the same noise, except in the variants with a wrong level. The judge of the variant "log-odds" is a
+`LowAmplitudeJudge`, and its belief is brought to the true power.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from llm_elicit.benchmarks import DEFAULT, Job, Row
+from llm_elicit.benchmarks.low_amplitude import LowAmplitudeJudge
 from llm_elicit.benchmarks.measure import Array, Streams, compare, peak_mib, provenance_of
-from llm_elicit.benchmarks.targets import find
-from llm_elicit.density import Noise, band, fit_belief
+from llm_elicit.benchmarks.targets import Target, find
+from llm_elicit.density import BeliefDensity, Noise, band, fit_belief, fit_evidence
 
 LEVEL = 0.9
 _QUANTILES = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
@@ -39,6 +41,8 @@ JUDGES = {
     "half-level": Judge(Noise(), Noise(level=0.5 * Noise().level)),
     "double-level": Judge(Noise(), Noise(level=2.0 * Noise().level)),
 }
+LOG_ODDS = "log-odds"
+KINDS_OF_JUDGES = (*JUDGES, LOG_ODDS)
 
 
 def measure_coverage(job: Job) -> Row:
@@ -49,14 +53,10 @@ def measure_coverage(job: Job) -> Row:
         >>> 0.0 <= row["quantile_cover"] <= 1.0
         True
     """
-    target, judge = find([job.target])[0], JUDGES[job.variant]
-    streams = Streams.of(job.target, job.seed)
-    winners, losers = compare(target, job.n, streams, judge.real)
+    target, streams = find([job.target])[0], Streams.of(job.target, job.seed)
+    fit = _from_log_odds if job.variant == LOG_ODDS else _from_choices
     began = time.perf_counter()
-    belief = fit_belief(
-        winners, losers, sampling=target.sampling, method=job.method, noise=judge.assumed,
-        seed=streams.fit,
-    )  # fmt: skip
+    belief = fit(job, target, streams)
     fitted = time.perf_counter()
     draws = belief.draws(seed=streams.draw)
     drawn = time.perf_counter()
@@ -78,6 +78,23 @@ def measure_coverage(job: Job) -> Row:
         "mean_width": float(((high - low) / truth.std(0)).mean()),
         **provenance_of(drawn),
     }
+
+
+def _from_choices(job: Job, target: Target, streams: Streams) -> BeliefDensity:
+    judge = JUDGES[job.variant]
+    winners, losers = compare(target, job.n, streams, judge.real)
+    return fit_belief(
+        winners, losers, sampling=target.sampling, method=job.method, noise=judge.assumed,
+        seed=streams.fit,
+    )  # fmt: skip
+
+
+def _from_log_odds(job: Job, target: Target, streams: Streams) -> BeliefDensity:
+    judge = LowAmplitudeJudge.of(target, streams.choices)
+    a, b = (target.sampling.sample(job.n, streams.pairs) for _ in range(2))
+    answers = judge.judge_points(a, b)
+    belief = fit_evidence(answers, sampling=target.sampling, method=job.method, seed=streams.fit)
+    return belief.tempered(1.0 / judge.gain, seed=streams.fit)
 
 
 def _held(values: Array, truth: Array) -> float:

@@ -19,7 +19,7 @@ from llm_elicit._util.packages import package_version
 from llm_elicit._util.workers import Outcome, Workers, run_jobs
 from llm_elicit.benchmarks import DEFAULT, TABLES, Job, Row
 from llm_elicit.benchmarks.adaptive import measure_adaptive
-from llm_elicit.benchmarks.coverage import JUDGES, measure_coverage
+from llm_elicit.benchmarks.coverage import KINDS_OF_JUDGES, measure_coverage
 from llm_elicit.benchmarks.low_amplitude import (
     COHERENCE,
     COHERENCE_TARGETS,
@@ -101,7 +101,8 @@ class Request:
         if self.methods and self.table not in ("table1", "runtime"):
             raise InputError(f"{self.table} has its own methods; leave --methods out")
         known: dict[str, Iterable[str]] = {
-            "ablation": VARIANTS, "coverage": JUDGES, "power": RANDOM_JUDGES, "faint": RESPONSES,
+            "ablation": VARIANTS, "coverage": KINDS_OF_JUDGES, "power": RANDOM_JUDGES,
+            "faint": RESPONSES,
         }  # fmt: skip
         if self.variants and self.table not in known:
             raise InputError(

@@ -17,6 +17,7 @@ from llm_elicit._util.workers import Workers
 from llm_elicit.benchmarks import Job, adaptive, power
 from llm_elicit.benchmarks import run as module
 from llm_elicit.benchmarks.adaptive import measure_adaptive, round_ends
+from llm_elicit.benchmarks.coverage import measure_coverage
 from llm_elicit.benchmarks.measure import Streams, compare, measure
 from llm_elicit.benchmarks.run import Request, Rows, key_of, parse_seeds, run_table
 from llm_elicit.benchmarks.targets import find
@@ -233,13 +234,20 @@ def test_pairs_chosen_in_rounds_end_where_they_should(monkeypatch):
 
 
 def test_variants_are_those_of_the_table():
-    jobs = Request("coverage", ("Ring2D",), (1,), variants=("normal", "default")).jobs()
-    assert [job.variant for job in jobs] == ["normal", "default"]
+    jobs = Request("coverage", ("Ring2D",), (1,), variants=("normal", "log-odds")).jobs()
+    assert [job.variant for job in jobs] == ["normal", "log-odds"]
     assert key_of(jobs[0]) != key_of(jobs[1])
     with pytest.raises(InputError, match="variant 'no-cap' is unknown"):
         Request("coverage", variants=("no-cap",))
     with pytest.raises(InputError, match="leave them out of table1"):
         Request("table1", variants=("no-cap",))
+
+
+def test_log_odds_have_bands_at_the_true_power():
+    row = measure_coverage(Job("coverage", "Normal1D", "auto", seed=2, n=40, variant="log-odds"))
+    held = row["mean_cover"], row["quantile_cover"], row["cdf_cover"]
+    assert held == (1.0, 1.0, 1.0), "at power 1 the belief is as wide as λ"
+    assert 0.1 < row["mean_width"] < 0.5
 
 
 def test_random_judges_and_the_judge_may_be_asked_in_rounds(monkeypatch):
