@@ -320,9 +320,13 @@ class Marginals:
         first, last = self.values[:, 0], self.values[:, -1]
         below = self.knots[0] + (y - first) / self._slopes[:, 0]
         above = self.knots[-1] + (y - last) / self._slopes[:, -1]
-        ends = np.full_like(y, self.knots[0]), np.full_like(y, self.knots[-1])
-        inside = bisect(lambda h: self._curve(torch.from_numpy(h))[0].numpy() < y, *ends)
-        scores = np.where(y < first, below, np.where(y > last, above, inside))
+        # The interval of the table is looked up, so that only its cubic is solved by bisection.
+        pairs = zip(self.values[:, 1:-1], y.T, strict=True)
+        k = np.stack([np.searchsorted(table, each, "right") for table, each in pairs], axis=1)
+        c3, c2, c1, c0 = self._coefficients.numpy()[:, k, np.arange(y.shape[1])]
+        ends = np.zeros_like(y), np.full_like(y, self.knots[1] - self.knots[0])
+        inside = self.knots[k] + bisect(lambda s: c0 + s * (c1 + s * (c2 + s * c3)) < y, *ends)
+        scores: Array = np.where(y < first, below, np.where(y > last, above, inside))
         # A point on a bound has an infinite score: stop where λ has no mass left.
         capped = np.clip(scores, -_FARTHEST_SCORE, _FARTHEST_SCORE)
         return np.where(self._below | self._above, capped, scores)
