@@ -6,14 +6,16 @@ import functools
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
 from llm_elicit.density import GaussianMixture, MixturePrior, Noise, Uniform
 from llm_elicit.density.likelihood import Response
 from llm_elicit.density.utility.fisher_scoring import MixturePosterior, inverse_root, maximize
-from llm_elicit.density.utility.hmc import HmcSettings, sample_hmc
+from llm_elicit.density.utility.hmc import HmcSettings, sample_hmc, slope_of
 from llm_elicit.density.utility.model import Mixture, log_prior
 from llm_elicit.density.utility.posterior import MixtureDensity
+from llm_elicit.density.utility.quadratic import Regression
 from tests.density.targets import ask
 
 
@@ -61,7 +63,7 @@ def test_chains_under_a_posterior_far_from_normal_converge() -> None:
     heights = [
         law(
             sample_hmc(
-                law, scales, 32, generator, HmcSettings(trajectories=trajectories), law.surrogate
+                law, scales, 32, generator, HmcSettings(trajectories=trajectories), law.guide
             )
         )
         for trajectories in (4, 12)
@@ -85,7 +87,7 @@ def test_chains_converge_where_choices_are_nearly_all_decided() -> None:
     settings = HmcSettings(windows=1), HmcSettings(), HmcSettings(trajectories=12)
 
     def narrowness(how: HmcSettings) -> torch.Tensor:
-        ends = law.mode.moved(sample_hmc(law, scales, 32, generator, how, law.surrogate))
+        ends = law.mode.moved(sample_hmc(law, scales, 32, generator, how, law.guide))
         return torch.linalg.slogdet(ends.whiten).logabsdet.sum(1)
 
     once, usual, long = (narrowness(how) for how in settings)
@@ -166,3 +168,18 @@ def test_the_gradient_of_the_likelihood_is_its_derivative() -> None:
 def _gap(mixture: Mixture, posterior: MixturePosterior) -> torch.Tensor:
     winners, losers = mixture(posterior.points).chunk(2)
     return winners - losers
+
+
+@pytest.mark.parametrize("family", ["gumbel", "exponential", "normal"])
+@pytest.mark.parametrize("gain", [None, 0.4])
+def test_slopes_of_a_linear_predictor_are_those_of_its_values(
+    family: str, gain: float | None
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    columns = torch.randn(30, 5, generator=generator, dtype=torch.float64)
+    effects = () if gain is None else (torch.full((30,), gain), 0.1 * torch.arange(30.0))
+    response = Response(Noise(family), *effects)
+    weights = torch.rand(30, generator=generator, dtype=torch.float64)
+    law = Regression(columns, weights, response, torch.eye(5, dtype=torch.float64))
+    at = torch.randn(4, 5, generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(law.slopes(at), slope_of(law.values)(at))

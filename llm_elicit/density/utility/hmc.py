@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 LogDensity = Callable[[Tensor], Tensor]
-Surrogate = Callable[[Tensor], LogDensity]
+Slope = Callable[[Tensor], Tensor]
+Guide = Callable[[Tensor], Slope]
 _ACCEPTED = 0.8
 _START = 0.5  # of the normal approximation's spread: its tails may be too heavy
 _ADAPTATION = 0.7
@@ -54,7 +55,7 @@ def sample_hmc(
     count: int,
     generator: torch.Generator,
     settings: HmcSettings = HmcSettings(),
-    surrogate: Surrogate | None = None,
+    guide: Guide | None = None,
 ) -> Tensor:
     """Return S = ``count`` draws (S, P) from a density with its mode at 0.
 
@@ -65,9 +66,9 @@ def sample_hmc(
     ----------
     log_density : maps (S, P) to (S,), differentiable.
     root : (P, F); draws of the normal approximation are root z, z ~ N(0, I).
-    surrogate : given the positions (S, P) at which a window begins, returns a cheaper log-density
-        whose gradient is used in that window. Proposals are accepted by ``log_density``, which
-        therefore stays the invariant density.
+    guide : given the positions (S, P) at which a window begins, returns a cheaper gradient, which
+        maps (S, P) to (S, P) and is used in that window; `slope_of` without. Proposals are accepted
+        by ``log_density``, which therefore stays the invariant density.
 
     Examples
     --------
@@ -86,8 +87,8 @@ def sample_hmc(
     z = _START * torch.randn((min(chains, settings.chains), root.shape[1]), generator=generator)
     for left in reversed(range(settings.windows)):
         axes = root.float()
-        guide = log_density if surrogate is None else surrogate(z @ axes.T)
-        density = _Potential(log_density, guide, axes)
+        slope = slope_of(log_density) if guide is None else guide(z @ axes.T)
+        density = _Potential(log_density, slope, axes)
         effort = settings if left else long
         trace, angle = _window(density, z, angle, generator, effort)
         z = trace[-1]
@@ -100,12 +101,24 @@ def sample_hmc(
     return (trace[kept[::-1]].flatten(0, 1) @ axes.T)[:count]
 
 
+def slope_of(log_density: LogDensity) -> Slope:
+    """Return the gradient of a log-density by automatic differentiation."""
+
+    def slope(x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            free = x.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(log_density(free).sum(), [free])
+        return gradient
+
+    return slope
+
+
 @dataclass(frozen=True)
 class _Potential:
-    """A log-density in coordinates z (F,) of ``axes`` (P, F); ``guide`` gives its gradient."""
+    """A log-density in coordinates z (F,) of ``axes`` (P, F), and its gradient, ``slope``."""
 
     log_density: LogDensity
-    guide: LogDensity
+    slope: Slope
     axes: Tensor
 
     def value(self, z: Tensor) -> Tensor:
@@ -115,10 +128,7 @@ class _Potential:
 
     def force(self, z: Tensor) -> Tensor:
         """Return −∇Φ (S, F)."""
-        with torch.enable_grad():
-            free = z.detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(self.guide(free @ self.axes.T).sum(), [free])
-        return gradient + z
+        return self.slope(z @ self.axes.T) @ self.axes + z
 
 
 def _window(

@@ -30,7 +30,7 @@ from llm_elicit.density.utility.cross_validation import (
     halfway,
 )
 from llm_elicit.density.utility.fisher_scoring import MixturePosterior, inverse_root, maximize
-from llm_elicit.density.utility.hmc import HmcSettings, LogDensity, sample_hmc
+from llm_elicit.density.utility.hmc import HmcSettings, Slope, sample_hmc, slope_of
 from llm_elicit.density.utility.mixture import MixtureFit
 from llm_elicit.density.utility.model import Mixture, log_prior
 from llm_elicit.density.utility.quadratic import QuadraticFit, Regression, RidgedFit
@@ -131,7 +131,7 @@ def draw_mixtures(
     mode = maximize(posterior, fit.mode, _STEPS)[0]
     density = MixtureDensity(posterior, mode)
     root = inverse_root(posterior.derivatives(mode)[1])
-    steps = sample_hmc(density, root, count, generator, surrogate=density.surrogate)
+    steps = sample_hmc(density, root, count, generator, guide=density.guide)
     drawn = mode.moved(steps)
     return ComponentStack(drawn.whiten, drawn.offset, drawn.height)
 
@@ -162,6 +162,10 @@ class MixtureDensity:
                 slope += torch.autograd.grad(part.sum(), [fixed])[0]
             total += part.detach()
         return total + ((rows - fixed.detach()) * slope).sum((1, 2))
+
+    def guide(self, steps: Tensor) -> Slope:
+        """Return the gradient of the `surrogate` at these steps."""
+        return slope_of(self.surrogate(steps))
 
     def surrogate(self, steps: Tensor) -> MixtureDensity:
         """Return the density given only the choices that some of these mixtures leave uncertain.
@@ -204,10 +208,11 @@ def _draw_linear(
     few = regression.subset(torch.nonzero(undecided)[:, 0])
     root = inverse_root(regression.precision(mode))
 
-    def density(of: Regression) -> LogDensity:
-        return lambda steps: of.values(mode + steps.double()).float()
+    def log_density(steps: Tensor) -> Tensor:
+        return regression.values(mode + steps.double()).float()
 
-    steps = sample_hmc(
-        density(regression), root, count, generator, _OF_LINEAR, lambda _: density(few)
-    )
+    def slope(steps: Tensor) -> Tensor:
+        return few.slopes(mode + steps.double()).float()
+
+    steps = sample_hmc(log_density, root, count, generator, _OF_LINEAR, lambda _: slope)
     return mode + steps.double()
