@@ -152,7 +152,7 @@ class Writer:
         await self._call(self._journal.raise_worst, judge, prompt, completion)
 
     async def held_elsewhere(self, judge: str) -> int:
-        """Return how many open questions of the judge other workers hold."""
+        """Return how many questions of the judge are open beside those of this worker."""
         return await self._call(self._journal.held_elsewhere, judge)
 
     async def _call(self, work: Callable[..., T], *arguments: object) -> T:

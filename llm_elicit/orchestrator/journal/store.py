@@ -230,7 +230,10 @@ class Journal:
             raise self._transactions.failure
 
     def held_elsewhere(self, judge: str) -> int:
-        """Reopen the questions of dead workers; return how many other workers hold."""
+        """Reopen the questions of dead workers; return how many are open beside this worker's.
+
+        These are the ones that other workers hold, and the ones that were reopened.
+        """
         return self._transactions.once(partial(self._held_elsewhere, judge))
 
     def _held_elsewhere(self, judge: str) -> int:
