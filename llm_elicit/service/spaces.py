@@ -51,7 +51,7 @@ class SpaceText(BaseModel):
 
 
 class Column(BaseModel):
-    """What a column of an uploaded table became; see `llm_elicit.spaces.drafting.ColumnReport`."""
+    """What a column of an uploaded table became: `llm_elicit.spaces.draft_reports.ColumnReport`."""
 
     column: str
     kept: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from llm_elicit.errors import InputError
 from llm_elicit.spaces import cells
 from llm_elicit.spaces.column_drafts import MOST_WORDS, ColumnDraft, draft_column, share
 from llm_elicit.spaces.csv_files import Dialect
+from llm_elicit.spaces.draft_reports import ColumnReport, with_comments
 from llm_elicit.spaces.naming import Wording, valid_name, wordings, words_of
 from llm_elicit.spaces.number_drafts import UnusableColumnError, align_scales
 from llm_elicit.spaces.number_ranges import of_few_numbers, with_not_stated
@@ -47,27 +48,6 @@ _HEADER = """\
 # - Columns of 2 to {most} different words are categories: all of them are asked about.
 # - Left out: {left_out}.
 """
-
-
-@dataclass(frozen=True)
-class ColumnReport:
-    """What a column of the table became.
-
-    Attributes:
-        column: its heading.
-        kept: what it is kept as; empty if it was dropped.
-        range: its range or its categories; the reason if it was dropped.
-        scale: its scale; empty for categories.
-        unit: its unit.
-        guessed: the settings that are guesses.
-    """
-
-    column: str
-    kept: str
-    range: str
-    scale: str = ""
-    unit: str = ""
-    guessed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -189,53 +169,70 @@ def _draft(
     columns: Sequence[str],
     not_stated: Sequence[str],
 ) -> Draft:
-    about, dialect = file.about, file.dialect
     kept, dropped = _columns(frame, file, {*columns, *not_stated})
-    for heading in not_stated:
-        if heading not in kept:
-            why = f": {dropped[heading]}" if heading in dropped else ""
-            raise InputError(
-                f"{file}: not stated: {heading!r} is no column that is asked about{why}"
-            )
-    shares = _shares(kept, dropped, frame, dialect)
+    _check_not_stated(not_stated, kept, dropped, file)
+    shares = _shares(kept, dropped, frame, file.dialect)
     worded = wordings(list(kept))
     for heading, draft in kept.items():
         unit = draft.unit or worded[heading].unit
         if heading in not_stated:
             kept[heading] = _ranges(heading, draft, frame, file, unit)
         else:
-            kept[heading] = of_few_numbers(draft, frame[heading], dialect, unit)
+            kept[heading] = of_few_numbers(draft, frame[heading], file.dialect, unit)
     guesses = {heading: _guesses(worded[heading], draft) for heading, draft in kept.items()}
     scaled = [(words_of(heading), draft.settings) for heading, draft in kept.items()]
     for place in align_scales(scaled):
         guesses[list(kept)[place]]["scale"] = "as of alike columns"
-    features = [_feature(worded[heading], draft) for heading, draft in kept.items()]
+    features = {heading: _feature(worded[heading], draft) for heading, draft in kept.items()}
     name = re.sub(r"\W+", "_", title).strip("_") or "space"
-    table = {
-        **about,
-        "columns": {each.name: key for key, each in worded.items() if each.name != key},
-        "words": {worded[key].name: draft.words for key, draft in kept.items()},
-        "dates": {worded[key].name: draft.dates for key, draft in kept.items()},
-        "cuts": {worded[key].name: list(draft.cuts) for key, draft in kept.items()},
-    }
-    for key in ("columns", "words", "dates", "cuts"):
-        table[key] = {feature: given for feature, given in table[key].items() if given}
+    shown = visible(file.about["file"])
     data = {
         "name": name,
         "title": name.replace("_", " "),
-        "subject": f"a row of {about['file'] if file.content is None else title}",
+        "subject": f"a row of {file.about['file'] if file.content is None else title}",
         "ranges": "1 % and 99 % quantiles of the table, rounded outwards; log scale where skewed",
-        "features": features,
+        "features": list(features.values()),
         **_constraints(shares, worded),
-        "table": {key: given for key, given in table.items() if given != {}},
+        "table": _table(file.about, kept, worded),
     }
-    reports = _reports(frame, kept, dropped, features, guesses)
     left_out = ", ".join(visible(heading, 60) for heading in dropped) or "none"
-    shown = {"file": visible(about["file"]), "most": MOST_WORDS, "left_out": left_out}
-    text = _commented(
-        to_yaml(data), dict(zip((f["name"] for f in features), guesses.values(), strict=True))
+    header = _HEADER.format(file=shown, most=MOST_WORDS, left_out=left_out)
+    says = {features[heading]["name"]: guessed for heading, guessed in guesses.items()}
+    text = header + with_comments(to_yaml(data), says)
+    reports = tuple(
+        ColumnReport.dropped(heading, dropped[heading])
+        if heading in dropped
+        else ColumnReport.of(heading, kept[heading].kept, features[heading], guesses[heading])
+        for heading in frame.columns
+        if heading in dropped or heading in kept
     )
-    return Draft(data, _HEADER.format(**shown) + text, reports, file.folder, file.content)
+    return Draft(data, text, reports, file.folder, file.content)
+
+
+def _check_not_stated(
+    wanted: Sequence[str], kept: Collection[str], dropped: Mapping[str, str], file: _TableFile
+) -> None:
+    for heading in wanted:
+        if heading not in kept:
+            why = f": {dropped[heading]}" if heading in dropped else ""
+            raise InputError(
+                f"{file}: not stated: {heading!r} is no column that is asked about{why}"
+            )
+
+
+def _table(
+    about: Mapping[str, Any], kept: Mapping[str, ColumnDraft], worded: Mapping[str, Wording]
+) -> dict[str, Any]:
+    """Return the settings of the table; what no column needs is left out."""
+    named = {worded[heading].name: draft for heading, draft in kept.items()}
+    found = {
+        **about,
+        "columns": {each.name: key for key, each in worded.items() if each.name != key},
+        "words": {name: draft.words for name, draft in named.items() if draft.words},
+        "dates": {name: draft.dates for name, draft in named.items() if draft.dates},
+        "cuts": {name: list(draft.cuts) for name, draft in named.items() if len(draft.cuts)},
+    }
+    return {key: given for key, given in found.items() if given != {}}
 
 
 def _chosen(frame: pd.DataFrame, columns: Sequence[str], where: str) -> pd.DataFrame:
@@ -365,52 +362,3 @@ def _feature(wording: Wording, draft: ColumnDraft) -> dict[str, Any]:
         unit = ""
     about = {"name": wording.name, "label": wording.label}
     return {**about, **({"unit": unit} if unit else {}), **draft.settings}
-
-
-def _reports(
-    frame: pd.DataFrame,
-    kept: Mapping[str, ColumnDraft],
-    dropped: Mapping[str, str],
-    features: Sequence[dict[str, Any]],
-    guesses: Mapping[str, dict[str, str]],
-) -> tuple[ColumnReport, ...]:
-    """Return what became of every column, in the order of the table."""
-    settings, found = dict(zip(kept, features, strict=True)), []
-    for heading in frame.columns:
-        if heading in dropped:
-            found.append(ColumnReport(heading, "", dropped[heading]))
-        elif heading in kept:
-            one = settings[heading]
-            ends = _span(one)
-            span = ", ".join(one["categories"]) if "categories" in one else ends
-            scale = "circle" if one.get("periodic") else one.get("scale", "")
-            report = kept[heading].kept, span, scale, one.get("unit", ""), tuple(guesses[heading])
-            found.append(ColumnReport(heading, *report))
-    return tuple(found)
-
-
-def _span(feature: Mapping[str, Any]) -> str:
-    """Return the range of a feature, in the unit that it is worded in."""
-    ends, factor = (feature.get("low"), feature.get("high")), feature.get("factor", 1.0)
-    low, high = ends if factor == 1.0 else (f"{end * factor:.3g}" for end in ends)
-    return f"{low} to {high}"
-
-
-def _commented(text: str, guesses: Mapping[str, Mapping[str, str]]) -> str:
-    """Return YAML text with a comment after every guessed setting of a feature.
-
-    Args:
-        text: the text, of a mapping with a list of features.
-        guesses: what to say, by feature and key.
-    """
-    lines, feature = [], ""
-    for line in text.splitlines():
-        key, _, value = line.removeprefix("- ").strip().partition(":")
-        if line.startswith("- name: "):
-            feature = value.strip().strip("'\"")
-        elif not line.startswith((" ", "-")):
-            feature = ""
-        says = guesses.get(feature, {}).get(key)
-        whole = value.strip() == "" or not value.strip().startswith(("|", ">", "'", '"'))
-        lines.append(f"{line}  # {says}" if says and line.startswith("  ") and whole else line)
-    return "\n".join(lines) + "\n"
