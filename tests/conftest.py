@@ -23,20 +23,21 @@ TOGETHER = {"report": "the study"}
 
 # The groups that take more than twenty seconds, the longest first.
 LONG = (
-    "tests/test_docs.py", "service/test_campaigns.py", "orchestrator/test_pace.py",
-    "service/test_security.py", "the study", "pipeline/test_runtime.py", "audit/test_kinds.py",
-    "service/test_two_services.py", "service/test_pages_browser.py",
-    "pipeline/test_stage_inputs.py", "service/test_streams.py", "benchmarks/test_asking.py",
-    "tests/test_examples.py",
-    "orchestrator/test_batches.py", "backends/test_local.py", "pipeline/test_categories.py",
-    "orchestrator/test_survival.py", "density/test_draws.py", "benchmarks/test_protocol.py",
-    "orchestrator/test_chaos.py", "tests/test_gallery.py", "cli/test_outcomes.py",
-    "planning/test_rounds.py", "density/test_plots.py", "orchestrator/test_cap.py",
-    "pipeline/test_power_sources.py", "pipeline/test_main_job.py",
-    "benchmarks/test_faults.py", "audit/test_audit_belief_power.py", "density/test_power.py",
-    "cli/test_cli.py", "audit/test_audit_verdicts.py", "density/test_belief.py",
-    "pipeline/test_live.py", "service/test_pages.py", "benchmarks/test_run.py",
-    "orchestrator/test_ask.py",
+    "tests/test_docs.py", "service/test_campaigns.py", "audit/test_kinds.py", "the study",
+    "orchestrator/test_pace.py", "pipeline/test_runtime.py", "tests/test_gallery.py",
+    "orchestrator/test_batches.py", "benchmarks/test_asking.py", "pipeline/test_stage_inputs.py",
+    "benchmarks/test_protocol.py", "pipeline/test_categories.py", "planning/test_rounds.py",
+    "backends/test_local.py", "cli/test_outcomes.py", "pipeline/test_live.py",
+    "density/test_plots.py", "service/test_streams.py", "orchestrator/test_chaos.py",
+    "service/test_pages_browser.py", "service/test_two_services.py", "density/test_draws.py",
+    "tests/test_examples.py", "orchestrator/test_survival.py", "density/test_power.py",
+    "benchmarks/test_faults.py", "pipeline/test_power_sources.py",
+    "audit/test_audit_belief_power.py", "orchestrator/test_cap.py", "cli/test_cli.py",
+    "pipeline/test_main_job.py", "service/test_secrets.py", "density/test_belief.py",
+    "audit/test_audit_verdicts.py", "orchestrator/test_people.py", "_util/test_workers.py",
+    "pipeline/test_pilot.py", "pipeline/test_conditions.py", "orchestrator/test_ask.py",
+    "service/test_security.py", "orchestrator/test_retries.py", "pipeline/test_run_control.py",
+    "benchmarks/test_run.py", "orchestrator/test_direct.py",
 )  # fmt: skip
 
 
