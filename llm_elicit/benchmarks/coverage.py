@@ -10,7 +10,9 @@ the same noise, except in the variants with a wrong level. The judge of the vari
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -54,9 +56,10 @@ def measure_coverage(job: Job) -> Row:
         True
     """
     target, streams = find([job.target])[0], Streams.of(job.target, job.seed)
-    fit = _from_log_odds if job.variant == LOG_ODDS else _from_choices
+    ask = _ask_for_log_odds if job.variant == LOG_ODDS else _ask_for_choices
+    fit = ask(job, target, streams)
     began = time.perf_counter()
-    belief = fit(job, target, streams)
+    belief = fit()
     fitted = time.perf_counter()
     draws = belief.draws(seed=streams.draw)
     drawn = time.perf_counter()
@@ -80,21 +83,25 @@ def measure_coverage(job: Job) -> Row:
     }
 
 
-def _from_choices(job: Job, target: Target, streams: Streams) -> BeliefDensity:
+def _ask_for_choices(job: Job, target: Target, streams: Streams) -> Callable[[], BeliefDensity]:
+    """Return the fit to a judge's choices."""
     judge = JUDGES[job.variant]
     winners, losers = compare(target, job.n, streams, judge.real)
-    return fit_belief(
-        winners, losers, sampling=target.sampling, method=job.method, noise=judge.assumed,
-        seed=streams.fit,
+    return partial(
+        fit_belief, winners, losers, sampling=target.sampling, method=job.method,
+        noise=judge.assumed, seed=streams.fit,
     )  # fmt: skip
 
 
-def _from_log_odds(job: Job, target: Target, streams: Streams) -> BeliefDensity:
+def _ask_for_log_odds(job: Job, target: Target, streams: Streams) -> Callable[[], BeliefDensity]:
+    """Return the fit to a judge's log-odds, at the true power."""
     judge = LowAmplitudeJudge.of(target, streams.choices)
     a, b = (target.sampling.sample(job.n, streams.pairs) for _ in range(2))
     answers = judge.judge_points(a, b)
-    belief = fit_evidence(answers, sampling=target.sampling, method=job.method, seed=streams.fit)
-    return belief.tempered(1.0 / judge.gain, seed=streams.fit)
+    fit = partial(
+        fit_evidence, answers, sampling=target.sampling, method=job.method, seed=streams.fit
+    )
+    return lambda: fit().tempered(1.0 / judge.gain, seed=streams.fit)
 
 
 def _held(values: Array, truth: Array) -> float:
