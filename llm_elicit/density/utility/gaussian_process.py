@@ -34,10 +34,7 @@ from llm_elicit.density.utility.marginal_likelihood import (
     Hyperparameters,
     MarginalLikelihood,
     Observations,
-    prior_blocks,
-    quadratic_columns,
 )
-from llm_elicit.density.utility.quadratic import QuadraticTerms
 from llm_elicit.density.utility_function import Utility, UtilityDraws
 
 Array = npt.NDArray[np.float64]
@@ -105,9 +102,6 @@ class _Process:
         fixed = torch.Generator().manual_seed(_SEED)
         dimension = int(rows.first.shape[1])
         self.unit_frequencies = draw_frequencies(settings.frequencies, dimension, fixed)
-        self.terms = QuadraticTerms.of(rows.category)
-        self.quadratic = quadratic_columns(self.terms, rows)
-        self.blocks = prior_blocks(self.terms)
         exact = rows.exact
         self.exact = torch.from_numpy(exact)
         self.unit = _size(rows.value[exact], noise.scale)
@@ -187,7 +181,7 @@ class _Process:
         first, second = self.rows.first.double(), self.rows.second.double()
         fourier = fourier_features(first, self.frequencies)
         fourier = fourier - fourier_features(second, self.frequencies)
-        self.plain = torch.cat([self.quadratic, fourier], 1)
+        self.plain = torch.cat([self.rows.quadratic, fourier], 1)
         found = self._posterior(self.theta)
         self.columns, self.mean, self.root, self.weight = found
         self.fitted = self.columns @ self.mean
@@ -209,9 +203,9 @@ class _Process:
     def _prior_root(self, variances: Tensor) -> Tensor:
         """Return a root (P, P) of the coefficients' prior covariance."""
         count = self.plain.shape[1] + len(self.effect_variance)
-        quadratic = self.quadratic.shape[1]
+        quadratic = self.rows.quadratic.shape[1]
         root = torch.zeros(count, count, dtype=torch.float64)
-        for block, variance in zip(self.blocks, variances[: VARIANCES - 1], strict=True):
+        for block, variance in zip(self.rows.blocks, variances[: VARIANCES - 1], strict=True):
             root[:quadratic, :quadratic] += variance.sqrt() * block
         process = torch.arange(quadratic, count - len(self.effect_variance))
         root[process, process] = variances[-1].sqrt()
@@ -221,15 +215,15 @@ class _Process:
 
     def result(self) -> GaussianProcessFit:
         """Return the fit."""
-        quadratic = self.quadratic.shape[1]
+        quadratic = self.rows.quadratic.shape[1]
         end = self.plain.shape[1]
         drawn = self._drawn()
         frequencies = self.frequencies.float()
         mean = self.mean.numpy()
-        plain = self.terms.utility(mean[:quadratic])
+        plain = self.rows.terms.utility(mean[:quadratic])
         smooth = FourierStack(frequencies, self.mean[None, quadratic:end].float())
         draws = UtilityDraws(
-            *self.terms.forms(drawn[:, :quadratic]),
+            *self.rows.terms.forms(drawn[:, :quadratic]),
             fourier=FourierStack(frequencies, drawn[:, quadratic:end].float()),
         )
         gain, dispersion = self.hyper.of_sources(self.theta)

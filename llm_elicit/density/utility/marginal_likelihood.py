@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -72,6 +73,27 @@ class Observations:
         """Which rows are log-odds that are not censored (n,)."""
         exact: npt.NDArray[np.bool_] = ~self.chosen & np.isfinite(self.extra) & (self.censored == 0)
         return exact
+
+    @cached_property
+    def terms(self) -> QuadraticTerms:
+        """The terms of the quadratic form."""
+        return QuadraticTerms.of(self.category)
+
+    @cached_property
+    def quadratic(self) -> Tensor:
+        """Differences (n, P) of the quadratic form's columns."""
+        sides = (self.terms.columns(t.double().numpy()) for t in (self.first, self.second))
+        return torch.from_numpy(np.subtract(*sides))
+
+    @cached_property
+    def blocks(self) -> tuple[Tensor, ...]:
+        """Projections (P, P) on linear terms, shared curvature, its differences, cross terms."""
+        d, square = self.terms.dimension, torch.from_numpy(self.terms.squares)
+        linear = torch.cat([torch.ones(d), torch.zeros(len(square))]).double()
+        squares = torch.cat([torch.zeros(d), square]).double()
+        crossed = torch.cat([torch.zeros(d), ~square]).double()
+        common = torch.outer(squares, squares) / max(float(squares.sum()), 1.0)
+        return torch.diag(linear), common, torch.diag(squares) - common, torch.diag(crossed)
 
 
 class Terms(NamedTuple):
@@ -190,9 +212,7 @@ class MarginalLikelihood:
         self._target, self._variance = target[kept], variance[kept]
         self._exact = torch.from_numpy(rows.exact)[kept]
         self._share = len(kept) / len(rows)
-        terms = QuadraticTerms.of(rows.category)
-        quadratic = quadratic_columns(terms, rows)[kept]
-        halves = [quadratic @ block for block in prior_blocks(terms)]
+        halves = [rows.quadratic[kept] @ block for block in rows.blocks]
         self._parts = [half @ half.T for half in halves]
         first, second = rows.first.double()[kept], rows.second.double()[kept]
         pairs = ((first, first), (second, second), (first, second), (second, first))
@@ -238,22 +258,6 @@ class MarginalLikelihood:
         """Return the second derivatives (T, T) of the loss, as of all rows."""
         of: Callable[..., Tensor] = torch.autograd.functional.hessian
         return of(self.loss, torch.from_numpy(theta)) / self._share
-
-
-def quadratic_columns(terms: QuadraticTerms, rows: Observations) -> Tensor:
-    """Return differences (n, P) of the quadratic form's columns."""
-    sides = (terms.columns(t.double().numpy()) for t in (rows.first, rows.second))
-    return torch.from_numpy(np.subtract(*sides))
-
-
-def prior_blocks(terms: QuadraticTerms) -> tuple[Tensor, ...]:
-    """Projections (P, P) on linear terms, shared curvature, its differences, cross terms."""
-    d, square = terms.dimension, torch.from_numpy(terms.squares)
-    linear = torch.cat([torch.ones(d), torch.zeros(len(square))]).double()
-    squares = torch.cat([torch.zeros(d), square]).double()
-    crossed = torch.cat([torch.zeros(d), ~square]).double()
-    common = torch.outer(squares, squares) / max(float(squares.sum()), 1.0)
-    return torch.diag(linear), common, torch.diag(squares) - common, torch.diag(crossed)
 
 
 def _places(numbers: list[int]) -> Tensor:
