@@ -185,7 +185,6 @@ def _draft(
         guesses[list(kept)[place]]["scale"] = "as of alike columns"
     features = {heading: _feature(worded[heading], draft) for heading, draft in kept.items()}
     name = re.sub(r"\W+", "_", title).strip("_") or "space"
-    shown = visible(file.about["file"])
     data = {
         "name": name,
         "title": name.replace("_", " "),
@@ -196,6 +195,7 @@ def _draft(
         "table": _table(file.about, kept, worded),
     }
     left_out = ", ".join(visible(heading, 60) for heading in dropped) or "none"
+    shown = visible(file.about["file"])
     header = _HEADER.format(file=shown, most=MOST_WORDS, left_out=left_out)
     says = {features[heading]["name"]: guessed for heading, guessed in guesses.items()}
     text = header + with_comments(to_yaml(data), says)
