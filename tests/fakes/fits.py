@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from llm_elicit import density
-from llm_elicit.density.settings import (
-    FitSettings,
-    GaussianProcessSettings,
-    MixtureSettings,
-    SmoothSettings,
-    UtilitySettings,
-)
+from llm_elicit.density.settings import FitSettings, PosteriorSettings
+from tests.density.targets import FEW_DRAWS, QUADRATIC
 
-# A quadratic form, and of log-odds a fourth of the draws: powers take time by their number.
+# A quadratic form with its usual draws, and few of one of log-odds.
 _QUICK = FitSettings(
-    utility=UtilitySettings(
-        mixture=MixtureSettings(counts=()),
-        smooth=SmoothSettings(frequencies=0),
-        process=GaussianProcessSettings(frequencies=128, draws=64),
+    utility=replace(
+        QUADRATIC.utility,
+        posterior=PosteriorSettings(),
+        process=FEW_DRAWS.utility.process,
     )
 )
 
