@@ -31,12 +31,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llm_elicit._util.packages import LazyModule
 from llm_elicit.comparisons.table_files import COLUMNS, OPTIONAL, read_frame, write_frames
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import Floats
 
 if TYPE_CHECKING:
     import pandas as pd
+else:
+    pd = LazyModule("pandas")
 
 _LEAST = 1e-9
 """Least distance of a probability from 0 and 1 in log-odds."""
@@ -185,6 +188,13 @@ class Comparisons:
             rows[[f"{side}_{name}" for name in self.features]].to_numpy(np.float64) for side in "ab"
         )
         return a, b
+
+    @classmethod
+    def empty(cls, features: list[str]) -> Comparisons:
+        """Return the table before the first judgment."""
+        points = {f"{side}_{name}": "float64" for side in "ab" for name in features}
+        columns = {name: pd.Series(dtype=kind) for name, kind in {**COLUMNS, **points}.items()}
+        return cls(pd.DataFrame(columns), features)
 
     def write(self, path: Path) -> Path:
         """Write as Parquet, JSONL or CSV, by the path's suffix.

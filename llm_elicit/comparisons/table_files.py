@@ -190,7 +190,8 @@ def _write_parquet(frames: Iterable[pd.DataFrame], path: Path) -> None:
 def _write_jsonl(frames: Iterable[pd.DataFrame], path: Path) -> None:
     with path.open("w", encoding="utf-8") as file:
         for frame in frames:
-            frame.to_json(file, orient="records", lines=True, force_ascii=False)
+            if len(frame):  # pandas writes an empty line for an empty table
+                frame.to_json(file, orient="records", lines=True, force_ascii=False)
 
 
 def _write_csv(frames: Iterable[pd.DataFrame], path: Path) -> None:

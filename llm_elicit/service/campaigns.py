@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from llm_elicit import orchestrator
-from llm_elicit.config.base_model import to_yaml
+from llm_elicit.config.base_model import StrictModel, to_yaml
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.pipeline.campaign_run import CampaignRun
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
@@ -78,11 +78,17 @@ class DryRun(BaseModel):
     examples: list[list[Turn]]
 
 
-class Limits(BaseModel):
+class Limits(StrictModel):
     """New limits of a run; those left out stay."""
 
     concurrency: Annotated[int, Field(ge=1)] | None = None
     max_cost: Annotated[float, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if self.concurrency is None and self.max_cost is None:
+            raise ValueError("nothing to change; give concurrency, max_cost, or both")
+        return self
 
 
 class CampaignText(BaseModel):

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from llm_elicit.backends.weights import KNOWN
 from llm_elicit.config import resources
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
 from llm_elicit.questions import Template
 from llm_elicit.service import metrics, security, sessions
@@ -27,7 +28,7 @@ class Health(BaseModel):
     status: Literal["ok", "closing"]
 
 
-class Token(BaseModel):
+class Token(StrictModel):
     """A token to sign in with."""
 
     token: str

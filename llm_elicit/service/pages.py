@@ -218,8 +218,11 @@ async def retune(
         stated = {"concurrency": concurrency.strip(), "max_cost": max_cost.strip()}
         try:
             limits = Limits.model_validate({key: text for key, text in stated.items() if text})
-        except ValidationError:
-            raise ProblemError(422, "the limits must be numbers above 0") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            nothing = first["msg"].removeprefix("Value error, ")
+            rule = "the limits must be numbers above 0" if first["loc"] else nothing
+            raise ProblemError(422, rule) from None
         return await campaigns.retune(request, name, runs, limits)
 
     return await _done(request, name, runs, caller.scope, changed)

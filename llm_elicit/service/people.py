@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import BaseModel, Field
 
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator.people import PeopleProgress
 from llm_elicit.pipeline.run_folder import Run
@@ -42,7 +43,7 @@ class LinkLine(BaseModel):
         return cls(**vars(link))
 
 
-class Invitation(BaseModel):
+class Invitation(StrictModel):
     """For whom a link is, and for how long."""
 
     judge: Annotated[str, Field(max_length=80)]

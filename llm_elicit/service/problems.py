@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -93,9 +93,8 @@ def add_handlers(app: FastAPI, keys: Keys) -> None:
         return problem(error.status_code, str(error.detail), keys, error.headers)
 
     async def invalid(request: Request, error: Exception) -> Response:
-        del request
         assert isinstance(error, RequestValidationError)
-        return problem(422, _first(error.errors()), keys)
+        return problem(422, _first(error.errors(), request), keys)
 
     app.add_exception_handler(ProblemError, refused)
     app.add_exception_handler(ElicitError, known)
@@ -109,11 +108,32 @@ def _is_page(request: Request) -> bool:
     return page and request.method == "GET" and request.url.path != SIGN_IN
 
 
-def _first(findings: Any) -> str:
+def check_parameters(request: Request) -> None:
+    """Check that the API knows the parameters of a request's address; a page may have others.
+
+    Raises:
+        ProblemError: it does not know one, which would do nothing.
+    """
+    if not request.url.path.startswith("/api/"):
+        return
+    known = [field.alias for field in request.scope["route"].dependant.query_params]
+    for name in request.query_params:
+        if name not in known:
+            raise ProblemError(422, _unknown(f"query.{visible(name, 100)}", "parameter", known))
+
+
+def _unknown(where: str, kind: str, known: Iterable[str]) -> str:
+    return f"{where}: unknown {kind}; known: {', '.join(known) or 'none'}"
+
+
+def _first(findings: Any, request: Request) -> str:
     """Return the first broken rule of a request in one line, and how many more there are."""
     first = findings[0]
-    where = ".".join(str(part) for part in first["loc"]) or "request"
+    where = visible(".".join(str(part) for part in first["loc"]), 200) or "request"
+    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    if first["type"] == "extra_forbidden":
+        model = request.scope["route"].body_field.field_info.annotation
+        return _unknown(where, "key", model.model_fields) + more
     given = first.get("input")
     shown = f", got {visible(repr(given), 100)}" if isinstance(given, str | int | float) else ""
-    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     return f"{where}: {first['msg'].removeprefix('Value error, ')}{shown}{more}"

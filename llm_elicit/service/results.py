@@ -6,10 +6,13 @@ Tables, samples and densities are computed in the process of a worker.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import html
 import io
 import json
 import re
 import secrets
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,8 +23,11 @@ from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
+from llm_elicit import orchestrator
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
+from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run
@@ -37,14 +43,22 @@ else:
     pd = LazyModule("pandas")  # for workers alone
 
 Format = Literal["json", "parquet"]
+TableFormat = Literal["json", "jsonl", "csv", "parquet"]
 
+_ROUNDS_MEANWHILE = 3
+"""How often a table is read again if a round was planned while it was read."""
 
 router = APIRouter(
     prefix="/api/campaigns/{name}", tags=["results"], dependencies=[Depends(require("read"))]
 )
 
 _PARQUET = "application/vnd.apache.parquet"
-_MEDIA = {"json": "application/json", "csv": "text/csv; charset=utf-8", "parquet": _PARQUET}
+_MEDIA = {
+    "json": "application/json",
+    "jsonl": "application/x-ndjson",
+    "csv": "text/csv; charset=utf-8",
+    "parquet": _PARQUET,
+}
 _MOST_POINTS = 50_000
 _HASH = re.compile(r"script-src '(sha256-[A-Za-z0-9+/=]+)'")
 _HEAD = 20_000
@@ -70,7 +84,7 @@ class Marginal(BaseModel):
     shares: dict[str, float] | None = None
 
 
-class Points(BaseModel):
+class Points(StrictModel):
     """Points to evaluate: lists in the order of the features, or values by feature."""
 
     points: Annotated[
@@ -96,19 +110,19 @@ class _Export(FileResponse):
             Path(self.path).unlink(missing_ok=True)
 
 
-@router.get("/comparisons", summary="The judgments as JSON, CSV or Parquet")
+@router.get("/comparisons", summary="The judgments so far as JSON, JSONL, CSV or Parquet")
 async def comparisons(
     request: Request,
     name: CampaignName,
     runs: Runs,
-    form: Annotated[Literal["json", "csv", "parquet"], Query(alias="format")] = "json",
+    form: Annotated[TableFormat, Query(alias="format")] = "json",
     offset: Annotated[int, Query(ge=0, description="Of JSON: rows left out.")] = 0,
     limit: Annotated[int, Query(ge=1, le=10_000, description="Of JSON: rows.")] = 1_000,
 ) -> Response:
-    """Return a page of judgments as JSON, or all of them as a file."""
+    """Return a page of the journal's judgments as JSON, or all of them as a file."""
     run, service = await runs.run(name), service_of(request)
     if form == "json":
-        content = await service.workers.call(_rows, run.folder, offset, limit)
+        content = await service.workers.call(_page, run.folder, offset, limit)
         return Response(content, media_type=_MEDIA["json"])
     beside = service.settings.own_folder / "exports"
     await asyncio.to_thread(beside.mkdir, mode=0o700, parents=True, exist_ok=True)
@@ -207,7 +221,7 @@ async def report(name: CampaignName, runs: Runs) -> Response:
 def _script_of(path: Path) -> str:
     """Return the hash of the only script that a report may run, as its own policy states it."""
     with path.open(encoding="utf-8") as page:
-        found = _HASH.search(page.read(_HEAD))
+        found = _HASH.search(html.unescape(page.read(_HEAD)))
     return f"'{found[1]}'" if found else "'none'"
 
 
@@ -217,15 +231,21 @@ _Points = Sequence[Sequence[float | str] | Mapping[str, float | str]]
 
 def _table(folder: Path, path: Path) -> Path:
     """Write the judgments so far to a file, whose suffix gives the format."""
-    return stages.export(Run.open(folder), path)
+    for _ in range(_ROUNDS_MEANWHILE):
+        run = Run.open(folder)
+        if not orchestrator.is_begun(run.location):
+            return Comparisons.empty(run.space.names).write(path)
+        with contextlib.suppress(orchestrator.OldPlanError):
+            return stages.export(run, path)
+    raise InputError(f"{run.campaign.name}: rounds are being planned; try again")
 
 
-def _rows(folder: Path, offset: int, limit: int) -> bytes:
-    """Return some of the judgments as JSON."""
-    frame = Run.open(folder).comparisons.frame
-    page = frame.iloc[offset : offset + limit]
-    kept = page.to_json(orient="records", force_ascii=False, double_precision=15)
-    return b'{"total": %d, "offset": %d, "rows": %s}' % (len(frame), offset, kept.encode())
+def _page(folder: Path, offset: int, limit: int) -> bytes:
+    """Return some of the judgments as JSON: the same values as in a file."""
+    with tempfile.TemporaryDirectory() as beside:
+        lines = _table(folder, Path(beside) / "judgments.jsonl").read_bytes().splitlines()
+    rows = b",".join(lines[offset : offset + limit])
+    return b'{"total": %d, "offset": %d, "rows": [%s]}' % (len(lines), offset, rows)
 
 
 def _audit(folder: Path) -> bytes:

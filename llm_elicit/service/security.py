@@ -21,7 +21,7 @@ from llm_elicit.service import sessions
 from llm_elicit.service.guard import SAFE
 from llm_elicit.service.keys import Scope
 from llm_elicit.service.links import Link
-from llm_elicit.service.problems import ProblemError
+from llm_elicit.service.problems import ProblemError, check_parameters
 from llm_elicit.service.state import service_of
 
 CSRF_FIELD, CSRF_HEADER = "csrf", "X-CSRF-Token"
@@ -61,6 +61,7 @@ def require(scope: Scope) -> Callable[[Request], Awaitable[Caller]]:
             )
         if request.method not in SAFE:
             await _check_form(request, caller)
+        check_parameters(request)
         return caller
 
     return check

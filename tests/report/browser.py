@@ -2,9 +2,12 @@
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from contextlib import contextmanager
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 class Tab:
@@ -13,6 +16,7 @@ class Tab:
     def __init__(self, requests, answers):
         self._requests, self._answers = requests, answers
         self._last, self._session = 0, None
+        self._events = []
 
     def send(self, method, **params):
         """The result of a command of the DevTools protocol."""
@@ -23,9 +27,23 @@ class Tab:
         os.write(self._requests, json.dumps(message).encode() + b"\0")
         while True:
             found = json.loads(self._read())
+            if "method" in found:
+                self._events.append(found)
             if found.get("id") == self._last:
                 assert "error" not in found, found["error"]
                 return found["result"]
+
+    def watch(self):
+        """Collect what the page's console and its policies say from now on."""
+        for domain in ("Log", "Runtime", "Audits", "Page"):
+            self.send(f"{domain}.enable")
+
+    def faults(self):
+        """The errors, warnings and violations of a policy since the last call."""
+        self.run("1")  # what came before has arrived then
+        found = [fault for event in self._events for fault in _faults(event)]
+        self._events.clear()
+        return found
 
     def _read(self):
         parts = bytearray()
@@ -59,6 +77,19 @@ class Tab:
             self.send(
                 "Input.dispatchKeyEvent", type=what, key=key, code=key, windowsVirtualKeyCode=code
             )
+
+
+def _faults(event):
+    """What is wrong in an event of the DevTools protocol."""
+    params = event["params"]
+    if event["method"] == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+        yield params["entry"]["text"]
+    elif event["method"] == "Runtime.exceptionThrown":
+        yield params["exceptionDetails"]
+    elif event["method"] == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning"):
+        yield params["args"]
+    elif event["method"] == "Audits.issueAdded":
+        yield params["issue"]["details"]
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import html
 import json
 import re
-import shutil
 import subprocess
 from importlib import resources
 
@@ -15,9 +14,8 @@ from llm_elicit.report.answers import FEW, choose_answers
 from llm_elicit.report.figures import draw_portrait
 from llm_elicit.report.marginals import Samples
 from llm_elicit.report.page import render_page
-from report.browser import opened
+from report.browser import CHROMIUM, opened
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
     "--headless",
     "--no-sandbox",

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 from llm_elicit.cli.main import app
 from llm_elicit.config.base_model import to_yaml
+from tests.report.browser import CHROMIUM, opened
 from tests.service.serving import Served, serving, settled, start
 from tests.service.test_security import problem
 
@@ -89,7 +90,13 @@ def test_comparisons_in_every_format(done: httpx.Client, served: Served) -> None
     parquet = done.get(path, params={"format": "parquet"})
     assert len(pd.read_parquet(io.BytesIO(parquet.content))) == 40
     assert 'filename="birds.parquet"' in parquet.headers["content-disposition"]
-    assert not list((served.runs / ".service" / "exports").iterdir())
+    lines = done.get(path, params={"format": "jsonl"}).text.splitlines()
+    assert [json.loads(line) for line in lines[35:]] == page["rows"]
+    assert len(lines) == 40
+    until, exports = time.monotonic() + 10.0, served.runs / ".service" / "exports"
+    while list(exports.iterdir()):  # a file goes once its last part is sent
+        assert time.monotonic() < until
+        time.sleep(0.05)
     problem(done.get(path, params={"format": "xlsx"}), 422)
 
 
@@ -156,6 +163,36 @@ def test_audit_and_report(done: httpx.Client) -> None:
     assert policy.startswith("sandbox ")
     assert "allow-same-origin" not in policy
     assert "script-src 'unsafe-inline'" not in policy
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_the_power_slider_of_a_served_report_moves(
+    done: httpx.Client, served: Served, tmp_path: Path
+) -> None:
+    """By real keys, in the sandbox of the service."""
+    with opened(CHROMIUM, "about:blank", tmp_path / "profile") as tab:
+        tab.watch()
+        address = f"{served.address}/api/campaigns/birds/report"
+        tab.send("Page.navigate", url=address)
+        end = time.monotonic() + 60.0
+        while not tab.run(f"location.href === {address!r} && document.readyState === 'complete'"):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert tab.faults() == []
+        slider = "document.querySelector('.power input')"
+        assert tab.run(f"getComputedStyle({slider}.closest('.power')).display") != "none"
+        tab.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        tab.run(f"{slider}.focus()")
+        seen = set()
+        for _ in range(2):
+            tab.press("ArrowRight", 39)
+            words = tab.run("document.querySelector('.power output').textContent")
+            assert words == tab.run(f"{slider}.getAttribute('aria-valuetext')")
+            seen.add(words)
+        assert len(seen) == 2
+        shown = "document.querySelectorAll('.figures [data-step]:not(.off)')"
+        assert tab.run(f"[...{shown}].every((e) => e.dataset.step === {slider}.value)")
+        assert tab.run(f"{shown}.length") > 0
 
 
 def test_events_can_be_replayed_from_any_number(done: httpx.Client) -> None:
@@ -225,18 +262,28 @@ def test_pause_resume_retune_cancel_delete(served: Served) -> None:
         asked = paused.json()["judges"]["expert"]["done"]
         time.sleep(0.5)
         assert client.get("/api/campaigns/long").json()["judges"]["expert"]["done"] == asked
+        assert judgments(client, "long") == asked
         tuned = client.post("/api/campaigns/long/retune", json={"concurrency": 2})
         assert tuned.json()["concurrency"] == 2
         problem(client.post("/api/campaigns/long/retune", json={"concurrency": 0}), 422)
         problem(client.post("/api/campaigns/long/retune", json={"concurrency": 10**6}), 422)
         client.post("/api/campaigns/long/resume")
         wait_for(client, "long", lambda now: now["judges"]["expert"]["done"] > asked)
+        asked = judgments(client, "long")
         cancelled = client.post("/api/campaigns/long/cancel?wait=60").json()
         assert cancelled["state"] == "cancelled"
+        assert judgments(client, "long") == cancelled["judges"]["expert"]["done"] >= asked
         problem(client.post("/api/campaigns/long/pause"), 422)
         assert client.delete("/api/campaigns/long?wait=60").status_code == 204
         problem(client.get("/api/campaigns/long"), 404)
         assert not (served.runs / "long").exists()
+
+
+def judgments(client: httpx.Client, name: str) -> int:
+    """Return the number of judgments that a run has now."""
+    page = client.get(f"/api/campaigns/{name}/comparisons?limit=1")
+    assert page.status_code == 200, page.text
+    return int(page.json()["total"])
 
 
 def test_a_campaign_can_wait_to_be_started(served: Served) -> None:

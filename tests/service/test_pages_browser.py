@@ -1,20 +1,18 @@
 """The pages in headless Chromium: live, by keyboard alone, on a phone, light and dark."""
 
 import re
-import shutil
 import time
 from importlib import resources
 from urllib.parse import urlsplit
 
 import pytest
-from report.browser import opened
+from report.browser import CHROMIUM, opened
 from typer.testing import CliRunner
 
 from llm_elicit.cli.main import app
 from tests.service.gate import gated
 from tests.service.serving import serving
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
@@ -228,6 +226,16 @@ def pages(served, client):
     link = link_of(client, "watched", "panel", "ada")
     return ["/", "/login", "/campaigns/watched", "/campaigns/watched/people", "/campaigns/none",
             link, f"{link}/question"]  # fmt: skip
+
+
+def test_no_page_has_an_error_in_its_console_or_breaks_its_policy(served, tab, pages):
+    tab.watch()
+    for path in [*pages, "/?from=simulated", "/campaigns/judged", "/campaigns/judged/people"]:
+        goto(tab, f"{served.address}{path}")
+        found = tab.faults()
+        if path == "/campaigns/none":  # the page that says so
+            found = [text for text in found if "404" not in str(text)]
+        assert found == [], path
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

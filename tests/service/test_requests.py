@@ -1,0 +1,111 @@
+"""What a request may say: keys and parameters that the API does not know are refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.pipeline import stages
+from llm_elicit.service.server import create_app
+from llm_elicit.service.settings import ServerSettings
+from tests.service.test_security import problem
+
+EXPERT = {"name": "expert", "backend": "simulated", "belief": "uniform"}
+CAMPAIGN = {"name": "birds", "space": "penguins_kinds", "design": {"pairs": 6}, "judges": [EXPERT]}
+
+
+def in_process(folder: Path, **settings: Any) -> TestClient:
+    """A client of a service in this process; enter it to start the service."""
+    app = create_app(ServerSettings.model_validate({"runs": folder / "runs", **settings}))
+    return TestClient(app, base_url="http://127.0.0.1")
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A client of a service with one run, which is planned by no service."""
+    folder = tmp_path_factory.mktemp("requests")
+    stages.plan(Campaign.model_validate({**CAMPAIGN, "runs": str(folder / "runs")}))
+    with in_process(folder) as one:
+        yield one
+
+
+BIRDS = "/api/campaigns/birds"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        (
+            f"{BIRDS}/retune",
+            {"concurency": 2},
+            "body.concurency: unknown key; known: concurrency, max_cost",
+        ),
+        (
+            f"{BIRDS}/retune",
+            {"max_cost": 1.0, "max-cost": 2.0, "x\n": 1},
+            "body.max-cost: unknown key; known: concurrency, max_cost (and 1 more)",
+        ),
+        (f"{BIRDS}/retune", {}, "nothing to change; give concurrency, max_cost, or both"),
+        (f"{BIRDS}/retune", {"max_cost": None}, "nothing to change"),
+        (f"{BIRDS}/links", {"judge": "a", "expret": "b"}, "known: judge, expert, days"),
+        (f"{BIRDS}/beliefs/expert/log-prob", {"points": [[1.0]], "n": 2}, "known: points"),
+        ("/api/session", {"token": "x", "remember": True}, "known: token"),
+        ("/api/campaigns", {**CAMPAIGN, "judgs": []}, "judgs: unknown key"),
+        ("/api/campaigns/dry-run", {**CAMPAIGN, "desing": {}}, "desing: unknown key"),
+    ],
+)
+def test_an_unknown_key_is_named_with_those_that_are_known(
+    client: TestClient, path: str, body: dict[str, Any], said: str
+) -> None:
+    assert said in problem(client.post(path, json=body), 422)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "said"),
+    [
+        ("POST", "/api/campaigns?strat=false", "query.strat: unknown parameter; known: start"),
+        ("POST", "/api/campaigns/dry-run?wait=1", "query.wait: unknown parameter; known: none"),
+        ("POST", f"{BIRDS}/cancel?drian=false", "known: drain, wait"),
+        ("POST", f"{BIRDS}/pause?waits=1", "known: wait"),
+        ("DELETE", f"{BIRDS}?force=1", "known: wait"),
+        ("GET", f"{BIRDS}/comparisons?fromat=csv", "known: format, offset, limit"),
+        ("GET", f"{BIRDS}/events?from=3", "known: since"),
+        ("GET", f"{BIRDS}/beliefs/expert/samples?size=3", "known: n, seed, format"),
+        ("GET", "/api/campaigns?state=done", "known: none"),
+        ("POST", "/api/spaces?name=x&colums=a", "known: name, columns, not_stated"),
+    ],
+)
+def test_an_unknown_parameter_is_named_with_those_that_are_known(
+    client: TestClient, method: str, path: str, said: str
+) -> None:
+    answer = client.request(method, path, json=CAMPAIGN if method == "POST" else None)
+    assert said in problem(answer, 422)
+    assert [run["name"] for run in client.get("/api/campaigns").json()] == ["birds"]
+
+
+def test_a_page_may_be_called_with_any_parameter(client: TestClient) -> None:
+    assert client.get("/?from=nothing&utm_source=mail").status_code == 200
+
+
+def test_a_format_that_does_not_exist_is_named(client: TestClient) -> None:
+    said = problem(client.get(f"{BIRDS}/comparisons?format=xlsx"), 422)
+    assert said.startswith("query.format: ")
+    assert "'xlsx'" in said
+    assert all(form in said for form in ("json", "jsonl", "csv", "parquet"))
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "csv", "parquet"])
+def test_before_the_first_answer_every_format_is_an_empty_table(
+    client: TestClient, form: str
+) -> None:
+    answer = client.get(f"{BIRDS}/comparisons?format={form}")
+    assert answer.status_code == 200, answer.text
+    if form == "json":
+        assert answer.json() == {"total": 0, "offset": 0, "rows": []}
+    elif form == "jsonl":
+        assert answer.content == b""
