@@ -29,7 +29,12 @@ from llm_elicit.backends.batches import (
     each_listed,
     malformed,
 )
-from llm_elicit.backends.failures import MalformedReplyError, complaint, one_line
+from llm_elicit.backends.failures import (
+    MalformedReplyError,
+    complaint,
+    one_line,
+    refuses_prompt,
+)
 from llm_elicit.backends.sdk import Keyed, Sender, opening
 from llm_elicit.config.judges import AnthropicJudge
 
@@ -219,9 +224,12 @@ def _anthropic_result(text: str) -> BatchResult:
         return malformed(name)
     if result.type == "errored":
         error = complaint(result.error)
+        kind, said = str(error.get("type")), one_line(error.get("message"))
+        refused = kind in ("invalid_request_error", "not_found_error")
         return BatchResult(
             name,
-            reason=one_line(f"{error.get('type')}: {error.get('message')}"),
-            refused=error.get("type") in ("invalid_request_error", "not_found_error"),
+            reason=f"{kind}: {said}",
+            refused=refused,
+            prompt_refused=refused and refuses_prompt(400, kind, said),
         )
     return BatchResult(name, reason=result.type)

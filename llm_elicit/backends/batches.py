@@ -87,6 +87,8 @@ class BatchResult:
         reason: why there is no answer.
         refused: whether the same request would be refused again.
         billed: whether the request may have been billed although there is no answer.
+        prompt_refused: whether the prompt was refused for its content, which is a refusal to
+            answer.
     """
 
     custom_id: str
@@ -94,6 +96,7 @@ class BatchResult:
     reason: str = ""
     refused: bool = False
     billed: bool = False
+    prompt_refused: bool = False
 
 
 @dataclass(frozen=True)

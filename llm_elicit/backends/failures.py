@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import socket
 import ssl
 import sys
@@ -198,3 +199,50 @@ def one_line(error: object) -> str:
 def shortened(text: str) -> str:
     """Return a message of readable length; remove keys first, or part of one may remain."""
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+_NO_REFUSAL = frozenset({401, 402, 404, 407, 429})
+"""Statuses about the key, the credit, the model, the proxy or the rate, whatever is said."""
+
+_REFUSAL_STATUSES = frozenset({400, 403, 422, 424, 451})
+"""Statuses with which providers refuse prompts; other statuses need a code that says so."""
+
+_REFUSAL_CODE = re.compile(
+    "contentfilter|contentpolicy|contentmoderation|contentblocked|responsibleai|moderation|"
+    "promptblocked|invalidprompt|prohibitedcontent|sensitivecontent|datainspection|guardrail|safety"
+)
+"""Parts of the codes of refused prompts, in small letters and digits alone."""
+
+_POLICY = r"(?:usage|content|safety|acceptable use|community|responsible ai)"
+_REFUSAL_WORDS = re.compile(
+    rf"content[ _-]?(?:filter|management|moderation|polic)|responsible ?ai ?polic|guardrail|"
+    rf"violat[^.]{{0,40}}\b{_POLICY}\b[^.]{{0,20}}(?:polic|guideline|standard|rule)|"
+    r"(?:prompt|input|output|content|message|text)s? (?:(?:was|were|is|are|has been|have been) )?"
+    r"(?:blocked|filtered|flagged|rejected by)|requires moderation|prohibited[ _]content|"
+    r"content exists risk|considered high risk|(?:inappropriate|sensitive|unsafe|harmful) content|"
+    r"safety (?:system|filter|setting|check)|data_?inspection",
+    re.IGNORECASE,
+)
+_OF_ACCOUNT = re.compile(r"\b(?:account|organi[sz]ation|api key|ip address|subscription)\b", re.I)
+
+
+def refuses_prompt(status: int, code: str, said: str) -> bool:
+    """Return whether an error refuses one prompt for its content, as filters of providers do.
+
+    It says nothing about other prompts: for the judge, it is a refusal to answer.
+
+    Args:
+        status: the HTTP status.
+        code: the provider's names of the error.
+        said: its message.
+
+    Example:
+        >>> refuses_prompt(400, "content_filter", ""), refuses_prompt(400, "", "no such setting")
+        (True, False)
+    """
+    if status in _NO_REFUSAL:
+        return False
+    if _REFUSAL_CODE.search(re.sub(r"[^a-z0-9 ]", "", code.lower())):
+        return True
+    worded = _REFUSAL_WORDS.search(said) is not None and _OF_ACCOUNT.search(said) is None
+    return status in _REFUSAL_STATUSES and worded

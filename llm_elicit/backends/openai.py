@@ -36,7 +36,12 @@ from llm_elicit.backends.batches import (
     malformed,
 )
 from llm_elicit.backends.chat_completions import read_completion
-from llm_elicit.backends.failures import MalformedReplyError, complaint, one_line
+from llm_elicit.backends.failures import (
+    MalformedReplyError,
+    complaint,
+    one_line,
+    refuses_prompt,
+)
 from llm_elicit.backends.sdk import Keyed, Sender, opening
 from llm_elicit.config.judges import OpenAIJudge
 
@@ -279,8 +284,13 @@ def _openai_result(text: str, options: Options) -> BatchResult:
             return BatchResult(name, reply=read_completion(response.body, {}, options(name)))
     except MalformedReplyError:
         return malformed(name)
-    status, said = response.status_code, complaint(response.body).get("message", "no message")
-    return BatchResult(name, reason=one_line(f"error {status}: {said}"), refused=_refused(status))
+    status, named = response.status_code, complaint(response.body)
+    said = one_line(f"error {status}: {named.get('message', 'no message')}")
+    code = f"{named.get('code')} {named.get('type')}"
+    return BatchResult(
+        name, reason=said, refused=_refused(status),
+        prompt_refused=refuses_prompt(status, code, said),
+    )  # fmt: skip
 
 
 def _refused(status: int) -> bool:

@@ -30,7 +30,7 @@ from llm_elicit.orchestrator.cache import RunCache, worth_keeping
 from llm_elicit.orchestrator.journal import BatchFate, BatchRow, Change, Journal, Question
 from llm_elicit.orchestrator.log import event
 from llm_elicit.orchestrator.progress import Progress
-from llm_elicit.orchestrator.request_builder import RequestBuilder
+from llm_elicit.orchestrator.request_builder import RequestBuilder, refusal
 
 GRACE = 900.0
 """Seconds after which a submitted batch should be listed."""
@@ -275,6 +275,11 @@ class BatchRunner:
             reason = shortened(self._builder.backend.scrub(result.reason))
             event("question not answered", judge=self._judge, question=question.id,
                   reason=reason)  # fmt: skip
+            if result.prompt_refused:
+                request = self._builder.request(question)
+                reply = refusal(f"prompt refused: {reason}", self._builder.backend.body(request))
+                answer = self._builder.answer(question, request, reply, latency=0.0)
+                return journal.answered(question.id, answer)
             if result.refused:
                 return journal.failed(question.id, reason)
             lost = (

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import random
 import time
+from collections import Counter
+from dataclasses import replace
 from functools import partial
 from logging import ERROR, WARNING
 
@@ -19,14 +21,14 @@ from llm_elicit.orchestrator.journal import Question, Totals
 from llm_elicit.orchestrator.log import event
 from llm_elicit.orchestrator.prices import Price
 from llm_elicit.orchestrator.progress import Tally
-from llm_elicit.orchestrator.request_builder import Prepared, RequestBuilder
+from llm_elicit.orchestrator.request_builder import Prepared, RequestBuilder, refusal
 from llm_elicit.orchestrator.request_sender import (
     HaltedError,
     RequestFailedError,
     RequestSender,
     RunContext,
 )
-from llm_elicit.orchestrator.retries import Decision, weigh
+from llm_elicit.orchestrator.retries import Decision, weigh, wording
 from llm_elicit.orchestrator.retry_queue import QueuedRequest, RetryQueue
 from llm_elicit.orchestrator.usage import Tokens, UsageCheck
 from llm_elicit.orchestrator.writer import Claims
@@ -50,6 +52,8 @@ class JudgeRunner:
         self._rng = random.Random()
         self._halt = asyncio.Event()
         self._in_a_row = 0
+        self._refused_alike: Counter[str] = Counter()
+        self._suspicion: ElicitError | None = None
         self._last_answer = context.clock()
         self._last_failure: str | None = None
         self._stopped: ElicitError | None = None
@@ -155,6 +159,8 @@ class JudgeRunner:
                         self._queue.finish()
                     else:
                         self._queue.put_back(queued, due)
+                    if self._suspicion is not None and self._queue.idle:
+                        self._stop(self._suspicion)
                 self._show()
         except ElicitError as error:
             self._stop(error)
@@ -165,7 +171,7 @@ class JudgeRunner:
     async def _broken(self, question: Question, defect: Exception) -> None:
         """End one question after an unexpected exception; the others continue."""
         event("unexpected error", ERROR, defect, judge=self._judge.name, question=question.id)
-        await self._give_up(question, Decision("no", _said(defect)), stop=False)
+        await self._give_up(question, Decision("no", _said(defect)), refused=False)
 
     def _ended(self, reason: str, error: type[ElicitError] = JudgeError) -> ElicitError:
         """Return the error that stops the judge."""
@@ -266,6 +272,10 @@ class JudgeRunner:
         """Return the time of the question's next attempt, or None if there is none."""
         history, context = queued.history, self._context
         assert history is not None
+        if error.decision.kind == "prompt refused":
+            reply = refusal(error.decision.reason, queued.prepared.body)
+            await self._record(queued.prepared, reply, latency=0.0)
+            return None
         history.add(error.decision, error.failure, self.tally.answered)
         now = context.clock()
         decision = weigh(error.decision, history, self._judge.attempts, context.patience, now)
@@ -276,11 +286,22 @@ class JudgeRunner:
             return now + context.patience.pause(decision, max(failures, 1), self._rng)
         if self._halt.is_set() and error.decision.kind in ("transient", "rate limited"):
             return None  # interrupted, not given up: the next run asks it
-        refused_from_the_start = error.decision.kind == "no" and self.tally.answered == 0
-        await self._give_up(queued.question, decision, refused_from_the_start)
+        lasting = error.decision.kind == "no" or error.failure.what == "malformed"
+        if lasting and decision.kind == "no" and queued.question.given_up and self.tally.done:
+            reason = f"in two runs: {decision.reason}"
+            decision = replace(decision, kind="question is set aside", reason=reason)
+        await self._give_up(queued.question, decision, refused=error.decision.kind == "no")
         return None
 
-    async def _give_up(self, question: Question, decision: Decision, stop: bool) -> None:
+    async def _give_up(self, question: Question, decision: Decision, refused: bool) -> None:
+        """Give a question up; stop the judge if all its questions end so.
+
+        Args:
+            question: the question.
+            decision: why.
+            refused: whether the request was refused. That takes less time than an answer, so the
+                outcome of the other requests in flight is awaited first.
+        """
         set_aside = decision.kind == "question is set aside"
         change = journal.quarantined if set_aside else journal.failed
         if not await self._context.writer.write(change(question.id, decision.reason)):
@@ -289,11 +310,17 @@ class JudgeRunner:
         event("question given up", WARNING, judge=self._judge.name, question=question.id,
               kind=decision.kind, reason=decision.reason)  # fmt: skip
         self._in_a_row += 1
-        stops = decision.stops
-        if stops is None and (stop or self._in_a_row >= self._context.patience.down):
-            stops = JudgeError
-        if stops is not None:
-            self._stop(self._ended(decision.reason, stops))
+        patience, alike = self._context.patience, wording(decision.reason)
+        self._refused_alike[alike] += refused and not self.tally.answered
+        if decision.stops is not None:
+            self._stop(self._ended(decision.reason, decision.stops))
+        elif (
+            self._in_a_row >= patience.down or self._refused_alike[alike] >= patience.same_refusals
+        ):
+            if not refused:
+                self._stop(self._ended(decision.reason))
+            elif self._suspicion is None:
+                self._suspicion, self._queue.held = self._ended(decision.reason), True
 
     async def _paid(self, prepared: Prepared, reply: Reply, latency: float) -> journal.Answer:
         """Record an answer that was paid; if it cannot be recorded, record its cost."""
@@ -320,6 +347,9 @@ class JudgeRunner:
     def _count(self, answer: journal.Answer) -> None:
         tally = self.tally
         self._in_a_row = 0
+        if self._suspicion is not None:
+            self._suspicion, self._queue.held = None, False
+            self._queue.wake()
         self._last_answer, self._last_failure = self._context.clock(), None
         tally.done += 1
         tally.answered += 1

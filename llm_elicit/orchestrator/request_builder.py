@@ -122,6 +122,11 @@ class RequestBuilder:
         usd = self.price.most(most.prompt, most.completion) if self.price else 0.0
         return Amount(usd, most.prompt + most.completion)
 
+    def worst_prompt(self, request: Request) -> Amount:
+        """Return the most that a prompt may cost if it is read and not answered."""
+        most = tokens.most(request.prompt)
+        return Amount(self.price.most(most, 0) if self.price else 0.0, most)
+
     @staticmethod
     def _bound(request: Request, body: dict[str, Any]) -> Tokens | None:
         """Return the most tokens, if they are counted correctly and the limit is kept."""
@@ -179,6 +184,14 @@ class RequestBuilder:
             format=request.answer,
         )
         return Answer(**vars(answer) | {"digest": journal.digest_of(question, answer)})
+
+
+def refusal(reason: str, body: dict[str, Any]) -> Reply:
+    """Return the reply that a refused prompt counts as, with the provider's reason as its text."""
+    return Reply(
+        text=reason, finish="refusal", model="", first=None, letter_mass=None,
+        prompt_tokens=0, completion_tokens=0, cached_tokens=0, body=body,
+    )  # fmt: skip
 
 
 def check_worst(limits: Limits, judge: Judge, builder: RequestBuilder) -> None:

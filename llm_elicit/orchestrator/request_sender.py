@@ -165,7 +165,7 @@ class RequestSender:
                 await self._context.writer.write(journal.missed(question, 0.0))
                 raise
             except RequestFailedError as error:
-                paid = self._worst(queued) if error.decision.maybe_paid else Amount()
+                paid = self._maybe_paid(queued, error.decision)
                 await self._missed(question, error.decision, paid)
                 raise
             except (HaltedError, _DearerError, ElicitError):
@@ -187,6 +187,12 @@ class RequestSender:
     def _worst(self, queued: QueuedRequest) -> Amount:
         """Return the worst case of a request, as known now."""
         return self._builder.worst(queued.prepared.request, queued.prepared.body)
+
+    def _maybe_paid(self, queued: QueuedRequest, decision: Decision) -> Amount:
+        """Return what a failed request may have cost."""
+        if decision.kind == "prompt refused":
+            return self._builder.worst_prompt(queued.prepared.request)  # filters may be charged
+        return self._worst(queued) if decision.maybe_paid else Amount()
 
     async def _under_way(self, queued: QueuedRequest, worst: Amount, sent_at: float) -> Reply:
         """Send, wait for the answer, and report the outcome to the rate limiter."""
@@ -263,8 +269,10 @@ class RequestSender:
         return reply
 
     async def _missed(self, question: int, decision: Decision, lost: Amount) -> None:
+        await self._context.writer.write(journal.missed(question, lost.usd, lost.tokens))
+        if decision.kind == "prompt refused":
+            return  # the runner records it as an answer
         self._tally.errors += 1
         self._tally.failures[decision.kind] = self._tally.failures.get(decision.kind, 0) + 1
-        await self._context.writer.write(journal.missed(question, lost.usd, lost.tokens))
         event("request failed", WARNING, judge=self._judge.name, question=question,
               kind=decision.kind, reason=decision.reason)  # fmt: skip

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+import re
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from llm_elicit.backends.failures import Failure
+from llm_elicit.backends.failures import Failure, refuses_prompt
 from llm_elicit.errors import ElicitError, InputError, JudgeError
 from llm_elicit.orchestrator.rate_limit_headers import retry_after
 
-Kind = Literal["no", "transient", "rate limited", "backend is down", "question is set aside"]
+Kind = Literal[
+    "no", "transient", "rate limited", "prompt refused", "backend is down", "question is set aside"
+]
 
 _MOST_DOUBLINGS = 60
 """More would overflow, far beyond every ceiling."""
@@ -34,6 +37,9 @@ _TRANSIENT = frozenset({408, 409, 425})
 _LASTING = frozenset({501, 505, 511})
 """Server errors that a retry does not resolve."""
 
+_OVERLOADED = frozenset({503, 529})
+"""Errors of a server that has too much to do, which says nothing about the question."""
+
 _MAYBE_PAID = frozenset({504, 524})
 """A gateway timed out; the provider may have answered."""
 
@@ -44,8 +50,9 @@ class Decision:
 
     Attributes:
         kind: "no": do not ask again in this run. "transient": ask again after a growing pause.
-            "rate limited": ask again when the provider allows. "backend is down": stop this
-            judge. "question is set aside": never ask this question again; continue with others.
+            "rate limited": ask again when the provider allows. "prompt refused": the prompt's
+            content was refused, which is an answer. "backend is down": stop this judge. "question
+            is set aside": ask it again only on request; continue with others.
         reason: one line, for the journal and the user.
         wait: seconds that the provider asks to wait; None if it does not say.
         stops: the error to stop the judge with; None if only this question is affected.
@@ -69,8 +76,8 @@ class Patience:
         provider: the longest wait that a provider may ask for.
         total: the longest time that one question is tried, pauses included.
         stall_timeout: the longest time without any answer before the judge counts as down.
-        same_errors: number of equal server errors, while other questions are answered, after
-            which a question is set aside.
+        same_refusals: number of requests refused in the same words, before any answer, after
+            which the judge stops: a setting is at fault, not the questions.
         down: number of questions given up in a row, without an answer between, after which the
             judge counts as down.
         lease: time without a sign of life after which other workers take a worker's questions.
@@ -81,7 +88,7 @@ class Patience:
     provider: float = 120.0
     total: float = 1800.0
     stall_timeout: float = 900.0
-    same_errors: int = 3
+    same_refusals: int = 3
     down: int = 5
     lease: float = 120.0
 
@@ -101,29 +108,26 @@ class History:
 
     Attributes:
         began: the time of its first request.
-        attempts: failed requests, without those refused by a rate limit.
-        refusals: consecutive requests refused by a rate limit.
-        server_errors: server errors by status, while other questions were answered.
+        attempts: failed requests, without those counted as `refusals`.
+        refusals: consecutive requests refused by a rate limit, or by an overloaded server.
     """
 
     began: float
     attempts: int = 0
     refusals: int = 0
-    server_errors: dict[int, int] = field(default_factory=dict)
-    _answered: int | None = None
 
     def add(self, decision: Decision, failure: Failure, answered: int) -> None:
-        """Add a failure; `answered` is the judge's number of answers in this run."""
-        if decision.kind == "rate limited":
+        """Add a failure; `answered` is the judge's number of answers in this run.
+
+        An overload costs an attempt only before the judge's first answer, so that an address where
+        nobody serves is noticed.
+        """
+        overloaded = failure.status in _OVERLOADED and answered > 0
+        if decision.kind == "rate limited" or overloaded:
             self.refusals += 1
-            return
-        self.refusals = 0
-        self.attempts += 1
-        # If nothing else was answered meanwhile, the server is at fault, not the question.
-        alive = self._answered is None or answered > self._answered
-        self._answered = answered
-        if alive and failure.status is not None and failure.status >= 500:
-            self.server_errors[failure.status] = self.server_errors.get(failure.status, 0) + 1
+        else:
+            self.refusals = 0
+            self.attempts += 1
 
 
 def classify(failure: Failure) -> Decision:
@@ -152,6 +156,8 @@ def classify(failure: Failure) -> Decision:
 
 def _status(failure: Failure) -> Decision:
     status, said = failure.status or 0, failure.said
+    if refuses_prompt(status, failure.code, said):
+        return Decision("prompt refused", f"prompt refused: {said}")
     if _NO_CREDIT in failure.code.split():
         status = 402
     if status in _STOPS:
@@ -180,12 +186,8 @@ def weigh(
     """
     if decision.kind not in ("transient", "rate limited"):
         return decision
-    times = max(history.server_errors.values(), default=0)
     if history.attempts >= attempts:
         return _given_up(decision, f"given up after {history.attempts} attempts")
-    if times >= patience.same_errors:
-        reason = f"the same error {times} times: {decision.reason}"
-        return replace(decision, kind="question is set aside", reason=reason)
     if now - history.began >= patience.total:
         return _given_up(decision, f"given up after {now - history.began:.0f} s")
     return decision
@@ -194,3 +196,13 @@ def weigh(
 def _given_up(decision: Decision, why: str) -> Decision:
     """Return the decision not to ask again in this run."""
     return replace(decision, kind="no", reason=f"{why}: {decision.reason}")
+
+
+def wording(reason: str) -> str:
+    """Return a reason without numbers and identifiers, in which equal refusals may differ.
+
+    Example:
+        >>> wording("8,191 tokens (req_0a1)"), wording("8,200 tokens (req_2)")
+        ('# tokens (#)', '# tokens (#)')
+    """
+    return re.sub(r"\b\w*\d[\w,.-]*", "#", reason)

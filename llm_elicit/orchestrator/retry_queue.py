@@ -38,6 +38,10 @@ class RetryQueue:
     Args:
         claims: new questions, in the plan's order.
         clock: monotonic seconds.
+
+    Attributes:
+        held: whether new questions wait for the outcome of those that were asked; `wake` after
+            changing it.
     """
 
     def __init__(self, claims: Claims, clock: Callable[[], float]) -> None:
@@ -50,6 +54,7 @@ class RetryQueue:
         self._count = 0
         self._out = 0
         self._closed = False
+        self.held = False
         self._error: Exception | None = None
         self._changed = asyncio.Event()
 
@@ -74,6 +79,8 @@ class RetryQueue:
     def _next(self) -> QueuedRequest | None:
         if self._later and self._later[0][0] <= self._clock():
             return heapq.heappop(self._later)[2]
+        if self.held:
+            return None
         if self._fresh:
             return QueuedRequest(self._fresh.popleft())
         prepared = self._claims.at_hand()
@@ -104,6 +111,15 @@ class RetryQueue:
             await asyncio.wait_for(self._changed.wait(), left)
         except TimeoutError:
             return
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is taken or waits for its retry."""
+        return not (self._out or self._later)
+
+    def wake(self) -> None:
+        """Let those that wait in `take` look again."""
+        self._changed.set()
 
     def put_back(self, queued: QueuedRequest, due: float) -> None:
         """Hand the request out again when the clock reads `due`."""

@@ -219,7 +219,8 @@ def test_what_cannot_be_mended_stops_that_judge_alone(
         judge = make(provider.url, concurrency=2)
         notes = Notes()
         summary = run(campaign([judge, EXPERT]), tmp_path / "try", notes)
-        assert len(provider.seen) <= 2
+        # Three refusals in the same words stop the judge; the request in flight beside them ends.
+        assert len(provider.seen) <= (4 if fault.status == 400 else 2)
     (problem,) = summary.problems
     assert isinstance(problem, error)
     assert reason in str(problem)
@@ -227,6 +228,54 @@ def test_what_cannot_be_mended_stops_that_judge_alone(
     assert "\n" not in str(problem)
     assert summary.judges["expert"].complete
     assert not summary.complete
+
+
+@pytest.mark.parametrize("concurrency", [1, 8])
+@pytest.mark.parametrize("make", [claude, gpt])
+def test_a_filtered_prompt_is_a_refusal_wherever_it_stands(
+    make: Any, concurrency: int, tmp_path: Path
+) -> None:
+    """The first, and three more; the others are answered, and nothing is asked twice."""
+    filtered = {1, 2, 5, 11}
+    refused: set[str] = set()
+
+    def behave(number: int, body: dict[str, Any]) -> Action:
+        if number not in filtered:
+            return Says("A", delay=0.02)
+        refused.add(body["messages"][-1]["content"])
+        return Fails(400, "Output blocked by content filtering policy", code="content_filter")
+
+    with Provider(behave) as provider:
+        study = campaign([make(provider.url, concurrency=concurrency)])
+        summary = run(study, tmp_path / "try")
+        assert summary.complete
+        assert not summary.problems
+        run(study, tmp_path / "try")
+        assert len(provider.seen) == 20
+    (judge,) = summary.judges.values()
+    assert (judge.tally.errors, judge.tally.failed) == (0, 0)
+    frame = table(study, tmp_path / "try").frame
+    said = frame[frame["verdict"] == "refusal"]
+    assert len(said) == 4
+    assert said["reply"].str.contains("content filtering policy").all()
+    assert said["probability"].isna().all()
+    (line,) = status(tmp_path / "try", study).values()
+    if make is claude:  # whose price is known
+        assert line.lost > 0.0, "providers may charge for the prompt; the cap counts that"
+
+
+def test_one_refused_question_is_no_fault_of_the_judge(tmp_path: Path) -> None:
+    """Refusals come faster than answers: those in flight are awaited first."""
+
+    def behave(number: int, body: dict[str, Any]) -> Action:
+        return Fails(400, "too long") if number <= 4 else Says(delay=0.2)
+
+    with Provider(behave) as provider:
+        study = campaign([claude(provider.url, concurrency=8)])
+        summary = run(study, tmp_path / "try")
+        assert not summary.problems
+        assert summary.judges["claude"].tally.done == 16
+        assert run(study, tmp_path / "try").complete
 
 
 def test_a_journal_without_answers_is_an_empty_table(tmp_path: Path) -> None:

@@ -228,6 +228,26 @@ def test_a_request_that_is_refused_is_given_up(judge: Any, tmp_path: Path) -> No
 
 
 @WIRES
+def test_a_filtered_prompt_is_a_refusal(judge: Any, tmp_path: Path) -> None:
+    bad: list[str] = []
+
+    def answer(body: dict[str, Any]) -> Says | Fails:
+        text = str(body["messages"][-1]["content"])
+        if not bad:
+            bad.append(text)
+        if text not in bad:
+            return _judge(body)
+        return Fails(400, "Output blocked by content filtering policy")
+
+    with BatchProvider(answer, at_once=True) as provider:
+        study = _study(judge, provider.url)
+        assert _do("wait", study, tmp_path / "try").complete
+        assert len(provider.batches) == 1
+    verdicts = table(study, tmp_path / "try").frame["verdict"]
+    assert (verdicts == "refusal").sum() == 1
+
+
+@WIRES
 def test_one_malformed_answer_keeps_no_other_back(judge: Any, tmp_path: Path) -> None:
     """It may have been billed, and counts; its question is open again."""
     first = True

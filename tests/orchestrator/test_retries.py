@@ -5,7 +5,6 @@ import random
 import ssl
 import time
 from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -170,27 +169,78 @@ def test_the_http_clients_own_exceptions_are_read() -> None:
 
 
 def test_the_last_straw() -> None:
-    patience = Patience(total=100.0, same_errors=3)
+    patience = Patience(total=100.0)
     server, limit = Failure("status", "boom", 500), Failure("status", "slow", 429)
     history = History(began=0.0)
-    for number, expected in ((1, "transient"), (2, "transient"), (3, "question is set aside")):
-        history.add(classify(server), server, answered=10 * number)
-        decision = weigh(classify(server), history, 6, patience, float(number))
-        assert decision.kind == expected
-    assert "3 times" in decision.reason
-    down = History(began=0.0)
     for number in range(1, 6):
-        # Nobody else is answered either: the server is at fault, and the next run asks again.
-        down.add(classify(server), server, answered=10)
-        assert weigh(classify(server), down, 6, patience, float(number)).kind == "transient"
-    down.add(classify(server), server, answered=10)
-    assert weigh(classify(server), down, 6, patience, 6.0).kind == "no"
+        # However often, and whether or not others are answered: no server error sets it aside.
+        history.add(classify(server), server, answered=10 * number)
+        assert weigh(classify(server), history, 6, patience, float(number)).kind == "transient"
+    history.add(classify(server), server, answered=70)
+    last = weigh(classify(server), history, 6, patience, 6.0)
+    assert (last.kind, last.reason) == ("no", "given up after 6 attempts: server error 500: boom")
     patient = History(began=0.0)
     for number in range(99):
         patient.add(classify(limit), limit, answered=number)
         # A rate limit is not the question's fault: only time ends it.
         assert weigh(classify(limit), patient, 6, patience, float(number)).kind == "rate limited"
     assert weigh(classify(limit), patient, 6, patience, 100.0).kind == "no"
+
+
+@pytest.mark.parametrize("status", [503, 529])
+def test_an_overload_costs_no_attempt_once_the_judge_has_answered(status: int) -> None:
+    busy, patience = Failure("status", "overloaded", status), Patience(total=100.0)
+    history = History(began=0.0)
+    for number in range(50):
+        history.add(classify(busy), busy, answered=1)
+        assert weigh(classify(busy), history, 3, patience, float(number)).kind == "transient"
+    assert weigh(classify(busy), history, 3, patience, 100.0).kind == "no"
+    never = History(began=0.0)
+    for _ in range(3):
+        never.add(classify(busy), busy, answered=0)
+    assert weigh(classify(busy), never, 3, patience, 1.0).kind == "no"
+
+
+REFUSED_PROMPTS = [
+    # Azure OpenAI, OpenAI (two codes), Kimi, Alibaba
+    (400, "content_filter", "The response was filtered due to the prompt"),
+    (400, "ResponsibleAIPolicyViolation", "x"),
+    (400, "content_policy_violation", "Your request was rejected"),
+    (400, "invalid_prompt invalid_request_error", "x"),
+    (400, "content_filter", "The request was rejected because it was considered high risk"),
+    (400, "data_inspection_failed", "Input data may contain inappropriate content."),
+    # Anthropic, DeepSeek, LiteLLM, a gateway of Bedrock, Gemini, Cloudflare: in words alone
+    (400, "invalid_request_error", "Output blocked by content filtering policy"),
+    (400, "invalid_request_error", "Content Exists Risk"),
+    (400, "400", "litellm.ContentPolicyViolationError: AzureException - filtered"),
+    (400, "", "{'error': 'Violated guardrail policy'}"),
+    (400, "", "The prompt was blocked due to PROHIBITED_CONTENT"),
+    (424, "", "Prompt blocked due to security configurations"),
+    # OpenRouter and xAI: 403, which is otherwise about the key
+    (403, "", "openai/gpt-4o requires moderation on OpenAI. Your input was flagged for violence."),
+    (403, "", "Content violates usage guidelines. Failed check: SAFETY_CHECK_TYPE_BIO"),
+    # An error object in the place of an answer, with any status
+    (502, "content_filter", "blocked"),
+]
+
+OTHER_REFUSALS = [
+    (400, "invalid_request_error", "temperature is deprecated for this model", "no"),
+    (400, "context_length_exceeded", "maximum context length is 8192 tokens", "no"),
+    (400, "unsupported_parameter", "unknown content type", "no"),
+    (403, "permission_denied", "This key has no access to the model", "backend is down"),
+    (403, "", "Your account was flagged for unsafe content and is blocked", "backend is down"),
+    (401, "content_filter", "no key", "backend is down"),
+    (429, "content_filter", "slow down", "rate limited"),
+    (500, "server_error", "the content filter crashed", "transient"),
+]
+
+
+def test_a_prompt_that_is_refused_for_its_content_is_no_failure() -> None:
+    for status_, code, said in REFUSED_PROMPTS:
+        decision = classify(Failure("status", said, status_, code))
+        assert (decision.kind, decision.stops) == ("prompt refused", None), (status_, code, said)
+    for status_, code, said, kind in OTHER_REFUSALS:
+        assert classify(Failure("status", said, status_, code)).kind == kind, (status_, said)
 
 
 def test_a_wait_of_49_days_does_not_hold_a_run_up(tmp_path: Path) -> None:
@@ -215,27 +265,63 @@ def test_a_provider_that_only_refuses_stops_the_judge(tmp_path: Path) -> None:
     assert summary.judges["expert"].complete
 
 
-@pytest.mark.parametrize("make", [claude, gpt])
-def test_a_question_that_always_fails_is_set_aside(make: Any, tmp_path: Path) -> None:
-    """One at a time: however slow this machine, others are answered between its attempts."""
-    failing = ""
+@pytest.mark.parametrize(
+    "action", [Fails(529, "Overloaded"), Fails(503), Fails(500), Fails(502), Fails(504), Resets()],
+    ids=lambda action: f"{type(action).__name__} {getattr(action, 'status', '')}",
+)  # fmt: skip
+@pytest.mark.parametrize("times", [3, 1000], ids=["thrice", "whole run"])
+def test_what_the_servers_fault_is_is_never_held_against_a_question(
+    action: Action, times: int, tmp_path: Path
+) -> None:
+    """It is asked until the trouble is over, or by the next run."""
+    unlucky, well = "", False
 
     def behave(number: int, body: dict[str, Any]) -> Action:
-        nonlocal failing
+        nonlocal unlucky
         question = body["messages"][-1]["content"]
-        failing = failing or question
-        return Fails(500, "boom") if question == failing else Says(delay=0.05)
+        unlucky = unlucky or (question if number == 4 else "")
+        seen = sum(request.question == unlucky for request in provider.seen)
+        return action if question == unlucky and seen <= times and not well else Says()
 
-    patience = Patience(base=0.4, longest=0.4)
+    # Patient enough for three in any case, and for an overload of a fifth of a second.
+    patience = Patience(base=0.005, longest=0.02, total=0.2 if times > 3 else 60.0)
     with Provider(behave) as provider:
-        study = campaign([make(provider.url, attempts=20, concurrency=1)], pairs=15)
+        study = campaign([claude(provider.url, attempts=4, concurrency=2)])
         summary = run(study, tmp_path / "try", patience=patience)
-        fails = [seen.question == failing for seen in provider.seen]
-    # Attempts between which the machine stalled, so that no other question was answered, are one.
-    assert sum(now and not before for before, now in pairwise([False, *fails])) == 3
-    assert not summary.problems
-    (line,) = status(tmp_path / "try", study).values()
-    assert (line.done, line.quarantined, line.total) == (29, 1, 30)
+        assert summary.complete == (times == 3)
+        if not summary.complete:
+            (line,) = status(tmp_path / "try", study).values()
+            assert (line.done, line.failed, line.quarantined) == (19, 1, 0)
+            run(study, tmp_path / "try", patience=patience)
+            (line,) = status(tmp_path / "try", study).values()
+            assert (line.failed, line.quarantined) == (1, 0), "nor by the second run"
+            well = True
+            assert run(study, tmp_path / "try", patience=patience).complete
+
+
+BROKEN = [Fails(400, "this prompt breaks the tokenizer"), Fails(413), Sends(b'{"half": ')]
+
+
+@pytest.mark.parametrize("action", BROKEN, ids=["400", "413", "malformed"])
+def test_a_question_that_fails_in_two_runs_is_set_aside(action: Action, tmp_path: Path) -> None:
+    """The first question of all: the run goes on with the others."""
+    broken = ""
+
+    def behave(number: int, body: dict[str, Any]) -> Action:
+        nonlocal broken
+        question = body["messages"][-1]["content"]
+        broken = broken or question
+        return action if question == broken else Says(delay=0.02)
+
+    with Provider(behave) as provider:
+        study = campaign([claude(provider.url, attempts=2)])
+        sent = [0]
+        for states in ((19, 1, 0), (19, 0, 1), (19, 0, 1)):
+            assert not run(study, tmp_path / "try").problems
+            (line,) = status(tmp_path / "try", study).values()
+            assert (line.done, line.failed, line.quarantined) == states
+            sent.append(len(provider.seen))
+    assert sent[1] < sent[2] == sent[3], "the third run sends nothing"
 
 
 def test_a_slot_is_given_back_while_a_question_waits(tmp_path: Path) -> None:

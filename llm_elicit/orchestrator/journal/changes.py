@@ -24,6 +24,7 @@ class Question:
         pair, order, replicate: the question, see `Query`.
         attempts: requests already sent for it, earlier runs included.
         judge: the judge's name.
+        given_up: whether an earlier run gave it up.
     """
 
     id: int
@@ -32,6 +33,7 @@ class Question:
     replicate: int
     attempts: int
     judge: str
+    given_up: bool = False
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ def failed(question: int, reason: str) -> Change:
 
 
 def quarantined(question: int, reason: str) -> Change:
-    """Return the change that sets a question aside: no run asks it again."""
+    """Return the change that sets a question aside: it is asked again only on request."""
     return Change("quarantined", question, {"error": storable(reason)})
 
 

@@ -138,6 +138,7 @@ CLAIM = (
         _columns.replicate,
         _columns.attempts,
         _columns.judge,
+        _columns.error.is_not(None).label("given_up"),
     )
 )
 
