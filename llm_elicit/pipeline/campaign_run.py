@@ -34,7 +34,7 @@ from llm_elicit.pipeline.event_log import INTERVAL, EventLog
 from llm_elicit.pipeline.run_control import RunControl, check_limits
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.run_progress import RunProgress
-from llm_elicit.pipeline.snapshot import RunSnapshot
+from llm_elicit.pipeline.snapshot import RunSnapshot, recorded_failures
 from llm_elicit.pipeline.stage_process import make_views, run_stages, run_until
 from llm_elicit.pipeline.stages import AFTER_ASKING, plan_run
 
@@ -331,9 +331,10 @@ class CampaignRun:
         """Take over the counts of earlier processes."""
         begun = is_begun(run.location)
         known = status(run.folder, run.campaign) if begun else run.empty_totals
+        failures = recorded_failures(run)
         for name, totals in known.items():
             total = totals.total or run.empty_totals[name].total
-            self._progress.resume(name, replace(totals, total=total))
+            self._progress.resume(name, replace(totals, total=total), failures[name])
 
     async def _after_asking(self, control: RunControl) -> None:
         """Fit, audit and report in a process, which is stopped while the run is paused."""

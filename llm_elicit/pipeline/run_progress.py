@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from llm_elicit.config.judges import Judge
 from llm_elicit.orchestrator import Tally, Totals
 from llm_elicit.pipeline.event_log import EventLog
-from llm_elicit.pipeline.snapshot import JudgeSnapshot
+from llm_elicit.pipeline.snapshot import THROTTLED, JudgeSnapshot
 
 _WINDOW = 10.0
 """Seconds over which the pace is measured."""
-
-_THROTTLED = "rate limited"
-"""The kind of failure of requests that were refused for their rate."""
 
 
 @dataclass
@@ -24,16 +21,34 @@ class JudgeCounts:
     """The counts of one judge.
 
     Attributes:
-        tally: the counts, which the engine changes in place.
+        tally: the counts, which the engine changes in place. Those of requests and of answers from
+            the cache begin at 0 whenever asking begins.
+        requests, cached, failures: the same before this tally.
         rate: answers per second over the last seconds.
         reported: the numbers that the last events gave.
     """
 
     judge: Judge
     tally: Tally = field(default_factory=Tally)
+    requests: int = 0
+    cached: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
     rate: float = 0.0
     reported: dict[str, float] = field(default_factory=dict)
     _pace: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def begin(self, tally: Tally) -> None:
+        """Go on with another tally, and keep the counts of the one before."""
+        if tally is not self.tally:
+            self.requests += self.tally.requests
+            self.cached += self.tally.cached
+            self.failures.update(self.tally.failures)
+            self.tally = tally
+
+    @property
+    def all_failures(self) -> Counter[str]:
+        """The failed requests by kind."""
+        return self.failures + Counter(self.tally.failures)
 
     def measure(self) -> None:
         """Measure the pace; call it regularly."""
@@ -52,18 +67,18 @@ class JudgeCounts:
 
     def snapshot(self) -> JudgeSnapshot:
         """Return the counts now."""
-        tally = self.tally
+        tally, failures = self.tally, self.all_failures
         return JudgeSnapshot(
             backend=self.judge.backend,
             model=getattr(self.judge, "model", None) or "",
             total=tally.total,
             done=tally.done,
             failed=tally.failed,
-            cached=tally.cached,
-            requests=tally.requests,
-            errors=tally.errors,
-            failures=dict(tally.failures),
-            throttled=tally.failures.get(_THROTTLED, 0),
+            cached=self.cached + tally.cached,
+            requests=self.requests + tally.requests,
+            errors=failures.total(),
+            failures=dict(failures),
+            throttled=failures[THROTTLED],
             rate=self.rate,
             cost=tally.cost,
         )
@@ -91,22 +106,35 @@ class RunProgress:
         """The number of answers of all judges."""
         return sum(counts.tally.done for counts in self.counts.values())
 
-    def resume(self, judge: str, totals: Totals) -> None:
-        """Take over the counts of earlier processes, which need not be reported again."""
+    def resume(self, judge: str, totals: Totals, failures: Mapping[str, int]) -> None:
+        """Take over the counts of earlier processes, which need not be reported again.
+
+        Args:
+            judge: the judge's name.
+            totals: its counts by the journal.
+            failures: its failed requests by kind.
+        """
         counts = self.counts[judge]
+        counts.requests, counts.cached = totals.requests, totals.cached
+        counts.failures = Counter(failures)
         priced = counts.tally.cost is not None
-        counts.tally = replace(
-            counts.tally,
+        counts.tally = Tally(
             total=totals.total,
             done=totals.done,
             failed=totals.failed,
             cost=totals.cost if priced else None,
         )
-        counts.reported = {"answered": totals.done, "failed": totals.failed, "cost": totals.cost}
+        failed = counts.failures.total() - counts.failures[THROTTLED] + totals.failed
+        counts.reported = {
+            "answered": totals.done,
+            "failed": failed,
+            "throttled": counts.failures[THROTTLED],
+            "cost": totals.cost,
+        }
 
     def tally(self, judge: str, tally: Tally) -> None:
         """Keep a judge's counts."""
-        self.counts[judge].tally = tally
+        self.counts[judge].begin(tally)
 
     def stage(self, label: str, step: str, done: int, total: int) -> None:
         """Keep the progress of a stage."""
@@ -120,12 +148,12 @@ class RunProgress:
         """Add events for what was counted since the last time."""
         for name, counts in self.counts.items():
             counts.measure()
-            tally = counts.tally
+            tally, failures = counts.tally, counts.all_failures
             if answered := counts.growth("answered", tally.done):
                 self._log.add("answered", name, count=answered, done=tally.done, total=tally.total)
-            if throttled := counts.growth("throttled", tally.failures.get(_THROTTLED, 0)):
-                self._log.add("throttled", name, count=throttled)
-            others = {kind: n for kind, n in tally.failures.items() if kind != _THROTTLED}
+            if throttled := counts.growth("throttled", failures[THROTTLED]):
+                self._log.add("throttled", name, count=throttled, total=failures[THROTTLED])
+            others = {kind: n for kind, n in failures.items() if kind != THROTTLED}
             if counts.growth("failed", sum(others.values()) + tally.failed):
                 self._log.add("failed", name, kinds=others, given_up=tally.failed)
             if tally.cost is not None and counts.growth("cost", tally.cost):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 from pydantic import Field
@@ -9,22 +10,26 @@ from pydantic import Field
 from llm_elicit import orchestrator
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.orchestrator import Control, RunState
+from llm_elicit.orchestrator.prices import price_of
 from llm_elicit.pipeline.run_folder import Run
+
+THROTTLED = "rate limited"
+"""The kind of failure of requests that were refused for their rate."""
 
 
 class JudgeSnapshot(StrictModel):
-    """The counts of one judge.
+    """The counts of one judge, those of earlier processes included.
 
     Attributes:
         backend, model: who is asked.
-        total, done: questions of the campaign, and those answered, earlier processes included.
+        total, done: questions of the campaign, and those answered.
         failed: questions given up.
         cached: answers taken from the cache.
         requests, errors: requests sent, and those that failed.
         failures: failed requests by kind.
         throttled: requests that were refused for their rate.
         rate: answers per second over the last ten seconds.
-        cost: USD, earlier processes included; None if the price is unknown.
+        cost: USD; None if the price is unknown.
     """
 
     backend: str
@@ -91,6 +96,16 @@ class RunSnapshot(StrictModel):
         )
 
 
+def recorded_failures(run: Run) -> dict[str, dict[str, int]]:
+    """Return the numbers of failed requests by judge and kind, by the events of a run."""
+    failures: dict[str, dict[str, int]] = defaultdict(dict)
+    for event in orchestrator.latest_events(run.location, ("failed", "throttled")):
+        if event.judge is not None:
+            counted = {THROTTLED: event.data.get("total", 0)}
+            failures[event.judge] |= event.data["kinds"] if event.kind == "failed" else counted
+    return failures
+
+
 def stored_snapshot(run: Run) -> RunSnapshot:
     """Return what a run of another process does, or did last, by its journal."""
     control = orchestrator.read_control(run.location)
@@ -99,9 +114,9 @@ def stored_snapshot(run: Run) -> RunSnapshot:
         if orchestrator.is_begun(run.location)
         else run.empty_totals
     )
-    judges = {}
+    judges, failures = {}, recorded_failures(run)
     for judge in run.campaign.judges:
-        counts = totals[judge.name]
+        counts, kinds = totals[judge.name], failures[judge.name]
         judges[judge.name] = JudgeSnapshot(
             backend=judge.backend,
             model=getattr(judge, "model", None) or "",
@@ -110,7 +125,11 @@ def stored_snapshot(run: Run) -> RunSnapshot:
             failed=counts.failed,
             cached=counts.cached,
             requests=counts.requests,
-            cost=counts.cost,
+            errors=sum(kinds.values()),
+            failures=kinds,
+            throttled=kinds.get(THROTTLED, 0),
+            # Answers whose price is unknown are recorded without a cost.
+            cost=counts.cost if counts.cost or price_of(judge) is not None else None,
         )
     if control is None:
         state: RunState = "done" if run.report_path.is_file() else "planned"

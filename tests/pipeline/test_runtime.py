@@ -32,8 +32,9 @@ from llm_elicit.pipeline import stage_process
 from llm_elicit.pipeline.ask import ask
 from llm_elicit.pipeline.campaign_run import CampaignRun
 from llm_elicit.pipeline.runtime import Runtime
+from llm_elicit.pipeline.snapshot import stored_snapshot
 from llm_elicit.pipeline.stages import plan, plan_grid
-from llm_elicit.testing.provider import Provider, Says
+from llm_elicit.testing.provider import Fails, Provider, Says
 from pipeline.conftest import LATENCY
 
 PRICE = {"input": 1000.0, "output": 1000.0}
@@ -499,3 +500,45 @@ def test_a_killed_service_comes_back_paused_or_running_as_it_was(
     control = read_control(le.Run.open(runs / "waiting").location)
     assert control is not None
     assert control.wanted == "paused"
+
+
+def test_counts_go_on_over_pauses_ends_and_processes(tmp_path: Path) -> None:
+    """Requests and failures are those of the journal, not of the process or of a round."""
+
+    def behave(number: int, body: dict[str, Any]) -> Says | Fails:
+        del body
+        if number in (1, 4):
+            return Fails(500 if number == 1 else 429, headers=(("retry-after", "0.1"),))
+        return Says("A", delay=LATENCY)
+
+    async def go(url: str) -> None:
+        campaign = _campaign(url, tmp_path, pairs=60, concurrency=1)
+        async with Runtime(tmp_path) as runtime:
+            job = runtime.start(campaign)
+            await _answers(job, 4)
+            await job.pause()
+            paused = job.snapshot().judges["gpt"]
+            assert paused.requests == paused.done + 2
+            assert (paused.errors, paused.throttled) == (2, 1)
+            await job.resume()
+            await _answers(job, paused.done + 2)
+            again = job.snapshot().judges["gpt"]
+            assert again.requests >= again.done + 2
+            await job.cancel()
+            ended = job.snapshot().judges["gpt"]
+            assert ended == stored_snapshot(job.run).judges["gpt"].model_copy(
+                update={"rate": ended.rate}
+            )
+        async with Runtime(tmp_path) as runtime:
+            job = runtime.start(campaign)
+            await _answers(job, ended.done + 2)
+            again = job.snapshot().judges["gpt"]
+            assert again.requests >= again.done + 2
+            assert (again.errors, again.throttled) == (2, 1)
+            assert again.failures == ended.failures
+            await job.cancel()
+            kinds = [event.kind async for event in job.events()]
+            assert (kinds.count("throttled"), kinds.count("failed")) == (1, 1)
+
+    with Provider(behave) as provider:
+        asyncio.run(go(provider.url))

@@ -287,8 +287,27 @@ def read_events(location: JournalLocation, since: int = 0, most: int = _PAGE) ->
         if not sa.inspect(db).has_table("events"):
             return []
         found = select(events).where(events.c.seq > since).order_by(events.c.seq).limit(most)
-        rows = db.execute(found)
-        return [RunEvent(**{**row._mapping, "data": json.loads(row.data)}) for row in rows]
+        return [_event(row) for row in db.execute(found)]
+
+
+def latest_events(location: JournalLocation, kinds: Sequence[str]) -> list[RunEvent]:
+    """Return the latest recorded event of each of these kinds and each judge.
+
+    Raises:
+        JournalError: the journal cannot be read.
+    """
+    if not location.shared and not (location.folder / FILE).is_file():
+        return []
+    c = events.c
+    latest = select(func.max(c.seq)).where(c.kind.in_(kinds)).group_by(c.kind, c.judge)
+    with location.guarded(), location.readable().connect() as db, db.begin():
+        if not sa.inspect(db).has_table("events"):
+            return []
+        return [_event(row) for row in db.execute(select(events).where(c.seq.in_(latest)))]
+
+
+def _event(row: sa.Row[Any]) -> RunEvent:
+    return RunEvent(**{**row._mapping, "data": json.loads(row.data)})
 
 
 def drop_journal(location: JournalLocation) -> None:
