@@ -62,11 +62,13 @@ class PeopleProgress(StrictModel):
         wanted: the number of them when nothing is left.
         left: questions that wait for an answer which this expert may give; of a panel, others may
             take them first.
+        additional: repeats and attention questions that the expert has answered.
     """
 
     answered: int
     wanted: int
     left: int
+    additional: int
 
 
 class People:
@@ -103,7 +105,7 @@ class People:
         ...         people.answer("ada", "ada", card.id, "a")
         ...         print(people.progress("ada", "ada"))
         ...         journal.close()
-        answered=1 wanted=10 left=9
+        answered=1 wanted=10 left=9 additional=0
     """
 
     def __init__(
@@ -272,9 +274,13 @@ class People:
         who = self._expert(judge, expert)
 
         def work(db: sa.Connection) -> PeopleProgress:
-            done = cards.answered_cards(db, who).get("question", 0)
+            counts = cards.answered_cards(db, who)
+            done = counts.pop("question", 0)
             left = cards.left(db, who, self._plan.end(judge))
-            return PeopleProgress(answered=done, wanted=done + left, left=left)
+            additional = sum(counts.values())
+            return PeopleProgress(
+                answered=done, wanted=done + left, left=left, additional=additional
+            )
 
         return self._once(judge, work)
 

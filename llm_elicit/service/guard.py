@@ -12,19 +12,19 @@ import asyncio
 import ipaddress
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llm_elicit.service import problems
 from llm_elicit.service.keys import Keys
-from llm_elicit.service.problems import ProblemError
+from llm_elicit.service.problems import ProblemError, logger
+from llm_elicit.service.rendering import ROOT, refusal
 from llm_elicit.service.settings import ServerSettings
 
-logger = logging.getLogger("llm_elicit.service.access")
+_access = logging.getLogger("llm_elicit.service.access")
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 """The methods that change nothing."""
@@ -76,23 +76,24 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 0
+        began, status, method = time.perf_counter(), 0, scope["method"]
 
         async def answer(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                for name, value in self._headers().items():
-                    headers.setdefault(name, value)
+                self._complete(MutableHeaders(scope=message), scope["scheme"])
             await send(message)
 
+        sends: Send = answer
+        if method == "HEAD":
+            scope["method"], (receive, sends) = "GET", _headed(receive, answer)
         try:
-            response = await self._passed(scope, receive, answer)
+            response = await self._passed(scope, receive, sends)
             if response is not None and not status:
-                await response(scope, receive, answer)
+                await response(scope, receive, sends)
         finally:
-            self._log(scope, status, time.perf_counter() - began)
+            self._log(scope, method, status, time.perf_counter() - began)
 
     async def _passed(self, scope: Scope, receive: Receive, send: Send) -> Response | None:
         """Pass a request on; return the response of one that is refused or fails."""
@@ -104,18 +105,29 @@ class Guard:
             body = _Body(receive, headers, self._largest(scope["path"]))
             await self._app(scope, body.receive, send)
         except ProblemError as error:
-            return problems.problem(error.status_code, error.detail, self._keys, error.headers)
+            return self._refused(scope, error.status_code, error.detail, error.headers)
         except Exception as error:
-            return problems.internal(error, self._keys)
+            logger.error("a request failed", exc_info=error)
+            return self._refused(scope, 500, "the service failed; its log says why")
         return None
+
+    def _refused(
+        self, scope: Scope, status: int, detail: str, more: Mapping[str, str] | None = None
+    ) -> Response:
+        return refusal(Headers(scope=scope), scope["path"], status, detail, self._keys, more)
 
     def _largest(self, path: str) -> int:
         bounds = self._settings.bounds
         return bounds.upload if path.rstrip("/") == UPLOADS else bounds.body
 
-    def _headers(self) -> dict[str, str]:
-        secure = {"strict-transport-security": "max-age=31536000"} if self._settings.https else {}
-        return _HEADERS | secure
+    def _complete(self, headers: MutableHeaders, scheme: str) -> None:
+        """Add the headers of every answer, and the proxy's path to the place of a redirect."""
+        for name, value in _HEADERS.items():
+            headers.setdefault(name, value)
+        if scheme == "https":
+            headers.setdefault("strict-transport-security", "max-age=31536000")
+        if headers.get("location", "").startswith("/"):
+            headers["location"] = ROOT.get() + headers["location"]
 
     def _check_host(self, headers: Headers) -> None:
         """Check the name by which the service was called.
@@ -126,7 +138,7 @@ class Guard:
         stated = headers.get("host", "")
         name = host_name(stated)
         known = {"localhost", self._settings.host, *self._settings.hosts}
-        if name is None or not (_is_address(name) or name in {one.lower() for one in known}):
+        if name is None or not (is_address(name) or name in {one.lower() for one in known}):
             raise ProblemError(
                 421,
                 f"the service is not called {stated[:100]!r}; call it by its address, or add the "
@@ -140,16 +152,34 @@ class Guard:
             ProblemError: it does.
         """
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        # A browser that says "same-origin" has compared both itself, before any proxy.
         same = origin is None or _place(origin) == _place(f"http://{headers.get('host', '')}")
-        if not same or site in ("cross-site", "same-site"):
+        if site in ("cross-site", "same-site") or not (same or site == "same-origin"):
             raise ProblemError(403, "a page of another site sent this request; it is refused")
 
-    def _log(self, scope: Scope, status: int, seconds: float) -> None:
+    def _log(self, scope: Scope, method: str, status: int, seconds: float) -> None:
         """Log a request by its route: paths may hold the tokens of links."""
         route = getattr(scope.get("route"), "path", None) or "(no route)"
-        method = scope["method"] if scope["method"].isalpha() else "?"
+        method = method if method.isalpha() else "?"
         self._observe(method, route, status, seconds)
-        logger.info("%s %s %d %.1f ms", method[:16], route, status, 1000 * seconds)
+        _access.info("%s %s %d %.1f ms", method[:16], route, status, 1000 * seconds)
+
+
+def _headed(receive: Receive, send: Send) -> tuple[Receive, Send]:
+    """Return the ends of a request for headers alone: the caller leaves once it has them."""
+    complete = False
+
+    async def left() -> Message:
+        return {"type": "http.disconnect"} if complete else await receive()
+
+    async def head(message: Message) -> None:
+        nonlocal complete
+        if message["type"] == "http.response.start":
+            complete = True
+            await send(message)
+            await send({"type": "http.response.body", "body": b""})
+
+    return left, head
 
 
 class _Body:
@@ -206,7 +236,7 @@ def host_name(stated: str) -> str | None:
         return None
 
 
-def _is_address(name: str) -> bool:
+def is_address(name: str) -> bool:
     """Whether a name is an IP address, which no DNS server can make resolve to another."""
     try:
         ipaddress.ip_address(name)
@@ -216,11 +246,11 @@ def _is_address(name: str) -> bool:
 
 
 def _place(url: str) -> tuple[str | None, int] | None:
-    """Return the host and the port of an origin, whatever its scheme; a proxy may change that."""
+    """Return the host and the port of an origin; 0 for its scheme's, which a proxy may change."""
     try:
         parts = urlsplit(url)
         if parts.hostname is None:
             return None
-        return parts.hostname, parts.port or 0
+        return parts.hostname, 0 if parts.port in (None, 80, 443) else parts.port
     except ValueError:
         return None

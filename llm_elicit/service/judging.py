@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
-from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from llm_elicit.errors import ElicitError
@@ -23,9 +23,10 @@ from llm_elicit.orchestrator.question_cards import Choice
 from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.service import security
 from llm_elicit.service.catalog import Catalog, Runs
-from llm_elicit.service.problems import ProblemError
-from llm_elicit.service.rendering import failed, render, sentence
-from llm_elicit.service.security import csrf_token
+from llm_elicit.service.forms import Text
+from llm_elicit.service.links import Link
+from llm_elicit.service.problems import ProblemError, status_of
+from llm_elicit.service.rendering import ROOT, render, sentence
 from llm_elicit.service.state import service_of
 
 router = APIRouter(prefix="/judge/{token}", include_in_schema=False)
@@ -54,15 +55,16 @@ class _Visit:
 
     Attributes:
         token: the link's token.
-        judge, expert: who answers.
+        csrf: what the forms under it repeat.
+        link: says who answers.
         people: gives questions and keeps answers.
         run: what the run does.
         title: of the feature space.
     """
 
     token: str
-    judge: str
-    expert: str
+    csrf: str
+    link: Link
     people: People
     run: RunSnapshot
     title: str
@@ -71,7 +73,7 @@ class _Visit:
         self, work: Callable[Concatenate[str, str, P], T], *args: P.args, **named: P.kwargs
     ) -> T:
         """Return what a method of `People` returns for this expert; it runs in a thread."""
-        call = partial(work, self.judge, self.expert, *args, **named)
+        call = partial(work, self.link.judge, self.link.expert, *args, **named)
         return await asyncio.to_thread(call)
 
     @property
@@ -86,19 +88,19 @@ class _Visit:
             "cancelling", "cancelled", "failed", "done",
         )  # fmt: skip
 
-    async def page(self, template: str, request: Request, **more: Any) -> Response:
+    async def page(self, template: str, status: int = 200, **more: Any) -> Response:
         """Return a page with the expert's progress."""
         progress = await self.call(self.people.progress)
         text = render(
             template,
-            base=f"/judge/{self.token}",
-            expert=self.expert,
+            base=f"{ROOT.get()}/judge/{self.token}",
+            expert=self.link.expert,
             title=self.title,
             progress=progress,
-            csrf=csrf_token(request),
+            csrf=self.csrf,
             **more,
         )
-        return HTMLResponse(text)
+        return HTMLResponse(text, status)
 
     def to(self, note: str = "") -> Response:
         """Lead to the question that is next."""
@@ -109,11 +111,8 @@ class _Visit:
 @router.get("")
 async def welcome(request: Request, token: str, runs: Runs) -> Response:
     """Return the first page: what is asked, how to answer, and how far the expert is."""
-    try:
-        visit = await _visit(request, token, runs)
-        return await visit.page("judge_welcome", request, ended=visit.ended)
-    except (ElicitError, ProblemError) as error:
-        return failed(error, judging=True)
+    visit = await _visit(request, token, runs)
+    return await visit.page("judge_welcome", ended=visit.ended)
 
 
 @router.get("/question")
@@ -121,11 +120,7 @@ async def question(
     request: Request, token: str, runs: Runs, note: Annotated[str, Query()] = ""
 ) -> Response:
     """Return the question that is next."""
-    try:
-        visit = await _visit(request, token, runs)
-        return await _question(visit, request, _NOTES.get(note))
-    except (ElicitError, ProblemError) as error:
-        return failed(error, judging=True)
+    return await _question(await _visit(request, token, runs), _NOTES.get(note))
 
 
 @router.post("/answer")
@@ -133,63 +128,51 @@ async def answer(
     request: Request,
     token: str,
     runs: Runs,
-    card: Annotated[str, Form()] = "",
-    choice: Annotated[str, Form()] = "",
-    confidence: Annotated[str, Form()] = "",
-    seconds: Annotated[str, Form()] = "",
+    card: Text = "",
+    choice: Text = "",
+    confidence: Text = "",
+    seconds: Text = "",
 ) -> Response:
-    """Keep an answer, and lead to the next question."""
+    """Keep an answer, and lead to the next question; one that is refused, to the present one."""
+    visit = await _visit(request, token, runs)
     try:
-        await security.check_csrf(request)
-        visit = await _visit(request, token, runs)
+        await security.check_judge(request, visit.link)
         if choice not in _CHOICES or not re.fullmatch(_NUMBER, card):
             raise ProblemError(422, "choose A, B, equal or cannot say")
-        if not visit.asks:
-            return visit.to()
-        await visit.call(
-            visit.people.answer,
-            int(card),
-            _CHOICES[choice],
-            confidence=_CONFIDENCE.get(confidence),
-            seconds=_seconds(seconds),
-        )
-    except ProblemError as error:
-        return failed(error, judging=True)
-    except ElicitError as error:
-        return await _refused(request, token, runs, error)
+        if visit.asks:
+            await visit.call(
+                visit.people.answer,
+                int(card),
+                _CHOICES[choice],
+                confidence=_CONFIDENCE.get(confidence),
+                seconds=_seconds(seconds),
+            )
+    except (ElicitError, ProblemError) as error:
+        return await _question(visit, sentence(error), status_of(error))
     return visit.to()
 
 
 @router.post("/undo")
 async def undo(request: Request, token: str, runs: Runs) -> Response:
     """Undo the last answer, and lead to its question."""
+    visit = await _visit(request, token, runs)
     try:
-        await security.check_csrf(request)
-        visit = await _visit(request, token, runs)
+        await security.check_judge(request, visit.link)
         card = await visit.call(visit.people.undo) if visit.asks else None
     except (ElicitError, ProblemError) as error:
-        return failed(error, judging=True)
+        return await _question(visit, sentence(error), status_of(error))
     return visit.to("kept" if card is None else "undone")
 
 
-async def _question(visit: _Visit, request: Request, note: str | None) -> Response:
+async def _question(visit: _Visit, note: str | None, status: int = 200) -> Response:
     """Return the question that is next, or why there is none."""
     if visit.ended:
-        return await visit.page("judge_end", request, message=note)
+        return await visit.page("judge_end", status, message=note)
     card = await visit.call(visit.people.next) if visit.asks else None
     if card is None:
         reason = "paused" if not visit.asks else "nothing"
-        return await visit.page("judge_wait", request, reason=reason, message=note)
-    return await visit.page("judge_question", request, card=card, message=note)
-
-
-async def _refused(request: Request, token: str, runs: Catalog, error: Exception) -> Response:
-    """Show the present question where an answer to another one is refused."""
-    try:
-        visit = await _visit(request, token, runs)
-        return await _question(visit, request, sentence(error))
-    except (ElicitError, ProblemError) as other:
-        return failed(other, judging=True)
+        return await visit.page("judge_wait", status, reason=reason, message=note)
+    return await visit.page("judge_question", status, card=card, message=note)
 
 
 async def _visit(request: Request, token: str, runs: Catalog) -> _Visit:
@@ -199,10 +182,10 @@ async def _visit(request: Request, token: str, runs: Catalog) -> _Visit:
         ProblemError, LinkError: the link cannot be used, or its campaign is gone.
     """
     link = await security.judge(token, request)
-    run = await runs.run(link.campaign)
-    found = await runs.snapshot(link.campaign)
-    people = await asyncio.to_thread(service_of(request).experts.of, run)
-    return _Visit(token, link.judge, link.expert, people, found, run.space.title)
+    service, run = service_of(request), await runs.run(link.campaign)
+    snapshot = await runs.snapshot(link.campaign)
+    people = await asyncio.to_thread(service.experts.of, run)
+    return _Visit(token, service.links.csrf(link), link, people, snapshot, run.space.title)
 
 
 def _seconds(stated: str) -> float | None:

@@ -6,17 +6,19 @@ until when. The token itself is kept nowhere, so that reading the file gives no 
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from itsdangerous import BadData, URLSafeSerializer
 
 from llm_elicit.errors import InputError
+from llm_elicit.service.own_files import opened
 
 FILE = "links.sqlite"
 
@@ -37,7 +39,11 @@ _COLUMNS = "id, campaign, judge, expert, issued, expires, revoked"
 
 
 class LinkError(InputError):
-    """A link cannot be used: it is forged, expired or revoked."""
+    """A link cannot be used: it has expired or was revoked."""
+
+
+class ForgedLinkError(LinkError):
+    """A link is not one of this service."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,7 @@ class Links:
 
     def __init__(self, folder: Path, secret: str) -> None:
         self._path = folder / FILE
+        self._secret = secret.encode()
         self._signer = URLSafeSerializer(secret, salt="judge-link")
 
     def issue(self, campaign: str, judge: str, expert: str, days: float = 30.0) -> tuple[Link, str]:
@@ -101,16 +108,21 @@ class Links:
         """Return the link of a token.
 
         Raises:
-            LinkError: the token is forged, or the link has expired or was revoked.
+            ForgedLinkError: the token is not one of this service.
+            LinkError: the link has expired or was revoked.
         """
         link = self._named(token)
         if link is None:
-            raise LinkError("this link is not one of this service; ask for another")
+            raise ForgedLinkError("this link is not one of this service; ask for another")
         if link.revoked is not None:
             raise LinkError("this link was withdrawn; ask for another")
         if link.expires <= time.time():
             raise LinkError("this link has expired; ask for another")
         return link
+
+    def csrf(self, link: Link) -> str:
+        """Return the token that the forms under a link repeat; it needs no cookie."""
+        return hmac.new(self._secret, f"link {link.id}".encode(), hashlib.sha256).hexdigest()
 
     def list(self, campaign: str | None = None) -> list[Link]:
         """Return the links of a campaign, or all, in the order in which they were issued."""
@@ -147,14 +159,5 @@ class Links:
             row = db.execute(query, (known,)).fetchone()
         return None if row is None else Link(*row)
 
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        """Open the file for one transaction."""
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        db = sqlite3.connect(self._path, timeout=10.0)
-        try:
-            with db:
-                db.execute(_TABLE)
-                yield db
-        finally:
-            db.close()
+    def _open(self) -> AbstractContextManager[sqlite3.Connection]:
+        return opened(self._path, _TABLE)

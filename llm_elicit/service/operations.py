@@ -13,7 +13,7 @@ from llm_elicit.config import resources
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
 from llm_elicit.questions import Template
-from llm_elicit.service import metrics, security, sessions
+from llm_elicit.service import metrics, security
 from llm_elicit.service.keys import Scope
 from llm_elicit.service.security import Reader, require
 from llm_elicit.service.settings import AllowedJudge, Bounds
@@ -72,7 +72,7 @@ async def counts(request: Request) -> Response:
 @router.post("/api/session", summary="Sign a browser in by a token")
 async def sign_in(request: Request, given: Token) -> SignedIn:
     """Begin a session; its cookie comes with the answer."""
-    scope = security.sign_in(request, given.token)
+    scope = await security.sign_in(request, given.token.strip())
     return SignedIn(scope=scope, csrf=security.csrf_token(request))
 
 
@@ -80,7 +80,7 @@ async def sign_in(request: Request, given: Token) -> SignedIn:
 async def sign_out(request: Request, caller: Reader) -> Response:
     """End the session."""
     del caller
-    sessions.sign_out(request)
+    await security.sign_out(request)
     return Response(status_code=204)
 
 

@@ -7,10 +7,11 @@ With it, parts of a page are fetched again when an event says that something hap
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Form, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from pydantic import BaseModel, ValidationError
 
@@ -24,11 +25,12 @@ from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.service import campaigns, security, sessions, untrusted
 from llm_elicit.service.campaigns import Limits
 from llm_elicit.service.catalog import CampaignName, Catalog, Runs
-from llm_elicit.service.problems import SIGN_IN, ProblemError
+from llm_elicit.service.forms import Text
+from llm_elicit.service.problems import ProblemError, status_of
+from llm_elicit.service.refusals import SIGN_IN
 from llm_elicit.service.rendering import (
     STATIC,
     campaign_page,
-    failed,
     part,
     render,
     sentence,
@@ -81,28 +83,39 @@ async def script(name: str) -> Response:
 
 
 @router.get(SIGN_IN)
-async def sign_in_form(request: Request) -> Response:
+async def sign_in_form(request: Request, next: Annotated[str, Query()] = "") -> Response:
     """Return the form to sign in."""
-    return HTMLResponse(render("login", csrf=csrf_token(request)))
+    return HTMLResponse(render("login", csrf=csrf_token(request), next=_own(next)))
 
 
 @router.post(SIGN_IN)
-async def sign_in(request: Request, token: Annotated[str, Form()] = "") -> Response:
-    """Sign in."""
-    await security.check_csrf(request)
+async def sign_in(request: Request, token: Text = "", next: Text = "") -> Response:
+    """Sign in, and lead to the page that was asked for."""
     try:
-        security.sign_in(request, token)
+        await security.check_csrf(request)
+        await security.sign_in(request, token.strip())
     except ProblemError as error:
-        text = render("login", csrf=csrf_token(request), message=sentence(error))
+        context = {"csrf": csrf_token(request), "next": _own(next)}
+        text = render("login", **context, message=sentence(error))
         return HTMLResponse(text, error.status_code)
-    return _to("/")
+    return _to(_own(next) or "/")
+
+
+def _own(path: str) -> str:
+    """Return the path and query of a page of this service; empty for any other address.
+
+    Example:
+        >>> _own("/campaigns/birds?x=1"), _own("//evil.example"), _own("https://evil.example")
+        ('/campaigns/birds?x=1', '', '')
+    """
+    return path if re.fullmatch(r"/([A-Za-z0-9._~%?=&-][A-Za-z0-9._~%?=&/-]*)?", path) else ""
 
 
 @router.post("/logout")
 async def sign_out(request: Request, caller: Reader) -> Response:
     """Sign out."""
     del caller
-    sessions.sign_out(request)
+    await security.sign_out(request)
     return _to(SIGN_IN)
 
 
@@ -130,8 +143,8 @@ async def create(
     request: Request,
     runs: Runs,
     caller: Admin,
-    yaml: Annotated[str, Form()] = "",
-    waits: Annotated[str, Form()] = "",
+    yaml: Text = "",
+    waits: Text = "",
 ) -> Response:
     """Create a campaign."""
     service = service_of(request)
@@ -139,8 +152,10 @@ async def create(
         campaign = await campaigns.understood(service, yaml.encode(), "yaml")
         job = await campaigns.begin(service, runs, campaign, paused=bool(waits))
     except (ElicitError, ProblemError) as error:
-        text = await _home(request, runs, caller.scope, yaml=yaml, message=sentence(error))
-        return HTMLResponse(text, 422)
+        text = await _home(
+            request, runs, caller.scope, yaml=yaml, waits=waits, message=sentence(error)
+        )
+        return HTMLResponse(text, status_of(error))
     return _to(f"/campaigns/{job.name}")
 
 
@@ -209,13 +224,14 @@ async def retune(
     name: CampaignName,
     runs: Runs,
     caller: Admin,
-    concurrency: Annotated[str, Form()] = "",
-    max_cost: Annotated[str, Form()] = "",
+    concurrency: Text = "",
+    max_cost: Text = "",
 ) -> Response:
     """Change a campaign's limits; those left empty stay."""
 
+    stated = {"concurrency": concurrency.strip(), "max_cost": max_cost.strip()}
+
     async def changed(name: str, runs: Catalog) -> RunSnapshot:
-        stated = {"concurrency": concurrency.strip(), "max_cost": max_cost.strip()}
         try:
             limits = Limits.model_validate({key: text for key, text in stated.items() if text})
         except ValidationError as error:
@@ -225,7 +241,7 @@ async def retune(
             raise ProblemError(422, rule) from None
         return await campaigns.retune(request, name, runs, limits)
 
-    return await _done(request, name, runs, caller.scope, changed)
+    return await _done(request, name, runs, caller.scope, changed, stated)
 
 
 async def _done(
@@ -234,12 +250,16 @@ async def _done(
     runs: Catalog,
     scope: str,
     work: Callable[[str, Catalog], Awaitable[Any]],
+    stated: dict[str, str] | None = None,
 ) -> Response:
     """Do something with a campaign and lead back to its page, or say there why it is refused."""
     try:
         await work(name, runs)
     except (ElicitError, ProblemError) as error:
-        return await _campaign(request, name, runs, scope, message=sentence(error), status=409)
+        message, status = sentence(error), status_of(error)
+        return await _campaign(
+            request, name, runs, scope, message=message, status=status, stated=stated
+        )
     return _to(f"/campaigns/{name}")
 
 
@@ -251,11 +271,9 @@ async def _campaign(
     *,
     message: str | None = None,
     status: int = 200,
+    stated: dict[str, str] | None = None,
 ) -> Response:
-    try:
-        run = await runs.run(name)
-    except ProblemError as error:
-        return failed(error)
+    run = await runs.run(name)
     found, live = await runs.snapshot(name), await asyncio.to_thread(_view, run)
     text = campaign_page(
         found,
@@ -263,7 +281,7 @@ async def _campaign(
         title=run.space.title,
         about=await asyncio.to_thread(campaigns.yaml_of, run),
         message=message,
-        **_controls(request, run, scope),
+        **_controls(request, run, scope, stated),
     )
     return HTMLResponse(text, status)
 
@@ -276,16 +294,19 @@ def _view(run: Run) -> LiveView | None:
         return None
 
 
-def _controls(request: Request, run: Run, scope: str) -> dict[str, Any]:
-    """Return what the buttons of a campaign's page need."""
+def _controls(
+    request: Request, run: Run, scope: str, stated: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Return what the buttons of a campaign's page need, and the limits of a refused form."""
     admin = scope == "admin"
     people = bool(run.campaign.people)
-    more = {
+    return {
         "csrf": csrf_token(request),
         "people": people and admin,
         "signed_in": _signed_in(request),
+        "may_change": admin,
+        "stated": stated,
     }
-    return more if admin else {**more, "actions": ()}
 
 
 async def _home(request: Request, runs: Catalog, scope: str, **more: Any) -> str:
@@ -297,7 +318,7 @@ async def _home(request: Request, runs: Catalog, scope: str, **more: Any) -> str
         examples=list(await _examples(service_of(request))),
         csrf=csrf_token(request),
         signed_in=_signed_in(request),
-        **{"chosen": "", **more},
+        **{"chosen": "", "waits": "", **more},
     )
 
 
@@ -327,8 +348,7 @@ def _allowed_examples(service: Service) -> dict[str, str]:
 
 
 def _signed_in(request: Request) -> bool:
-    session = sessions.session_of(request)
-    return session is not None and session.scope is not None
+    return sessions.session_of(request) is not None
 
 
 def _to(path: str) -> Response:

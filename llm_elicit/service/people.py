@@ -6,18 +6,20 @@ import asyncio
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Form, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import ElicitError, InputError
 from llm_elicit.orchestrator.people import PeopleProgress
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.service.catalog import CampaignName, Catalog, Runs
+from llm_elicit.service.forms import Text
+from llm_elicit.service.guard import host_name, is_address
 from llm_elicit.service.links import LONGEST_DAYS, Link
 from llm_elicit.service.problems import ProblemError
-from llm_elicit.service.rendering import failed, render, sentence
+from llm_elicit.service.rendering import ROOT, render, sentence
 from llm_elicit.service.security import Admin, csrf_token, require
 from llm_elicit.service.state import service_of
 
@@ -75,9 +77,16 @@ async def issue(request: Request, name: CampaignName, runs: Runs, given: Invitat
     link, token = await asyncio.to_thread(
         service.links.issue, name, given.judge, expert, given.days
     )
-    scheme = "https" if service.settings.https else "http"
-    url = f"{scheme}://{request.headers['host']}/judge/{token}"
-    return Issued(link=LinkLine.of(link), url=url)
+    return Issued(link=LinkLine.of(link), url=f"{_address(request)}/judge/{token}")
+
+
+def _address(request: Request) -> str:
+    """Return the address by which others reach the service, as far as it is known."""
+    host, hosts = request.headers["host"], service_of(request).settings.hosts
+    scheme = request.scope["scheme"]
+    if scheme == "https" and hosts and is_address(host_name(host) or ""):
+        host = hosts[0]  # a proxy called it by its address
+    return f"{scheme}://{host}{ROOT.get()}"
 
 
 @router.delete("/{link}", summary="Revoke a link", status_code=204)
@@ -129,23 +138,22 @@ async def issue_by_form(
     name: CampaignName,
     runs: Runs,
     caller: Admin,
-    who: Annotated[str, Form()] = "",
-    days: Annotated[str, Form()] = "30",
+    who: Text = "",
+    days: Text = "30",
 ) -> Response:
     """Issue a link, and show it this once."""
     del caller
     judge, _, expert = who.partition("\n")
+    stated = {"who": who, "days": days}
     try:
-        lasts = float(days)
-        if not 0 < lasts <= LONGEST_DAYS:
-            raise ValueError
-    except ValueError:
-        return await _page(request, name, runs, message="Give 1 to 366 days.")
-    try:
-        given = Invitation(judge=judge[:80], expert=expert.strip()[:80], days=lasts)
+        given = Invitation.model_validate({"judge": judge, "expert": expert, "days": days})
         issued = await issue(request, name, runs, given)
+    except ValidationError as error:
+        wrong = error.errors()[0]["loc"][0]
+        message = "Give 1 to 366 days." if wrong == "days" else "Choose an expert."
+        return await _page(request, name, runs, message=message, stated=stated)
     except (ElicitError, ProblemError) as error:
-        return await _page(request, name, runs, message=sentence(error))
+        return await _page(request, name, runs, message=sentence(error), stated=stated)
     return await _page(request, name, runs, issued=issued)
 
 
@@ -169,20 +177,17 @@ async def _page(
     *,
     issued: Issued | None = None,
     message: str | None = None,
+    stated: dict[str, str] | None = None,
 ) -> Response:
-    service = service_of(request)
-    try:
-        run = await runs.run(name)
-        links = await asyncio.to_thread(service.links.list, name)
-        found = await asyncio.to_thread(_people, request, run, links)
-    except (ElicitError, ProblemError) as error:
-        return failed(error)
+    run = await runs.run(name)
+    links = await asyncio.to_thread(service_of(request).links.list, name)
     text = render(
         "people",
         name=name,
-        people=found,
+        people=await asyncio.to_thread(_people, request, run, links),
         issued=issued,
         message=message,
+        stated=stated or {"who": "", "days": "30"},
         csrf=csrf_token(request),
     )
     return HTMLResponse(text, 422 if message else 200)

@@ -6,11 +6,10 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi import Request
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, Response
 
 from llm_elicit._util.sanitize import visible
 from llm_elicit.errors import ElicitError, InputError
@@ -20,9 +19,6 @@ logger = logging.getLogger("llm_elicit.service")
 
 MEDIA_TYPE = "application/problem+json"
 _LONGEST = 4000
-
-SIGN_IN = "/login"
-"""The page of the form to sign in."""
 
 
 class Problem(BaseModel):
@@ -51,61 +47,27 @@ def problem(
     status: int, detail: str, keys: Keys, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return the response of an error, without secrets and control characters."""
-    said = visible(keys.scrub(detail), _LONGEST)
-    body = Problem(title=_TITLES.get(status, "Error"), status=status, detail=said)
+    body = Problem(title=_TITLES.get(status, "Error"), status=status, detail=clean(detail, keys))
     return JSONResponse(body.model_dump(), status, dict(headers or {}), MEDIA_TYPE)
 
 
+def clean(detail: str, keys: Keys) -> str:
+    """Return a message without secrets and control characters."""
+    return visible(keys.scrub(detail), _LONGEST)
+
+
 def status_of(error: Exception) -> int:
-    """Return the HTTP status of an error of this package.
+    """Return the HTTP status of a refused request, or of an error of this package.
 
     Example:
         >>> status_of(InputError("no such judge")), status_of(ElicitError("the key is refused"))
         (422, 409)
     """
+    if isinstance(error, ProblemError):
+        return error.status_code
     if isinstance(error, InputError):
         return 422
     return 409 if isinstance(error, ElicitError) else 500
-
-
-def internal(error: BaseException, keys: Keys) -> Response:
-    """Log an error that nobody expected, and return a response that says nothing about it."""
-    logger.error("a request failed", exc_info=error)
-    return problem(500, "the service failed; its log says why", keys)
-
-
-def add_handlers(app: FastAPI, keys: Keys) -> None:
-    """Have an application answer errors with problems."""
-
-    async def refused(request: Request, error: Exception) -> Response:
-        assert isinstance(error, ProblemError)
-        if error.status_code == 401 and _is_page(request):
-            return RedirectResponse(SIGN_IN, 303)
-        return problem(error.status_code, error.detail, keys, error.headers)
-
-    async def known(request: Request, error: Exception) -> Response:
-        del request
-        return problem(status_of(error), str(error), keys)
-
-    async def http(request: Request, error: Exception) -> Response:
-        del request
-        assert isinstance(error, HTTPException)
-        return problem(error.status_code, str(error.detail), keys, error.headers)
-
-    async def invalid(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        return problem(422, _first(error.errors(), request), keys)
-
-    app.add_exception_handler(ProblemError, refused)
-    app.add_exception_handler(ElicitError, known)
-    app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(RequestValidationError, invalid)
-
-
-def _is_page(request: Request) -> bool:
-    """Whether a browser asks for a page, which is better answered by the form to sign in."""
-    page = "text/html" in request.headers.get("accept", "")
-    return page and request.method == "GET" and request.url.path != SIGN_IN
 
 
 def check_parameters(request: Request) -> None:
@@ -126,7 +88,7 @@ def _unknown(where: str, kind: str, known: Iterable[str]) -> str:
     return f"{where}: unknown {kind}; known: {', '.join(known) or 'none'}"
 
 
-def _first(findings: Any, request: Request) -> str:
+def first_error(findings: Any, request: Request) -> str:
     """Return the first broken rule of a request in one line, and how many more there are."""
     first = findings[0]
     where = visible(".".join(str(part) for part in first["loc"]), 200) or "request"

@@ -6,6 +6,8 @@ comes first. A campaign's page is written as one static file, too.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -14,23 +16,37 @@ from typing import Any
 import jinja2
 from fastapi import Response
 from fastapi.responses import HTMLResponse
+from starlette.datastructures import Headers
 
 from llm_elicit.pipeline.live_view import LiveInterval, LiveView
 from llm_elicit.pipeline.snapshot import JudgeSnapshot, RunSnapshot
-from llm_elicit.service.problems import ProblemError, status_of
+from llm_elicit.service.keys import Keys
+from llm_elicit.service.problems import ProblemError, clean, problem
 
 STATIC = Path(__file__).parent / "static"
 """The folder of the style sheet and the scripts."""
 
+ROOT: ContextVar[str] = ContextVar("ROOT", default="")
+"""The path below which the browser of the present request reaches the service."""
+
 _TEMPLATES = Path(__file__).parent / "templates"
 _OF_THE_REPORT = Path(__file__).parents[1] / "report" / "templates" / "style.css"
 
-_HEADINGS = {404: "Not found", 429: "Too many attempts", 422: "This does not work"}
+_HEADINGS = {
+    401: "You are not signed in",
+    403: "Not allowed",
+    404: "Not found",
+    429: "Too many attempts",
+}
+
+_NO_PAGES = ("/api/", "/health", "/metrics")
+"""How the paths begin that are no pages."""
 
 
 def render(template: str, **context: Any) -> str:
     """Return a page, or a part of one."""
-    return _environment().get_template(f"{template}.html.jinja").render(**context)
+    page = _environment().get_template(f"{template}.html.jinja")
+    return page.render(root=ROOT.get(), **context)
 
 
 @cache
@@ -138,17 +154,43 @@ def time_left(found: RunSnapshot | JudgeSnapshot) -> str:
     return f"about {seconds / 3600:.0f} h left"
 
 
-def failed(error: Exception, *, judging: bool = False) -> Response:
+def failed(status: int, detail: str, **context: Any) -> Response:
     """Return the page of a request that is refused.
 
     Args:
-        error: why.
-        judging: whether it is one of a person who judges.
+        status: the HTTP status.
+        detail: why.
+        context: `judging`, of a person who judges; `form`, to send it again.
     """
-    status = error.status_code if isinstance(error, ProblemError) else status_of(error)
     heading = _HEADINGS.get(status, "This does not work")
-    text = render("failed", heading=heading, message=sentence(error), judging=judging)
-    return HTMLResponse(text, status)
+    return HTMLResponse(
+        render("failed", heading=heading, message=_sentence(detail), **context), status
+    )
+
+
+def refusal(
+    headers: Headers,
+    path: str,
+    status: int,
+    detail: str,
+    keys: Keys,
+    more: Mapping[str, str] | None = None,
+    **context: Any,
+) -> Response:
+    """Return the answer to a request that is refused: a page for browsers, else a problem.
+
+    Args:
+        headers, path: of the request.
+        status, detail: why.
+        keys: the secrets, which no answer holds.
+        more: headers of the answer.
+        context: further values for the page.
+    """
+    if path.startswith(_NO_PAGES) and "text/html" not in headers.get("accept", ""):
+        return problem(status, detail, keys, more)
+    page = failed(status, clean(detail, keys), judging=path.startswith("/judge/"), **context)
+    page.headers.update(more or {})
+    return page
 
 
 def sentence(error: Exception) -> str:
@@ -158,7 +200,10 @@ def sentence(error: Exception) -> str:
         >>> sentence(ProblemError(404, "no campaign 'birds'"))
         "No campaign 'birds'."
     """
-    text = error.detail if isinstance(error, ProblemError) else str(error)
+    return _sentence(error.detail if isinstance(error, ProblemError) else str(error))
+
+
+def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 

@@ -5,12 +5,14 @@ A route names the scope that it needs: ``Depends(require("read"))``. The caller 
 required, by being on this machine. `judge` is for the routes under a personal link.
 
 A request that changes something and was authenticated by what a browser sends by itself must repeat
-the session's token, in the header `X-CSRF-Token` or in the form's field `csrf`.
+the session's token, in the header `X-CSRF-Token` or in the form's field `csrf`. The forms under a
+personal link repeat one of the link: its holder has no session, and so none is ended or replaced.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated
@@ -20,8 +22,9 @@ from fastapi import Depends, Request
 from llm_elicit.service import sessions
 from llm_elicit.service.guard import SAFE
 from llm_elicit.service.keys import Scope
-from llm_elicit.service.links import Link
+from llm_elicit.service.links import ForgedLinkError, Link
 from llm_elicit.service.problems import ProblemError, check_parameters
+from llm_elicit.service.sessions import Session
 from llm_elicit.service.state import service_of
 
 CSRF_FIELD, CSRF_HEADER = "csrf", "X-CSRF-Token"
@@ -45,6 +48,13 @@ class Caller:
     by: str
 
 
+class OtherSessionError(ProblemError):
+    """A form does not repeat the token of the present session."""
+
+    def __init__(self) -> None:
+        super().__init__(403, "the form is not of this session; load the page again")
+
+
 def require(scope: Scope) -> Callable[[Request], Awaitable[Caller]]:
     """Return a dependency that refuses callers without a scope.
 
@@ -54,7 +64,7 @@ def require(scope: Scope) -> Callable[[Request], Awaitable[Caller]]:
     """
 
     async def check(request: Request) -> Caller:
-        caller = _caller(request)
+        caller = await _caller(request)
         if scope not in _ALLOWS[caller.scope]:
             raise ProblemError(
                 403, f"this needs the scope {scope!r}, and you have {caller.scope!r}"
@@ -75,28 +85,53 @@ async def judge(token: str, request: Request) -> Link:
     """Return the link in a path `/judge/{token}...`.
 
     Raises:
-        ProblemError: too many links were tried from there.
+        ProblemError: it is forged, and too many such were tried from there.
         LinkError: it is forged, expired or revoked.
     """
     service = service_of(request)
-    with service.attempts.of(_address(request)):
+    try:
         return await asyncio.to_thread(service.links.verify, token)
+    except ForgedLinkError as error:
+        service.attempts.refuse(_address(request), error)
 
 
-def sign_in(request: Request, token: str) -> Scope:
-    """Sign a browser in by a token; the session's cookie is set with the response.
+async def check_judge(request: Request, link: Link) -> None:
+    """Check that a form under a link repeats the link's token.
 
     Raises:
-        ProblemError: the token is wrong, or too many were tried from there.
+        ProblemError: it does not.
+    """
+    expected = service_of(request).links.csrf(link)
+    if not hmac.compare_digest(expected.encode(), (await _repeated(request)).encode()):
+        raise OtherSessionError
+
+
+async def sign_in(request: Request, token: str) -> Scope:
+    """Sign a browser in by a token; the session's cookie is set with the response.
+
+    Its former session is ended.
+
+    Raises:
+        ProblemError: the token is wrong, or too many wrong ones were sent from there.
     """
     scope = _scope_of(request, token)
+    await sign_out(request)
     sessions.sign_in(request, scope)
     return scope
 
 
+async def sign_out(request: Request) -> None:
+    """End the session of a browser that signed in, for every copy of its cookie."""
+    session = sessions.session_of(request)
+    if session is not None:
+        await asyncio.to_thread(service_of(request).sessions.end, session)
+        sessions.forget(request)
+
+
 def csrf_token(request: Request) -> str:
     """Return the token that forms of this page must repeat, in the field `csrf`."""
-    return service_of(request).sessions.csrf(sessions.started(request))
+    session = sessions.session_of(request) or sessions.form_session(request)
+    return service_of(request).sessions.csrf(session)
 
 
 async def check_csrf(request: Request) -> None:
@@ -105,15 +140,25 @@ async def check_csrf(request: Request) -> None:
     Raises:
         ProblemError: it does not.
     """
-    session = sessions.session_of(request)
-    given = request.headers.get(CSRF_HEADER)
-    if given is None and _is_form(request):
-        given = str((await request.form()).get(CSRF_FIELD, ""))
-    if session is None or not service_of(request).sessions.csrf_is(session, given or ""):
-        raise ProblemError(403, "the form is not of this session; load the page again")
+    await _check_csrf(request, sessions.session_of(request), sessions.form_session_of(request))
 
 
-def _caller(request: Request) -> Caller:
+async def _check_csrf(request: Request, *candidates: Session | None) -> None:
+    """Check that a form repeats the token of one of these sessions."""
+    repeated, service = await _repeated(request), service_of(request)
+    if not any(one is not None and service.sessions.csrf_is(one, repeated) for one in candidates):
+        raise OtherSessionError
+
+
+async def _repeated(request: Request) -> str:
+    """Return the token that a request repeats; empty without one."""
+    header = request.headers.get(CSRF_HEADER)
+    if header is None and _is_form(request):
+        return str((await request.form()).get(CSRF_FIELD, ""))
+    return header or ""
+
+
+async def _caller(request: Request) -> Caller:
     """Return who sent a request.
 
     Raises:
@@ -122,10 +167,13 @@ def _caller(request: Request) -> Caller:
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return Caller(_scope_of(request, token.strip()), "token")
-    session = sessions.session_of(request)
+    service, session = service_of(request), sessions.session_of(request)
+    if session is not None and await asyncio.to_thread(service.sessions.has_ended, session):
+        sessions.forget(request)
+        session = None
     if session is not None and session.scope is not None:
         return Caller(session.scope, "session")
-    if not service_of(request).keys.tokens:
+    if not service.keys.tokens:
         return Caller("admin", "machine")
     raise ProblemError(
         401, "sign in, or send the header `Authorization: Bearer TOKEN`",
@@ -137,20 +185,22 @@ def _scope_of(request: Request, token: str) -> Scope:
     """Return the scope of a token.
 
     Raises:
-        ProblemError: it is wrong, or too many were tried from there.
+        ProblemError: it is wrong, or too many wrong ones were sent from there.
     """
     service = service_of(request)
-    with service.attempts.of(_address(request)):
-        scope = service.keys.scope_of(token)
-        if scope is None:
-            raise ProblemError(401, "the token is wrong", {"www-authenticate": "Bearer"})
+    scope = service.keys.scope_of(token)
+    if scope is None:
+        error = ProblemError(401, "the token is wrong", {"www-authenticate": "Bearer"})
+        service.attempts.refuse(_address(request), error)
     return scope
 
 
 async def _check_form(request: Request, caller: Caller) -> None:
     """Check the session's token of a request that a page of another site could cause."""
-    if caller.by == "session" or (caller.by == "machine" and _is_form(request)):
-        await check_csrf(request)
+    if caller.by == "session":
+        await _check_csrf(request, sessions.session_of(request))
+    elif caller.by == "machine" and _is_form(request):
+        await _check_csrf(request, sessions.form_session_of(request))
 
 
 def _is_form(request: Request) -> bool:

@@ -26,11 +26,13 @@ from llm_elicit.service import (
     pages,
     people,
     problems,
+    refusals,
     results,
     spaces,
 )
 from llm_elicit.service.guard import Guard
 from llm_elicit.service.keys import Keys
+from llm_elicit.service.proxies import Proxied
 from llm_elicit.service.sessions import SessionCookies
 from llm_elicit.service.settings import ServerSettings
 from llm_elicit.service.state import Service
@@ -90,13 +92,15 @@ def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
         openapi_url="/api/openapi.json",
         lifespan=lifespan,
         responses={422: {"model": problems.Problem, "description": "It cannot be used."}},
+        redirect_slashes=False,
         middleware=[
+            Middleware(Proxied, settings=settings),
             Middleware(Guard, settings=settings, keys=keys, observe=service.metrics.observe),
             Middleware(SessionCookies, sessions=service.sessions),
         ],
     )
     app.state.service = service
-    problems.add_handlers(app, keys)
+    refusals.add_handlers(app)
     for router in _ROUTERS:
         app.include_router(router)
     return app

@@ -7,6 +7,7 @@ one, such a campaign can use simulated judges and people, and nothing that costs
 from __future__ import annotations
 
 import ipaddress
+import re
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -15,6 +16,9 @@ from pydantic import Field, field_validator
 from llm_elicit._util import addresses
 from llm_elicit.config.base_model import Positive, StrictModel, read_yaml, validated
 from llm_elicit.config.judges import TokenPrice
+
+PATH = r"(/[A-Za-z0-9._~-]+)*"
+"""The pattern of a path below which a proxy serves."""
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -94,6 +98,8 @@ class ServerSettings(StrictModel):
         journal: a PostgreSQL database for all runs, which several services can share.
         hosts: further names under which browsers reach it, such as those of a proxy in front.
         https: whether browsers reach it by HTTPS, through such a proxy.
+        proxies: addresses or networks of proxies whose forwarded headers are believed.
+        path: the path below which browsers reach it through a proxy, such as `/elicit`.
         token: whether a token is required on a loopback address, too.
         max_cost: a cap in USD on all campaigns of this process together.
         live: seconds between two views of the belief of a run that asks.
@@ -113,6 +119,8 @@ class ServerSettings(StrictModel):
     journal: str | None = None
     hosts: tuple[str, ...] = ()
     https: bool = False
+    proxies: tuple[str, ...] = ()
+    path: str = ""
     token: bool = False
     max_cost: Positive | None = None
     live: Annotated[float, Field(ge=1)] = 3.0
@@ -128,6 +136,26 @@ class ServerSettings(StrictModel):
     @classmethod
     def _database(cls, address: str | None) -> str | None:
         return None if address is None else addresses.database(address)
+
+    @field_validator("proxies")
+    @classmethod
+    def _networks(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
+        for place in proxies:
+            try:
+                ipaddress.ip_network(place, strict=False)
+            except ValueError:
+                raise ValueError(
+                    f"{place!r} is no address or network; write one such as 127.0.0.1 or 10.0.0.0/8"
+                ) from None
+        return proxies
+
+    @field_validator("path")
+    @classmethod
+    def _below(cls, path: str) -> str:
+        path = path.rstrip("/")
+        if not re.fullmatch(PATH, path):
+            raise ValueError(f"{path!r} is no path; write one such as /elicit")
+        return path
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -153,8 +181,9 @@ class ServerSettings(StrictModel):
 
     @property
     def needs_token(self) -> bool:
-        """Whether requests need a token."""
-        return self.token or not self.loopback
+        """Whether requests need a token: if others than this machine's users can send them."""
+        reached = not self.loopback or bool(self.hosts or self.proxies) or self.https
+        return self.token or reached
 
     @property
     def own_folder(self) -> Path:

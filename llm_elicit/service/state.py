@@ -97,7 +97,7 @@ class Service:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self.sessions = Sessions(self.keys, settings.session, https=settings.https)
+        self.sessions = Sessions(self.keys, settings.own_folder, settings.session)
         self.links = Links(settings.own_folder, self.keys.secret)
         self.workers = Workers(2, settings.bounds.seconds)
         self.metrics = Metrics(lambda: self.runtime.runs, lambda: self.watching)

@@ -20,6 +20,10 @@ from llm_elicit.config.base_model import to_yaml
 
 READY = 60.0
 
+TOKEN, LOOK = "an-admin-token-of-the-tests", "a-read-token-of-the-tests"
+BEARER = {"authorization": f"Bearer {TOKEN}"}
+KEYS = {"LLM_ELICIT_TOKEN": TOKEN, "LLM_ELICIT_READ_TOKEN": LOOK}
+
 # A view of a belief takes seconds of the processor: tests of them ask for them. On a busy machine
 # what a worker does, which stands back behind others, may take minutes.
 LIVE, SECONDS = 3600.0, 600.0

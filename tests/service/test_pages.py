@@ -38,7 +38,9 @@ class Browser:
         """Send a form of a page."""
         found = re.search(r'name="csrf" value="([^"]+)"', page)
         assert found, page
-        return self.client.post(path, data={"csrf": found[1], **fields})
+        # Browsers end the lines of all fields with CR LF.
+        sent = {name: "\r\n".join(text.split("\n")) for name, text in fields.items()}
+        return self.client.post(path, data={"csrf": found[1], **sent})
 
 
 @pytest.fixture
@@ -81,8 +83,9 @@ def test_a_campaign_is_created_paused_retuned_and_cancelled_by_forms(browser: Br
     page = browser.post(page.text, "/campaigns/forms/retune", concurrency="3", max_cost="")
     assert 'value="3"' in page.text
     page = browser.post(page.text, "/campaigns/forms/retune", concurrency="many")
-    assert page.status_code == 409
+    assert page.status_code == 422
     assert "The limits must be numbers above 0." in page.text
+    assert 'value="many"' in page.text
     page = browser.post(page.text, "/campaigns/forms/cancel")
     assert "Start again</button>" in until(browser, "/campaigns/forms", "cancelled")
     assert "forms" in browser.get("/")

@@ -7,7 +7,7 @@ const SAY_EVERY = 15000;
 
 const connection = document.getElementById("connection");
 const said = document.getElementById("said");
-const name = document.body.dataset.name;
+const { name, root = "" } = document.body.dataset;
 const parts = [...document.querySelectorAll("[data-part]")];
 const shown = new Map();
 let last = Number(document.body.dataset.seq || 0);
@@ -52,7 +52,7 @@ function put(part, html) {
 async function update() {
   waiting = null;
   try {
-    const answer = await fetch(name ? `/campaigns/${encodeURIComponent(name)}/parts` : "/parts");
+    const answer = await fetch(root + (name ? `/campaigns/${encodeURIComponent(name)}/parts` : "/parts"));
     if (answer.status === 401 || answer.redirected) {
       location.reload();
       return;
@@ -86,7 +86,7 @@ function soon(after = PACE) {
 }
 
 function watch() {
-  const path = `/api/campaigns/${encodeURIComponent(name)}/events`;
+  const path = `${root}/api/campaigns/${encodeURIComponent(name)}/events`;
   const source = new EventSource(`${path}?since=${last}`);
   const kinds = ["planned", "answered", "failed", "throttled", "cost", "round", "live", "fitted",
     "audited", "reported", "retuned", "state"];
