@@ -237,10 +237,10 @@ class _Request:
         began = time.perf_counter()
         with one_thread():
             fitted = _fit(problem, self.method)
+            report = self_report(problem.latent, fitted.model, fitted.normalizer)
         total = time.perf_counter() - began
         diagnostics = {"method": self.method, "seed": self.seed, **_facts(problem)}
-        diagnostics |= fitted.diagnostics
-        diagnostics |= self_report(problem.latent, fitted.model, fitted.normalizer)
+        diagnostics |= {**fitted.diagnostics, **report}
         diagnostics["seconds"] = {
             "utility": round(fitted.utility_seconds, 3),
             "density": round(total - fitted.utility_seconds, 3),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -54,6 +55,21 @@ class _OneThread(threading.local):
 
 
 _one_thread = _OneThread()
+
+
+def _after_fork() -> None:
+    """Let PyTorch use one thread in a forked process, which has none of OpenMP's threads.
+
+    An operation that waits for them never returns, and a fit at the time of the fork would hold
+    the lock for ever.
+    """
+    _OneThread.lock = threading.Lock()
+    _OneThread.threads, _OneThread.outside, _one_thread.inside = 0, 1, False
+    torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @contextmanager
