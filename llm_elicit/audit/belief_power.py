@@ -25,6 +25,8 @@ from llm_elicit.spaces.features import Floats
 
 _SIZE, _REPEATS = 500, 3
 _GRID = 2001
+_ERRORS = 2.0
+"""Standard deviations over subsamples by which two distances have to differ to be told apart."""
 
 
 class SourcePower(StrictModel):
@@ -106,6 +108,14 @@ class AtPower(StrictModel):
     shifts: list[float | None]
     widths: list[float | None]
 
+    def nearer_than(self, sampling_data: Estimate) -> int:
+        """Return 1 if the belief is nearer to the data than λ, −1 if farther, 0 if within error."""
+        if self.belief_data is None:
+            return 0
+        difference = sampling_data.mean - self.belief_data.mean
+        clear = abs(difference) > _ERRORS * math.hypot(self.belief_data.sd, sampling_data.sd)
+        return int(math.copysign(1.0, difference)) if clear else 0
+
 
 class BeliefPowers(StrictModel):
     """A judge's belief over a range of powers.
@@ -120,8 +130,8 @@ class BeliefPowers(StrictModel):
         sampling_data: Wasserstein-1 of λ from the data at that size; None without data.
         sampling_log_density: mean log density of λ at the data's rows, in the same unit; None
             without data.
-        nearer: whether the belief is nearer to the data than λ at every power (true), at none
-            (false), or depending on the power (None); also None without data.
+        nearer: whether the belief is nearer to the data than λ at every power (true), farther at
+            every power (false), or neither (None); also None without data.
     """
 
     saved: float
@@ -269,10 +279,8 @@ def _distance(x: Floats, y: Floats, size: int, rng: np.random.Generator) -> Esti
 
 
 def _nearer(rows: list[AtPower], sampling_data: Estimate | None) -> bool | None:
-    """Return whether the belief is nearer to the data than λ at all powers, or at none."""
+    """Return whether the belief is nearer to the data than λ at all powers, or farther."""
     if sampling_data is None:
         return None
-    nearer = {
-        each.belief_data.mean < sampling_data.mean for each in rows if each.belief_data is not None
-    }
-    return nearer.pop() if len(nearer) == 1 else None
+    signs = {row.nearer_than(sampling_data) for row in rows}
+    return {frozenset({1}): True, frozenset({-1}): False}.get(frozenset(signs))

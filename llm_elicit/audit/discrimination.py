@@ -8,6 +8,8 @@ rows of the data and the draws from λ resampled (bootstrap).
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
@@ -25,6 +27,17 @@ _BANDWIDTHS = (0.25, 0.4, 0.6, 0.8, 1.0, 1.3)
 """Bandwidths tried, as multiples of Scott's (1992)."""
 _FEWEST_DRAWS = 100
 _ROUNDING = 1e-9
+NEGLIGIBLE = 0.1
+"""The share of what the data's own density reaches below which a preference is practically
+unrelated to the data."""
+_LEAST_CEILING = 0.55
+"""Ceiling of the AUC below which the data cannot be told from λ, so that nothing can follow them.
+With the 1000 rows and 2000 draws used, the error of an area about one half is .01.
+"""
+
+Relation = Literal[
+    "follows", "opposite", "partly", "practically unrelated", "not shown", "not measurable"
+]
 
 
 class Discrimination(StrictModel):
@@ -48,6 +61,44 @@ class Discrimination(StrictModel):
     level_set: Interval
     level_set_ceiling: float
 
+    @property
+    def reached(self) -> float:
+        """What the AUC reaches of its ceiling: 0 at one half, 1 at the ceiling."""
+        return (self.auc.value - 0.5) / (self.ceiling - 0.5)
+
+    @property
+    def signs(self) -> tuple[int, int]:
+        """The signs of the AUC minus one half and of the rank correlation; 0 if not shown."""
+        return _sign(self.auc, 0.5), _sign(self.rank_correlation, 0.0)
+
+    @property
+    def relation(self) -> Relation:
+        """What is shown of the preference and the data.
+
+        "follows": both intervals are above no relation; "opposite": both below; "partly": one of
+        them, or one above and one below. "practically unrelated": both lie within a tenth of what
+        the data's own density reaches, two one-sided tests of equivalence at 2.5 % each. "not
+        shown": none of these. "not measurable": the data's own density hardly separates the data
+        from λ.
+        """
+        if self.ceiling < _LEAST_CEILING:
+            return "not measurable"
+        margin = NEGLIGIBLE * (self.ceiling - 0.5)
+        if _within(self.auc, 0.5, margin) and _within(self.rank_correlation, 0.0, NEGLIGIBLE):
+            return "practically unrelated"
+        if self.signs == (0, 0):
+            return "not shown"
+        related: dict[tuple[int, int], Relation] = {(1, 1): "follows", (-1, -1): "opposite"}
+        return related.get(self.signs, "partly")
+
+
+def _sign(interval: Interval, null: float) -> int:
+    return int(interval.low > null) - int(interval.high < null)
+
+
+def _within(interval: Interval, null: float, margin: float) -> bool:
+    return null - margin < interval.low and interval.high < null + margin
+
 
 def measure_discrimination(
     utility: Utility, reference: Reference, rng: np.random.Generator
@@ -55,7 +106,7 @@ def measure_discrimination(
     """Measure from a utility at rows of the data and draws from λ; None without a table."""
     if utility.rows is None or utility.row_points is None:
         return None
-    of_rows, of_sampling = utility.rows.draws, utility.sampling.draws
+    of_rows, of_sampling = utility.rows, utility.sampling
     kernels = _KernelDensity(reference.standardizer, utility.row_points, utility.sampling_points)
     count = max(_FEWEST_DRAWS, len(of_rows))
     found = np.empty((count, 3))

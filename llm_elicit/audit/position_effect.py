@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llm_elicit.audit.inference import Interval, t_interval
-from llm_elicit.audit.randomization import permutation_test
+from llm_elicit.audit.randomization import permutation_test, random_signs
 from llm_elicit.audit.responses import Response
 from llm_elicit.audit.scales import Standardizer
 from llm_elicit.config.base_model import StrictModel
@@ -30,12 +30,13 @@ class PositionContent(StrictModel):
 
     Attributes:
         gain: leave-one-out share of the variance of half sums that the pair's points predict.
-        p_value: of a permutation of half sums over pairs.
+        p_value, p_holm: of a permutation of half sums over pairs; Holm-adjusted over the judges.
         at_floor: whether p is the smallest that the permutations can give.
     """
 
     gain: float
     p_value: float
+    p_holm: float = 1.0
     at_floor: bool
 
 
@@ -110,10 +111,10 @@ def _sign_test(values: Floats, flips: int, rng: np.random.Generator) -> tuple[fl
     """Return p of |mean| under random signs, and whether it is the smallest possible."""
     if not values.any():
         return 1.0, False
-    signs = rng.choice((-1.0, 1.0), size=(flips, len(values)))
+    signs = random_signs(len(values), flips, rng)
     least = abs(float(values.sum())) * (1.0 - 1e-9)
-    reached = int((np.abs(signs @ values) >= least).sum())
-    return (1 + reached) / (1 + flips), reached == 0
+    reached = int((np.abs(values @ signs) >= least).sum())
+    return (1 + reached) / (1 + signs.shape[1]), reached == 0
 
 
 def _content(
@@ -129,7 +130,7 @@ def _content(
     found = permutation_test(design, response.position[both], permutations, rng)
     p_value = found.p_value
     at_floor = p_value <= (1.0 + 1e-12) / (1 + permutations)
-    return PositionContent(gain=found.gain, p_value=p_value, at_floor=at_floor)
+    return PositionContent(gain=found.gain, p_value=p_value, p_holm=p_value, at_floor=at_floor)
 
 
 def _symmetric_columns(a: Floats, b: Floats, space: FeatureSpace) -> Floats:

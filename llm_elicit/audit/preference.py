@@ -1,10 +1,13 @@
 """Whether a judge has a preference and how reliable it is: the verdict.
 
-1. *Position only*: the position effect explains the answers, the content does not.
-2. *No consistent preference*: neither does.
-3. *Consistent preference*: the answers depend on the points. The shape of the utility is
+1. *No usable answers*: no question has an answer that could be read.
+2. *Too few answers*: so few pairs were answered that no preference between the points could have
+   been found, however the judge had answered.
+3. *Position only*: the answers depend on which option is shown first; no preference was found.
+4. *No consistent preference*: neither was found.
+5. *Consistent preference*: the answers depend on the points. The shape of the utility is
    identified, its scale is not.
-4. *Belief with a scale*: as 3, and ranges, ratios, quantiles or points identify the power of the
+6. *Belief with a scale*: as 5, and ranges, ratios, quantiles or points identify the power of the
    utility at which the judge's density lies.
 
 The test is `llm_elicit.audit.randomization`, with Holm's (1979) adjustment over the judges of a
@@ -27,7 +30,9 @@ from llm_elicit.audit.position_effect import PositionEffect, measure_position
 from llm_elicit.audit.randomization import (
     RandomizationTest,
     feature_differences,
+    fewest_pairs,
     leave_one_out_residuals,
+    smallest_p,
 )
 from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import Kind, Response
@@ -37,7 +42,12 @@ from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import FeatureSpace, Floats
 
 Verdict = Literal[
-    "position only", "no consistent preference", "consistent preference", "belief with a scale"
+    "no usable answers",
+    "too few answers",
+    "position only",
+    "no consistent preference",
+    "consistent preference",
+    "belief with a scale",
 ]
 CONSISTENT: tuple[Verdict, Verdict] = ("consistent preference", "belief with a scale")
 """The verdicts that find a preference."""
@@ -77,7 +87,8 @@ class Preference(StrictModel):
         pairs: number of answered pairs; the sample size.
         p_value, p_holm: of the randomization test; Holm-adjusted over the judges of the run.
         at_floor: whether p is the smallest that the flips can give.
-        flips: random sign flips, in every round.
+        smallest_p: the smallest p that so many pairs can give; None with several rounds.
+        flips: random sign flips, in every round; fewer where few pairs have fewer patterns.
         reliability: None if fewer than five pairs were answered, or nothing was preferred.
         ceiling: None if every pair was asked once.
         position: the position effect; None if nothing was answered.
@@ -92,6 +103,7 @@ class Preference(StrictModel):
     p_value: float
     p_holm: float
     at_floor: bool
+    smallest_p: float | None = None
     flips: int
     reliability: Reliability | None
     ceiling: Ceiling | None
@@ -137,6 +149,9 @@ def measure_preference(
         p_value=found.p_value,
         p_holm=found.p_value,
         at_floor=found.at_floor,
+        smallest_p=smallest_p(len(response), settings.flips)
+        if schedule is None or len(schedule.pairs) < 2
+        else None,
         flips=settings.flips,
         reliability=_reliability(response, residual, fitted),
         ceiling=_ceiling(response),
@@ -158,34 +173,44 @@ def decide_verdicts(
         scales: what identifies the power of each one's belief; None if nothing does.
         level: of the tests.
     """
-    p_content = holm(np.array([one.p_value for one in found]))
-    p_position = holm(
-        np.array([1.0 if one.position is None else one.position.p_value for one in found])
+    positions = [one.position for one in found]
+    contents = [None if position is None else position.content for position in positions]
+    p_preference, p_position, p_content = (
+        holm(np.array([1.0 if test is None else test.p_value for test in tests]))
+        for tests in (found, positions, contents)
     )
+    judges = sum(one.pairs > 0 for one in found)
     decided = []
-    for alone, p, p_of_position, scale in zip(found, p_content, p_position, scales, strict=True):
-        position = alone.position
+    for i, (alone, scale) in enumerate(zip(found, scales, strict=True)):
+        position, content = positions[i], contents[i]
+        if content is not None:
+            content = content.model_copy(update={"p_holm": float(p_content[i])})
         if position is not None:
-            position = position.model_copy(update={"p_holm": float(p_of_position)})
-        one = alone.model_copy(update={"p_holm": float(p), "position": position})
-        verdict = _verdict(one, scale, level)
+            adjusted = {"p_holm": float(p_position[i]), "content": content}
+            position = position.model_copy(update=adjusted)
+        one = alone.model_copy(update={"p_holm": float(p_preference[i]), "position": position})
+        verdict = _verdict(one, scale, level, judges)
         reason = _reason(one, verdict, scale, level)
         decided.append(one.model_copy(update={"verdict": verdict, "reason": reason}))
     return decided
 
 
-def _verdict(one: Preference, scale: str | None, level: float) -> Verdict:
+def _verdict(one: Preference, scale: str | None, level: float, judges: int) -> Verdict:
+    if one.pairs == 0:
+        return "no usable answers"
     if one.p_holm < level:
         return "consistent preference" if scale is None else "belief with a scale"
     if one.position is not None and one.position.p_holm < level:
         return "position only"
+    if one.smallest_p is not None and one.pairs < fewest_pairs(judges, level):
+        return "too few answers"
     return "no consistent preference"
 
 
 def _reason(one: Preference, verdict: Verdict, scale: str | None, level: float) -> str:
     """Return the grounds of the verdict in one sentence."""
-    if one.pairs == 0:
-        return "The judge gave no choice."
+    if verdict == "no usable answers":
+        return "No question has an answer that could be used."
     p = p_text(one.p_holm, one.at_floor)
     if one.p_holm < level:
         depends = f"The answers depend on the points shown ({p})"
@@ -193,11 +218,13 @@ def _reason(one: Preference, verdict: Verdict, scale: str | None, level: float) 
             return f"{depends}; the sharpness of the belief is not identified."
         sources = " and ".join(scale.split(" + "))
         return f"{depends}; the sharpness of the belief is identified by {sources}."
-    ignore = f"The answers show no dependence on the points shown ({p})"
+    if verdict == "too few answers":
+        return f"With so few pairs ({one.pairs}) no preference could have been found ({p})."
+    none = f"No preference between the points shown was found ({p})"
     if verdict == "position only" and one.position is not None:
         p = p_text(one.position.p_holm, one.position.at_floor)
-        return f"{ignore}; they depend on which option is shown first ({p})."
-    return f"{ignore} or on which option is shown first."
+        return f"{none}; the answers depend on which option is shown first ({p})."
+    return f"{none}, nor an effect of which option is shown first."
 
 
 def _residuals(response: Response, space: FeatureSpace) -> Floats | None:

@@ -6,6 +6,9 @@ where only one was, because the two points of a pair are exchangeable. An exchan
 the pair's response (`llm_elicit.audit.responses`), so the observed statistic is one of equally
 likely values under random sign flips, whatever the position effect and the noise.
 
+Where few pairs were asked, all exchanges are tried. Exchanging the points of every pair changes no
+statistic here, so p is at least 2/2ⁿ with n pairs (`smallest_p`): five cannot show a preference.
+
 The statistic is the largest leave-one-out gain, over a fixed grid of ridge penalties, of a linear
 prediction of the responses from differences of linear and quadratic features: the log density of a
 Gaussian belief is such a function. Maximizing within the statistic makes the choice of penalty part
@@ -36,6 +39,7 @@ divided among the earlier ends (Bonferroni). Power of the judges above: 31, 71, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -53,6 +57,8 @@ Index = npt.NDArray[np.int64]
 # Ridge penalty per column: noise variance over the variance that all columns explain together.
 _PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0)
 _CHUNK = 256
+_MOST_ENUMERATED = 20
+"""Pairs whose exchanges are all tried, if there are no more of them than flips."""
 _PAIRS_PER_COLUMN = 3
 """Pairs per column of the other features that a partial test needs."""
 
@@ -92,6 +98,34 @@ class Randomization:
         return 1e-9 * max(1.0, abs(self.gain))
 
 
+def smallest_p(pairs: int, flips: int) -> float:
+    """Return the smallest p-value that so many pairs of one round, and flips, can give.
+
+    Example:
+        >>> smallest_p(5, 1999), smallest_p(6, 1999), smallest_p(100, 1999)
+        (0.0625, 0.03125, 0.0005)
+    """
+    return max(2.0 ** (1 - pairs), 1.0 / (1 + flips)) if pairs else 1.0
+
+
+def fewest_pairs(judges: int, level: float = 0.05) -> int:
+    """Return how many pairs can show a preference at all, Holm-adjusted for so many judges.
+
+    Example:
+        >>> fewest_pairs(1), fewest_pairs(2)
+        (6, 7)
+    """
+    return math.floor(2.0 - math.log2(level / max(judges, 1)))
+
+
+def random_signs(count: int, flips: int, rng: np.random.Generator) -> Floats:
+    """Return `(count, flips)` random signs; all patterns but the observed where they are fewer."""
+    if count < _MOST_ENUMERATED and 2**count <= flips + 1:
+        patterns = np.arange(1, 2**count)
+        return np.asarray(1.0 - 2.0 * (patterns >> np.arange(count)[:, None] & 1))
+    return np.asarray(rng.choice((-1.0, 1.0), size=(count, flips)))
+
+
 def sign_flip_test(
     design: Floats, response: Floats, flips: int, rng: np.random.Generator, start: int = 0
 ) -> Randomization:
@@ -106,11 +140,13 @@ def sign_flip_test(
     left, singular, _ = np.linalg.svd(design, full_matrices=False)
     known, left = left[:start].T @ before, left[start:]
     observed = float(_gains(left, singular, own[:, None], known)[0])
+    if 2 ** min(len(own), _MOST_ENUMERATED) <= flips + 1:
+        flipped = own[:, None] * random_signs(len(own), flips, rng)
+        return Randomization(observed, _gains(left, singular, flipped, known))
     null = np.empty(flips)
     for first in range(0, flips, _CHUNK):
         count = min(_CHUNK, flips - first)
-        signs = rng.choice((-1.0, 1.0), size=(len(own), count))
-        flipped = own[:, None] * signs
+        flipped = own[:, None] * random_signs(len(own), count, rng)
         null[first : first + count] = _gains(left, singular, flipped, known)
     return Randomization(observed, null)
 

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from llm_elicit import density
-from llm_elicit.audit.inference import credible_band, holm
+from llm_elicit.audit.inference import holm, posterior_interval
 from llm_elicit.audit.randomization import RandomizationTest
 from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import Response
@@ -41,16 +41,8 @@ _ROWS, _SAMPLING, _AVERAGED = 1000, 2000, 200
 
 
 @dataclass(frozen=True)
-class Values:
-    """A utility at n points, `(n,)`, and of S draws of its posterior, `(S, n)`."""
-
-    mean: Floats
-    draws: Floats
-
-
-@dataclass(frozen=True)
 class Utility:
-    """A utility in log-odds.
+    """S draws of a utility's posterior, in log-odds, `(S, n)` each; one where there are none.
 
     Attributes:
         rows: at rows of the data; None without a table.
@@ -60,11 +52,11 @@ class Utility:
             in the other features.
     """
 
-    rows: Values | None
-    sampling: Values
+    rows: Floats | None
+    sampling: Floats
     row_points: Floats | None
     sampling_points: Floats
-    effects: tuple[Values, ...]
+    effects: tuple[Floats, ...]
 
 
 def utility_of(
@@ -76,10 +68,10 @@ def utility_of(
     rows = None if data is None else data[rng.permutation(len(data))[:_ROWS]]
     unit = belief.power * _unit(belief)
 
-    def values(points: Floats, tapered: bool = True) -> Values:
-        mean = _mean(belief, points, tapered) / unit
-        draws = belief.utilities(points, tapered=tapered) / unit if belief.has_draws else mean[None]
-        return Values(mean, draws)
+    def values(points: Floats, tapered: bool = True) -> Floats:
+        if belief.has_draws:
+            return belief.utilities(points, tapered=tapered) / unit
+        return _mean(belief, points, tapered)[None] / unit
 
     # An effect is of the answers, not of the taper beyond the compared points.
     answered = partial(values, tapered=False)
@@ -145,13 +137,13 @@ def separate_values(feature: Feature) -> Floats:
 
 
 def _averaged(
-    values: Callable[[Floats], Values],
+    values: Callable[[Floats], Floats],
     space: FeatureSpace,
     base: Floats,
     feature: int,
     grid: Floats,
-) -> Values:
-    """Return the mean over base points `(m, d)` with one feature set to each of T values.
+) -> Floats:
+    """Return the means `(S, T)` over base points `(m, d)` with one feature set to each of T values.
 
     The mean is over the points that keep the space's constraints. Where none does, it is that of
     the nearest value.
@@ -170,7 +162,7 @@ def _averaged(
         totals = np.bincount(owner, weights=row, minlength=len(grid))
         return np.asarray((totals / np.maximum(counts, 1))[nearest])
 
-    return Values(averaged(found.mean), np.stack([averaged(row) for row in found.draws]))
+    return np.stack([averaged(draw) for draw in found])
 
 
 class Effect(StrictModel):
@@ -181,8 +173,8 @@ class Effect(StrictModel):
         value: log-odds over the middle half of the range: of the upper quartile against the lower
             if higher or lower values are preferred, of the median against the quartiles if the
             middle or the ends are, of the best category or periodic value against the worst.
-            None without a belief.
-        low, high: its 95 % interval over draws of the posterior.
+            The median over draws of the posterior; None without a belief.
+        low, high: its 95 % interval over these draws.
         direction: what is preferred: "higher" or "lower" values, those in the "middle" or at the
             "ends" of the range, or a "category".
         categories: of a categorical feature, the best and the worst; of a periodic one, the best
@@ -206,6 +198,11 @@ class Effect(StrictModel):
     p_value: float
     p_holm: float
     at_floor: bool
+
+    @property
+    def directed(self) -> bool:
+        """Whether the interval excludes no effect, so that the direction is known."""
+        return self.low is not None and self.high is not None and self.low * self.high > 0.0
 
 
 def measure_effects(
@@ -255,9 +252,9 @@ def measure_effects(
     )
 
 
-def _curve_effect(values: Values, feature: Feature) -> dict[str, Any]:
-    """Return the fields of `Effect` that the averaged utility determines."""
-    mean = values.mean
+def _curve_effect(draws: Floats, feature: Feature) -> dict[str, Any]:
+    """Return the fields of `Effect` that the draws `(S, T)` of the averaged utility determine."""
+    mean = np.median(draws, axis=0)
     if is_separate(feature):
         best, worst = int(mean.argmax()), int(mean.argmin())
         direction, contrast = "category", np.zeros(len(mean))
@@ -270,13 +267,10 @@ def _curve_effect(values: Values, feature: Feature) -> dict[str, Any]:
     else:
         direction, contrast = _contrast(mean)
         weights, categories = _WEIGHTS, None
-    value = float(mean @ contrast)
-    low, high = credible_band(values.draws @ contrast, 0.95)
+    effect = posterior_interval(draws @ contrast, 0.95)
     centred = mean - weights @ mean
     return {
-        "value": value,
-        "low": min(low, value),
-        "high": max(high, value),
+        **effect.model_dump(),
         "direction": direction,
         "categories": categories,
         "size": float(np.sqrt(weights @ centred**2)),

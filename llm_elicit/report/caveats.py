@@ -269,13 +269,20 @@ def _verdicts(audit: Audit, campaign: Campaign) -> str:
         )
     return (
         "A preference is called consistent if the answers depend on the points: the points of "
-        f"every pair were exchanged at random {settings.flips:,} times, and in fewer than "
+        f"every pair were exchanged {_exchanges(audit)}, and in fewer than "
         f"{settings.level:.0%} of these a ridge regression on linear and quadratic features "
         f"predicted held-out answers as well as for the real ones.{by_round}{ending}{several} "
         "A preference without any linear or quadratic trend over the range can escape the test. "
         "Multiplying all log-odds of a judge by a constant changes neither the verdict, the "
         "reliability, the AUC nor the order of the effects."
     )
+
+
+def _exchanges(audit: Audit) -> str:
+    flips = audit.settings.flips
+    least = min((judge.preference.pairs for judge in audit.judges), default=flips)
+    exact = " (in all ways where few pairs allow no more)" if 2 ** min(least, 20) <= flips else ""
+    return f"at random {flips:,} times{exact}"
 
 
 def _distances(audit: Audit) -> str:

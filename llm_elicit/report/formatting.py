@@ -77,14 +77,15 @@ def interval(value: Interval | None, percent: bool = False, decimals: int = 0) -
     return f"{signed(value.value)} ({signed(value.low)} to {signed(value.high)})"
 
 
-def signed(value: float) -> str:
-    """Return a number with its sign, to two decimals.
+def signed(value: float, decimals: int = 2) -> str:
+    """Return a number with its sign; without one if it is rounded to zero.
 
     Example:
-        >>> signed(0.25), signed(-0.3), signed(-0.001)
-        ('+0.25', '−0.30', '+0.00')
+        >>> signed(0.25), signed(-0.3), signed(-0.001), signed(-0.001, 3)
+        ('+0.25', '−0.30', '0.00', '−0.001')
     """
-    return f"{value:+.2f}".replace("-0.00", "+0.00").replace("-", "−")
+    text = f"{value:+,.{decimals}f}"
+    return text.lstrip("+-") if not text.strip("+-0.,") else text.replace("-", "−")
 
 
 def share(value: float | None, decimals: int = 0) -> str:

@@ -22,6 +22,7 @@ from llm_elicit.comparisons.table_files import VERDICTS
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.judges import Judge
 from llm_elicit.report import agreement, formatting, powers, verdicts
+from llm_elicit.report.advice import next_step
 from llm_elicit.report.answers import ORDERS, Shown, choose_answers, filters
 from llm_elicit.report.caveats import caveats
 from llm_elicit.report.figures import Portrait, draw_curves, draw_portrait, save_figures
@@ -79,6 +80,7 @@ class JudgeView:
     settings: str
     sentence: str
     remarks: tuple[str, ...]
+    next_step: str
     sample_size: str
     power_labels: tuple[PowerLabel, ...]
     portrait: Portrait | None
@@ -160,6 +162,7 @@ def environment() -> jinja2.Environment:
         verdicts.effect_cell,
         verdicts.direction_cell,
         verdicts.shown_ceiling,
+        verdicts.reaches_ceiling,
         formatting.noise_level_text,
         formatting.row_completion_sentence,
         formatting.share,
@@ -208,6 +211,7 @@ def _judge_view(
         settings=_settings(study.campaign, audited.name),
         sentence=verdicts.verdict_sentence(audited, study.audit),
         remarks=verdicts.remarks(audited, study.audit.settings.level),
+        next_step=next_step(audited, study.audit, study.campaign),
         sample_size=verdicts.sample_size_sentence(audited.preference),
         power_labels=() if portrait is None else power_labels(audited.powers, portrait.factors),
         portrait=portrait,

@@ -117,7 +117,7 @@ def power_sentence(powers: BeliefPowers) -> str:
     p = p_text(identified.agreement, False)
     if sources_disagree(powers):
         return f"{known} The sources disagree ({p}); each is listed separately."
-    return f"{known} The sources agree ({p})."
+    return f"{known} The sources do not differ significantly ({p})."
 
 
 def nearer_sentence(powers: BeliefPowers) -> str:
@@ -126,10 +126,20 @@ def nearer_sentence(powers: BeliefPowers) -> str:
         return ""
     first, last = (powers.rows[end].factor for end in (0, -1))
     evaluated = f"from {first:g} to {last:g} times the saved one"
-    if powers.nearer is None:
+    if powers.nearer is not None:
+        where = "nearer to" if powers.nearer else "farther from"
+        return f"The belief is {where} the data than λ at every power {evaluated}."
+    signs = {row.nearer_than(powers.sampling_data) for row in powers.rows}
+    if {-1, 1} <= signs:
         return f"Whether the belief is nearer to the data than λ depends on the power, {evaluated}."
-    every = "every power" if powers.nearer else "no power"
-    return f"The belief is nearer to the data than λ at {every} {evaluated}."
+    if signs == {0}:
+        apart = "the distances of the belief and λ from the data told apart"
+        return f"At no power {evaluated} are {apart}."
+    where = "nearer to" if 1 in signs else "farther from"
+    return (
+        f"At some powers {evaluated} the belief is {where} the data than λ; at the others the two "
+        "distances differ by less than their error."
+    )
 
 
 def coherence_of(powers: BeliefPowers | None) -> WidthResponse | None:
@@ -151,15 +161,15 @@ def coherence_sentence(powers: BeliefPowers | None) -> str:
     includes_zero = found.width.low <= 0.0 <= found.width.high
     if found.coherent and includes_zero:
         return (
-            f"Its answers about ranges show no effect of their width ({numbers}), which is "
-            "coherent only with a very sharp density."
+            f"Its answers about ranges are not shown to depend on their width ({numbers}), which "
+            "is compatible only with a very sharp density."
         )
     if found.coherent:
-        return f"Its answers about ranges are coherent with a density ({numbers})."
+        return f"Its answers about ranges are compatible with a density ({numbers})."
     if includes_zero:
         return (
-            f"Its answers about ranges are not coherent with a density: their width has no effect "
-            f"({numbers})."
+            f"Its answers about ranges are not coherent with a density: they are not shown to "
+            f"depend on the width ({numbers})."
         )
     return f"Its answers about ranges are not coherent with a density ({numbers})."
 

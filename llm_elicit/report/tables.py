@@ -21,6 +21,7 @@ from llm_elicit.audit.summaries import CategoryBands, CategorySummary, Summary
 from llm_elicit.questions.numbers import LEVELS
 from llm_elicit.report import formatting
 from llm_elicit.report.figures import file_name
+from llm_elicit.report.verdicts import reaches_ceiling, shown_ceiling
 from llm_elicit.spaces.features import Feature
 
 _NAMES = 2  # columns of a table that name what the numbers are of
@@ -179,8 +180,9 @@ def audit_table(audit: Audit) -> pd.DataFrame:
                 "Judge": judge.name,
                 "Verdict": judge.verdict,
                 "p": formatting.p_cell(found.p_holm, found.at_floor),
-                "R²": formatting.interval(found.reliability, percent=True),
-                "Ceiling": formatting.interval(found.ceiling, percent=True),
+                "R²": _of_share(found.reliability),
+                "Ceiling": _of_share(shown_ceiling(found))
+                + (", reached" if reaches_ceiling(found) else ""),
                 "AUC": formatting.interval(None if data is None else data.auc, percent=True),
                 f"W1 to {'λ' if bare else 'data'}": formatting.estimate(
                     None if distance is None else distance.wasserstein
@@ -191,6 +193,14 @@ def audit_table(audit: Audit) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def _of_share(interval: Interval | None) -> str:
+    """Return a share with its interval; below 0 nothing is explained."""
+    if interval is None:
+        return formatting.interval(None)
+    ends = {end: max(value, 0.0) for end, value in interval if isinstance(value, float)}
+    return formatting.interval(interval.model_copy(update=ends), percent=True)
 
 
 def feature_table(audit: Audit, judge: JudgeAudit) -> pd.DataFrame:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llm_elicit.audit.belief_power import BeliefPowers
+from llm_elicit.audit.consistency import Consistency
 from llm_elicit.audit.discrimination import Discrimination
-from llm_elicit.audit.inference import p_text
+from llm_elicit.audit.inference import Interval, p_text
 from llm_elicit.audit.judge_audit import JudgeAudit
 from llm_elicit.audit.position_effect import PositionEffect
 from llm_elicit.audit.preference import Ceiling, Preference
@@ -25,6 +27,9 @@ from llm_elicit.spaces.features import FeatureSpace
 _MOST_NAMED = 4
 _STRONG = 0.25
 _CHANCE = 0.5
+_MANY = 0.05
+_MOST_DECIMALS = 6
+_UNUSABLE = {"refusal": "refused", "truncated": "truncated", "unparsable": "unparsable"}
 # The end of the noun phrase that names the subject.
 _NARROWED = re.compile(
     r"[,(;:]|\s(?:in|near|of|sold|between|with|from|for|at|on|by|that|who|which|made|built)\s"
@@ -36,10 +41,11 @@ def verdict_sentence(judge: JudgeAudit, audit: Audit) -> str:
     """Return what a judge prefers, how reliably, whether the data agree, and the scale."""
     preference, level = judge.preference, audit.settings.level
     if preference.pairs == 0:
-        return f"{judge.name} gave no choice."
+        asked = judge.consistency.judgments
+        return f"{judge.name} gave no usable answer: {unusable(judge.consistency)} of {asked:,}."
     p = p_text(preference.p_holm, preference.at_floor)
     if not preference.consistent:
-        return _no_preference(judge.name, preference, p)
+        return _no_preference(judge, level, p)
     parts = [
         f"{judge.name} prefers {preferred(judge.effects, audit.space, level)}"
         f"{_reliably(preference, p)}",
@@ -66,6 +72,8 @@ def preferred(effects: Sequence[Effect], space: FeatureSpace, level: float) -> s
 
 def _direction(effect: Effect) -> str:
     """Return which values of a feature are preferred, before its name."""
+    if not effect.directed:
+        return "some values of "  # the test finds a dependence, the interval no direction
     if effect.categories is not None:
         return ""
     return {
@@ -79,7 +87,7 @@ def _direction(effect: Effect) -> str:
 def _name(effect: Effect, label: str) -> str:
     """Return a feature's label without the part in brackets, or its preferred category."""
     short = label.split(" (", maxsplit=1)[0]
-    if effect.categories is None:
+    if effect.categories is None or not effect.directed:
         return short
     best, worst = effect.categories
     return f"{best} over {worst} ({short})"
@@ -93,9 +101,16 @@ def _reliably(preference: Preference, p: str) -> str:
     reached, ceiling = preference.reliability.value, shown_ceiling(preference)
     if reached <= 0.0:
         return f", though the fit predicts none of the variation of held-out {kind} ({p})"
-    known = ceiling is not None and ceiling.value >= reached
-    most = f"; ceiling {share(ceiling.value)}" if known and ceiling is not None else ""
+    most = "" if ceiling is None else f"; ceiling {share(ceiling.value)}"
+    if reaches_ceiling(preference):
+        most = ", which is at its ceiling"
     return f" ({share(reached)} of the variation of held-out {kind} is predicted{most}; {p})"
+
+
+def reaches_ceiling(preference: Preference) -> bool:
+    """Return whether a reliability is estimated to be no lower than its ceiling, up to error."""
+    reached, ceiling = preference.reliability, shown_ceiling(preference)
+    return reached is not None and ceiling is not None and reached.value >= ceiling.value
 
 
 def shown_ceiling(preference: Preference) -> Ceiling | None:
@@ -111,20 +126,75 @@ def shown_ceiling(preference: Preference) -> Ceiling | None:
 
 
 def data_clause(found: Discrimination | None, subject: str) -> str:
-    """Return whether a preference agrees with the data; empty without data."""
+    """Return what is shown of a preference and the data; empty without data.
+
+    A preference is said to follow the data if both the AUC and the rank correlation show it.
+    """
     if found is None:
         return ""
-    auc, real = found.auc, thing(subject)
-    if auc.low > _CHANCE:
-        agrees = "the preference agrees with the data"
-    elif auc.high < _CHANCE:
-        agrees = "the preference is opposite to the data"
-    else:
-        agrees = "the preference is unrelated to the data"
-    return (
-        f"{agrees}: a real {real} ranks above a random one {share(auc.value)} of the time "
-        f"(95 % interval {share(auc.low)} to {share(auc.high)}; ceiling {share(found.ceiling)})"
+    real, ceiling = thing(subject), share(found.ceiling)
+    if found.relation == "not measurable":
+        return (
+            "whether the preference follows the data cannot be told: even the data's own density "
+            f"ranks a real {real} above a random one only {ceiling} of the time"
+        )
+    area = (
+        f"a real {real} ranks above a random one {_percent(found.auc)} of the time "
+        f"(95 % interval {_ends(found.auc, _CHANCE, _percents)}; ceiling {ceiling})"
     )
+    rank = (
+        f"rank correlation with the data's log density {signed(found.rank_correlation.value)} "
+        f"({_ends(found.rank_correlation, 0.0, _signed)})"
+    )
+    faintly = "faintly " if abs(found.reached) < _STRONG else ""
+    reached = f"{share(abs(found.reached))} of the way from one half to the ceiling"
+    if found.reached >= 1.0:
+        reached = "no less often than by the data's own density"
+    headings = {
+        "follows": f"the preference {faintly}follows the data: {area}, {reached}; {rank}",
+        "opposite": f"the preference is {faintly}opposite to the data: {area}; {rank}",
+        "not shown": f"the preference is not shown to be related to the data: {area}; {rank}",
+        "practically unrelated": (
+            f"the preference is practically unrelated to the data: {area}; {rank}; both intervals "
+            "are within a tenth of what the data's own density reaches"
+        ),
+    }
+    if found.relation in headings:
+        return headings[found.relation]
+    of_area, of_rank = found.signs
+    above = {
+        1: f"the preference ranks real rows {'slightly ' if faintly else ''}above random ones",
+        0: "the preference is not shown to rank real rows above random ones",
+        -1: f"the preference ranks real rows {'slightly ' if faintly else ''}below random ones",
+    }[of_area]
+    dense = {
+        1: "but it is higher where the data are dense",
+        0: "but it is not shown to be {} where the data are dense",
+        -1: "but it is lower where the data are dense",
+    }[of_rank].format("higher" if of_area > 0 else "lower")
+    extent = f", {reached}" if of_area > 0 else ""
+    return f"{above}: {area}{extent}; {dense}: {rank}"
+
+
+def _percents(value: float, decimals: int) -> str:
+    return share(value, decimals)
+
+
+def _percent(interval: Interval) -> str:
+    return share(interval.value)
+
+
+def _signed(value: float, decimals: int) -> str:
+    return signed(value, 2 + decimals)
+
+
+def _ends(interval: Interval, null: float, word: Callable[[float, int], str]) -> str:
+    """Return an interval's ends, with as many decimals as tell them from the null value."""
+    for decimals in range(3):
+        ends = [word(end, decimals) for end in (interval.low, interval.high)]
+        if word(null, decimals) not in ends:
+            break
+    return " to ".join(ends)
 
 
 def thing(subject: str) -> str:
@@ -154,24 +224,73 @@ def _scale_clause(preference: Preference, powers: BeliefPowers | None) -> str:
     return f"the scale of its belief is identified by {sources_text(powers.scale)}{doubt}"
 
 
-def _no_preference(name: str, preference: Preference, p: str) -> str:
-    ignores = f"{name}'s answers show no dependence on the content ({p})"
-    if preference.verdict == "position only" and preference.position is not None:
-        position = preference.position
-        p_position = p_text(position.p_holm, position.at_floor)
-        side = "first" if position.mean.value > 0 else "second"
+def _no_preference(judge: JudgeAudit, level: float, p: str) -> str:
+    name, preference, answers = judge.name, judge.preference, judge.consistency
+    if preference.verdict == "too few answers":
         return (
-            f"{ignores}; they depend on the position only: it prefers the option shown {side} "
-            f"({p_position}), which accounts for {share(position.share)} of the variation of its "
-            "answers."
+            f"{name} answered {preference.pairs:,} {_plural(preference.pairs, 'pair')}, so few "
+            f"that no preference could have been found ({p})."
         )
-    return f"{ignores} or on which option is shown first."
+    if answers.verdicts["tie"] == answers.judgments - _lost(answers):
+        return f"{name} called every pair a tie: no preference was found ({p})."
+    none = f"no preference of {name} between the points shown was found ({p})"
+    none = none[0].upper() + none[1:]
+    position = preference.position
+    if preference.verdict != "position only" or position is None:
+        return f"{none}, nor an effect of which option is shown first."
+    p_position = p_text(position.p_holm, position.at_floor)
+    side = "first" if position.mean.value > 0 else "second"
+    depends = _depends_on_content(position, level)
+    return (
+        f"{none}; its answers depend on the position: it prefers the option shown {side} "
+        f"({p_position}), which accounts for {share(position.share)} of their variation"
+        f"{f', to a degree that depends on the content ({depends})' if depends else ''}."
+    )
+
+
+def _depends_on_content(position: PositionEffect, level: float) -> str:
+    """Return the p-value of a position effect that depends on the points; empty if none shown."""
+    content = position.content
+    if content is None or content.p_holm >= level:
+        return ""
+    return p_text(content.p_holm, content.at_floor)
+
+
+def unusable(answers: Consistency) -> str:
+    """Return the answers that are no choice, by reason, the most frequent first.
+
+    Example:
+        >>> from llm_elicit.comparisons.table_files import VERDICTS
+        >>> counts = dict.fromkeys(VERDICTS, 0) | {"refusal": 3, "truncated": 12}
+        >>> unusable(Consistency.model_construct(verdicts=counts))
+        '12 truncated and 3 refused'
+    """
+    counts = sorted(
+        ((answers.verdicts[kind], word) for kind, word in _UNUSABLE.items()), reverse=True
+    )
+    return listed([f"{count:,} {word}" for count, word in counts if count] or ["0 answers"])
+
+
+def _lost(answers: Consistency) -> int:
+    return sum(answers.verdicts[kind] for kind in _UNUSABLE)
+
+
+def _plural(count: int, word: str) -> str:
+    return word if count == 1 else f"{word}s"
+
+
+def _unusable_sentence(answers: Consistency) -> str:
+    """Return how many answers are no choice; empty if fewer than one in twenty."""
+    lost = _lost(answers)
+    if lost < _MANY * max(answers.judgments, 1):
+        return ""
+    return f"{lost:,} of its {answers.judgments:,} answers could not be used: {unusable(answers)}."
 
 
 def position_sentence(position: PositionEffect | None, level: float) -> str:
     """Return the size of the position effect, and whether it depends on the content.
 
-    Empty if it is less than a quarter of the answers' variation and the same for all pairs.
+    Empty if it is less than a quarter of the answers' variation and not shown to depend on it.
     """
     if position is None:
         return ""
@@ -181,23 +300,25 @@ def position_sentence(position: PositionEffect | None, level: float) -> str:
             f"The position effect accounts for {share(position.share)} of the variation of its "
             "answers."
         )
-    content = position.content
-    if content is not None and content.p_value < level:
+    depends = _depends_on_content(position, level)
+    if depends:
         parts.append(
-            f"Its position effect depends on the content "
-            f"({p_text(content.p_value, content.at_floor)}): asking both orders removes only its "
-            "mean; what an option gains from its own content by being shown first is counted as "
-            "preference."
+            f"Its position effect depends on the content ({depends}): asking both orders removes "
+            "only its mean, and part of the rest may look like preference."
         )
     return " ".join(parts)
 
 
 def remarks(judge: JudgeAudit, level: float) -> tuple[str, ...]:
     """Return sentences that qualify a judge's verdict."""
-    if not judge.preference.consistent:
-        return ()  # its ranges and its position effect qualify a preference only
-    found = coherence_sentence(judge.powers), position_sentence(judge.preference.position, level)
-    return tuple(remark for remark in found if remark)
+    preference, sentences = judge.preference, []
+    if preference.consistent:  # its ranges and its position effect qualify a preference only
+        sentences = [
+            coherence_sentence(judge.powers), position_sentence(preference.position, level),
+        ]  # fmt: skip
+    if preference.pairs:
+        sentences.append(_unusable_sentence(judge.consistency))
+    return tuple(sentence for sentence in sentences if sentence)
 
 
 def sample_size_sentence(preference: Preference) -> str:
@@ -217,14 +338,21 @@ def sample_size_sentence(preference: Preference) -> str:
 
 
 def effect_cell(effect: Effect) -> str:
-    """Return an effect in log-odds with its interval."""
+    """Return an effect in log-odds with its interval, to two digits of the interval's width."""
     if effect.value is None or effect.low is None or effect.high is None:
         return NOT_MEASURED
-    return f"{signed(effect.value)} ({signed(effect.low)} to {signed(effect.high)})"
+    width = effect.high - effect.low
+    decimals = min(max(1 - math.floor(math.log10(width)), 0), _MOST_DECIMALS) if width else 2
+    value, low, high = (signed(each, decimals) for each in (effect.value, effect.low, effect.high))
+    return f"{value} ({low} to {high})"
 
 
-def direction_cell(effect: Effect) -> str:
-    """Return the preferred values of a feature."""
+def direction_cell(effect: Effect, level: float) -> str:
+    """Return the preferred values of a feature, where test and interval show them."""
+    if effect.p_holm >= level:
+        return "not shown"
+    if not effect.directed:
+        return "not determined"
     if effect.categories is not None:
         return " over ".join(effect.categories)
     return effect.direction or ""

@@ -7,7 +7,7 @@ from scipy import stats
 from audit.planted import box
 from llm_elicit.audit.discrimination import auc, level_set, measure_discrimination, spearman
 from llm_elicit.audit.reference import Reference
-from llm_elicit.audit.utility import Utility, Values
+from llm_elicit.audit.utility import Utility
 
 SPACE = box(2)
 
@@ -16,9 +16,8 @@ def _utility(f, rows, sampling, doubt, rng, draws=64):
     """f, and draws about it that differ by linear functions."""
 
     def values(points):
-        mean = f(points)
         slopes = np.random.default_rng(1).normal(0.0, doubt, (draws, points.shape[1]))
-        return Values(mean, mean + slopes @ points.T)
+        return f(points) + slopes @ points.T
 
     return Utility(values(rows), values(sampling), rows, sampling, ())
 
@@ -97,6 +96,6 @@ def test_ranks_are_those_of_scipy():
 
 def test_there_is_no_discrimination_without_a_table():
     sampling = SPACE.sample(100, np.random.default_rng(0))
-    bare = Utility(None, Values(sampling[:, 0], sampling[None, :, 0]), None, sampling, ())
+    bare = Utility(None, sampling[None, :, 0], None, sampling, ())
     reference = Reference(SPACE, sampling)
     assert measure_discrimination(bare, reference, np.random.default_rng(0)) is None

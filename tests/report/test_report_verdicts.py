@@ -1,13 +1,25 @@
 """The sentences of the first screen: true of the record, and none against another."""
 
+import dataclasses
+
 import pytest
 
+from llm_elicit.audit.discrimination import Discrimination
+from llm_elicit.audit.inference import Interval
 from llm_elicit.audit.position_effect import PositionContent, PositionEffect
 from llm_elicit.audit.preference import Ceiling, Reliability
 from llm_elicit.audit.utility import Effect
 from llm_elicit.report import powers, verdicts
+from llm_elicit.report.page import render_page
 from llm_elicit.report.powers import power_labels
+from llm_elicit.report.tables import audit_table
 from report.conftest import band
+
+
+def with_judge(audit, judge):
+    others = [one if one.name != judge.name else judge for one in audit.judges]
+    return audit.model_copy(update={"judges": others})
+
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
@@ -32,12 +44,22 @@ def reliable(judge, value, ceiling):
     return changed(judge, reliability=known, ceiling=most)
 
 
-def test_a_ceiling_below_what_is_reached_is_left_out(study, expert):
+def test_what_is_reached_is_never_above_its_ceiling_without_a_word(study, expert):
     said = verdicts.verdict_sentence(reliable(expert, 0.77, 0.93), study.audit)
     assert "(77% of the variation of held-out choices is predicted; ceiling 93%; p" in said
     low = verdicts.verdict_sentence(reliable(expert, 0.06, -1.35), study.audit)
     assert "at most" not in low
     assert "6% of the variation" in low
+    at = reliable(expert, 0.88, 0.86)
+    said = verdicts.verdict_sentence(at, study.audit)
+    assert (
+        "(88% of the variation of held-out choices is predicted, which is at its ceiling;" in said
+    )
+    page = render_page(dataclasses.replace(study, audit=with_judge(study.audit, at)), {})
+    cell = '86%<br><span class="soft small">76% to 96%</span><br><span class="soft small">reached'
+    assert cell in page
+    row = audit_table(with_judge(study.audit, at)).iloc[0]
+    assert (row["R²"], row["Ceiling"]) == ("88% (78% to 98%)", "86% (76% to 96%), reached")
     none = verdicts.verdict_sentence(reliable(expert, -0.2, 0.5), study.audit)
     assert "predicts none of the variation of held-out choices" in none
     assert "-20%" not in none
@@ -51,8 +73,8 @@ def test_the_table_shows_no_ceiling_far_below_what_is_reached(expert):
 def test_no_effect_of_width_is_reported_as_such(expert):
     unsure = expert.powers.identified.coherence.model_copy(update={"width": band(-0.002, 0.006)})
     said = powers.coherence_sentence(identified(expert, coherence=unsure).powers)
-    assert "show no effect of their width" in said
-    assert said.endswith("coherent only with a very sharp density.")
+    assert "are not shown to depend on their width" in said
+    assert said.endswith("compatible only with a very sharp density.")
 
 
 def test_large_powers_have_no_exponent(expert):
@@ -60,21 +82,52 @@ def test_large_powers_have_no_exponent(expert):
     assert "13 to 330 times the saved power" in powers.power_sentence(open_.powers)
 
 
+def related(auc, rank, ceiling=0.88, rows=600):
+    """Of a preference with an AUC and a rank correlation, each (value, low, high)."""
+    auc, rank = (
+        Interval(**dict(zip(("value", "low", "high"), x, strict=True))) for x in (auc, rank)
+    )
+    return Discrimination(
+        rows=rows, auc=auc, ceiling=ceiling, rank_correlation=rank, level_set=band(0.1, 0.02),
+        level_set_ceiling=0.5,
+    )  # fmt: skip
+
+
+def test_the_words_of_the_demo_follow_its_numbers():
+    said = verdicts.data_clause(related((0.54, 0.503, 0.57), (-0.01, -0.12, 0.08)), "a country")
+    assert said == (
+        "the preference ranks real rows slightly above random ones: a real country ranks above a "
+        "random one 54% of the time (95 % interval 50.3% to 57.0%; ceiling 88%), 11% of the way "
+        "from one half to the ceiling; but it is not shown to be higher where the data are dense: "
+        "rank correlation with the data's log density −0.01 (−0.12 to +0.08)"
+    )
+
+
+ABOVE, NONE, BELOW = (0.63, 0.6, 0.66), (0.53, 0.35, 0.69), (0.4, 0.38, 0.42)
+UP, FLAT, DOWN = (0.4, 0.3, 0.5), (0.01, -0.2, 0.2), (-0.4, -0.5, -0.3)
+
+
 @pytest.mark.parametrize(
-    ("auc", "said"),
+    ("auc", "rank", "ceiling", "relation", "said"),
     [
-        (0.63, "the preference agrees with the data"),
-        (0.5, "is unrelated to"),
-        (0.4, "is opposite to"),
+        (ABOVE, UP, 0.88, "follows", "the preference follows the data: "),
+        ((0.53, 0.51, 0.55), UP, 0.88, "follows", "the preference faintly follows the data: "),
+        (BELOW, DOWN, 0.88, "opposite", "the preference is opposite to the data: "),
+        (NONE, FLAT, 0.88, "not shown", "the preference is not shown to be related to the data: "),
+        ((0.51, 0.48, 0.53), (0.0, -0.05, 0.05), 0.88, "practically unrelated", "a tenth of what"),
+        ((0.51, 0.48, 0.53), (0.0, -0.05, 0.05), 0.65, "not shown", "is not shown to be related"),
+        (ABOVE, UP, 0.52, "not measurable", "cannot be told: even the data's own density ranks"),
+        (ABOVE, FLAT, 0.88, "partly", "but it is not shown to be higher where the data are dense"),
+        (ABOVE, DOWN, 0.88, "partly", "but it is lower where the data are dense"),
+        (BELOW, FLAT, 0.88, "partly", "below random ones: a real place ranks above"),
+        (NONE, UP, 0.88, "partly", "is not shown to rank real rows above random ones: a real"),
+        ((0.9, 0.89, 0.91), UP, 0.88, "follows", "no less often than by the data's own density"),
     ],
 )
-def test_agreement_with_the_data_follows_from_the_interval_of_the_auc(study, expert, auc, said):
-    found = expert.discrimination.model_copy(update={"auc": band(auc, 0.02)})
-    text = verdicts.verdict_sentence(
-        expert.model_copy(update={"discrimination": found}), study.audit
-    )
-    assert said in text
-    assert f"a real place ranks above a random one {auc:.0%} of the time" in text
+def test_words_about_the_data_follow_both_intervals(auc, rank, ceiling, relation, said):
+    found = related(auc, rank, ceiling)
+    assert found.relation == relation
+    assert said in verdicts.data_clause(found, "a place on the map")
 
 
 def test_a_scale_is_claimed_only_if_it_is_identified(study, expert):
@@ -90,7 +143,7 @@ def test_incoherent_ranges_do_not_identify_the_scale(study, expert):
     )
     alone = identified(expert, source="ranges", sources=(), agreement=None, coherence=width)
     assert "so the scale is not identified" in powers.power_sentence(alone.powers)
-    assert "their width has no effect" in verdicts.remarks(alone, 0.05)[0]
+    assert "they are not shown to depend on the width" in verdicts.remarks(alone, 0.05)[0]
     with_ratios = identified(expert, coherence=width)
     said = verdicts.verdict_sentence(with_ratios, study.audit)
     assert "by ranges and ratios, though its answers about ranges are not coherent" in said
@@ -141,14 +194,32 @@ def test_of_five_significant_features_four_are_named(study):
     assert said == "higher age, age, age and age and 2 more"
 
 
+def test_a_direction_is_stated_only_where_the_interval_has_one(study):
+    """p = .018 beside 0.00 (0.00 to 3.24): the test finds a dependence, the interval no sign."""
+    unsure = effect("age", 0.1, 0.2, 0.018)
+    assert verdicts.preferred([unsure], study.audit.space, 0.05) == "some values of age"
+    assert verdicts.direction_cell(unsure, 0.05) == "not determined"
+    assert verdicts.direction_cell(effect("age", 0.4, 0.3, 0.04), 0.05) == "higher"
+    assert verdicts.direction_cell(effect("age", 0.4, 0.3, 0.06), 0.05) == "not shown"
+    kinds = unsure.model_copy(update={"categories": ("red", "blue"), "direction": "category"})
+    assert verdicts.preferred([kinds], study.audit.space, 0.05) == "some values of age"
+
+
+def test_a_small_effect_is_not_rounded_to_nothing():
+    assert verdicts.effect_cell(effect("age", 0.004, 0.003, 0.01)) == "+0.0040 (+0.0010 to +0.0070)"
+    assert verdicts.effect_cell(effect("age", 12.0, 5.0, 0.01)) == "+12 (+7 to +17)"
+
+
 def test_a_position_effect_that_depends_on_the_content_is_reported():
-    content = PositionContent(gain=0.3, p_value=0.001, at_floor=True)
+    content = PositionContent(gain=0.3, p_value=0.001, p_holm=0.002, at_floor=True)
     position = PositionEffect(
         orders="both", pairs=60, mean=band(0.1, 0.02), sd=0.1, share=0.1, p_value=0.001,
         p_holm=0.001, at_floor=True, content=content,
     )  # fmt: skip
     said = verdicts.position_sentence(position, 0.05)
     assert "removes only its mean" in said
+    chance = position.model_copy(update={"content": content.model_copy(update={"p_holm": 0.06})})
+    assert verdicts.position_sentence(chance, 0.05) == ""
     even = position.model_copy(update={"content": None})
     assert verdicts.position_sentence(even, 0.05) == ""
     assert "40%" in verdicts.position_sentence(even.model_copy(update={"share": 0.4}), 0.05)
