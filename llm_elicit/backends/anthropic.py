@@ -27,10 +27,12 @@ from llm_elicit.backends.batches import (
     Options,
     SDKBatchClient,
     each_listed,
+    interrupted,
     malformed,
 )
 from llm_elicit.backends.failures import (
     MalformedReplyError,
+    UpstreamError,
     complaint,
     one_line,
     refuses_prompt,
@@ -54,8 +56,6 @@ UNSUPPORTED = {
     "structured": r"claude-(2|3|instant|(opus|sonnet)-4(-0|-2025\d{4}|$))",
 }
 """Patterns of the models that do not take a setting."""
-
-_FINISH = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length"}
 
 
 class AnthropicBackend(Keyed):
@@ -138,17 +138,19 @@ def read_message(answer: object, body: dict[str, Any]) -> Reply:
 
     Raises:
         MalformedReplyError: it is not an answer of the Messages API.
+        UpstreamError: it is an error, or was interrupted.
     """
-    message = wire.read(wire.Message, answer)
+    message = wire.read_answer(wire.Message, answer)
     usage = message.usage or wire.MessageUsage()
     cached = usage.cache_read_input_tokens or 0
     written = usage.cache_creation_input_tokens or 0
     # The tokens read from the cache alone are not the count of a prompt.
     prompt = 0 if usage.input_tokens is None else usage.input_tokens + cached + written
-    stop = message.stop_reason or "unknown"
+    text = "".join(block.text for block in message.content if block.type == "text")
+    thinking = "".join(block.thinking for block in message.content if block.type == "thinking")
     return Reply(
-        text="".join(block.text for block in message.content if block.type == "text"),
-        finish=_FINISH.get(stop, stop),
+        text=text,
+        finish=wire.finish_of(message.stop_reason, text or thinking),
         model=message.model,
         first=None,
         letter_mass=None,
@@ -156,7 +158,7 @@ def read_message(answer: object, body: dict[str, Any]) -> Reply:
         completion_tokens=usage.output_tokens or 0,
         cached_tokens=cached,
         body=body,
-        thinking="".join(block.thinking for block in message.content if block.type == "thinking"),
+        thinking=thinking,
     )
 
 
@@ -222,6 +224,8 @@ def _anthropic_result(text: str) -> BatchResult:
             return BatchResult(name, reply=read_message(result.message, {}))
     except MalformedReplyError:
         return malformed(name)
+    except UpstreamError as failed:
+        return interrupted(name, failed)
     if result.type == "errored":
         error = complaint(result.error)
         kind, said = str(error.get("type")), one_line(error.get("message"))

@@ -111,6 +111,7 @@ class Reply:
         body: the request body that was sent.
         headers: the response's headers on rate limits; they are not stored.
         thinking: the thinking that a reasoning model returned; never parsed as an answer.
+        unaligned: whether there are log-probabilities, but not of the letter that was parsed.
     """
 
     text: str
@@ -124,6 +125,7 @@ class Reply:
     body: dict[str, Any]
     headers: dict[str, str] = field(default_factory=dict)
     thinking: str = ""
+    unaligned: bool = False
 
 
 class AdaptedError(Exception):

@@ -13,7 +13,13 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import Reply, scrubbed
-from llm_elicit.backends.failures import MalformedReplyError, one_line, read_failure, shortened
+from llm_elicit.backends.failures import (
+    MalformedReplyError,
+    UpstreamError,
+    one_line,
+    read_failure,
+    shortened,
+)
 from llm_elicit.backends.sdk import Client, opening
 from llm_elicit.config.judges import AnthropicJudge, OpenAIJudge
 
@@ -211,3 +217,16 @@ async def each_listed(pages: AsyncIterable[object]) -> AsyncIterator[object]:
 def malformed(custom_id: str) -> BatchResult:
     """Return the result for one that cannot be parsed; the batch's others are still collected."""
     return BatchResult(custom_id, reason="malformed answer", billed=True)
+
+
+def interrupted(custom_id: str, error: UpstreamError) -> BatchResult:
+    """Return the result for an answer that reports a failure of the provider's own."""
+    status = error.failure.status or 0
+    return BatchResult(
+        custom_id, reason=one_line(error), refused=due_to_request(status), billed=True
+    )
+
+
+def due_to_request(status: int) -> bool:
+    """Return whether an error is due to the request itself."""
+    return 400 <= status < 500 and status not in (408, 409, 425, 429)

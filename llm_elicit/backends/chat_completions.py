@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from llm_elicit.backends import wire
 from llm_elicit.backends.base import Reply
-
-_FINISH = {"content_filter": "refusal", "stop": "stop", "length": "length"}
+from llm_elicit.questions import parse
 
 LEAST_MASS = 0.05
 """The least probability of both letters together for a soft judgment."""
@@ -45,7 +46,7 @@ def soft_choice(
     for token, logprob in known:
         probability = math.exp(min(logprob, 0.0))
         least = min(least, probability)
-        letter = token.strip(" \t\n\u2581\u0120*_([\"'.)]:")
+        letter = _only_letters(token)
         if letter in mass and token not in seen:
             seen.add(token)
             mass[letter] += probability
@@ -65,22 +66,22 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
 
     Raises:
         MalformedReplyError: it is not a chat completion with a choice.
+        UpstreamError: it is an error, or was interrupted.
     """
-    completion = wire.read(wire.Completion, answer)
+    completion = wire.read_answer(wire.Completion, answer)
     choice = completion.choices[0]
-    first, mass = None, None
-    if choice.logprobs is not None and choice.logprobs.content:
-        token = _deciding(choice.logprobs.content)
-        if token is not None:
-            first, mass = soft_choice(_listed(token), options)
+    wire.check_upstream(choice)
+    text, thinking, refusal = _apart(choice.message)
+    finish = "refusal" if refusal else wire.finish_of(choice.finish_reason, text or thinking)
+    first, mass, tokens = None, None, choice.logprobs and choice.logprobs.content
+    token = deciding_token(text, thinking, tokens, options, finish) if tokens else None
+    if token is not None:
+        first, mass = soft_choice(_listed(token), options)
     usage = completion.usage or wire.CompletionUsage()
     details = usage.prompt_tokens_details
-    refusal = choice.message.refusal
-    text, thinking = _apart(choice.message)
-    finish = str(choice.finish_reason)
     return Reply(
-        text=text or refusal or "",
-        finish="refusal" if refusal else _FINISH.get(finish, finish),
+        text=text or refusal,
+        finish=finish,
         model=completion.model,
         first=first,
         letter_mass=mass,
@@ -89,35 +90,138 @@ def read_completion(answer: object, body: dict[str, Any], options: tuple[str, st
         cached_tokens=(details.cached_tokens or 0) if details else 0,
         body=body,
         thinking=thinking,
+        unaligned=bool(tokens) and token is None and _chosen(text, options, finish) is not None,
     )
 
 
-def _apart(message: wire.Turn) -> tuple[str, str]:
-    """Return the answer in a message, and the model's thinking if it is shown.
+def _apart(message: wire.Turn) -> wire.Spoken:
+    """Return the answer in a message, the model's thinking if it is shown, and its refusal.
 
-    Servers put the thinking in a separate field, under one of two names, or before the answer.
+    Servers put the thinking in a separate field, under one of two names, in a part of the content,
+    or before the answer.
     """
-    shown = (message.reasoning_content, message.reasoning)
+    text, inner, refused = wire.spoken(message.content)
+    shown = (message.reasoning_content, message.reasoning, inner)
     thinking = next((text for text in shown if isinstance(text, str) and text), "")
-    text = message.content or ""
+    refusal = message.refusal if isinstance(message.refusal, str) else ""
     thought, closed, answer = text.partition("</think>")
     if closed:
-        return answer.strip(), thought.replace("<think>", "", 1).strip()
-    if text.lstrip().startswith("<think>"):
-        return "", text.replace("<think>", "", 1).strip()  # truncated before the answer
-    return text, thinking
+        text, thinking = answer.strip(), thought.replace("<think>", "", 1).strip()
+    elif text.lstrip().startswith("<think>"):
+        text, thinking = "", text.replace("<think>", "", 1).strip()  # truncated before the answer
+    return wire.Spoken(text, thinking, refusal or refused)
 
 
-def _deciding(tokens: list[wire.Token]) -> wire.Token | None:
-    """Return the token of the letter: the first one, or in JSON the first one of the value."""
-    if not tokens[0].token.lstrip().startswith(("{", "<")):
-        return tokens[0]
-    text = ""
-    for token in tokens:
-        if re.search(r'"choice"\s*:\s*"?$', text) and token.token.strip(' ":'):
-            return token
-        text += token.token
-    return None
+def deciding_token(
+    text: str,
+    thinking: str,
+    tokens: Sequence[wire.Token],
+    options: tuple[str, str],
+    finish: str = "stop",
+) -> wire.Token | None:
+    """Return the token of the letter that was parsed as the choice; None if there is none.
+
+    The tokens may be those of the thinking as well, with the special tokens between and after. So
+    they must end with the text, or be its beginning or end, and the token of the letter must
+    consist of that letter.
+
+    Args:
+        text: the visible text of the answer.
+        thinking: the thinking shown apart from it.
+        tokens: the tokens with log-probabilities.
+        options: the letters of the first and the second option.
+        finish: why the model stopped.
+
+    Example:
+        >>> tokens = [wire.Token(token=token) for token in ("A", " bird", "...", " So", " B", ".")]
+        >>> deciding_token("B.", "A bird... So", tokens, ("A", "B")).token
+        ' B'
+    """
+    at = _place_of_choice(text, options, finish)
+    if at is None:
+        return None
+    pieces = [_bytes_of(token) for token in tokens]
+    stream, answer = b"".join(pieces), text.encode("utf-8", "replace")
+    start = _start_of(answer, pieces, thinking.encode("utf-8", "replace"))
+    if start is None:
+        return None
+    place = start + len(text[:at].encode("utf-8", "replace"))
+    if not 0 <= place < len(stream):
+        return None
+    index = bisect_right(list(accumulate(map(len, pieces))), place)
+    letter = _only_letters(pieces[index].decode("utf-8", "replace"))
+    return tokens[index] if letter == text[at] else None
+
+
+def _chosen(text: str, options: tuple[str, str], finish: str) -> str | None:
+    """Return the letter that was parsed as the choice; None without a choice."""
+    verdict = parse(text, options, finish)
+    return dict(zip("AB", options, strict=True)).get(verdict)
+
+
+def _place_of_choice(text: str, options: tuple[str, str], finish: str) -> int | None:
+    """Return the position of the letter that makes the choice; None without a choice.
+
+    It is the first one whose exchange for the other letter exchanges the choice, or else ends it
+    ("B, clearly B"). The article of "A larger bird ..." does neither.
+    """
+    letter = _chosen(text, options, finish)
+    if letter is None:
+        return None
+    other = options[1] if letter == options[0] else options[0]
+    places = [match.start() for match in re.finditer(rf"(?<![^\W_]){letter}(?![^\W_])", text)]
+    exchanged = {
+        at: _chosen(f"{text[:at]}{other}{text[at + 1 :]}", options, finish) for at in places
+    }
+    decisive = [at for at in places if exchanged[at] == other]
+    return next(iter(decisive or [at for at in places if exchanged[at] is None]), None)
+
+
+_SPECIAL = re.compile(rb"(?:\s|<[^<>]*>|\[[^\[\]]*\])*")
+"""Blanks, and special tokens such as <|im_end|>, </s> and [EOS]."""
+
+
+def _start_of(answer: bytes, pieces: Sequence[bytes], thinking: bytes) -> int | None:
+    """Return the position of the answer in the tokens' text, negative if that begins later.
+
+    None if the two do not agree.
+    """
+    stream, bare = b"".join(pieces), answer.strip()
+    said, indent = stream.strip(), len(answer) - len(answer.lstrip())
+    at = stream.rfind(bare)
+    if at >= 0 and _SPECIAL.fullmatch(stream, at + len(bare)):
+        # Tokens of the thinking alone may end with the same letter.
+        only_thinking = bool(thinking.strip()) and _ends_with(stream, thinking)
+        begins = at in accumulate(map(len, pieces), initial=0) or not stream[at - 1 : at].isalnum()
+        return at - indent if begins and not only_thinking else None
+    start = len(stream) - len(stream.lstrip()) - indent
+    if thinking or not said:
+        return None
+    if bare.startswith(said):
+        return start
+    return start - (len(bare) - len(said)) if bare.endswith(said) else None
+
+
+def _ends_with(text: bytes, end: bytes) -> bool:
+    """Return whether a text ends with another, but for blanks and special tokens."""
+    at = text.rfind(end.strip())
+    return at >= 0 and _SPECIAL.fullmatch(text, at + len(end.strip())) is not None
+
+
+_BLANKS = str.maketrans({"\u2581": " ", "\u0120": " ", "\u010a": "\n"})
+"""Blanks as some servers show those of their vocabulary."""
+
+
+def _bytes_of(token: wire.Token) -> bytes:
+    """Return the bytes that a token stands for."""
+    if token.bytes and all(0 <= byte < 256 for byte in token.bytes):
+        return bytes(token.bytes)
+    return token.token.translate(_BLANKS).encode("utf-8", "replace")
+
+
+def _only_letters(token: str) -> str:
+    """Return a token without blanks and punctuation: "A" for " A", "(A", "**A" and '"A"'."""
+    return re.sub(r"[\W_]+", "", token.translate(_BLANKS))
 
 
 def _listed(token: wire.Token) -> list[tuple[str, float]]:

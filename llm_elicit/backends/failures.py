@@ -58,6 +58,7 @@ class Failure:
         status: the response's HTTP status.
         code: the provider's name for the error, if it has one.
         headers: the response's headers, their names in lower case.
+        in_answer: whether an answer with status 200 reports it, which may have been charged.
     """
 
     what: What
@@ -65,6 +66,49 @@ class Failure:
     status: int | None = None
     code: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
+    in_answer: bool = False
+
+
+class UpstreamError(Exception):
+    """An answer with status 200 that reports a failure of the server behind its sender.
+
+    Attributes:
+        failure: what the same failure with a status of its own would be.
+    """
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.said)
+        self.failure = failure
+
+    @classmethod
+    def of(cls, error: object) -> UpstreamError:
+        """Return the failure in the field `error` of an answer, or of its choice."""
+        named = complaint({"error": error})
+        said = one_line(named.get("message") or error)
+        codes = [str(named[name]) for name in ("code", "type", "status") if named.get(name)]
+        stated = (int(code) for code in codes if re.fullmatch(r"[45]\d\d", code))
+        known = (_STATUSES[code] for code in codes if code in _STATUSES)
+        code = " ".join(codes)
+        default = 400 if refuses_prompt(400, code, said) else _BAD_GATEWAY
+        status = next(stated, None) or next(known, default)
+        said = f"an error in the place of an answer: {said}"
+        return cls(Failure("status", said, status, code, in_answer=True))
+
+    @classmethod
+    def stopped(cls, reason: str) -> UpstreamError:
+        """Return the failure of an answer that was interrupted for a reason of the server's."""
+        said = f"the answer was interrupted (finish reason {reason or 'missing'!r})"
+        return cls(Failure("status", said, _UNAVAILABLE, reason, in_answer=True))
+
+
+_BAD_GATEWAY, _UNAVAILABLE = 502, 503
+_STATUSES = {
+    "invalid_request_error": 400, "authentication_error": 401, "billing_error": 402,
+    "permission_error": 403, "not_found_error": 404, "request_too_large": 413,
+    "rate_limit_error": 429, "rate_limit_exceeded": 429, "insufficient_quota": 429,
+    "api_error": 500, "server_error": 500, "timeout_error": 504, "overloaded_error": 529,
+}  # fmt: skip
+"""The statuses that go with the providers' names of errors."""
 
 
 def read_failure(error: Exception) -> Failure | None:
@@ -76,6 +120,8 @@ def read_failure(error: Exception) -> Failure | None:
         >>> read_failure(TimeoutError()).what, read_failure(KeyError("a bug"))
         ('timeout', None)
     """
+    if isinstance(error, UpstreamError):
+        return error.failure
     if isinstance(error, _UNREADABLE):
         return Failure("malformed", one_line(error) or type(error).__name__)
     found = _of_transport(error) or _of_system(error)
@@ -119,6 +165,8 @@ def complaint(body: object) -> Mapping[str, Any]:
         True
     """
     inner = body.get("error", body) if isinstance(body, Mapping) else None
+    if isinstance(inner, str):
+        return {"message": inner}
     return inner if isinstance(inner, Mapping) else {}
 
 

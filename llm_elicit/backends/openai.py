@@ -32,12 +32,15 @@ from llm_elicit.backends.batches import (
     BatchState,
     Options,
     SDKBatchClient,
+    due_to_request,
     each_listed,
+    interrupted,
     malformed,
 )
 from llm_elicit.backends.chat_completions import read_completion
 from llm_elicit.backends.failures import (
     MalformedReplyError,
+    UpstreamError,
     complaint,
     one_line,
     refuses_prompt,
@@ -52,7 +55,10 @@ else:
     openai = LazyModule("openai")
 
 TOP = 20
-"""Number of log-probabilities requested for the first token: the API's maximum."""
+"""Number of log-probabilities requested for each token: the API's maximum."""
+
+_FEWER = (5, 1, 0)
+"""Numbers to try where a server allows fewer and does not say how many."""
 
 _JSON_ROOM = 32
 """Tokens of a letter in JSON, with any tokenizer."""
@@ -71,8 +77,29 @@ _VOCABULARIES = (
     ("cl100k_base", re.compile(r"(gpt-4|gpt-3\.5)(-|$)")),
 )
 
-_REFUSALS = (400, 403, 422)
-_SETTINGS = ("logprobs", "max_tokens", "max_completion_tokens")
+_REFUSALS, _OTHERS = (400, 403, 422), (404, 500, 501)
+"""Statuses of servers that refuse a setting; with the others their message has to say so."""
+
+_LOGPROBS = frozenset({"logprobs", "top_logprobs"})
+_SETTINGS = frozenset({*_LOGPROBS, "max_tokens", "max_completion_tokens"})
+_PARAMETERS = frozenset({
+    "model", "messages", "temperature", "top_p", "seed", "stop", "stream", "n", "response_format",
+    "presence_penalty", "frequency_penalty", "logit_bias", "reasoning_effort", *_SETTINGS,
+})  # fmt: skip
+_UNKNOWN = re.compile(
+    r"(?:n't|\bnot|\bnever) (?:\w+ )?(?:support|allow|permit|accept|recogni|available|implement|"
+    r"enabled)|\bunsupported|\bunrecogni|\bunknown|\bunexpected|\bextra|\bno endpoints|\bcannot be",
+    re.IGNORECASE,
+)
+"""Words for a setting that a server does not take at all."""
+
+_MOST = re.compile(
+    r"(?:most|max\w*|limit\w*|less than|up to|exceed\w*|greater than|more than|between|range\w*|"
+    r"above|below|lower|smaller|fewer|<|\u2264|\[)",
+    re.IGNORECASE,
+)
+"""Words for a value that is too large."""
+
 _BAD_VALUES = ("invalid_value", "integer_above_max_value", "integer_below_min_value")
 _ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 
@@ -80,10 +107,10 @@ _ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 class OpenAIBackend(Keyed):
     """A model behind chat completions.
 
-    Two settings are changed for the rest of the run if the server refuses them: log-probabilities
-    are dropped (judgments are then hard), and the token limit is sent under its other name
-    (`max_completion_tokens` at OpenAI, `max_tokens` elsewhere). A temperature or seed that the user
-    set is never dropped.
+    Three settings are changed for the rest of the run if the server refuses them: fewer
+    alternatives of a token are asked for, log-probabilities are dropped (judgments are then hard),
+    and the token limit is sent under its other name (`max_completion_tokens` at OpenAI,
+    `max_tokens` elsewhere). A temperature or seed that the user set is never dropped.
 
     Raises:
         InputError: the key's environment variable is not set, or no client can be made of the
@@ -110,7 +137,7 @@ class OpenAIBackend(Keyed):
         self._limits = names if official else names[::-1]
         self._limit = self._limits[0]
         self._room = THINKING_ROOM if official else _JSON_ROOM if judge.structured else 0
-        self._logprobs = judge.logprobs
+        self._top = TOP if judge.logprobs else 0
 
     def body(self, request: Request) -> dict[str, Any]:
         """Return the chat completions body that `ask` would send now."""
@@ -129,8 +156,8 @@ class OpenAIBackend(Keyed):
         if schema is not None:
             named = {"name": "choice", "strict": True, "schema": schema}
             body["response_format"] = {"type": "json_schema", "json_schema": named}
-        if self._logprobs and request.answer == "letter":
-            body["logprobs"], body["top_logprobs"] = True, TOP
+        if self._top and request.answer == "letter":
+            body["logprobs"], body["top_logprobs"] = True, self._top
         return body
 
     async def ask(self, request: Request) -> Reply:
@@ -138,19 +165,33 @@ class OpenAIBackend(Keyed):
         body = self.body(request)
         try:
             answer = await self._sender.send(body)
+            reply = read_completion(answer.content, body, request.options)
         except openai.APIStatusError as error:
-            if error.status_code in _REFUSALS:
-                self._adapt(error, body)
+            self._adapt(error.status_code, complaint(error.body), str(error), body)
             raise
-        reply = read_completion(answer.content, body, request.options)
+        except UpstreamError as error:
+            self._adapt(error.failure.status, {}, error.failure.said, body)
+            raise
         return replace(reply, headers=limit_headers(answer.headers))
 
-    def _adapt(self, error: openai.APIStatusError, body: dict[str, Any]) -> None:
-        """Drop the setting that the server refuses, if it is optional."""
-        said = complaint(error.body)
-        refused = _refused_settings(said, str(error))
-        if "logprobs" in body and refused & {"logprobs", "top_logprobs"}:
-            self._logprobs = False
+    def _adapt(
+        self, status: int | None, said: Mapping[str, Any], text: str, body: dict[str, Any]
+    ) -> None:
+        """Change the setting that the server refuses, if it is optional.
+
+        Raises:
+            AdaptedError: it was changed, now or by another request meanwhile.
+        """
+        if status not in _REFUSALS and not (status in _OTHERS and _UNKNOWN.search(text)):
+            return
+        refused = _refused_settings(said, text, body)
+        if "logprobs" in body and refused & _LOGPROBS:
+            if body["top_logprobs"] == self._top:
+                self._top = _allowed(said, text, self._top)
+            if self._top:
+                raise AdaptedError(
+                    f"{self.model}: the server lists {self._top} alternatives of a token, not {TOP}"
+                ) from None
             raise AdaptedError(
                 f"{self.model}: the server refuses logprobs; judgments are hard"
             ) from None
@@ -198,15 +239,30 @@ def open_client(
     return client, key
 
 
-def _refused_settings(said: Mapping[str, Any], text: str) -> set[str]:
+def _refused_settings(said: Mapping[str, Any], text: str, body: Mapping[str, Any]) -> set[str]:
     """Return the refused settings: the `param` of the error, or else those that its text names.
 
-    The question is then asked again without the setting, or with its other name.
+    A `param` that names no setting, such as "None", says nothing.
     """
-    param = said.get("param")
-    if isinstance(param, str) and param:
-        return {param.partition(".")[0]}
-    return {name for name in _SETTINGS if name in text}
+    named = set(re.findall(r"\w+", str(said.get("param")))) & (body.keys() | _PARAMETERS)
+    return named or {name for name in _SETTINGS if re.search(rf"\b{name}\b", text)}
+
+
+def _allowed(said: Mapping[str, Any], text: str, sent: int) -> int:
+    """Return how many alternatives a server allows that refused `sent`; 0 for none at all.
+
+    Example:
+        >>> _allowed({}, "top_logprobs must be between 0 and 5, got 20", 20)
+        5
+        >>> _allowed({}, "m3 does not support logprobs", 20), _allowed({}, "bad top_logprobs", 20)
+        (0, 5)
+    """
+    numbers = [int(number) for number in re.findall(r"(?<![\w.-])\d{1,4}(?![\w-]|\.\d)", text)]
+    smaller = [number for number in numbers if number < sent]
+    if smaller and _MOST.search(text):
+        return max(smaller)
+    unsupported = _UNKNOWN.search(f"{said.get('code')} {said.get('type')} {text}".replace("_", " "))
+    return 0 if unsupported else next((number for number in _FEWER if number < sent), 0)
 
 
 class OpenAIBatchClient(SDKBatchClient[OpenAIJudge, "openai.AsyncOpenAI"]):
@@ -284,15 +340,12 @@ def _openai_result(text: str, options: Options) -> BatchResult:
             return BatchResult(name, reply=read_completion(response.body, {}, options(name)))
     except MalformedReplyError:
         return malformed(name)
+    except UpstreamError as failed:
+        return interrupted(name, failed)
     status, named = response.status_code, complaint(response.body)
     said = one_line(f"error {status}: {named.get('message', 'no message')}")
     code = f"{named.get('code')} {named.get('type')}"
     return BatchResult(
-        name, reason=said, refused=_refused(status),
+        name, reason=said, refused=due_to_request(status),
         prompt_refused=refuses_prompt(status, code, said),
     )  # fmt: skip
-
-
-def _refused(status: int) -> bool:
-    """Return whether an error is due to the request itself."""
-    return 400 <= status < 500 and status not in (408, 409, 425, 429)

@@ -1,13 +1,18 @@
 """Models of the providers' answers, with only the fields that a reply needs.
 
-Other fields are ignored, so that a provider may add or omit them.
+Other fields are ignored, so that a provider may add or omit them. What a reply can do without is
+read leniently: in another shape it counts as missing. The answer itself is read strictly.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from itertools import zip_longest
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -19,7 +24,7 @@ from pydantic import (
     WrapValidator,
 )  # fmt: skip
 
-from llm_elicit.backends.failures import MalformedReplyError, complaint
+from llm_elicit.backends.failures import MalformedReplyError, UpstreamError
 
 
 class _Part(BaseModel):
@@ -28,41 +33,9 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="ignore", from_attributes=True, protected_namespaces=())
 
 
-class Alternative(_Part):
-    """One alternative of a token."""
-
-    token: str
-    logprob: float
-
-
-class Token(_Part):
-    """One token of an answer; some servers omit the alternatives."""
-
-    token: str
-    top_logprobs: list[Alternative] | None = None
-
-
-class Logprobs(_Part):
-    """The tokens of an answer."""
-
-    content: list[Token] | None = None
-
-
-class Turn(_Part):
-    """The message of the model; servers use one of two names for its thinking."""
-
-    content: str | None = None
-    refusal: str | None = None
-    reasoning_content: Any = None
-    reasoning: Any = None
-
-
-class Choice(_Part):
-    """One answer of a chat completion."""
-
-    message: Turn
-    finish_reason: str | None = None
-    logprobs: Logprobs | None = None
+def _blocks(value: object) -> object:
+    """Return a message's content, of which some servers send the text alone, as blocks."""
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
 def _count(value: object) -> int | None:
@@ -80,6 +53,89 @@ def _or_none(value: object, read: ValidatorFunctionWrapHandler) -> Any:
 
 Count = Annotated[int | None, BeforeValidator(_count)]
 Lenient = WrapValidator(_or_none)
+
+
+def _text(value: object) -> str:
+    """Return a text; empty if the provider sent something else."""
+    return value if isinstance(value, str) else ""
+
+
+def _reason(value: object) -> str:
+    """Return why the model stopped; empty if the provider does not say."""
+    return _text(value.get("type") if isinstance(value, Mapping) else value)
+
+
+def _log_probability(value: object) -> float:
+    """Return a log-probability, also if it is sent as text; NaN for anything else."""
+    try:
+        return float(value) if isinstance(value, int | float | str) else math.nan
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def _alternatives(value: object) -> object:
+    """Return a mapping of tokens to log-probabilities as a list of alternatives."""
+    if not isinstance(value, Mapping):
+        return value
+    return [{"token": token, "logprob": logprob} for token, logprob in value.items()]
+
+
+def _logprobs(value: object) -> object:
+    """Return log-probabilities in today's shape, whether in it, as a list, or in the legacy one."""
+    if isinstance(value, Sequence):
+        return {"content": value}
+    if not isinstance(value, Mapping) or not isinstance(value.get("tokens"), list):
+        return value
+    columns = [value.get(name) for name in ("tokens", "token_logprobs", "top_logprobs")]
+    rows = zip_longest(*(column if isinstance(column, list) else [] for column in columns))
+    names = ("token", "logprob", "top_logprobs")
+    return {"content": [dict(zip(names, row, strict=True)) for row in rows]}
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+LogProbability = Annotated[float, BeforeValidator(_log_probability)]
+
+
+class Alternative(_Part):
+    """One alternative of a token."""
+
+    token: str
+    logprob: LogProbability
+
+
+class Token(_Part):
+    """One token of an answer; some servers omit the alternatives."""
+
+    token: str
+    logprob: LogProbability = math.nan
+    bytes: Annotated[list[int] | None, Lenient] = None
+    top_logprobs: Annotated[list[Alternative] | None, BeforeValidator(_alternatives), Lenient] = (
+        None
+    )
+
+
+class Logprobs(_Part):
+    """The tokens of an answer."""
+
+    content: list[Token] | None = None
+
+
+class Turn(_Part):
+    """The message of the model; servers use one of two names for its thinking."""
+
+    content: Any = None
+    refusal: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+
+
+class Choice(_Part):
+    """One answer of a chat completion."""
+
+    message: Turn
+    finish_reason: Annotated[str, BeforeValidator(_reason)] = ""
+    logprobs: Annotated[Logprobs | None, BeforeValidator(_logprobs), Lenient] = None
+    error: Any = None
 
 
 class PromptDetails(_Part):
@@ -100,7 +156,7 @@ class Completion(_Part):
     """A chat completion."""
 
     choices: Annotated[list[Choice], Field(min_length=1)]
-    model: str = ""
+    model: Text = ""
     usage: Annotated[CompletionUsage | None, Lenient] = None
 
 
@@ -109,7 +165,7 @@ class Block(_Part):
 
     type: str
     text: str = ""
-    thinking: str = ""
+    thinking: Text = ""
 
 
 class MessageUsage(_Part):
@@ -124,26 +180,144 @@ class MessageUsage(_Part):
 class Message(_Part):
     """An answer of the Messages API."""
 
-    content: list[Block]
+    content: Annotated[list[Block], BeforeValidator(_blocks)]
     usage: Annotated[MessageUsage | None, Lenient] = None
-    model: str = ""
-    stop_reason: str | None = None
+    model: Text = ""
+    stop_reason: Text = ""
+
+
+class Spoken(NamedTuple):
+    """The parts of a message: its answer, the model's thinking, and its refusal."""
+
+    text: str = ""
+    thinking: str = ""
+    refusal: str = ""
+
+
+_TEXTS = ("text", "output_text")
+_THOUGHTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_text")
+
+
+def spoken(content: object) -> Spoken:
+    """Return the parts of a message's content, which is a text, a list of parts, or nothing.
+
+    Raises:
+        MalformedReplyError: it is anything else, or a list without a part of text or thinking.
+
+    Example:
+        >>> spoken([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "A"}])
+        Spoken(text='A', thinking='hm', refusal='')
+    """
+    if content is None or isinstance(content, str):
+        return Spoken(content or "")
+    texts: dict[str, list[str]] = {"text": [], "thinking": [], "refusal": []}
+    parts = content if isinstance(content, list) else [content]
+    for part in parts:
+        kind = part.get("type", "text") if isinstance(part, Mapping) else "text"
+        if kind in _THOUGHTS:
+            texts["thinking"].append(_flat(part, "thinking", "reasoning", "text", "summary"))
+        elif kind == "refusal":
+            texts["refusal"].append(_flat(part, "refusal"))
+        elif kind in _TEXTS:
+            text = part.get("text") if isinstance(part, Mapping) else part
+            if not isinstance(text, str):
+                raise MalformedReplyError("choices.0.message.content: a part of text without text")
+            texts["text"].append(text)
+    if parts and not any(texts.values()):
+        raise MalformedReplyError("choices.0.message.content: no part of text")
+    return Spoken(*("".join(pieces) for pieces in texts.values()))
+
+
+def _flat(part: object, *names: str) -> str:
+    """Return the text of a part, which some servers nest: under a name, or in a list."""
+    if isinstance(part, list):
+        return "".join(_flat(inner, *names) for inner in part)
+    if isinstance(part, Mapping):
+        return next((_flat(part[name], *names) for name in names if name in part), "")
+    return _text(part)
+
+
+def _fields(part: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the fields of a part's part; none if it is missing or something else."""
+    inner = part.get(name)
+    return inner if isinstance(inner, Mapping) else {}
+
+
+_decode = json.JSONDecoder().raw_decode
 
 
 def parsed(content: bytes | str) -> object:
-    """Return parsed JSON.
+    """Return parsed JSON, also from within server-sent events, which some servers send unasked.
 
     Raises:
         MalformedReplyError: it is not JSON, is nested too deeply, or has too long a number.
 
     Example:
-        >>> parsed(b'{"a": 1}')
-        {'a': 1}
+        >>> parsed(b'{"a": 1}'), parsed('data: {"a": 1}\n\ndata: [DONE]\n')
+        ({'a': 1}, {'a': 1})
     """
     try:
-        return json.loads(content)
+        if isinstance(content, bytes):
+            content = content.decode(json.detect_encoding(content), "surrogatepass")
+        text = content.strip("\ufeff \t\r\n")
+        values, end = [], 0
+        if not text.startswith(_EVENT):
+            value, end = _decode(text)
+            values.append(value)
+        values += [_decode(line)[0] for line in _events(text, end)]
     except (ValueError, RecursionError) as error:
         raise MalformedReplyError(f"not JSON: {error}") from None
+    return values[0] if len(values) == 1 else _joined(values)
+
+
+_EVENT = ("data:", "event:", "id:", "retry:", ":")
+"""Beginnings of the lines of server-sent events; a line with a colon alone is a comment."""
+
+
+def _events(text: str, start: int) -> list[str]:
+    """Return the data of server-sent events from `start` of a text on.
+
+    Raises:
+        JSONDecodeError: something else stands there.
+    """
+    lines = [line for line in text[start:].splitlines() if line.strip()]
+    if not all(line.startswith(_EVENT) for line in lines):
+        raise json.JSONDecodeError("Extra data", text, start)
+    data = [line[5:].strip() for line in lines if line.startswith("data:")]
+    return [line for line in data if line and line != "[DONE]"]
+
+
+_STREAMED = "the server streams its answers, which was not asked for; turn that off at the server"
+
+
+def _joined(values: Sequence[object]) -> object:
+    """Return the chat completion that the chunks of a stream make; the last whole one if any.
+
+    Raises:
+        MalformedReplyError: the chunks are not those of a chat completion.
+    """
+    chunks = [value for value in values if isinstance(value, dict)]
+    whole: dict[str, Any] = {}
+    said: dict[str, str] = {}
+    choice: dict[str, Any] = {"message": said}
+    tokens: list[object] = []
+    for chunk in chunks:
+        whole |= {name: chunk[name] for name in ("model", "usage", "error") if chunk.get(name)}
+        first = next(iter(chunk.get("choices") or ()), None)
+        if not isinstance(first, dict):
+            continue
+        if isinstance(first.get("message"), dict):
+            choice = first
+        for name, text in _fields(first, "delta").items():
+            said[name] = said.get(name, "") + _text(text)
+        choice |= {name: first[name] for name in ("finish_reason", "error") if first.get(name)}
+        tokens += _fields(first, "logprobs").get("content") or []
+        whole["choices"] = [choice]
+    if tokens:
+        choice["logprobs"] = {"content": tokens}
+    if "choices" not in whole and "error" not in whole:
+        raise MalformedReplyError(_STREAMED)
+    return whole
 
 
 class OpenAIResponse(_Part):
@@ -255,10 +429,71 @@ def read(kind: type[Part], answer: object) -> Part:
     try:
         return kind.model_validate(answer)
     except ValidationError as error:
-        # Some gateways answer 200 with an error instead of an answer.
-        failed = isinstance(answer, dict) and "error" in answer
-        if failed and (said := complaint(answer).get("message")):
-            raise MalformedReplyError(f"an error in the place of an answer: {said}") from None
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "the answer"
         raise MalformedReplyError(f"{place}: {first['msg']}") from None
+
+
+def read_answer(kind: type[Part], answer: object) -> Part:
+    """Validate the answer to a question, as `read`.
+
+    Raises:
+        UpstreamError: an error stands in its place or beside it.
+        MalformedReplyError: it has another shape.
+    """
+    check_upstream(answer)
+    return read(kind, answer)
+
+
+def check_upstream(part: object) -> None:
+    """Raise the error that part of an answer reports, although its status is 200.
+
+    Raises:
+        UpstreamError: it has an error.
+    """
+    error = part.get("error") if isinstance(part, Mapping) else getattr(part, "error", None)
+    if error:
+        raise UpstreamError.of(error)
+
+
+_FINISHES = {
+    "stop": ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "completed"),
+    "length": (
+        "length", "max_tokens", "max_output_tokens", "model_length", "limit", "error_limit",
+        "model_context_window_exceeded",
+    ),
+    "refusal": (
+        "refusal", "content_filter", "content_filtered", "safety", "sensitive", "recitation",
+        "blocklist", "prohibited_content", "spii", "guardrail_intervened", "error_toxic",
+    ),
+    "unparsable": ("tool_calls", "tool_use", "function_call"),
+}  # fmt: skip
+_FINISH_OF = {reason: finish for finish, reasons in _FINISHES.items() for reason in reasons}
+_INTERRUPTED = re.compile(
+    r"error|abort|fail|insufficient|overload|cancel|interrupt|unavailable|time_?out|timed|"
+    r"disconnect|exception|malformed|pause|incomplete|throttl|preempt"
+)
+
+
+def finish_of(reason: str, answer: str) -> str:
+    """Return why the model stopped: "stop", "length", "refusal", or the provider's own words.
+
+    Args:
+        reason: the provider's word; empty if it gives none.
+        answer: what the model said, thinking included.
+
+    Raises:
+        UpstreamError: the server interrupted the answer, or there is none and the reason is
+            unknown. An answer with an unknown reason is taken as complete.
+
+    Example:
+        >>> finish_of("max_tokens", "Let me"), finish_of("", "A")
+        ('length', 'unknown')
+    """
+    word = reason.lower()
+    if word in _FINISH_OF:
+        finish = _FINISH_OF[word]
+        return reason if finish == "unparsable" else finish
+    if not answer or _INTERRUPTED.search(word):
+        raise UpstreamError.stopped(reason)
+    return reason or "unknown"

@@ -29,7 +29,7 @@ from llm_elicit.orchestrator.budget import Amount
 from llm_elicit.orchestrator.cache import RunCache, worth_keeping
 from llm_elicit.orchestrator.journal import BatchFate, BatchRow, Change, Journal, Question
 from llm_elicit.orchestrator.log import event
-from llm_elicit.orchestrator.progress import Progress
+from llm_elicit.orchestrator.progress import Progress, unaligned
 from llm_elicit.orchestrator.request_builder import RequestBuilder, refusal
 
 GRACE = 900.0
@@ -80,6 +80,7 @@ class BatchRunner:
         self._cache = cache
         self._progress = progress
         self._clock = clock
+        self._unaligned = 0
 
     async def submit(self, resend: bool = False) -> int:
         """Submit every open question; return the number of batches.
@@ -231,6 +232,8 @@ class BatchRunner:
                 await self._take(row, state)
             else:
                 waiting += 1
+        if self._unaligned:
+            self._progress.note(self._judge, unaligned(self._unaligned))
         return waiting
 
     async def _take(self, row: BatchRow, state: BatchState) -> None:
@@ -287,6 +290,7 @@ class BatchRunner:
             )
             return journal.missed(question.id, lost.usd, lost.tokens)
         request = self._builder.request(question)
+        self._unaligned += result.reply.unaligned
         reply = self._builder.counted(request, result.reply)
         answer = self._builder.answer(question, request, reply, latency=0.0)
         key = self._builder.key(request)

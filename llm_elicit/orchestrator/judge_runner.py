@@ -20,7 +20,7 @@ from llm_elicit.orchestrator.cache import worth_keeping
 from llm_elicit.orchestrator.journal import Question, Totals
 from llm_elicit.orchestrator.log import event
 from llm_elicit.orchestrator.prices import Price
-from llm_elicit.orchestrator.progress import Tally
+from llm_elicit.orchestrator.progress import Tally, unaligned
 from llm_elicit.orchestrator.request_builder import Prepared, RequestBuilder, refusal
 from llm_elicit.orchestrator.request_sender import (
     HaltedError,
@@ -56,6 +56,10 @@ class JudgeRunner:
         self._suspicion: ElicitError | None = None
         self._last_answer = context.clock()
         self._last_failure: str | None = None
+        self._was_readable = False
+        self._malformed: set[str] = set()
+        self._adaptations: set[str] = set()
+        self._unaligned = 0
         self._stopped: ElicitError | None = None
         self.tally = Tally(cost=0.0 if price else None)
         self._usage = UsageCheck(partial(context.progress.note, judge.name))
@@ -89,6 +93,8 @@ class JudgeRunner:
         except ElicitError as error:
             self._stopped = error
         self._show()
+        if self._unaligned:
+            self._context.progress.note(self._judge.name, unaligned(self._unaligned))
         if self._stopped is not None:
             self._context.progress.note(self._judge.name, str(self._stopped))
         return self._stopped
@@ -246,9 +252,15 @@ class JudgeRunner:
             try:
                 await self._send(queued)
             except AdaptedError as change:
-                self._context.progress.note(self._judge.name, str(change))
+                self._note_adaptation(str(change))
                 continue
             return
+
+    def _note_adaptation(self, change: str) -> None:
+        """Note once what several requests in flight have learned."""
+        if change not in self._adaptations:
+            self._adaptations.add(change)
+            self._context.progress.note(self._judge.name, change)
 
     async def _send(self, queued: QueuedRequest) -> None:
         """Ask, record the answer, and share it with equal requests."""
@@ -276,6 +288,11 @@ class JudgeRunner:
             reply = refusal(error.decision.reason, queued.prepared.body)
             await self._record(queued.prepared, reply, latency=0.0)
             return None
+        if self._is_malformed_again(error):
+            reason = f"twice the same {error.decision.reason}"
+            decision = Decision("backend is down", reason, stops=JudgeError)
+            await self._give_up(queued.question, decision, refused=False)
+            return None
         history.add(error.decision, error.failure, self.tally.answered)
         now = context.clock()
         decision = weigh(error.decision, history, self._judge.attempts, context.patience, now)
@@ -292,6 +309,18 @@ class JudgeRunner:
             decision = replace(decision, kind="question is set aside", reason=reason)
         await self._give_up(queued.question, decision, refused=error.decision.kind == "no")
         return None
+
+    def _is_malformed_again(self, error: RequestFailedError) -> bool:
+        """Return whether the judge's only answers are unreadable, and twice in the same way.
+
+        After a readable answer it may be an outage, in which a proxy answers.
+        """
+        failure = error.failure
+        if failure.what != "malformed" or self._was_readable:
+            return False
+        again = failure.said in self._malformed
+        self._malformed.add(failure.said)
+        return again
 
     async def _give_up(self, question: Question, decision: Decision, refused: bool) -> None:
         """Give a question up; stop the judge if all its questions end so.
@@ -339,6 +368,8 @@ class JudgeRunner:
     ) -> journal.Answer:
         """Commit the answer, then count it; `latency` is None if nothing was sent."""
         question = prepared.question
+        self._unaligned += reply.unaligned
+        self._was_readable |= latency is not None
         answer = self._builder.answer(question, prepared.request, reply, latency)
         await self._context.writer.write(journal.answered(question.id, answer))
         self._count(answer)

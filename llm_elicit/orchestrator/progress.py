@@ -206,3 +206,8 @@ def _short(count: int) -> str:
         if count >= size:
             return f"{count / size:.3g}{suffix}"
     return str(count)
+
+
+def unaligned(count: int) -> str:
+    """Return the note on answers whose log-probabilities were not used."""
+    return f"{count:,} answers: log-probabilities belong to another token; used as choices"

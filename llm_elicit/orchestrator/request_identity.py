@@ -12,7 +12,7 @@ import rfc8785
 
 from llm_elicit.errors import InputError
 
-SCHEMA = 2
+SCHEMA = 3
 """Part of every key: incremented when a reply means something else, so that old answers rest."""
 
 _EXACT = 2**53

@@ -78,6 +78,8 @@ class Patience:
         stall_timeout: the longest time without any answer before the judge counts as down.
         same_refusals: number of requests refused in the same words, before any answer, after
             which the judge stops: a setting is at fault, not the questions.
+        same_malformed: number of times that a question may get the same malformed answer while
+            other questions are answered.
         down: number of questions given up in a row, without an answer between, after which the
             judge counts as down.
         lease: time without a sign of life after which other workers take a worker's questions.
@@ -89,6 +91,7 @@ class Patience:
     total: float = 1800.0
     stall_timeout: float = 900.0
     same_refusals: int = 3
+    same_malformed: int = 3
     down: int = 5
     lease: float = 120.0
 
@@ -110,11 +113,15 @@ class History:
         began: the time of its first request.
         attempts: failed requests, without those counted as `refusals`.
         refusals: consecutive requests refused by a rate limit, or by an overloaded server.
+        malformed: number of times that it got the same malformed answer, while other questions
+            were answered.
     """
 
     began: float
     attempts: int = 0
     refusals: int = 0
+    malformed: int = 0
+    _last_malformed: tuple[str, int] | None = None
 
     def add(self, decision: Decision, failure: Failure, answered: int) -> None:
         """Add a failure; `answered` is the judge's number of answers in this run.
@@ -128,6 +135,11 @@ class History:
         else:
             self.refusals = 0
             self.attempts += 1
+        if failure.what == "malformed":
+            said, before = self._last_malformed or (failure.said, -1)
+            # If nothing else was answered meanwhile, it may be an outage.
+            self.malformed += failure.said == said and answered > before
+            self._last_malformed = failure.said, answered
 
 
 def classify(failure: Failure) -> Decision:
@@ -168,7 +180,8 @@ def _status(failure: Failure) -> Decision:
         return Decision("rate limited", f"rate limited: {said}", wait)
     if status in _TRANSIENT or (status >= 500 and status not in _LASTING):
         reason = f"server error {status}: {said}"
-        return Decision("transient", reason, wait, maybe_paid=status in _MAYBE_PAID)
+        maybe_paid = failure.in_answer or status in _MAYBE_PAID
+        return Decision("transient", reason, wait, maybe_paid=maybe_paid)
     return Decision("no", f"request refused: {said}")
 
 
@@ -186,6 +199,8 @@ def weigh(
     """
     if decision.kind not in ("transient", "rate limited"):
         return decision
+    if history.malformed >= patience.same_malformed:
+        return _given_up(decision, f"{history.malformed} times the same")
     if history.attempts >= attempts:
         return _given_up(decision, f"given up after {history.attempts} attempts")
     if now - history.began >= patience.total:

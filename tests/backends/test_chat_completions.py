@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_elicit.backends.chat_completions import LARGEST_DOUBT, soft_choice
+from llm_elicit.backends import wire
+from llm_elicit.backends.chat_completions import (
+    LARGEST_DOUBT,
+    deciding_token,
+    read_completion,
+    soft_choice,
+)
+from llm_elicit.testing.provider import Says, completion
 
 AB = ("A", "B")
 
@@ -71,3 +78,80 @@ def test_a_bounded_p_is_as_exact_as_promised(mass: float, rest: float) -> None:
     if p is not None:
         # The truth lies between P at the bound and certainty.
         assert 1.0 - p <= LARGEST_DOUBT + 1e-9
+
+
+def _tokens(*texts: str) -> list[wire.Token]:
+    return [wire.Token(token=text) for text in texts]
+
+
+HARMONY = ("<|channel|>", "analysis", "<|message|>", "A bird", "<|end|>", "<|start|>", "assistant",
+           "<|channel|>", "final", "<|message|>")  # fmt: skip
+ALIGNED = {
+    "the letter alone": ("B", ["B"], 0),
+    "after the thinking": ("B", ["A", " heavier", " bird", " B"], 3),
+    "after the thinking, without a blank": ("B", ["A", " heavier", "B"], 2),
+    "after special tokens": ("A", [*HARMONY, "A", "<|return|>"], 10),
+    "after tags": ("A", ["<think>", "A", "</think>", "\n\n", "A", "</s>", "\n"], 4),
+    "after blanks": ("\n\nB", ["\n\n", "B", "<|im_end|>"], 1),
+    "with blanks of a vocabulary": ("B", ["\u2581B", "[EOS]"], 0),
+    "with blanks of another vocabulary": ("B", ["\u010a", "\u0120B"], 1),
+    "in bold": ("**A**", ["**", "A", "**"], 1),
+    "in bold, in one token": ("**A**", ["**A", "**"], 0),
+    "in brackets": ("(B) since it is heavier", ["(", "B", ")", " since", " it is heavier"], 1),
+    "before a stop": ("A.", ["A", "."], 0),
+    "last": ("Answer: B", ["Answer", ":", " B"], 2),
+    "after the other letter": ("A looks odd. B.", ["A", " looks", " odd", ".", " B", "."], 4),
+    "after an article": ("A larger bird is more plausible: A",
+                         ["A", " larger", " bird is more plausible", ":", " A"], 4),
+    "said again": ("B, clearly B", ["B", ",", " clearly", " B"], 0),
+    "in JSON": ('{"choice": "B"}', ['{"', "choice", '":', ' "', "B", '"}'], 4),
+    "in JSON, after a reason": ('{"why": "A bird", "choice": "A"}',
+                                ['{"why": "', "A", " bird", '", "choice": "', "A", '"}'], 4),
+    "in the first tokens": ("B because it is heavier", ["B", " because"], None),
+    "in the first tokens of JSON": ('{"choice": "B"}', ['{"choice": "', "B"], 1),
+    "after a prefilled beginning": ("Answer: B", [" B"], 0),
+    "tokens of the beginning only": ("B. It is heavier", ["B", ".", " It"], 0),
+    "tokens of the thinking only": ("A", ["A", " heavier", " bird"], None),
+    "tokens of another text": ("A", ["B"], None),
+    "inside a word": ("A", ["U", "S", "A bird"], None),
+    "part of a longer token": ("A.", ["A.B", "."], None),
+    "no choice": ("A larger bird", ["A", " larger", " bird"], None),
+    "no tokens": ("A", [""], None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ALIGNED)
+def test_the_token_scored_is_that_of_the_letter_parsed(case: str) -> None:
+    text, texts, index = ALIGNED[case]
+    tokens = _tokens(*texts)
+    scored = deciding_token(text, "", tokens, AB)
+    assert scored is (None if index is None else tokens[index])
+
+
+def test_options_of_other_letters_are_found_too() -> None:
+    tokens = _tokens("I", " believe", " I")
+    assert deciding_token("I believe I", "", tokens, ("I", "J")) is tokens[2]
+    assert deciding_token("X", "", _tokens("A", " X"), ("X", "Y")) is not None
+
+
+def test_thinking_that_ends_with_the_letter_is_not_the_answer() -> None:
+    tokens = _tokens("So", " B")
+    assert deciding_token("B", "So B", tokens, AB) is None
+    assert deciding_token("B", "So B", [*tokens, *_tokens("B")], AB) is not None
+    assert deciding_token("B because", "B or A?", _tokens("B"), AB) is None
+
+
+def test_bytes_say_what_a_token_holds() -> None:
+    """A character may be split over tokens."""
+    halves = [wire.Token(token=f"\\x{byte:x}", bytes=[byte]) for byte in "é".encode()]
+    letter = wire.Token(token="A", bytes=[65])
+    assert deciding_token("été: A", "", [*halves, *_tokens("té: "), letter], AB) is None
+    text = "é: the answer is A"
+    assert deciding_token(text, "", [*halves, *_tokens(": the answer is "), letter], AB) is letter
+
+
+def test_an_answer_without_its_own_token_is_a_choice_and_counted() -> None:
+    says = Says("B", logprobs={"A": -0.02, "B": -4.0, "The": -4.5})
+    asked = {"model": "m", "logprobs": True, "messages": []}
+    reply = read_completion(completion(says, asked), asked, AB)
+    assert (reply.text, reply.first, reply.letter_mass, reply.unaligned) == ("B", None, None, True)

@@ -5,6 +5,7 @@ seconds.
 """
 
 import asyncio
+import json
 import math
 from typing import Any
 
@@ -135,6 +136,80 @@ def test_a_server_without_log_probabilities_gives_hard_answers(
         reply = asyncio.run(go())
     assert (reply.text, reply.first) == ("B", None)
     assert "logprobs" not in reply.body
+
+
+def _adapted(judge: Any, request: Request, space: FeatureSpace) -> tuple[list[str], Reply]:
+    """The changes that a server makes the judge make, and then its reply."""
+
+    async def go() -> tuple[list[str], Reply]:
+        changes: list[str] = []
+        async with open_backend(judge, space) as backend:
+            while len(changes) < 9:
+                try:
+                    return changes, await backend.ask(request)
+                except AdaptedError as change:
+                    changes.append(str(change))
+        raise AssertionError(changes)
+
+    return asyncio.run(go())
+
+
+def _details(most: int) -> bytes:
+    """An error of servers made with FastAPI."""
+    what = {"loc": ["body", "top_logprobs"], "input": 20, "ctx": {"le": most},
+            "msg": f"Input should be less than or equal to {most}",
+            "url": "https://errors.pydantic.dev/2.5/v/less_than_equal"}  # fmt: skip
+    return json.dumps({"detail": [what]}).encode()
+
+
+LIMITS = [
+    (5, [5], lambda: Fails(400, "top_logprobs must be at most 5", "invalid_value", "top_logprobs")),
+    (5, [5], lambda: Fails(400, "Requested sample logprobs of 20, greater than max allowed: 5")),
+    (8, [8], lambda: Fails(422, "top_logprobs: must be between 0 and 8, got 20")),
+    (5, [6, 5], lambda: Fails(400, "top_logprobs must be less than 6", param="top_logprobs")),
+    (5, [5], lambda: Fails(400, "invalid top_logprobs")),
+    (1, [5, 1], lambda: Fails(400, "no", "invalid_value", "top_logprobs")),
+    (5, [5], lambda: Sends(_details(5), status=422)),
+    (0, [0], lambda: Fails(400, "m-7b-v3 does not support logprobs", param="None")),
+    (0, [0], lambda: Fails(400, "no", "unsupported_parameter", "top_logprobs")),
+    (0, [0], lambda: Fails(404, "No endpoints found that support logprobs")),
+    (0, [0], lambda: Fails(500, "UnsupportedParamsError: drop ['logprobs']", param="None")),
+    (0, [0], lambda: Sends(b'{"error": {"code": 400, "message": "logprobs is not supported"}}')),
+    (0, [5, 1, 0], lambda: Fails(400, "bad logprobs")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("most", "tried", "fails"), LIMITS)
+def test_as_many_alternatives_are_asked_for_as_the_server_lists(
+    most: int, tried: list[int], fails: Any, space: FeatureSpace, request_: Request
+) -> None:
+    """A bad value is no refused setting."""
+    soft = Says("A", logprobs={"A": math.log(0.6), "B": math.log(0.3)})
+
+    def behave(number: int, body: dict[str, Any]) -> Says | Fails | Sends:
+        return fails() if body.get("top_logprobs", 0) > most else soft
+
+    with Provider(behave) as provider:
+        changes, reply = _adapted(_openai(provider.url), request_, space)
+        sent = [seen.body.get("top_logprobs", 0) for seen in provider.seen]
+    assert sent == [20, *tried]
+    assert len(changes) == len(tried)
+    assert (reply.first is not None) == (most > 0)
+
+
+def test_requests_in_flight_change_a_setting_once(space: FeatureSpace, request_: Request) -> None:
+    """All are refused before the first change; the last of them must not go a step further."""
+
+    async def behave_together() -> tuple[set[str], int]:
+        async with open_backend(_openai(provider.url), space) as backend:
+            asked = (backend.ask(request_) for _ in range(4))
+            changes = await asyncio.gather(*asked, return_exceptions=True)
+            return {str(change) for change in changes}, backend.body(request_)["top_logprobs"]
+
+    with Provider(lambda n, body: Fails(400, "bad top_logprobs")) as provider:
+        changes, top = asyncio.run(behave_together())
+    assert changes == {"gpt-4o-mini: the server lists 5 alternatives of a token, not 20"}
+    assert top == 5
 
 
 def test_the_name_of_the_token_limit_follows_the_server(

@@ -1,0 +1,270 @@
+"""Answers in unusual shapes: what a reply can do without costs no answer, and a failure is none."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from llm_elicit.backends import Reply
+from llm_elicit.backends.anthropic import read_message
+from llm_elicit.backends.chat_completions import read_completion
+from llm_elicit.backends.failures import Failure, MalformedReplyError, UpstreamError, read_failure
+from llm_elicit.backends.wire import parsed
+from llm_elicit.testing.provider import Says, completion, message
+
+AB = ("A", "B")
+SOFT = {"A": math.log(0.75), "B": math.log(0.25)}
+
+
+def _whole(text: str = "A", **says: Any) -> dict[str, Any]:
+    asked = {"model": "m", "messages": [], "logprobs": True}
+    return completion(Says(text, **says), asked)
+
+
+def _with(**changes: Any) -> dict[str, Any]:
+    """A chat completion with fields of its message, choice or itself replaced by name."""
+    whole = _whole(logprobs=SOFT)
+    choice = whole["choices"][0]
+    for part in (choice["message"], choice, whole):
+        part.update({name: changes.pop(name) for name in list(changes) if name in part})
+    return {**whole, **changes}
+
+
+def _read(answer: object) -> Reply:
+    return read_completion(answer, {}, AB)
+
+
+THOUGHT = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+TEXT = {"type": "text", "text": "A"}
+CONTENTS = {
+    "parts": ([TEXT], "A", ""),
+    "thinking as parts": ([THOUGHT, TEXT], "A", "hm"),
+    "thinking as text": ([{"type": "thinking", "thinking": "hm"}, TEXT], "A", "hm"),
+    "reasoning": ([{"type": "reasoning", "summary": [{"text": "hm"}]}, TEXT], "A", "hm"),
+    "output text": ([{"type": "output_text", "text": "A", "annotations": []}], "A", ""),
+    "several": ([{"type": "text", "text": "The answer"}, {"type": "text", "text": " is A."}],
+                "The answer is A.", ""),
+    "plain texts": (["A"], "A", ""),
+    "one part": (TEXT, "A", ""),
+    "an image beside it": ([{"type": "image_url", "image_url": {}}, TEXT], "A", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", CONTENTS)
+def test_content_is_read_from_its_parts(shape: str) -> None:
+    content, text, thinking = CONTENTS[shape]
+    reply = _read(_with(content=content))
+    assert (reply.text, reply.thinking) == (text, thinking)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [7, [7], [None], [[TEXT]], [{"type": "image_url"}], {"x": 1}, [{"type": "text", "text": None}]],
+)
+def test_content_that_is_no_text_is_malformed(content: object) -> None:
+    with pytest.raises(MalformedReplyError, match=r"choices\.0\.message\.content"):
+        _read(_with(content=content))
+
+
+def test_a_refusal_among_the_parts_is_one() -> None:
+    reply = _read(_with(content=[{"type": "refusal", "refusal": "No."}]))
+    assert (reply.text, reply.finish) == ("No.", "refusal")
+
+
+@pytest.mark.parametrize("value", [None, 7, [], {}, ...])
+@pytest.mark.parametrize("name", ["model", "id", "object", "usage", "created", "finish_reason"])
+def test_fields_that_a_reply_can_do_without(name: str, value: Any) -> None:
+    whole = _with(**{name: value})
+    if value is ...:
+        (whole if name in whole else whole["choices"][0]).pop(name)
+    reply = _read(whole)
+    assert (reply.text, reply.first) == ("A", pytest.approx(0.75))
+    assert isinstance(reply.model, str)
+
+
+def _listed(logprob: Any = SOFT["A"], top: Any = ...) -> dict[str, Any]:
+    alternatives = [{"token": token, "logprob": value} for token, value in SOFT.items()]
+    return {"token": "A", "logprob": logprob, "top_logprobs": alternatives if top is ... else top}
+
+
+LEGACY = {"tokens": ["A"], "token_logprobs": [SOFT["A"]], "top_logprobs": [SOFT]}
+AS_TEXT = [{"token": token, "logprob": str(value)} for token, value in SOFT.items()]
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        {"content": [_listed(top=SOFT)]}, [_listed()], LEGACY, {"content": [_listed(top=AS_TEXT)]},
+        {"content": [_listed(logprob=None)]}, {**LEGACY, "token_logprobs": None},
+    ],
+    ids=["mapping", "list of tokens", "legacy", "texts", "no own value", "legacy without values"],
+)  # fmt: skip
+def test_log_probabilities_of_other_shapes_are_read(logprobs: Any) -> None:
+    assert _read(_with(logprobs=logprobs)).first == pytest.approx(0.75)
+
+
+NOTHING = [
+    None, [], {}, 7, "none", [7], {"content": 7}, {"content": [7]}, {"tokens": 7},
+    {"tokens": ["A"]},
+    {"content": [{"token": None}]}, {"content": [_listed(top=7)]}, {"content": [_listed(top=[7])]},
+    {"content": [_listed(top=[{"token": "A", "logprob": None}, {"token": "B", "logprob": -1}])]},
+    {"content": [_listed(top=[{"token": "A", "logprob": {}}])]},
+    {"content": [_listed(top=[{"token": "A", "logprob": int("1" + "0" * 400)}])]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("logprobs", NOTHING, ids=[str(shape)[:60] for shape in NOTHING])
+def test_log_probabilities_that_cannot_be_read_leave_a_choice(logprobs: Any) -> None:
+    reply = _read(_with(logprobs=logprobs))
+    assert (reply.text, reply.first) == ("A", None)
+
+
+def _chunk(**choice: Any) -> str:
+    return "data: " + json.dumps({"model": "m", "choices": [{"index": 0, **choice}]})
+
+
+WHOLE = json.dumps(_whole())
+STREAM = [
+    _chunk(delta={"role": "assistant", "content": ""}), _chunk(delta={"reasoning": "hm"}),
+    _chunk(delta={"content": "A"}, logprobs={"content": [_listed()]}),
+    _chunk(delta={}, finish_reason="stop"), 'data: {"choices": [], "usage": {"prompt_tokens": 9}}',
+]  # fmt: skip
+BODIES = {
+    "tail": WHOLE + "\n\ndata: [DONE]\n\n",
+    "one event": f"data: {WHOLE}\n\ndata: [DONE]\n\n",
+    "named event": f"event: completion\r\nid: 7\r\ndata: {WHOLE}\r\n\r\n",
+    "comments": f": PROCESSING\n\n: PROCESSING\n\ndata:{WHOLE}\n\n",
+    "blank lines": "\n\n   \n" + WHOLE + "\n",
+    "byte order mark": "\ufeff" + WHOLE,
+    "stream": "\n\n".join([*STREAM, "data: [DONE]"]),
+    "stream without a mark": "\n".join(STREAM),
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_an_answer_within_a_frame_is_read(body: str) -> None:
+    reply = _read(parsed(BODIES[body].encode()))
+    assert (reply.text, reply.finish, reply.model[:1]) == ("A", "stop", "m")
+    if "stream" in body:
+        assert (reply.first, reply.thinking) == (pytest.approx(0.75), "hm")
+        assert reply.prompt_tokens == 9
+
+
+@pytest.mark.parametrize("tail", [WHOLE, "x", "\x00", "\n\ndata: {", "\n\ndone"])
+def test_an_answer_and_something_else_is_malformed(tail: str) -> None:
+    with pytest.raises(MalformedReplyError, match="not JSON"):
+        parsed((WHOLE + tail).encode())
+
+
+def test_a_stream_of_another_kind_is_named() -> None:
+    events = [{"type": "message_start", "message": {}}, {"type": "message_stop"}]
+    body = "".join(f"event: x\ndata: {json.dumps(event)}\n\n" for event in events)
+    with pytest.raises(MalformedReplyError, match=r"streams its answers.* turn that off"):
+        read_message(parsed(body), {})
+
+
+def _failure(answer: object, read: Any = read_completion) -> Failure:
+    with pytest.raises(UpstreamError) as raised:
+        read(answer, {}, *([AB] if read is read_completion else []))
+    failure = read_failure(raised.value)
+    assert failure is not None
+    assert failure.in_answer
+    return failure
+
+
+GONE = {"code": 502, "message": "upstream is gone"}
+ERRORS = [
+    ({"error": GONE}, 502), ({"error": {**GONE, "code": "503"}}, 503), ({"error": "gone"}, 502),
+    ({"error": {**GONE, "code": "server_error"}}, 500), ({"error": {**GONE, "code": 429}}, 429),
+    (_with(error=GONE), 502), ({"error": {"type": "rate_limit_exceeded", "message": "x"}}, 429),
+    ({"error": {"code": "insufficient_quota", "type": "insufficient_quota"}}, 429),
+    (parsed(f'{WHOLE}\n\ndata: {json.dumps({"error": GONE})}\n\n'), 502),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "status"), ERRORS)
+def test_an_error_with_status_200_is_that_error(answer: Any, status: int) -> None:
+    failure = _failure(answer)
+    assert (failure.what, failure.status) == ("status", status)
+
+
+@pytest.mark.parametrize("text", ["", "A"])
+def test_an_error_of_the_choice_is_no_answer(text: str) -> None:
+    """Also beside text, which may be cut off."""
+    whole = _whole(text)
+    whole["choices"][0]["error"] = GONE
+    failure = _failure(whole)
+    assert "upstream is gone" in failure.said
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "error", "ERROR", "abort", "aborted", "insufficient_system_resource", "engine_overloaded",
+        "server_error", "network_error", "cancelled", "timeout", {"type": "abort", "message": "x"},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("text", ["", "A"])
+def test_an_interrupted_answer_is_no_answer(reason: Any, text: str) -> None:
+    whole = _whole(text)
+    whole["choices"][0]["finish_reason"] = reason
+    failure = _failure(whole)
+    assert failure.status == 503
+
+
+@pytest.mark.parametrize("reason", [None, "novel_reason"])
+def test_an_unknown_reason_is_a_failure_only_without_an_answer(reason: str | None) -> None:
+    empty, complete = _whole(""), _whole("A")
+    for whole in (empty, complete):
+        whole["choices"][0]["finish_reason"] = reason
+    _failure(empty)
+    assert _read(complete).text == "A"
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"),
+    [
+        ("eos", "stop"), ("STOP", "stop"), ("model_length", "length"), ("MAX_TOKENS", "length"),
+        ("content_filter", "refusal"), ("SAFETY", "refusal"), ("tool_calls", "tool_calls"),
+    ],
+)  # fmt: skip
+def test_the_models_own_reasons_are_answers(reason: str, finish: str) -> None:
+    whole = _whole("")
+    whole["choices"][0]["finish_reason"] = reason
+    assert _read(whole).finish == finish
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        ("overloaded_error", 529), ("api_error", 500), ("rate_limit_error", 429),
+        ("invalid_request_error", 400), ("novel_error", 502),
+    ],
+)  # fmt: skip
+def test_an_error_of_the_messages_api_with_status_200(kind: str, status: int) -> None:
+    body = {"type": "error", "error": {"type": kind, "message": "no"}}
+    assert _failure(body, read_message).status == status
+
+
+@pytest.mark.parametrize(
+    ("stop", "text", "finish"),
+    [
+        ("end_turn", "A", "stop"), ("model_context_window_exceeded", "Let", "length"),
+        ("max_tokens", "", "length"), ("refusal", "", "refusal"), ("novel", "A", "novel"),
+        ("pause_turn", "Let", None), ("error", "A", None), ("novel", "", None), (None, "", None),
+        (None, "A", "unknown"),
+    ],
+)  # fmt: skip
+def test_stop_reasons_of_the_messages_api(stop: str, text: str, finish: str | None) -> None:
+    whole = {**message(Says(text), {"model": "m", "messages": []}), "stop_reason": stop}
+    if finish is None:
+        _failure(whole, read_message)
+    else:
+        assert read_message(whole, {}).finish == finish
+
+
+def test_a_message_of_plain_text_without_a_model_is_read() -> None:
+    whole = {**message(Says("A"), {"model": "m", "messages": []}), "content": "A", "model": None}
+    reply = read_message(whole, {})
+    assert (reply.text, reply.model) == ("A", "")

@@ -1,0 +1,118 @@
+"""Failures inside answers with status 200, and answers that nobody can read, in whole runs."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.batches import BatchProvider
+
+from llm_elicit.testing.provider import Provider, Says, Sends
+from orchestrator.conftest import claude, gpt
+from orchestrator.running import Notes, campaign, run, table
+from orchestrator.test_batches import _do, _study
+
+MALFORMED = {
+    "another shape": b'{"choices": []}',
+    "a page": b"<html>Log in</html>",
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("judge", [claude, gpt], ids=["anthropic", "openai"])
+@pytest.mark.parametrize("text", ["", "A"])
+def test_an_interrupted_answer_is_asked_again(judge: Any, text: str, tmp_path: Path) -> None:
+    """However often it happens to one question: it says nothing about it."""
+
+    def behave(number: int, body: dict[str, Any]) -> Says:
+        return Says("B") if number > 4 else Says(text, stop="error")
+
+    with Provider(behave) as provider:
+        study = campaign([judge(provider.url, concurrency=1)], pairs=4)
+        summary = run(study, tmp_path)
+        assert len(provider.seen) == 12
+    assert summary.complete
+    assert list(table(study, tmp_path).frame["verdict"]) == ["B"] * 8
+
+
+@pytest.mark.parametrize("judge", [claude, gpt], ids=["anthropic", "openai"])
+def test_an_interrupted_answer_in_a_batch_is_asked_again(judge: Any, tmp_path: Path) -> None:
+    broken: list[int] = []
+
+    def answer(body: dict[str, Any]) -> Says:
+        return Says("A", stop="error") if broken else Says("A")
+
+    with BatchProvider(answer) as provider:
+        study = _study(judge, provider.url, pairs=4)
+        broken.append(1)
+        _do("submit", study, tmp_path)
+        provider.end()
+        assert not _do("collect", study, tmp_path).complete
+        broken.clear()
+        _do("submit", study, tmp_path)
+        provider.end()
+        assert _do("collect", study, tmp_path).complete
+    assert list(table(study, tmp_path).frame["verdict"]) == ["A"] * 8
+
+
+@pytest.mark.parametrize("shape", MALFORMED)
+def test_a_judge_that_nobody_can_read_stops_after_two_answers(shape: str, tmp_path: Path) -> None:
+    with Provider(lambda n, body: Sends(MALFORMED[shape])) as provider:
+        study, notes = campaign([gpt(provider.url, concurrency=1)]), Notes()
+        summary = run(study, tmp_path, notes)
+        assert len(provider.seen) == 2
+    assert not summary.complete
+    (line,) = (line for line in notes.lines if "malformed" in line)
+    assert "twice the same malformed answer" in line
+
+
+def test_a_question_whose_answers_are_unreadable_is_not_asked_six_times(tmp_path: Path) -> None:
+    """Others are answered meanwhile, so that it is no outage."""
+
+    def behave(number: int, body: dict[str, Any]) -> Says | Sends:
+        return Sends(b"{}") if body["messages"][-1]["content"] == odd[0] else Says("A")
+
+    odd: list[str] = []
+    with Provider(behave) as provider:
+        study = campaign([gpt(provider.url, concurrency=1)], pairs=5)
+        provider.behave = lambda n, body: odd.append(body["messages"][-1]["content"]) or Says("A")
+        run(study, tmp_path / "first")
+        odd[:] = odd[4:5]
+        provider.behave, provider.seen = behave, []
+        summary = run(study, tmp_path / "second", reuse="off")
+        asked = [seen.question for seen in provider.seen]
+    assert not summary.complete
+    assert asked.count(odd[0]) == 3
+    assert len(asked) == 9 + 3
+
+
+def test_log_probabilities_of_another_token_are_counted_and_said_once(tmp_path: Path) -> None:
+    """They were those of the thinking's first token, and P(first) = .98 in every row."""
+    soft = {"A": math.log(0.98), "B": math.log(0.01)}
+
+    def behave(number: int, body: dict[str, Any]) -> Says:
+        return Says("B", logprobs=soft, thinking="A larger bird is usual", before=("Well",))
+
+    with Provider(behave) as provider:
+        study, notes = campaign([gpt(provider.url)], pairs=4), Notes()
+        run(study, tmp_path, notes)
+    frame = table(study, tmp_path).frame
+    assert not frame["soft"].any()
+    assert list(frame["probability"]) == [0.0, 1.0] * 4
+    (line,) = (line for line in notes.lines if "token" in line)
+    assert line == "gpt: 8 answers: log-probabilities belong to another token; used as choices"
+
+
+def test_a_change_of_settings_is_noted_once(tmp_path: Path) -> None:
+    """Eight requests in flight learn the same."""
+    fails = Sends(b'{"error": {"code": 400, "message": "top_logprobs: at most 5"}}')
+
+    def behave(number: int, body: dict[str, Any]) -> Says | Sends:
+        soft = Says("A", logprobs={"A": -0.2, "B": -1.8})
+        return fails if body["top_logprobs"] > 5 else soft
+
+    with Provider(behave) as provider:
+        study, notes = campaign([gpt(provider.url, concurrency=8)]), Notes()
+        assert run(study, tmp_path, notes).complete
+    assert table(study, tmp_path).frame["soft"].all()
+    assert sum("alternatives" in line for line in notes.lines) == 1
