@@ -57,7 +57,7 @@ class JudgeRunner:
         self._last_answer = context.clock()
         self._last_failure: str | None = None
         self._was_readable = False
-        self._malformed: set[str] = set()
+        self._malformed: dict[str, int] = {}
         self._adaptations: set[str] = set()
         self._unaligned = 0
         self._stopped: ElicitError | None = None
@@ -288,11 +288,7 @@ class JudgeRunner:
             reply = refusal(error.decision.reason, queued.prepared.body)
             await self._record(queued.prepared, reply, latency=0.0)
             return None
-        if self._is_malformed_again(error):
-            reason = f"twice the same {error.decision.reason}"
-            decision = Decision("backend is down", reason, stops=JudgeError)
-            await self._give_up(queued.question, decision, refused=False)
-            return None
+        self._suspect_malformed(queued.question, error)
         history.add(error.decision, error.failure, self.tally.answered)
         now = context.clock()
         decision = weigh(error.decision, history, self._judge.attempts, context.patience, now)
@@ -310,17 +306,20 @@ class JudgeRunner:
         await self._give_up(queued.question, decision, refused=error.decision.kind == "no")
         return None
 
-    def _is_malformed_again(self, error: RequestFailedError) -> bool:
-        """Return whether the judge's only answers are unreadable, and twice in the same way.
+    def _suspect_malformed(self, question: Question, error: RequestFailedError) -> None:
+        """Stop the judge after the second equal malformed answer, unless one in flight is readable.
 
-        After a readable answer it may be an outage, in which a proxy answers.
+        After a readable answer of this run it may be an outage, in which a proxy answers; if
+        earlier runs have answers, it may be the question.
         """
-        failure = error.failure
-        if failure.what != "malformed" or self._was_readable:
-            return False
-        again = failure.said in self._malformed
-        self._malformed.add(failure.said)
-        return again
+        if error.failure.what != "malformed" or self._was_readable:
+            return
+        first = self._malformed.get(error.failure.said)
+        self._malformed.setdefault(error.failure.said, question.id)
+        if first is not None and (first != question.id or not self.tally.done):
+            reason = f"twice the same {error.decision.reason}"
+            self._suspicion = self._suspicion or self._ended(reason)
+            self._queue.held = self._queue.retries_held = True
 
     async def _give_up(self, question: Question, decision: Decision, refused: bool) -> None:
         """Give a question up; stop the judge if all its questions end so.
@@ -379,7 +378,8 @@ class JudgeRunner:
         tally = self.tally
         self._in_a_row = 0
         if self._suspicion is not None:
-            self._suspicion, self._queue.held = None, False
+            self._suspicion = None
+            self._queue.held = self._queue.retries_held = False
             self._queue.wake()
         self._last_answer, self._last_failure = self._context.clock(), None
         tally.done += 1

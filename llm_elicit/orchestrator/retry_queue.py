@@ -40,8 +40,8 @@ class RetryQueue:
         clock: monotonic seconds.
 
     Attributes:
-        held: whether new questions wait for the outcome of those that were asked; `wake` after
-            changing it.
+        held, retries_held: whether new questions, and those to be asked again, wait for the
+            outcome of requests in flight; `wake` after changing it.
     """
 
     def __init__(self, claims: Claims, clock: Callable[[], float]) -> None:
@@ -54,7 +54,7 @@ class RetryQueue:
         self._count = 0
         self._out = 0
         self._closed = False
-        self.held = False
+        self.held = self.retries_held = False
         self._error: Exception | None = None
         self._changed = asyncio.Event()
 
@@ -77,7 +77,7 @@ class RetryQueue:
         return None
 
     def _next(self) -> QueuedRequest | None:
-        if self._later and self._later[0][0] <= self._clock():
+        if self._later and not self.retries_held and self._later[0][0] <= self._clock():
             return heapq.heappop(self._later)[2]
         if self.held:
             return None
@@ -105,7 +105,8 @@ class RetryQueue:
 
     async def _wait(self) -> None:
         """Wait until the next request falls due or something changes."""
-        left = self._later[0][0] - self._clock() if self._later else None
+        waiting = self._later and not self.retries_held
+        left = self._later[0][0] - self._clock() if waiting else None
         self._changed.clear()
         try:
             await asyncio.wait_for(self._changed.wait(), left)
@@ -114,8 +115,8 @@ class RetryQueue:
 
     @property
     def idle(self) -> bool:
-        """Whether no request is taken or waits for its retry."""
-        return not (self._out or self._later)
+        """Whether no request is taken or waits for its retry, unless retries are held."""
+        return not self._out and (self.retries_held or not self._later)
 
     def wake(self) -> None:
         """Let those that wait in `take` look again."""
