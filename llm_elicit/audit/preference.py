@@ -30,14 +30,13 @@ from llm_elicit.audit.position_effect import PositionEffect, measure_position
 from llm_elicit.audit.randomization import (
     RandomizationTest,
     feature_differences,
-    fewest_pairs,
     leave_one_out_residuals,
-    smallest_p,
 )
 from llm_elicit.audit.reference import AuditSettings
 from llm_elicit.audit.responses import Kind, Response
 from llm_elicit.audit.sample_size import SampleSize, required_pairs
 from llm_elicit.config.base_model import StrictModel
+from llm_elicit.planning.detectable import fewest_pairs, smallest_p
 from llm_elicit.planning.rounds import Schedule
 from llm_elicit.spaces.features import FeatureSpace, Floats
 

@@ -7,7 +7,8 @@ the pair's response (`llm_elicit.audit.responses`), so the observed statistic is
 likely values under random sign flips, whatever the position effect and the noise.
 
 Where few pairs were asked, all exchanges are tried. Exchanging the points of every pair changes no
-statistic here, so p is at least 2/2ⁿ with n pairs (`smallest_p`): five cannot show a preference.
+statistic here, so p is at least 2/2ⁿ with n pairs (`llm_elicit.planning.detectable`): five cannot
+show a preference.
 
 The statistic is the largest leave-one-out gain, over a fixed grid of ridge penalties, of a linear
 prediction of the responses from differences of linear and quadratic features: the log density of a
@@ -39,7 +40,6 @@ divided among the earlier ends (Bonferroni). Power of the judges above: 31, 71, 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -96,26 +96,6 @@ class Randomization:
     def _rounding(self) -> float:
         """A flip that repeats the observed pattern must count as reached despite rounding."""
         return 1e-9 * max(1.0, abs(self.gain))
-
-
-def smallest_p(pairs: int, flips: int) -> float:
-    """Return the smallest p-value that so many pairs of one round, and flips, can give.
-
-    Example:
-        >>> smallest_p(5, 1999), smallest_p(6, 1999), smallest_p(100, 1999)
-        (0.0625, 0.03125, 0.0005)
-    """
-    return max(2.0 ** (1 - pairs), 1.0 / (1 + flips)) if pairs else 1.0
-
-
-def fewest_pairs(judges: int, level: float = 0.05) -> int:
-    """Return how many pairs can show a preference at all, Holm-adjusted for so many judges.
-
-    Example:
-        >>> fewest_pairs(1), fewest_pairs(2)
-        (6, 7)
-    """
-    return math.floor(2.0 - math.log2(level / max(judges, 1)))
 
 
 def random_signs(count: int, flips: int, rng: np.random.Generator) -> Floats:

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from llm_elicit import orchestrator
     from llm_elicit.pipeline import run_folder
     from llm_elicit.pipeline.run_folder import Run
+    from llm_elicit.planning import detectable
     from llm_elicit.questions import Prompt
 else:
+    detectable = LazyModule("llm_elicit.planning.detectable")
     orchestrator = LazyModule("llm_elicit.orchestrator")
     run_folder = LazyModule("llm_elicit.pipeline.run_folder")
 
@@ -59,18 +61,21 @@ def print_estimate(cells: Sequence[Run], as_json: bool, *, with_examples: bool =
     unknown = "" if len(known) == len(lines) else ", without the models of unknown price"
     out.print(f"In all {_usd(total)} USD, at most {_usd(most)}{unknown}. Nothing was sent.")
     done = sum(one.answered for one in found)
+    for note in dict.fromkeys(one.note for one in found if one.note):
+        out.print(note)
     if done:
         out.print(f"{done:,} questions are answered already and left out.")
 
 
 @dataclass(frozen=True)
 class _Estimate:
-    """What a run would ask, by judge, and how many questions are answered already."""
+    """What a run would ask, by judge, what is answered already, and what the pairs can show."""
 
     cell: Run
     judges: list[orchestrator.JudgeEstimate]
     answered: int
     examples: list[Prompt]
+    note: str
 
     @classmethod
     def of(cls, cell: Run, with_examples: bool) -> _Estimate:
@@ -81,10 +86,11 @@ class _Estimate:
             orchestrator.estimate(*what, answered),
             sum(sum(counts.values()) for counts in answered.values()),
             orchestrator.examples(*what) if with_examples else [],
+            detectable.detectable_note(cell.campaign, cell.space),
         )
 
     def facts(self) -> dict[str, Any]:
-        facts = {"judges": self.judges, "answered": self.answered}
+        facts = {"judges": self.judges, "answered": self.answered, "note": self.note}
         examples = [prompt.messages for prompt in self.examples]
         return run_facts(self.cell) | facts | ({"examples": examples} if examples else {})
 

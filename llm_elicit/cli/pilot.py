@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from llm_elicit import orchestrator
     from llm_elicit.config import campaign as campaign_settings
     from llm_elicit.pipeline import pilot
+    from llm_elicit.planning import detectable
 else:
+    detectable = LazyModule("llm_elicit.planning.detectable")
     campaign_settings = LazyModule("llm_elicit.config.campaign")
     orchestrator = LazyModule("llm_elicit.orchestrator")
     pilot = LazyModule("llm_elicit.pipeline.pilot")
@@ -67,6 +69,12 @@ def _show(found: pilot.Pilot) -> None:
             out.print(f"{best.judge}: none; {best.reason}")
         else:
             out.print(f"{best.judge}: {best.template}, both orders; {visible(best.reason, 9999)}")
+    if found.protocols:
+        pairs = max(one.pairs for one in found.protocols)
+        out.print(
+            f"A pilot compares templates; with {pairs} pairs its p-values would be at least "
+            f"{detectable.smallest_p(pairs):.2g}."
+        )
     out.print(f"{found.spent:.4f} USD spent; the campaign reuses these answers.")
 
 

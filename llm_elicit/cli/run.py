@@ -29,7 +29,11 @@ if TYPE_CHECKING:
     from llm_elicit.audit import Audit
     from llm_elicit.pipeline import run_folder, stages
     from llm_elicit.pipeline.run_folder import Run
+    from llm_elicit.planning import detectable
+    from llm_elicit.report import advice
 else:
+    advice = LazyModule("llm_elicit.report.advice")
+    detectable = LazyModule("llm_elicit.planning.detectable")
     orchestrator = LazyModule("llm_elicit.orchestrator")
     run_folder = LazyModule("llm_elicit.pipeline.run_folder")
     stages = LazyModule("llm_elicit.pipeline.stages")
@@ -53,7 +57,7 @@ def run_command(
         with frozen_gc():
             result = stages.run(cell, max_cost=max_cost, cache=cache, limiters=limiters)
         facts = _report_facts(result)
-        text = [*_verdict_lines(facts["verdicts"]), f"report: {result.report_path}"]
+        text = [*_verdict_lines(result.audit), f"report: {result.report_path}"]
         return Outcome(text, facts, result.problems)
 
     cells, limiters = stages.plan_grid(campaign), orchestrator.RateLimiters()
@@ -68,7 +72,9 @@ def plan_command(campaign: CampaignName, as_json: AsJson = False) -> None:
         design, direct = cell.campaign.design, len(cell.plan.direct)
         asked = f"{design.questions} questions per judge" + (f", {direct} direct" if direct else "")
         facts = {"pairs": design.pairs, "questions": design.questions, "direct": direct}
-        return Outcome([f"{cell.folder}: {design.pairs} pairs, {asked}"], facts)
+        note = detectable.detectable_note(cell.campaign, cell.space)
+        text = [f"{cell.folder}: {design.pairs} pairs, {asked}", *([note] if note else [])]
+        return Outcome(text, facts | ({"note": note} if note else {}))
 
     for_each(stages.plan_grid(campaign), work, as_json)
 
@@ -145,7 +151,7 @@ def audit_command(run: RunName, as_json: AsJson = False) -> None:
         with orchestrator.Display() as progress:
             stages.audit(cell, progress)
         audit = cell.audit
-        return Outcome(_verdict_lines(_verdicts(audit)), {"audit": audit})
+        return Outcome(_verdict_lines(audit), {"audit": audit})
 
     for_each(run_folder.open_runs(run), work, as_json)
 
@@ -172,8 +178,10 @@ def _verdicts(audit: Audit) -> dict[str, str]:
     return {judge.name: judge.verdict for judge in audit.judges}
 
 
-def _verdict_lines(verdicts: dict[str, str]) -> list[str]:
-    return [f"{name}: {verdict}" for name, verdict in verdicts.items()]
+def _verdict_lines(audit: Audit) -> list[str]:
+    return [
+        f"{judge.name}: {judge.verdict}{advice.without_answers(judge)}" for judge in audit.judges
+    ]
 
 
 def _report_facts(result: Run) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from llm_elicit.audit.consistency import Consistency
 from llm_elicit.audit.judge_audit import JudgeAudit
 from llm_elicit.audit.preference import Preference
-from llm_elicit.audit.randomization import fewest_pairs
 from llm_elicit.audit.record import Audit
 from llm_elicit.config.campaign import Campaign
+from llm_elicit.planning.detectable import fewest_pairs
 from llm_elicit.report.formatting import listed
+from llm_elicit.report.verdicts import unusable
 
 _READ = {
     "truncated": "raise its `max_tokens`, or turn its thinking off, so that answers are not cut",
@@ -25,12 +26,12 @@ def next_step(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> str:
     """Return what to change or ask next; empty if there is nothing to improve."""
     preference, level = judge.preference, audit.settings.level
     if preference.verdict == "no usable answers":
-        return f"Next: {_readable(judge.consistency)}."
+        return f"Next: {_how_to_read(judge.consistency)}."
     if preference.verdict == "too few answers":
         least = fewest_pairs(sum(one.preference.pairs > 0 for one in audit.judges), level)
         steps = [f"ask more pairs: at least {least} can show a preference, a few dozen a faint one"]
         if preference.pairs < campaign.design.pairs:
-            steps.insert(0, _readable(judge.consistency))
+            steps.insert(0, _how_to_read(judge.consistency))
         return f"Next: {listed(steps)}."
     if not preference.consistent:
         return f"Next: {listed(_find_more(preference, campaign), 'or')}."
@@ -46,8 +47,20 @@ def next_step(judge: JudgeAudit, audit: Audit, campaign: Campaign) -> str:
     return f"Next: {listed(steps)}." if steps else ""
 
 
-def _readable(answers: Consistency) -> str:
-    """Return how to get usable answers, by the most frequent reason why there are none."""
+def without_answers(judge: JudgeAudit) -> str:
+    """Return why a judge has no usable answers, and what to do; empty if it has some.
+
+    The end of the line that a command prints of its verdict.
+    """
+    if judge.verdict != "no usable answers":
+        return ""
+    answers = judge.consistency
+    lost = f"{unusable(answers)} of {answers.judgments:,}"
+    return f" ({lost}): {_how_to_read(answers)}"
+
+
+def _how_to_read(answers: Consistency) -> str:
+    """Return how to get usable answers, by the most frequent reason why some are not."""
     counts = {kind: answers.verdicts[kind] for kind in _READ}
     worst = max(counts, key=lambda kind: counts[kind])
     return _READ[worst] if counts[worst] else "run it again to ask the missing questions"

@@ -148,6 +148,7 @@ def test_a_dry_run_sends_nothing(llm_elicit, tmp_path):
     assert done.stdout.count("bill length") == 6  # three questions of two penguins
     assert "120" in done.stdout
     assert "Nothing was sent" in done.stdout
+    assert "60 pairs can show a preference (smallest p-value 0.0005): one that expl" in done.stdout
     assert not (tmp_path / "runs").exists()
 
 
