@@ -17,6 +17,10 @@ class InputError(ElicitError):
     exit_code = 2
 
 
+class ConflictError(InputError):
+    """What was asked is not possible now, such as to pause a run that has ended."""
+
+
 class JudgeError(ElicitError):
     """A judge cannot be asked further; its answers so far are kept."""
 

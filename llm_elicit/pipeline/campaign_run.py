@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llm_elicit.errors import CancelledRunError, ElicitError, InputError
+from llm_elicit.errors import CancelledRunError, ConflictError, ElicitError, InputError
 from llm_elicit.orchestrator import (
     ENDED,
     Budget,
@@ -155,7 +155,7 @@ class CampaignRun:
         It returns at once if someone lets the run go on meanwhile.
 
         Raises:
-            InputError: the run has ended.
+            ConflictError: the run has ended.
         """
         self._check_alive("paused")
         await self._request("paused")
@@ -169,11 +169,11 @@ class CampaignRun:
         """Go on with a run that is paused, or begin an ended one again where it stopped.
 
         Raises:
-            InputError: it is done, or it is being deleted.
+            ConflictError: it is done, or it is being deleted.
         """
         self._check_kept()
         if self.state == "done":
-            raise InputError(f"{self.name}: the run is done; there is nothing to resume")
+            raise ConflictError(f"{self.name}: the run is done; there is nothing to resume")
         if self._task.done():
             self._start = {"wanted": "running", "error": None}
             self._error, self._problems = None, ()
@@ -206,8 +206,9 @@ class CampaignRun:
             max_cost: a cap in USD over all resumes, above 0.
 
         Raises:
-            InputError: a limit is out of its range, the price of a judge is unknown, so that a cap
-                cannot be held, or the run is being deleted.
+            InputError: a limit is out of its range, or the price of a judge is unknown, so that a
+                cap cannot be held.
+            ConflictError: the run is being deleted.
         """
         self._check_kept()
         await in_thread(partial(check_limits, self.run.campaign, max_cost, concurrency))
@@ -242,12 +243,12 @@ class CampaignRun:
 
     def _check_kept(self) -> None:
         if self._removal is not None:
-            raise InputError(f"{self.name}: the run is being deleted")
+            raise ConflictError(f"{self.name}: the run is being deleted")
 
     def _check_alive(self, wanted: str) -> None:
         self._check_kept()
         if self._task.done():
-            raise InputError(f"{self.name}: the run is {self.state} and cannot be {wanted}")
+            raise ConflictError(f"{self.name}: the run is {self.state} and cannot be {wanted}")
 
     async def _request(self, wanted: Wanted | None, **limits: Any) -> None:
         await self._begun.wait()  # what is wanted at the start is recorded first

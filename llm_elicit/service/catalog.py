@@ -17,7 +17,7 @@ from fastapi import Depends, Request
 from fastapi import Path as InPath
 
 from llm_elicit import orchestrator
-from llm_elicit.errors import ElicitError, InputError
+from llm_elicit.errors import ConflictError, ElicitError
 from llm_elicit.pipeline.run_control import check_limits
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
 from llm_elicit.pipeline.snapshot import RunSnapshot, stored_snapshot
@@ -99,7 +99,7 @@ class Catalog:
         """Ask a run that is not of this process to do something, or to have other limits.
 
         Raises:
-            InputError: it has ended.
+            ConflictError: it has ended.
         """
         run = await self.run(name)
         await asyncio.to_thread(_request, run, wanted, **limits)
@@ -108,7 +108,7 @@ class Catalog:
         """Cancel a run and remove its folder and journal.
 
         Raises:
-            InputError: another process is at work on it.
+            ConflictError: another process is at work on it.
         """
         if self.here(name) is not None:
             await self.runtime.delete(name)
@@ -153,12 +153,14 @@ def _request(
     concurrency: int | None = None,
 ) -> None:
     if not orchestrator.is_active(run.location):
-        raise InputError(f"{run.campaign.name}: no process is at work on it; start it")
+        raise ConflictError(f"{run.campaign.name}: no process is at work on it; start it")
     check_limits(run.campaign, max_cost, concurrency)
     orchestrator.request(run.location, wanted, max_cost=max_cost, concurrency=concurrency)
 
 
 def _delete(run: Run) -> None:
     if orchestrator.is_active(run.location):
-        raise InputError(f"{run.campaign.name}: another process is at work on it; cancel it first")
+        raise ConflictError(
+            f"{run.campaign.name}: another process is at work on it; cancel it first"
+        )
     run.remove()

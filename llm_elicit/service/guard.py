@@ -33,7 +33,10 @@ UPLOADS = "/api/spaces"
 """The path of requests that may be as large as a table."""
 
 _BODY_SECONDS = 30.0
-"""Seconds to wait for the next part of a request."""
+"""Seconds that a request's body may take, beside those for its size."""
+
+_BODY_PACE = 2_000
+"""Bytes in each further second."""
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -187,7 +190,9 @@ class _Body:
 
     def __init__(self, receive: Receive, headers: Headers, largest: int) -> None:
         self._receive, self._largest = receive, largest
-        self._size, self._whole = 0, False
+        self._size, self._whole, self._began = 0, False, time.monotonic()
+        if "transfer-encoding" in headers and "content-length" in headers:
+            raise ProblemError(400, "the request states two lengths", {"connection": "close"})
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise ProblemError(
                 415, "the request is compressed; send it as it is", {"accept-encoding": "identity"}
@@ -204,10 +209,12 @@ class _Body:
         """
         if self._whole:
             return await self._receive()
+        left = self._began + _BODY_SECONDS + self._size / _BODY_PACE - time.monotonic()
         try:
-            message = await asyncio.wait_for(self._receive(), _BODY_SECONDS)
+            message = await asyncio.wait_for(self._receive(), left)
         except TimeoutError:
-            raise ProblemError(408, "the rest of the request did not come") from None
+            closed = {"connection": "close"}
+            raise ProblemError(408, "the rest of the request did not come", closed) from None
         self._size += len(message.get("body", b""))
         if self._size > self._largest:
             raise self._too_large()

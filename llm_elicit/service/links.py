@@ -19,6 +19,7 @@ from itsdangerous import BadData, URLSafeSerializer
 
 from llm_elicit.errors import InputError
 from llm_elicit.service.own_files import opened
+from llm_elicit.service.problems import ProblemError
 
 FILE = "links.sqlite"
 
@@ -135,13 +136,13 @@ class Links:
         """Revoke a link of a campaign, at once and for good.
 
         Raises:
-            InputError: there is none with that id.
+            ProblemError: there is none with that id.
         """
         revoke = "UPDATE links SET revoked = coalesce(revoked, ?) WHERE id = ? AND campaign = ?"
         with self._open() as db:
             found = db.execute(revoke, (time.time(), link, campaign))
             if not found.rowcount:
-                raise InputError(f"no link {link!r}; list the campaign's links")
+                raise ProblemError(404, f"no link {link!r}; list the campaign's links")
 
     def forget(self, campaign: str) -> None:
         """Remove the links of a campaign that is deleted."""

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from llm_elicit._util.sanitize import visible
-from llm_elicit.errors import ElicitError, InputError
+from llm_elicit.errors import ConflictError, ElicitError, InputError
 from llm_elicit.service.keys import Keys
 
 logger = logging.getLogger("llm_elicit.service")
@@ -60,12 +60,12 @@ def status_of(error: Exception) -> int:
     """Return the HTTP status of a refused request, or of an error of this package.
 
     Example:
-        >>> status_of(InputError("no such judge")), status_of(ElicitError("the key is refused"))
+        >>> status_of(InputError("no such judge")), status_of(ConflictError("the run has ended"))
         (422, 409)
     """
     if isinstance(error, ProblemError):
         return error.status_code
-    if isinstance(error, InputError):
+    if isinstance(error, InputError) and not isinstance(error, ConflictError):
         return 422
     return 409 if isinstance(error, ElicitError) else 500
 

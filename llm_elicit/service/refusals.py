@@ -40,7 +40,9 @@ def add_handlers(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return await _refused(request, error, 422, first_error(error.errors(), request))
+        # A name that cannot be one names nothing.
+        status = 404 if error.errors()[0]["loc"][0] == "path" else 422
+        return await _refused(request, error, status, first_error(error.errors(), request))
 
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(ElicitError, known)

@@ -28,7 +28,7 @@ from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.base_model import StrictModel
-from llm_elicit.errors import InputError
+from llm_elicit.errors import ConflictError, InputError
 from llm_elicit.pipeline import stages
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.service.catalog import CampaignName, Runs
@@ -237,7 +237,7 @@ def _table(folder: Path, path: Path) -> Path:
             return Comparisons.empty(run.space.names).write(path)
         with contextlib.suppress(orchestrator.OldPlanError):
             return stages.export(run, path)
-    raise InputError(f"{run.campaign.name}: rounds are being planned; try again")
+    raise ConflictError(f"{run.campaign.name}: rounds are being planned; try again")
 
 
 def _page(folder: Path, offset: int, limit: int) -> bytes:
@@ -301,11 +301,13 @@ def _belief(run: Run, judge: str) -> Any:
     """Return a judge's belief.
 
     Raises:
-        InputError: it has none.
+        ProblemError: it has none.
     """
     if judge not in run.beliefs:
         known = ", ".join(run.beliefs) or "none yet"
-        raise InputError(f"{run.campaign.name}: no belief of {judge[:80]!r}; there are {known}")
+        raise ProblemError(
+            404, f"{run.campaign.name}: no belief of {judge[:80]!r}; there are {known}"
+        )
     return run.beliefs[judge]
 
 

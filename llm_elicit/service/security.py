@@ -26,6 +26,7 @@ from llm_elicit.service.links import ForgedLinkError, Link
 from llm_elicit.service.problems import ProblemError, check_parameters
 from llm_elicit.service.sessions import Session
 from llm_elicit.service.state import service_of
+from llm_elicit.service.workers import READER
 
 CSRF_FIELD, CSRF_HEADER = "csrf", "X-CSRF-Token"
 
@@ -71,6 +72,7 @@ def require(scope: Scope) -> Callable[[Request], Awaitable[Caller]]:
             )
         if request.method not in SAFE:
             await _check_form(request, caller)
+        READER.set(_address(request) if caller.scope == "read" else None)
         check_parameters(request)
         return caller
 

@@ -30,6 +30,7 @@ from llm_elicit.service import (
     results,
     spaces,
 )
+from llm_elicit.service.connections import Connection
 from llm_elicit.service.guard import Guard
 from llm_elicit.service.keys import Keys
 from llm_elicit.service.proxies import Proxied
@@ -145,6 +146,10 @@ Longer than proxies and clients keep theirs, so that they close them.
 """
 
 
+_OTHERS = 400
+"""The number of connections above that of event streams from which on waiting ones are closed."""
+
+
 def serve(settings: ServerSettings, say: Callable[[str], None], start: Sequence[str] = ()) -> None:
     """Serve until SIGTERM or Ctrl-C; runs are stopped and come back with the next start.
 
@@ -161,6 +166,7 @@ def serve(settings: ServerSettings, say: Callable[[str], None], start: Sequence[
     listening = _bound(settings)
     config = uvicorn.Config(
         app,
+        http=type("_Limited", (Connection,), {"most": settings.bounds.watchers + _OTHERS}),
         log_config=None,
         access_log=False,
         server_header=False,

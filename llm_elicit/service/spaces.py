@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from llm_elicit.config import resources
 from llm_elicit.config.base_model import parse_yaml, read_yaml, validated
-from llm_elicit.errors import ElicitError, InputError
+from llm_elicit.errors import ConflictError, ElicitError, InputError
 from llm_elicit.pipeline.recovery import run_folders
 from llm_elicit.pipeline.run_folder import CAMPAIGN
 from llm_elicit.service.problems import ProblemError
@@ -229,16 +229,20 @@ class Library:
         """Return the path of a space's YAML file.
 
         Raises:
-            InputError: there is none of that name.
+            ProblemError: there is none of that name.
         """
-        return resources.find("datasets", self.find(name), ".yaml")
+        try:
+            return resources.find("datasets", self.find(name), ".yaml")
+        except InputError as error:
+            raise ProblemError(404, str(error)) from None
 
     @contextmanager
     def added(self, name: str) -> Iterator[Path]:
         """Yield an empty folder for a new space, which is put in its place at the end.
 
         Raises:
-            InputError: the name is taken, or is none.
+            ConflictError: the name is taken.
+            InputError: it is none.
         """
         self._check_free(name)
         beside = self._folder / f".{secrets.token_hex(8)}"
@@ -248,7 +252,7 @@ class Library:
             try:
                 os.rename(beside, self._folder / name)  # noqa: PTH104 - refuses a folder in use
             except OSError:
-                raise InputError(f"a feature space {name!r} exists; choose another name") from None
+                raise _taken(name) from None
         finally:
             shutil.rmtree(beside, ignore_errors=True)
 
@@ -256,7 +260,8 @@ class Library:
         """Write the YAML text of an uploaded space, and return it.
 
         Raises:
-            InputError: it was not uploaded, or the text breaks a rule.
+            ProblemError: it was not uploaded.
+            InputError: the text breaks a rule.
         """
         folder = self._uploaded(name)
         space = checked(text, name, folder)
@@ -269,16 +274,17 @@ class Library:
         """Remove an uploaded space with its table.
 
         Raises:
-            InputError: it was not uploaded.
+            ProblemError: it was not uploaded.
         """
         shutil.rmtree(self._uploaded(name))
 
     def _uploaded(self, name: str) -> Path:
         known = self.names()
         if not known.get(name):
-            raise InputError(
+            raise ProblemError(
+                404,
                 f"no uploaded feature space {name!r}; those of the server's own folders stay as "
-                "they are"
+                "they are",
             )
         return self._folder / name
 
@@ -289,7 +295,11 @@ class Library:
                 "the first a letter"
             )
         if name in self.names():
-            raise InputError(f"a feature space {name!r} exists; choose another name")
+            raise _taken(name)
+
+
+def _taken(name: str) -> ConflictError:
+    return ConflictError(f"a feature space {name!r} exists; choose another name")
 
 
 def _names(text: str) -> list[str]:

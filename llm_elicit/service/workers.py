@@ -11,7 +11,9 @@ import asyncio
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -25,11 +27,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _NICENESS = 5
-_WAITING = 32
+_WAITING, _WAITING_READERS = 32, 16
+_MOST_OF_A_READER = 3
+
+READER: ContextVar[str | None] = ContextVar("READER", default=None)
+"""The address of who sent the present request, if they may only look."""
 
 
 class Workers:
     """Processes that work for requests.
+
+    One of several is never taken by those who may only look, so that they keep nobody else waiting.
 
     Args:
         count: how many there are.
@@ -39,7 +47,9 @@ class Workers:
     def __init__(self, count: int, seconds: float) -> None:
         self._slots, self._seconds = asyncio.Semaphore(count), seconds
         self._limiter: anyio.CapacityLimiter | None = None
+        self._of_readers = asyncio.Semaphore(max(count - 1, 1))
         self._count, self._waiting = count, 0
+        self._readers: Counter[str] = Counter()
 
     async def call(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """Return the result of a function of a module, called in another process.
@@ -48,14 +58,35 @@ class Workers:
             ProblemError: too many calls wait, or the call took too long or too much memory.
             Exception: the function's own.
         """
+        call, reader = partial(work, *args, **named), READER.get()
+        if reader is not None:
+            return await self._called_by_reader(reader, call)
         if self._waiting >= _WAITING:
-            raise ProblemError(503, "the service is busy; try again", {"retry-after": "5"})
+            raise _busy()
         self._waiting += 1
         try:
             async with self._slots:
-                return await self._called(partial(work, *args, **named))
+                return await self._called(call)
         finally:
             self._waiting -= 1
+
+    async def _called_by_reader(self, reader: str, work: Callable[[], T]) -> T:
+        if self._readers[reader] >= _MOST_OF_A_READER:
+            raise ProblemError(
+                429,
+                f"{_MOST_OF_A_READER} of your requests are at work; wait for one of them",
+                {"retry-after": "5"},
+            )
+        if self._readers.total() >= _WAITING_READERS:
+            raise _busy()
+        self._readers[reader] += 1
+        try:
+            async with self._of_readers, self._slots:
+                return await self._called(work)
+        finally:
+            self._readers[reader] -= 1
+            if not self._readers[reader]:
+                del self._readers[reader]
 
     async def _called(self, work: Callable[[], T]) -> T:
         limiter = self._limiter = self._limiter or anyio.CapacityLimiter(self._count)
@@ -70,6 +101,10 @@ class Workers:
             ) from None
         except BrokenWorkerProcess:
             raise ProblemError(422, "this takes too much memory; ask for less") from None
+
+
+def _busy() -> ProblemError:
+    return ProblemError(503, "the service is busy; try again", {"retry-after": "5"})
 
 
 _prepared = False

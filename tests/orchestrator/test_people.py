@@ -87,7 +87,12 @@ def test_answers_of_people_are_ordinary_answers(location: JournalLocation) -> No
             assert card is not None
             people.answer("ada", "ada", card.id, choice, confidence=0.8, seconds=2.5)
         assert people.next("ada", "ada") is None
-        assert vars(people.progress("ada", "ada")) == {"answered": 10, "wanted": 10, "left": 0}
+        assert vars(people.progress("ada", "ada")) == {
+            "answered": 10,
+            "wanted": 10,
+            "left": 0,
+            "additional": 0,
+        }
     study = study.model_copy(update={"journal": location.address})
     frame = table(study, location.folder).frame
     assert sorted(zip(frame["pair"], frame["order"], strict=True)) == [

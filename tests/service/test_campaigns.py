@@ -151,7 +151,7 @@ def test_wrong_words_of_points_are_named(done: httpx.Client) -> None:
     assert "Dodo" in problem(answer, 422)
     answer = done.post(path, json={"points": [point | {"species": 1.0}]})
     assert "species is a word" in problem(answer, 422)
-    assert "no belief of 'nobody'" in problem(done.get("/api/campaigns/birds/beliefs/nobody"), 422)
+    assert "no belief of 'nobody'" in problem(done.get("/api/campaigns/birds/beliefs/nobody"), 404)
     problem(done.get("/api/campaigns/birds/beliefs/expert/samples", params={"n": 10**9}), 422)
 
 
@@ -273,7 +273,7 @@ def test_pause_resume_retune_cancel_delete(served: Served) -> None:
         cancelled = client.post("/api/campaigns/long/cancel?wait=60").json()
         assert cancelled["state"] == "cancelled"
         assert judgments(client, "long") == cancelled["judges"]["expert"]["done"] >= asked
-        problem(client.post("/api/campaigns/long/pause"), 422)
+        problem(client.post("/api/campaigns/long/pause"), 409)
         assert client.delete("/api/campaigns/long?wait=60").status_code == 204
         problem(client.get("/api/campaigns/long"), 404)
         assert not (served.runs / "long").exists()
@@ -396,7 +396,7 @@ def test_runs_of_other_processes_are_shown(served: Served) -> None:
         assert state["judges"]["expert"]["done"] == 40
         events = read_events(client, "own")
         assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
-        assert "start it" in problem(client.post("/api/campaigns/own/pause"), 422)
+        assert "start it" in problem(client.post("/api/campaigns/own/pause"), 409)
         client.post("/api/campaigns/own/start")
         wait_for(client, "own", lambda now: now["stage"] not in ("plan", "ask"))
         client.post("/api/campaigns/own/cancel?wait=60")

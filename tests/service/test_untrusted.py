@@ -332,7 +332,7 @@ def test_a_table_that_is_none_or_a_bomb(served: Served, content: bytes) -> None:
         said = problem(answer, 422)
         assert "/" not in said.replace("'llm-elicit[excel]'", "").partition(":")[0]
         assert time.monotonic() - began < 20.0
-        problem(client.get("/api/spaces/bomb"), 422)
+        problem(client.get("/api/spaces/bomb"), 404)
 
 
 @pytest.mark.parametrize("kind", ["application/zip", "application/vnd.ms-excel", "", "text/html"])
@@ -364,7 +364,7 @@ def test_an_uploaded_space_can_be_edited_used_and_removed(uploaded: httpx.Client
     listed = {line["name"]: line["uploaded"] for line in uploaded.get("/api/spaces").json()}
     assert listed["weights"] is True
     assert listed["penguins"] is False
-    problem(uploaded.delete("/api/spaces/penguins"), 422)
+    problem(uploaded.delete("/api/spaces/penguins"), 404)
 
 
 def test_missing_cells_of_an_uploaded_table_can_be_an_answer(served: Served) -> None:
@@ -425,7 +425,7 @@ def test_a_space_is_uploaded_once(uploaded: httpx.Client) -> None:
     sent = {"content-type": "text/csv"}
     for name in ("weights", "penguins"):
         answer = uploaded.post(f"/api/spaces?name={name}", content=CSV, headers=sent)
-        assert "exists" in problem(answer, 422)
+        assert "exists" in problem(answer, 409)
 
 
 def test_the_servers_file_of_the_documentation_is_valid() -> None:
