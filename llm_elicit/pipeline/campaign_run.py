@@ -22,9 +22,8 @@ from llm_elicit.orchestrator import (
     RunState,
     Wanted,
     in_thread,
-    is_begun,
+    read_summary,
     request,
-    status,
     visible_state,
     write_control,
 )
@@ -34,7 +33,7 @@ from llm_elicit.pipeline.event_log import INTERVAL, EventLog
 from llm_elicit.pipeline.run_control import RunControl, check_limits
 from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.run_progress import RunProgress
-from llm_elicit.pipeline.snapshot import RunSnapshot, recorded_failures
+from llm_elicit.pipeline.snapshot import RunSnapshot, failures_of
 from llm_elicit.pipeline.stage_process import make_views, run_stages, run_until
 from llm_elicit.pipeline.stages import AFTER_ASKING, plan_run
 
@@ -118,7 +117,8 @@ class CampaignRun:
         """Return what the run does now."""
         judges = {name: counts.snapshot() for name, counts in self._progress.counts.items()}
         return RunSnapshot.of(
-            self.run,
+            self.folder,
+            self.run.campaign,
             self._now,
             judges,
             state=self.state,
@@ -330,12 +330,13 @@ class CampaignRun:
 
     def _count_earlier(self, run: Run) -> None:
         """Take over the counts of earlier processes."""
-        begun = is_begun(run.location)
-        known = status(run.folder, run.campaign) if begun else run.empty_totals
-        failures = recorded_failures(run)
-        for name, totals in known.items():
-            total = totals.total or run.empty_totals[name].total
-            self._progress.resume(name, replace(totals, total=total), failures[name])
+        earlier = read_summary(run.location, list(self._progress.counts))
+        failures = failures_of(earlier)
+        for name, empty in run.empty_totals.items():
+            totals = earlier.totals.get(name, empty)
+            self._progress.resume(
+                name, replace(totals, total=totals.total or empty.total), failures[name]
+            )
 
     async def _after_asking(self, control: RunControl) -> None:
         """Fit, audit and report in a process, which is stopped while the run is paused."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,9 @@ COMPARISONS, DIRECT = "comparisons.parquet", "direct.parquet"
 
 PEOPLE = "people.parquet"
 """The file of the cards that people have answered, if there are people."""
+
+REPORT = "report.html"
+"""The file of the self-contained report."""
 
 PLAN = "plan.parquet"
 """The file of the pairs."""
@@ -164,7 +167,8 @@ class Run:
     @property
     def empty_totals(self) -> dict[str, orchestrator.Totals]:
         """The counts of every judge before the first question is asked."""
-        questions = self.campaign.design.questions + len(self.plan.direct)
+        direct = len(self.plan.direct) if self.campaign.direct else 0
+        questions = self.campaign.design.questions + direct
         total = orchestrator.Totals(total=questions)
         return {judge.name: total for judge in self.campaign.judges}
 
@@ -222,7 +226,7 @@ class Run:
     @property
     def report_path(self) -> Path:
         """The path of the self-contained report."""
-        return self.folder / "report.html"
+        return self.folder / REPORT
 
     @property
     def tables_digest(self) -> str:
@@ -342,8 +346,8 @@ def find(where: str | Path | Campaign) -> tuple[Campaign, Path]:
                     f"{copy}: changed since it was written; it is the run's copy: change your "
                     "own file and name that, or put it back"
                 )
-            data = read_yaml(copy)
-            return validated(Campaign, data, str(copy), warn=False), folder
+            stat = copy.stat()
+            return _campaign(copy, (stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size)), folder
     if Path(where).is_dir():
         raise InputError(
             f"{where}: a folder without a run: it has no {CAMPAIGN}; name a run's folder, its name "
@@ -351,6 +355,13 @@ def find(where: str | Path | Campaign) -> tuple[Campaign, Path]:
         )
     campaign = Campaign.load(where)
     return campaign, campaign.folder
+
+
+@lru_cache(maxsize=1_000)
+def _campaign(copy: Path, changed: tuple[int, ...]) -> Campaign:
+    """Read a run's copy of its campaign; again if the file was changed."""
+    del changed
+    return validated(Campaign, read_yaml(copy), str(copy), warn=False)
 
 
 def open_runs(where: str | Path | Campaign) -> tuple[Run, ...]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
 
 from pydantic import Field
 
 from llm_elicit import orchestrator
 from llm_elicit.config.base_model import StrictModel
-from llm_elicit.orchestrator import Control, RunState
+from llm_elicit.config.campaign import Campaign
+from llm_elicit.config.judges import Judge
+from llm_elicit.orchestrator import Control, JournalLocation, RunState, Totals
+from llm_elicit.orchestrator.journal import JournalSummary
 from llm_elicit.orchestrator.prices import price_of
-from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.pipeline.run_folder import REPORT, Run
 
 THROTTLED = "rate limited"
 """The kind of failure of requests that were refused for their rate."""
@@ -51,7 +56,7 @@ class RunSnapshot(StrictModel):
 
     Attributes:
         name: the campaign's name.
-        state, stage: see `llm_elicit.orchestrator.Control`.
+        state, stage: see `llm_elicit.orchestrator.Control`; "unreadable" if a list cannot say.
         step: what the stage does, in a few words; empty if it does not say.
         judges: the judges' counts by name.
         cost: USD; None if the price of a judge is unknown.
@@ -64,7 +69,7 @@ class RunSnapshot(StrictModel):
     """
 
     name: str
-    state: RunState
+    state: RunState | Literal["unreadable"]
     stage: str
     step: str
     judges: dict[str, JudgeSnapshot]
@@ -79,27 +84,41 @@ class RunSnapshot(StrictModel):
 
     @classmethod
     def of(
-        cls, run: Run, control: Control, judges: dict[str, JudgeSnapshot], **more: Any
+        cls,
+        folder: Path,
+        campaign: Campaign,
+        control: Control,
+        judges: dict[str, JudgeSnapshot],
+        **more: Any,
     ) -> RunSnapshot:
         """Return the snapshot of a run; `more` are the fields that its process knows."""
         costs = [judge.cost for judge in judges.values() if judge.cost is not None]
-        limits = run.campaign.limits
+        limits = campaign.limits
         return cls(
-            name=run.campaign.name,
+            name=folder.name,
             stage=control.stage,
             judges=judges,
             cost=sum(costs) if len(costs) == len(judges) else None,
             max_cost=limits.max_cost if control.max_cost is None else control.max_cost,
             concurrency=control.concurrency,
-            report=run.report_path.is_file(),
+            report=(folder / REPORT).is_file(),
             **more,
         )
 
+    @classmethod
+    def unreadable(cls, folder: Path, why: str) -> RunSnapshot:
+        """Return the snapshot of a run of which only this is known."""
+        return cls(
+            name=folder.name, state="unreadable", stage="", step="", judges={}, cost=None,
+            max_cost=None, concurrency=None, problems=(why,), live=0, seq=0, updated="",
+            report=False,
+        )  # fmt: skip
 
-def recorded_failures(run: Run) -> dict[str, dict[str, int]]:
+
+def failures_of(summary: JournalSummary) -> dict[str, dict[str, int]]:
     """Return the numbers of failed requests by judge and kind, by the events of a run."""
     failures: dict[str, dict[str, int]] = defaultdict(dict)
-    for event in orchestrator.latest_events(run.location, ("failed", "throttled")):
+    for event in summary.counted:
         if event.judge is not None:
             counted = {THROTTLED: event.data.get("total", 0)}
             failures[event.judge] |= event.data["kinds"] if event.kind == "failed" else counted
@@ -108,34 +127,35 @@ def recorded_failures(run: Run) -> dict[str, dict[str, int]]:
 
 def stored_snapshot(run: Run) -> RunSnapshot:
     """Return what a run of another process does, or did last, by its journal."""
-    control = orchestrator.read_control(run.location)
-    totals = (
-        orchestrator.status(run.folder, run.campaign)
-        if orchestrator.is_begun(run.location)
-        else run.empty_totals
-    )
-    judges, failures = {}, recorded_failures(run)
-    for judge in run.campaign.judges:
-        counts, kinds = totals[judge.name], failures[judge.name]
-        judges[judge.name] = JudgeSnapshot(
-            backend=judge.backend,
-            model=getattr(judge, "model", None) or "",
-            total=counts.total or run.empty_totals[judge.name].total,
-            done=counts.done,
-            failed=counts.failed,
-            cached=counts.cached,
-            requests=counts.requests,
-            errors=sum(kinds.values()),
-            failures=kinds,
-            throttled=kinds.get(THROTTLED, 0),
-            # Answers whose price is unknown are recorded without a cost.
-            cost=counts.cost if counts.cost or price_of(judge) is not None else None,
-        )
+    return read_snapshot(run.folder, run.campaign, lambda: run.empty_totals)
+
+
+def read_snapshot(
+    folder: Path, campaign: Campaign, empty: Callable[[], dict[str, Totals]]
+) -> RunSnapshot:
+    """Return what a run does, or did last, by its campaign and its journal.
+
+    Args:
+        folder: the run's folder.
+        campaign: its campaign.
+        empty: returns the counts before the first question.
+    """
+    names = [judge.name for judge in campaign.judges]
+    summary = orchestrator.read_summary(JournalLocation(folder, campaign.journal), names)
+    totals, failures = summary.totals, failures_of(summary)
+    if not all(name in totals and totals[name].total for name in names):
+        totals = empty() | {name: counts for name, counts in totals.items() if counts.total}
+    judges = {
+        judge.name: _judge_snapshot(judge, totals[judge.name], failures[judge.name])
+        for judge in campaign.judges
+    }
+    control = summary.control
     if control is None:
-        state: RunState = "done" if run.report_path.is_file() else "planned"
+        state: RunState = "done" if (folder / REPORT).is_file() else "planned"
         control = Control(state=state, at_work=True)
     return RunSnapshot.of(
-        run,
+        folder,
+        campaign,
         control,
         judges,
         state=orchestrator.visible_state(control),
@@ -144,4 +164,21 @@ def stored_snapshot(run: Run) -> RunSnapshot:
         live=0,
         seq=0,
         updated=max((one.last for one in totals.values()), default=""),
+    )
+
+
+def _judge_snapshot(judge: Judge, counts: Totals, failures: dict[str, int]) -> JudgeSnapshot:
+    return JudgeSnapshot(
+        backend=judge.backend,
+        model=getattr(judge, "model", None) or "",
+        total=counts.total,
+        done=counts.done,
+        failed=counts.failed,
+        cached=counts.cached,
+        requests=counts.requests,
+        errors=sum(failures.values()),
+        failures=failures,
+        throttled=failures.get(THROTTLED, 0),
+        # Answers whose price is unknown are recorded without a cost.
+        cost=counts.cost if counts.cost or price_of(judge) is not None else None,
     )

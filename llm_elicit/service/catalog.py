@@ -17,7 +17,7 @@ from fastapi import Depends, Request
 from fastapi import Path as InPath
 
 from llm_elicit import orchestrator
-from llm_elicit.errors import ConflictError, ElicitError
+from llm_elicit.errors import ConflictError
 from llm_elicit.pipeline.run_control import check_limits
 from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
 from llm_elicit.pipeline.snapshot import RunSnapshot, stored_snapshot
@@ -26,6 +26,7 @@ from llm_elicit.service.state import service_of
 
 if TYPE_CHECKING:
     from llm_elicit.pipeline.campaign_run import CampaignRun
+    from llm_elicit.pipeline.run_index import RunIndex
     from llm_elicit.pipeline.runtime import Runtime
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
@@ -39,6 +40,7 @@ class Catalog:
     """The runs of a service."""
 
     runtime: Runtime
+    index: RunIndex
 
     def here(self, name: str) -> CampaignRun | None:
         """Return a run of this process; None if there is none of that name."""
@@ -47,11 +49,6 @@ class Catalog:
     def taken(self, name: str) -> bool:
         """Whether there is a run of that name."""
         return name in self.runtime.runs or (self.runtime.folder / name).exists()
-
-    async def names(self) -> list[str]:
-        """Return the names of all runs."""
-        stored = await asyncio.to_thread(_names, self.runtime.folder)
-        return sorted({*stored, *self.runtime.runs})
 
     async def run(self, name: str) -> Run:
         """Return the run of a campaign.
@@ -74,14 +71,12 @@ class Catalog:
         return await asyncio.to_thread(stored_snapshot, await self.run(name))
 
     async def snapshots(self) -> list[RunSnapshot]:
-        """Return what all runs do now; those that cannot be read are left out."""
-        found = []
-        for name in await self.names():
-            try:
-                found.append(await self.snapshot(name))
-            except (ElicitError, ProblemError):
-                continue
-        return found
+        """Return what all runs do now by name; of those that cannot be read, why."""
+        here = dict(self.runtime.runs)
+        others = await asyncio.to_thread(self.index.snapshots, here.keys())
+        named = [run for run in others if re.match(NAME, run.name)]
+        found = [*named, *(run.snapshot() for run in here.values())]
+        return sorted(found, key=lambda run: run.name)
 
     async def at_work_elsewhere(self, name: str) -> bool:
         """Whether another process works on a run.
@@ -118,16 +113,11 @@ class Catalog:
 
 def catalog(request: Request) -> Catalog:
     """Return the runs of the service that a request came to; a dependency."""
-    return Catalog(service_of(request).runtime)
+    service = service_of(request)
+    return Catalog(service.runtime, service.index)
 
 
 Runs = Annotated[Catalog, Depends(catalog)]
-
-
-def _names(folder: Path) -> list[str]:
-    """Return the names of the runs in a folder; grids have cells in their place."""
-    found = [path.parent.name for path in folder.glob(f"*/{CAMPAIGN}")]
-    return [name for name in found if re.match(NAME, name)]
 
 
 def _open(folder: Path, name: str) -> Run:

@@ -45,6 +45,7 @@ router = APIRouter(include_in_schema=False)
 
 _SCRIPTS = ("live.js", "judge.js")
 _KEPT = {"cache-control": "max-age=300"}
+_LAST = (*ENDED, "unreadable")
 _PATIENCE = 2.0
 """Seconds that a form waits until a run has followed."""
 
@@ -324,7 +325,7 @@ async def _home(request: Request, runs: Catalog, scope: str, **more: Any) -> str
 
 def _listed(found: list[RunSnapshot]) -> dict[str, Any]:
     """Return the campaigns as their list needs them: those at work first, then by name."""
-    order = sorted(found, key=lambda run: (run.state in ENDED, run.name))
+    order = sorted(found, key=lambda run: (run.state in _LAST, run.name))
     return {"runs": order, "words": {run.name: state_words(run) for run in found}}
 
 

@@ -217,6 +217,7 @@ _ACTIONS: dict[str, tuple[str, ...]] = {
     "cancelled": ("start",),
     "failed": ("start",),
     "done": (),
+    "unreadable": (),
 }
 """What can be done with a run, by its state."""
 
@@ -230,6 +231,7 @@ _WORDS = {
     "cancelled": "cancelled",
     "done": "done",
     "failed": "failed",
+    "unreadable": "cannot be read",
 }
 _STAGES = {
     "plan": "planning the questions",

@@ -52,6 +52,10 @@ Errors are `application/problem+json`. Where a token is required, send it as
 """
 
 
+_FIRST_LOOK = 10.0
+"""Seconds that a start may take to look at the runs in the folder; then it goes on meanwhile."""
+
+
 def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
     """Return the application of a service.
 
@@ -77,6 +81,9 @@ def create_app(settings: ServerSettings, start: Sequence[str] = ()) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         del app
+        # The first list of runs would wait for all that no service has seen yet.
+        seeing = asyncio.create_task(asyncio.to_thread(service.index.snapshots))
+        await asyncio.wait([seeing], timeout=_FIRST_LOOK)
         async with runtime:
             beginning = asyncio.create_task(_begin(runtime, chosen))
             yield

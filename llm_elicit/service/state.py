@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from llm_elicit.orchestrator.people import People
 from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.pipeline.run_index import RunIndex
 from llm_elicit.pipeline.runtime import Runtime
 from llm_elicit.service.keys import Keys
 from llm_elicit.service.links import Links
@@ -69,6 +70,7 @@ class Service:
         settings: its settings.
         keys: its secrets.
         runtime: its runs.
+        index: the other runs in its folder.
         sessions: the sessions of browsers.
         links: the links of people who judge.
         experts: the runs that people judge.
@@ -84,6 +86,7 @@ class Service:
     settings: ServerSettings
     keys: Keys
     runtime: Runtime
+    index: RunIndex = field(init=False)
     sessions: Sessions = field(init=False)
     links: Links = field(init=False)
     experts: Experts = field(default_factory=Experts)
@@ -97,6 +100,7 @@ class Service:
 
     def __post_init__(self) -> None:
         settings = self.settings
+        self.index = RunIndex(settings.runs, settings.own_folder / "runs")
         self.sessions = Sessions(self.keys, settings.own_folder, settings.session)
         self.links = Links(settings.own_folder, self.keys.secret)
         self.workers = Workers(2, settings.bounds.seconds)

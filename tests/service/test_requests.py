@@ -109,3 +109,19 @@ def test_before_the_first_answer_every_format_is_an_empty_table(
         assert answer.json() == {"total": 0, "offset": 0, "rows": []}
     elif form == "jsonl":
         assert answer.content == b""
+
+
+def test_a_run_that_cannot_be_read_is_listed_with_the_reason(tmp_path: Path) -> None:
+    broken = tmp_path / "runs" / "broken"
+    broken.mkdir(parents=True)
+    (broken / "campaign.yaml").write_text("name: '<b>x</b>'\nspace: 3\n")
+    with in_process(tmp_path) as client:
+        [listed] = client.get("/api/campaigns").json()
+        assert (listed["name"], listed["state"]) == ("broken", "unreadable")
+        assert "name: String should match pattern" in listed["problems"][0]
+        page = client.get("/").text
+        assert "cannot be read" in page
+        assert "got &#39;&lt;b&gt;x&lt;/b&gt;&#39;" in page
+        assert client.get("/campaigns/broken").status_code == 422
+        assert "name: String should match" in client.get("/campaigns/broken").text
+        assert "name: String should match" in problem(client.get("/api/campaigns/broken"), 422)

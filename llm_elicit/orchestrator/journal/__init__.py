@@ -24,7 +24,6 @@ from llm_elicit.orchestrator.journal.control import (
     begin_control,
     drop_journal,
     is_active,
-    latest_events,
     read_control,
     read_events,
     record_events,
@@ -58,6 +57,7 @@ from llm_elicit.orchestrator.journal.reading import (
     totals,
 )
 from llm_elicit.orchestrator.journal.store import Journal
+from llm_elicit.orchestrator.journal.summary import JournalSummary, read_summary
 
 __all__ = [
     "AT_WORK",
@@ -73,6 +73,7 @@ __all__ = [
     "Journal",
     "JournalError",
     "JournalLocation",
+    "JournalSummary",
     "Question",
     "RunEvent",
     "RunInUseError",
@@ -94,7 +95,6 @@ __all__ = [
     "is_begun",
     "kept_answers",
     "kept_identity",
-    "latest_events",
     "missed",
     "now",
     "open_questions",
@@ -102,6 +102,7 @@ __all__ = [
     "quarantined",
     "read_control",
     "read_events",
+    "read_summary",
     "reading",
     "record_events",
     "record_rounds",

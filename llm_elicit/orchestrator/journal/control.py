@@ -6,10 +6,13 @@ at work on the run reads the request within half a second. Both survive the proc
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -20,7 +23,12 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
 from llm_elicit.orchestrator.journal.changes import now, storable
-from llm_elicit.orchestrator.journal.interface import FILE, JournalLocation, RunInUseError
+from llm_elicit.orchestrator.journal.interface import (
+    FILE,
+    JournalLocation,
+    RunInUseError,
+    in_sqlite,
+)
 from llm_elicit.orchestrator.journal.schema import clock, control, events, prepare_schema
 
 Wanted = Literal["running", "paused", "cancelled"]
@@ -108,6 +116,9 @@ _LIVES = clock() - control.c.alive < SILENCE
 _GOES_ON = control.c.state.not_in(ENDED)
 _COLUMNS = [*(control.c[name] for name in _WRITTEN), _LIVES.label("at_work")]
 
+CONTROL = select(*_COLUMNS)
+"""The query of what a run should do and does, with whether it lives."""
+
 
 def read_control(location: JournalLocation) -> Control | None:
     """Return what a run should do and does; None if nobody has recorded it.
@@ -118,6 +129,10 @@ def read_control(location: JournalLocation) -> Control | None:
     if not location.shared and not (location.folder / FILE).is_file():
         return None
     with location.guarded():
+        if not location.shared:
+            with contextlib.suppress(sqlite3.OperationalError), location.glance() as db:
+                row = db.execute(_control_of_file()).fetchone()
+                return None if row is None else control_of(dict(row))
         engine = location.readable()
         try:
             return _selected(engine, _COLUMNS)
@@ -125,10 +140,15 @@ def read_control(location: JournalLocation) -> Control | None:
             return _of_an_earlier_version(engine)
 
 
+@cache
+def _control_of_file() -> str:
+    return in_sqlite(CONTROL)
+
+
 def _selected(engine: sa.Engine, columns: Sequence[sa.ColumnElement[Any]]) -> Control | None:
     with engine.connect() as db, db.begin():
         row = db.execute(select(*columns)).one_or_none()
-        return None if row is None else _read(row)
+        return None if row is None else control_of(row._asdict())
 
 
 def _of_an_earlier_version(engine: sa.Engine) -> Control | None:
@@ -140,8 +160,9 @@ def _of_an_earlier_version(engine: sa.Engine) -> Control | None:
     return _selected(engine, [column for column in _COLUMNS if column.key in known])
 
 
-def _read(row: sa.Row[Any]) -> Control:
-    return Control(**{**row._mapping, "at_work": bool(row.at_work)})
+def control_of(row: Mapping[str, Any]) -> Control:
+    """Return what a row of `CONTROL` says."""
+    return Control(**{**row, "at_work": bool(row["at_work"])})
 
 
 def is_active(location: JournalLocation) -> bool:
@@ -229,7 +250,7 @@ def _changed(db: sa.Connection, values: Mapping[str, Any], takeovers: int | None
             "this process gave no sign of life for so long that another took the run over; every "
             "answer received is kept"
         )
-    return _read(db.execute(select(*_COLUMNS)).one())
+    return control_of(db.execute(CONTROL).one()._asdict())
 
 
 def request(
@@ -287,7 +308,7 @@ def read_events(location: JournalLocation, since: int = 0, most: int = _PAGE) ->
         if not sa.inspect(db).has_table("events"):
             return []
         found = select(events).where(events.c.seq > since).order_by(events.c.seq).limit(most)
-        return [_event(row) for row in db.execute(found)]
+        return [event_of(row._asdict()) for row in db.execute(found)]
 
 
 def latest_events(location: JournalLocation, kinds: Sequence[str]) -> list[RunEvent]:
@@ -298,16 +319,22 @@ def latest_events(location: JournalLocation, kinds: Sequence[str]) -> list[RunEv
     """
     if not location.shared and not (location.folder / FILE).is_file():
         return []
-    c = events.c
-    latest = select(func.max(c.seq)).where(c.kind.in_(kinds)).group_by(c.kind, c.judge)
     with location.guarded(), location.readable().connect() as db, db.begin():
         if not sa.inspect(db).has_table("events"):
             return []
-        return [_event(row) for row in db.execute(select(events).where(c.seq.in_(latest)))]
+        return [event_of(row._asdict()) for row in db.execute(latest_of(kinds))]
 
 
-def _event(row: sa.Row[Any]) -> RunEvent:
-    return RunEvent(**{**row._mapping, "data": json.loads(row.data)})
+def latest_of(kinds: Sequence[str]) -> sa.Select[Any]:
+    """Return the query of the latest event of each of these kinds and each judge."""
+    c = events.c
+    latest = select(func.max(c.seq)).where(c.kind.in_(kinds)).group_by(c.kind, c.judge)
+    return select(events).where(c.seq.in_(latest))
+
+
+def event_of(row: Mapping[str, Any]) -> RunEvent:
+    """Return the event of a row."""
+    return RunEvent(**{**row, "data": json.loads(row["data"])})
 
 
 def drop_journal(location: JournalLocation) -> None:

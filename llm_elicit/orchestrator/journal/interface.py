@@ -10,12 +10,13 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
@@ -100,11 +101,28 @@ class JournalLocation:
         """
         if self.address is not None:
             return _postgresql(self.address, self.schema, LEASE)
-        path = self.folder / FILE
-        if not path.is_file():
+        if not (self.folder / FILE).is_file():
             raise InputError(f"{self.folder}: no journal here; run the campaign first")
+        return sqlite_engine(self.only_read, begin="BEGIN")
+
+    @property
+    def only_read(self) -> str:
+        """The address of the SQLite file for a connection that only reads."""
+        path = self.folder / FILE
         mode = "mode=ro&immutable=1" if _archived(path) else "mode=ro"
-        return sqlite_engine(f"{path.resolve().as_uri()}?{mode}", begin="BEGIN")
+        return f"{path.resolve().as_uri()}?{mode}"
+
+    @contextmanager
+    def glance(self) -> Iterator[sqlite3.Connection]:
+        """Open a connection to the file in the folder, for queries that `in_sqlite` has compiled.
+
+        SQLAlchemy compiles each anew for every engine, which takes longer than most of them.
+        """
+        opened = sqlite3.connect(self.only_read, timeout=1.0, isolation_level=None, uri=True)
+        with closing(opened) as db:
+            db.row_factory = sqlite3.Row
+            db.execute("BEGIN")
+            yield db
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -145,6 +163,12 @@ def _postgresql(address: str, schema: str, lease: float) -> sa.Engine:
         raise InputError(
             "a journal on PostgreSQL needs its driver: pip install 'llm-elicit[postgresql]'"
         ) from None
+
+
+def in_sqlite(query: sa.Select[Any]) -> str:
+    """Return a query without parameters as SQLite's SQL."""
+    options = {"literal_binds": True}
+    return str(query.compile(dialect=sqlite.dialect(), compile_kwargs=options))
 
 
 def sqlite_engine(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,36 +32,46 @@ def reading(location: JournalLocation) -> Iterator[sa.Connection]:
 
 def totals(db: sa.Connection, judge: str) -> Totals:
     """Return a judge's questions by state, and what they cost."""
-    sums = {
-        "done": _count("done"),
-        "failed": _count("failed"),
-        "quarantined": _count("quarantined"),
-        "submitted": _count("submitted"),
-        "in_flight": _count("in flight"),
-        "cached": answers.c.cached,
-        "requests": questions.c.attempts,
-        "prompt_tokens": answers.c.prompt_tokens,
-        "completion_tokens": answers.c.completion_tokens,
-    }
-    money = {"cost": answers.c.cost, "lost": questions.c.lost}
-    row = (
-        db.execute(
-            select(func.count().label("total"), func.max(answers.c.asked_at).label("last"))
-            .add_columns(*(func.sum(column).label(name) for name, column in (sums | money).items()))
-            .select_from(questions.outerjoin(answers, answers.c.question == questions.c.id))
-            .where(questions.c.judge == judge)
-        )
-        .one()
-        ._mapping
-    )
-    counts: dict[str, int] = {name: int(row[name] or 0) for name in ("total", *sums)}
-    amounts: dict[str, Any] = {name: float(row[name] or 0.0) for name in money}
+    row = db.execute(TOTALS.where(questions.c.judge == judge)).one_or_none()
+    return Totals() if row is None else totals_of(row._asdict())
+
+
+def totals_of(row: Mapping[str, Any]) -> Totals:
+    """Return the counts of a row of `TOTALS`."""
+    counts: dict[str, int] = {name: int(row[name] or 0) for name in ("total", *_SUMS)}
+    amounts: dict[str, Any] = {name: float(row[name] or 0.0) for name in _MONEY}
     return Totals(**counts, **amounts, last=row["last"] or "")
 
 
 def _count(state: str) -> sa.ColumnElement[int]:
     """Return an expression that is 1 for questions in a state, else 0."""
     return case((questions.c.state == state, 1), else_=0)
+
+
+_SUMS: dict[str, sa.ColumnElement[Any]] = {
+    "done": _count("done"),
+    "failed": _count("failed"),
+    "quarantined": _count("quarantined"),
+    "submitted": _count("submitted"),
+    "in_flight": _count("in flight"),
+    "cached": answers.c.cached,
+    "requests": questions.c.attempts,
+    "prompt_tokens": answers.c.prompt_tokens,
+    "completion_tokens": answers.c.completion_tokens,
+}
+_MONEY: dict[str, sa.ColumnElement[Any]] = {"cost": answers.c.cost, "lost": questions.c.lost}
+
+TOTALS = (
+    select(
+        questions.c.judge,
+        func.count().label("total"),
+        func.max(answers.c.asked_at).label("last"),
+        *(func.sum(column).label(name) for name, column in (_SUMS | _MONEY).items()),
+    )
+    .select_from(questions.outerjoin(answers, answers.c.question == questions.c.id))
+    .group_by(questions.c.judge)
+)
+"""The query of every judge's questions by state, and of what they cost."""
 
 
 def spent(db: sa.Connection) -> tuple[float, int]:
