@@ -69,7 +69,7 @@ def measure_nonresponse(
     rates = np.bincount(member, missing) / np.bincount(member)
     if not 0.0 < missing.mean() < 1.0 or len(pairs) < 3:
         return None
-    sides = [rows[[f"{side}_{name}" for name in space.names]].to_numpy()[first] for side in "ab"]
+    sides = [side[first] for side in comparisons.points(rows)]
     low, high = space.to_scale(space.low), space.to_scale(space.high)
     points = np.stack([(space.to_scale(side) - low) / (high - low) for side in sides])
     codes = np.stack(sides).astype(int)

@@ -5,7 +5,7 @@ The orchestrator writes it; fits and the audit read it. Columns:
 ======================  ==========================================================================
 judge                   the judge's name in the campaign
 pair, order, replicate  the question: pair number, "ab" or "ba" (which point was option A), 0...
-a_<feature>, b_<...>    the two points, natural units; codes for a categorical feature
+a_<feature>, b_<...>    the two points: numbers in natural units, words of categories, dates
 template, prompt_hash   the template's id; SHA-256 of the rendered messages
 model_asked             the model the campaign named
 model_answered          the model that answered, as the provider reports it
@@ -25,16 +25,23 @@ thinking                the thinking that a reasoning model returned; only if it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from llm_elicit._util.packages import LazyModule
-from llm_elicit.comparisons.table_files import COLUMNS, OPTIONAL, read_frame, write_frames
+from llm_elicit.comparisons.table_files import (
+    COLUMNS,
+    OPTIONAL,
+    is_worded,
+    read_frame,
+    write_frames,
+)
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.features import Floats
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -132,8 +139,9 @@ class Comparisons:
         if missing:
             raise InputError(f"comparisons: no column {missing[0]!r}; is this a comparison log?")
         more = {name: kind for name, kind in OPTIONAL.items() if name in frame.columns}
-        kept = frame[[*needed, *more]].astype({**COLUMNS, **more}).reset_index(drop=True)
-        self.frame = _with_hard_choices(kept)
+        typed = frame[[*needed, *more]].astype({**COLUMNS, **more}).reset_index(drop=True)
+        points = {name: _point_column(typed[name]) for name in needed[len(COLUMNS) :]}
+        self.frame = _with_hard_choices(typed.assign(**points))
         self.features = features
 
     def __len__(self) -> int:
@@ -161,7 +169,7 @@ class Comparisons:
         preference = by_order.groupby(level="pair").mean()
         points = rows.groupby("pair").first().loc[preference.index]
         return Choices(
-            *self._points(points),
+            *self.points(points),
             preference.to_numpy(np.float64),
             preference.index.to_numpy(np.int64),
         )
@@ -170,7 +178,7 @@ class Comparisons:
         """Return a judge's choices, one row per order and replicate."""
         rows = self._chosen(judge)
         return Judgments(
-            *self._points(rows),
+            *self.points(rows),
             rows["probability"].to_numpy(np.float64),
             (rows["order"] == "ab").to_numpy(bool),
             (rows["verdict"] == "tie").to_numpy(bool),
@@ -183,11 +191,15 @@ class Comparisons:
         rows = self.of(judge)
         return rows[rows["probability"].notna()]
 
-    def _points(self, rows: pd.DataFrame) -> tuple[Floats, Floats]:
-        a, b = (
-            rows[[f"{side}_{name}" for name in self.features]].to_numpy(np.float64) for side in "ab"
-        )
-        return a, b
+    def points(self, rows: pd.DataFrame) -> tuple[Floats, Floats]:
+        """Return the two points of rows of the table, `(n, d)` each.
+
+        Words of categories become their codes, and dates days since 1970.
+
+        Raises:
+            InputError: words without a feature space, which tells their codes.
+        """
+        return points_of(rows, self.features)
 
     @classmethod
     def empty(cls, features: list[str]) -> Comparisons:
@@ -199,8 +211,9 @@ class Comparisons:
     def write(self, path: Path) -> Path:
         """Write as Parquet, JSONL or CSV, by the path's suffix.
 
-        In a CSV, a text that a spreadsheet would run as a formula is prefixed with an apostrophe,
-        which `read` removes.
+        Every number has all its digits. In a CSV, a text that a spreadsheet would run as a formula
+        is prefixed with an apostrophe, which `read` removes; an empty text has quotes, and a
+        missing one none. Read with the feature space, each format gives the same table again.
 
         Raises:
             InputError: another suffix.
@@ -208,13 +221,46 @@ class Comparisons:
         return write_frames([self.frame], path)
 
     @classmethod
-    def read(cls, path: Path) -> Comparisons:
+    def read(cls, path: Path, space: FeatureSpace | None = None) -> Comparisons:
         """Read what `write` wrote.
 
+        Args:
+            path: the file.
+            space: the feature space, whose features tell the codes of words. JSONL and CSV do not
+                hold these: without it their words stay text, and have no `points`.
+
         Raises:
-            InputError: no such file, another suffix, or not a comparison log.
+            InputError: no such file, another suffix, not a comparison log, or not of this space.
         """
-        return cls(*read_frame(path))
+        return cls(*read_frame(path, space))
+
+
+def points_of(rows: pd.DataFrame, features: Sequence[str]) -> tuple[Floats, Floats]:
+    """Return the two points of rows of a table of judgments; see `Comparisons.points`."""
+    a, b = (
+        np.stack([_codes(rows[f"{side}_{name}"]) for name in features], axis=1) for side in "ab"
+    )
+    return a, b
+
+
+def _point_column(column: pd.Series[Any]) -> pd.Series[Any]:
+    if column.dtype.kind in "iuf":
+        return column.astype(np.float64)
+    return column.astype("datetime64[s]") if column.dtype.kind == "M" else column
+
+
+def _codes(column: pd.Series[Any]) -> Floats:
+    """Return the values of a point's column `(n,)`."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return np.asarray(column.cat.codes, dtype=np.float64)
+    if column.dtype.kind == "M":
+        return column.to_numpy("datetime64[D]").astype(np.int64).astype(np.float64)
+    if is_worded(column) and len(column):
+        raise InputError(
+            f"comparisons: column {column.name!r} holds words, whose codes are in the feature "
+            "space; read the table with it: Comparisons.read(path, space)"
+        )
+    return column.to_numpy(np.float64)
 
 
 def _formats(rows: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.str_]]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import datetime
+import io
+import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -14,18 +18,18 @@ import numpy as np
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import guard, unguard, visible
 from llm_elicit.errors import InputError
-from llm_elicit.spaces.csv_files import read_csv
+from llm_elicit.spaces.csv_files import check_distinct, read_text
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow
+    from pyarrow import csv as arrow_csv
     from pyarrow import parquet
+
+    from llm_elicit.spaces.features import FeatureSpace
 else:
-    pd, pyarrow, parquet = (
-        LazyModule("pandas"),
-        LazyModule("pyarrow"),
-        LazyModule("pyarrow.parquet"),
-    )
+    pd, pyarrow = LazyModule("pandas"), LazyModule("pyarrow")
+    arrow_csv, parquet = LazyModule("pyarrow.csv"), LazyModule("pyarrow.parquet")
 
 VERDICTS = ("A", "B", "tie", "refusal", "truncated", "unparsable")
 
@@ -56,21 +60,25 @@ OPTIONAL = {"thinking": "string", "format": "string"}
 _TYPES = {**COLUMNS, **OPTIONAL}
 
 
-def read_frame(path: Path) -> tuple[pd.DataFrame, list[str]]:
+def read_frame(path: Path, space: FeatureSpace | None = None) -> tuple[pd.DataFrame, list[str]]:
     """Read and check a table.
+
+    Args:
+        path: the file.
+        space: the feature space that its words and dates are of.
 
     Returns:
         The table and the names of its features.
 
     Raises:
-        InputError: no such file, another suffix, or not a comparison log.
+        InputError: no such file, another suffix, not a comparison log, or not of this space.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file; run the campaign first")
     if path.suffix not in (".parquet", ".jsonl", ".csv"):
         raise InputError(f"{path}: unknown format; use .parquet, .jsonl or .csv")
     try:
-        frame = _read(path)
+        frame = _READ[path.suffix](path)
     except (OSError, ValueError, TypeError, AttributeError, pyarrow.ArrowException) as error:
         reason = visible(" ".join(str(error).split()), 200)
         raise InputError(
@@ -78,34 +86,115 @@ def read_frame(path: Path) -> tuple[pd.DataFrame, list[str]]:
             "`ask` or by `llm-elicit export`"
         ) from None
     features = [str(name)[2:] for name in frame.columns if str(name).startswith("a_")]
+    features = features if space is None else space.names
+    _check_columns(frame, features, path)
+    words = set() if space is None else {each.name for each in space.features if each.categories}
+    kinds = _TYPES | {f"{side}_{name}": "point" for side in "ab" for name in features}
+    text = {name for name, kind in kinds.items() if kind == "string" or name[2:] in words}
+    others = {name: kind for name, kind in kinds.items() if name not in text}
+    others = {name: kind for name, kind in others.items() if name in frame.columns}
+    frame = frame.assign(**{name: _typed(frame[name], kind) for name, kind in others.items()})
+    try:
+        frame = frame if space is None else frame.assign(**_worded(frame, space))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     _check_cells(frame, features, path)
     return frame, features
 
 
-def _read(path: Path) -> pd.DataFrame:
-    if path.suffix == ".parquet":
-        return pd.read_parquet(path)
-    if path.suffix == ".jsonl":
-        return pd.read_json(path, lines=True, dtype=False)
-    # Text stays text: a reply "NA" is not missing, and a hash of digits is not a number.
-    text = {name: "string" for name, kind in _TYPES.items() if kind == "string"}
-    gaps = {name: [""] for name in ("probability", "letter_mass", "cost")}
-    return _each_text(read_csv(path, dtype=text, keep_default_na=False, na_values=gaps), unguard)
+def _worded(frame: pd.DataFrame, space: FeatureSpace) -> dict[str, pd.Series[Any]]:
+    """Return the columns of words and of dates, of both points, as their space has them."""
+    features = [each for each in space.features if each.categories or each.kind == "date"]
+    columns = {f"{side}_{feature.name}": feature for side in "ab" for feature in features}
+    return {name: feature.read_column(frame[name]) for name, feature in columns.items()}
 
 
-def _check_cells(frame: pd.DataFrame, features: list[str], path: Path) -> None:
-    """Check that every cell has the type of its column.
+def _read_jsonl(path: Path) -> pd.DataFrame:
+    # pandas rounds numbers, and takes texts for dates by the name of their column.
+    with path.open(encoding="utf-8", newline="\n") as file:
+        return pd.DataFrame([dict(json.loads(line)) for line in file if line.strip()])
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    """Read every cell as text; one that is empty without quotes is missing."""
+    text, encoding = read_text(path)
+    if encoding != "utf-8":
+        raise InputError(f"{path}: is not in UTF-8; save it again in that encoding")
+    names = next(csv.reader(io.StringIO(text, newline="")), [])
+    check_distinct(names, str(path))
+    content = text.encode()
+    table = arrow_csv.read_csv(
+        io.BytesIO(content),
+        arrow_csv.ReadOptions(block_size=max(len(content), 1) + 1),
+        arrow_csv.ParseOptions(newlines_in_values=True),
+        arrow_csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pyarrow.string()),
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    return pd.DataFrame({
+        name: pd.Series([None if each is None else unguard(each) for each in cells], dtype=object)
+        for name, cells in columns.items()
+    })  # fmt: skip
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    return pd.read_parquet(path)
+
+
+_READ = {".parquet": _read_parquet, ".jsonl": _read_jsonl, ".csv": _read_csv}
+
+
+def _typed(column: pd.Series[Any], kind: str) -> pd.Series[Any]:
+    """Return a column of text as what it spells, if all its cells do: numbers to the last digit."""
+    if column.dtype != object and not pd.api.types.is_string_dtype(column):
+        return column
+    for read in _READERS[kind]:
+        with suppress(ValueError, TypeError, KeyError):
+            return column.map(read, na_action="ignore").infer_objects()
+    return column
+
+
+def _day(cell: Any) -> np.datetime64:
+    return np.datetime64(datetime.date.fromisoformat(cell), "s")
+
+
+def _truth(cell: Any) -> bool:
+    return {"true": True, "false": False}[str(cell).lower()]
+
+
+_READERS: dict[str, tuple[Callable[[Any], Any], ...]] = {
+    "bool": (_truth,), "int64": (int, float), "float64": (float,), "point": (float, _day),
+}  # fmt: skip
+
+
+def _check_columns(frame: pd.DataFrame, features: list[str], path: Path) -> None:
+    """Check that no column is missing.
 
     Raises:
-        InputError: a column is missing, or a cell holds something else; the message names the
-            first, with its row, counted from 1 below the header.
+        InputError: one is.
     """
     points = [f"{side}_{name}" for side in "ab" for name in features]
     missing = [name for name in [*COLUMNS, *points] if name not in frame.columns]
     if missing or not features:
         named = repr(missing[0]) if missing else "of a feature (a_...)"
         raise InputError(f"{path}: no column {named}; is this a table of comparisons?")
-    for name in points:
+
+
+def _check_cells(frame: pd.DataFrame, features: list[str], path: Path) -> None:
+    """Check that every cell has the type of its column.
+
+    Raises:
+        InputError: a cell holds something else; the message names the first, with its row, counted
+            from 1 below the header.
+    """
+    for name in [f"{side}_{name}" for side in "ab" for name in features]:
+        if is_worded(frame[name]):
+            _refuse(frame[name], frame[name].isna(), path, "missing")
+            continue
         _check_column(frame[name], "float64", path)
         _refuse(frame[name], ~np.isfinite(frame[name].to_numpy(np.float64)), path, "no number")
     for name, kind in _TYPES.items():
@@ -113,11 +202,20 @@ def _check_cells(frame: pd.DataFrame, features: list[str], path: Path) -> None:
             _check_column(frame[name], kind, path)
     for name, known in {"order": ("ab", "ba"), "verdict": VERDICTS}.items():
         _refuse(frame[name], ~frame[name].isin(known), path, f"none of {', '.join(known)}")
-    p = frame["probability"]
+    p = frame["probability"].astype(np.float64)
     _refuse(p, p.notna() & ~p.between(0, 1), path, "no probability between 0 and 1")
     question = ["judge", "pair", "order", "replicate", *frame.columns.intersection(["format"])]
     again = frame.duplicated(question)
     _refuse(frame["pair"], again, path, "answered twice by one judge in one order and replicate")
+
+
+def is_worded(column: pd.Series[Any]) -> bool:
+    """Return whether a point's column holds words or dates: any but numbers."""
+    if column.dtype.kind in "iuf":
+        return False
+    if isinstance(column.dtype, pd.CategoricalDtype) or column.dtype.kind == "M":
+        return True
+    return bool(pd.to_numeric(column, errors="coerce").isna().all())
 
 
 def _check_column(column: pd.Series[Any], kind: str, path: Path) -> None:
@@ -188,19 +286,54 @@ def _write_parquet(frames: Iterable[pd.DataFrame], path: Path) -> None:
 
 
 def _write_jsonl(frames: Iterable[pd.DataFrame], path: Path) -> None:
-    with path.open("w", encoding="utf-8") as file:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
         for frame in frames:
-            if len(frame):  # pandas writes an empty line for an empty table
-                frame.to_json(file, orient="records", lines=True, force_ascii=False)
+            file.writelines(f"{row}\n" for row in json_rows(frame))
+
+
+def json_rows(frame: pd.DataFrame) -> Iterator[str]:
+    """Yield each row as JSON, with all digits of numbers; missing cells are null.
+
+    Example:
+        >>> import pandas as pd
+        >>> list(json_rows(pd.DataFrame({"x": [1.72e-11], "kind": pd.Series(["é"])})))
+        ['{"x": 1.72e-11, "kind": "é"}']
+    """
+    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+    columns = [plain_cells(column) for _, column in frame.items()]
+    for row in zip(*columns, strict=True):
+        yield encode(dict(zip(frame.columns, row, strict=True)))
+
+
+def plain_cells(column: pd.Series[Any]) -> list[Any]:
+    """Return the cells of a column as JSON has them: words, dates as text, numbers, None."""
+    cells = _without_times(column).astype(object)
+    return cells.where(cells.notna(), None).tolist()
+
+
+def _without_times(column: pd.Series[Any]) -> pd.Series[Any]:
+    """Return a column of dates as text, and any other as it is."""
+    if column.dtype.kind != "M":
+        return column
+    return pd.Series(column.to_numpy("datetime64[D]").astype(str), index=column.index)
 
 
 def _write_csv(frames: Iterable[pd.DataFrame], path: Path) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        for number, frame in enumerate(frames):
-            _each_text(frame, guard).to_csv(file, index=False, header=number == 0)
+    """Write text in quotes, so that an empty text is not a missing one."""
+    tables = (pyarrow.Table.from_pandas(_as_cells(frame), preserve_index=False) for frame in frames)
+    first = next(tables)
+    with arrow_csv.CSVWriter(path, first.schema) as writer:
+        for table in chain([first], tables):
+            writer.write_table(table.cast(first.schema))
 
 
-def _each_text(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
-    """Return the table with a function applied to every text."""
-    texts = [name for name, kind in _TYPES.items() if kind == "string" and name in frame.columns]
-    return frame.assign(**{name: frame[name].map(change, na_action="ignore") for name in texts})
+def _as_cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with text that no spreadsheet runs as a formula."""
+
+    def guarded(column: pd.Series[Any]) -> pd.Series[Any]:
+        column = _without_times(column)
+        if column.dtype.kind in "iufb":
+            return column
+        return column.astype(object).map(guard, na_action="ignore").astype("string")
+
+    return pd.DataFrame({name: guarded(column) for name, column in frame.items()})

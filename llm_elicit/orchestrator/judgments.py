@@ -205,9 +205,9 @@ def _with_points(frame: pd.DataFrame, space: FeatureSpace, plan: Plan) -> Compar
             "meanwhile; run again"
         )
     points = {
-        f"{side}_{name}": values[pairs, column]
+        f"{side}_{name}": column.set_axis(frame.index)
         for side, values in (("a", plan.a), ("b", plan.b))
-        for column, name in enumerate(space.names)
+        for name, column in space.table_of(values[pairs]).items()
     }
     return Comparisons(frame.assign(**points), space.names)
 

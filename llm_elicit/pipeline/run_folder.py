@@ -175,7 +175,7 @@ class Run:
     @property
     def comparisons(self) -> Comparisons:
         """The table of judgments."""
-        return Comparisons.read(self._as_written("ask", COMPARISONS))
+        return Comparisons.read(self._as_written("ask", COMPARISONS), self.space)
 
     @property
     def direct(self) -> pd.DataFrame | None:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from llm_elicit._util.packages import LazyModule
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.config.base_model import read_yaml
@@ -104,7 +106,11 @@ def joint_table(runs: Sequence[Run], names: list[str]) -> Comparisons:
     frames, before = [], 0
     for run in runs:
         frame = run.comparisons.frame
-        held = {f"{side}_{name}": value for name, value in run.space.given.items() for side in "ab"}
+        held = {
+            f"{side}_{fixed.feature.name}": fixed.feature.column(np.full(len(frame), fixed.value))
+            for fixed in run.space.fixed
+            for side in "ab"
+        }
         frames.append(frame.assign(pair=frame["pair"] + before, **held))
         before += int(frame["pair"].max()) + 1 if len(frame) else 0
     return Comparisons(pd.concat(frames), names)

@@ -9,8 +9,9 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from llm_elicit.comparisons.table import points_of
 from llm_elicit.comparisons.table_files import VERDICTS
-from llm_elicit.spaces.features import FeatureSpace
+from llm_elicit.spaces.features import FeatureSpace, Floats
 
 FEW = 6
 """Number of a judge's answers that are expanded initially."""
@@ -78,7 +79,9 @@ def choose_answers(rows: pd.DataFrame, space: FeatureSpace, most: int = MOST) ->
     more = pick_answers(rows.drop(few.index), most - len(few))
 
     def answers(some: pd.DataFrame) -> list[Answer]:
-        return [_answer(row, space, agree) for _, row in some.iterrows()]
+        points = zip(*points_of(some, space.names), strict=True)
+        rows = zip(some.iterrows(), points, strict=True)
+        return [_answer(row, pair, space, agree) for (_, row), pair in rows]
 
     return Shown(answers(few), answers(more), len(rows))
 
@@ -118,10 +121,11 @@ def orders_agree(rows: pd.DataFrame) -> pd.Series[bool]:
     return (by_pair["picked_a"].nunique() == 1)[both]
 
 
-def _answer(row: pd.Series[Any], space: FeatureSpace, agree: pd.Series[bool]) -> Answer:
+def _answer(
+    row: pd.Series[Any], points: tuple[Floats, Floats], space: FeatureSpace, agree: pd.Series[bool]
+) -> Answer:
     """Return an answer with the options as shown: in order "ba" point b was option A."""
-    sides = ("a", "b") if row["order"] == "ab" else ("b", "a")
-    first, second = (space.word([row[f"{side}_{name}"] for name in space.names]) for side in sides)
+    first, second = map(space.word, points if row["order"] == "ab" else points[::-1])
     rows = [(label, a, b) for (label, a), (_, b) in zip(first, second, strict=True)]
     probability = None
     if row["soft"] and pd.notna(row["probability"]):

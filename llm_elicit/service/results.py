@@ -27,6 +27,7 @@ from llm_elicit import orchestrator
 from llm_elicit._util.packages import LazyModule
 from llm_elicit._util.sanitize import visible
 from llm_elicit.comparisons.table import Comparisons
+from llm_elicit.comparisons.table_files import plain_cells
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import ConflictError, InputError
 from llm_elicit.pipeline import stages
@@ -72,15 +73,18 @@ class BeliefLine(BaseModel):
 
 
 class Marginal(BaseModel):
-    """A feature under a belief: mean, deviation and quantiles, or the shares of categories."""
+    """A feature under a belief: mean, deviation and quantiles, or the shares of categories.
+
+    Of dates, the mean and the quantiles are dates, and the deviation is in days.
+    """
 
     feature: str
     label: str
     unit: str
     kind: str
-    mean: float | None = None
+    mean: float | str | None = None
     sd: float | None = None
-    quantiles: dict[str, float] | None = None
+    quantiles: dict[str, float | str] | None = None
     shares: dict[str, float] | None = None
 
 
@@ -269,21 +273,19 @@ def _marginals(folder: Path, judge: str) -> list[dict[str, Any]]:
         if feature.categories:
             line["shares"] = _shares(belief, number, feature)
         else:
-            levels = {f"{level:g}": value for level, value in marginal.quantiles.items()}
-            line |= {"mean": marginal.mean, "sd": marginal.sd, "quantiles": levels}
+            values = feature.column(np.array([marginal.mean, *marginal.quantiles.values()]))
+            mean, *at = plain_cells(values)
+            levels = dict(zip((f"{level:g}" for level in marginal.quantiles), at, strict=True))
+            line |= {"mean": mean, "sd": marginal.sd, "quantiles": levels}
         found.append(line)
     return found
 
 
 def _samples(folder: Path, judge: str, n: int, seed: int, form: Format) -> bytes:
-    """Return points drawn from a belief, with the words of categories."""
+    """Return points drawn from a belief, with the words of categories, and dates."""
     run = Run.open(folder)
     points = _belief(run, judge).sample(n, seed=seed)
-    columns = {
-        feature.name: _worded(points[:, number], feature)
-        for number, feature in enumerate(run.space.features)
-    }
-    return _written(pd.DataFrame(columns), form)
+    return _written(run.space.table_of(points), form)
 
 
 def _log_prob(folder: Path, judge: str, points: _Points, form: Format) -> bytes:
@@ -317,16 +319,10 @@ def _shares(belief: Any, number: int, feature: Feature) -> dict[str, float]:
     return dict(zip(feature.categories, (counts / counts.sum()).tolist(), strict=True))
 
 
-def _worded(column: Floats, feature: Feature) -> Any:
-    if not feature.categories:
-        return column
-    return np.array(feature.categories)[column.astype(int)]
-
-
 def _written(frame: pd.DataFrame, form: Format) -> bytes:
     if form == "json":
-        data = frame.astype(object).to_numpy().tolist()  # pandas would round numbers
-        return json.dumps({"columns": list(frame.columns), "data": data}).encode()
+        rows = zip(*(plain_cells(column) for _, column in frame.items()), strict=True)
+        return json.dumps({"columns": list(frame.columns), "data": list(rows)}).encode()
     written = io.BytesIO()
     frame.to_parquet(written)
     return written.getvalue()

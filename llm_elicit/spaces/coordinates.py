@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from llm_elicit._util.packages import LazyModule
 from llm_elicit.spaces.constraints import Constraint, density_constraint
 from llm_elicit.spaces.feature import Feature, Floats
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from llm_elicit.density.constraints import Constraint as DensityConstraint
+else:
+    pd = LazyModule("pandas")
 
 
 class Coordinates:
@@ -136,6 +141,11 @@ class Coordinates:
         natural = np.asarray(points, dtype=np.float64)
         columns = [f.round(natural[..., i]) for i, f in enumerate(self.features)]
         return np.stack(columns, axis=-1)
+
+    def table_of(self, points: Floats) -> pd.DataFrame:
+        """Points as a table with the words of categories, and dates; see `Feature.column`."""
+        columns = {f.name: f.column(points[:, i]) for i, f in enumerate(self.features)}
+        return pd.DataFrame(columns)
 
     def word(self, point: ArrayLike) -> list[tuple[str, str]]:
         """A point as (label, worded value) pairs, in the order of the features."""

@@ -23,16 +23,22 @@ from __future__ import annotations
 import datetime
 import math
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from llm_elicit._util.packages import LazyModule
 from llm_elicit.config.base_model import StrictModel
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.feature_keys import EPOCH, days_of, with_codes, with_days
 from llm_elicit.spaces.number_format import ENGLISH, Locale, format_number
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = LazyModule("pandas")  # a process that only asks questions does without
 
 Floats = NDArray[np.float64]
 NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
@@ -252,6 +258,42 @@ class Feature(StrictModel):
         except ValueError:
             known = ", ".join(self.categories) or "none, it is no categorical feature"
             raise InputError(f"{self.name}: no category {word!r}; known: {known}") from None
+
+    def column(self, values: Floats) -> pd.Series[Any]:
+        """Values `(n,)` as a column of a table: numbers, words of categories, or dates.
+
+        Example:
+            >>> size = Feature(name="size", label="size", kind="ordered", categories=["S", "M"])
+            >>> size.column(np.array([1.0, 0.0])).tolist()
+            ['M', 'S']
+        """
+        if self.categories:
+            codes = np.rint(values).astype(int)
+            return pd.Series(pd.Categorical.from_codes(codes, dtype=self._words))
+        if self.kind == "date":
+            return pd.Series(np.rint(values).astype("datetime64[D]").astype("datetime64[s]"))
+        return pd.Series(values)
+
+    @property
+    def _words(self) -> pd.CategoricalDtype:
+        return pd.CategoricalDtype(list(self.categories), ordered=self.kind == "ordered")
+
+    def read_column(self, column: pd.Series[Any]) -> pd.Series[Any]:
+        """A column as `column` makes it, from words, dates or their text, or from codes and days.
+
+        Raises:
+            InputError: a word that is no category, or a text that is no date.
+        """
+        numeric = column.dtype.kind in "iuf"
+        if self.categories and not numeric:
+            codes = {word: self.code(str(word)) for word in column.unique()}
+            return self.column(np.array([codes[word] for word in column]))
+        if self.kind == "date" and not numeric:
+            if column.dtype.kind != "M":
+                days = {day: self.read(str(day)) for day in column.unique()}
+                return self.column(np.array([days[day] for day in column]))
+            column = column.astype("datetime64[s]").astype(np.int64) // 86_400
+        return self.column(column.to_numpy(np.float64))
 
     def value_of(self, number: float) -> float:
         """The value, in natural units, that is worded with a number; whole for whole features.

@@ -1,11 +1,14 @@
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from llm_elicit.comparisons.table import Comparisons
 from llm_elicit.errors import InputError
+from llm_elicit.spaces.features import FeatureSpace
 
 FEATURES = ["x", "y"]
 
@@ -77,12 +80,98 @@ def test_every_pair_weighs_one_comparison(preferences):
     assert (weights > 0).all()
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv"])
-def test_a_round_trip_keeps_every_cell(tmp_path, suffix):
-    table = Comparisons(rows([(0, "ab", 0.25), (1, "ba", None)]), FEATURES)
-    again = Comparisons.read(table.write(tmp_path / f"c{suffix}"))
-    assert again.features == FEATURES
-    pd.testing.assert_frame_equal(again.frame, table.frame)
+SUFFIXES = [".parquet", ".jsonl", ".csv"]
+WORDS = ["=1+1", "'-3", "4", "6", 'é, "ö"', "2020-03-14"]
+SPACE = FeatureSpace.model_validate(
+    {
+        "name": "s", "title": "s", "subject": "s",
+        "features": [
+            {"name": "x", "label": "x", "low": -1e30, "high": 1e30},
+            {"name": "kind", "label": "kind", "kind": "categorical", "categories": WORDS},
+            {"name": "size", "label": "size", "kind": "ordered", "categories": ["s", "m", "l"]},
+            {"name": "day", "label": "day", "kind": "date", "low": "0900-01-01",
+             "high": "2199-12-31"},
+        ],
+    }
+)  # fmt: skip
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+EDGES = [5e-324, -2.2250738585072014e-308, -0.0, 1.72e-11, 0.1 + 0.2, 1.7976931348623157e308]
+TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))
+CODES = st.tuples(
+    NUMBERS | st.sampled_from(EDGES), st.integers(0, 5), st.integers(0, 2), st.integers(-390000, 0)
+)
+
+
+BRIEF = settings(
+    max_examples=15,
+    phases=[Phase.generate],  # a failing table says enough, and shrinking it takes minutes
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@st.composite
+def tables(draw) -> Comparisons:
+    """A table with anything that its columns can hold."""
+    probabilities = draw(st.lists(st.floats(0, 1) | st.none(), min_size=1, max_size=4))
+    frame = rows([(pair, "ab", p) for pair, p in enumerate(probabilities)])
+    frame = frame.drop(columns=[name for name in frame if name[:2] in ("a_", "b_")])
+    cells = {
+        "reply": TEXTS | st.none(), "model_answered": TEXTS | st.none(),
+        "thinking": TEXTS | st.none(), "cost": NUMBERS | st.none(), "latency": NUMBERS,
+        "prompt_tokens": st.integers(-(2**63), 2**63 - 1), "soft": st.booleans(),
+    }  # fmt: skip
+    for name, cell in cells.items():
+        frame[name] = pd.Series([draw(cell) for _ in range(len(frame))], dtype=object)
+    for side in "ab":
+        points = np.array([draw(CODES) for _ in range(len(frame))], dtype=float)
+        frame = frame.join(SPACE.table_of(points).add_prefix(f"{side}_"))
+    return Comparisons(frame, SPACE.names)
+
+
+@given(tables())
+@BRIEF
+def test_every_format_gives_back_every_bit(tmp_path, table):
+    for suffix in SUFFIXES:
+        again = Comparisons.read(table.write(tmp_path / f"c{suffix}"), SPACE)
+        assert again.features == SPACE.names
+        pd.testing.assert_frame_equal(again.frame, table.frame, check_exact=True)
+        for here, there in zip(again.points(again.frame), table.points(table.frame), strict=True):
+            assert here.tobytes() == there.tobytes(), "to the sign of zero"
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_words_and_dates_are_written_as_such_and_codes_need_the_space(tmp_path, suffix):
+    frame = rows([(0, "ab", 0.25)]).drop(columns=["a_x", "a_y", "b_x", "b_y"])
+    for side in "ab":
+        frame = frame.join(SPACE.table_of(np.array([[1.0, 4, 2, -365.0]])).add_prefix(f"{side}_"))
+    path = Comparisons(frame, SPACE.names).write(tmp_path / f"c{suffix}")
+    readers = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
+    plain = readers.get(suffix, lambda path: pd.DataFrame([json.loads(path.read_text())]))(path)
+    assert plain.loc[0, ["a_kind", "a_size"]].tolist() == ['é, "ö"', "l"]
+    assert str(plain["a_day"][0])[:10] == "1969-01-01"
+    again = Comparisons.read(path)
+    assert again.frame["a_kind"].tolist() == ['é, "ö"']
+    assert again.frame["a_day"].dt.year.tolist() == [1969]
+    if suffix == ".parquet":  # which holds the words' order
+        assert again.choices("j").a.tolist() == [[1.0, 4.0, 2.0, -365.0]]
+    else:
+        with pytest.raises(InputError, match=r"'a_kind' holds words.*read\(path, space\)"):
+            again.choices("j")
+    other = SPACE.model_dump(mode="json")
+    other["features"][2]["categories"] = ["s", "m", "xl"]
+    with pytest.raises(InputError, match=rf"c\{suffix}: size: no category 'l'; known: s, m, xl"):
+        Comparisons.read(path, FeatureSpace.model_validate(other))
+
+
+def test_tables_with_codes_are_read_as_words(tmp_path):
+    frame = rows([(0, "ab", 0.25)]).drop(columns=["a_x", "a_y", "b_x", "b_y"])
+    codes = {"x": 1.0, "kind": 4.0, "size": 2.0, "day": -365.0}
+    for side in "ab":
+        frame = frame.assign(**{f"{side}_{name}": code for name, code in codes.items()})
+    frame.to_parquet(tmp_path / "old.parquet")
+    again = Comparisons.read(tmp_path / "old.parquet", SPACE)
+    assert again.frame["b_size"].tolist() == ["l"]
+    assert again.choices("j").b.tolist() == [list(codes.values())]
 
 
 def test_a_strange_file_is_refused(tmp_path):
