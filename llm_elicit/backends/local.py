@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import importlib.metadata
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -52,8 +53,11 @@ class LocalBackend(Keyless):
     few threads per engine are faster, since llama.cpp's threads wait for each other at every layer.
     Each engine has its own weights in memory: one of `qwen2.5-coder-1.5b` takes 1.4 GB, two 2.6 GB.
 
+    Answers name the model by its name, or that of its file, with the first digits of the weights'
+    SHA-256; never by a folder of this machine.
+
     Raises:
-        InputError: an unknown model, or the engine is not installed.
+        InputError: an unknown model, no such file, or the engine is not installed.
     """
 
     capabilities = Capabilities(
@@ -63,12 +67,12 @@ class LocalBackend(Keyless):
 
     def __init__(self, judge: LocalJudge, notify: Notify = silent) -> None:
         self._engine = _engine()
-        if not judge.model.endswith(".gguf"):
-            weights.known(judge.model)
+        weights.check(judge.model)
         self._judge = judge
         self._notify = notify
-        self.model = judge.model
+        self.model = judge.model_name
         self.endpoint = "local"
+        self._answering = self.model
         self._servers: list[Any] = []
         self._idle: asyncio.Queue[openai.AsyncOpenAI] = asyncio.Queue()
         self._shared: dict[openai.AsyncOpenAI, list[dict[str, str]]] = {}
@@ -78,7 +82,7 @@ class LocalBackend(Keyless):
         letter = request.answer == "letter"
         temperature = request.temperature(self._judge.temperature or 0.0)
         body: dict[str, Any] = {
-            "model": Path(self.model).name,
+            "model": self.model,
             "messages": [{"role": m.role, "content": m.content} for m in request.prompt.messages],
             "max_tokens": 1 if letter else request.room(self._judge.max_tokens),
             "temperature": temperature,
@@ -101,7 +105,9 @@ class LocalBackend(Keyless):
         client = await self._idle.get()
         try:
             await self._rewind(client, body)
-            return read_completion(await self._send(client, body), body, request.options)
+            reply = read_completion(await self._send(client, body), body, request.options)
+            # The engine calls its model by the path of the weights.
+            return replace(reply, model=self._answering)
         finally:
             self._idle.put_nowait(client)
 
@@ -140,8 +146,9 @@ class LocalBackend(Keyless):
 
     def _start(self) -> None:
         path = weights.find_weights(self._judge.model, self._notify)
-        version = importlib.metadata.version("xllamacpp")
-        self.endpoint = f"local/xllamacpp-{version}/{weights.sha256(path)[:16]}"
+        version, digest = importlib.metadata.version("xllamacpp"), weights.sha256(path)
+        self.endpoint = f"local/xllamacpp-{version}/{digest[:16]}"
+        self._answering = f"{self.model}@{digest[:12]}"
         try:
             self._servers = [
                 self._engine.Server(self._settings(path)) for _ in range(self._judge.concurrency)

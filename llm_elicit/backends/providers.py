@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llm_elicit.backends import anthropic, openai
+from llm_elicit.backends import anthropic, openai, weights
 from llm_elicit.backends.base import THINKING_ROOM, Backend, Notify, silent
 from llm_elicit.backends.batches import BatchClient
 from llm_elicit.backends.local import LocalBackend
@@ -51,6 +51,8 @@ class Provider:
         name: the `backend` in campaigns.
         settings: the class of its judges' settings.
         open: return the backend of a judge; sends and loads nothing.
+        check: refuse a model that cannot be asked, as far as can be told without sending, keys or
+            packages that only asking needs.
         open_batches: return the client of its batch endpoints; None if it has no batch mode.
         unsupported: return patterns of the models that take no temperature, no log-probabilities
             or no schema, by the name of that setting; None if nothing is known.
@@ -68,6 +70,7 @@ class Provider:
     name: str
     settings: type[Any]
     open: Callable[[Any, FeatureSpace, Notify], Backend]
+    check: Callable[[Any], None] = _none
     open_batches: Callable[[Any], BatchClient] | None = None
     unsupported: Callable[[Any], Mapping[str, str] | None] = _none
     price_list: Callable[[Any], Mapping[str, Any] | None] = _none
@@ -114,6 +117,7 @@ PROVIDERS = {
             name="local",
             settings=LocalJudge,
             open=lambda judge, _space, notify: LocalBackend(judge, notify),
+            check=lambda judge: weights.check(judge.model),
             free=True,
             letter_tokens=1,
             thinking_room=0,

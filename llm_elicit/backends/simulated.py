@@ -68,7 +68,7 @@ class SimulatedBackend(Keyless):
     cacheable = False
 
     def __init__(self, judge: SimulatedJudge, space: FeatureSpace) -> None:
-        self._judge = judge
+        self._judge = judge = judge.seeded()
         self._space = space
         self.model = f"simulated/{judge.belief}/{judge.noise}"
         self._level = judge.noise_level or (GUMBEL_LEVEL if judge.noise == "gumbel" else 1.0)

@@ -194,18 +194,26 @@ def kept(name: str) -> Path | None:
     return path if path.is_file() else None
 
 
+def check(model: str) -> None:
+    """Check that a model is known, or that its .gguf file exists; nothing is fetched or read.
+
+    Raises:
+        InputError: it is not.
+    """
+    if not model.endswith(".gguf"):
+        known(model)
+    elif not Path(model).is_file():
+        raise InputError(f"{model}: no such weights file; check the path")
+
+
 def find_weights(model: str, notify: Notify = silent) -> Path:
     """Return the weights of `model` (a known name, or a path), downloaded if necessary.
 
     Raises:
         InputError: an unknown name, a path that leads nowhere, or the weights cannot be fetched.
     """
-    if model.endswith(".gguf"):
-        path = Path(model)
-        if not path.is_file():
-            raise InputError(f"{model}: no such weights file; check the path")
-        return path
-    return pull(model, notify)
+    check(model)
+    return Path(model) if model.endswith(".gguf") else pull(model, notify)
 
 
 def pull(name: str, notify: Notify = silent) -> Path:

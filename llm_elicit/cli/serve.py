@@ -10,6 +10,7 @@ import typer
 
 from llm_elicit._util.packages import LazyModule
 from llm_elicit.cli.options import RunName, out
+from llm_elicit.config.base_model import to_yaml
 from llm_elicit.errors import InputError
 
 if TYPE_CHECKING:
@@ -81,8 +82,7 @@ def bundle_command(
     view = live.live_view(cell)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     found = snapshot.stored_snapshot(cell).model_copy(update={"updated": now})
-    copy = cell.folder / run_folder.CAMPAIGN
-    about = copy.read_text("utf-8") if copy.is_file() else ""
+    about = to_yaml(cell.campaign.shareable())
     try:
         rendering.write_bundle(found, view, written, cell.space.title, about)
     except OSError as error:

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from llm_elicit._util import addresses
 from llm_elicit.config import resources
@@ -26,7 +26,7 @@ from llm_elicit.config.base_model import (
     validated,
 )
 from llm_elicit.config.design import Design, Direct
-from llm_elicit.config.judges import HumanJudge, Judge, Name
+from llm_elicit.config.judges import HumanJudge, Judge, Name, SimulatedJudge
 from llm_elicit.errors import InputError
 from llm_elicit.spaces.features import FeatureSpace
 
@@ -176,6 +176,15 @@ class Campaign(StrictModel):
 
     _differ = field_validator("pilot")(each_once)
 
+    @field_validator("judges")
+    @classmethod
+    def _noise_of_its_own(cls, judges: tuple[Judge, ...], info: ValidationInfo) -> Any:
+        """Give every simulated judge a seed."""
+        seed = info.data.get("seed", 0)
+        return tuple(
+            judge.seeded(seed) if isinstance(judge, SimulatedJudge) else judge for judge in judges
+        )
+
     @field_validator("journal")
     @classmethod
     def _no_secret(cls, address: str | None) -> str | None:
@@ -236,6 +245,20 @@ class Campaign(StrictModel):
         """The folder of this campaign's run."""
         return self.runs / self.name
 
+    def shareable(self) -> dict[str, Any]:
+        """Return the settings as JSON data to show others, without folders of this machine.
+
+        Example:
+            >>> campaign = Campaign.load("simulated").model_copy(update={"space": "/me/mine.yaml"})
+            >>> campaign.shareable()["space"], "runs" in campaign.shareable()
+            ('mine.yaml', False)
+        """
+        settings = self.model_dump(mode="json", exclude={"runs"})
+        for judge, stated in zip(self.judges, settings["judges"], strict=True):
+            if "model" in stated:
+                stated["model"] = judge.model_name
+        return {key: _without_folders(value) for key, value in settings.items()}
+
     def load_space(self) -> FeatureSpace:
         """Read the feature space of this campaign, conditional on what is given.
 
@@ -267,3 +290,12 @@ class Campaign(StrictModel):
         }
         canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _without_folders(value: Any) -> Any:
+    """Return JSON data with the names of files in place of absolute paths."""
+    if isinstance(value, dict):
+        return {key: _without_folders(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(part) for part in value]
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value

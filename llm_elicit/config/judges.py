@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -62,6 +64,11 @@ class BaseJudge(StrictModel):
         """Refuse a `base_url` that holds a secret; this covers plug-ins, too."""
         return addresses.served(url) if isinstance(url, str) else url
 
+    @property
+    def model_name(self) -> str:
+        """The name of the model, without the folders of this machine; empty if it has none."""
+        return str(getattr(self, "model", None) or "")
+
     def identity(self) -> dict[str, Any]:
         """Return the settings that can change an answer, without the judge's name."""
         operational = {"name", "concurrency", "timeout", "attempts", "api_key_env", "price"}
@@ -120,6 +127,8 @@ class OpenAIJudge(_ModelJudge):
 class LocalJudge(_ModelJudge):
     """A small model that runs on this machine, offline; see `llm-elicit models`.
 
+    `model` is one of these, or the path of a .gguf file; results have the name of the file.
+
     `concurrency` inference engines share the machine's cores.
     """
 
@@ -128,6 +137,15 @@ class LocalJudge(_ModelJudge):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = 0.0
     concurrency: Annotated[int, Field(ge=1, le=64)] = 2
     timeout: Positive = 300.0
+
+    @property
+    def model_name(self) -> str:
+        """The name of a known model, or that of the file."""
+        return Path(self.model).name if self.model.endswith(".gguf") else self.model
+
+    def identity(self) -> dict[str, Any]:
+        """Return the settings that can change an answer; the weights may be in any folder."""
+        return super().identity() | {"model": self.model_name}
 
 
 class SoftAnswers(StrictModel):
@@ -166,8 +184,9 @@ class SimulatedJudge(BaseJudge):
         noise_level: its level; that of Bradley-Terry, or 1, by default.
         log_odds: log-odds to answer in place of choices; `noise` and `noise_level` are not used
             then.
-        seed: of the noise. Judges with the same seed make the same errors on the same questions;
-            judges that are compared need different ones.
+        seed: of the noise. By default it follows from the judge's name and the campaign's seed, so
+            that no two judges of a campaign share their errors; judges of one seed make the same
+            errors on the same questions.
         latency: seconds that an answer takes, as from a model; 0 by default.
     """
 
@@ -177,9 +196,22 @@ class SimulatedJudge(BaseJudge):
     noise: Literal["gumbel", "exponential", "normal"] = "gumbel"
     noise_level: NoiseLevel | None = Field(default=None, serialization_alias="level")
     log_odds: SoftAnswers | None = None
-    seed: Seed = 0
+    seed: Seed | None = None
     concurrency: Annotated[int, Field(ge=1, le=1000)] = 64
     latency: Annotated[float, Field(ge=0, le=60)] = 0.0
+
+    def seeded(self, campaign_seed: int = 0) -> SimulatedJudge:
+        """Return the judge with a seed of its own, if it has none.
+
+        Example:
+            >>> one, two = (SimulatedJudge(name=name, backend="simulated") for name in "ab")
+            >>> one.seeded(1).seed == two.seeded(1).seed, one.seeded(1).seed == one.seeded(1).seed
+            (False, True)
+        """
+        if self.seed is not None:
+            return self
+        digest = hashlib.sha256(f"{campaign_seed}/{self.name}".encode()).digest()
+        return self.model_copy(update={"seed": int.from_bytes(digest[:4], "big")})
 
     @model_validator(mode="after")
     def _one_kind_of_noise(self) -> SimulatedJudge:

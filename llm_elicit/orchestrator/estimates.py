@@ -112,7 +112,8 @@ def estimate(
         samples: number of questions of each kind that are rendered to measure their length.
 
     Raises:
-        InputError: the template does not exist or cannot be filled in.
+        InputError: the template does not exist or cannot be filled in, or a judge's model does not
+            exist.
 
     Example:
         >>> from llm_elicit.planning.pairs import make_plan
@@ -124,6 +125,8 @@ def estimate(
         >>> [(e.requests, e.cost) for e in estimate(campaign, space, plan, {"expert": {"ab": 3}})]
         [(7, 0.0)]
     """
+    for judge in campaign.judges:
+        provider_of(judge).check(judge)
     template = Template.load(campaign.design.template)
     some = prompts(space, plan, template, samples)
     kinds = [_Kind(("ab", "ba"), campaign.design.questions, some, template)]
@@ -182,7 +185,7 @@ def _of(judge: Judge, kind: _Kind, answered: Mapping[str, int]) -> JudgeEstimate
 
     return JudgeEstimate(
         judge=judge.name,
-        model=getattr(judge, "model", ""),
+        model=judge.model_name,
         requests=requests,
         prompt_tokens=requests * length,
         cached_tokens=hits * cached,

@@ -70,7 +70,7 @@ class JudgeCounts:
         tally, failures = self.tally, self.all_failures
         return JudgeSnapshot(
             backend=self.judge.backend,
-            model=getattr(self.judge, "model", None) or "",
+            model=self.judge.model_name,
             total=tally.total,
             done=tally.done,
             failed=tally.failed,

@@ -170,7 +170,7 @@ def read_snapshot(
 def _judge_snapshot(judge: Judge, counts: Totals, failures: dict[str, int]) -> JudgeSnapshot:
     return JudgeSnapshot(
         backend=judge.backend,
-        model=getattr(judge, "model", None) or "",
+        model=judge.model_name,
         total=counts.total,
         done=counts.done,
         failed=counts.failed,

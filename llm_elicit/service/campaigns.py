@@ -13,7 +13,7 @@ from llm_elicit import orchestrator
 from llm_elicit.config.base_model import StrictModel, to_yaml
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.pipeline.campaign_run import CampaignRun
-from llm_elicit.pipeline.run_folder import CAMPAIGN, Run
+from llm_elicit.pipeline.run_folder import Run
 from llm_elicit.pipeline.snapshot import RunSnapshot
 from llm_elicit.service import untrusted
 from llm_elicit.service.catalog import CampaignName, Catalog, Runs
@@ -296,11 +296,8 @@ def _check_room(service: Service) -> None:
 
 
 def yaml_of(run: Run) -> str:
-    """Return a campaign's settings as YAML."""
-    path = run.folder / CAMPAIGN
-    if path.is_file():
-        return path.read_text(encoding="utf-8")
-    return to_yaml(run.campaign.model_dump(mode="json"))
+    """Return a campaign's settings as YAML, without folders of the server."""
+    return to_yaml(run.campaign.shareable())
 
 
 def _estimated(campaign: Campaign, *, examples: bool) -> dict[str, Any]:

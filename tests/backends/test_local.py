@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import subprocess
 import sys
 import zipfile
@@ -13,10 +14,12 @@ import numpy as np
 import pytest
 
 from llm_elicit.backends import Reply, Request, open_backend, weights
+from llm_elicit.config.campaign import Campaign
 from llm_elicit.config.design import Direct
 from llm_elicit.config.judges import LocalJudge
 from llm_elicit.errors import InputError
-from llm_elicit.planning.pairs import direct_queries
+from llm_elicit.orchestrator import estimate
+from llm_elicit.planning.pairs import direct_queries, make_plan
 from llm_elicit.questions import DirectWording, Template, render
 from llm_elicit.questions.stated import read_probability, read_ratio
 from llm_elicit.spaces.features import FeatureSpace
@@ -132,6 +135,62 @@ def test_an_unknown_model_lists_the_known(space: FeatureSpace) -> None:
 def test_a_path_that_leads_nowhere(space: FeatureSpace, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such weights file"):
         weights.find_weights(str(tmp_path / "none.gguf"))
+
+
+@pytest.mark.local_model
+@pytest.mark.usefixtures("model")
+def test_a_model_is_called_by_its_name_and_never_by_its_folder(
+    space: FeatureSpace, tmp_path: Path
+) -> None:
+    file = tmp_path / "my-own.gguf"
+    file.symlink_to(weights.pull("smollm2"))
+    (request,) = _questions(space, 1)
+
+    async def asked(model: str) -> tuple[str, Reply, dict[str, Any]]:
+        async with open_backend(_judge(model), space) as backend:
+            reply = await backend.ask(request)
+            return backend.model, reply, {"endpoint": backend.endpoint, **reply.body}
+
+    for model, name in (("smollm2", "smollm2"), (str(file), "my-own.gguf")):
+        stated, reply, sent = asyncio.run(asked(model))
+        assert (stated, reply.model) == (name, f"{name}@b179c9523d0e")
+        assert not any(
+            str(folder) in str(sent) for folder in (tmp_path, weights.cache_folder(), Path.home())
+        )
+
+
+def test_what_others_see_of_a_campaign_has_no_folder(tmp_path: Path) -> None:
+    campaign = Campaign.model_validate({
+        "name": "try", "space": str(tmp_path / "mine.yaml"), "runs": str(tmp_path / "runs"),
+        "pilot": [str(tmp_path / "short.md"), "v1/zero-shot"],
+        "design": {"pairs": 20, "template": str(tmp_path / "my.md")},
+        "judges": [
+            {"name": "own", "backend": "local", "model": str(tmp_path / "own.gguf")},
+            {"name": "known", "backend": "local", "model": "smollm2"},
+            {"name": "expert", "backend": "simulated"},
+        ],
+    })  # fmt: skip
+    shown = campaign.shareable()
+    assert str(tmp_path) not in json.dumps(shown)
+    assert [judge.get("model") for judge in shown["judges"]] == ["own.gguf", "smollm2", None]
+    assert shown["pilot"] == ["short.md", "v1/zero-shot"]
+    moved = campaign.judges[0].model_copy(update={"model": "/elsewhere/own.gguf"})
+    assert moved.identity() == campaign.judges[0].identity(), "a run goes on in another folder"
+
+
+@pytest.mark.parametrize(("model", "line"), [
+    ("gpt-9", r"'gpt-9' is not known; known: .*smollm2"), ("none.gguf", "no such weights file"),
+])  # fmt: skip
+def test_a_dry_run_refuses_a_model_that_does_not_exist(
+    model: str, line: str, space: FeatureSpace
+) -> None:
+    campaign = Campaign.model_validate({
+        "name": "try", "space": "penguins", "design": {"pairs": 4},
+        "judges": [{"name": "local", "backend": "local", "model": model}],
+    })  # fmt: skip
+    plan = make_plan(space, campaign.design, campaign.seed)
+    with pytest.raises(InputError, match=line):
+        estimate(campaign, space, plan)
 
 
 @pytest.mark.local_model

@@ -116,3 +116,22 @@ def test_what_people_cannot_be_is_one_line(
 def _judges(*judges: dict[str, Any], **rest: Any) -> tuple[Any, ...]:
     data = {"name": "try", "space": "penguins", "judges": list(judges), **rest}
     return validated(Campaign, data, "try.yaml").judges
+
+
+def test_no_two_simulated_judges_share_their_noise() -> None:
+    """Judges of one name answer alike in any company and after any round trip."""
+
+    def seeds(*judges: dict[str, object], seed: int = 1) -> dict[str, object]:
+        data = {"name": "try", "space": "penguins", "seed": seed, "judges": list(judges)}
+        campaign = Campaign.model_validate(data)
+        again = Campaign.model_validate(campaign.model_dump(mode="json"))
+        assert again == campaign
+        return {judge.name: judge.seed for judge in campaign.judges}
+
+    one, two = ({"name": name, "backend": "simulated"} for name in ("one", "two"))
+    both = seeds(one, two)
+    assert both["one"] != both["two"]
+    assert seeds(two, one) == both
+    assert seeds(one)["one"] == both["one"]
+    assert seeds(one, seed=2)["one"] != both["one"]
+    assert seeds({**one, "seed": 0}, {**two, "seed": 0}) == {"one": 0, "two": 0}
