@@ -58,15 +58,16 @@ def _show(found: pilot.Pilot) -> None:
     out.print(table)
     out.print(
         "Reliability of one order is the correlation of a pair's two answers, the mean position "
-        "effect taken out; of both, by Spearman-Brown: a lower bound where the position effect "
-        "varies. Predicted is the share of half the differences that the features predict of "
-        "pairs left out. 95 % intervals. Position effects are log-odds, of choices "
+        "effect taken out, 0 if negative; of both, by Spearman-Brown: a lower bound where the "
+        "position effect varies. Predicted is the share of the differences between the two orders "
+        "that the features predict of pairs left out; negative if they predict worse than no rule. "
+        "95 % intervals. Position effects are log-odds, of choices "
         "P(first shown) - 1/2. Cost is USD, of free judges a thousand tokens, and a question where "
         "there are none."
     )
     for best in found.recommended:
         if best.template is None:
-            out.print(f"{best.judge}: none; {best.reason}")
+            out.print(f"{best.judge}: {best.reason}")
         else:
             out.print(f"{best.judge}: {best.template}, both orders; {visible(best.reason, 9999)}")
     if found.protocols:

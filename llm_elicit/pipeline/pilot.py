@@ -14,6 +14,11 @@ reliability. By the Spearman–Brown formula this ratio is proportional to the n
 it is the same for one order and for both. Both orders are recommended in that case, because half
 the difference of the two answers does not contain the position effect of the pair. Agreement with
 the data is not considered.
+
+A template is recommended only if its answers are shown to be reliable, with an error of 5 % over
+all templates of a judge together (Holm, 1979): its interval excludes zero, and so does a test that
+is exact for few pairs. Of r, it exchanges the second answers among pairs; of the prediction, the
+points within pairs (`llm_elicit.audit.randomization`).
 """
 
 from __future__ import annotations
@@ -21,15 +26,20 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from llm_elicit.audit.inference import Interval
+from llm_elicit.audit.inference import Interval, holm
 from llm_elicit.audit.preference import share_explained
-from llm_elicit.audit.randomization import feature_differences, leave_one_out_residuals
+from llm_elicit.audit.randomization import (
+    RandomizationTest,
+    feature_differences,
+    leave_one_out_residuals,
+)
 from llm_elicit.audit.responses import Kind, Response, response_of
 from llm_elicit.config.base_model import StrictModel, validated
 from llm_elicit.config.campaign import Campaign
@@ -53,6 +63,13 @@ _SILENT = Silent()
 _CEILING = 0.999
 """Largest correlation; 1 would be an infinite ratio of signal to noise."""
 
+_ROUNDING = 1e-9
+"""Correlations this small are rounding error."""
+
+_ALPHA = 0.05
+_DRAWS = 1999
+"""Random exchanges of each test."""
+
 
 class Protocol(StrictModel):
     """One judge's answers to one template.
@@ -62,11 +79,14 @@ class Protocol(StrictModel):
         answer: the template's answer format.
         response: whether its answers are measured log-odds or choices; None without answers.
         pairs: number of pairs with an answer in both orders.
-        reliability: of one answer; None if the answers in one order are all the same, or fewer than
-            four pairs have both.
+        reliability: of one answer, a share of its variance, so that a negative correlation counts
+            as 0; None if the answers in one order are all the same, or fewer than four pairs have
+            both.
+        p_value: that the two answers to a pair are unrelated, by random exchanges; None likewise.
         both_orders: reliability of the two orders together, by the Spearman-Brown formula.
         predicted: the share of the mean square of half the difference between a pair's two answers
             that a quadratic rule on the features predicts for left-out pairs.
+        p_predicted: that it does not depend on the points, by random exchanges.
         position: the mean position effect, log-odds (choices: P(first shown) − 1/2).
         position_sd: the standard deviation of half the sum of a pair's two answers.
         refused, unparsable, unanswered: questions without a usable answer, by reason.
@@ -88,8 +108,10 @@ class Protocol(StrictModel):
     rate: float
     pairs: int = 0
     reliability: Interval | None = None
+    p_value: float | None = None
     both_orders: Interval | None = None
     predicted: Interval | None = None
+    p_predicted: float | None = None
     position: float | None = None
     position_sd: float | None = None
 
@@ -99,7 +121,7 @@ class Recommendation(StrictModel):
 
     Attributes:
         judge: the judge's name.
-        template: the one with the highest rate; None if none differs from noise.
+        template: the one with the highest rate; None if none is shown to differ from noise.
         both_orders: whether to show each pair in both orders.
         reason: the reason in one sentence.
     """
@@ -237,7 +259,7 @@ def measure(judge: Judge, run: Run) -> Protocol:
     usable = int(rows["probability"].notna().sum())
     refused = int((rows["verdict"] == "refusal").sum())
     response = response_of(table, judge.name) if usable else None
-    found = {} if response is None else _of_both_orders(response, run.space)
+    found = {} if response is None else measure_orders(response, run.space)
     tokens, cost = _a_question(judge, rows)
     return Protocol(
         judge=judge.name,
@@ -249,27 +271,42 @@ def measure(judge: Judge, run: Run) -> Protocol:
         unanswered=design.questions - len(rows),
         tokens=tokens,
         cost=cost,
-        rate=_rate(found.get("reliability"), usable / design.questions, tokens, cost),
+        rate=rate_of(found.get("reliability"), usable / design.questions, tokens, cost),
         **found,
     )
 
 
-def _of_both_orders(response: Response, space: FeatureSpace) -> dict[str, Any]:
+def measure_orders(response: Response, space: FeatureSpace) -> dict[str, Any]:
     """Return what follows from pairs with an answer in both orders, as fields of a protocol."""
     known = np.isfinite(response.position)
     if known.sum() < 2:
         return {}
     value, position = response.value[known], response.position[known]
     apart = position - position.mean()
-    one = split_half(value + apart, value - apart, hard=response.kind == "choices")
+    first, second = value + apart, value - apart
+    one = split_half(first, second, hard=response.kind == "choices")
+    predicted, rng = _predicted(response, space), np.random.default_rng(len(value))
     return {
         "pairs": int(known.sum()),
         "reliability": one,
+        "p_value": None if one is None else _p_unrelated(first, second, rng),
         "both_orders": None if one is None else spearman_brown(one, 2),
-        "predicted": _predicted(response, space),
+        "predicted": predicted,
+        "p_predicted": None
+        if predicted is None
+        else RandomizationTest(response, space).run(_DRAWS, rng).p_value,
         "position": float(position.mean()),
         "position_sd": float(position.std(ddof=1)),
     }
+
+
+def _p_unrelated(first: Floats, second: Floats, rng: np.random.Generator) -> float:
+    """Return p of the correlation of measurements `(n,)` under exchanges of the second ones."""
+    centred = first - first.mean()
+    exchanged = rng.permuted(np.tile(second, (_DRAWS, 1)), axis=1) @ centred
+    observed = float(second @ centred)
+    reached = exchanged >= observed - _ROUNDING * max(1.0, abs(observed))
+    return float((1 + reached.sum()) / (1 + _DRAWS))
 
 
 def _predicted(response: Response, space: FeatureSpace) -> Interval | None:
@@ -280,10 +317,11 @@ def _predicted(response: Response, space: FeatureSpace) -> Interval | None:
 
 
 def split_half(first: Floats, second: Floats, *, hard: bool = False) -> Interval | None:
-    """Return the correlation of parallel measurements `(n,)`, with Fisher's z 95 % interval.
+    """Return the reliability of parallel measurements `(n,)`, with Fisher's z 95 % interval.
 
-    Returns None if one of them never varies or there are fewer than four. `hard` choices may agree
-    in every pair by chance; their correlation is limited to that with one more pair that disagrees.
+    It is their correlation, or 0 if that is negative: a share of variance. Returns None if one of
+    them never varies or there are fewer than four. `hard` choices may agree in every pair by
+    chance; their correlation is limited to that with one more pair that disagrees.
 
     Example:
         >>> x = np.array([0.1, -0.2, 0.4, 0.3, -0.5, 0.0])
@@ -297,11 +335,16 @@ def split_half(first: Floats, second: Floats, *, hard: bool = False) -> Interval
     r = float(np.clip(np.corrcoef(first, second)[0, 1], -most, most))
     half = float(stats.norm.ppf(0.975)) / math.sqrt(len(first) - 3)
     low, high = math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half)
-    return Interval(value=r, low=low, high=high)
+    return Interval(value=_share(r), low=_share(low), high=_share(high))
+
+
+def _share(r: float) -> float:
+    """Return a correlation as a share of variance."""
+    return r if r > _ROUNDING else 0.0
 
 
 def spearman_brown(one: Interval, times: int) -> Interval:
-    """Return the reliability of `times` as many measurements, at least −1.
+    """Return the reliability of `times` as many measurements.
 
     Example:
         >>> spearman_brown(Interval(value=0.5, low=0.0, high=0.8), 2).value
@@ -309,7 +352,7 @@ def spearman_brown(one: Interval, times: int) -> Interval:
     """
 
     def longer(r: float) -> float:
-        return max(times * r / (1.0 + (times - 1) * r), -1.0)
+        return times * r / (1.0 + (times - 1) * r)
 
     return Interval(value=longer(one.value), low=longer(one.low), high=longer(one.high))
 
@@ -327,7 +370,7 @@ def _a_question(judge: Judge, rows: pd.DataFrame) -> tuple[float, float | None]:
     return float(fresh.mean()), float(np.mean(paid))
 
 
-def _rate(one: Interval | None, usable: float, tokens: float, cost: float | None) -> float:
+def rate_of(one: Interval | None, usable: float, tokens: float, cost: float | None) -> float:
     """Return ρ / (1 − ρ) of one answer per cost of a question; 0 if there is no signal."""
     if one is None or one.value <= 0.0:
         return 0.0
@@ -340,16 +383,16 @@ def _rate(one: Interval | None, usable: float, tokens: float, cost: float | None
 def recommend(protocols: Sequence[Protocol]) -> Recommendation:
     """Return the protocol to use for a judge: the one with the highest rate.
 
-    A protocol whose reliability does not differ from zero is recommended only if the features
-    predict its answers and no other protocol's reliability differs from zero. The reason names
-    protocols whose rate may be as high as the best.
+    A protocol whose reliability is not shown to differ from zero is recommended only if the
+    features are shown to predict its answers, and no other protocol's reliability differs from
+    zero. The reason names protocols whose rate may be as high as the best.
     """
     judge = protocols[0].judge
     ranked = sorted(protocols, key=lambda one: -one.rate)
-    sure = [one for one in ranked if one.reliability is not None and one.reliability.low > 0.0]
-    if not sure:
-        return _by_prediction(protocols)
-    best = sure[0]
+    reliable, predictable = _shown_to_differ(ranked)
+    if not reliable:
+        return _by_prediction(judge, predictable, max(one.pairs for one in protocols))
+    best = reliable[0]
     assert best.reliability is not None
     worst = best.rate * _odds(best.reliability.low) / _odds(best.reliability.value)
     near = [one.template for one in ranked if one is not best and _highest(one) > worst]
@@ -359,23 +402,40 @@ def recommend(protocols: Sequence[Protocol]) -> Recommendation:
     return Recommendation(judge=judge, template=best.template, reason=reason)
 
 
-def _by_prediction(protocols: Sequence[Protocol]) -> Recommendation:
+def _shown_to_differ(protocols: Sequence[Protocol]) -> tuple[list[Protocol], list[Protocol]]:
+    """Return the protocols that are shown to be reliable, and those shown to be predictable.
+
+    The error of both together is at most 5 %.
+    """
+    measured = [(one, one.reliability, one.p_value) for one in protocols]
+    measured += [(one, one.predicted, one.p_predicted) for one in protocols]
+    adjusted = holm(np.array([1.0 if p is None else p for _, _, p in measured]))
+    differ = [
+        interval is not None and interval.low > 0.0 and bool(p < _ALPHA)
+        for (_, interval, _), p in zip(measured, adjusted, strict=True)
+    ]
+    count = len(protocols)
+    return list(compress(protocols, differ[:count])), list(compress(protocols, differ[count:]))
+
+
+def _by_prediction(judge: str, predictable: Sequence[Protocol], pairs: int) -> Recommendation:
     """Return the protocol whose answers the features predict best, if none is reliable."""
-    judge = protocols[0].judge
-    known = [one for one in protocols if one.predicted is not None and one.predicted.low > 0.0]
-    best = max(known, key=lambda one: one.predicted.value if one.predicted else 0.0, default=None)
+    best = max(
+        predictable, key=lambda one: one.predicted.value if one.predicted else 0.0, default=None
+    )
     if best is None or best.predicted is None:
         return Recommendation(
             judge=judge,
             template=None,
-            reason="the two orders of no template agree by more than chance (95 %); try other "
-            "templates, or more pairs",
+            reason=f"no template makes this judge readable with {pairs} pairs: the two orders of "
+            "none agree by more than chance (5 % over all templates); ask more pairs, or try "
+            "other templates",
         )
     return Recommendation(
         judge=judge,
         template=best.template,
         reason="the position effect varies more than the preference, but the features predict "
-        f"{best.predicted.value:.0%} of half the differences",
+        f"{best.predicted.value:.0%} of the differences between the two orders",
     )
 
 

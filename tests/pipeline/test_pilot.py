@@ -13,13 +13,14 @@ import pytest
 import yaml
 
 import llm_elicit as le
-from llm_elicit.audit.inference import Interval
+from llm_elicit.audit.responses import Response
 from llm_elicit.cli import main as cli
 from llm_elicit.config.base_model import validated
 from llm_elicit.config.campaign import Campaign
 from llm_elicit.errors import InputError
 from llm_elicit.pipeline import pilot
 from llm_elicit.pipeline.run_folder import Run
+from llm_elicit.spaces.features import FeatureSpace
 from llm_elicit.testing.provider import Provider, Says
 
 TEMPLATES = ["v1/zero-shot", "v1/few-shot"]
@@ -153,7 +154,7 @@ def test_a_position_effect_that_varies_hides_no_preference() -> None:
     (best,) = found.recommended
     one = next(one for one in found.protocols if one.template == "v1/few-shot")
     assert one.reliability is not None
-    assert one.reliability.value < 0.0
+    assert one.reliability.value == 0.0, "negative correlations are no reliability"
     assert one.predicted is not None
     assert one.predicted.low > 0.9
     assert (best.template, best.both_orders) == ("v1/few-shot", True)
@@ -200,6 +201,7 @@ def test_the_record_and_the_table_of_a_simulated_judge(
     expert = {
         "name": "expert",
         "backend": "simulated",
+        "seed": 0,
         "log_odds": {"gain": 1.0, "noise": 0.1, "position_mean": 0.2},
     }
     data = _data(judges=[expert], pilot=["v1/zero-shot"])
@@ -287,5 +289,44 @@ def test_two_orders_are_as_spearman_and_brown_have_it() -> None:
     mean = 0.5 * (first + second)
     truth = np.corrcoef(mean, utility)[0, 1] ** 2
     assert pilot.spearman_brown(one, 2).value == pytest.approx(truth, abs=0.01)
-    low = pilot.spearman_brown(Interval(value=-0.9, low=-0.99, high=-0.8), 2)
-    assert low.value == -1.0
+
+
+def test_two_orders_that_disagree_have_no_reliability() -> None:
+    x = np.array([0.4, -0.3, 0.5, -0.6, 0.2, -0.1])
+    found = pilot.split_half(x, -x)
+    assert found is not None
+    assert (found.value, found.low, found.high) == (0.0, 0.0, 0.0)
+    assert pilot.spearman_brown(found, 2) == found
+    unrelated = pilot.split_half(np.array([1.0, 1.0, -1.0, -1.0]), np.array([1.0, -1.0, 1.0, -1.0]))
+    assert unrelated is not None
+    assert unrelated.value == 0.0, "and not 2e-17"
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_coins_are_recommended_no_template(soft: bool) -> None:
+    """Of 100 judges with five templates of ten pairs each, at most 5 % would be."""
+    space = FeatureSpace.load("penguins")
+    rng = np.random.default_rng(3)
+    recommended = 0
+    for _ in range(100):
+        protocols = []
+        for number in range(5):
+            a, b = space.sample(10, rng), space.sample(10, rng)
+            ab, ba = rng.normal(0.2, 0.1, (2, 10)) if soft else rng.choice((-0.5, 0.5), (2, 10))
+            response = Response(
+                "log-odds" if soft else "choices", a, b, 0.5 * (ab - ba), np.arange(10),
+                0.5 * (ab + ba), np.full(10, np.nan), np.full(10, np.nan),
+            )  # fmt: skip
+            measured = pilot.measure_orders(response, space)
+            protocols.append(
+                pilot.Protocol(
+                    judge="coin", template=str(number), answer="letter", response=response.kind,
+                    refused=0, unparsable=0, unanswered=0, tokens=0.0, cost=None,
+                    rate=pilot.rate_of(measured["reliability"], 1.0, 0.0, None),
+                    **measured,
+                )
+            )  # fmt: skip
+        best = pilot.recommend(protocols)
+        recommended += best.template is not None
+        assert best.template or "readable with 10 pairs" in best.reason
+    assert recommended <= 8, "5 in 100, with the spread of a hundred"
